@@ -1,0 +1,230 @@
+//! Builds the tracer (`staticlib/`) apart from the program and links it.
+//!
+//! The tracer must not be instrumented, must not share symbols with the program's copy of `core`, and may be built for
+//! another target. So it is compiled by a cargo of its own that sees nothing of the outer build: no flags, no
+//! configuration files, no profiles. The result is one object file (a library crate whose code is all reachable from
+//! its exported functions needs no other object, not even `core`'s), which goes into an archive.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use cargo_metadata::Message;
+
+/// Everything that the tracer is made of, relative to the package.
+const SOURCES: [&str; 2] = ["staticlib", "src/abi.rs"];
+
+/// The target that `autokernel` gives to Hermit programs: its code uses no vector registers.
+const KERNEL_TARGET: &str = "x86_64-unknown-none";
+
+fn main() -> ExitCode {
+    println!("cargo::rerun-if-changed=build.rs");
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    println!("cargo::rerun-if-env-changed=RFTRACE_TARGET_TRIPLE");
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
+    let docs_only = env::var_os("DOCS_RS").is_some();
+    if !has_feature("backend") || docs_only {
+        return ExitCode::SUCCESS;
+    }
+    match Backend::from_env().build() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            for line in message.lines() {
+                println!("cargo::error={line}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn has_feature(name: &str) -> bool {
+    env::var_os(format!("CARGO_FEATURE_{}", name.to_uppercase())).is_some()
+}
+
+/// A variable that cargo sets for every build script.
+fn cargo_var(name: &str) -> OsString {
+    env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"))
+}
+
+/// What is built, and where.
+struct Backend {
+    package: PathBuf,
+    /// Holds the generated package, its target folder, the object and the archive.
+    out: PathBuf,
+    /// A triple, or the path of a target specification.
+    target: String,
+    build_core: bool,
+    interrupt_safe: bool,
+}
+
+impl Backend {
+    fn from_env() -> Self {
+        let outer = cargo_var("TARGET").to_string_lossy().into_owned();
+        let target = match env::var("RFTRACE_TARGET_TRIPLE") {
+            Ok(target) if !target.is_empty() => target,
+            _ if has_feature("autokernel") && outer.contains("hermit") => KERNEL_TARGET.to_owned(),
+            _ => outer,
+        };
+        Self {
+            package: cargo_var("CARGO_MANIFEST_DIR").into(),
+            out: cargo_var("OUT_DIR").into(),
+            target,
+            build_core: has_feature("buildcore"),
+            interrupt_safe: has_feature("interruptsafe"),
+        }
+    }
+
+    fn build(&self) -> Result<(), String> {
+        if self.target.ends_with(".json") {
+            // Relative to where the user wrote it down: the folder cargo was started in is not known, so the package.
+            let path = Path::new(&self.target);
+            if !path.is_file() {
+                return Err(format!(
+                    "RFTRACE_TARGET_TRIPLE names the target specification {}, which is not there; give an absolute path",
+                    path.display()
+                ));
+            }
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+        let manifest = self.write_manifest()?;
+        let object = self.out.join("rftrace_backend.o");
+        self.compile(&manifest, &object)?;
+        self.archive(&object);
+        Ok(())
+    }
+
+    /// The tracer's package is generated: a folder with a manifest would be left out of the published crate.
+    fn write_manifest(&self) -> Result<PathBuf, String> {
+        let template = self.package.join("staticlib/manifest.toml");
+        let read = fs::read_to_string(&template).map_err(|e| format!("cannot read {}: {e}", template.display()))?;
+        let library = self.package.join("staticlib/src/lib.rs");
+        let library = library
+            .to_str()
+            .ok_or_else(|| format!("the path {} is not Unicode, which cargo's manifests need", library.display()))?;
+        let folder = self.out.join("package");
+        let manifest = folder.join("Cargo.toml");
+        fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(&manifest, format!("{read}\n[lib]\npath = {library:?}\n")))
+            .map_err(|e| format!("cannot write {}: {e}", manifest.display()))?;
+        Ok(manifest)
+    }
+
+    fn compile(&self, manifest: &Path, object: &Path) -> Result<(), String> {
+        let mut cargo = isolated_cargo(&self.out, self.build_core)?;
+        cargo.args(["rustc", "--release", "--lib", "--message-format=json-render-diagnostics"]);
+        cargo.arg("--manifest-path").arg(manifest);
+        cargo.arg("--target-dir").arg(self.out.join("target"));
+        cargo.args(["--target", &self.target]);
+        if self.interrupt_safe {
+            cargo.arg("--features=interruptsafe");
+        }
+        if self.build_core {
+            cargo.args(["-Z", "build-std=core"]);
+        } else {
+            cargo.arg("--offline");
+        }
+        if self.target.ends_with(".json") {
+            cargo.args(["-Z", "json-target-spec"]);
+        }
+        let mut emit = OsString::from("--emit=obj=");
+        emit.push(object);
+        cargo.arg("--").arg(emit);
+
+        // An object of an earlier build must not be taken for this one's; without it cargo has to compile again.
+        let _ = fs::remove_file(object);
+        let _ = fs::remove_dir_all(self.out.join("target"));
+        let mut child = cargo
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("cannot start {}: {e}", cargo.get_program().display()))?;
+        let mut diagnostics = child.stderr.take().expect("stderr is piped");
+        let reader = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            std::io::Read::read_to_end(&mut diagnostics, &mut text).map(|_| text)
+        });
+        let mut missing_core = false;
+        for message in Message::parse_stream(BufReader::new(child.stdout.take().expect("stdout is piped"))) {
+            let Ok(message) = message else { continue };
+            match message {
+                Message::CompilerMessage(message) => {
+                    missing_core |= message.message.code.is_some_and(|code| code.code == "E0463");
+                }
+                Message::TextLine(line) => println!("{line}"),
+                _ => {}
+            }
+        }
+        let status = child.wait().map_err(|e| format!("cargo got lost: {e}"))?;
+        let text = reader.join().ok().and_then(Result::ok).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        eprintln!("{text}");
+        if status.success() && object.is_file() {
+            return Ok(());
+        }
+        let toolchain = env::var("RUSTUP_TOOLCHAIN").map_or(String::new(), |name| format!(" --toolchain {name}"));
+        let target = &self.target;
+        if missing_core || text.contains("[E0463]") {
+            return Err(format!(
+                "the tracer is built for {target}, and this toolchain has no library for that target.\n\
+                 Install it with: rustup target add {target}{toolchain}\n\
+                 or switch on the feature `buildcore` of rftrace (nightly, with rust-src)"
+            ));
+        }
+        if self.build_core && (text.contains("rust-src") || text.contains("library/Cargo.lock")) {
+            return Err(format!(
+                "the feature `buildcore` compiles core from source, which this toolchain does not have.\n\
+                 Install it with: rustup component add rust-src{toolchain}"
+            ));
+        }
+        if self.build_core && text.contains("nightly") {
+            return Err("the feature `buildcore` needs a nightly toolchain: cargo +nightly …".to_owned());
+        }
+        Err(format!("the tracer could not be built for {target} ({status}):\n{text}"))
+    }
+
+    /// Puts the object into an archive, which `cc` also tells cargo to link.
+    fn archive(&self, object: &Path) {
+        println!("cargo::metadata=archive={}", self.out.join("librftrace_backend.a").display());
+        cc::Build::new().cargo_warnings(false).object(object).out_dir(&self.out).compile("rftrace_backend");
+    }
+}
+
+/// The cargo that runs this script, without anything that the outer build was told.
+fn isolated_cargo(out: &Path, build_core: bool) -> Result<Command, String> {
+    let mut cargo = Command::new(cargo_var("CARGO"));
+    for (name, _) in env::vars_os() {
+        if is_build_setting(&name) {
+            cargo.env_remove(name);
+        }
+    }
+    // The toolchain stays the one that builds the program. An empty list of flags still wins over configuration files.
+    cargo.env("RUSTC", cargo_var("RUSTC"));
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", "");
+    // Cargo reads the configuration of the folder it is started in and of all folders above.
+    let root = out.ancestors().last().unwrap_or(Path::new("/"));
+    cargo.current_dir(root);
+    // And that of its home. Without dependencies nothing there is needed; the sources of `core` may have some.
+    if !build_core {
+        let home = out.join("cargo-home");
+        fs::create_dir_all(&home).map_err(|e| format!("cannot create {}: {e}", home.display()))?;
+        cargo.env("CARGO_HOME", home);
+    } else if let Some(home) = env::var_os("CARGO_HOME") {
+        cargo.env("CARGO_HOME", home);
+    }
+    Ok(cargo)
+}
+
+/// Whether a variable tells cargo or rustc how to build. Where rustup keeps its things is none of these.
+fn is_build_setting(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let kept = ["RUSTUP_HOME", "RUSTUP_TOOLCHAIN"].contains(&&*name);
+    let settings = ["CARGO", "RUST", "DEP_", "CLIPPY_", "RUSTDOC"];
+    let single = ["TARGET", "HOST", "PROFILE", "OPT_LEVEL", "DEBUG", "NUM_JOBS", "OUT_DIR", "MAKEFLAGS"];
+    !kept && (settings.iter().any(|prefix| name.starts_with(prefix)) || single.contains(&&*name))
+}

@@ -1,0 +1,305 @@
+//! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
+//!
+//! This file is compiled into both sides and is the only definition. **A change of any layout or meaning below
+//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v1`,
+//! `rftrace_backend_control_v1`): sides that do not fit then fail to link instead of misreading each other.
+//!
+//! # Symbols of the backend
+//!
+//! | symbol | what it does |
+//! |---|---|
+//! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
+//! | `rftrace_backend_init_v1(*const InitArgs) -> u32` | takes the memory to record into, once; returns an [`init`] status |
+//! | `rftrace_backend_control_v1() -> *const Control` | the control block, for reading the chunks |
+//! | `rftrace_backend_enable()` | starts recording |
+//! | `rftrace_backend_disable()` | stops recording |
+//! | `rftrace_backend_reset()` | while off: frees all full chunks and starts a new cycle |
+//! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | a thread ends: closes its frames, lets its chunk and block go |
+//! | `__monstartup`, `_mcleanup` | on Linux: nothing; they keep gprof's start-up code (linked by `-pg`) quiet |
+
+use core::ffi::{c_int, c_void};
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+
+/// The version of this interface. Part of the names of `rftrace_backend_init_v1` and `rftrace_backend_control_v1`.
+pub const VERSION: u32 = 1;
+
+/// Return-stack entries of one thread. A call that finds the stack full is counted, not recorded.
+///
+/// uftrace's format has ten bits for the depth, so the deepest recorded call is at depth 1023.
+pub const RETURN_STACK_ENTRIES: usize = 1024;
+
+/// Smallest chunk, in bytes.
+pub const MIN_CHUNK_BYTES: usize = 512;
+/// Largest chunk, in bytes.
+pub const MAX_CHUNK_BYTES: usize = 64 * 1024;
+/// Chunks that a region is cut into at least, as far as [`MIN_CHUNK_BYTES`] allows.
+pub const WANTED_CHUNKS: usize = 64;
+/// Chunks of ended threads that are kept for new threads to go on with.
+pub const PARTIAL_SLOTS: usize = 64;
+/// Chunks without which a region is refused.
+pub const MIN_CHUNKS: usize = 4;
+
+/// One event: 16 bytes, two little-endian words.
+///
+/// The second word is written last; a record whose `word` is 0 was reserved but never written.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Record {
+    /// Raw time stamp counter, in ticks.
+    pub tsc: AtomicU64,
+    /// `address << 16 | kind`; see [`kind`] for what the address is.
+    pub word: AtomicU64,
+}
+
+/// The kinds of a [`Record`], the low two bits of its `word`. The values are those of uftrace's format.
+pub mod kind {
+    /// A function was entered; the address lies in it, behind its call to `mcount`.
+    pub const ENTRY: u64 = 0;
+    /// A function was left; the address is that of its entry.
+    pub const EXIT: u64 = 1;
+    /// Calls that were not recorded because the return stack was full; the address is their number.
+    pub const LOST: u64 = 2;
+    /// The thread returned from functions while tracing was off; the address is the number of functions that are
+    /// still open, the time is when tracing went off.
+    pub const RESYNC: u64 = 3;
+    /// The bits of a word that hold the kind.
+    pub const MASK: u64 = 3;
+    /// Set in a RESYNC word: what follows in the chunk is the beginning of another thread, whose id is the address.
+    pub const NEW_THREAD: u64 = 1 << 2;
+}
+
+/// Bits of a record's word below the address.
+pub const ADDRESS_SHIFT: u32 = 16;
+
+/// States of a chunk.
+pub mod chunk_state {
+    /// Holds nothing of this cycle.
+    pub const FREE: u32 = 0;
+    /// One thread writes into it, and only that thread may let it go.
+    pub const OWNED: u32 = 1;
+    /// Holds records and has no writer.
+    pub const FULL: u32 = 2;
+    /// Like FULL, but its writer ended early: the next new thread may go on behind what is there.
+    pub const PARTIAL: u32 = 3;
+}
+
+/// The first 64 bytes of a chunk. Records fill the rest.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct ChunkHeader {
+    /// One of [`chunk_state`].
+    pub state: AtomicU32,
+    /// The thread that writes or wrote into it; ids count from 1, 0 means that the chunk is being prepared.
+    pub tid: AtomicU32,
+    /// The chunk's place in the order in which all chunks were taken, from 1.
+    pub index: AtomicU64,
+    /// `index` of the chunk that the same thread filled before, 0 for its first one.
+    pub prev_index: AtomicU64,
+    /// Functions that were open in the thread when it took the chunk.
+    pub depth: AtomicU32,
+    /// 0 while the memory is still as the frontend handed it over, all zero.
+    pub used: AtomicU32,
+    /// Offset of the first free record in a PARTIAL chunk.
+    pub fill: AtomicU32,
+    /// How many further threads went on in this chunk, each behind a RESYNC record with the bit [`kind::NEW_THREAD`].
+    pub n_adopted: AtomicU32,
+}
+
+/// Bytes of a chunk before its first record.
+pub const CHUNK_HEADER_BYTES: usize = size_of::<ChunkHeader>();
+
+/// A function that is open: what its return address was, and where it stood.
+///
+/// The layout is also known to the CFI expression of the return trampoline.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ReturnEntry {
+    /// The return address (`parent_ip`) that the trampoline's address replaced.
+    pub parent_ip: AtomicUsize,
+    /// Address of the stack slot with the return address (`parent_loc`); 0 in an entry that is free or half-written.
+    pub parent_loc: AtomicUsize,
+    /// The word of the exit record to come.
+    pub exit_word: AtomicU64,
+}
+
+/// All the tracer keeps for one thread. Only its own thread (and signal handlers on it) writes to it.
+///
+/// Invariants: `sp` lies between `base` and `limit`; entries at or above `sp` have `parent_loc` 0; `stack[0]` is a
+/// sentinel whose `parent_loc` is above every address; `cursor` is 0, the end of a chunk, or the place of the next
+/// record in a chunk that this thread owns.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct ThreadBlock {
+    /// The next block that was ever used. Read by the trampoline's CFI.
+    pub next: AtomicPtr<ThreadBlock>,
+    /// Points to `sp`. Read by the trampoline's CFI.
+    pub psp: AtomicPtr<AtomicPtr<ReturnEntry>>,
+    /// The outermost entry. Read by the trampoline's CFI.
+    pub base: AtomicPtr<ReturnEntry>,
+    /// One above the innermost entry.
+    pub sp: AtomicPtr<ReturnEntry>,
+    /// One above the last usable entry; null until the block is ready.
+    pub limit: AtomicPtr<ReturnEntry>,
+    /// Address of the next record. `cursor & chunk_mask == 0` sends the hooks to their slow paths.
+    pub cursor: AtomicUsize,
+    /// Size of a chunk minus 1.
+    pub chunk_mask: AtomicUsize,
+    /// The thread's id, from 1.
+    pub tid: AtomicU32,
+    /// Not 0: functions were left while tracing was off, a RESYNC record has to tell how many are still open.
+    pub resync: AtomicU32,
+    /// The cursor that was put aside when `resync` was set.
+    pub parked_cursor: AtomicUsize,
+    /// When tracing went off, for the RESYNC record.
+    pub resync_tsc: AtomicU64,
+    /// `index` of the chunk taken last.
+    pub last_index: AtomicU64,
+    /// Calls that were not recorded because the return stack was full.
+    pub n_lost: AtomicU64,
+    /// The LOST record that the next loss adds to, as long as it is the newest record.
+    pub lost_record: AtomicUsize,
+    /// Number of the block behind this one in the free list, plus 1; 0 for none.
+    pub next_free: AtomicU32,
+    /// How often `rftrace_backend_thread_exit` was called for this thread.
+    pub exit_rounds: AtomicU32,
+    /// Sentinel and entries.
+    pub stack: [ReturnEntry; RETURN_STACK_ENTRIES + 1],
+}
+
+/// State of the tracer that all threads share. All times are ticks.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Control {
+    /// Not 0 while recording. The first thing that the hooks look at.
+    pub enabled: AtomicU8,
+    /// Not 0: full chunks are used again, oldest first (ring mode).
+    pub overwriting: AtomicU8,
+    /// Not 0: the buffer was used up and recording stopped for this cycle (stop mode).
+    pub full: AtomicU8,
+    /// Bytes of a chunk, a power of two. 0 before init.
+    pub chunk_bytes: AtomicUsize,
+    /// Number of chunks.
+    pub n_chunks: AtomicUsize,
+    /// The first chunk, aligned to `chunk_bytes`.
+    pub chunks: AtomicPtr<u8>,
+    /// Head of the list of all blocks ever used. Read by the trampoline's CFI.
+    pub threads: AtomicPtr<ThreadBlock>,
+    /// Memory for blocks; null where they lie in thread-local storage.
+    pub blocks: AtomicPtr<ThreadBlock>,
+    /// Number of blocks that fit.
+    pub n_blocks: AtomicUsize,
+    /// See [`InitArgs::thread_start`]; null for none.
+    pub thread_start: AtomicPtr<c_void>,
+    /// The first argument of `thread_start`.
+    pub thread_start_key: AtomicU32,
+    /// When the current cycle began: records before it were dumped already.
+    pub cycle_start_tsc: AtomicU64,
+    /// When recording was last switched off.
+    pub stop_tsc: AtomicU64,
+    /// The id that the next thread gets.
+    pub next_tid: AtomicU32,
+    /// Threads that could not be traced because all blocks were in use.
+    pub n_untraced_threads: AtomicU32,
+    /// Calls that could not be recorded because every chunk was being written to by a thread (ring mode).
+    pub n_lost_no_chunk: AtomicU64,
+    /// What changes often has a cache line of its own.
+    pub shared: ControlShared,
+}
+
+/// The part of [`Control`] that threads write when they take a chunk.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct ControlShared {
+    /// Chunks taken so far, over all cycles; modulo `n_chunks` the chunk to take next.
+    pub next_index: AtomicU64,
+    /// Stop mode: `next_index` at which the buffer is used up.
+    pub end_index: AtomicU64,
+    /// Full chunks that were used again in this cycle (ring mode).
+    pub n_overwritten: AtomicU64,
+    /// Threads that are taking a chunk at this moment.
+    pub n_takers: AtomicU32,
+    /// Blocks used at least once.
+    pub n_blocks_used: AtomicU32,
+    /// Head of the free list of blocks: `tag << 32 | number + 1`.
+    pub free_block: AtomicU64,
+    /// Where PARTIAL chunks may be found: number + 1, or 0. A hint; the chunk's state decides.
+    pub partial: [AtomicU64; PARTIAL_SLOTS],
+}
+
+/// The memory that a frontend gives to the tracer. It must stay mapped for the rest of the program and be all zero.
+#[derive(Debug)]
+#[repr(C)]
+pub struct InitArgs {
+    /// Memory for records.
+    pub buffer: *mut u8,
+    /// Its size; [`region_bytes`] tells how much a number of records needs.
+    pub buffer_bytes: usize,
+    /// Memory for per-thread blocks, aligned to 64 bytes; unused (and best null) where the tracer was built for a
+    /// target without OS, which has them in thread-local storage.
+    pub blocks: *mut u8,
+    /// Its size.
+    pub blocks_bytes: usize,
+    /// Not 0 for ring mode, 0 for stop mode.
+    pub overwriting: u8,
+    /// Called on a thread when it is first seen, with `thread_start_key` and its block. It has the shape of
+    /// `pthread_setspecific`: with a key whose destructor is `rftrace_backend_thread_exit` blocks are recycled.
+    pub thread_start: Option<unsafe extern "C" fn(u32, *const c_void) -> c_int>,
+    /// The first argument of `thread_start`.
+    pub thread_start_key: u32,
+}
+
+/// What `rftrace_backend_init_v1` returns.
+pub mod init {
+    /// The memory was taken.
+    pub const OK: u32 = 0;
+    /// The tracer has its memory already.
+    pub const ALREADY_DONE: u32 = 1;
+    /// The buffer holds fewer than [`super::MIN_CHUNKS`] chunks.
+    pub const BUFFER_TOO_SMALL: u32 = 2;
+    /// The memory for blocks does not hold one, or is not aligned.
+    pub const BAD_BLOCKS: u32 = 3;
+}
+
+/// The size of the chunks that a region is cut into.
+#[must_use]
+pub const fn chunk_bytes(region_bytes: usize) -> usize {
+    let mut bytes = MAX_CHUNK_BYTES;
+    while bytes > MIN_CHUNK_BYTES && region_bytes / bytes < WANTED_CHUNKS {
+        bytes /= 2;
+    }
+    bytes
+}
+
+/// Records that a chunk holds.
+#[must_use]
+pub const fn records_per_chunk(chunk_bytes: usize) -> usize {
+    (chunk_bytes - CHUNK_HEADER_BYTES) / size_of::<Record>()
+}
+
+/// Bytes of an aligned region that holds at least `n_records` records, or `None` if that exceeds the address space.
+#[must_use]
+pub const fn region_bytes(n_records: usize) -> Option<usize> {
+    let Some(raw) = n_records.checked_mul(size_of::<Record>()) else {
+        return None;
+    };
+    // Headers make the region larger than `raw`, which may double the chunk size; a multiple of that holds enough then.
+    let chunk = chunk_bytes(raw);
+    let n_chunks = n_records.div_ceil(records_per_chunk(chunk));
+    match n_chunks.checked_mul(chunk) {
+        Some(bytes) => bytes.checked_next_multiple_of(2 * chunk),
+        None => None,
+    }
+}
+
+const _: () = assert!(size_of::<Record>() == 16);
+const _: () = assert!(CHUNK_HEADER_BYTES == 64);
+const _: () = assert!(size_of::<ReturnEntry>() == 24);
+// The trampoline's CFI expression has these offsets in its bytes.
+const _: () = assert!(offset_of!(ReturnEntry, parent_ip) == 0);
+const _: () = assert!(offset_of!(ReturnEntry, parent_loc) == 8);
+const _: () = assert!(offset_of!(ThreadBlock, next) == 0);
+const _: () = assert!(offset_of!(ThreadBlock, psp) == 8);
+const _: () = assert!(offset_of!(ThreadBlock, base) == 16);
+// The hot fields share the first cache line.
+const _: () = assert!(offset_of!(ThreadBlock, chunk_mask) + size_of::<usize>() <= 64);

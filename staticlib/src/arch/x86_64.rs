@@ -1,0 +1,678 @@
+//! x86-64: `mcount`, `__fentry__`, the return trampoline with its unwind information, thread-local storage.
+//!
+//! # How a return is caught
+//!
+//! A hook runs in the prologue of a traced function. It moves the return address (`parent_ip`) from its stack slot
+//! (`parent_loc`) to the return stack and puts the address of the trampoline T into the slot. When the function
+//! returns, T runs in its stead, records the exit and goes on to `parent_ip`:
+//!
+//! ```text
+//!   higher addresses
+//!   | caller's frame           |
+//!   +--------------------------+ <- CFA of the traced function = rsp when T starts
+//!   | parent_ip, now T         |    parent_loc
+//!   +--------------------------+
+//!   | saved rbp                | <- rbp while the hook of mcount runs
+//!   | locals, saved registers  |
+//!   +--------------------------+
+//!   | child_ip                 | <- rsp when a hook starts: pushed by `call mcount`
+//! ```
+//!
+//! T leaves with `jmp r11`: the return predictor has already popped the caller's entry for the function's own `ret`,
+//! a second `ret` would take one that belongs to an outer frame.
+//!
+//! # What the hooks may touch
+//!
+//! On entry all argument registers live (rdi, rsi, rdx, rcx, r8, r9, xmm0-7, the count of vector registers in al, the
+//! static chain in r10); on return rax, rdx, xmm0-1 and st0-1 hold results (System V ABI for AMD64, 3.2.3). The hooks
+//! keep everything except r11 and the flags, which no calling convention passes on; the feature `interruptsafe`
+//! keeps r11 too. `-pg` switches off GCC's inter-procedural register allocation, so no caller relies on r11.
+//!
+//! # Order, for signals between any two instructions
+//!
+//! A record is reserved by a `cmpxchg` of the cursor (no `lock`: only this thread writes it), then written. A
+//! return-stack entry is reserved by moving `sp`, then written, its `parent_loc` last but one, the slot itself last. A
+//! pop reads the entry, clears `parent_loc`, then moves `sp`.
+
+use core::arch::{asm, global_asm};
+use core::mem::{offset_of, size_of};
+
+use crate::abi::{ADDRESS_SHIFT, Control, Record, ReturnEntry, ThreadBlock, kind};
+use crate::control::CONTROL;
+use crate::hooks;
+
+/// What the trampoline pushes before it looks at its stack slot: rcx, rax, rdx, and with `interruptsafe` room for the
+/// return address and r11.
+const EXIT_SAVED: usize = if cfg!(feature = "interruptsafe") { 40 } else { 24 };
+/// What a hook pushes before it looks at its caller: rax, rcx, rdx, and with `interruptsafe` r11.
+const ENTRY_SAVED: usize = if cfg!(feature = "interruptsafe") { 32 } else { 24 };
+
+// Where the traced function's return address is: for mcount by the frame pointer, which the prologue has set up; for
+// __fentry__, called by the function's first instruction, directly above its own return address.
+macro_rules! entry_hook {
+    ($name:literal, parent_loc = $parent_loc:literal, at_function_start = $fentry:literal) => {
+        // Called from a function's prologue. Registers: every argument register lives. Stack: child_ip at rsp; no
+        // alignment is assumed. Keeps all registers (but r11 without `interruptsafe`).
+        global_asm!(
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ",@function"),
+            ".p2align 6",
+            concat!($name, ":"),
+            ".cfi_startproc",
+            "cmp byte ptr [rip + {control} + {enabled}], 0",
+            "jne 2f",
+            "ret",
+            "2:",
+            #[cfg(feature = "interruptsafe")]
+            "push r11",
+            #[cfg(feature = "interruptsafe")]
+            ".cfi_adjust_cfa_offset 8",
+            "push rax",
+            ".cfi_adjust_cfa_offset 8",
+            "push rcx",
+            ".cfi_adjust_cfa_offset 8",
+            "push rdx",
+            ".cfi_adjust_cfa_offset 8",
+            // r11 = the thread's block. None yet: slow path.
+            "mov r11, [rip + rftrace_thread_block@gottpoff]",
+            "mov r11, fs:[r11]",
+            "test r11, r11",
+            "jz 9f",
+            // rcx = the place for the return-stack entry, rdx = parent_loc. Slow: the stack is full; the frame pointer
+            // does not point into the stack (a task's first function); the entry below is not above us.
+            "mov rcx, [r11 + {sp}]",
+            "cmp rcx, [r11 + {limit}]",
+            "jae 9f",
+            concat!("lea rdx, ", $parent_loc),
+            "cmp rdx, rsp",
+            "jbe 9f",
+            concat!(".if ", $fentry),
+            // GCC saves the static chain of a nested function around the call: `push r10; call __fentry__; pop r10`.
+            "mov rax, [rsp + {entry_saved}]",
+            "cmp word ptr [rax], 0x5a41",
+            "je 9f",
+            ".endif",
+            "cmp [rcx - {entry_bytes} + {parent_loc}], rdx",
+            "jbe 8f",
+            // rax = the record, reserved.
+            "3:",
+            "mov rax, [r11 + {cursor}]",
+            "test rax, [r11 + {chunk_mask}]",
+            "jz 9f",
+            "lea rdx, [rax + {record_bytes}]",
+            "cmpxchg [r11 + {cursor}], rdx",
+            "jne 3b",
+            // Reserve the entry; its parent_loc is 0, so nobody takes it for a frame yet.
+            "lea rdx, [rcx + {entry_bytes}]",
+            "mov [r11 + {sp}], rdx",
+            // Write the record: time, then the word that makes it valid.
+            "mov r11, rax",
+            "rdtsc",
+            "shl rdx, 32",
+            "or rax, rdx",
+            "mov [r11 + {tsc}], rax",
+            "mov rax, [rsp + {entry_saved}]",
+            "shl rax, {address_shift}",
+            "mov [r11 + {word}], rax",
+            // Write the entry, then hook the return.
+            "or rax, {kind_exit}",
+            "mov [rcx + {exit_word}], rax",
+            concat!("lea rdx, ", $parent_loc),
+            "mov rax, [rdx]",
+            "mov [rcx + {parent_ip}], rax",
+            "mov [rcx + {parent_loc}], rdx",
+            "lea rax, [rip + rftrace_return_trampoline]",
+            "mov [rdx], rax",
+            "4:",
+            ".cfi_remember_state",
+            "pop rdx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rcx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rax",
+            ".cfi_adjust_cfa_offset -8",
+            #[cfg(feature = "interruptsafe")]
+            "pop r11",
+            #[cfg(feature = "interruptsafe")]
+            ".cfi_adjust_cfa_offset -8",
+            "ret",
+            ".cfi_restore_state",
+            // The entry below has the same slot or a lower one. The same slot with T in it is a tail call: the entry
+            // goes on top, with T as its parent_ip, and both exits are recorded when the frame returns.
+            "8:",
+            "jb 9f",
+            "lea rax, [rip + rftrace_return_trampoline]",
+            "cmp [rdx], rax",
+            "je 3b",
+            // entry_slow(parent_loc, child_ip, rsp of the traced function)
+            "9:",
+            concat!("lea rdx, ", $parent_loc),
+            "mov rcx, [rsp + {entry_saved}]",
+            concat!(".if ", $fentry),
+            "cmp word ptr [rcx], 0x5a41",
+            "jne 5f",
+            "add rdx, 8",
+            "5:",
+            ".endif",
+            "lea r11, [rsp + {entry_saved} + 8]",
+            "lea rax, [rip + {entry_slow}]",
+            "call rftrace_call_saved",
+            "jmp 4b",
+            ".cfi_endproc",
+            concat!(".size ", $name, ", . - ", $name),
+            control = sym CONTROL,
+            enabled = const offset_of!(Control, enabled),
+            sp = const offset_of!(ThreadBlock, sp),
+            limit = const offset_of!(ThreadBlock, limit),
+            cursor = const offset_of!(ThreadBlock, cursor),
+            chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+            entry_bytes = const size_of::<ReturnEntry>(),
+            parent_ip = const offset_of!(ReturnEntry, parent_ip),
+            parent_loc = const offset_of!(ReturnEntry, parent_loc),
+            exit_word = const offset_of!(ReturnEntry, exit_word),
+            record_bytes = const size_of::<Record>(),
+            tsc = const offset_of!(Record, tsc),
+            word = const offset_of!(Record, word),
+            kind_exit = const kind::EXIT,
+            address_shift = const ADDRESS_SHIFT,
+            entry_saved = const ENTRY_SAVED,
+            entry_slow = sym hooks::entry_slow,
+        );
+    };
+}
+
+entry_hook!("mcount", parent_loc = "[rbp + 8]", at_function_start = "0");
+entry_hook!("__fentry__", parent_loc = "[rsp + {entry_saved} + 8]", at_function_start = "1");
+
+// The return trampoline T.
+//
+// A traced function's `ret` lands here. Registers: rax, rdx, xmm0-1, st0-1 may hold its result; all others are the
+// caller's or dead. Stack: rsp is the CFA, the slot that held T lies below it and is free now. Keeps all registers (but
+// r11 without `interruptsafe`).
+//
+// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one
+// is. It is a DWARF expression that walks the return stacks of all threads for the entry whose parent_loc is
+// `CFA - 8`. It needs T's own address to find them: T is aligned to 512 and a program counter within T, masked, is T;
+// the list's address lies at T + 504 as a distance, since a CFI escape holds only constants. The entry covers T - 1 (a
+// nop), because unwinders look up `return address - 1`.
+//
+// Sources: DWARF 5 sections 2.5 and 6.4.2; what libgcc, LLVM's and nongnu's libunwind and gdb accept was tried out.
+global_asm!(
+    ".p2align 9",
+    ".skip 511, 0x90",
+    ".type rftrace_return_trampoline_unwind,@function",
+    "rftrace_return_trampoline_unwind:",
+    ".cfi_startproc",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_personality 0x1b, rftrace_personality",
+    ".cfi_def_cfa rsp, 0",
+    // DW_CFA_val_expression for the return address (column 16): 184 bytes follow. The stack, right end on top.
+    ".cfi_escape 0x16, 0x10, 0xb8, 0x01",
+    // The unwinder pushed the CFA.                                        CFA
+    ".cfi_escape 0x12, 0x38, 0x1c", //                 dup, lit8, minus        CFA slot
+    ".cfi_escape 0x80, 0x00", //                       breg16 0                .. pc
+    ".cfi_escape 0x0b, 0x00, 0xfe, 0x1a", //           const2s -512, and       CFA slot T
+    ".cfi_escape 0x30", //                             lit0                    CFA slot T pass
+    // restart: load the head of the list of threads.
+    ".cfi_escape 0x14, 0x12, 0x23, 0xf8, 0x03", //     over, dup, plus 504     .. T pass T T+504
+    ".cfi_escape 0x06, 0x22, 0x06", //                 deref, plus, deref      .. T pass block
+    // block: all threads seen?
+    ".cfi_escape 0x12, 0x28, 0x0e, 0x00", //           dup, bra have
+    ".cfi_escape 0x13, 0x12, 0x28, 0x05, 0x00", //     drop, dup, bra fail     .. T pass
+    ".cfi_escape 0x13, 0x31, 0x2f, 0xea, 0xff", //     drop, lit1, skip restart: again, without the filter
+    // fail: a return address of 0 ends the backtrace.
+    ".cfi_escape 0x30, 0x2f, 0x94, 0x00", //           lit0, skip end
+    // have: p = *block->psp, one above the thread's innermost entry.
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06, 0x06", //     dup, plus 8, deref, deref  .. pass block p
+    ".cfi_escape 0x15, 0x02, 0x28, 0x64, 0x00", //     pick 2, bra loop: second pass, linear search
+    // First pass: skip threads whose range of slots does not include ours.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06", //           over, plus 16, deref    .. block p base
+    ".cfi_escape 0x23, 0x08, 0x06", //                 plus 8, deref: slot of the outermost entry
+    ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x78, 0x00", // pick 5, lt, bra next
+    ".cfi_escape 0x12, 0x09, 0xf0, 0x22, 0x06", //     dup, const1s -16, plus, deref: slot of the innermost entry
+    ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x6d, 0x00", // pick 5, gt, bra next
+    // Binary search for the last entry whose slot is not below ours.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16", //     over, plus 16, deref, swap .. block lo hi
+    // bs: lo = base, hi = p at first
+    ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12", //     dup, pick 2, minus, dup .. lo hi n n
+    ".cfi_escape 0x48, 0x2b, 0x28, 0x05, 0x00", //     lit24, gt, bra go       .. lo hi n
+    ".cfi_escape 0x13, 0x13, 0x2f, 0x1d, 0x00", //     drop, drop, skip found  .. lo
+    // go: mid = lo + n / 48 * 24
+    ".cfi_escape 0x08, 0x30, 0x1b, 0x48, 0x1e", //     const1u 48, div, lit24, mul
+    ".cfi_escape 0x15, 0x02, 0x22", //                 pick 2, plus            .. lo hi mid
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", //           dup, plus 8, deref      .. lo hi mid mid.slot
+    ".cfi_escape 0x15, 0x07, 0x2a, 0x28, 0x05, 0x00", // pick 7, ge, bra up
+    ".cfi_escape 0x16, 0x13, 0x2f, 0xda, 0xff", //     swap, drop, skip bs: hi = mid
+    ".cfi_escape 0x17, 0x16, 0x13, 0x2f, 0xd4, 0xff", // up: rot, swap, drop, skip bs: lo = mid
+    // found:                                                              .. pass block p
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", //           dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0x32, 0x00", // pick 5, ne, bra next
+    ".cfi_escape 0x12, 0x06, 0x15, 0x04, 0x29", //     dup, deref, pick 4, eq: parent_ip is T, a tail call?
+    ".cfi_escape 0x28, 0x04, 0x00", //                 bra down
+    ".cfi_escape 0x06, 0x2f, 0x2b, 0x00", //           deref, skip end
+    ".cfi_escape 0x48, 0x1c, 0x2f, 0xe5, 0xff", //     down: lit24, minus, skip found
+    // loop: linear search, from the innermost entry.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x14", //     over, plus 16, deref, over .. block p base p
+    ".cfi_escape 0x2a, 0x28, 0x18, 0x00", //           ge, bra next
+    ".cfi_escape 0x48, 0x1c", //                       lit24, minus            .. block p
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", //           dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0xeb, 0xff", // pick 5, ne, bra loop
+    ".cfi_escape 0x12, 0x06, 0x15, 0x03, 0x29", //     dup, deref, pick 3, eq: a tail call
+    ".cfi_escape 0x28, 0xe3, 0xff", //                 bra loop
+    ".cfi_escape 0x06, 0x2f, 0x05, 0x00", //           deref, skip end
+    // next: the following block.
+    ".cfi_escape 0x13, 0x06, 0x2f, 0x5a, 0xff", //     drop, deref, skip block
+    // end: the return address is on top.
+    "nop",
+    ".type rftrace_return_trampoline,@function",
+    "rftrace_return_trampoline:",
+    #[cfg(feature = "interruptsafe")]
+    "push r11", // room for the return address: this variant leaves with `ret`, to keep r11
+    #[cfg(feature = "interruptsafe")]
+    ".cfi_adjust_cfa_offset 8",
+    #[cfg(feature = "interruptsafe")]
+    "push r11",
+    #[cfg(feature = "interruptsafe")]
+    ".cfi_adjust_cfa_offset 8",
+    "push rcx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    // rax = parent_loc, r11 = the thread's block. No block: the frame was entered on another thread.
+    "lea rax, [rsp + {exit_saved} - 8]",
+    "mov r11, [rip + rftrace_thread_block@gottpoff]",
+    "mov r11, fs:[r11]",
+    "test r11, r11",
+    "jz 9f",
+    // rcx = one above our entry, which must be the innermost one.
+    "mov rcx, [r11 + {sp}]",
+    "cmp [rcx - {entry_bytes} + {parent_loc}], rax",
+    "jne 9f",
+    "cmp byte ptr [rip + {control} + {enabled}], 0",
+    "je 9f",
+    "3:",
+    "mov rax, [r11 + {cursor}]",
+    "test rax, [r11 + {chunk_mask}]",
+    "jz 8f",
+    "lea rdx, [rax + {record_bytes}]",
+    "cmpxchg [r11 + {cursor}], rdx",
+    "jne 3b",
+    "mov r11, rax",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "mov [r11 + {tsc}], rax",
+    "mov rax, [rcx - {entry_bytes} + {exit_word}]",
+    "mov [r11 + {word}], rax",
+    // Pop: read the return address, unpublish the entry, release it.
+    "mov rdx, [rip + rftrace_thread_block@gottpoff]",
+    "mov rdx, fs:[rdx]",
+    "mov r11, [rcx - {entry_bytes} + {parent_ip}]",
+    ".cfi_remember_state",
+    ".cfi_register rip, r11",
+    "mov qword ptr [rcx - {entry_bytes} + {parent_loc}], 0",
+    "sub rcx, {entry_bytes}",
+    "mov [rdx + {sp}], rcx",
+    "4:",
+    #[cfg(feature = "interruptsafe")]
+    "mov [rsp + {exit_saved} - 8], r11",
+    #[cfg(feature = "interruptsafe")]
+    ".cfi_offset rip, -8",
+    "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    #[cfg(feature = "interruptsafe")]
+    "pop r11",
+    #[cfg(feature = "interruptsafe")]
+    ".cfi_adjust_cfa_offset -8",
+    #[cfg(feature = "interruptsafe")]
+    "ret",
+    #[cfg(not(feature = "interruptsafe"))]
+    "jmp r11",
+    ".cfi_restore_state",
+    "8:",
+    "lea rax, [rsp + {exit_saved} - 8]",
+    // r11 = exit_slow(parent_loc)
+    "9:",
+    "mov rdx, rax",
+    "lea rax, [rip + {exit_slow}]",
+    "call rftrace_call_saved",
+    "jmp 4b",
+    // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes
+    // here (see the personality) with the exception object in rax and rsp = CFA. The exit is recorded now, at its true
+    // time; then the unwinding goes on as if the traced function's caller had called _Unwind_Resume.
+    #[cfg(not(target_os = "none"))]
+    "rftrace_landing_pad:",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_def_cfa rsp, 0",
+    #[cfg(not(target_os = "none"))]
+    "sub rsp, 8",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_adjust_cfa_offset 8",
+    #[cfg(not(target_os = "none"))]
+    "push rax",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_adjust_cfa_offset 8",
+    #[cfg(not(target_os = "none"))]
+    "lea rdi, [rsp + 8]",
+    #[cfg(not(target_os = "none"))]
+    "call {unwound}",
+    #[cfg(not(target_os = "none"))]
+    "mov [rsp + 8], rax",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_offset rip, -8",
+    #[cfg(not(target_os = "none"))]
+    "pop rdi",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_adjust_cfa_offset -8",
+    #[cfg(not(target_os = "none"))]
+    "jmp [rip + _Unwind_Resume@GOTPCREL]",
+    ".cfi_endproc",
+    ".size rftrace_return_trampoline_unwind, . - rftrace_return_trampoline_unwind",
+    ".size rftrace_return_trampoline, . - rftrace_return_trampoline",
+    ".org rftrace_return_trampoline + 504, 0xcc",
+    ".quad {control} + {threads} - rftrace_return_trampoline",
+    control = sym CONTROL,
+    enabled = const offset_of!(Control, enabled),
+    threads = const offset_of!(Control, threads),
+    sp = const offset_of!(ThreadBlock, sp),
+    cursor = const offset_of!(ThreadBlock, cursor),
+    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+    entry_bytes = const size_of::<ReturnEntry>(),
+    parent_ip = const offset_of!(ReturnEntry, parent_ip),
+    parent_loc = const offset_of!(ReturnEntry, parent_loc),
+    exit_word = const offset_of!(ReturnEntry, exit_word),
+    record_bytes = const size_of::<Record>(),
+    tsc = const offset_of!(Record, tsc),
+    word = const offset_of!(Record, word),
+    exit_saved = const EXIT_SAVED,
+    exit_slow = sym hooks::exit_slow,
+    #[cfg(not(target_os = "none"))]
+    unwound = sym hooks::unwound,
+);
+
+// The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of
+// T has one landing pad, which gets the exception object in rax; in the search phase it has nothing to say.
+//
+// rdi = version, esi = actions, rdx = exception class, rcx = exception object, r8 = context. Returns a reason code.
+// The unwinder's functions are weak references: a program without unwinder never comes here.
+#[cfg(not(target_os = "none"))]
+global_asm!(
+    ".weak _Unwind_Resume",
+    ".weak _Unwind_SetGR",
+    ".weak _Unwind_SetIP",
+    ".p2align 4",
+    ".type rftrace_personality,@function",
+    "rftrace_personality:",
+    ".cfi_startproc",
+    "mov eax, {continue_unwind}",
+    "test esi, {cleanup_phase}",
+    "jz 2f",
+    "cmp qword ptr [rip + _Unwind_SetGR@GOTPCREL], 0",
+    "je 2f",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbx, 0",
+    "mov rbx, r8",
+    "mov rdi, r8",
+    "xor esi, esi", // DWARF number of rax
+    "mov rdx, rcx",
+    "call [rip + _Unwind_SetGR@GOTPCREL]",
+    "mov rdi, rbx",
+    "lea rsi, [rip + rftrace_landing_pad]",
+    "call [rip + _Unwind_SetIP@GOTPCREL]",
+    "mov eax, {install_context}",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
+    "2:",
+    "ret",
+    ".cfi_endproc",
+    ".size rftrace_personality, . - rftrace_personality",
+    continue_unwind = const 8, // _URC_CONTINUE_UNWIND
+    install_context = const 7, // _URC_INSTALL_CONTEXT
+    cleanup_phase = const 2,   // _UA_CLEANUP_PHASE
+);
+
+// The way into Rust. Called by a hook with the function in rax and its arguments in rdx, rcx and r11; returns its
+// result in r11. The hook has saved rax, rcx and rdx. Keeps every other register that Rust code may clobber: the
+// remaining argument registers and, on targets with SSE, xmm0-15. Legacy SSE instructions leave the upper halves of ymm
+// and zmm alone, and nothing in the tracer uses x87, MMX, AVX or changes MXCSR. The stack is aligned to 16 for the
+// call; the CFA is kept in rbp, which is the caller's.
+global_asm!(
+    ".p2align 4",
+    ".type rftrace_call_saved,@function",
+    "rftrace_call_saved:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbp, 0",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "push rdi",
+    "push rsi",
+    "push r8",
+    "push r9",
+    "push r10",
+    "sub rsp, 256",
+    "and rsp, -16",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp], xmm0",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 16], xmm1",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 32], xmm2",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 48], xmm3",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 64], xmm4",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 80], xmm5",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 96], xmm6",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 112], xmm7",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 128], xmm8",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 144], xmm9",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 160], xmm10",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 176], xmm11",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 192], xmm12",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 208], xmm13",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 224], xmm14",
+    #[cfg(target_feature = "sse")]
+    "movaps [rsp + 240], xmm15",
+    "mov rdi, rdx",
+    "mov rsi, rcx",
+    "mov rdx, r11",
+    "cld",
+    "call rax",
+    "mov r11, rax",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm0, [rsp]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm1, [rsp + 16]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm2, [rsp + 32]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm3, [rsp + 48]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm4, [rsp + 64]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm5, [rsp + 80]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm6, [rsp + 96]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm7, [rsp + 112]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm8, [rsp + 128]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm9, [rsp + 144]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm10, [rsp + 160]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm11, [rsp + 176]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm12, [rsp + 192]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm13, [rsp + 208]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm14, [rsp + 224]",
+    #[cfg(target_feature = "sse")]
+    "movaps xmm15, [rsp + 240]",
+    "lea rsp, [rbp - 40]",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rsi",
+    "pop rdi",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    ".cfi_restore rbp",
+    "ret",
+    ".cfi_endproc",
+    ".size rftrace_call_saved, . - rftrace_call_saved",
+);
+
+// Thread-local storage: the address of the thread's block. Initial-exec access works in every executable, static or
+// PIE, and in shared objects loaded at start; the linker relaxes it to a constant offset where it can.
+global_asm!(
+    ".pushsection .tbss.rftrace_thread_block, \"awT\", @nobits",
+    ".p2align 3",
+    ".type rftrace_thread_block, @object",
+    ".size rftrace_thread_block, 8",
+    "rftrace_thread_block:",
+    ".zero 8",
+    ".popsection",
+);
+
+// Without OS the block itself is thread-local too: nobody else could give memory back when a task ends.
+#[cfg(target_os = "none")]
+global_asm!(
+    ".pushsection .tbss.rftrace_local_block, \"awT\", @nobits",
+    ".p2align 6",
+    ".type rftrace_local_block, @object",
+    ".size rftrace_local_block, {size}",
+    "rftrace_local_block:",
+    ".zero {size}",
+    ".popsection",
+    size = const size_of::<ThreadBlock>(),
+);
+
+/// The block of this thread, null before its first traced call and after its end.
+pub(crate) fn thread_block() -> *mut ThreadBlock {
+    let block;
+    // SAFETY: reads this thread's variable, which is defined above.
+    unsafe {
+        asm!(
+            "mov {block}, [rip + rftrace_thread_block@gottpoff]",
+            "mov {block}, fs:[{block}]",
+            block = out(reg) block,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    block
+}
+
+/// Sets the block of this thread.
+pub(crate) fn set_thread_block(block: *mut ThreadBlock) {
+    // SAFETY: writes this thread's variable, which is defined above and which only the tracer uses.
+    unsafe {
+        asm!(
+            "mov {offset}, [rip + rftrace_thread_block@gottpoff]",
+            "mov fs:[{offset}], {block}",
+            offset = out(reg) _,
+            block = in(reg) block,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Sets the block of this thread if it has none. Returns whether it was set; a signal handler may have been faster.
+pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
+    let before: usize;
+    // SAFETY: as in `set_thread_block`; one instruction, so no handler comes between the look and the store.
+    unsafe {
+        asm!(
+            "mov {offset}, [rip + rftrace_thread_block@gottpoff]",
+            "cmpxchg fs:[{offset}], {block}",
+            offset = out(reg) _,
+            block = in(reg) block,
+            inout("rax") 0usize => before,
+            options(nostack),
+        );
+    }
+    before == 0
+}
+
+/// The block that lies in thread-local storage, on targets that have it there.
+#[cfg(target_os = "none")]
+pub(crate) fn local_block() -> *mut ThreadBlock {
+    let block: *mut ThreadBlock;
+    // SAFETY: computes an address: the ABI keeps the thread pointer itself at fs:0.
+    unsafe {
+        asm!(
+            "mov {block}, fs:[0]",
+            "add {block}, [rip + rftrace_local_block@gottpoff]",
+            block = out(reg) block,
+            options(nostack, readonly),
+        );
+    }
+    block
+}
+
+/// The time stamp counter.
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction; a kernel that forbids it to programs (CR4.TSD) cannot be
+    // traced by them.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The address of the return trampoline.
+pub(crate) fn trampoline() -> usize {
+    let address;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!(
+            "lea {address}, [rip + rftrace_return_trampoline]",
+            address = out(reg) address,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    address
+}
+
+/// Fills memory with zeros, without the `memset` that the compiler would call.
+///
+/// # Safety
+///
+/// The `bytes` bytes from `start` on are writable and nobody else uses them.
+pub(crate) unsafe fn zero(start: *mut u8, bytes: usize) {
+    // SAFETY: by this function's contract; the direction flag is clear by the ABI.
+    unsafe {
+        asm!(
+            "rep stosb",
+            inout("rdi") start => _,
+            inout("rcx") bytes => _,
+            in("al") 0u8,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Stops the program: it is in a state from which no return is possible.
+pub(crate) fn abort() -> ! {
+    // SAFETY: raises an invalid-opcode exception.
+    unsafe { asm!("ud2", options(noreturn, nostack, nomem)) }
+}

@@ -1,0 +1,301 @@
+//! The chunk buffer: how a thread gets its next chunk, and how a place for a record is reserved.
+//!
+//! **Invariant**: a chunk has one writer from the moment it leaves FREE or FULL until that writer itself sets FULL.
+//! Nobody else ever takes it away, so a late store by a thread that was preempted hits its own chunk.
+
+use core::mem::size_of;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::compiler_fence;
+
+use crate::abi::{
+    ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Record, ReturnEntry, ThreadBlock, chunk_state, kind,
+};
+use crate::arch;
+use crate::control::CONTROL;
+
+/// Records for which a new thread goes on in the chunk of another.
+const LEAST_ROOM: usize = 8;
+
+/// A record that was reserved in this thread's chunk.
+pub(crate) struct Reserved(*const Record);
+
+impl Reserved {
+    /// Writes the record; the word, which makes it valid, last.
+    pub(crate) fn write(self, tsc: u64, word: u64) {
+        // SAFETY: `reserve` returns places inside a chunk that this thread owns, in memory that stays mapped.
+        let record = unsafe { &*self.0 };
+        record.tsc.store(tsc, Relaxed);
+        record.word.store(word, Release);
+    }
+}
+
+/// Writes a record with the present time. Returns whether there was room.
+pub(crate) fn record(block: &ThreadBlock, word: u64) -> bool {
+    match reserve(block) {
+        Some(place) => {
+            place.write(arch::ticks(), word);
+            true
+        }
+        None => false,
+    }
+}
+
+/// Counts a call that finds no room on the return stack: in the newest record, if that is a LOST record already.
+pub(crate) fn record_lost_call(block: &ThreadBlock) {
+    block.n_lost.fetch_add(1, Relaxed);
+    let newest = block.cursor.load(Relaxed).wrapping_sub(size_of::<Record>());
+    if newest != 0 && block.lost_record.load(Relaxed) == newest {
+        // SAFETY: the address is that of a record that this thread reserved in a chunk it still owns.
+        let record = unsafe { &*(newest as *const Record) };
+        if record.tsc.load(Relaxed) >= CONTROL.cycle_start_tsc.load(Relaxed) {
+            record.word.fetch_add(1 << ADDRESS_SHIFT, Relaxed);
+            return;
+        }
+    }
+    if let Some(place) = reserve(block) {
+        block.lost_record.store(place.0 as usize, Relaxed);
+        place.write(arch::ticks(), 1 << ADDRESS_SHIFT | kind::LOST);
+    }
+}
+
+/// Reserves the next record of this thread; `None` when recording is off or no chunk is to be had.
+pub(crate) fn reserve(block: &ThreadBlock) -> Option<Reserved> {
+    let mask = block.chunk_mask.load(Relaxed);
+    loop {
+        if CONTROL.enabled.load(Relaxed) == 0 {
+            return None;
+        }
+        let cursor = block.cursor.load(Relaxed);
+        if cursor & mask != 0 {
+            if swap_cursor(block, cursor) {
+                return Some(Reserved(cursor as *const Record));
+            }
+            continue;
+        }
+        let parked = block.parked_cursor.load(Relaxed);
+        if cursor == 0 && parked & mask != 0 {
+            // Back to the chunk that was put aside, unless a handler came in between and did so.
+            install(block, 0, parked);
+        } else if !take_chunk(block, cursor, mask) {
+            return None;
+        }
+    }
+}
+
+/// Makes `place` the cursor instead of `cursor`, with a RESYNC record there first if one is due. Fails if a handler
+/// that came in between has changed the cursor.
+fn install(block: &ThreadBlock, cursor: usize, place: usize) -> bool {
+    let resync = block.resync.load(Relaxed) != 0;
+    let next = if resync { place.wrapping_add(size_of::<Record>()) } else { place };
+    if block.cursor.compare_exchange(cursor, next, Relaxed, Relaxed).is_err() {
+        return false;
+    }
+    if resync {
+        block.resync.store(0, Relaxed);
+        let open = open_frames(block) as u64;
+        Reserved(place as *const Record)
+            .write(block.resync_tsc.load(Relaxed), open << ADDRESS_SHIFT | kind::RESYNC);
+    }
+    true
+}
+
+/// Moves the cursor over the record at `cursor`, unless a handler has moved it meanwhile.
+fn swap_cursor(block: &ThreadBlock, cursor: usize) -> bool {
+    let next = cursor.wrapping_add(size_of::<Record>());
+    block.cursor.compare_exchange(cursor, next, Relaxed, Relaxed).is_ok()
+}
+
+/// Functions that are open in the thread.
+pub(crate) fn open_frames(block: &ThreadBlock) -> usize {
+    let bytes = (block.sp.load(Relaxed) as usize).wrapping_sub(block.base.load(Relaxed) as usize);
+    bytes / size_of::<ReturnEntry>()
+}
+
+/// Notes that a function returns and its exit is not recorded: the next record must be preceded by a RESYNC record.
+pub(crate) fn park(block: &ThreadBlock) {
+    if block.resync.load(Relaxed) == 0 {
+        let off = CONTROL.enabled.load(Relaxed) == 0;
+        let tsc = if off { CONTROL.stop_tsc.load(Relaxed) } else { arch::ticks() };
+        block.resync_tsc.store(tsc, Relaxed);
+        block.resync.store(1, Relaxed);
+    }
+    compiler_fence(SeqCst);
+    let cursor = block.cursor.swap(0, Relaxed);
+    if cursor != 0 {
+        block.parked_cursor.store(cursor, Relaxed);
+    }
+}
+
+/// Gives the thread a chunk, in place of the one that ends at `cursor` (or none, if that is 0).
+fn take_chunk(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
+    // A dump waits until nobody is in here, so that no chunk changes hands while it reads.
+    CONTROL.shared.n_takers.fetch_add(1, SeqCst);
+    let taken = CONTROL.enabled.load(SeqCst) != 0
+        && (adopt(block, cursor) || take_and_install(block, cursor, mask));
+    CONTROL.shared.n_takers.fetch_sub(1, SeqCst);
+    taken
+}
+
+/// Goes on in a chunk that an ended thread has left, if this thread has none yet and such a chunk is there.
+fn adopt(block: &ThreadBlock, cursor: usize) -> bool {
+    if cursor != 0 || block.last_index.load(Relaxed) != 0 {
+        return false;
+    }
+    for slot in &CONTROL.shared.partial {
+        if slot.load(Relaxed) == 0 {
+            continue;
+        }
+        let number = slot.swap(0, Relaxed);
+        if number == 0 {
+            continue;
+        }
+        let chunk = chunk_at(number.wrapping_sub(1));
+        // SAFETY: the slots hold numbers of chunks, whose headers any thread may access.
+        let header = unsafe { &*chunk };
+        // Acquire: what the last owner wrote comes before what this one writes.
+        let state = &header.state;
+        if state.compare_exchange(chunk_state::PARTIAL, chunk_state::OWNED, AcqRel, Relaxed).is_err() {
+            continue;
+        }
+        let place = chunk as usize + header.fill.load(Relaxed) as usize;
+        let next = place.wrapping_add(size_of::<Record>());
+        if block.cursor.compare_exchange(0, next, Relaxed, Relaxed).is_err() {
+            // A handler that came in between has a chunk already.
+            state.store(chunk_state::PARTIAL, Release);
+            return true;
+        }
+        header.n_adopted.fetch_add(1, Relaxed);
+        block.last_index.store(header.index.load(Relaxed), Relaxed);
+        let tid = u64::from(block.tid.load(Relaxed));
+        let word = tid << ADDRESS_SHIFT | kind::NEW_THREAD | kind::RESYNC;
+        Reserved(place as *const Record).write(arch::ticks(), word);
+        return true;
+    }
+    false
+}
+
+/// Gives up the chunk of a thread that ends, for another thread to go on with if there is room for some calls.
+pub(crate) fn leave(cursor: usize, mask: usize) {
+    let chunk = cursor.wrapping_sub(1) & !mask;
+    let fill = cursor.wrapping_sub(chunk);
+    if (mask + 1).wrapping_sub(fill) < LEAST_ROOM * size_of::<Record>() {
+        return let_go(cursor, mask);
+    }
+    // SAFETY: as in `let_go`.
+    let header = unsafe { &*(chunk as *const ChunkHeader) };
+    header.fill.store(fill as u32, Relaxed);
+    header.state.store(chunk_state::PARTIAL, Release);
+    let offset = chunk.wrapping_sub(CONTROL.chunks.load(Relaxed) as usize);
+    let number = offset.checked_div(mask + 1).unwrap_or(0) as u64 + 1;
+    for slot in &CONTROL.shared.partial {
+        let empty = slot.load(Relaxed) == 0;
+        if empty && slot.compare_exchange(0, number, Relaxed, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Chunk number `place` of the buffer.
+fn chunk_at(place: u64) -> *mut ChunkHeader {
+    let offset = (place as usize).wrapping_mul(CONTROL.chunk_bytes.load(Relaxed));
+    CONTROL.chunks.load(Relaxed).wrapping_add(offset).cast()
+}
+
+fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
+    let Some((chunk, index, was)) = claim() else {
+        return false;
+    };
+    // SAFETY: `claim` returns a chunk of the buffer, which is now this thread's.
+    let header = unsafe { &*chunk };
+    header.tid.store(0, Relaxed);
+    header.n_adopted.store(0, Relaxed);
+    if header.used.swap(1, Relaxed) != 0 {
+        let records = chunk.cast::<u8>().wrapping_add(CHUNK_HEADER_BYTES);
+        // SAFETY: the rest of the chunk, which only this thread uses.
+        unsafe { arch::zero(records, (mask + 1).wrapping_sub(CHUNK_HEADER_BYTES)) };
+    }
+    header.index.store(index, Relaxed);
+    header.prev_index.store(block.last_index.load(Relaxed), Relaxed);
+    header.depth.store(open_frames(block) as u32, Relaxed);
+    header.tid.store(block.tid.load(Relaxed), Release);
+    // The old chunk is found by the cursor or, if that was put aside, by the parked one.
+    let old = if cursor != 0 { cursor } else { block.parked_cursor.load(Relaxed) };
+    let first = chunk as usize + CHUNK_HEADER_BYTES;
+    if !install(block, cursor, first) {
+        // A handler that came in between has taken a chunk already.
+        header.tid.store(0, Relaxed);
+        header.state.store(was, Release);
+        return true;
+    }
+    block.last_index.store(index, Relaxed);
+    block.parked_cursor.store(0, Relaxed);
+    if old != 0 {
+        let_go(old, mask);
+    }
+    true
+}
+
+/// Finds a chunk to write into and makes it OWNED. Returns it with its index and the state to put back if it is not
+/// used after all.
+fn claim() -> Option<(*mut ChunkHeader, u64, u32)> {
+    let n_chunks = CONTROL.n_chunks.load(Relaxed);
+    let ring = CONTROL.overwriting.load(Relaxed) != 0;
+    // Each chunk is looked at twice at the most: a ring may have as many owners as chunks.
+    for _ in 0..n_chunks.wrapping_mul(2) {
+        let taken = CONTROL.shared.next_index.fetch_add(1, Relaxed);
+        if !ring && taken >= CONTROL.shared.end_index.load(Relaxed) {
+            stop_full();
+            return None;
+        }
+        let chunk = chunk_at(taken.checked_rem(n_chunks as u64).unwrap_or(0));
+        // SAFETY: a chunk of the buffer, whose header any thread may read.
+        let state = unsafe { &(*chunk).state };
+        // Acquire and Release: the records of the last owner are written before the new one zeroes them.
+        let own = |from| state.compare_exchange(from, chunk_state::OWNED, AcqRel, Relaxed).is_ok();
+        if own(chunk_state::FREE) {
+            return Some((chunk, taken.wrapping_add(1), chunk_state::FREE));
+        }
+        if ring && (own(chunk_state::FULL) || own(chunk_state::PARTIAL)) {
+            CONTROL.shared.n_overwritten.fetch_add(1, Relaxed);
+            // Its records are being given up, so it counts as empty from here on.
+            return Some((chunk, taken.wrapping_add(1), chunk_state::FREE));
+        }
+    }
+    CONTROL.n_lost_no_chunk.fetch_add(1, Relaxed);
+    None
+}
+
+/// Stop mode: the buffer is used up.
+fn stop_full() {
+    if CONTROL.full.swap(1, Relaxed) == 0 {
+        CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
+    }
+    CONTROL.enabled.store(0, SeqCst);
+}
+
+/// Gives up the chunk that `cursor` points into or to the end of.
+pub(crate) fn let_go(cursor: usize, mask: usize) {
+    let chunk = cursor.wrapping_sub(1) & !mask;
+    // SAFETY: this thread's cursor points behind the header of a chunk that this thread owns.
+    let header = unsafe { &*(chunk as *const ChunkHeader) };
+    header.state.store(chunk_state::FULL, Release);
+}
+
+/// Makes all full chunks free.
+pub(crate) fn free_full_chunks() {
+    if CONTROL.chunks.load(Acquire).is_null() {
+        return;
+    }
+    let n_chunks = CONTROL.n_chunks.load(Relaxed) as u64;
+    for place in 0..n_chunks {
+        // SAFETY: a chunk of the buffer, whose header any thread may access.
+        let state = unsafe { &(*chunk_at(place)).state };
+        for from in [chunk_state::FULL, chunk_state::PARTIAL] {
+            let _ = state.compare_exchange(from, chunk_state::FREE, AcqRel, Relaxed);
+        }
+    }
+    // Every chunk can be looked at once in the new cycle.
+    let next = CONTROL.shared.next_index.load(Relaxed);
+    CONTROL.shared.end_index.store(next.wrapping_add(n_chunks), Relaxed);
+    CONTROL.shared.n_overwritten.store(0, Relaxed);
+}

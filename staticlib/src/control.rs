@@ -1,0 +1,141 @@
+//! The control block and the functions that a frontend calls.
+
+use core::mem::{align_of, size_of};
+use core::ptr;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
+
+use crate::abi::{self, Control, ControlShared, InitArgs, MIN_CHUNKS, PARTIAL_SLOTS, ThreadBlock, init};
+use crate::arch;
+use crate::buffer;
+
+/// The one control block.
+pub(crate) static CONTROL: Control = Control {
+    enabled: AtomicU8::new(0),
+    overwriting: AtomicU8::new(0),
+    full: AtomicU8::new(0),
+    chunk_bytes: AtomicUsize::new(0),
+    n_chunks: AtomicUsize::new(0),
+    chunks: AtomicPtr::new(ptr::null_mut()),
+    threads: AtomicPtr::new(ptr::null_mut()),
+    blocks: AtomicPtr::new(ptr::null_mut()),
+    n_blocks: AtomicUsize::new(0),
+    thread_start: AtomicPtr::new(ptr::null_mut()),
+    thread_start_key: AtomicU32::new(0),
+    cycle_start_tsc: AtomicU64::new(0),
+    stop_tsc: AtomicU64::new(0),
+    next_tid: AtomicU32::new(1),
+    n_untraced_threads: AtomicU32::new(0),
+    n_lost_no_chunk: AtomicU64::new(0),
+    shared: ControlShared {
+        next_index: AtomicU64::new(0),
+        end_index: AtomicU64::new(0),
+        n_overwritten: AtomicU64::new(0),
+        n_takers: AtomicU32::new(0),
+        n_blocks_used: AtomicU32::new(0),
+        free_block: AtomicU64::new(0),
+        partial: [const { AtomicU64::new(0) }; PARTIAL_SLOTS],
+    },
+};
+
+/// Takes the memory to record into, once in the life of a program. Returns an [`init`] status.
+///
+/// # Safety
+///
+/// The memory that `args` names is writable, all zero, used by nobody else and stays mapped as long as the program
+/// runs. `thread_start`, if given, may be called on any thread.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rftrace_backend_init_v1(args: *const InitArgs) -> u32 {
+    // SAFETY: by this function's contract `args` points to a live InitArgs.
+    let args = unsafe { &*args };
+    let start = args.buffer as usize;
+    let chunk_bytes = abi::chunk_bytes(args.buffer_bytes);
+    // The first chunk boundary at or above the start: the hooks find the end of a chunk by its alignment.
+    let skipped = start.wrapping_neg() & (chunk_bytes - 1);
+    let n_chunks = args
+        .buffer_bytes
+        .saturating_sub(skipped)
+        .checked_div(chunk_bytes)
+        .unwrap_or(0);
+    if args.buffer.is_null() || n_chunks < MIN_CHUNKS {
+        return init::BUFFER_TOO_SMALL;
+    }
+    let n_blocks = args.blocks_bytes / size_of::<ThreadBlock>();
+    let in_tls = cfg!(target_os = "none");
+    let aligned = args.blocks as usize & (align_of::<ThreadBlock>() - 1) == 0;
+    if !in_tls && (args.blocks.is_null() || n_blocks == 0 || !aligned) {
+        return init::BAD_BLOCKS;
+    }
+    // Whoever sets the chunk size first owns the initialisation.
+    if CONTROL.chunk_bytes.compare_exchange(0, chunk_bytes, SeqCst, Relaxed).is_err() {
+        return init::ALREADY_DONE;
+    }
+    CONTROL.n_chunks.store(n_chunks, Relaxed);
+    CONTROL.overwriting.store(args.overwriting, Relaxed);
+    CONTROL.blocks.store(args.blocks.cast(), Relaxed);
+    CONTROL.n_blocks.store(n_blocks, Relaxed);
+    CONTROL.thread_start_key.store(args.thread_start_key, Relaxed);
+    CONTROL.thread_start.store(
+        args.thread_start.map_or(ptr::null_mut(), |f| f as *mut core::ffi::c_void),
+        Relaxed,
+    );
+    CONTROL.shared.end_index.store(n_chunks as u64, Relaxed);
+    // Last: `enable` goes by it.
+    CONTROL.chunks.store(args.buffer.wrapping_add(skipped), Release);
+    init::OK
+}
+
+/// The control block.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_control_v1() -> *const Control {
+    &raw const CONTROL
+}
+
+/// Starts recording. Does nothing before init, and when the buffer of this cycle is used up.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_enable() {
+    let ready = !CONTROL.chunks.load(Acquire).is_null();
+    if !ready || CONTROL.full.load(Relaxed) != 0 || CONTROL.enabled.load(Relaxed) != 0 {
+        return;
+    }
+    if CONTROL.cycle_start_tsc.load(Relaxed) == 0 {
+        CONTROL.cycle_start_tsc.store(arch::ticks(), Relaxed);
+    }
+    CONTROL.enabled.store(1, SeqCst);
+}
+
+/// Stops recording. Functions that are open still return properly.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_disable() {
+    // The time first: who finds tracing off reads it.
+    if CONTROL.enabled.load(Relaxed) != 0 {
+        CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
+    }
+    CONTROL.enabled.store(0, SeqCst);
+    fence(SeqCst);
+}
+
+/// Frees all full chunks and starts a new cycle. Chunks that threads still hold stay theirs; what they hold is older
+/// than `cycle_start_tsc`. To be called while recording is off.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_reset() {
+    buffer::free_full_chunks();
+    CONTROL.full.store(0, Relaxed);
+    CONTROL.n_lost_no_chunk.store(0, Relaxed);
+    // 0: the next enable sets it.
+    CONTROL.cycle_start_tsc.store(0, SeqCst);
+}
+
+// rustc links programs built with `-Z instrument-mcount`, and gcc those built with `-pg`, with gprof's start-up code.
+// It calls these two functions of the C library, which would start a SIGPROF timer and write `gmon.out`. Ours take
+// their place.
+#[cfg(target_os = "linux")]
+mod gprof {
+    /// gprof's start-up: nothing.
+    #[unsafe(no_mangle)]
+    extern "C" fn __monstartup(_low_pc: usize, _high_pc: usize) {}
+
+    /// gprof's clean-up: nothing.
+    #[unsafe(no_mangle)]
+    extern "C" fn _mcleanup() {}
+}

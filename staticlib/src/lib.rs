@@ -1,0 +1,31 @@
+//! The tracer: `mcount`, the return trampoline and what they need, without OS, allocation or dependency.
+//!
+//! The way of an event: the assembly in [`arch`] stores it into the thread's chunk and pushes or pops the return
+//! stack. Whatever is rare goes through one save-everything routine to [`hooks`] in Rust: a thread's first call
+//! ([`thread`]), a used-up chunk ([`buffer`]), frames that ended without returning.
+//!
+//! **Invariant**: nothing here panics, allocates, divides by a variable without a check, or calls into another
+//! crate's compiled code; the object file has no undefined symbol but the weak `_Unwind_*`.
+//!
+//! **Invariant**: everything may be interrupted between any two instructions by a signal handler or interrupt that is
+//! traced itself and runs to its end on the same thread. So places are reserved with one read-modify-write
+//! instruction before they are written, and read before they are released.
+
+#![no_std]
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::undocumented_unsafe_blocks,
+    unsafe_op_in_unsafe_fn
+)]
+
+#[path = "../../src/abi.rs"]
+#[allow(unreachable_pub, dead_code, reason = "the file serves the frontends too")]
+mod abi;
+mod arch;
+mod buffer;
+mod control;
+mod hooks;
+mod thread;

@@ -1,0 +1,211 @@
+//! Threads: their first call, their block, their end.
+
+use core::ffi::{c_int, c_void};
+use core::mem::{offset_of, transmute};
+use core::ptr;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+#[cfg(not(target_os = "none"))]
+use core::sync::atomic::Ordering::{AcqRel, Acquire};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+
+use crate::abi::{RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock};
+use crate::arch;
+use crate::buffer;
+use crate::control::CONTROL;
+use crate::hooks;
+
+/// What a thread's block pointer leads to when the thread is not traced (any more): a stack that is always full, with
+/// its sentinel. Only the fields that the hooks' fast paths read.
+#[repr(C, align(64))]
+struct Untraced {
+    unused: [usize; 3],
+    sp: AtomicPtr<ReturnEntry>,
+    limit: AtomicPtr<ReturnEntry>,
+    sentinel: ReturnEntry,
+}
+
+const _: () = assert!(offset_of!(Untraced, sp) == offset_of!(ThreadBlock, sp));
+const _: () = assert!(offset_of!(Untraced, limit) == offset_of!(ThreadBlock, limit));
+
+static UNTRACED: Untraced = Untraced {
+    unused: [0; 3],
+    sp: AtomicPtr::new((&raw const UNTRACED.sentinel).wrapping_add(1).cast_mut()),
+    limit: AtomicPtr::new(ptr::null_mut()),
+    sentinel: ReturnEntry {
+        parent_ip: AtomicUsize::new(0),
+        parent_loc: AtomicUsize::new(usize::MAX),
+        exit_word: AtomicU64::new(0),
+    },
+};
+
+fn untraced() -> *mut ThreadBlock {
+    (&raw const UNTRACED).cast_mut().cast()
+}
+
+/// Rounds of destructors that a thread end has (`PTHREAD_DESTRUCTOR_ITERATIONS`). The block is given back in the last
+/// one, so that the destructors of other libraries are still traced.
+const EXIT_ROUNDS: u32 = 4;
+
+/// The block of this thread; on its first call, a new one. `None` if there is none to be had.
+pub(crate) fn current_block() -> Option<&'static ThreadBlock> {
+    if arch::thread_block().is_null() {
+        start_thread();
+    }
+    existing_block()
+}
+
+/// The block of this thread, if it has one.
+pub(crate) fn existing_block() -> Option<&'static ThreadBlock> {
+    let block = arch::thread_block();
+    // SAFETY: blocks stay mapped and are never written as a whole.
+    (!block.is_null() && block != untraced()).then(|| unsafe { &*block })
+}
+
+#[cold]
+fn start_thread() {
+    let Some(pointer) = allocate() else {
+        CONTROL.n_untraced_threads.fetch_add(1, Relaxed);
+        // Do not search again at every call.
+        arch::set_first_thread_block(untraced());
+        return;
+    };
+    // SAFETY: the block was just allocated for this thread.
+    let block = unsafe { &*pointer };
+    let base = (&raw const block.stack).cast::<ReturnEntry>().cast_mut().wrapping_add(1);
+    // SAFETY: the sentinel is the first entry of the block's stack.
+    unsafe { &*base.wrapping_sub(1) }.parent_loc.store(usize::MAX, Relaxed);
+    let fresh = block.base.load(Relaxed).is_null();
+    block.chunk_mask.store(CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(1), Relaxed);
+    block.tid.store(CONTROL.next_tid.fetch_add(1, Relaxed), Relaxed);
+    block.last_index.store(0, Relaxed);
+    block.lost_record.store(0, Relaxed);
+    block.resync.store(0, Relaxed);
+    block.exit_rounds.store(0, Relaxed);
+    block.base.store(base, Relaxed);
+    block.sp.store(base, Relaxed);
+    block.psp.store((&raw const block.sp).cast_mut(), Release);
+    if fresh && !cfg!(target_os = "none") {
+        publish(pointer);
+    }
+    block.limit.store(base.wrapping_add(RETURN_STACK_ENTRIES), Release);
+    // From here on the hooks record, also those of a handler; one that came in before was the first.
+    if arch::set_first_thread_block(pointer) {
+        call_thread_start(pointer);
+    } else {
+        block.limit.store(ptr::null_mut(), Relaxed);
+        release(pointer);
+    }
+}
+
+/// Puts a block in front of the list that the trampoline's unwind information walks. It stays there for ever.
+fn publish(pointer: *mut ThreadBlock) {
+    // SAFETY: the block belongs to this thread.
+    let block = unsafe { &*pointer };
+    let mut head = CONTROL.threads.load(Relaxed);
+    loop {
+        block.next.store(head, Relaxed);
+        match CONTROL.threads.compare_exchange_weak(head, pointer, Release, Relaxed) {
+            Ok(_) => return,
+            Err(now) => head = now,
+        }
+    }
+}
+
+fn call_thread_start(block: *mut ThreadBlock) {
+    let function = CONTROL.thread_start.load(Relaxed);
+    if function.is_null() {
+        return;
+    }
+    // SAFETY: init stored a function of this type here.
+    let thread_start: unsafe extern "C" fn(u32, *const c_void) -> c_int = unsafe { transmute(function) };
+    // SAFETY: by the contract of init it may be called on any thread.
+    unsafe { thread_start(CONTROL.thread_start_key.load(Relaxed), block.cast()) };
+}
+
+/// Takes a block off the free list, or one that was never used.
+#[cfg(not(target_os = "none"))]
+fn allocate() -> Option<*mut ThreadBlock> {
+    let blocks = CONTROL.blocks.load(Acquire);
+    if blocks.is_null() {
+        return None;
+    }
+    let free = &CONTROL.shared.free_block;
+    let mut head = free.load(Acquire);
+    while head as u32 != 0 {
+        let block = blocks.wrapping_add((head as u32 as usize).wrapping_sub(1));
+        // SAFETY: the free list holds numbers of blocks; they stay mapped even if another thread takes this one first.
+        let next = unsafe { &(*block).next_free }.load(Relaxed);
+        // The tag in the upper half changes every time, so that a list that only looks the same is noticed.
+        let new = ((head >> 32).wrapping_add(1) << 32) | u64::from(next);
+        match free.compare_exchange_weak(head, new, AcqRel, Acquire) {
+            Ok(_) => return Some(block),
+            Err(now) => head = now,
+        }
+    }
+    let n_blocks = CONTROL.n_blocks.load(Relaxed) as u32;
+    let used = &CONTROL.shared.n_blocks_used;
+    let number = used.fetch_update(Relaxed, Relaxed, |used| (used < n_blocks).then(|| used.wrapping_add(1)));
+    Some(blocks.wrapping_add(number.ok()? as usize))
+}
+
+#[cfg(target_os = "none")]
+fn allocate() -> Option<*mut ThreadBlock> {
+    Some(arch::local_block())
+}
+
+/// Puts a block on the free list.
+#[cfg(not(target_os = "none"))]
+fn release(block: *mut ThreadBlock) {
+    let blocks = CONTROL.blocks.load(Relaxed) as usize;
+    let number = (block as usize).wrapping_sub(blocks) / size_of::<ThreadBlock>();
+    let free = &CONTROL.shared.free_block;
+    let mut head = free.load(Relaxed);
+    loop {
+        // SAFETY: the block belongs to the caller until it is on the list.
+        unsafe { &(*block).next_free }.store(head as u32, Relaxed);
+        let new = ((head >> 32).wrapping_add(1) << 32) | (number as u64).wrapping_add(1);
+        match free.compare_exchange_weak(head, new, AcqRel, Relaxed) {
+            Ok(_) => return,
+            Err(now) => head = now,
+        }
+    }
+}
+
+#[cfg(target_os = "none")]
+fn release(_block: *mut ThreadBlock) {}
+
+/// A thread ends: called by the destructor of the key that `thread_start` sets. Records the exits of functions that
+/// will not return any more, and lets the chunk and the block go.
+///
+/// # Safety
+///
+/// `block` is the block of the calling thread, as `thread_start` got it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
+    let pointer = block;
+    if pointer.is_null() || arch::thread_block() != pointer {
+        return;
+    }
+    // SAFETY: by this function's contract.
+    let block = unsafe { &*pointer };
+    let again = !CONTROL.thread_start.load(Relaxed).is_null();
+    if again && block.exit_rounds.fetch_add(1, Relaxed).wrapping_add(1) < EXIT_ROUNDS {
+        call_thread_start(pointer);
+        return;
+    }
+    // From here on nothing on this thread uses the block.
+    hooks::close_all(block);
+    arch::set_thread_block(untraced());
+    block.limit.store(ptr::null_mut(), Relaxed);
+    let mask = block.chunk_mask.load(Relaxed);
+    // The place of the next record is in the cursor or, if that is 0, was put aside.
+    let parked = block.parked_cursor.swap(0, Relaxed);
+    let cursor = match block.cursor.swap(0, Relaxed) {
+        0 => parked,
+        cursor => cursor,
+    };
+    if cursor != 0 {
+        buffer::leave(cursor, mask);
+    }
+    release(pointer);
+}
