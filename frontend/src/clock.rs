@@ -1,0 +1,105 @@
+//! Ticks to nanoseconds.
+
+use crate::host;
+
+/// The time stamp counter and CLOCK_MONOTONIC at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClockPair {
+    /// Ticks.
+    pub(crate) tsc: u64,
+    /// Nanoseconds.
+    pub(crate) nanos: u64,
+}
+
+/// How often the two clocks are read to find a pair that nothing came between.
+const TRIES: usize = 16;
+
+impl ClockPair {
+    /// Reads both clocks. Of several tries the one with the shortest time between its two reads of the counter is best.
+    pub(crate) fn now() -> Self {
+        let one_try = || {
+            let before = ticks();
+            let nanos = host::monotonic_nanos();
+            let width = ticks().wrapping_sub(before);
+            (width, Self { tsc: before.wrapping_add(width / 2), nanos })
+        };
+        let mut best = one_try();
+        for _ in 1..TRIES {
+            let next = one_try();
+            if next.0 < best.0 {
+                best = next;
+            }
+        }
+        best.1
+    }
+}
+
+/// Converts ticks to nanoseconds by the line through two pairs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    first: ClockPair,
+    /// Nanoseconds per tick, times 2^32.
+    nanos_per_tick: u64,
+}
+
+impl Clock {
+    /// The line through `first` and a later pair.
+    pub(crate) fn between(first: ClockPair, last: ClockPair) -> Self {
+        let ticks = u128::from(last.tsc.saturating_sub(first.tsc).max(1));
+        let nanos = u128::from(last.nanos.saturating_sub(first.nanos));
+        let nanos_per_tick = u64::try_from((nanos << 32) / ticks).unwrap_or(u64::MAX);
+        Self { first, nanos_per_tick }
+    }
+
+    /// The time of a record. Moments before the first pair are right too.
+    pub(crate) fn nanos(&self, tsc: u64) -> u64 {
+        let scale = |ticks: u64| ((u128::from(ticks) * u128::from(self.nanos_per_tick)) >> 32) as u64;
+        match tsc.checked_sub(self.first.tsc) {
+            Some(after) => self.first.nanos.saturating_add(scale(after)),
+            None => self.first.nanos.saturating_sub(scale(self.first.tsc - tsc)),
+        }
+    }
+
+    /// Ticks per second as measured between the pairs.
+    pub(crate) fn tsc_hz(&self) -> u64 {
+        let per_second = (1_000_000_000u128 << 32) / u128::from(self.nanos_per_tick.max(1));
+        u64::try_from(per_second).unwrap_or(u64::MAX)
+    }
+}
+
+/// The time stamp counter.
+fn ticks() -> u64 {
+    // SAFETY: the tracer stamps its records with the same instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_and_beyond_are_exact() {
+        let first = ClockPair { tsc: 1_000, nanos: 5_000 };
+        let last = ClockPair { tsc: 3_001_000, nanos: 1_005_000 };
+        let clock = Clock::between(first, last);
+        assert_eq!(clock.nanos(1_000), 5_000);
+        assert!(clock.nanos(3_001_000).abs_diff(1_005_000) <= 1);
+        assert!(clock.nanos(1_501_000).abs_diff(505_000) <= 1);
+        assert_eq!(clock.nanos(0), 4_667);
+        assert!(clock.tsc_hz().abs_diff(3_000_000_000) < 10);
+    }
+
+    #[test]
+    fn two_equal_pairs_divide_by_nothing() {
+        let pair = ClockPair { tsc: 7, nanos: 9 };
+        assert_eq!(Clock::between(pair, pair).nanos(7), 9);
+    }
+
+    #[test]
+    fn a_year_does_not_overflow() {
+        let first = ClockPair { tsc: 0, nanos: 0 };
+        let year = 365 * 86_400 * 1_000_000_000u64;
+        let clock = Clock::between(first, ClockPair { tsc: 3 * year, nanos: year });
+        assert!(clock.nanos(3 * year).abs_diff(year) < 20_000_000);
+    }
+}

@@ -1,0 +1,325 @@
+//! From chunks to the events of each task.
+//!
+//! A task's records lie in chunks that are linked by `prev_index`, oldest first. This module walks them and turns them
+//! into events that are balanced: every entry gets an exit, times never go back, depths are true.
+
+use std::collections::HashMap;
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use rftrace::abi::{ADDRESS_SHIFT, Record, kind};
+
+use crate::backend::{self, Chunk};
+
+/// The records of one task within one chunk.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    index: u64,
+    prev_index: u64,
+    depth: u32,
+    records: &'static [Record],
+}
+
+/// One thread of the traced program.
+#[derive(Debug)]
+pub(crate) struct Task {
+    /// The tracer's thread id.
+    pub(crate) tid: u32,
+    segments: Vec<Segment>,
+}
+
+impl Task {
+    /// An upper bound for the number of its records.
+    pub(crate) fn capacity(&self) -> usize {
+        self.segments.iter().map(|segment| segment.records.len()).sum()
+    }
+
+    /// Whether anything was recorded since `start`, in ticks.
+    pub(crate) fn has_record_since(&self, start: u64) -> bool {
+        self.words_since(start).next().is_some()
+    }
+
+    /// How many events were recorded since `start`, and how many calls were lost.
+    pub(crate) fn count_since(&self, start: u64) -> (u64, u64) {
+        self.words_since(start).fold((0, 0), |(events, lost), word| match word & kind::MASK {
+            kind::ENTRY | kind::EXIT => (events + 1, lost),
+            kind::LOST => (events, lost + (word >> ADDRESS_SHIFT)),
+            _ => (events, lost),
+        })
+    }
+
+    fn words_since(&self, start: u64) -> impl Iterator<Item = u64> {
+        let records = self.segments.iter().flat_map(|segment| segment.records);
+        records.filter_map(move |record| {
+            let word = record.word.load(Acquire);
+            (word != 0 && record.tsc.load(Relaxed) >= start).then_some(word)
+        })
+    }
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    Entry,
+    Exit,
+    /// So many calls were not recorded here.
+    Lost(u64),
+    /// An unknown number of records was overwritten here.
+    Gap,
+}
+
+/// An event of one task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) kind: EventKind,
+    /// Ticks.
+    pub(crate) tsc: u64,
+    /// An address in the function; 0 for a loss.
+    pub(crate) address: u64,
+    /// Functions open around it.
+    pub(crate) depth: usize,
+}
+
+/// What part of the records is wanted, and how it is shown.
+pub(crate) struct Window<'a> {
+    /// When the cycle began, in ticks.
+    pub(crate) start: u64,
+    /// When it ended: functions that are still open are closed then.
+    pub(crate) end: u64,
+    /// Whether an address belongs to the tracer itself.
+    pub(crate) is_hidden: &'a (dyn Fn(u64) -> bool + Sync),
+}
+
+/// All tasks that have records, by thread id.
+pub(crate) fn tasks() -> Vec<Task> {
+    let mut tasks: HashMap<u32, Vec<Segment>> = HashMap::new();
+    for chunk in backend::chunks() {
+        for (tid, segment) in segments(chunk) {
+            tasks.entry(tid).or_default().push(segment);
+        }
+    }
+    let mut tasks: Vec<Task> = tasks.into_iter().map(|(tid, segments)| Task { tid, segments }).collect();
+    for task in &mut tasks {
+        task.segments.sort_by_key(|segment| segment.index);
+    }
+    tasks.sort_by_key(|task| task.tid);
+    tasks
+}
+
+/// Splits a chunk at the places where a new thread went on in it.
+fn segments(chunk: Chunk) -> Vec<(u32, Segment)> {
+    let header = chunk.header;
+    let index = header.index.load(Relaxed);
+    let mut tid = header.tid.load(Relaxed);
+    let mut segment = Segment {
+        index,
+        prev_index: header.prev_index.load(Relaxed),
+        depth: header.depth.load(Relaxed),
+        records: chunk.records,
+    };
+    let mut found = Vec::new();
+    let mut n_adopted = header.n_adopted.load(Relaxed);
+    while n_adopted > 0 {
+        let is_new = |record: &Record| {
+            let word = record.word.load(Acquire);
+            word & (kind::NEW_THREAD | kind::MASK) == kind::NEW_THREAD | kind::RESYNC
+        };
+        let Some(place) = segment.records.iter().position(is_new) else {
+            break;
+        };
+        let (before, after) = segment.records.split_at(place);
+        found.push((tid, Segment { records: before, ..segment }));
+        tid = (after[0].word.load(Acquire) >> ADDRESS_SHIFT) as u32;
+        segment = Segment { index, prev_index: 0, depth: 0, records: &after[1..] };
+        n_adopted -= 1;
+    }
+    found.push((tid, segment));
+    found
+}
+
+/// A function that is open at the reader's place.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    /// The word of its exit record; 0 if unknown.
+    exit_word: u64,
+    /// Shown to the user: an entry was or will be passed on, so an exit must follow.
+    shown: bool,
+}
+
+/// Walks a task's records and passes the events of the window on, in order.
+pub(crate) fn decode<E>(task: &Task, window: &Window<'_>, emit: impl FnMut(Event) -> Result<(), E>) -> Result<(), E> {
+    let mut decoder = Decoder { window, emit, open: Vec::new(), n_shown: 0, n_hidden: 0, last_tsc: 0, started: false };
+    let mut records: Vec<(u64, u64)> = Vec::new();
+    let mut prev_index = None;
+    for segment in &task.segments {
+        if prev_index != Some(segment.prev_index) {
+            let first = prev_index.is_none();
+            decoder.gap(task, segment.depth as usize, first)?;
+        }
+        prev_index = Some(segment.index);
+        records.clear();
+        records.extend(segment.records.iter().filter_map(|record| {
+            let word = record.word.load(Acquire);
+            (word != 0).then(|| (record.tsc.load(Relaxed), word))
+        }));
+        order_times(&mut records);
+        for &(tsc, word) in &records {
+            decoder.record(tsc, word)?;
+        }
+    }
+    decoder.finish()
+}
+
+/// A signal handler that strikes between reserving and writing makes the interrupted record younger than its own:
+/// such a record gets the time of the one behind it.
+fn order_times(records: &mut [(u64, u64)]) {
+    for i in (1..records.len()).rev() {
+        records[i - 1].0 = records[i - 1].0.min(records[i].0);
+    }
+}
+
+struct Decoder<'a, F> {
+    window: &'a Window<'a>,
+    emit: F,
+    open: Vec<Frame>,
+    n_shown: usize,
+    /// Open functions that are hidden because they are the tracer's; what they call is hidden too.
+    n_hidden: usize,
+    last_tsc: u64,
+    /// A record of the window was seen.
+    started: bool,
+}
+
+impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
+    fn record(&mut self, tsc: u64, word: u64) -> Result<(), E> {
+        if tsc >= self.window.start && !self.started {
+            self.start(tsc)?;
+        }
+        let tsc = tsc.max(self.last_tsc);
+        self.last_tsc = tsc;
+        match word & kind::MASK {
+            kind::ENTRY => self.enter(tsc, word | kind::EXIT),
+            kind::EXIT => self.leave(tsc, word),
+            kind::LOST => self.event(EventKind::Lost(word >> ADDRESS_SHIFT), tsc, 0),
+            _ => {
+                let open = (word >> ADDRESS_SHIFT) as usize;
+                self.close_to(open, tsc)
+            }
+        }
+    }
+
+    /// The first record of the window: functions that were entered before it are entered now.
+    fn start(&mut self, tsc: u64) -> Result<(), E> {
+        self.started = true;
+        self.last_tsc = tsc;
+        self.n_shown = 0;
+        for i in 0..self.open.len() {
+            let frame = self.open[i];
+            if frame.shown {
+                self.event(EventKind::Entry, tsc, frame.exit_word >> ADDRESS_SHIFT)?;
+                self.n_shown += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, tsc: u64, exit_word: u64) -> Result<(), E> {
+        let address = exit_word >> ADDRESS_SHIFT;
+        let hidden = self.n_hidden > 0 || (self.window.is_hidden)(address);
+        if hidden {
+            self.n_hidden += 1;
+        } else {
+            self.event(EventKind::Entry, tsc, address)?;
+            self.n_shown += 1;
+        }
+        self.open.push(Frame { exit_word, shown: !hidden });
+        Ok(())
+    }
+
+    fn leave(&mut self, tsc: u64, exit_word: u64) -> Result<(), E> {
+        // Exits are recorded innermost first; what lies above the one that matches ended without a record.
+        match self.open.iter().rposition(|frame| frame.exit_word == exit_word) {
+            Some(place) => self.close_to(place, tsc),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes all functions but the outermost `n_open`, innermost first.
+    fn close_to(&mut self, n_open: usize, tsc: u64) -> Result<(), E> {
+        while self.open.len() > n_open {
+            let Some(frame) = self.open.pop() else { break };
+            if frame.shown {
+                self.n_shown -= 1;
+                self.event(EventKind::Exit, tsc, frame.exit_word >> ADDRESS_SHIFT)?;
+            } else if frame.exit_word != 0 {
+                self.n_hidden -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records are missing before a chunk: the functions open at its start are `depth`, whichever they are.
+    fn gap(&mut self, task: &Task, depth: usize, first: bool) -> Result<(), E> {
+        let tsc = self.last_tsc;
+        self.close_to(depth, tsc)?;
+        if !first {
+            self.event(EventKind::Gap, tsc, 0)?;
+        }
+        if self.open.len() < depth {
+            let known = if first { functions_open_at_start(task, depth) } else { Vec::new() };
+            for level in self.open.len()..depth {
+                let exit_word = known.get(level).copied().unwrap_or(0);
+                let hidden = exit_word == 0 || (self.window.is_hidden)(exit_word >> ADDRESS_SHIFT);
+                self.n_hidden += usize::from(exit_word != 0 && hidden);
+                self.open.push(Frame { exit_word, shown: !hidden });
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), E> {
+        if !self.started {
+            return Ok(());
+        }
+        let end = self.window.end.max(self.last_tsc);
+        self.close_to(0, end)
+    }
+
+    fn event(&mut self, kind: EventKind, tsc: u64, address: u64) -> Result<(), E> {
+        if !self.started {
+            return Ok(());
+        }
+        (self.emit)(Event { kind, tsc, address, depth: self.n_shown })
+    }
+}
+
+/// Which functions were open when the oldest chunk that is left of a task was taken, outermost first; 0 where unknown.
+///
+/// Those that returned since have an exit without entry; those that did not are still on the thread's return stack.
+fn functions_open_at_start(task: &Task, depth: usize) -> Vec<u64> {
+    let mut open = vec![0; depth];
+    // How many of the unknown functions are still open, and how many were entered since.
+    let (mut n_unknown, mut n_known) = (depth, 0usize);
+    for record in task.segments.iter().flat_map(|segment| segment.records) {
+        let word = record.word.load(Acquire);
+        match word & kind::MASK {
+            _ if word == 0 => {}
+            kind::ENTRY => n_known += 1,
+            kind::EXIT if n_known > 0 => n_known -= 1,
+            kind::EXIT if n_unknown > 0 => {
+                n_unknown -= 1;
+                open[n_unknown] = word;
+            }
+            kind::RESYNC => {
+                let left = (word >> ADDRESS_SHIFT) as usize;
+                n_unknown = n_unknown.min(left);
+                n_known = left - n_unknown;
+            }
+            _ => {}
+        }
+    }
+    for (word, now) in open.iter_mut().zip(backend::open_functions(task.tid)).take(n_unknown) {
+        *word = now;
+    }
+    open
+}

@@ -1,0 +1,111 @@
+//! What can go wrong.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// An error of this crate.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The tracer has a buffer already; it takes one in the life of a program.
+    AlreadyInitialized,
+    /// The buffer holds too few records.
+    BufferTooSmall {
+        /// What was asked for, in bytes.
+        bytes: usize,
+        /// What is needed at least, in bytes.
+        minimum: usize,
+    },
+    /// The size in records does not fit into the address space.
+    BufferTooLarge {
+        /// What was asked for, in records.
+        records: usize,
+    },
+    /// The memory for the buffer is not to be had.
+    OutOfMemory {
+        /// What was asked for, in bytes.
+        bytes: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no initialised tracer: `init` or [`Config::install`](crate::Config::install) comes first.
+    NotInitialized,
+    /// A C program passed NULL for a path.
+    MissingPath,
+    /// Nothing was recorded.
+    NoEvents {
+        /// Whether any instrumented function was called while tracing was on, since the program began.
+        hook_called: bool,
+    },
+    /// A file of the trace could not be written. What was recorded is kept: it can be saved elsewhere.
+    Write {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something that the trace's metadata needs could not be read.
+    Read {
+        /// What was read.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyInitialized => write!(
+                f,
+                "rftrace is initialised already; use the first Events (or Tracer) for all recordings of this program"
+            ),
+            Self::BufferTooSmall { bytes, minimum } => {
+                write!(f, "a trace buffer of {bytes} bytes is too small, it takes at least {minimum}")
+            }
+            Self::BufferTooLarge { records } => {
+                write!(f, "a trace buffer of {records} events exceeds the address space")
+            }
+            Self::OutOfMemory { bytes, .. } => {
+                write!(f, "no memory for a trace buffer of {bytes} bytes; ask for fewer events")
+            }
+            Self::NotInitialized => write!(f, "rftrace is not initialised: call init first"),
+            Self::MissingPath => write!(f, "no path to write to was given"),
+            Self::NoEvents { hook_called: false } => write!(
+                f,
+                "0 events: was the program built with -Z instrument-mcount (Rust) or -pg (C), and was tracing enabled?"
+            ),
+            Self::NoEvents { hook_called: true } => {
+                write!(f, "0 events since the last dump: no instrumented function was called while tracing was enabled")
+            }
+            Self::Write { path, source } => write!(
+                f,
+                "cannot write {}: {source}; the recorded events are kept, save them elsewhere",
+                path.display()
+            ),
+            Self::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::OutOfMemory { source, .. } | Self::Write { source, .. } | Self::Read { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::OutOfMemory { .. } => io::ErrorKind::OutOfMemory,
+            Error::Write { source, .. } | Error::Read { source, .. } => source.kind(),
+            Error::BufferTooSmall { .. } | Error::BufferTooLarge { .. } => io::ErrorKind::InvalidInput,
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}

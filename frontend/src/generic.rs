@@ -1,0 +1,83 @@
+//! What this crate needs where there is no Linux (on Hermit): memory from the allocator, one module.
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::io;
+use std::ptr;
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use rftrace::abi::MAX_CHUNK_BYTES;
+
+use crate::Error;
+use crate::host::{Memory, Program};
+use crate::uftrace::encode::SystemInfo;
+
+/// Zeroed memory for records that is never given back. Per-thread blocks lie in thread-local storage.
+pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
+    let failed = || Error::OutOfMemory { bytes: buffer_bytes, source: io::ErrorKind::OutOfMemory.into() };
+    let layout = Layout::from_size_align(buffer_bytes, MAX_CHUNK_BYTES).map_err(|_| failed())?;
+    // SAFETY: the size is not 0, it is that of at least a few chunks.
+    let buffer = unsafe { alloc_zeroed(layout) };
+    if buffer.is_null() {
+        return Err(failed());
+    }
+    Ok(Memory { buffer, blocks: ptr::null_mut(), blocks_bytes: 0, thread_start: None, thread_start_key: 0 })
+}
+
+/// Nanoseconds since this function was first called.
+pub(crate) fn monotonic_nanos() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The image, which is one module; its functions are added on the host.
+#[derive(Debug)]
+pub(crate) struct LoadedModule {
+    /// Its name in the trace.
+    pub(crate) name: String,
+    /// Where it was loaded.
+    pub(crate) start: u64,
+}
+
+/// Everything about the running program.
+#[allow(clippy::unnecessary_wraps, reason = "the same signature as on Linux")]
+pub(crate) fn program(binary_name: &str) -> Result<Program, Error> {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = monotonic_nanos() / 1_000_000_000;
+    let system = SystemInfo {
+        exe_name: binary_name.to_owned(),
+        command_line: binary_name.to_owned(),
+        cpus_online: 1,
+        cpus_possible: 1,
+        cpu_description: "x86-64".to_owned(),
+        memory: "0.0 / 0.0 GB".to_owned(),
+        kernel: std::env::consts::OS.to_owned(),
+        hostname: std::env::consts::OS.to_owned(),
+        distribution: format!("\"{}\"", std::env::consts::OS),
+        record_date: "Thu Jan  1 00:00:00 1970".to_owned(),
+        utc_offset: since_epoch.as_secs().cast_signed() - now.cast_signed(),
+        ..SystemInfo::default()
+    };
+    Ok(Program {
+        pid: 1,
+        exe_name: binary_name.to_owned(),
+        modules: vec![LoadedModule { name: binary_name.to_owned(), start: image_start() }],
+        stack: None,
+        system,
+        tsc_hz: None,
+        invariant_tsc: None,
+    })
+}
+
+#[cfg(target_os = "hermit")]
+fn image_start() -> u64 {
+    unsafe extern "C" {
+        safe fn sys_image_start_addr() -> usize;
+    }
+    sys_image_start_addr() as u64
+}
+
+#[cfg(not(target_os = "hermit"))]
+fn image_start() -> u64 {
+    0
+}

@@ -1,0 +1,36 @@
+//! The system that the program runs on: what the rest of the crate asks it for.
+
+use std::ffi::{c_int, c_void};
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) use crate::generic::{LoadedModule, monotonic_nanos, program, reserve};
+#[cfg(target_os = "linux")]
+pub(crate) use crate::linux::{LoadedModule, monotonic_nanos, program, reserve};
+use crate::uftrace::encode::SystemInfo;
+
+/// Memory for the tracer, zeroed and never given back.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) buffer: *mut u8,
+    pub(crate) blocks: *mut u8,
+    pub(crate) blocks_bytes: usize,
+    pub(crate) thread_start: Option<unsafe extern "C" fn(u32, *const c_void) -> c_int>,
+    pub(crate) thread_start_key: u32,
+}
+
+/// The running program.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) pid: u32,
+    /// Its path as in the map.
+    pub(crate) exe_name: String,
+    /// The program first, then its libraries.
+    pub(crate) modules: Vec<LoadedModule>,
+    /// Address range of the main stack.
+    pub(crate) stack: Option<(u64, u64)>,
+    pub(crate) system: SystemInfo,
+    /// Frequency of the time stamp counter, as the hardware or the hypervisor tells it, and who that is.
+    pub(crate) tsc_hz: Option<(u64, &'static str)>,
+    /// Whether the counter runs at one rate in all states of the processor.
+    pub(crate) invariant_tsc: Option<bool>,
+}

@@ -1,0 +1,58 @@
+//! The frontend of the function tracer [rftrace](https://docs.rs/rftrace): it gives the tracer its buffer, switches
+//! recording on and off, and writes what was recorded as a directory that `uftrace replay`, `report`, `graph`, `tui` and
+//! `dump` read.
+//!
+//! # Example
+//!
+//! ```no_run
+//! extern crate rftrace as _; // the tracer itself
+//! # fn work() {}
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let tracer = rftrace_frontend::Config::new().directory("trace").install()?;
+//!     {
+//!         let _recording = tracer.record();
+//!         work();
+//!     }
+//!     tracer.save()?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Build with `RUSTFLAGS="-Z instrument-mcount"` on nightly, then look at the trace with `uftrace replay -d trace`.
+//!
+//! The functions of rftrace-frontend 0.3 are here too: [`init`], [`enable`], [`disable`], [`dump_full_uftrace`] and
+//! [`dump_trace`].
+//!
+//! # How it works
+//!
+//! The tracer stores raw time stamps and addresses in chunks, each written by one thread. A save waits until no chunk
+//! changes hands, goes through every thread's chunks in order, completes missing exits and writes one file per thread,
+//! in parallel and without copying the buffer. Time stamps become nanoseconds of CLOCK_MONOTONIC by two pairs of
+//! (counter, clock), taken when the tracer was installed and at the save.
+//!
+//! # Limits
+//!
+//! - One buffer in the life of a program. Record and save as often as you like.
+//! - 1024 nested calls per thread are recorded; deeper ones are counted and shown as `rftrace:lost_…`.
+//! - 8192 threads at the same time; further ones run untraced and are counted.
+
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+mod backend;
+mod clock;
+mod compat;
+mod decode;
+mod error;
+#[cfg(not(target_os = "linux"))]
+mod generic;
+mod host;
+#[cfg(target_os = "linux")]
+mod linux;
+mod own;
+mod tracer;
+mod uftrace;
+
+pub use compat::{Events, disable, dump_full_uftrace, dump_trace, enable, init};
+pub use error::Error;
+pub use tracer::{Config, Mode, Recorder, Saved, Statistics, Tracer};

@@ -1,0 +1,870 @@
+//! The functions of an ELF file: address, size and a readable name.
+//!
+//! The file stays mapped as long as its [`SymbolTable`] lives. The table holds 24 bytes per function and no names: a name
+//! is demangled when it is asked for, so that even the table of a huge program costs little more than its symbols.
+
+use std::fmt::{self, Write as _};
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use cpp_demangle::{BorrowedSymbol, DemangleOptions};
+use memmap2::Mmap;
+use object::LittleEndian;
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable, Sym};
+
+use super::sysinfo::page_size;
+
+/// Longest name in bytes that is shown in full.
+const NAME_MAX_BYTES: usize = 4096;
+
+/// Longest mangled name in bytes that is demangled; longer ones are shown as they are, cut to [`NAME_MAX_BYTES`].
+const MANGLED_MAX_BYTES: usize = 4 * NAME_MAX_BYTES;
+
+/// Number of places at which the suffix of a C++ name may start.
+const CPP_MAX_TRIES: usize = 16;
+
+/// Only the format of the machines that are traced is read: 64 bits, little-endian.
+type Header = FileHeader64<LittleEndian>;
+const ENDIAN: LittleEndian = LittleEndian;
+
+/// The functions of one file, by address, one per address.
+#[derive(Debug)]
+pub(crate) struct SymbolTable {
+    symbols: Vec<Symbol>,
+    names: Names,
+    build_id: Option<String>,
+}
+
+/// One function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Symbol {
+    /// Address relative to the start of the module, see [`Module`](super::modules::Module).
+    pub(crate) address: u64,
+    /// Size in bytes, never 0. For a symbol without a size: up to the next one or the end of its section.
+    pub(crate) size: u64,
+    /// Where the name starts in the string table.
+    name: u32,
+    section: u16,
+    /// Who sees the symbol when modules are linked.
+    pub(crate) binding: Binding,
+    /// Whether the file calls this a function. Otherwise it is a label that assembly left untyped.
+    is_function: bool,
+}
+
+/// Visibility of a symbol to the linker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// Only its own object file.
+    Local,
+    /// Every module.
+    Global,
+    /// Every module, and a global symbol of the same name replaces it.
+    Weak,
+}
+
+/// The string table with the names.
+#[derive(Debug)]
+enum Names {
+    /// A range of the mapped file.
+    Mapped(Mmap, std::ops::Range<usize>),
+    #[cfg(test)]
+    Owned(Vec<u8>),
+}
+
+impl SymbolTable {
+    /// Returns the functions in ascending order of their addresses.
+    pub(crate) fn symbols(&self) -> &[Symbol] {
+        &self.symbols
+    }
+
+    /// Returns the GNU build-id of the file in lower-case hexadecimal.
+    pub(crate) fn build_id(&self) -> Option<&str> {
+        self.build_id.as_deref()
+    }
+
+    /// Returns the function that `address`, relative to the start of the module, lies in.
+    #[cfg(test)]
+    pub(crate) fn lookup(&self, address: u64) -> Option<&Symbol> {
+        let after = self.symbols.partition_point(|symbol| symbol.address <= address);
+        self.symbols[..after].last().filter(|symbol| address - symbol.address < symbol.size)
+    }
+
+    /// Returns the name of `symbol` as a reader wants it: demangled, without symbol version and Rust hash, on one line.
+    pub(crate) fn name(&self, symbol: &Symbol) -> String {
+        let mut name = String::new();
+        self.append_name(symbol, &mut name);
+        name
+    }
+
+    /// Appends what [`name`](Self::name) returns to `out`.
+    pub(crate) fn append_name(&self, symbol: &Symbol, out: &mut String) {
+        append_readable(self.raw_name(symbol), out);
+    }
+
+    /// Returns the name as it stands in the file, or nothing if it lies outside of the string table.
+    pub(crate) fn raw_name(&self, symbol: &Symbol) -> &[u8] {
+        let strings = match &self.names {
+            Names::Mapped(file, range) => file.get(range.clone()).unwrap_or_default(),
+            #[cfg(test)]
+            Names::Owned(strings) => strings,
+        };
+        string_at(strings, symbol.name)
+    }
+
+    /// Returns a table of global functions with these addresses, sizes and names.
+    #[cfg(test)]
+    pub(crate) fn from_list(list: &[(u64, u64, &str)], build_id: Option<&str>) -> Self {
+        let mut strings = Vec::new();
+        let mut symbols = Vec::new();
+        for &(address, size, name) in list {
+            let start = u32::try_from(strings.len()).unwrap();
+            symbols.push(Symbol {
+                address,
+                size,
+                name: start,
+                section: 1,
+                binding: Binding::Global,
+                is_function: true,
+            });
+            strings.extend_from_slice(name.as_bytes());
+            strings.push(0);
+        }
+        Self { symbols, names: Names::Owned(strings), build_id: build_id.map(str::to_owned) }
+    }
+}
+
+/// Reads the functions of the ELF file at `path`, from `.symtab` or, in a stripped file, from `.dynsym`.
+///
+/// A file without any symbols gives an empty table.
+///
+/// # Errors
+/// [`InvalidData`](io::ErrorKind::InvalidData) if the file is no intact 64-bit little-endian ELF file, otherwise those of
+/// opening and mapping it. All name the path.
+pub(crate) fn read_symbols(path: &Path) -> io::Result<SymbolTable> {
+    let file = map_file(path)?;
+    let (symbols, names, build_id) = parse(&file).map_err(|error| invalid(path, error))?;
+    Ok(SymbolTable { symbols, names: Names::Mapped(file, names), build_id })
+}
+
+/// Returns the GNU build-id of the ELF file at `path` in lower-case hexadecimal, whatever its length, if it has one.
+///
+/// # Errors
+/// As for [`read_symbols`].
+pub(crate) fn build_id(path: &Path) -> io::Result<Option<String>> {
+    let file = map_file(path)?;
+    let header = Header::parse(&*file).map_err(|error| invalid(path, error))?;
+    find_build_id(header, &file).map_err(|error| invalid(path, error))
+}
+
+/// Returns `error` with `path` in front of its text.
+pub(super) fn with_path(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn invalid(path: &Path, error: object::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
+}
+
+fn map_file(path: &Path) -> io::Result<Mmap> {
+    // Opening a device or a pipe can have effects or wait for ever.
+    let is_file = fs::metadata(path).map_err(|error| with_path(path, &error))?.is_file();
+    if !is_file {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a regular file", path.display())));
+    }
+    let file = File::open(path).map_err(|error| with_path(path, &error))?;
+    // SAFETY: the mapping is private and only read. Nobody in this process writes to the file; another process could, but
+    // whoever changes or shortens a program file in place breaks the running program itself, not only this mapping.
+    unsafe { Mmap::map(&file) }.map_err(|error| with_path(path, &error))
+}
+
+type Parsed = (Vec<Symbol>, std::ops::Range<usize>, Option<String>);
+
+fn parse(file: &[u8]) -> Result<Parsed, object::Error> {
+    let header = Header::parse(file)?;
+    let build_id = find_build_id(header, file)?;
+    let mut lowest = u64::MAX;
+    let mut highest = 0;
+    for segment in header.program_headers(ENDIAN, file)? {
+        if segment.p_type(ENDIAN) == elf::PT_LOAD {
+            let address = segment.p_vaddr(ENDIAN);
+            lowest = lowest.min(address);
+            highest = highest.max(address.saturating_add(segment.p_memsz(ENDIAN)));
+        }
+    }
+    // The kernel maps whole pages.
+    let base = lowest - lowest % page_size();
+
+    let sections = header.sections(ENDIAN, file)?;
+    let mut found = (Vec::new(), 0..0);
+    for table in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
+        found = read_table(&sections, file, table, base..highest)?;
+        if !found.0.is_empty() {
+            break;
+        }
+    }
+    let (symbols, names) = found;
+    Ok((symbols, names, build_id))
+}
+
+/// Returns the functions in the first section of type `table`, and the range of their string table in the file.
+///
+/// `image` is the range of addresses that the file occupies when it is loaded.
+fn read_table(
+    sections: &SectionTable<'_, Header>,
+    file: &[u8],
+    table: elf::SectionType,
+    image: std::ops::Range<u64>,
+) -> Result<(Vec<Symbol>, std::ops::Range<usize>), object::Error> {
+    let entries = sections.symbols(ENDIAN, file, table)?;
+    if entries.is_empty() {
+        return Ok((Vec::new(), 0..0));
+    }
+    let (start, size) = sections.section(entries.string_section())?.file_range(ENDIAN).unwrap_or_default();
+    let start = usize::try_from(start).unwrap_or(usize::MAX);
+    let names = start..start.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
+    let strings = file.get(names.clone()).unwrap_or_default();
+
+    let mut symbols = Vec::new();
+    for entry in entries.iter() {
+        let is_function = match entry.st_type() {
+            elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
+            elf::STT_NOTYPE => false,
+            _ => continue,
+        };
+        let address = entry.st_value(ENDIAN);
+        let name = entry.st_name(ENDIAN);
+        let section = entry.st_shndx(ENDIAN).0;
+        if !image.contains(&address)
+            || code_end(sections, section).is_none_or(|end| address >= end)
+            || is_label(string_at(strings, name), is_function)
+        {
+            continue;
+        }
+        symbols.push(Symbol {
+            address,
+            size: entry.st_size(ENDIAN),
+            name,
+            section,
+            binding: match entry.st_bind() {
+                elf::STB_LOCAL => Binding::Local,
+                elf::STB_WEAK => Binding::Weak,
+                _ => Binding::Global,
+            },
+            is_function,
+        });
+    }
+    Ok((tidy(symbols, strings, sections, image.start), names))
+}
+
+/// Returns the address after the last one of `section` if it holds code.
+fn code_end(sections: &SectionTable<'_, Header>, section: u16) -> Option<u64> {
+    // The reserved indices for undefined, absolute and common symbols name no section.
+    if section == elf::SHN_UNDEF.0 || section >= elf::SHN_LORESERVE {
+        return None;
+    }
+    let header = sections.section(object::SectionIndex(usize::from(section))).ok()?;
+    let code = header.sh_flags(ENDIAN).contains(elf::SHF_ALLOC | elf::SHF_EXECINSTR);
+    code.then(|| header.sh_addr(ENDIAN).saturating_add(header.sh_size(ENDIAN)))
+}
+
+/// Returns whether this is no function but a mark that a compiler or an assembler left: without a name, or a label that
+/// starts with the `$` of a mapping symbol or the dot of a local label.
+fn is_label(name: &[u8], is_function: bool) -> bool {
+    name.is_empty() || !is_function && (name.starts_with(b"$") || name.starts_with(b"."))
+}
+
+/// Sorts `symbols`, keeps one for each address, gives each a size, and makes their addresses relative to `base`.
+fn tidy(mut symbols: Vec<Symbol>, strings: &[u8], sections: &SectionTable<'_, Header>, base: u64) -> Vec<Symbol> {
+    symbols.sort_unstable_by_key(|symbol| symbol.address);
+    symbols.dedup_by(|next, kept| {
+        if next.address != kept.address {
+            return false;
+        }
+        let size = kept.size.max(next.size);
+        if rank(next, strings) < rank(kept, strings) {
+            *kept = *next;
+        }
+        kept.size = size;
+        true
+    });
+
+    // An untyped label inside of a function is a jump target, not a function.
+    let mut covered = 0;
+    symbols.retain(|symbol| {
+        if symbol.is_function {
+            covered = covered.max(symbol.address.saturating_add(symbol.size));
+        }
+        symbol.is_function || symbol.address >= covered
+    });
+
+    let mut next = u64::MAX;
+    for symbol in symbols.iter_mut().rev() {
+        let room = code_end(sections, symbol.section).unwrap_or(u64::MAX) - symbol.address;
+        symbol.size = match symbol.size {
+            0 => room.min(next - symbol.address),
+            size => size.min(room),
+        };
+        next = symbol.address;
+        symbol.address -= base;
+    }
+    symbols.shrink_to_fit();
+    symbols
+}
+
+/// Returns what orders the symbols of one address; the lowest is kept. It depends on nothing but the symbols.
+///
+/// A function comes before a label, and what other modules see before what they do not. Of `write` (weak) and `__write`
+/// (global) people know the first, so leading underscores count more than weakness; in mangled names they say nothing.
+fn rank<'a>(symbol: &Symbol, strings: &'a [u8]) -> (bool, bool, usize, bool, usize, &'a [u8]) {
+    let name = string_at(strings, symbol.name);
+    let mangled = name.starts_with(b"_Z") || name.starts_with(b"_R");
+    let underscores = if mangled { 0 } else { name.iter().take_while(|&&byte| byte == b'_').count() };
+    (
+        !symbol.is_function,
+        symbol.binding == Binding::Local,
+        underscores,
+        symbol.binding == Binding::Weak,
+        name.len(),
+        name,
+    )
+}
+
+fn string_at(strings: &[u8], start: u32) -> &[u8] {
+    let rest = usize::try_from(start).ok().and_then(|start| strings.get(start..)).unwrap_or_default();
+    rest.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+/// Looks through the notes of the segments, which survive stripping, and then of the sections.
+fn find_build_id(header: &Header, file: &[u8]) -> Result<Option<String>, object::Error> {
+    for segment in header.program_headers(ENDIAN, file)? {
+        // One broken note must not hide the symbols.
+        if let Ok(Some(notes)) = segment.notes(ENDIAN, file)
+            && let Some(id) = build_id_note(notes)
+        {
+            return Ok(Some(id));
+        }
+    }
+    for section in header.sections(ENDIAN, file)?.iter() {
+        if let Ok(Some(notes)) = section.notes(ENDIAN, file)
+            && let Some(id) = build_id_note(notes)
+        {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+fn build_id_note(mut notes: NoteIterator<'_, Header>) -> Option<String> {
+    while let Ok(Some(note)) = notes.next() {
+        if note.n_type(ENDIAN) == elf::NT_GNU_BUILD_ID && note.name() == elf::ELF_NOTE_GNU && !note.desc().is_empty() {
+            let mut id = String::with_capacity(2 * note.desc().len());
+            for byte in note.desc() {
+                // Writing to a string cannot fail.
+                let _ = write!(id, "{byte:02x}");
+            }
+            return Some(id);
+        }
+    }
+    None
+}
+
+/// Appends the readable form of the symbol name `raw` to `out`.
+fn append_readable(raw: &[u8], out: &mut String) {
+    let raw = String::from_utf8_lossy(raw);
+    // What follows `@` or `@@` is the version of the symbol.
+    let name = match raw.split_once('@') {
+        Some((name, _)) if !name.is_empty() => name,
+        _ => &*raw,
+    };
+    let name = without_llvm_suffix(name);
+    // Errors of the writer mean that the name is longer than shown.
+    if name.len() > MANGLED_MAX_BYTES {
+        let _ = NameWriter::new(out).write_str(&name);
+    } else if let Ok(rust) = rustc_demangle::try_demangle(&name) {
+        let _ = write!(NameWriter::new(out), "{rust:#}");
+    } else if !append_cpp(&name, out) {
+        let _ = NameWriter::new(out).write_str(&name);
+    }
+}
+
+/// Returns `name` without the `.llvm.` and number that LLVM gives a local function which it made visible.
+fn without_llvm_suffix(name: &str) -> std::borrow::Cow<'_, str> {
+    const MARK: &str = ".llvm.";
+    if let Some(start) = name.find(MARK) {
+        let rest = name[start + MARK.len()..].trim_start_matches(|c: char| c.is_ascii_digit());
+        if rest.is_empty() {
+            return name[..start].into();
+        }
+        if rest.starts_with('.') {
+            return format!("{}{rest}", &name[..start]).into();
+        }
+    }
+    name.into()
+}
+
+/// Appends the C++ function `name` without its parameters, as uftrace shows functions, but with the suffix that says
+/// which part or clone of the function it is. Returns whether it is a C++ name; otherwise `out` is as before.
+fn append_cpp(name: &str, out: &mut String) -> bool {
+    if !name.starts_with("_Z") {
+        return false;
+    }
+    let options = DemangleOptions::new().no_params().no_return_type();
+    let start = out.len();
+    // The suffix starts at a dot, but a dot can also be a part of the mangled name.
+    let ends = name.match_indices('.').map(|(at, _)| at).chain([name.len()]);
+    for end in ends.take(CPP_MAX_TRIES) {
+        let Ok((symbol, [])) = BorrowedSymbol::with_tail(&name.as_bytes()[..end]) else {
+            continue;
+        };
+        let mut writer = NameWriter::new(out);
+        if symbol.structured_demangle(&mut writer, &options).is_ok() || writer.full {
+            let _ = writer.write_str(&name[end..]);
+            return true;
+        }
+        out.truncate(start);
+    }
+    false
+}
+
+/// Takes text for one line of a file: control characters become `_`, and too long a text ends in `...`.
+#[derive(Debug)]
+struct NameWriter<'a> {
+    out: &'a mut String,
+    /// Bytes that may still be written.
+    room: usize,
+    /// Whether text was left out.
+    full: bool,
+}
+
+impl<'a> NameWriter<'a> {
+    fn new(out: &'a mut String) -> Self {
+        Self { out, room: NAME_MAX_BYTES, full: false }
+    }
+}
+
+impl fmt::Write for NameWriter<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            if self.full {
+                return Err(fmt::Error);
+            }
+            if c.len_utf8() > self.room {
+                self.full = true;
+                self.out.push_str("...");
+                return Err(fmt::Error);
+            }
+            self.room -= c.len_utf8();
+            self.out.push(if c.is_control() { '_' } else { c });
+        }
+        Ok(())
+    }
+}
+
+/// Helpers of the tests: a scratch folder and the system's compilers.
+#[cfg(test)]
+pub(crate) mod testutil {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    /// A folder that is removed when the test ends.
+    #[derive(Debug)]
+    pub(crate) struct Scratch(PathBuf);
+
+    impl Scratch {
+        /// Makes the folder. `name` must be unique among the tests.
+        pub(crate) fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("rftrace-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path.canonicalize().unwrap())
+        }
+
+        /// Returns the path of `file` in the folder.
+        pub(crate) fn path(&self, file: &str) -> PathBuf {
+            self.0.join(file)
+        }
+
+        /// Compiles `source` to `result`. Returns `None` where the compiler is missing or cannot do what `arguments` say.
+        pub(crate) fn compile(&self, input: &str, source: &str, result: &str, arguments: &[&str]) -> Option<PathBuf> {
+            let (input, output) = (self.path(input), self.path(result));
+            fs::write(&input, source).unwrap();
+            let compiler = if input.extension().is_some_and(|extension| extension == "cpp") { "g++" } else { "gcc" };
+            let done = Command::new(compiler).arg(&input).arg("-o").arg(&output).args(arguments).output();
+            done.is_ok_and(|done| done.status.success()).then_some(output)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Runs `command` and returns what it prints.
+    pub(crate) fn run(command: &mut Command) -> String {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testutil::{Scratch, run};
+    use super::*;
+    use std::process::Command;
+
+    const C_SOURCE: &str = r#"
+#include <stdio.h>
+static __attribute__((noinline)) int leaf(int x) { return x + 1; }
+int __visible(int x) { return leaf(x) * 2; }
+int visible(int x) __attribute__((weak, alias("__visible")));
+int __attribute__((weak)) feeble(void) { return 3; }
+int data_object = 5;
+int main(void) { printf("%d %d\n", visible(data_object), feeble()); return 0; }
+"#;
+
+    fn names(table: &SymbolTable) -> Vec<String> {
+        table.symbols().iter().map(|symbol| table.name(symbol)).collect()
+    }
+
+    fn find<'a>(table: &'a SymbolTable, name: &str) -> &'a Symbol {
+        table.symbols().iter().find(|symbol| table.name(symbol) == name).unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    fn readable(raw: &str) -> String {
+        let mut name = String::new();
+        append_readable(raw.as_bytes(), &mut name);
+        name
+    }
+
+    /// Checks order and lookup, and that every sized function that `nm` lists is found at its address.
+    fn check_against_nm(path: &Path, base: u64, option: &str) {
+        let table = read_symbols(path).unwrap();
+        let symbols = table.symbols();
+        assert!(symbols.is_sorted_by(|a, b| a.address < b.address));
+        for symbol in symbols {
+            assert!(symbol.size > 0);
+            assert_eq!(table.lookup(symbol.address), Some(symbol));
+        }
+        let mut checked = 0;
+        for line in run(Command::new("nm").args(["-S", "--defined-only", option]).arg(path)).lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [address, size, "T" | "t" | "W" | "i", name] = fields[..] else {
+                continue;
+            };
+            let address = u64::from_str_radix(address, 16).unwrap() - base;
+            let size = u64::from_str_radix(size, 16).unwrap();
+            let symbol = table.lookup(address).unwrap_or_else(|| panic!("{name} at {address:x}"));
+            assert_eq!(symbol.address, address, "{name}");
+            assert!(symbol.size >= size, "{name}");
+            checked += 1;
+        }
+        assert!(checked > 0);
+        let notes = run(Command::new("readelf").arg("-nW").arg(path));
+        let id = notes.split_once("Build ID: ").map(|(_, rest)| rest.split_whitespace().next().unwrap());
+        assert_eq!(table.build_id(), id);
+        assert_eq!(build_id(path).unwrap().as_deref(), id);
+    }
+
+    #[test]
+    fn reads_what_nm_reads() {
+        let scratch = Scratch::new("symbols-nm");
+        for (name, base, arguments) in [
+            ("pie", 0, &["-pie", "-fPIE", "-Wl,--build-id"][..]),
+            ("no-pie", 0x40_0000, &["-no-pie", "-Wl,--build-id=md5"]),
+            ("odd-base", 0x1234_5000, &["-no-pie", "-Wl,-Ttext-segment=0x12345000", "-Wl,--build-id=0xabcd1234"]),
+            ("static", 0x40_0000, &["-static", "-Wl,--build-id=none"]),
+            ("shared", 0, &["-shared", "-fPIC"]),
+        ] {
+            let Some(program) = scratch.compile("a.c", C_SOURCE, name, arguments) else {
+                continue;
+            };
+            check_against_nm(&program, base, "--special-syms");
+            if name != "static" {
+                let table = read_symbols(&program).unwrap();
+                assert_eq!(find(&table, "leaf").binding, Binding::Local);
+                assert_eq!(find(&table, "feeble").binding, Binding::Weak);
+                // Of two names for one address, the one without underscores.
+                find(&table, "visible");
+                assert!(
+                    !names(&table).iter().any(|name| name == "__visible" || name == "data_object" || name == "etext")
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn stripped_files_give_their_dynamic_symbols() {
+        let scratch = Scratch::new("symbols-stripped");
+        let Some(library) = scratch.compile("a.c", C_SOURCE, "lib.so", &["-shared", "-fPIC", "-s"]) else {
+            return;
+        };
+        check_against_nm(&library, 0, "-D");
+        let table = read_symbols(&library).unwrap();
+        find(&table, "visible");
+        assert!(!names(&table).iter().any(|name| name == "leaf"));
+        let program = scratch.compile("a.c", C_SOURCE, "prog", &["-s", "-static", "-Wl,--build-id"]).unwrap();
+        let table = read_symbols(&program).unwrap();
+        assert_eq!(table.symbols(), []);
+        assert_eq!(table.lookup(0x1000), None);
+        assert_eq!(table.build_id().map(str::len), Some(40));
+    }
+
+    #[test]
+    fn labels_of_assembly() {
+        let source = r#"
+    .text
+    .globl _start, sized, unsized, after
+_start:                         # untyped, far from any other: a function
+    call unsized
+    call sized
+    hlt
+    .balign 16
+    .type sized, @function
+sized:
+    nop
+inner:                          # a jump target
+    jmp inner
+    ret
+    .size sized, . - sized
+    .balign 16
+    .type unsized, @function
+unsized:
+    ret
+    nop
+after:                          # follows a function without a size
+    ret
+    .section .rodata
+constant:
+    .long 1
+"#;
+        let scratch = Scratch::new("symbols-asm");
+        let arguments = ["-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none"];
+        let Some(program) = scratch.compile("a.s", source, "prog", &arguments) else {
+            return;
+        };
+        let table = read_symbols(&program).unwrap();
+        assert_eq!(names(&table), ["_start", "sized", "unsized", "after"]);
+        let sizes: Vec<u64> = table.symbols().iter().map(|symbol| symbol.size).collect();
+        assert_eq!(sizes, [16, 4, 2, 1]);
+        let sized = find(&table, "sized").address;
+        assert_eq!(table.lookup(sized + 3).map(|symbol| table.name(symbol)).as_deref(), Some("sized"));
+        // The padding belongs to nothing, nor does what lies around the table.
+        assert_eq!(table.lookup(sized + 4), None);
+        assert_eq!(table.lookup(0), None);
+        assert_eq!(table.lookup(u64::MAX), None);
+        assert_eq!(table.build_id(), None);
+    }
+
+    #[test]
+    fn cpp_names_agree_with_nm() {
+        let source = r#"
+#include <vector>
+#include <string>
+namespace ns {
+struct Thing {
+    Thing(int); ~Thing();
+    int operator()(int) const; Thing &operator+=(const Thing &);
+    operator bool() const;
+    template <typename T> T twice(T value) const;
+};
+Thing::Thing(int) {} Thing::~Thing() {}
+int Thing::operator()(int x) const { return x; }
+Thing &Thing::operator+=(const Thing &) { return *this; }
+Thing::operator bool() const { return true; }
+template <typename T> T Thing::twice(T value) const { return value + value; }
+namespace { int hidden(int (*f)(int)) { return f(1); } }
+int user(const std::vector<std::string> &v) { return hidden([](int x) { return x; }) + v.size(); }
+}
+template int ns::Thing::twice<int>(int) const;
+template double ns::Thing::twice<double>(double) const;
+int main() { return ns::user({}); }
+"#;
+        let scratch = Scratch::new("symbols-cpp");
+        let Some(program) = scratch.compile("a.cpp", source, "prog", &["-O0"]) else {
+            return;
+        };
+        let table = read_symbols(&program).unwrap();
+        let ours = names(&table);
+        for name in [
+            "ns::Thing::~Thing",
+            "ns::Thing::operator()",
+            "ns::Thing::operator+=",
+            "ns::Thing::operator bool",
+            "ns::Thing::twice<int>",
+            "ns::Thing::twice<double>",
+            "ns::(anonymous namespace)::hidden",
+            "ns::user",
+            "main",
+        ] {
+            assert!(ours.iter().any(|our| our == name), "{name} not in {ours:#?}");
+        }
+        // Every name is how that of nm starts, but for return types, and for how blanks are set between brackets.
+        let plain = |name: &str| name.replace(' ', "");
+        for line in run(Command::new("nm").args(["-C", "--defined-only"]).arg(&program)).lines() {
+            let mut fields = line.splitn(3, ' ');
+            let address = u64::from_str_radix(fields.next().unwrap(), 16).unwrap();
+            let ("W" | "T" | "t", Some(theirs)) = (fields.next().unwrap(), fields.next()) else {
+                continue;
+            };
+            if let Some(symbol) =
+                table.lookup(address).filter(|symbol| symbol.address == address && theirs.contains("ns::"))
+            {
+                let our = table.name(symbol).replace("{lambda(int)#1}", "{lambda");
+                assert!(plain(theirs).contains(&plain(our.split("{lambda").next().unwrap())), "{our}\n{theirs}");
+            }
+        }
+    }
+
+    #[test]
+    fn readable_names() {
+        for (raw, expected) in [
+            ("main", "main"),
+            ("_start", "_start"),
+            // Rust: v0, with a generic argument and a crate; legacy, with its hash and escapes.
+            ("_RNvC6_123foo3bar", "123foo::bar"),
+            ("_RINvNtC3std3mem8align_ofdE", "std::mem::align_of::<f64>"),
+            ("_RNvNtNtCs1234_7mycrate3foo3bar3baz.llvm.9D1C9369", "mycrate::foo::bar::baz"),
+            ("_ZN4core3fmt9Formatter3pad17h05af221e174051e9E", "core::fmt::Formatter::pad"),
+            (
+                "_ZN60_$LT$alloc..string..String$u20$as$u20$core..fmt..Display$GT$3fmt17h0123456789abcdefE",
+                "<alloc::string::String as core::fmt::Display>::fmt",
+            ),
+            ("_ZN3foo3bar17h05af221e174051e9E.llvm.12345", "foo::bar"),
+            // C++.
+            ("_ZN2ns3FooC1Ei", "ns::Foo::Foo"),
+            ("_Znwm", "operator new"),
+            ("_ZN4node8Watchdog7DestroyEv.part.0", "node::Watchdog::Destroy.part.0"),
+            ("_ZN1A1fEv.constprop.0.cold", "A::f.constprop.0.cold"),
+            ("_Z3barv.llvm.77", "bar"),
+            ("_ZNSi6ignoreEl@@GLIBCXX_3.4.5", "std::basic_istream<char, std::char_traits<char> >::ignore"),
+            // Neither, though it looks so.
+            ("_Z", "_Z"),
+            ("_Zfoo.cold", "_Zfoo.cold"),
+            ("_R", "_R"),
+            // C.
+            ("memcpy@@GLIBC_2.14", "memcpy"),
+            ("old@V1", "old"),
+            ("@odd", "@odd"),
+            ("leaf.part.0", "leaf.part.0"),
+            ("leaf.constprop.0.isra.0.cold", "leaf.constprop.0.isra.0.cold"),
+            ("local.llvm.1234567890", "local"),
+            ("local.llvm.123.cold", "local.cold"),
+            ("local.llvm.words", "local.llvm.words"),
+            ("a\tb\nc\u{7f}", "a_b_c_"),
+        ] {
+            assert_eq!(readable(raw), expected, "{raw}");
+        }
+        let mut name = "T ".to_owned();
+        append_readable(b"\xff!", &mut name);
+        assert_eq!(name, "T \u{fffd}!");
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        for raw in
+            ["x".repeat(NAME_MAX_BYTES + 1), "y".repeat(MANGLED_MAX_BYTES + 1), format!("_Z{}", "z".repeat(5000))]
+        {
+            assert_eq!(readable(&raw), format!("{}...", &raw[..NAME_MAX_BYTES]));
+        }
+        assert_eq!(readable(&"x".repeat(NAME_MAX_BYTES)), "x".repeat(NAME_MAX_BYTES));
+        // Mangled names can stand for names that are exponentially longer: each pair<T, T> here doubles the last.
+        let mut bomb = "_Z1fISt4pairIiiE".to_owned();
+        let mut last = "S_".to_owned();
+        for idx in 0..40 {
+            bomb.push_str(&format!("St4pairI{last}{last}E"));
+            last = format!("S{}_", char::from_digit(idx % 36, 36).unwrap().to_ascii_uppercase());
+        }
+        bomb.push_str("Evv");
+        assert!(readable(&bomb).len() <= NAME_MAX_BYTES + 3);
+        let mut bomb = "_RIC1f".to_owned();
+        for _ in 0..40 {
+            bomb.push_str("TB_");
+        }
+        assert!(readable(&bomb).len() <= NAME_MAX_BYTES + 3);
+    }
+
+    #[test]
+    fn the_best_name_does_not_depend_on_the_order() {
+        let strings = b"\0__write\0write\0_ZN1A1fEv\0aa\0ab\0";
+        let symbol =
+            |name, binding, is_function| Symbol { address: 0, size: 1, name, section: 1, binding, is_function };
+        let best_first = [
+            symbol(9, Binding::Weak, true),
+            symbol(1, Binding::Global, true),
+            symbol(25, Binding::Local, true),
+            symbol(28, Binding::Local, true),
+            symbol(15, Binding::Local, true),
+            symbol(9, Binding::Global, false),
+        ];
+        assert!(best_first.is_sorted_by(|a, b| rank(a, strings) < rank(b, strings)));
+    }
+
+    #[test]
+    fn broken_files_are_errors() {
+        let scratch = Scratch::new("symbols-broken");
+        let path = scratch.path("file");
+        for contents in [&b""[..], b"\x7fELF", b"#!/bin/sh\n", &[0; 4096]] {
+            fs::write(&path, contents).unwrap();
+            for error in [read_symbols(&path).unwrap_err(), build_id(&path).unwrap_err()] {
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+                assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+            }
+        }
+        let missing = read_symbols(&scratch.path("missing")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        assert!(missing.to_string().contains("missing"));
+        assert_eq!(read_symbols(Path::new("/dev/null")).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(read_symbols(Path::new("/")).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// Reads `file` and everything in the table, and does not care for the result.
+    fn exercise(file: &[u8]) {
+        if let Ok((symbols, names, _)) = parse(file) {
+            let strings = file.get(names).unwrap_or_default().to_vec();
+            let table = SymbolTable { symbols, names: Names::Owned(strings), build_id: None };
+            for symbol in table.symbols() {
+                assert!(symbol.size > 0);
+                assert!(!table.name(symbol).contains('\n'));
+                let _ = table.lookup(symbol.address + symbol.size - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn truncated_and_corrupted_files_do_not_panic() {
+        let scratch = Scratch::new("symbols-fuzz");
+        let Some(program) = scratch.compile("a.c", C_SOURCE, "prog", &[]) else {
+            return;
+        };
+        let intact = fs::read(&program).unwrap();
+        for length in (0..1024).chain((1024..intact.len()).step_by(61)) {
+            exercise(&intact[..length]);
+        }
+        let header = Header::parse(&*intact).unwrap();
+        let sections = usize::try_from(header.e_shoff(ENDIAN)).unwrap();
+        let table = header.sections(ENDIAN, &*intact).unwrap();
+        let symbols = table.iter().find(|section| section.sh_type(ENDIAN) == elf::SHT_SYMTAB).unwrap();
+        let symbols = usize::try_from(symbols.sh_offset(ENDIAN)).unwrap();
+        let mut file = intact.clone();
+        let places = (0..1024).chain(sections..intact.len()).chain(symbols..symbols + 1024);
+        for place in places {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                file[place] = value;
+                exercise(&file);
+            }
+            file[place] = intact[place];
+        }
+        // Whole words at once, for sizes and offsets near the end of the address space.
+        for place in (0..1024).step_by(8).chain((sections..intact.len() - 8).step_by(8)) {
+            for value in [u64::MAX, 1 << 63, u64::MAX - 0xfff] {
+                file[place..place + 8].copy_from_slice(&value.to_le_bytes());
+                exercise(&file);
+            }
+            file[place..place + 8].copy_from_slice(&intact[place..place + 8]);
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The API with a configuration, a tracer and a guard.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rftrace::abi::{self, InitArgs, MAX_CHUNK_BYTES};
+
+use crate::Error;
+use crate::backend;
+use crate::clock::{Clock, ClockPair};
+use crate::decode;
+use crate::host;
+use crate::uftrace::directory::{self, Recording, Totals};
+
+/// What happens when the buffer is used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Recording stops: the trace is the beginning of what happened.
+    #[default]
+    Stop,
+    /// The oldest records are overwritten: the trace is the end of what happened (a flight recorder).
+    Ring,
+}
+
+/// How to record. See [`Config::install`].
+///
+/// ```no_run
+/// use rftrace_frontend::{Config, Mode};
+///
+/// let tracer = Config::new().capacity_events(1_000_000).mode(Mode::Ring).directory("trace").install()?;
+/// {
+///     let _recording = tracer.record();
+///     // work that is traced
+/// }
+/// let saved = tracer.save()?;
+/// println!("{} events of {} threads", saved.events, saved.threads);
+/// # Ok::<(), rftrace_frontend::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    capacity: Capacity,
+    mode: Mode,
+    directory: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Capacity {
+    Events(usize),
+    Bytes(usize),
+}
+
+/// Events that the default buffer holds.
+const DEFAULT_EVENTS: usize = 1_000_000;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Config {
+    /// A million events (16 MB), stop mode, the directory `trace`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { capacity: Capacity::Events(DEFAULT_EVENTS), mode: Mode::Stop, directory: PathBuf::from("trace") }
+    }
+
+    /// The buffer holds at least `events` entries and exits; each takes 16 bytes.
+    ///
+    /// Threads fill pieces of it (512 bytes to 64 KiB), so with many threads it is used up a little earlier.
+    #[must_use]
+    pub fn capacity_events(mut self, events: usize) -> Self {
+        self.capacity = Capacity::Events(events);
+        self
+    }
+
+    /// The buffer takes `bytes` bytes.
+    #[must_use]
+    pub fn capacity_bytes(mut self, bytes: usize) -> Self {
+        self.capacity = Capacity::Bytes(bytes);
+        self
+    }
+
+    /// What happens when the buffer is used up.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Where [`Tracer::save`] writes to. Created when absent; an older trace in it is replaced.
+    #[must_use]
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = directory.into();
+        self
+    }
+
+    /// Gives the buffer to the tracer that is linked into this program. Recording is off at first.
+    ///
+    /// This works once in the life of a program: the buffer stays in use until its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyInitialized`] the second time; [`Error::BufferTooSmall`], [`Error::BufferTooLarge`] and
+    /// [`Error::OutOfMemory`] for the capacity.
+    pub fn install(self) -> Result<&'static Tracer, Error> {
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+        if TRACER.get().is_some() {
+            return Err(Error::AlreadyInitialized);
+        }
+        let bytes = match self.capacity {
+            Capacity::Bytes(bytes) => bytes,
+            Capacity::Events(events) => abi::region_bytes(events).ok_or(Error::BufferTooLarge { records: events })?,
+        };
+        let minimum = backend::minimum_bytes();
+        if bytes < minimum {
+            return Err(Error::BufferTooSmall { bytes, minimum });
+        }
+        // The tracer starts at a chunk's boundary. Memory from the system begins at a page's.
+        let slack = abi::chunk_bytes(bytes).min(MAX_CHUNK_BYTES);
+        let buffer_bytes = bytes.checked_add(slack).ok_or(Error::BufferTooLarge { records: bytes / 16 })?;
+        let memory = host::reserve(buffer_bytes)?;
+        let args = InitArgs {
+            buffer: memory.buffer,
+            buffer_bytes,
+            blocks: memory.blocks,
+            blocks_bytes: memory.blocks_bytes,
+            overwriting: u8::from(self.mode == Mode::Ring),
+            thread_start: memory.thread_start,
+            thread_start_key: memory.thread_start_key,
+        };
+        // SAFETY: the memory is new, zeroed and never given back; pthread_setspecific may be called on any thread.
+        unsafe { backend::initialize(&args) }?;
+        Ok(TRACER.get_or_init(|| Tracer {
+            directory: self.directory,
+            first: ClockPair::now(),
+            dumping: Mutex::new(()),
+        }))
+    }
+}
+
+static TRACER: OnceLock<Tracer> = OnceLock::new();
+
+/// The tracer of this program, after [`Config::install`] has given it a buffer.
+#[derive(Debug)]
+pub struct Tracer {
+    directory: PathBuf,
+    first: ClockPair,
+    /// Held by whoever reads the buffer.
+    dumping: Mutex<()>,
+}
+
+/// What was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Saved {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Entries and exits in it.
+    pub events: u64,
+    /// Threads that have events.
+    pub threads: usize,
+    /// Calls that were not recorded because they were nested too deeply. The trace shows where.
+    pub lost: u64,
+    /// Whether the processor's time stamp counter runs at a constant rate. If not (or unknown), times are not exact.
+    pub invariant_tsc: Option<bool>,
+}
+
+/// The state of the buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Whether recording is on.
+    pub recording: bool,
+    /// Entries and exits in the buffer, since the last save.
+    pub events: u64,
+    /// Threads that have events in the buffer.
+    pub threads: usize,
+    /// Pieces that the buffer is cut into.
+    pub chunks: usize,
+    /// Pieces that hold events.
+    pub chunks_used: usize,
+    /// Stop mode: the buffer is used up, and recording stopped.
+    pub full: bool,
+    /// Ring mode: pieces whose events were overwritten since the last save.
+    pub chunks_overwritten: u64,
+    /// Calls since the last save that were not recorded because they were nested too deeply or, in ring mode, because
+    /// every piece was in use by a thread.
+    pub lost: u64,
+    /// Threads, since the program began, that were not traced because too many lived at the same time.
+    pub untraced_threads: u32,
+}
+
+/// Records as long as it lives. Made by [`Tracer::record`].
+#[derive(Debug)]
+#[must_use = "recording ends when the guard is dropped"]
+pub struct Recorder {
+    was_on: bool,
+}
+
+impl Drop for Recorder {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.was_on {
+            backend::disable();
+        }
+    }
+}
+
+impl Tracer {
+    /// The tracer, if [`Config::install`] was called.
+    #[must_use]
+    pub fn get() -> Option<&'static Self> {
+        TRACER.get()
+    }
+
+    /// Starts recording, in all threads. Does nothing when the buffer is used up.
+    #[inline(always)]
+    pub fn enable(&self) {
+        backend::enable();
+    }
+
+    /// Stops recording, in all threads. Functions that are open then end, in the trace, at this moment.
+    #[inline(always)]
+    pub fn disable(&self) {
+        backend::disable();
+    }
+
+    /// Records until the guard is dropped. Guards may be nested.
+    #[inline(always)]
+    pub fn record(&self) -> Recorder {
+        let was_on = backend::is_enabled();
+        backend::enable();
+        Recorder { was_on }
+    }
+
+    /// Stops recording, writes what was recorded to the configured directory and empties the buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoEvents`], [`Error::Write`] or [`Error::Read`]. What was recorded is kept then.
+    #[inline(always)]
+    pub fn save(&self) -> Result<Saved, Error> {
+        backend::disable();
+        self.save_stopped(&self.directory, &program_name())
+    }
+
+    /// Like [`save`](Self::save), to another directory.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`save`](Self::save).
+    #[inline(always)]
+    pub fn save_to(&self, directory: impl AsRef<Path>) -> Result<Saved, Error> {
+        backend::disable();
+        self.save_stopped(directory.as_ref(), &program_name())
+    }
+
+    /// Writes what the buffer holds to a directory and goes on: recording pauses, nothing is given up.
+    ///
+    /// Functions that return during the pause end, in later traces, when it began.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`save`](Self::save).
+    #[inline(always)]
+    pub fn snapshot(&self, directory: impl AsRef<Path>) -> Result<Saved, Error> {
+        let was_on = backend::is_enabled();
+        backend::disable();
+        let saved = self.snapshot_stopped(directory.as_ref());
+        if was_on {
+            backend::enable();
+        }
+        saved
+    }
+
+    /// The state of the buffer. Recording pauses while the events are counted.
+    #[inline(always)]
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let was_on = backend::is_enabled();
+        backend::disable();
+        let mut statistics = statistics();
+        statistics.recording = was_on;
+        if was_on {
+            backend::enable();
+        }
+        statistics
+    }
+
+    /// Like [`save_to`](Self::save_to); `binary_name` names the program where the system cannot tell its path.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`save`](Self::save).
+    #[inline(always)]
+    pub fn save_named(&self, directory: impl AsRef<Path>, binary_name: &str) -> Result<Saved, Error> {
+        backend::disable();
+        self.save_stopped(directory.as_ref(), binary_name)
+    }
+
+    /// Stops recording, writes only the records to a file and empties the buffer. See [`dump_trace`](crate::dump_trace)
+    /// for the format.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`save`](Self::save).
+    #[inline(always)]
+    pub fn save_records(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        backend::disable();
+        self.save_records_stopped(path.as_ref())
+    }
+
+    fn save_stopped(&self, directory: &Path, binary_name: &str) -> Result<Saved, Error> {
+        let _alone = self.dumping.lock().unwrap_or_else(PoisonError::into_inner);
+        let totals = self.read(|recording| directory::write(recording, directory, binary_name))?;
+        backend::reset();
+        Ok(Saved::new(directory, totals))
+    }
+
+    fn snapshot_stopped(&self, directory: &Path) -> Result<Saved, Error> {
+        let _alone = self.dumping.lock().unwrap_or_else(PoisonError::into_inner);
+        let totals = self.read(|recording| directory::write(recording, directory, &program_name()))?;
+        Ok(Saved::new(directory, totals))
+    }
+
+    fn save_records_stopped(&self, path: &Path) -> Result<(), Error> {
+        let _alone = self.dumping.lock().unwrap_or_else(PoisonError::into_inner);
+        self.read(|recording| directory::write_raw(recording, path))?;
+        backend::reset();
+        Ok(())
+    }
+
+    /// Passes what the buffer holds to `write`. Recording must be off.
+    fn read(&self, write: impl FnOnce(&Recording<'_>) -> Result<Totals, Error>) -> Result<Totals, Error> {
+        backend::quiesce();
+        let control = backend::control();
+        let start_tsc = control.cycle_start_tsc.load(Relaxed);
+        let tasks = decode::tasks();
+        if start_tsc == 0 || !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
+            let hook_called = control.next_tid.load(Relaxed) > 1;
+            return Err(Error::NoEvents { hook_called });
+        }
+        let last = ClockPair::now();
+        write(&Recording {
+            tasks: &tasks,
+            start_tsc,
+            stop_tsc: control.stop_tsc.load(Relaxed),
+            clock: Clock::between(self.first, last),
+            pairs: [self.first, last],
+        })
+    }
+}
+
+impl Saved {
+    fn new(directory: &Path, totals: Totals) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            events: totals.n_events,
+            threads: totals.n_threads,
+            lost: totals.n_lost,
+            invariant_tsc: totals.invariant_tsc,
+        }
+    }
+}
+
+/// Counts what the buffer holds. Recording must be off.
+fn statistics() -> Statistics {
+    backend::quiesce();
+    let control = backend::control();
+    let start_tsc = control.cycle_start_tsc.load(Relaxed);
+    let mut counted = Statistics {
+        chunks: control.n_chunks.load(Relaxed),
+        full: control.full.load(Relaxed) != 0,
+        chunks_overwritten: control.shared.n_overwritten.load(Relaxed),
+        untraced_threads: control.n_untraced_threads.load(Relaxed),
+        lost: control.n_lost_no_chunk.load(Relaxed),
+        ..Statistics::default()
+    };
+    if start_tsc == 0 {
+        return counted;
+    }
+    counted.chunks_used = backend::chunks().count();
+    for task in decode::tasks() {
+        let (events, lost) = task.count_since(start_tsc);
+        counted.events += events;
+        counted.lost += lost;
+        counted.threads += usize::from(events > 0);
+    }
+    counted
+}
+
+/// The program's name, for systems that cannot tell its path.
+fn program_name() -> String {
+    std::env::args_os()
+        .next()
+        .and_then(|path| Some(Path::new(&path).file_name()?.to_string_lossy().into_owned()))
+        .unwrap_or_else(|| "program".to_owned())
+}

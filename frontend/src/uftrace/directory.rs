@@ -1,0 +1,355 @@
+//! Puts a trace into a directory: which files, in which order, from which tasks.
+//!
+//! Records go straight from the buffer to the files, a chunk's worth at a time; tasks are written in parallel. The file
+//! `info` comes last: without it a directory is no trace.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use super::encode;
+use super::format::{MAGIC, NO_STACK, RECORD_BYTES, USER_EVENT, feature, record};
+use crate::Error;
+use crate::clock::{Clock, ClockPair};
+use crate::decode::{self, Event, EventKind, Task, Window};
+use crate::host::{self, LoadedModule, Program};
+use crate::own;
+
+/// Bytes of records that are collected before they are written.
+const BLOCK_BYTES: usize = 256 * 1024;
+
+/// A recording that is to be written: who, from when to when.
+pub(crate) struct Recording<'a> {
+    pub(crate) tasks: &'a [Task],
+    pub(crate) start_tsc: u64,
+    pub(crate) stop_tsc: u64,
+    pub(crate) clock: Clock,
+    pub(crate) pairs: [ClockPair; 2],
+}
+
+/// What was written of one task.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    tid: u32,
+    n_records: u64,
+    first_nanos: u64,
+    last_nanos: u64,
+    n_lost: u64,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) n_events: u64,
+    pub(crate) n_threads: usize,
+    pub(crate) n_lost: u64,
+    pub(crate) invariant_tsc: Option<bool>,
+}
+
+/// Names for losses: uftrace shows an event by the name of its id, so each number of lost calls has an id.
+#[derive(Debug, Default)]
+struct EventIds(Mutex<BTreeMap<String, u64>>);
+
+impl EventIds {
+    fn id(&self, name: String) -> u64 {
+        let mut ids = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let next = USER_EVENT + ids.len() as u64;
+        *ids.entry(name).or_insert(next)
+    }
+
+    fn of_loss(&self, kind: EventKind) -> u64 {
+        self.id(match kind {
+            EventKind::Lost(1) => "rftrace:lost_1_call".to_owned(),
+            EventKind::Lost(n) => format!("rftrace:lost_{n}_calls"),
+            _ => "rftrace:overwritten_records".to_owned(),
+        })
+    }
+}
+
+/// Writes the whole directory. `binary_name` names the program where the system cannot.
+pub(crate) fn write(recording: &Recording<'_>, directory: &Path, binary_name: &str) -> Result<Totals, Error> {
+    let program = host::program(binary_name)?;
+    let hidden = own::functions(&program);
+    let is_hidden = |address| own::contains(&hidden, address);
+    let window = Window { start: recording.start_tsc, end: recording.stop_tsc, is_hidden: &is_hidden };
+
+    prepare(directory)?;
+    let ids = EventIds::default();
+    let mut written = in_parallel(recording.tasks, |task| {
+        write_task(task, &window, recording.clock, &ids, &directory.join(format!("{}.dat", task.tid)))
+    })?;
+    written.retain(|task| task.n_records > 0);
+    if written.is_empty() {
+        return Err(Error::NoEvents { hook_called: true });
+    }
+    write_symbols(directory, &program)?;
+    let sid = session_id(&recording.pairs, program.pid);
+    write_file(&directory.join(format!("sid-{sid}.map")), |out| write_map(out, &program))?;
+    let events = ids.0.into_inner().unwrap_or_default();
+    if !events.is_empty() {
+        write_file(&directory.join("events.txt"), |out| {
+            events.iter().try_for_each(|(name, &id)| encode::event_name(out, id, name))
+        })?;
+    }
+    write_file(&directory.join("clock.txt"), |out| write_clock(out, recording, &program))?;
+
+    let first = written.iter().map(|task| task.first_nanos).min().unwrap_or(0);
+    let last = written.iter().map(|task| task.last_nanos).max().unwrap_or(0);
+    write_file(&directory.join("task.txt"), |out| {
+        encode::session(out, first, program.pid, &sid, &program.exe_name)?;
+        written.iter().try_for_each(|task| encode::task(out, task.first_nanos, task.tid, program.pid))
+    })?;
+    let tids: Vec<u32> = written.iter().map(|task| task.tid).collect();
+    let mut features = feature::TASK_SESSION | feature::SYM_REL_ADDR | feature::MAX_STACK;
+    if !events.is_empty() {
+        features |= feature::EVENT;
+    }
+    write_file(&directory.join("info"), |out| {
+        encode::info(out, features, &program.system, &tids, Duration::from_nanos(last - first))
+    })?;
+    Ok(Totals {
+        n_events: written.iter().map(|task| task.n_records).sum(),
+        n_threads: written.len(),
+        n_lost: written.iter().map(|task| task.n_lost).sum(),
+        invariant_tsc: program.invariant_tsc,
+    })
+}
+
+/// Writes only the records, the tasks one after the other in one file. Where there are several, each begins with an
+/// EVENT record whose id is [`USER_EVENT`] plus the thread's id.
+pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals, Error> {
+    let window = Window { start: recording.start_tsc, end: recording.stop_tsc, is_hidden: &|_| false };
+    let mut totals = Totals { n_threads: recording.tasks.len(), ..Totals::default() };
+    let ids = EventIds::default();
+    write_file(path, |out| {
+        for task in recording.tasks {
+            if recording.tasks.len() > 1 {
+                let nanos = recording.clock.nanos(recording.start_tsc);
+                out.write_all(&encode::record(nanos, record::EVENT, 0, USER_EVENT + u64::from(task.tid)))?;
+            }
+            decode::decode(task, &window, |event| {
+                totals.n_events += 1;
+                if let EventKind::Lost(n) = event.kind {
+                    totals.n_lost += n;
+                    return Ok(());
+                }
+                out.write_all(&encode_event(event, recording.clock, &ids))
+            })?;
+        }
+        Ok(())
+    })?;
+    Ok(totals)
+}
+
+/// Makes the directory. Files of an older trace in it are removed, so that no task of that one is mixed with the new.
+fn prepare(directory: &Path) -> Result<(), Error> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::Write { path, source }
+    };
+    fs::create_dir_all(directory).map_err(failed(directory))?;
+    // Only a directory that is a trace is cleaned: `info` says so.
+    let is_trace = fs::read(directory.join("info")).is_ok_and(|info| info.starts_with(MAGIC));
+    if !is_trace {
+        return Ok(());
+    }
+    for entry in fs::read_dir(directory).map_err(failed(directory))? {
+        let path = entry.map_err(failed(directory))?.path();
+        if is_trace_file(&path) {
+            fs::remove_file(&path).map_err(failed(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a trace directory has a file of this name.
+fn is_trace_file(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, ""));
+    match extension {
+        "dat" => stem.bytes().all(|byte| byte.is_ascii_digit()),
+        "map" => stem.starts_with("sid-"),
+        "sym" => true,
+        "txt" => ["task", "events", "clock"].contains(&stem),
+        _ => name == "info",
+    }
+}
+
+/// Runs `work` on every task, on as many threads as there are processors, and collects the results in order.
+fn in_parallel<T: Send>(tasks: &[Task], work: impl Fn(&Task) -> Result<T, Error> + Sync) -> Result<Vec<T>, Error> {
+    // The longest first: then no thread is left alone with it at the end.
+    let mut order: Vec<usize> = (0..tasks.len()).collect();
+    order.sort_by_key(|&place| std::cmp::Reverse(tasks[place].capacity()));
+    let next = AtomicUsize::new(0);
+    let one_worker = || {
+        let mut done = Vec::new();
+        while let Some(&place) = order.get(next.fetch_add(1, Relaxed)) {
+            done.push((place, work(&tasks[place])));
+        }
+        done
+    };
+    let n_workers = thread::available_parallelism().map_or(1, usize::from).min(tasks.len());
+    let mut done = thread::scope(|scope| {
+        // Where no thread can be started this one does all.
+        let others: Vec<_> =
+            (1..n_workers).filter_map(|_| thread::Builder::new().spawn_scoped(scope, one_worker).ok()).collect();
+        let mut done = one_worker();
+        for other in others {
+            done.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_by_key(|&(place, _)| place);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+fn write_task(task: &Task, window: &Window<'_>, clock: Clock, ids: &EventIds, path: &Path) -> Result<Written, Error> {
+    let mut written = Written { tid: task.tid, ..Written::default() };
+    let mut file = None;
+    let mut block: Vec<u8> = Vec::with_capacity(BLOCK_BYTES);
+    let result = decode::decode(task, window, |event| {
+        let bytes = encode_event(event, clock, ids);
+        let nanos = clock.nanos(event.tsc);
+        if written.n_records == 0 {
+            // A task without events gets no file.
+            file = Some(File::create(path)?);
+            written.first_nanos = nanos;
+        }
+        if let EventKind::Lost(n) = event.kind {
+            written.n_lost += n;
+        }
+        written.last_nanos = nanos;
+        written.n_records += 1;
+        block.extend_from_slice(&bytes);
+        if block.len() + RECORD_BYTES > BLOCK_BYTES
+            && let Some(file) = &mut file
+        {
+            file.write_all(&block)?;
+            block.clear();
+        }
+        Ok(())
+    });
+    let result = result.and_then(|()| match &mut file {
+        Some(file) => file.write_all(&block),
+        None => Ok(()),
+    });
+    result.map_err(|source| Error::Write { path: path.to_owned(), source })?;
+    Ok(written)
+}
+
+fn encode_event(event: Event, clock: Clock, ids: &EventIds) -> [u8; RECORD_BYTES] {
+    let (kind, address) = match event.kind {
+        EventKind::Entry => (record::ENTRY, event.address),
+        EventKind::Exit => (record::EXIT, event.address),
+        loss => (record::EVENT, ids.of_loss(loss)),
+    };
+    encode::record(clock.nanos(event.tsc), kind, event.depth, address)
+}
+
+/// Creates a file and fills it through a buffer.
+fn write_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Error> {
+    File::create(path)
+        .map(|file| BufWriter::with_capacity(BLOCK_BYTES, file))
+        .and_then(|mut out| {
+            fill(&mut out)?;
+            out.flush()
+        })
+        .map_err(|source| Error::Write { path: PathBuf::from(path), source })
+}
+
+/// Sixteen digits that tell this recording from others.
+fn session_id([first, last]: &[ClockPair; 2], pid: u32) -> String {
+    let mixed = (first.tsc ^ last.nanos.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(pid);
+    format!("{mixed:016x}")
+}
+
+/// The two pairs that ticks were converted by, so that traces of guest and host can be aligned later.
+fn write_clock(out: &mut impl Write, recording: &Recording<'_>, program: &Program) -> io::Result<()> {
+    let [first, last] = recording.pairs;
+    writeln!(out, "first_tsc={}\nfirst_nanos={}", first.tsc, first.nanos)?;
+    writeln!(out, "last_tsc={}\nlast_nanos={}", last.tsc, last.nanos)?;
+    writeln!(out, "tsc_hz={}\ntsc_hz_source=measured", recording.clock.tsc_hz())?;
+    if let Some((hz, source)) = program.tsc_hz {
+        writeln!(out, "reported_tsc_hz={hz}\nreported_tsc_hz_source={source}")?;
+    }
+    if let Some(invariant) = program.invariant_tsc {
+        writeln!(out, "invariant_tsc={invariant}")?;
+    }
+    writeln!(out, "utc_offset_seconds={}", program.system.utc_offset)
+}
+
+#[cfg(target_os = "linux")]
+fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {
+    use super::symfile::short_build_id;
+    for (module, _) in &program.modules {
+        let build_id = module.build_id.as_deref().map(short_build_id);
+        encode::map_line(out, (module.start, module.end), "r-xp", &module.map_path(), build_id)?;
+    }
+    encode::map_line(out, program.stack.unwrap_or(NO_STACK), "rw-p", "[stack]", None)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {
+    for LoadedModule { name, start } in &program.modules {
+        encode::map_line(out, (*start, NO_STACK.0), "r-xp", name, None)?;
+    }
+    encode::map_line(out, program.stack.unwrap_or(NO_STACK), "rw-p", "[stack]", None)
+}
+
+/// A `.sym` file for each module that has symbols.
+#[cfg(target_os = "linux")]
+fn write_symbols(directory: &Path, program: &Program) -> Result<(), Error> {
+    use super::symfile::{self, ModuleId};
+    let named = |(module, symbols): &'_ LoadedModule| {
+        let symbols = symbols.as_ref().filter(|table| !table.symbols().is_empty());
+        symbols.map(|_| module.map_path())
+    };
+    let modules: Vec<(String, &LoadedModule)> =
+        program.modules.iter().filter_map(|module| Some((named(module)?, module))).collect();
+    let ids = modules.iter().map(|(map_path, (module, _))| ModuleId { map_path, build_id: module.build_id.as_deref() });
+    let mut done = std::collections::BTreeSet::new();
+    for (name, (map_path, (_, symbols))) in symfile::file_names(ids).into_iter().zip(&modules) {
+        let (Some(name), Some(symbols)) = (name, symbols) else { continue };
+        // The same library loaded twice has one file.
+        if !done.insert(name.clone()) {
+            continue;
+        }
+        write_file(&directory.join(name), |out| symfile::write_symbols(out, symbols, map_path))?;
+    }
+    Ok(())
+}
+
+/// The image's functions are added on the host.
+#[cfg(not(target_os = "linux"))]
+fn write_symbols(_directory: &Path, _program: &Program) -> Result<(), Error> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_trace_files_are_removed() {
+        for name in ["info", "1.dat", "sid-0123456789abcdef.map", "prog.sym", "task.txt", "events.txt", "clock.txt"] {
+            assert!(is_trace_file(Path::new(name)), "{name}");
+        }
+        for name in ["data.dat", "world.map", "notes.txt", "infos", "x.rs", "default.opts"] {
+            assert!(!is_trace_file(Path::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn equal_losses_share_an_event() {
+        let ids = EventIds::default();
+        let first = ids.of_loss(EventKind::Lost(1));
+        assert_eq!(first, USER_EVENT);
+        assert_ne!(ids.of_loss(EventKind::Lost(2)), first);
+        assert_eq!(ids.of_loss(EventKind::Lost(1)), first);
+    }
+}
