@@ -1,0 +1,50 @@
+/* rftrace for C programs. Build them with `gcc -pg` (or `-pg -mfentry`) and link librftrace_frontend_ffi.a. */
+#ifndef rftrace_frontend_ffi_h
+#define rftrace_frontend_ffi_h
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The trace buffer. */
+typedef struct Events Events;
+
+/*
+ * Gives the tracer a buffer for max_event_count function entries and exits, 16 bytes each. Recording is off at first.
+ *
+ * If overwriting, the buffer is a ring that keeps the most recent events; otherwise recording stops when it is used up.
+ * Returns NULL when it is called a second time, when the size is too small, or when there is no memory.
+ */
+Events *rftrace_init(uintptr_t max_event_count, bool overwriting);
+
+/* Starts recording, in all threads. */
+void rftrace_enable(void);
+
+/* Stops recording, in all threads. */
+void rftrace_disable(void);
+
+/*
+ * Stops recording, writes what was recorded as a directory that uftrace reads, with symbols, and empties the buffer.
+ *
+ * out_dir is created when absent; an older trace in it is replaced. binary_name names the program where the system
+ * cannot tell its path (on Hermit). Returns 0, or -1: then what was recorded is kept.
+ */
+int64_t rftrace_dump_full_uftrace(Events *events, const char *out_dir, const char *binary_name);
+
+/*
+ * Stops recording, writes only the records (those of uftrace's .dat files) to a file and empties the buffer.
+ * Returns 0, or -1: then what was recorded is kept.
+ */
+int64_t rftrace_dump_trace(Events *events, const char *outfile);
+
+/* Why the last call on this thread failed, as text. Valid until the next failure. */
+const char *rftrace_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

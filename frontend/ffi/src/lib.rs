@@ -1,0 +1,126 @@
+//! The functions of `rftrace_frontend_ffi.h`: rftrace for C programs.
+//!
+//! The header documents them. Each function is a thin wrapper of one in [`rftrace_frontend`]; errors become a return
+//! value and a text.
+
+extern crate rftrace as _; // the tracer itself
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::fmt::Display;
+use std::ptr;
+
+use rftrace_frontend::{Config, Error, Mode, Tracer};
+
+thread_local! {
+    /// The text of the last error of this thread.
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// What `rftrace_init` returns. C programs only pass it on.
+#[derive(Debug)]
+pub struct Events {
+    tracer: &'static Tracer,
+}
+
+fn set_last_error(error: impl Display) {
+    // A path in the text may hold anything but a NUL.
+    let text = CString::new(error.to_string()).unwrap_or_default();
+    // A thread that is ending has no place for it any more.
+    let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
+}
+
+/// Gives the tracer a buffer. NULL if that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn rftrace_init(max_event_count: usize, overwriting: bool) -> *mut Events {
+    let mode = if overwriting { Mode::Ring } else { Mode::Stop };
+    match Config::new().capacity_events(max_event_count).mode(mode).install() {
+        Ok(tracer) => Box::leak(Box::new(Events { tracer })),
+        Err(error) => {
+            set_last_error(error);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Starts recording.
+#[unsafe(no_mangle)]
+pub extern "C" fn rftrace_enable() {
+    rftrace_frontend::enable();
+}
+
+/// Stops recording.
+#[unsafe(no_mangle)]
+pub extern "C" fn rftrace_disable() {
+    rftrace_frontend::disable();
+}
+
+/// Writes a uftrace directory. 0, or -1 if that fails.
+///
+/// # Safety
+///
+/// `events` is NULL or what [`rftrace_init`] returned. The other arguments are NULL or NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rftrace_dump_full_uftrace(
+    events: *mut Events,
+    out_dir: *const c_char,
+    binary_name: *const c_char,
+) -> i64 {
+    rftrace_frontend::disable();
+    // SAFETY: by this function's contract.
+    let (tracer, out_dir, name) = unsafe { (tracer(events), text(out_dir), text(binary_name)) };
+    status(match (tracer, out_dir) {
+        (Some(tracer), Some(out_dir)) => tracer.save_named(out_dir, &name.unwrap_or_default()).map(drop),
+        (None, _) => Err(Error::NotInitialized),
+        (_, None) => Err(Error::MissingPath),
+    })
+}
+
+/// Writes the records to one file. 0, or -1 if that fails.
+///
+/// # Safety
+///
+/// `events` is NULL or what [`rftrace_init`] returned; `outfile` is NULL or NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rftrace_dump_trace(events: *mut Events, outfile: *const c_char) -> i64 {
+    rftrace_frontend::disable();
+    // SAFETY: by this function's contract.
+    let (tracer, outfile) = unsafe { (tracer(events), text(outfile)) };
+    status(match (tracer, outfile) {
+        (Some(tracer), Some(outfile)) => tracer.save_records(outfile),
+        (None, _) => Err(Error::NotInitialized),
+        (_, None) => Err(Error::MissingPath),
+    })
+}
+
+/// Why the last call on this thread failed; an empty text before the first failure. Valid until the next one.
+#[unsafe(no_mangle)]
+pub extern "C" fn rftrace_last_error() -> *const c_char {
+    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+fn status(result: Result<(), Error>) -> i64 {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            set_last_error(error);
+            -1
+        }
+    }
+}
+
+/// # Safety
+///
+/// `events` is NULL or points to live `Events`.
+unsafe fn tracer(events: *const Events) -> Option<&'static Tracer> {
+    // SAFETY: by this function's contract.
+    unsafe { events.as_ref() }.map(|events| events.tracer)
+}
+
+/// # Safety
+///
+/// `text` is NULL or NUL-terminated.
+unsafe fn text(text: *const c_char) -> Option<String> {
+    // SAFETY: by this function's contract.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
