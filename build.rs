@@ -31,6 +31,8 @@ fn main() -> ExitCode {
     if !has_feature("backend") || docs_only {
         return ExitCode::SUCCESS;
     }
+    // This script may be instrumented as well, by the program's flags: gprof then leaves a file where it ends.
+    let _ = env::set_current_dir(cargo_var("OUT_DIR"));
     match Backend::from_env().build() {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -81,7 +83,6 @@ impl Backend {
 
     fn build(&self) -> Result<(), String> {
         if self.target.ends_with(".json") {
-            // Relative to where the user wrote it down: the folder cargo was started in is not known, so the package.
             let path = Path::new(&self.target);
             if !path.is_file() {
                 return Err(format!(
@@ -116,7 +117,7 @@ impl Backend {
 
     fn compile(&self, manifest: &Path, object: &Path) -> Result<(), String> {
         let mut cargo = isolated_cargo(&self.out, self.build_core)?;
-        cargo.args(["rustc", "--release", "--lib", "--message-format=json-render-diagnostics"]);
+        cargo.args(["rustc", "--release", "--lib", "--message-format=json"]);
         cargo.arg("--manifest-path").arg(manifest);
         cargo.arg("--target-dir").arg(self.out.join("target"));
         cargo.args(["--target", &self.target]);
@@ -149,27 +150,26 @@ impl Backend {
             let mut text = Vec::new();
             std::io::Read::read_to_end(&mut diagnostics, &mut text).map(|_| text)
         });
+        let mut text = String::new();
         let mut missing_core = false;
         for message in Message::parse_stream(BufReader::new(child.stdout.take().expect("stdout is piped"))) {
-            let Ok(message) = message else { continue };
-            match message {
-                Message::CompilerMessage(message) => {
-                    missing_core |= message.message.code.is_some_and(|code| code.code == "E0463");
-                }
-                Message::TextLine(line) => println!("{line}"),
-                _ => {}
+            // Lines that are no messages come from tools that cargo runs.
+            if let Ok(Message::CompilerMessage(diagnostic)) = message {
+                let diagnostic = diagnostic.message;
+                missing_core |= diagnostic.code.is_some_and(|code| code.code == "E0463");
+                text += &diagnostic.rendered.unwrap_or(diagnostic.message);
             }
         }
         let status = child.wait().map_err(|e| format!("cargo got lost: {e}"))?;
-        let text = reader.join().ok().and_then(Result::ok).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let progress = reader.join().ok().and_then(Result::ok).unwrap_or_default();
+        text += &String::from_utf8_lossy(&progress);
         eprintln!("{text}");
         if status.success() && object.is_file() {
             return Ok(());
         }
         let toolchain = env::var("RUSTUP_TOOLCHAIN").map_or(String::new(), |name| format!(" --toolchain {name}"));
         let target = &self.target;
-        if missing_core || text.contains("[E0463]") {
+        if missing_core {
             return Err(format!(
                 "the tracer is built for {target}, and this toolchain has no library for that target.\n\
                  Install it with: rustup target add {target}{toolchain}\n\

@@ -303,3 +303,28 @@ const _: () = assert!(offset_of!(ThreadBlock, psp) == 8);
 const _: () = assert!(offset_of!(ThreadBlock, base) == 16);
 // The hot fields share the first cache line.
 const _: () = assert!(offset_of!(ThreadBlock, chunk_mask) + size_of::<usize>() <= 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_holds_what_was_asked_for() {
+        for n_records in (1..5_000).chain([10_000, 99_999, 262_080, 262_081, 1_000_000, 20_000_000]) {
+            let bytes = region_bytes(n_records).unwrap();
+            let chunk = chunk_bytes(bytes);
+            assert!(bytes / chunk * records_per_chunk(chunk) >= n_records, "{n_records} records in {bytes} bytes");
+            // Headers and rounding cost little where the region is not tiny.
+            assert!(n_records < 1_000 || bytes < n_records * 16 * 5 / 4, "{bytes} bytes for {n_records} records");
+        }
+        assert_eq!(region_bytes(usize::MAX), None);
+    }
+
+    #[test]
+    fn chunks_are_as_large_as_their_number_allows() {
+        assert_eq!(chunk_bytes(0), MIN_CHUNK_BYTES);
+        assert_eq!(chunk_bytes(64 * 1024), 1024);
+        assert_eq!(chunk_bytes(4 * 1024 * 1024), MAX_CHUNK_BYTES);
+        assert_eq!(chunk_bytes(1 << 40), MAX_CHUNK_BYTES);
+    }
+}

@@ -323,3 +323,140 @@ fn functions_open_at_start(task: &Task, depth: usize) -> Vec<u64> {
     }
     open
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    const A: u64 = 0x1000;
+    const B: u64 = 0x2000;
+    /// A function of the tracer itself.
+    const OWN: u64 = 0x9000;
+
+    fn enter(tsc: u64, address: u64) -> (u64, u64) {
+        (tsc, address << ADDRESS_SHIFT)
+    }
+
+    fn leave(tsc: u64, address: u64) -> (u64, u64) {
+        (tsc, address << ADDRESS_SHIFT | kind::EXIT)
+    }
+
+    fn resync(tsc: u64, open: u64) -> (u64, u64) {
+        (tsc, open << ADDRESS_SHIFT | kind::RESYNC)
+    }
+
+    fn segment(index: u64, prev_index: u64, depth: u32, records: &[(u64, u64)]) -> Segment {
+        let records: Vec<Record> = records
+            .iter()
+            .map(|&(tsc, word)| Record { tsc: AtomicU64::new(tsc), word: AtomicU64::new(word) })
+            .collect();
+        Segment { index, prev_index, depth, records: records.leak() }
+    }
+
+    /// One event a line: time, depth, what.
+    fn outline(segments: Vec<Segment>, start: u64) -> String {
+        let is_hidden = |address| address == OWN;
+        let window = Window { start, end: 100, is_hidden: &is_hidden };
+        let mut text = String::new();
+        let task = Task { tid: 1, segments };
+        let result = decode(&task, &window, |event| {
+            let Event { kind, tsc, address, depth } = event;
+            let what = match kind {
+                EventKind::Entry => format!("+{address:x}"),
+                EventKind::Exit => format!("-{address:x}"),
+                EventKind::Lost(n) => format!("lost {n}"),
+                EventKind::Gap => "gap".to_owned(),
+            };
+            text += &format!("{tsc} {depth} {what}\n");
+            Ok::<(), Infallible>(())
+        });
+        result.unwrap();
+        text
+    }
+
+    #[test]
+    fn calls_keep_their_times_and_depths() {
+        let records = [enter(1, A), enter(2, B), leave(3, B), leave(4, A)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n3 1 -2000\n4 0 -1000\n");
+    }
+
+    #[test]
+    fn open_functions_end_with_the_recording_innermost_first() {
+        let records = [enter(1, A), enter(2, B)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n100 1 -2000\n100 0 -1000\n");
+    }
+
+    #[test]
+    fn reserved_records_that_were_never_written_are_skipped() {
+        let records = [enter(1, A), (0, 0), leave(4, A), (0, 0)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n4 0 -1000\n");
+    }
+
+    #[test]
+    fn an_exit_ends_what_was_called_and_has_none() {
+        let records = [enter(1, A), enter(2, B), leave(3, A), leave(4, B)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n3 1 -2000\n3 0 -1000\n");
+    }
+
+    #[test]
+    fn a_resync_ends_what_was_left_while_recording_was_off() {
+        let records = [enter(1, A), enter(2, B), resync(3, 1), enter(7, B), leave(8, B), leave(9, A)];
+        assert_eq!(
+            outline(vec![segment(1, 0, 0, &records)], 1),
+            "1 0 +1000\n2 1 +2000\n3 1 -2000\n7 1 +2000\n8 1 -2000\n9 0 -1000\n"
+        );
+    }
+
+    #[test]
+    fn own_functions_and_their_callees_are_hidden() {
+        let records = [enter(1, A), enter(2, OWN), enter(3, B), leave(4, B), leave(5, OWN), enter(6, B), leave(7, B)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n6 1 +2000\n7 1 -2000\n100 0 -1000\n");
+    }
+
+    #[test]
+    fn a_handler_in_the_middle_of_a_hook_does_not_turn_time_back() {
+        // The entry of A was reserved first and stamped last.
+        let records = [enter(9, A), enter(4, B), leave(5, B), leave(12, A)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "4 0 +1000\n4 1 +2000\n5 1 -2000\n12 0 -1000\n");
+    }
+
+    #[test]
+    fn functions_open_since_an_earlier_cycle_are_entered_again() {
+        let records = [enter(1, A), enter(2, B), leave(3, B), enter(11, B), leave(12, B), leave(13, A)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 10), "11 0 +1000\n11 1 +2000\n12 1 -2000\n13 0 -1000\n");
+    }
+
+    #[test]
+    fn nothing_of_the_window_is_nothing() {
+        assert_eq!(outline(vec![segment(1, 0, 0, &[enter(1, A)])], 10), "");
+    }
+
+    #[test]
+    fn a_ring_names_the_functions_open_at_its_beginning_by_their_exits() {
+        // Two functions are open when the oldest chunk that is left was taken.
+        let records = [enter(5, B), leave(6, B), leave(7, B), leave(8, A)];
+        assert_eq!(
+            outline(vec![segment(7, 6, 2, &records)], 1),
+            "5 0 +1000\n5 1 +2000\n5 2 +2000\n6 2 -2000\n7 1 -2000\n8 0 -1000\n"
+        );
+    }
+
+    #[test]
+    fn an_overwritten_chunk_in_between_is_a_gap() {
+        let first = segment(1, 0, 0, &[enter(1, A), enter(2, B)]);
+        let second = segment(5, 3, 1, &[enter(7, B), leave(8, B), leave(9, A)]);
+        assert_eq!(
+            outline(vec![first, second], 1),
+            "1 0 +1000\n2 1 +2000\n2 1 -2000\n2 1 gap\n7 1 +2000\n8 1 -2000\n9 0 -1000\n"
+        );
+    }
+
+    #[test]
+    fn lost_calls_are_told_where_they_were() {
+        let records = [enter(1, A), (2, 5 << ADDRESS_SHIFT | kind::LOST), leave(3, A)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 lost 5\n3 0 -1000\n");
+    }
+}

@@ -33,7 +33,7 @@ fn test3() {
 
 #[inline(never)]
 fn threads() {
-    let children: Vec<_> = (0..4).map(|number| thread::spawn(move || child(number))).collect();
+    let children: Vec<_> = (0..2).map(|number| thread::spawn(move || child(number))).collect();
     for child in children {
         child.join().expect("a child panicked");
     }

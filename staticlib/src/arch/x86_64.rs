@@ -121,7 +121,7 @@ macro_rules! entry_hook {
             "mov rax, [rdx]",
             "mov [rcx + {parent_ip}], rax",
             "mov [rcx + {parent_loc}], rdx",
-            "lea rax, [rip + rftrace_return_trampoline]",
+            "lea rax, [rip + .Lrftrace_trampoline]",
             "mov [rdx], rax",
             "4:",
             ".cfi_remember_state",
@@ -141,7 +141,7 @@ macro_rules! entry_hook {
             // goes on top, with T as its parent_ip, and both exits are recorded when the frame returns.
             "8:",
             "jb 9f",
-            "lea rax, [rip + rftrace_return_trampoline]",
+            "lea rax, [rip + .Lrftrace_trampoline]",
             "cmp [rdx], rax",
             "je 3b",
             // entry_slow(parent_loc, child_ip, rsp of the traced function)
@@ -200,8 +200,8 @@ entry_hook!("__fentry__", parent_loc = "[rsp + {entry_saved} + 8]", at_function_
 global_asm!(
     ".p2align 9",
     ".skip 511, 0x90",
-    ".type rftrace_return_trampoline_unwind,@function",
-    "rftrace_return_trampoline_unwind:",
+    ".type rftrace_return_trampoline,@function",
+    "rftrace_return_trampoline:",
     ".cfi_startproc",
     #[cfg(not(target_os = "none"))]
     ".cfi_personality 0x1b, rftrace_personality",
@@ -264,8 +264,8 @@ global_asm!(
     ".cfi_escape 0x13, 0x06, 0x2f, 0x5a, 0xff", //     drop, deref, skip block
     // end: the return address is on top.
     "nop",
-    ".type rftrace_return_trampoline,@function",
-    "rftrace_return_trampoline:",
+    // T. Its symbol begins one byte before, where unwinders and debuggers look.
+    ".Lrftrace_trampoline:",
     #[cfg(feature = "interruptsafe")]
     "push r11", // room for the return address: this variant leaves with `ret`, to keep r11
     #[cfg(feature = "interruptsafe")]
@@ -373,10 +373,9 @@ global_asm!(
     #[cfg(not(target_os = "none"))]
     "jmp [rip + _Unwind_Resume@GOTPCREL]",
     ".cfi_endproc",
-    ".size rftrace_return_trampoline_unwind, . - rftrace_return_trampoline_unwind",
     ".size rftrace_return_trampoline, . - rftrace_return_trampoline",
-    ".org rftrace_return_trampoline + 504, 0xcc",
-    ".quad {control} + {threads} - rftrace_return_trampoline",
+    ".org .Lrftrace_trampoline + 504, 0xcc",
+    ".quad {control} + {threads} - .Lrftrace_trampoline",
     control = sym CONTROL,
     enabled = const offset_of!(Control, enabled),
     threads = const offset_of!(Control, threads),
@@ -645,7 +644,7 @@ pub(crate) fn trampoline() -> usize {
     // SAFETY: computes an address.
     unsafe {
         asm!(
-            "lea {address}, [rip + rftrace_return_trampoline]",
+            "lea {address}, [rip + .Lrftrace_trampoline]",
             address = out(reg) address,
             options(nostack, nomem, preserves_flags),
         );
