@@ -277,18 +277,10 @@ impl Tracer {
         saved
     }
 
-    /// The state of the buffer. Recording pauses while the events are counted.
-    #[inline(always)]
+    /// The state of the buffer. While recording is on the numbers are those of a moment that is passing.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        let was_on = backend::is_enabled();
-        backend::disable();
-        let mut statistics = statistics();
-        statistics.recording = was_on;
-        if was_on {
-            backend::enable();
-        }
-        statistics
+        statistics()
     }
 
     /// Like [`save_to`](Self::save_to); `binary_name` names the program where the system cannot tell its path.
@@ -367,12 +359,12 @@ impl Saved {
     }
 }
 
-/// Counts what the buffer holds. Recording must be off.
+/// Counts what the buffer holds.
 fn statistics() -> Statistics {
-    backend::quiesce();
     let control = backend::control();
     let start_tsc = control.cycle_start_tsc.load(Relaxed);
     let mut counted = Statistics {
+        recording: backend::is_enabled(),
         chunks: control.n_chunks.load(Relaxed),
         full: control.full.load(Relaxed) != 0,
         chunks_overwritten: control.shared.n_overwritten.load(Relaxed),
