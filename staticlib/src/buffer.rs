@@ -7,9 +7,7 @@ use core::mem::size_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::compiler_fence;
 
-use crate::abi::{
-    ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Record, ReturnEntry, ThreadBlock, chunk_state, kind,
-};
+use crate::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Record, ReturnEntry, ThreadBlock, chunk_state, kind};
 use crate::arch;
 use crate::control::CONTROL;
 
@@ -93,8 +91,7 @@ fn install(block: &ThreadBlock, cursor: usize, place: usize) -> bool {
     if resync {
         block.resync.store(0, Relaxed);
         let open = open_frames(block) as u64;
-        Reserved(place as *const Record)
-            .write(block.resync_tsc.load(Relaxed), open << ADDRESS_SHIFT | kind::RESYNC);
+        Reserved(place as *const Record).write(block.resync_tsc.load(Relaxed), open << ADDRESS_SHIFT | kind::RESYNC);
     }
     true
 }
@@ -130,8 +127,7 @@ pub(crate) fn park(block: &ThreadBlock) {
 fn take_chunk(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     // A dump waits until nobody is in here, so that no chunk changes hands while it reads.
     CONTROL.shared.n_takers.fetch_add(1, SeqCst);
-    let taken = CONTROL.enabled.load(SeqCst) != 0
-        && (adopt(block, cursor) || take_and_install(block, cursor, mask));
+    let taken = CONTROL.enabled.load(SeqCst) != 0 && (adopt(block, cursor) || take_and_install(block, cursor, mask));
     CONTROL.shared.n_takers.fetch_sub(1, SeqCst);
     taken
 }

@@ -52,11 +52,7 @@ unsafe extern "C" fn rftrace_backend_init_v1(args: *const InitArgs) -> u32 {
     let chunk_bytes = abi::chunk_bytes(args.buffer_bytes);
     // The first chunk boundary at or above the start: the hooks find the end of a chunk by its alignment.
     let skipped = start.wrapping_neg() & (chunk_bytes - 1);
-    let n_chunks = args
-        .buffer_bytes
-        .saturating_sub(skipped)
-        .checked_div(chunk_bytes)
-        .unwrap_or(0);
+    let n_chunks = args.buffer_bytes.saturating_sub(skipped).checked_div(chunk_bytes).unwrap_or(0);
     if args.buffer.is_null() || n_chunks < MIN_CHUNKS {
         return init::BUFFER_TOO_SMALL;
     }
@@ -75,10 +71,7 @@ unsafe extern "C" fn rftrace_backend_init_v1(args: *const InitArgs) -> u32 {
     CONTROL.blocks.store(args.blocks.cast(), Relaxed);
     CONTROL.n_blocks.store(n_blocks, Relaxed);
     CONTROL.thread_start_key.store(args.thread_start_key, Relaxed);
-    CONTROL.thread_start.store(
-        args.thread_start.map_or(ptr::null_mut(), |f| f as *mut core::ffi::c_void),
-        Relaxed,
-    );
+    CONTROL.thread_start.store(args.thread_start.map_or(ptr::null_mut(), |f| f as *mut core::ffi::c_void), Relaxed);
     CONTROL.shared.end_index.store(n_chunks as u64, Relaxed);
     // Last: `enable` goes by it.
     CONTROL.chunks.store(args.buffer.wrapping_add(skipped), Release);

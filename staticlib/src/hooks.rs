@@ -11,8 +11,9 @@ use crate::buffer;
 use crate::control::CONTROL;
 use crate::thread;
 
-/// Two slots that are further apart than this belong to different stacks.
-const STACK_SPAN_BYTES: usize = 8 << 20;
+/// Frames are taken to be of one stack if each lies at most this far below the one that called it. Where a frame is
+/// larger, dead entries above it stay until something proves them dead; no living one is ever lost to that.
+const MAX_FRAME_BYTES: usize = 64 * 1024;
 
 /// A function was entered and the fast path could not record it.
 ///
@@ -57,23 +58,62 @@ pub(crate) extern "C" fn entry_slow(parent_loc: usize, child_ip: usize, stack_po
     slot.store(arch::trampoline(), Relaxed);
 }
 
-/// Takes away entries that are certainly dead (their frames were left by longjmp): those whose slot lies within the
-/// frame that now runs, or is the slot of this call and holds a new return address.
+/// Takes away entries whose frames were left by longjmp.
+///
+/// An entry is certainly dead if its slot lies within the frame that now runs, or if it is the slot of this call and
+/// holds a new return address. Then what was called from it is dead too. Other entries with lower slots may belong to
+/// another stack.
 fn drop_dead_entries(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize) {
-    loop {
-        let top = top_entry(block);
-        let slot = top.parent_loc.load(Relaxed);
-        let dead = if slot == parent_loc {
-            // SAFETY: the slot is that of the running function, see `entry_slow`.
-            unsafe { &*(slot as *const AtomicUsize) }.load(Relaxed) != arch::trampoline()
-        } else {
-            // 0 is an entry that an interrupted hook is writing, the sentinel is above everything.
-            slot >= stack_pointer && slot < parent_loc
-        };
-        if !dead {
-            return;
+    let base = block.base.load(Relaxed);
+    let mut entry = block.sp.load(Relaxed);
+    let mut dead = None;
+    while entry > base {
+        entry = entry.wrapping_sub(1);
+        // SAFETY: between `base` and `sp`.
+        let candidate = unsafe { &*entry };
+        let slot = candidate.parent_loc.load(Relaxed);
+        // 0 is an entry that an interrupted hook is writing: all below it live.
+        if slot == 0 || slot > parent_loc {
+            break;
         }
-        record_exit(block, top);
+        if slot == parent_loc {
+            // SAFETY: the slot is that of the running function, see `entry_slow`.
+            let content = unsafe { &*(slot as *const AtomicUsize) }.load(Relaxed);
+            if content == arch::trampoline() {
+                break;
+            }
+        }
+        if slot >= stack_pointer {
+            dead = Some(candidate);
+        }
+    }
+    if let Some(dead) = dead {
+        remove(block, dead);
+    }
+}
+
+/// Whether all entries above `outer` were called from it, one by the other, on the same stack.
+fn all_above_are_nested_in(block: &ThreadBlock, outer: &ReturnEntry) -> bool {
+    let top: *const ReturnEntry = top_entry(block);
+    let mut entry: *const ReturnEntry = outer;
+    let mut slot = outer.parent_loc.load(Relaxed);
+    while entry < top {
+        entry = entry.wrapping_add(1);
+        // SAFETY: between `base` and `sp`.
+        let inner = unsafe { &*entry }.parent_loc.load(Relaxed);
+        // The same slot: a tail call.
+        if inner > slot || slot.wrapping_sub(inner) > MAX_FRAME_BYTES {
+            return false;
+        }
+        slot = inner;
+    }
+    true
+}
+
+/// Takes away all entries above `outer`, innermost first.
+fn drop_above(block: &ThreadBlock, outer: &ReturnEntry) {
+    while !core::ptr::eq(top_entry(block), outer) {
+        record_exit(block, top_entry(block));
         pop(block);
     }
 }
@@ -84,20 +124,21 @@ pub(crate) extern "C" fn exit_slow(parent_loc: usize) -> usize {
     else {
         return find_elsewhere(parent_loc).unwrap_or_else(|| arch::abort());
     };
-    // Frames above it on the same stack ended without returning.
-    while !core::ptr::eq(top_entry(block), entry) {
-        let top = top_entry(block);
-        let slot = top.parent_loc.load(Relaxed);
-        if slot >= parent_loc || parent_loc.wrapping_sub(slot) > STACK_SPAN_BYTES {
-            return take_from_middle(block, entry);
-        }
-        record_exit(block, top);
-        pop(block);
-    }
-    record_exit(block, entry);
     let parent_ip = entry.parent_ip.load(Relaxed);
-    pop(block);
+    remove(block, entry);
     parent_ip
+}
+
+/// Records the exit of `entry` and takes it away, with those that were called from it and ended without returning.
+fn remove(block: &ThreadBlock, entry: &ReturnEntry) {
+    if all_above_are_nested_in(block, entry) {
+        drop_above(block, entry);
+        record_exit(block, entry);
+    } else {
+        record_exit(block, entry);
+        close_gap(block, entry);
+    }
+    pop(block);
 }
 
 /// An exception leaves the frames that return by `parent_loc`: one, or a chain of tail calls. Returns where the first
@@ -169,11 +210,9 @@ fn find_elsewhere(parent_loc: usize) -> Option<usize> {
     None
 }
 
-/// Takes out an entry that has live entries of another stack above it, and records its exit.
+/// Moves the entries above `entry`, which live on another stack, one down over it. The innermost is left twice.
 #[cold]
-fn take_from_middle(block: &ThreadBlock, entry: &ReturnEntry) -> usize {
-    let parent_ip = entry.parent_ip.load(Relaxed);
-    record_exit(block, entry);
+fn close_gap(block: &ThreadBlock, entry: &ReturnEntry) {
     let top: *const ReturnEntry = top_entry(block);
     let mut to: *const ReturnEntry = entry;
     while to < top {
@@ -181,12 +220,11 @@ fn take_from_middle(block: &ThreadBlock, entry: &ReturnEntry) -> usize {
         // SAFETY: both lie between `base` and `sp`.
         let (to_entry, from_entry) = unsafe { (&*to, &*from) };
         to_entry.parent_loc.store(0, Relaxed);
+        compiler_fence(SeqCst);
         to_entry.parent_ip.store(from_entry.parent_ip.load(Relaxed), Relaxed);
         to_entry.exit_word.store(from_entry.exit_word.load(Relaxed), Relaxed);
         compiler_fence(SeqCst);
         to_entry.parent_loc.store(from_entry.parent_loc.load(Relaxed), Relaxed);
         to = from;
     }
-    pop(block);
-    parent_ip
 }

@@ -3,9 +3,9 @@
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, transmute};
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, Release};
 #[cfg(not(target_os = "none"))]
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 use crate::abi::{RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock};

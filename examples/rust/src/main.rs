@@ -8,6 +8,7 @@ use rftrace_frontend as rftrace;
 use std::thread;
 
 fn main() {
+    println!("Hello from main");
     let events = rftrace::init(100_000, false);
     rftrace::enable();
     test1();
