@@ -14,6 +14,8 @@
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
 //! | `rftrace_backend_reset()` | while off: frees all full chunks and starts a new cycle |
+//! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
+//! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
 //! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | a thread ends: closes its frames, lets its chunk and block go |
 //! | `__monstartup`, `_mcleanup` | on Linux: nothing; they keep gprof's start-up code (linked by `-pg`) quiet |
 

@@ -15,6 +15,8 @@ unsafe extern "C" {
     safe fn rftrace_backend_enable();
     safe fn rftrace_backend_disable();
     safe fn rftrace_backend_reset();
+    safe fn rftrace_backend_suspend_thread() -> *mut ThreadBlock;
+    unsafe fn rftrace_backend_resume_thread(block: *mut ThreadBlock);
 }
 
 #[cfg(target_os = "linux")]
@@ -67,6 +69,22 @@ pub(crate) fn disable() {
 /// Gives all chunks that have no writer back and begins a new cycle. Recording must be off.
 pub(crate) fn reset() {
     rftrace_backend_reset();
+}
+
+/// Runs `work` without recording this thread: this crate may be instrumented, and what it does at length would fill the
+/// buffer.
+#[inline(always)]
+pub(crate) fn unrecorded<T>(work: impl FnOnce() -> T) -> T {
+    struct Resume(*mut ThreadBlock);
+    impl Drop for Resume {
+        #[inline(always)]
+        fn drop(&mut self) {
+            // SAFETY: on this thread, and what was suspended last: these calls are nested.
+            unsafe { rftrace_backend_resume_thread(self.0) };
+        }
+    }
+    let _resume = Resume(rftrace_backend_suspend_thread());
+    work()
 }
 
 /// Whether recording is on.

@@ -268,10 +268,11 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         if self.open.len() < depth {
             let known = if first { functions_open_at_start(task, depth) } else { Vec::new() };
             for level in self.open.len()..depth {
-                let exit_word = known.get(level).copied().unwrap_or(0);
-                let hidden = exit_word == 0 || (self.window.is_hidden)(exit_word >> ADDRESS_SHIFT);
-                self.n_hidden += usize::from(exit_word != 0 && hidden);
-                self.open.push(Frame { exit_word, shown: !hidden });
+                match known.get(level) {
+                    Some(&exit_word) if exit_word != 0 => self.enter(tsc, exit_word)?,
+                    // Nobody knows which function it is, so neither its entry nor its exit is shown.
+                    _ => self.open.push(Frame { exit_word: 0, shown: false }),
+                }
             }
         }
         Ok(())
@@ -442,6 +443,14 @@ mod tests {
             outline(vec![segment(7, 6, 2, &records)], 1),
             "5 0 +1000\n5 1 +2000\n5 2 +2000\n6 2 -2000\n7 1 -2000\n8 0 -1000\n"
         );
+    }
+
+    #[test]
+    fn an_earlier_cycle_that_began_amid_calls_leaves_nothing_behind() {
+        let records = [leave(2, B), leave(3, A), enter(11, B), leave(12, B)];
+        assert_eq!(outline(vec![segment(7, 6, 2, &records)], 10), "11 0 +2000\n12 0 -2000\n");
+        let records = [leave(2, B), leave(3, OWN), enter(11, B), leave(12, B)];
+        assert_eq!(outline(vec![segment(7, 6, 2, &records)], 10), "11 0 +2000\n12 0 -2000\n");
     }
 
     #[test]

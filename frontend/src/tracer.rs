@@ -278,9 +278,10 @@ impl Tracer {
     }
 
     /// The state of the buffer. While recording is on the numbers are those of a moment that is passing.
+    #[inline(always)]
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        statistics()
+        backend::unrecorded(statistics)
     }
 
     /// Like [`save_to`](Self::save_to); `binary_name` names the program where the system cannot tell its path.

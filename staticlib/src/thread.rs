@@ -174,6 +174,25 @@ fn release(block: *mut ThreadBlock) {
 #[cfg(target_os = "none")]
 fn release(_block: *mut ThreadBlock) {}
 
+/// Stops recording on this thread; the result is for [`rftrace_backend_resume_thread`]. The functions that are open now
+/// must not return before that. For frontends, which may be instrumented like the program.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_suspend_thread() -> *mut ThreadBlock {
+    let block = arch::thread_block();
+    arch::set_thread_block(untraced());
+    block
+}
+
+/// Goes on recording on this thread.
+///
+/// # Safety
+///
+/// `block` is what [`rftrace_backend_suspend_thread`] returned on this thread last.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rftrace_backend_resume_thread(block: *mut ThreadBlock) {
+    arch::set_thread_block(block);
+}
+
 /// A thread ends: called by the destructor of the key that `thread_start` sets. Records the exits of functions that
 /// will not return any more, and lets the chunk and the block go.
 ///
