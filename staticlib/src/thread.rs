@@ -118,8 +118,11 @@ fn call_thread_start(block: *mut ThreadBlock) {
     }
     // SAFETY: init stored a function of this type here.
     let thread_start: unsafe extern "C" fn(u32, *const c_void) -> c_int = unsafe { transmute(function) };
-    // SAFETY: by the contract of init it may be called on any thread.
-    unsafe { thread_start(CONTROL.thread_start_key.load(Relaxed), block.cast()) };
+    let key = CONTROL.thread_start_key.load(Relaxed);
+    arch::keeping_vectors(|| {
+        // SAFETY: by the contract of init it may be called on any thread. Where it fails the block is not recycled.
+        let _ = unsafe { thread_start(key, block.cast()) };
+    });
 }
 
 /// Takes a block off the free list, or one that was never used.

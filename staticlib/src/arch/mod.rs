@@ -5,7 +5,9 @@ mod x86_64;
 #[cfg(all(target_arch = "x86_64", target_os = "none"))]
 pub(crate) use x86_64::local_block;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{abort, set_first_thread_block, set_thread_block, thread_block, ticks, trampoline, zero};
+pub(crate) use x86_64::{
+    abort, keeping_vectors, set_first_thread_block, set_thread_block, thread_block, ticks, trampoline, zero,
+};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("rftrace supports x86-64; another architecture needs its module in staticlib/src/arch");

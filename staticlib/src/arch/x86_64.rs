@@ -34,7 +34,11 @@
 //! return-stack entry is reserved by moving `sp`, then written, its `parent_loc` last but one, the slot itself last. A
 //! pop reads the entry, clears `parent_loc`, then moves `sp`.
 
+#[cfg(target_feature = "sse")]
+use core::arch::x86_64::__cpuid;
 use core::arch::{asm, global_asm};
+#[cfg(target_feature = "sse")]
+use core::mem::MaybeUninit;
 use core::mem::{offset_of, size_of};
 
 use crate::abi::{ADDRESS_SHIFT, Control, Record, ReturnEntry, ThreadBlock, kind};
@@ -668,6 +672,53 @@ pub(crate) unsafe fn zero(start: *mut u8, bytes: usize) {
             options(nostack, preserves_flags),
         );
     }
+}
+
+/// Runs `work`, which may be foreign code, and keeps all vector and x87 state.
+///
+/// `rftrace_call_saved` keeps what the tracer itself can clobber, xmm0-15. A C library may use wider registers, or clear
+/// their upper halves (`vzeroupper`), in which the traced function's arguments may be.
+#[cfg(target_feature = "sse")]
+pub(crate) fn keeping_vectors(work: impl FnOnce()) {
+    /// x87, SSE, AVX and the three parts of AVX-512 (Intel SDM volume 1, 13.1). Tile registers hold no arguments.
+    const COMPONENTS: u32 = 0b1110_0111;
+    /// Where the last of these components ends in the standard format.
+    const AREA_BYTES: usize = 2688;
+    /// CPUID leaf 1, ecx: the system has switched xsave on.
+    const OSXSAVE: u32 = 1 << 27;
+
+    #[repr(C, align(64))]
+    struct Area([MaybeUninit<u8>; AREA_BYTES]);
+
+    if __cpuid(1).ecx & OSXSAVE == 0 {
+        // Nothing wider than xmm is there.
+        return work();
+    }
+    let mut area = Area([MaybeUninit::uninit(); AREA_BYTES]);
+    let area: *mut u8 = area.0.as_mut_ptr().cast();
+    // SAFETY: the area is large enough and aligned; its header, bytes 512 to 575, must be zero before it is filled.
+    unsafe {
+        zero(area.wrapping_add(512), 64);
+        asm!("xsave64 [{area}]", area = in(reg) area, in("eax") COMPONENTS, in("edx") 0, options(nostack));
+    }
+    work();
+    // SAFETY: restores what was saved above; the compiler is told that all these registers change.
+    unsafe {
+        asm!(
+            "xrstor64 [{area}]",
+            area = in(reg) area,
+            inout("eax") COMPONENTS => _,
+            inout("edx") 0 => _,
+            clobber_abi("C"),
+            options(nostack),
+        );
+    }
+}
+
+/// Runs `work`. Kernel code has no vector state.
+#[cfg(not(target_feature = "sse"))]
+pub(crate) fn keeping_vectors(work: impl FnOnce()) {
+    work();
 }
 
 /// Stops the program: it is in a state from which no return is possible.
