@@ -28,8 +28,9 @@ pub const VERSION: u32 = 1;
 
 /// Return-stack entries of one thread. A call that finds the stack full is counted, not recorded.
 ///
-/// uftrace's format has ten bits for the depth, so the deepest recorded call is at depth 1023.
-pub const RETURN_STACK_ENTRIES: usize = 1024;
+/// uftrace's format has ten bits for the depth, and its reader shows 1024 levels unless told otherwise: the last one is
+/// left for the events that tell of lost calls.
+pub const RETURN_STACK_ENTRIES: usize = 1023;
 
 /// Smallest chunk, in bytes.
 pub const MIN_CHUNK_BYTES: usize = 512;

@@ -34,7 +34,7 @@
 //! # Limits
 //!
 //! - One buffer in the life of a program. Record and save as often as you like.
-//! - 1024 nested calls per thread are recorded; deeper ones are counted and shown as `rftrace:lost_…`.
+//! - 1023 nested calls per thread are recorded; deeper ones are counted and shown as `rftrace:lost_…`.
 //! - 8192 threads at the same time; further ones run untraced and are counted.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
