@@ -1,0 +1,78 @@
+//! Reads trace directories in the format of [uftrace](https://github.com/namhyung/uftrace), which rftrace writes.
+//!
+//! # Overview
+//!
+//! - [`Trace::open`] reads a directory's metadata.
+//! - [`Trace::records`] and [`Trace::merged`] read what was recorded, of one task or of all in order of time.
+//! - [`Trace::call_tree`] makes a tree of a task's calls, for tests and for tools that want all of it in memory.
+//! - [`replay`] and [`Report`] are the text outputs of the `rftrace` command.
+//!
+//! # Example
+//!
+//! ```no_run
+//! # fn main() -> rftrace_tools::Result<()> {
+//! use std::path::Path;
+//!
+//! let trace = rftrace_tools::Trace::open(Path::new("uftrace.data"))?;
+//! for task in trace.tasks() {
+//!     print!("{}", trace.call_tree(task)?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Flaws in traces
+//!
+//! A trace may come from a program that crashed, a buffer that was too small, or another tool. Metadata that makes no sense
+//! is an [`Error`] that says where. Records that make no sense are skipped, exits that are missing are made up, and both
+//! are counted in [`Warnings`].
+//!
+//! # Limits
+//!
+//! - Only little-endian 64-bit traces.
+//! - Function arguments, return values and data of events are skipped, and so are files of other sources: `perf-cpu*.dat`,
+//!   `kernel-*.dat`, `extern.dat`, `*.dbg`.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod duration;
+mod error;
+mod events;
+mod info;
+mod maps;
+mod merge;
+mod record;
+mod records;
+mod replay;
+mod report;
+mod session;
+mod stack;
+mod symbols;
+mod tasks;
+mod text;
+mod trace;
+mod tree;
+mod warning;
+
+pub use error::{Error, Result};
+pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
+pub use info::Info;
+pub use merge::Merged;
+pub use record::{Kind, RECORD_SIZE, Record};
+pub use records::Records;
+pub use replay::{ReplayOptions, replay};
+pub use report::{Report, Row, SortKey};
+pub use trace::{Task, Trace};
+pub use tree::{Call, CallTree, Calls};
+pub use warning::{Warning, Warnings};
+
+/// How much was read, and what was wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The number of records.
+    pub records: u64,
+    /// The flaws met in the records; those of the metadata are in [`Trace::warnings`].
+    pub warnings: Warnings,
+}

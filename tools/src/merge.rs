@@ -1,0 +1,71 @@
+//! All tasks' records in order of time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::error::{Error, Result};
+use crate::record::Record;
+use crate::records::Records;
+use crate::trace::Trace;
+use crate::warning::Warnings;
+
+/// Reads the records of all tasks in order of time; among equal times, in the order of [`Trace::tasks`].
+///
+/// An item is the task's index in [`Trace::tasks`] and its record.
+#[derive(Debug)]
+pub struct Merged<'t> {
+    sources: Vec<Records<'t>>,
+    /// Time and index of each source that has a record left; the record is in `heads`.
+    queue: BinaryHeap<Reverse<(u64, usize)>>,
+    heads: Vec<Option<Record>>,
+    failure: Option<Error>,
+}
+
+impl<'t> Merged<'t> {
+    pub(crate) fn new(trace: &'t Trace) -> Result<Self> {
+        let sources: Vec<_> = trace.tasks().iter().map(|task| trace.records(task)).collect();
+        let heads = vec![None; sources.len()];
+        let mut merged = Self { sources, queue: BinaryHeap::new(), heads, failure: None };
+        for idx in 0..merged.heads.len() {
+            merged.advance(idx)?;
+        }
+        Ok(merged)
+    }
+
+    /// What [`Merged::next`] will return, unless that is an error.
+    pub fn peek(&self) -> Option<(usize, &Record)> {
+        let &Reverse((_, idx)) = self.queue.peek()?;
+        Some((idx, self.heads[idx].as_ref()?))
+    }
+
+    /// The flaws met up to here, in all tasks.
+    pub fn warnings(&self) -> Warnings {
+        let mut sum = Warnings::default();
+        for source in &self.sources {
+            sum.merge(source.warnings());
+        }
+        sum
+    }
+
+    fn advance(&mut self, idx: usize) -> Result<()> {
+        if let Some(record) = self.sources[idx].next().transpose()? {
+            self.queue.push(Reverse((record.time_ns, idx)));
+            self.heads[idx] = Some(record);
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Merged<'_> {
+    type Item = Result<(usize, Record)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(failure) = self.failure.take() {
+            return Some(Err(failure));
+        }
+        let Reverse((_, idx)) = self.queue.pop()?;
+        let record = self.heads[idx].take()?;
+        self.failure = self.advance(idx).err();
+        Some(Ok((idx, record)))
+    }
+}

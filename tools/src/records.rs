@@ -1,0 +1,197 @@
+//! The records of one task, read from its `<tid>.dat` piece by piece.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+use crate::record::{Kind, RECORD_SIZE, Record};
+use crate::trace::{Task, Trace};
+use crate::warning::{Warning, Warnings};
+
+/// How much of a file is in memory at once.
+const WINDOW_BYTES: usize = 64 * 1024;
+
+/// Records and payloads are multiples of this.
+const UNIT: usize = 8;
+
+/// The longest payload: uftrace gives arguments 1024 bytes.
+const MAX_PAYLOAD: u64 = 1024;
+
+/// The largest number of lost records that is believed.
+const MAX_LOST: u64 = u32::MAX as u64;
+
+/// Reads the records of one task, in order of time.
+///
+/// - A record that is earlier than the one before it gets that one's time.
+/// - Payloads are skipped. Their lengths are not in the file, so the next record is searched for: it has the magic number,
+///   is not earlier, and names an address in a module or a known event.
+/// - What is no record is skipped in the same way.
+///
+/// A missing file is a task without records. No file is kept open, so a trace can have more tasks than a process may have
+/// open files.
+#[derive(Debug)]
+pub struct Records<'t> {
+    trace: &'t Trace,
+    task: &'t Task,
+    file: Window,
+    last_ns: u64,
+    warnings: Warnings,
+}
+
+impl<'t> Records<'t> {
+    pub(crate) fn new(trace: &'t Trace, task: &'t Task) -> Self {
+        let path = trace.dir().join(format!("{}.dat", task.tid()));
+        Self { trace, task, file: Window::new(path), last_ns: 0, warnings: Warnings::default() }
+    }
+
+    /// The flaws met up to here.
+    pub fn warnings(&self) -> &Warnings {
+        &self.warnings
+    }
+
+    fn read(&mut self) -> Result<Option<Record>> {
+        loop {
+            let bytes = self.file.peek(RECORD_SIZE)?;
+            let n_bytes = bytes.len();
+            let Some(first) = bytes.first_chunk().copied() else {
+                self.warnings.add(Warning::CutRecord, u64::from(n_bytes > 0));
+                self.file.consume(n_bytes);
+                return Ok(None);
+            };
+            let Some(mut record) = Record::decode(&first) else {
+                self.warnings.add(Warning::CorruptStretch, 1);
+                self.file.consume(UNIT);
+                self.resync()?;
+                continue;
+            };
+            self.file.consume(RECORD_SIZE);
+            if record.time_ns < self.last_ns {
+                self.warnings.add(Warning::TimeBackwards, 1);
+                record.time_ns = self.last_ns;
+            }
+            self.last_ns = record.time_ns;
+            if record.has_payload {
+                self.warnings.add(Warning::PayloadSkipped, 1);
+                if self.resync()? > MAX_PAYLOAD {
+                    self.warnings.add(Warning::CorruptStretch, 1);
+                }
+            }
+            return Ok(Some(record));
+        }
+    }
+
+    /// Skips to the next place that looks like a record, or to the end. Returns how many bytes that were.
+    fn resync(&mut self) -> Result<u64> {
+        let mut skipped = 0;
+        loop {
+            let bytes = self.file.peek(2 * RECORD_SIZE)?;
+            let n_bytes = bytes.len();
+            let mut next = [0; 2 * RECORD_SIZE];
+            let next = &mut next[..n_bytes.min(2 * RECORD_SIZE)];
+            next.copy_from_slice(&bytes[..next.len()]);
+            let step = if n_bytes < RECORD_SIZE {
+                n_bytes
+            } else if self.looks_valid(next) {
+                return Ok(skipped);
+            } else {
+                UNIT
+            };
+            if step == 0 {
+                return Ok(skipped);
+            }
+            self.file.consume(step);
+            skipped += step as u64;
+        }
+    }
+
+    /// Whether `bytes` start with a record that could come next, and go on with another one, if that can be told.
+    fn looks_valid(&self, bytes: &[u8]) -> bool {
+        let Some((first, rest)) = bytes.split_first_chunk() else { return false };
+        let Some(record) = Record::decode(first).filter(|record| self.is_plausible(record, self.last_ns)) else {
+            return false;
+        };
+        match rest.first_chunk() {
+            Some(second) if !record.has_payload => {
+                Record::decode(second).is_some_and(|second| self.is_plausible(&second, record.time_ns))
+            }
+            _ => true,
+        }
+    }
+
+    fn is_plausible(&self, record: &Record, last_ns: u64) -> bool {
+        record.time_ns >= last_ns
+            && match record.kind {
+                Kind::Entry | Kind::Exit => self.trace.may_be_code(self.task, record.addr),
+                Kind::Event => self.trace.events().known(record.addr).is_some(),
+                Kind::Lost => !record.has_payload && record.addr <= MAX_LOST,
+            }
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let result = self.read().transpose();
+        if let Some(Err(_)) = result {
+            self.file.close();
+        }
+        result
+    }
+}
+
+/// A part of a file in memory, which moves forward.
+#[derive(Debug)]
+struct Window {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// Where in `bytes` the reader is.
+    pos: usize,
+    /// Where in the file `bytes` ends.
+    end: u64,
+    is_at_end: bool,
+}
+
+impl Window {
+    fn new(path: PathBuf) -> Self {
+        Self { path, bytes: Vec::new(), pos: 0, end: 0, is_at_end: false }
+    }
+
+    /// At least the next `count` bytes, or all that are left.
+    fn peek(&mut self, count: usize) -> Result<&[u8]> {
+        if self.bytes.len() - self.pos < count && !self.is_at_end {
+            self.fill().map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        }
+        Ok(&self.bytes[self.pos..])
+    }
+
+    /// Moves on by `count` bytes, which must have been peeked at.
+    fn consume(&mut self, count: usize) {
+        self.pos = self.bytes.len().min(self.pos + count);
+    }
+
+    /// Pretends that the file ends here.
+    fn close(&mut self) {
+        self.bytes = Vec::new();
+        self.pos = 0;
+        self.is_at_end = true;
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        self.bytes.drain(..self.pos);
+        self.pos = 0;
+        let mut file = match File::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.end == 0 => {
+                self.is_at_end = true;
+                return Ok(());
+            }
+            opened => opened?,
+        };
+        file.seek(SeekFrom::Start(self.end))?;
+        let count = file.take(WINDOW_BYTES as u64).read_to_end(&mut self.bytes)?;
+        self.end += count as u64;
+        self.is_at_end = count < WINDOW_BYTES;
+        Ok(())
+    }
+}
