@@ -187,21 +187,21 @@ fn print_warnings(trace: &Trace, summary: &Summary) {
 fn print_hints(dir: &Path, has_uftrace: bool) {
     let whole = dir.canonicalize();
     eprintln!("\nThe trace lies in {}", whole.as_deref().unwrap_or(dir).display());
-    let dir = dir.display();
-    eprintln!("Try also:");
-    for (command, what) in [
-        (format!("rftrace report {dir}"), "time of each function"),
-        (format!("uftrace report -d {dir}"), "the same, with filters"),
-        (format!("uftrace graph -d {dir}"), "call graph"),
-        (format!("uftrace tui -d {dir}"), "call graph to browse"),
-        (format!("uftrace dump --chrome -d {dir}"), "JSON for https://ui.perfetto.dev"),
-    ] {
-        eprintln!("  {command:<40}  {what}");
-    }
-    if !has_uftrace {
+    // As it was called, so that the line can be copied.
+    let program = std::env::args_os().next().unwrap_or_else(|| "rftrace".into());
+    let (program, dir) = (program.display(), dir.display());
+    eprintln!("Try also:\n  {program} report {dir}");
+    if has_uftrace {
         eprintln!(
-            "uftrace is not installed. Most distributions have a package: `apt install uftrace`, `dnf install uftrace`; \
-             for others see https://github.com/namhyung/uftrace"
+            "  uftrace report -d {dir}           time of each function, with filters\n  \
+             uftrace graph -d {dir}            call graph\n  \
+             uftrace tui -d {dir}              call graph to browse\n  \
+             uftrace dump --chrome -d {dir}    JSON for https://ui.perfetto.dev"
+        );
+    } else {
+        eprintln!(
+            "uftrace has more views (graph, tui, dump --chrome) and is not installed: apt install uftrace, or see \
+             https://github.com/namhyung/uftrace"
         );
     }
 }
