@@ -45,13 +45,6 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// Something that the trace's metadata needs could not be read.
-    Read {
-        /// What was read.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
 }
 
 impl fmt::Display for Error {
@@ -84,7 +77,6 @@ impl fmt::Display for Error {
                 "cannot write {}: {source}; the recorded events are kept, save them elsewhere",
                 path.display()
             ),
-            Self::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
         }
     }
 }
@@ -92,7 +84,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::OutOfMemory { source, .. } | Self::Write { source, .. } | Self::Read { source, .. } => Some(source),
+            Self::OutOfMemory { source, .. } | Self::Write { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -102,7 +94,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::OutOfMemory { .. } => io::ErrorKind::OutOfMemory,
-            Error::Write { source, .. } | Error::Read { source, .. } => source.kind(),
+            Error::Write { source, .. } => source.kind(),
             Error::BufferTooSmall { .. } | Error::BufferTooLarge { .. } => io::ErrorKind::InvalidInput,
             _ => io::ErrorKind::Other,
         };

@@ -39,9 +39,19 @@ pub(crate) struct LoadedModule {
     pub(crate) start: u64,
 }
 
+/// What is looked up when the tracer is installed: nothing is out of reach later.
+#[derive(Debug)]
+pub(crate) struct Known;
+
+impl Known {
+    /// What is known now.
+    pub(crate) fn collect() -> Self {
+        Self
+    }
+}
+
 /// Everything about the running program.
-#[allow(clippy::unnecessary_wraps, reason = "the same signature as on Linux")]
-pub(crate) fn program(binary_name: &str) -> Result<Program, Error> {
+pub(crate) fn program(_known: &Known, binary_name: &str) -> Program {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = monotonic_nanos() / 1_000_000_000;
     let system = SystemInfo {
@@ -58,7 +68,7 @@ pub(crate) fn program(binary_name: &str) -> Result<Program, Error> {
         utc_offset: since_epoch.as_secs().cast_signed() - now.cast_signed(),
         ..SystemInfo::default()
     };
-    Ok(Program {
+    Program {
         pid: 1,
         exe_name: binary_name.to_owned(),
         modules: vec![LoadedModule { name: binary_name.to_owned(), start: image_start() }],
@@ -66,7 +76,7 @@ pub(crate) fn program(binary_name: &str) -> Result<Program, Error> {
         system,
         tsc_hz: None,
         invariant_tsc: None,
-    })
+    }
 }
 
 #[cfg(target_os = "hermit")]

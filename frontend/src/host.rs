@@ -3,9 +3,9 @@
 use std::ffi::{c_int, c_void};
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) use crate::generic::{LoadedModule, monotonic_nanos, program, reserve};
+pub(crate) use crate::generic::{Known, LoadedModule, monotonic_nanos, program, reserve};
 #[cfg(target_os = "linux")]
-pub(crate) use crate::linux::{LoadedModule, monotonic_nanos, program, reserve};
+pub(crate) use crate::linux::{Known, LoadedModule, monotonic_nanos, program, reserve};
 use crate::uftrace::encode::SystemInfo;
 
 /// Memory for the tracer, zeroed and never given back.

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::backend;
 use crate::clock::{Clock, ClockPair};
 use crate::decode;
-use crate::host;
+use crate::host::{self, Known};
 use crate::uftrace::directory::{self, Recording, Totals};
 
 /// What happens when the buffer is used up.
@@ -137,6 +137,7 @@ impl Config {
         Ok(TRACER.get_or_init(|| Tracer {
             directory: self.directory,
             first: ClockPair::now(),
+            known: Known::collect(),
             dumping: Mutex::new(()),
         }))
     }
@@ -149,6 +150,7 @@ static TRACER: OnceLock<Tracer> = OnceLock::new();
 pub struct Tracer {
     directory: PathBuf,
     first: ClockPair,
+    known: Known,
     /// Held by whoever reads the buffer.
     dumping: Mutex<()>,
 }
@@ -241,7 +243,7 @@ impl Tracer {
     ///
     /// # Errors
     ///
-    /// [`Error::NoEvents`], [`Error::Write`] or [`Error::Read`]. What was recorded is kept then.
+    /// [`Error::NoEvents`] or [`Error::Write`]. What was recorded is kept then.
     #[inline(always)]
     pub fn save(&self) -> Result<Saved, Error> {
         backend::disable();
@@ -344,6 +346,7 @@ impl Tracer {
             stop_tsc: control.stop_tsc.load(Relaxed),
             clock: Clock::between(self.first, last),
             pairs: [self.first, last],
+            known: &self.known,
         })
     }
 }

@@ -6,8 +6,10 @@ pub(crate) mod sysinfo;
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
 use std::ptr;
+use std::sync::Arc;
+
+use memmap2::Mmap;
 
 use rftrace::abi::ThreadBlock;
 
@@ -16,7 +18,7 @@ use self::symbols::SymbolTable;
 use crate::Error;
 use crate::backend;
 use crate::host::{Memory, Program};
-use crate::uftrace::encode::SystemInfo;
+use crate::uftrace::encode::{SystemInfo, Usage};
 
 /// Threads that can be traced at the same time. A block takes address space only, until its thread is traced.
 const MAX_THREADS: usize = 8192;
@@ -79,30 +81,60 @@ pub(crate) fn monotonic_nanos() -> u64 {
 /// A module of the running program, with its functions.
 pub(crate) type LoadedModule = (Module, Option<SymbolTable>);
 
+/// What is looked up when the tracer is installed: programs that lock themselves in (uhyve by landlock) cannot do so
+/// when they save the trace. The files stay mapped, which takes address space only.
+#[derive(Debug)]
+pub(crate) struct Known {
+    modules: Vec<(Module, Option<Arc<Mmap>>)>,
+    system: SystemInfo,
+}
+
+impl Known {
+    /// What is known now.
+    pub(crate) fn collect() -> Self {
+        let modules = modules::loaded_modules(&[]).unwrap_or_default().into_iter();
+        let modules = modules.map(|module| {
+            let file = symbols::map_file(&module.file_path()).ok();
+            (module, file)
+        });
+        Self { modules: modules.collect(), system: SystemInfo::collect() }
+    }
+
+    /// The functions of a module. One that is gone or unreadable has no names; its calls are still recorded.
+    fn symbols(&self, module: &Module) -> Option<SymbolTable> {
+        let file = self.modules.iter().find(|(known, _)| known.is_same_load(module)).and_then(|(_, file)| file.clone());
+        let path = module.file_path();
+        match file {
+            Some(file) => symbols::symbols_of(file, &path).ok(),
+            None => symbols::read_symbols(&path).ok(),
+        }
+    }
+}
+
 /// Everything about the running program. `_binary_name` is not needed: the kernel knows the program's path.
-pub(crate) fn program(_binary_name: &str) -> Result<Program, Error> {
-    let maps = PathBuf::from("/proc/self/maps");
-    let text = fs::read(&maps).map_err(|source| Error::Read { path: maps.clone(), source })?;
-    let modules = modules::loaded_modules().map_err(|source| Error::Read { path: maps, source })?;
-    // A library that is gone or unreadable has no names; its calls are still recorded.
+pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
+    let known_modules: Vec<&Module> = known.modules.iter().map(|(module, _)| module).collect();
+    let modules = modules::loaded_modules(&known_modules)
+        .unwrap_or_else(|_| known_modules.iter().map(|&module| module.clone()).collect());
     let modules = modules
         .into_iter()
         .map(|module| {
-            let symbols = symbols::read_symbols(&module.file_path()).ok();
+            let symbols = known.symbols(&module);
             (module, symbols)
         })
         .collect();
-    let system = SystemInfo::collect();
-    let calibrated = sysinfo::tsc_hz().map(|(hz, source)| (hz, source.name()));
-    Ok(Program {
+    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let mut system = known.system.clone();
+    system.usage = Usage::of_this_process();
+    Program {
         pid: std::process::id(),
         exe_name: system.exe_name.clone(),
         modules,
-        stack: stack(&text),
+        stack: stack(&maps),
         system,
-        tsc_hz: calibrated,
+        tsc_hz: sysinfo::tsc_hz().map(|(hz, source)| (hz, source.name())),
         invariant_tsc: Some(sysinfo::invariant_tsc()),
-    })
+    }
 }
 
 /// The address range of the main thread's stack.

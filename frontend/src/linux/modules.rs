@@ -45,6 +45,11 @@ impl Module {
         map_path(&self.path)
     }
 
+    /// Returns whether both are one load of one file, seen at different times.
+    pub(crate) fn is_same_load(&self, other: &Self) -> bool {
+        self.start == other.start && self.path == other.path
+    }
+
     /// Returns the path to open for the contents that are really mapped, deleted files included.
     ///
     /// Opening a deleted library needs `CAP_CHECKPOINT_RESTORE`; a deleted program can always be opened.
@@ -64,9 +69,11 @@ impl Module {
 /// Loads of the same file are kept apart by another module wherever there is one, because uftrace joins neighbouring map
 /// lines of one path.
 ///
+/// What is in `known`, the modules at an earlier time, is taken from there: the program may have lost access to the files.
+///
 /// # Errors
 /// Those of reading `/proc/self/maps`. Files that cannot be opened lose only their build-id.
-pub(crate) fn loaded_modules() -> io::Result<Vec<Module>> {
+pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
     let maps_path = Path::new("/proc/self/maps");
     let text = fs::read(maps_path).map_err(|error| symbols::with_path(maps_path, &error))?;
     let mut modules = parse_maps(&text, page_size());
@@ -76,13 +83,20 @@ pub(crate) fn loaded_modules() -> io::Result<Vec<Module>> {
     {
         main.is_main = true;
     }
-    modules.retain_mut(|module| match symbols::build_id(&module.file_path()) {
-        Ok(build_id) => {
-            module.build_id = build_id;
-            true
+    modules.retain_mut(|module| {
+        if let Some(known) = known.iter().find(|known| known.is_same_load(module)) {
+            module.build_id.clone_from(&known.build_id);
+            module.is_main = known.is_main;
+            return true;
         }
-        // A file that can be read and is no ELF file was mapped by the program for purposes of its own.
-        Err(error) => error.kind() != io::ErrorKind::InvalidData,
+        match symbols::build_id(&module.file_path()) {
+            Ok(build_id) => {
+                module.build_id = build_id;
+                true
+            }
+            // A file that can be read and is no ELF file was mapped by the program for purposes of its own.
+            Err(error) => error.kind() != io::ErrorKind::InvalidData,
+        }
     });
     modules.sort_by_key(|module| !module.is_main);
     Ok(separate_loads(modules))
@@ -419,7 +433,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 
     #[test]
     fn finds_this_process() {
-        let modules = loaded_modules().unwrap();
+        let modules = loaded_modules(&[]).unwrap();
         let main = &modules[0];
         assert!(main.is_main && !main.deleted);
         assert_eq!(main.path, std::env::current_exe().unwrap());

@@ -7,6 +7,7 @@ use std::fmt::{self, Write as _};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 use memmap2::Mmap;
@@ -68,7 +69,7 @@ pub(crate) enum Binding {
 #[derive(Debug)]
 enum Names {
     /// A range of the mapped file.
-    Mapped(Mmap, std::ops::Range<usize>),
+    Mapped(Arc<Mmap>, std::ops::Range<usize>),
     #[cfg(test)]
     Owned(Vec<u8>),
 }
@@ -143,7 +144,14 @@ impl SymbolTable {
 /// [`InvalidData`](io::ErrorKind::InvalidData) if the file is no intact 64-bit little-endian ELF file, otherwise those of
 /// opening and mapping it. All name the path.
 pub(crate) fn read_symbols(path: &Path) -> io::Result<SymbolTable> {
-    let file = map_file(path)?;
+    symbols_of(map_file(path)?, path)
+}
+
+/// Like [`read_symbols`], from a file that [`map_file`] has mapped. `path` is for messages.
+///
+/// # Errors
+/// As for [`read_symbols`].
+pub(crate) fn symbols_of(file: Arc<Mmap>, path: &Path) -> io::Result<SymbolTable> {
     let (symbols, names, build_id) = parse(&file).map_err(|error| invalid(path, error))?;
     Ok(SymbolTable { symbols, names: Names::Mapped(file, names), build_id })
 }
@@ -154,7 +162,7 @@ pub(crate) fn read_symbols(path: &Path) -> io::Result<SymbolTable> {
 /// As for [`read_symbols`].
 pub(crate) fn build_id(path: &Path) -> io::Result<Option<String>> {
     let file = map_file(path)?;
-    let header = Header::parse(&*file).map_err(|error| invalid(path, error))?;
+    let header = Header::parse(&**file).map_err(|error| invalid(path, error))?;
     find_build_id(header, &file).map_err(|error| invalid(path, error))
 }
 
@@ -167,7 +175,11 @@ fn invalid(path: &Path, error: object::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
 }
 
-fn map_file(path: &Path) -> io::Result<Mmap> {
+/// Maps the file at `path` for reading.
+///
+/// # Errors
+/// [`InvalidData`](io::ErrorKind::InvalidData) if it is no regular file, otherwise those of opening and mapping it.
+pub(crate) fn map_file(path: &Path) -> io::Result<Arc<Mmap>> {
     // Opening a device or a pipe can have effects or wait for ever.
     let is_file = fs::metadata(path).map_err(|error| with_path(path, &error))?.is_file();
     if !is_file {
@@ -176,7 +188,7 @@ fn map_file(path: &Path) -> io::Result<Mmap> {
     let file = File::open(path).map_err(|error| with_path(path, &error))?;
     // SAFETY: the mapping is private and only read. Nobody in this process writes to the file; another process could, but
     // whoever changes or shortens a program file in place breaks the running program itself, not only this mapping.
-    unsafe { Mmap::map(&file) }.map_err(|error| with_path(path, &error))
+    unsafe { Mmap::map(&file) }.map(Arc::new).map_err(|error| with_path(path, &error))
 }
 
 type Parsed = (Vec<Symbol>, std::ops::Range<usize>, Option<String>);

@@ -17,7 +17,7 @@ use super::format::{MAGIC, NO_STACK, RECORD_BYTES, USER_EVENT, feature, record};
 use crate::Error;
 use crate::clock::{Clock, ClockPair};
 use crate::decode::{self, Event, EventKind, Task, Window};
-use crate::host::{self, LoadedModule, Program};
+use crate::host::{self, Known, LoadedModule, Program};
 use crate::own;
 
 /// Bytes of records that are collected before they are written.
@@ -30,6 +30,7 @@ pub(crate) struct Recording<'a> {
     pub(crate) stop_tsc: u64,
     pub(crate) clock: Clock,
     pub(crate) pairs: [ClockPair; 2],
+    pub(crate) known: &'a Known,
 }
 
 /// What was written of one task.
@@ -73,7 +74,7 @@ impl EventIds {
 
 /// Writes the whole directory. `binary_name` names the program where the system cannot.
 pub(crate) fn write(recording: &Recording<'_>, directory: &Path, binary_name: &str) -> Result<Totals, Error> {
-    let program = host::program(binary_name)?;
+    let program = host::program(recording.known, binary_name);
     let hidden = own::functions(&program);
     let is_hidden = |address| own::contains(&hidden, address);
     let window = Window { start: recording.start_tsc, end: recording.stop_tsc, is_hidden: &is_hidden };
