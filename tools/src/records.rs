@@ -52,14 +52,14 @@ impl<'t> Records<'t> {
 
     fn read(&mut self) -> Result<Option<Record>> {
         loop {
-            let bytes = self.file.peek(RECORD_SIZE)?;
-            let n_bytes = bytes.len();
-            let Some(first) = bytes.first_chunk().copied() else {
-                self.warnings.add(Warning::CutRecord, u64::from(n_bytes > 0));
-                self.file.consume(n_bytes);
+            self.file.fill(RECORD_SIZE)?;
+            let Some(first) = self.file.rest().first_chunk() else {
+                let n_left = self.file.rest().len();
+                self.warnings.add(Warning::CutRecord, u64::from(n_left > 0));
+                self.file.consume(n_left);
                 return Ok(None);
             };
-            let Some(mut record) = Record::decode(&first) else {
+            let Some(mut record) = Record::decode(first) else {
                 self.warnings.add(Warning::CorruptStretch, 1);
                 self.file.consume(UNIT);
                 self.resync()?;
@@ -85,14 +85,11 @@ impl<'t> Records<'t> {
     fn resync(&mut self) -> Result<u64> {
         let mut skipped = 0;
         loop {
-            let bytes = self.file.peek(2 * RECORD_SIZE)?;
-            let n_bytes = bytes.len();
-            let mut next = [0; 2 * RECORD_SIZE];
-            let next = &mut next[..n_bytes.min(2 * RECORD_SIZE)];
-            next.copy_from_slice(&bytes[..next.len()]);
-            let step = if n_bytes < RECORD_SIZE {
-                n_bytes
-            } else if self.looks_valid(next) {
+            self.file.fill(2 * RECORD_SIZE)?;
+            let bytes = self.file.rest();
+            let step = if bytes.len() < RECORD_SIZE {
+                bytes.len()
+            } else if self.looks_valid(bytes) {
                 return Ok(skipped);
             } else {
                 UNIT
@@ -124,7 +121,7 @@ impl<'t> Records<'t> {
             && match record.kind {
                 Kind::Entry | Kind::Exit => self.trace.may_be_code(self.task, record.addr),
                 Kind::Event => self.trace.events().known(record.addr).is_some(),
-                Kind::Lost => !record.has_payload && record.addr <= MAX_LOST,
+                Kind::Lost => !record.has_payload && (1..=MAX_LOST).contains(&record.addr),
             }
     }
 }
@@ -158,15 +155,20 @@ impl Window {
         Self { path, bytes: Vec::new(), pos: 0, end: 0, is_at_end: false }
     }
 
-    /// At least the next `count` bytes, or all that are left.
-    fn peek(&mut self, count: usize) -> Result<&[u8]> {
-        if self.bytes.len() - self.pos < count && !self.is_at_end {
-            self.fill().map_err(|source| Error::Io { path: self.path.clone(), source })?;
+    /// Gets at least the next `count` bytes, or all that are left.
+    fn fill(&mut self, count: usize) -> Result<()> {
+        if self.rest().len() < count && !self.is_at_end {
+            self.read().map_err(|source| Error::Io { path: self.path.clone(), source })?;
         }
-        Ok(&self.bytes[self.pos..])
+        Ok(())
     }
 
-    /// Moves on by `count` bytes, which must have been peeked at.
+    /// The next bytes.
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.pos..]
+    }
+
+    /// Moves on by `count` bytes of the [`Window::rest`].
     fn consume(&mut self, count: usize) {
         self.pos = self.bytes.len().min(self.pos + count);
     }
@@ -178,7 +180,7 @@ impl Window {
         self.is_at_end = true;
     }
 
-    fn fill(&mut self) -> io::Result<()> {
+    fn read(&mut self) -> io::Result<()> {
         self.bytes.drain(..self.pos);
         self.pos = 0;
         let mut file = match File::open(&self.path) {

@@ -13,6 +13,9 @@ use crate::record::{Kind, Record};
 use crate::stack::{CallStack, Ended, Step};
 use crate::trace::{Task, Trace};
 
+/// From this depth on lines are not indented any further: no tracer records deeper stacks, but a broken file may have them.
+const MAX_INDENT: usize = 1024;
+
 /// How to show a replay.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -230,7 +233,7 @@ impl Printer<'_> {
             },
         }
         write!(self.out, " [{:6}] | ", task.tid())?;
-        for _ in 0..line.depth {
+        for _ in 0..line.depth.min(MAX_INDENT) {
             self.out.write_all(b"  ")?;
         }
         self.out.write_all(line.code.as_bytes())?;

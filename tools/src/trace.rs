@@ -157,8 +157,8 @@ impl Trace {
 
     /// Whether two addresses lie in one function.
     pub(crate) fn same_function(&self, task: &Task, time_ns: u64, a: u64, b: u64) -> bool {
-        let [symbol_a, symbol_b] = [a, b].map(|addr| self.symbol(task, time_ns, addr));
-        a == b || matches!((symbol_a, symbol_b), (Some(a), Some(b)) if std::ptr::eq(a, b))
+        let symbol = |addr| self.symbol(task, time_ns, addr).map(std::ptr::from_ref);
+        a == b || symbol(a).is_some_and(|symbol_a| symbol(b) == Some(symbol_a))
     }
 
     /// Whether a function may lie at `addr`. Where no module is known, it may lie anywhere.

@@ -1,0 +1,172 @@
+//! The `rftrace` command.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::dir::{A, Dir, MAIN, entry, exit, trace};
+
+/// The command, without any other program in its `PATH`.
+fn rftrace(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rftrace"));
+    command.args(args).env("PATH", "/nonexistent").env_remove("NO_COLOR");
+    command
+}
+
+fn run(args: &[&str]) -> (Option<i32>, String, String) {
+    parts(&rftrace(args).output().expect("the command starts"))
+}
+
+/// Exit code, stdout and stderr.
+fn parts(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn sample() -> Dir {
+    trace(&[entry(1, 0, MAIN), entry(2, 1, A), exit(3, 1, A), exit(5, 0, MAIN)])
+}
+
+fn utf8(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+const REPLAY: &str = "# DURATION     TID     FUNCTION
+            [     7] | main() {
+   0.001 us [     7] |   a();
+   0.004 us [     7] | } /* main */
+";
+
+#[test]
+fn replay() {
+    let dir = sample();
+    for args in [&["replay", utf8(dir.path())][..], &["replay", "--builtin", utf8(dir.path())]] {
+        assert_eq!(run(args), (Some(0), REPLAY.into(), String::new()));
+    }
+}
+
+#[test]
+fn report() {
+    let dir = sample();
+    let expected = "  Total time   Self time       Calls  Function
+  ==========  ==========  ==========  ====================
+    0.004 us    0.003 us           1  main
+";
+    let args = ["report", "--sort", "self", "--limit", "1", utf8(dir.path())];
+    assert_eq!(run(&args), (Some(0), expected.into(), String::new()));
+}
+
+#[test]
+fn the_directory_may_be_left_out() {
+    let dir = sample();
+    let output = rftrace(&["replay"]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(parts(&output), (Some(0), REPLAY.into(), String::new()));
+
+    let parent = tempfile::tempdir().unwrap();
+    let data = parent.path().join("uftrace.data");
+    std::fs::create_dir(&data).unwrap();
+    for file in std::fs::read_dir(dir.path()).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), data.join(file.file_name())).unwrap();
+    }
+    let output = rftrace(&["replay"]).current_dir(parent.path()).output().unwrap();
+    assert_eq!(parts(&output), (Some(0), REPLAY.into(), String::new()));
+}
+
+#[test]
+fn hints_go_to_stderr() {
+    let dir = sample();
+    let (code, stdout, stderr) = run(&["replay", "--hints", utf8(dir.path())]);
+    assert_eq!((code, stdout.as_str()), (Some(0), REPLAY));
+    let place = format!("The trace lies in {}\n", dir.path().canonicalize().unwrap().display());
+    for text in [place.as_str(), "rftrace report ", "apt install uftrace"] {
+        assert!(stderr.contains(text), "{text} in {stderr}");
+    }
+}
+
+#[test]
+fn exit_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in ["replay", "report"] {
+        let (code, stdout, stderr) = run(&[command, utf8(dir.path())]);
+        assert_eq!((code, stdout.as_str()), (Some(1), ""));
+        assert!(stderr.starts_with("rftrace: ") && stderr.contains("is this a trace directory?"), "{stderr}");
+
+        let (code, stdout, stderr) = run(&[command, "--nonsense"]);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""));
+        assert!(stderr.contains("Usage"), "{stderr}");
+
+        let (code, stdout, _) = run(&[command, "--help"]);
+        assert_eq!(code, Some(0));
+        assert!(stdout.contains(&format!("\n  rftrace {command} ")), "an example in {stdout}");
+    }
+    assert_eq!(run(&[]).0, Some(2));
+    assert_eq!(run(&["report", "--sort", "name"]).0, Some(2));
+}
+
+#[test]
+fn warnings_and_empty_traces() {
+    let dir = trace(&[exit(1, 0, A), exit(2, 0, A)]);
+    let (code, stdout, stderr) = run(&["report", utf8(dir.path())]);
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("  a\n"));
+    assert_eq!(stderr, "rftrace: 1 function exits had no entry and were ignored\n");
+
+    let (code, _, stderr) = run(&["replay", utf8(trace(&[]).path())]);
+    assert_eq!(code, Some(0));
+    assert!(stderr.starts_with("rftrace: the trace holds no records"), "{stderr}");
+}
+
+#[test]
+fn a_closed_pipe_is_success() {
+    let records: Vec<_> = (0..50_000).map(|time| entry(time, time.min(3), A)).collect();
+    let dir = trace(&records);
+    let mut child =
+        rftrace(&["replay", utf8(dir.path())]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut start = [0; 10];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut start).unwrap();
+    drop(stdout);
+    let (code, _, stderr) = parts(&child.wait_with_output().unwrap());
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+#[cfg(unix)]
+fn uftrace_is_used_if_it_is_there() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = sample();
+    let bin = tempfile::tempdir().unwrap();
+    let uftrace = bin.path().join("uftrace");
+    let install = |script: &str| {
+        // Not written in place: a program that is open for writing cannot be started.
+        let new = bin.path().join("new");
+        std::fs::write(&new, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::rename(&new, &uftrace).unwrap();
+    };
+    let run = |args: &[&str]| parts(&rftrace(args).env("PATH", bin.path()).output().unwrap());
+
+    install("echo \"$@\"");
+    let expected = format!("replay --no-pager -d {}\n", dir.path().display());
+    assert_eq!(run(&["replay", utf8(dir.path())]), (Some(0), expected, String::new()));
+    assert_eq!(run(&["replay", "--builtin", utf8(dir.path())]), (Some(0), REPLAY.into(), String::new()));
+    let (_, _, hints) = run(&["replay", "--hints", utf8(dir.path())]);
+    for text in ["report", "graph", "tui", "dump --chrome"] {
+        assert!(hints.contains(&format!("uftrace {text} -d {}", dir.path().display())), "{text} in {hints}");
+    }
+    assert!(!hints.contains("apt install"), "{hints}");
+
+    install("exit 3");
+    let (code, _, stderr) = run(&["replay", utf8(dir.path())]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("exit status: 3; try --builtin"), "{stderr}");
+
+    install("kill -PIPE $$");
+    assert_eq!(run(&["replay", utf8(dir.path())]), (Some(0), String::new(), String::new()));
+
+    // A file that is no program is none.
+    std::fs::set_permissions(&uftrace, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(run(&["replay", utf8(dir.path())]), (Some(0), REPLAY.into(), String::new()));
+}

@@ -1,0 +1,112 @@
+//! Damaged directories: an error or a warning, but no panic.
+
+use std::path::Path;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rftrace_tools::{Error, ReplayOptions, Report, SCHED_IN, SCHED_OUT, SortKey, Trace};
+
+use crate::dir::{A, B, Files, MAIN, MARK, entry, event, exit, lost, with_payload};
+
+fn sample() -> Files {
+    Files::new(&[
+        (7, &[entry(1, 0, MAIN), event(2, 1, SCHED_OUT), event(3, 1, SCHED_IN), exit(9, 0, MAIN)]),
+        (8, &[entry(2, 0, A), lost(4, 2), with_payload(exit(5, 0, A)), event(6, 0, MARK), entry(7, 0, B)]),
+    ])
+}
+
+/// Reads all there is, in every way.
+fn read(dir: &Path) -> Result<(), Error> {
+    let trace = Trace::open(dir)?;
+    rftrace_tools::replay(&trace, &ReplayOptions::default(), &mut Vec::new())?;
+    let mut report = Report::read(&trace)?;
+    report.sort(SortKey::Total);
+    report.write(usize::MAX, &mut Vec::new())?;
+    for task in trace.tasks() {
+        let _ = trace.call_tree(task)?.to_string();
+    }
+    Ok(())
+}
+
+#[test]
+fn the_sample_is_fine() {
+    read(sample().write().path()).unwrap();
+}
+
+#[test]
+fn every_file_cut_short_at_every_length() {
+    let files = sample();
+    let dir = files.write();
+    for (name, bytes) in &files.0 {
+        for len in 0..bytes.len() {
+            std::fs::write(dir.file(name), &bytes[..len]).unwrap();
+            let result = read(dir.path());
+            if name.ends_with(".dat") || name.ends_with(".sym") || name == "events.txt" {
+                assert!(result.is_ok(), "{name}, {len} bytes: {result:?}");
+            }
+            if let Err(error) = result {
+                let Error::Malformed { path, offset, .. } = &error else { panic!("{name}, {len} bytes: {error}") };
+                assert!(*path == dir.file(name) && *offset <= len as u64, "{name}, {len} bytes: {error}");
+            }
+        }
+        std::fs::write(dir.file(name), bytes).unwrap();
+    }
+}
+
+#[test]
+fn losses_with_great_depths() {
+    let records: Vec<_> =
+        (0..1000).flat_map(|time| [lost(time, u64::MAX >> 16), entry(time, time % 2 * 1023, A)]).collect();
+    read(Files::new(&[(7, &records)]).write().path()).unwrap();
+}
+
+/// Records with all kinds, plausible and implausible addresses, and times that go back now and then.
+fn records() -> impl Strategy<Value = Vec<[u8; 16]>> {
+    let one = (0..100_u64, 0..5_u8, 0..6_u64, any::<bool>(), prop_oneof![Just(MAIN), Just(A), Just(B), 0..1_u64 << 48]);
+    let one = one.prop_map(|(time, kind, depth, payload, addr)| {
+        let record = match kind {
+            0 => entry(time, depth, addr),
+            1 => exit(time, depth, addr),
+            2 => lost(time, addr % 100),
+            3 => event(time, depth, [SCHED_IN, SCHED_OUT, MARK][addr as usize % 3]),
+            _ => event(time, depth, addr),
+        };
+        if payload && depth == 0 { with_payload(record) } else { record }
+    });
+    vec(one, 0..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_records(first in records(), second in records()) {
+        read(Files::new(&[(7, &first), (8, &second)]).write().path()).unwrap();
+    }
+
+    #[test]
+    fn any_bytes_as_records(bytes in vec(any::<u8>(), 0..300)) {
+        let mut files = sample();
+        files.0.insert("7.dat".into(), bytes);
+        read(files.write().path()).unwrap();
+    }
+
+    #[test]
+    fn any_byte_of_any_file_changed(file in any::<prop::sample::Index>(), place in any::<prop::sample::Index>(), byte: u8) {
+        let mut files = sample();
+        let name = file.get(&files.0.keys().cloned().collect::<Vec<_>>()).clone();
+        let bytes = files.0.get_mut(&name).unwrap();
+        let place = place.index(bytes.len());
+        bytes[place] = byte;
+        // Most changes are errors, in whatever file; what matters is that nothing panics.
+        let _ = read(files.write().path());
+    }
+
+    #[test]
+    fn any_text_in_any_text_file(file in 0..4_usize, text in "[ -~\n]{0,200}") {
+        let mut files = sample();
+        let name = files.0.keys().filter(|name| !name.ends_with(".dat") && *name != "info").nth(file).unwrap().clone();
+        files.0.insert(name, text.into());
+        let _ = read(files.write().path());
+    }
+}

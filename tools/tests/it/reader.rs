@@ -1,0 +1,231 @@
+//! Metadata and records.
+
+use rftrace_tools::{Error, Kind, Record, Trace, Warning};
+
+use crate::dir::{A, B, BASE, C, Files, MAIN, SID, entry, event, exit, lost, trace, with_payload};
+
+/// The records of the first task, and its warnings.
+fn records(trace: &Trace) -> (Vec<Record>, Vec<(Warning, u64)>) {
+    let mut records = trace.records(&trace.tasks()[0]);
+    let found = records.by_ref().map(|record| record.expect("a readable file")).collect();
+    (found, records.warnings().iter().collect())
+}
+
+fn times(trace: &Trace) -> Vec<u64> {
+    records(trace).0.iter().map(|record| record.time_ns).collect()
+}
+
+#[test]
+fn metadata() {
+    let dir = Files::new(&[(7, &[]), (8, &[])]).write();
+    let trace = dir.open();
+    assert_eq!(trace.dir(), dir.path());
+    assert_eq!(trace.info().get("exename"), Some("/bin/prog"));
+    assert_eq!(trace.info().tids(), [7, 8]);
+    assert_eq!(trace.info().max_stack(), 1024);
+    assert_eq!(trace.tasks().iter().map(|task| (task.tid(), task.pid())).collect::<Vec<_>>(), [(7, 7), (8, 7)]);
+    assert!(trace.warnings().is_empty());
+    assert_eq!(trace.function_name(&trace.tasks()[0], 10, A + 5), "a");
+    assert_eq!(trace.function_name(&trace.tasks()[0], 10, 0x123), "<123>");
+}
+
+#[test]
+fn records_round_trip() {
+    let dir = trace(&[entry(1, 0, MAIN), lost(2, 3), event(3, 1, 200_001), exit(4, 0, MAIN)]);
+    let (found, warnings) = records(&dir.open());
+    let record = |time_ns, kind, depth, addr| Record { time_ns, kind, has_payload: false, depth, addr };
+    assert_eq!(
+        found,
+        [
+            record(1, Kind::Entry, 0, MAIN),
+            record(2, Kind::Lost, 0, 3),
+            record(3, Kind::Event, 1, 200_001),
+            record(4, Kind::Exit, 0, MAIN),
+        ]
+    );
+    assert_eq!(warnings, []);
+}
+
+#[test]
+fn files_larger_than_what_is_in_memory_at_once() {
+    let many: Vec<_> =
+        (0..30_000).map(|time| if time % 2 == 0 { entry(time, 0, A) } else { exit(time, 0, A) }).collect();
+    assert!(times(&trace(&many).open()).into_iter().eq(0..30_000));
+}
+
+#[test]
+fn payloads_are_skipped() {
+    // Pointers, of which some look later than the record, a time, and text.
+    let words = [0x7fff_aef0_0040_u64, 3, u64::MAX, 0x2a, 0x11f_ad74_a3a8, u64::from_le_bytes(*b"a string")];
+    for n_words in 0..=words.len() {
+        let payload: Vec<u8> = words[..n_words].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut files = Files::new(&[(7, &[])]);
+        let dat = [
+            &with_payload(entry(1_000, 0, MAIN))[..],
+            &payload,
+            &entry(1_001, 1, A),
+            &with_payload(exit(1_002, 1, A)),
+            &payload,
+            &with_payload(event(1_003, 1, 100_001)),
+            &payload,
+            &with_payload(exit(1_004, 0, MAIN)),
+            &payload,
+        ]
+        .concat();
+        files.0.insert("7.dat".into(), dat);
+        let (found, warnings) = records(&files.write().open());
+        assert_eq!(found.iter().map(|record| record.time_ns).collect::<Vec<_>>(), [1_000, 1_001, 1_002, 1_003, 1_004]);
+        assert_eq!(warnings, [(Warning::PayloadSkipped, 4)], "{n_words} words");
+    }
+}
+
+#[test]
+fn what_is_no_record_is_skipped() {
+    for garbage in [&[0; 8][..], &[0xff; 40], &[0x55; 4096]] {
+        let mut files = Files::new(&[(7, &[])]);
+        let dat = [&entry(1, 0, MAIN)[..], garbage, &entry(2, 1, A), &exit(3, 1, A)].concat();
+        files.0.insert("7.dat".into(), dat);
+        let (found, warnings) = records(&files.write().open());
+        assert_eq!(found.len(), 3, "{} bytes", garbage.len());
+        assert_eq!(warnings, [(Warning::CorruptStretch, 1)]);
+    }
+}
+
+#[test]
+fn times_never_go_back() {
+    let dir = trace(&[entry(10, 0, MAIN), entry(5, 1, A), exit(11, 1, A)]);
+    assert_eq!(times(&dir.open()), [10, 10, 11]);
+    assert_eq!(records(&dir.open()).1, [(Warning::TimeBackwards, 1)]);
+}
+
+#[test]
+fn a_task_without_a_file_has_no_records() {
+    let mut files = Files::new(&[(7, &[]), (8, &[entry(1, 0, A)])]);
+    files.0.remove("7.dat");
+    let trace = files.write();
+    let trace = trace.open();
+    assert_eq!(times(&trace), [0_u64; 0]);
+    assert_eq!(trace.merged().unwrap().count(), 1);
+}
+
+#[test]
+fn merging_keeps_the_order_of_tasks_at_equal_times() {
+    let files = Files::new(&[
+        (9, &[entry(5, 0, A), exit(7, 0, A)]),
+        (7, &[entry(5, 0, B), exit(6, 0, B)]),
+        (8, &[entry(1, 0, C), exit(7, 0, C)]),
+    ]);
+    let dir = files.write();
+    let trace = dir.open();
+    let mut merged = trace.merged().unwrap();
+    let mut order = Vec::new();
+    while let Some((peeked, _)) = merged.peek() {
+        let (idx, record) = merged.next().unwrap().unwrap();
+        assert_eq!(peeked, idx);
+        order.push((record.time_ns, trace.tasks()[idx].tid()));
+    }
+    assert_eq!(order, [(1, 8), (5, 9), (5, 7), (6, 7), (7, 9), (7, 8)]);
+    assert!(merged.next().is_none());
+}
+
+#[test]
+fn each_process_has_its_own_functions() {
+    let mut files = Files::new(&[(7, &[]), (8, &[])]);
+    let task = format!(
+        "SESS timestamp=0.000000001 pid=7 sid={SID} exename=\"/bin/prog\"\n\
+         TASK timestamp=0.000000001 tid=7 pid=7\n\
+         FORK timestamp=0.000000005 pid=8 ppid=7\n\
+         SESS timestamp=0.000000009 pid=8 sid=1111111111111111 exename=\"/sbin/prog\"\n"
+    );
+    files.0.insert("task.txt".into(), task.into());
+    let map = format!("{BASE:x}-{:x} r-xp 00000000 00:00 0 /sbin/prog build-id:abcdef\n", BASE + 0x3000);
+    files.0.insert("sid-1111111111111111.map".into(), map.into());
+    // Both programs have the same base name; the second one's symbols are with its build-id.
+    let sym = format!("# path name: /sbin/prog\n{:016x} 00000010 T other\n", A - BASE);
+    files.0.insert("prog-abcd.sym".into(), sym.into());
+
+    let dir = files.write();
+    let trace = dir.open();
+    let [parent, child] = trace.tasks() else { panic!("{:?}", trace.tasks()) };
+    assert_eq!(trace.function_name(parent, 20, A), "a");
+    assert_eq!(trace.function_name(child, 8, A), "a", "before its exec");
+    assert_eq!(trace.function_name(child, 9, A), "other", "after its exec");
+}
+
+#[test]
+fn libraries_loaded_at_run_time() {
+    let mut files = Files::new(&[(7, &[])]);
+    let line = format!("DLOP timestamp=0.000000100 tid=7 sid={SID} base=7f0000000000 libname=\"/lib/plugin.so\"\n");
+    files.0.get_mut("task.txt").unwrap().extend(line.bytes());
+    files.0.insert("plugin.so.sym".into(), b"0000000000000010 00000010 T plug\n".to_vec());
+    let dir = files.write();
+    let trace = dir.open();
+    let task = &trace.tasks()[0];
+    assert_eq!(trace.function_name(task, 100, 0x7f00_0000_001f), "plug");
+    assert_eq!(trace.function_name(task, 99, 0x7f00_0000_001f), "<7f000000001f>");
+}
+
+#[test]
+fn kernels_in_the_higher_half() {
+    let mut files = Files::new(&[(7, &[])]);
+    let map = "ffffffff80000000-ffffffff80003000 r-xp 00000000 00:00 0 /bin/prog\n";
+    files.0.insert(format!("sid-{SID}.map"), map.into());
+    let dir = files.write();
+    let trace = dir.open();
+    assert_eq!(trace.function_name(&trace.tasks()[0], 0, 0xffff_8000_1010), "a");
+}
+
+#[test]
+fn tasks_that_task_txt_does_not_mention() {
+    let mut files = Files::new(&[(7, &[entry(1, 0, A)])]);
+    files.0.insert("task.txt".into(), Vec::new());
+    let dir = files.write();
+    let trace = dir.open();
+    assert_eq!(trace.warnings().count(Warning::UnknownTask), 1);
+    assert_eq!(trace.call_tree(&trace.tasks()[0]).unwrap().to_string(), format!("<{A:x}>\n"));
+}
+
+#[test]
+fn processes_that_are_each_others_parents() {
+    let mut files = Files::new(&[(7, &[])]);
+    let text = "FORK timestamp=0.000000001 pid=7 ppid=8\nFORK timestamp=0.000000001 pid=8 ppid=7\n";
+    files.0.insert("task.txt".into(), text.into());
+    assert_eq!(files.write().open().tasks().len(), 2);
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Trace::open(dir.path()).unwrap_err();
+    assert!(matches!(error, Error::NotATrace { .. }));
+    let message = error.to_string();
+    assert!(message.starts_with(&format!("{}/info: no such file; is this a trace directory?", dir.path().display())));
+
+    for name in ["task.txt".to_owned(), format!("sid-{SID}.map")] {
+        let mut files = Files::new(&[(7, &[])]);
+        files.0.remove(&name);
+        let dir = files.write();
+        match Trace::open(dir.path()).unwrap_err() {
+            Error::Io { path, .. } => assert_eq!(path, dir.file(&name)),
+            other => panic!("{other}"),
+        }
+    }
+    for name in ["prog.sym", "events.txt"] {
+        let mut files = Files::new(&[(7, &[])]);
+        files.0.remove(name);
+        files.write().open();
+    }
+}
+
+#[test]
+fn a_records_file_that_cannot_be_read() {
+    let mut files = Files::new(&[(7, &[]), (8, &[])]);
+    files.0.remove("8.dat");
+    let dir = files.write();
+    std::fs::create_dir(dir.file("8.dat")).unwrap();
+    let trace = dir.open();
+    let mut records = trace.records(&trace.tasks()[1]);
+    assert!(matches!(records.next(), Some(Err(Error::Io { path, .. })) if path == dir.file("8.dat")));
+    assert!(records.next().is_none(), "an error is the end");
+    assert!(trace.merged().is_err());
+}

@@ -1,0 +1,156 @@
+//! The same output as the real uftrace has, where the two mean to show the same. Skipped where it is not installed.
+
+use std::path::Path;
+use std::process::Command;
+
+use rftrace_tools::{ReplayOptions, Report, SCHED_IN, SCHED_OUT, SortKey, Trace};
+
+use crate::dir::{A, B, C, CPP, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit};
+
+/// What a command prints; `None` if it is not installed.
+fn output(command: &mut Command) -> Option<String> {
+    let output = match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("skipped: {command:?}: not installed");
+            return None;
+        }
+        output => output.expect("the command starts"),
+    };
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    Some(text)
+}
+
+fn uftrace(command: &str, dir: &Path, args: &[&str]) -> Option<String> {
+    output(Command::new("uftrace").args([command, "--no-pager", "--color=no", "-d"]).arg(dir).args(args))
+}
+
+fn replay(trace: &Trace) -> String {
+    let mut out = Vec::new();
+    rftrace_tools::replay(trace, &ReplayOptions::default(), &mut out).expect("a readable trace");
+    String::from_utf8(out).expect("text")
+}
+
+fn report(trace: &Trace) -> String {
+    let mut report = Report::read(trace).expect("a readable trace");
+    report.sort(SortKey::Total);
+    let mut out = Vec::new();
+    report.write(usize::MAX, &mut out).expect("a vector takes all");
+    String::from_utf8(out).expect("text")
+}
+
+/// Checks that both programs show the same; times and totals have to differ from each other, for the order in reports.
+#[track_caller]
+fn check(files: &Files) {
+    let dir = files.write();
+    let Some(expected) = uftrace("replay", dir.path(), &[]) else { return };
+    assert_eq!(replay(&dir.open()), expected);
+    let Some(expected) = uftrace("report", dir.path(), &[]) else { return };
+    assert_eq!(report(&dir.open()), expected);
+}
+
+#[test]
+fn one_task() {
+    check(&Files::new(&[(
+        7,
+        &[
+            entry(1_000, 0, MAIN),
+            entry(1_100, 1, A),
+            entry(1_200, 2, RUST),
+            exit(1_250, 2, RUST),
+            exit(3_500_000, 1, A),
+            entry(3_500_001, 1, CPP),
+            exit(3_500_002, 1, CPP),
+            entry(3_600_000, 1, NAMELESS),
+            exit(3_600_900, 1, NAMELESS),
+            exit(2_000_001_000, 0, MAIN),
+        ],
+    )]));
+}
+
+#[test]
+fn several_tasks() {
+    check(&Files::new(&[
+        (7, &[entry(10, 0, MAIN), entry(20, 1, A), exit(40, 1, A), exit(990, 0, MAIN)]),
+        (12_345, &[entry(30, 0, B), entry(40, 1, C), exit(51, 1, C), exit(67, 0, B)]),
+        (8, &[entry(40, 0, RUST), exit(44, 0, RUST)]),
+    ]));
+}
+
+#[test]
+fn recursion() {
+    let mut records = Vec::new();
+    let mut time = 100;
+    let mut push = |time_step, record: fn(u64, u64, u64) -> [u8; 16], depth, addr| {
+        time += time_step;
+        records.push(record(time, depth, addr));
+    };
+    for depth in 0..1000 {
+        push(3, entry, depth, if depth % 3 == 0 { A } else { B });
+    }
+    for depth in (0..1000).rev() {
+        push(7, exit, depth, if depth % 3 == 0 { A } else { B });
+    }
+    check(&Files::new(&[(7, &records)]));
+}
+
+#[test]
+fn events() {
+    check(&Files::new(&[(
+        7,
+        &[
+            entry(2_000, 0, MAIN),
+            event(3_000, 1, SCHED_OUT),
+            event(4_500, 1, SCHED_IN),
+            event(5_000, 1, MARK),
+            entry(5_200, 1, A),
+            event(5_300, 2, SCHED_OUT),
+            event(5_800, 2, SCHED_IN),
+            exit(5_901, 1, A),
+            exit(10_000, 0, MAIN),
+        ],
+    )]));
+}
+
+/// A program with threads, library calls and arguments, recorded by uftrace itself.
+#[test]
+fn a_trace_of_uftrace() {
+    const PROGRAM: &str = r#"
+        #include <pthread.h>
+        #include <stdlib.h>
+        #include <string.h>
+        int fib(int n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
+        void *work(void *n) { return (void *)(long)fib(*(int *)n + (int)strlen(getenv("PATH")) % 2); }
+        int main(void) {
+            pthread_t threads[3];
+            int n[3] = {3, 6, 9};
+            for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, work, &n[i]);
+            for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+            return fib(atoi("4")) == 0;
+        }
+    "#;
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("fib.c"), dir.path().join("fib"));
+    std::fs::write(&source, PROGRAM).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-pg", "-O0", "-pthread", "-o"]).args([&program, &source]);
+    for arguments in [&[][..], &["--auto-args", "--argument=fib@arg1", "--retval=fib@retval"]] {
+        let data = dir.path().join("data");
+        let mut record = Command::new("uftrace");
+        record.args(["record", "--no-event", "--no-pager", "-d"]).arg(&data).args(arguments).arg(&program);
+        if output(&mut gcc).is_none() || output(&mut record).is_none() {
+            return;
+        }
+        let trace = Trace::open(&data).unwrap();
+        assert_eq!(replay(&trace), uftrace("replay", &data, &["--no-event", "--no-args"]).unwrap());
+        // Rows with equal times may be in any order.
+        let sorted = |report: String| {
+            let mut lines: Vec<_> = report.lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            lines
+        };
+        assert_eq!(sorted(report(&trace)), sorted(uftrace("report", &data, &["--no-event"]).unwrap()));
+        let fib = trace.tasks().iter().map(|task| trace.call_tree(task).unwrap().calls_per_function()["fib"]);
+        assert!(fib.sum::<u64>() >= 9 + 5 + 25 + 109);
+    }
+}
