@@ -17,6 +17,7 @@
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
 //! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
 //! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | a thread ends: closes its frames, lets its chunk and block go |
+//! | `rftrace_backend_forked()` | in the child of a fork: forgets the other threads, begins a new cycle |
 //! | `__monstartup`, `_mcleanup` | on Linux: nothing; they keep gprof's start-up code (linked by `-pg`) quiet |
 
 use core::ffi::{c_int, c_void};

@@ -23,6 +23,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// See [`rftrace::abi`]; the destructor of a thread-specific key.
     pub(crate) unsafe fn rftrace_backend_thread_exit(block: *mut std::ffi::c_void);
+    /// See [`rftrace::abi`]; a handler of `pthread_atfork`.
+    pub(crate) unsafe fn rftrace_backend_forked();
 }
 
 /// How long a dump waits for threads that are taking a chunk. They need microseconds, unless they are stopped.

@@ -277,6 +277,27 @@ pub(crate) fn let_go(cursor: usize, mask: usize) {
     header.state.store(chunk_state::FULL, Release);
 }
 
+/// Only the thread of `own` is left: the chunks of all others have lost their writers.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
+    // A thread that is not there may have been in the middle of taking a chunk.
+    CONTROL.shared.n_takers.store(0, SeqCst);
+    let mask = CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(1);
+    let own = own.map(|own| match own.cursor.load(Relaxed) {
+        0 => own.parked_cursor.load(Relaxed),
+        cursor => cursor,
+    });
+    let own_chunk = own.map(|cursor| cursor.wrapping_sub(1) & !mask);
+    for place in 0..CONTROL.n_chunks.load(Relaxed) as u64 {
+        let chunk = chunk_at(place);
+        if own_chunk != Some(chunk as usize) {
+            // SAFETY: a chunk of the buffer, whose header any thread may access.
+            let state = unsafe { &(*chunk).state };
+            let _ = state.compare_exchange(chunk_state::OWNED, chunk_state::FULL, AcqRel, Relaxed);
+        }
+    }
+}
+
 /// Makes all full chunks free.
 pub(crate) fn free_full_chunks() {
     if CONTROL.chunks.load(Acquire).is_null() {

@@ -112,11 +112,17 @@ extern "C" fn rftrace_backend_disable() {
 /// than `cycle_start_tsc`. To be called while recording is off.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_reset() {
+    begin_cycle();
+}
+
+/// Frees all full chunks. What the others hold is older than the new cycle.
+pub(crate) fn begin_cycle() {
     buffer::free_full_chunks();
     CONTROL.full.store(0, Relaxed);
     CONTROL.n_lost_no_chunk.store(0, Relaxed);
     // 0: the next enable sets it.
-    CONTROL.cycle_start_tsc.store(0, SeqCst);
+    let on = CONTROL.enabled.load(Relaxed) != 0;
+    CONTROL.cycle_start_tsc.store(if on { arch::ticks() } else { 0 }, SeqCst);
 }
 
 // rustc links programs built with `-Z instrument-mcount`, and gcc those built with `-pg`, with gprof's start-up code.

@@ -161,6 +161,14 @@ pub(crate) fn close_all(block: &ThreadBlock) {
     }
 }
 
+/// Takes away all entries of a thread that is not there any more.
+#[cfg_attr(target_os = "none", allow(dead_code))]
+pub(crate) fn forget_all(block: &ThreadBlock) {
+    while block.sp.load(Relaxed) > block.base.load(Relaxed) {
+        pop(block);
+    }
+}
+
 fn record_exit(block: &ThreadBlock, entry: &ReturnEntry) {
     if !buffer::record(block, entry.exit_word.load(Relaxed)) {
         buffer::park(block);

@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use crate::abi::{RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock};
 use crate::arch;
 use crate::buffer;
+#[cfg(not(target_os = "none"))]
+use crate::control;
 use crate::control::CONTROL;
 use crate::hooks;
 
@@ -218,7 +220,7 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
     // From here on nothing on this thread uses the block.
     hooks::close_all(block);
     arch::set_thread_block(untraced());
-    block.limit.store(ptr::null_mut(), Relaxed);
+    block.limit.store(ptr::null_mut(), Release);
     let mask = block.chunk_mask.load(Relaxed);
     // The place of the next record is in the cursor or, if that is 0, was put aside.
     let parked = block.parked_cursor.swap(0, Relaxed);
@@ -230,4 +232,29 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
         buffer::leave(cursor, mask);
     }
     release(pointer);
+}
+
+/// This process is the child of a fork, and the calling thread its only one: forgets the others, and what was recorded
+/// before. Functions that are open on this thread stay so.
+#[cfg(not(target_os = "none"))]
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_forked() {
+    let own = existing_block();
+    let mut next = CONTROL.threads.load(Relaxed);
+    while !next.is_null() {
+        let pointer = next;
+        // SAFETY: blocks on the list stay mapped for ever.
+        let block = unsafe { &*pointer };
+        next = block.next.load(Relaxed);
+        let in_use = !block.limit.load(Relaxed).is_null();
+        if in_use && !own.is_some_and(|own| ptr::eq(own, block)) {
+            hooks::forget_all(block);
+            block.limit.store(ptr::null_mut(), Relaxed);
+            block.cursor.store(0, Relaxed);
+            block.parked_cursor.store(0, Relaxed);
+            release(pointer);
+        }
+    }
+    buffer::keep_only_chunk_of(own);
+    control::begin_cycle();
 }

@@ -32,6 +32,9 @@ pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
     // SAFETY: the range was just mapped. The advice keeps a thread's first call from touching 2 MiB; it may fail.
     unsafe { libc::madvise(blocks.cast(), blocks_bytes, libc::MADV_NOHUGEPAGE) };
     let thread_start_key = thread_key()?;
+    // SAFETY: the handler is made for this and runs in the child, on its only thread. It cannot be given twice: there is
+    // one installation. Without memory for it a child goes on with its parent's threads in its trace.
+    unsafe { libc::pthread_atfork(None, None, Some(backend::rftrace_backend_forked)) };
     Ok(Memory { buffer, blocks, blocks_bytes, thread_start: Some(libc::pthread_setspecific), thread_start_key })
 }
 
