@@ -1,0 +1,225 @@
+//! Building the programs that trace themselves.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::run::Run;
+use crate::tools;
+
+/// The target of all fixtures. Named in builds, so that flags for programs do not reach build scripts.
+pub const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The root of the repository.
+#[must_use]
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in the repository")
+}
+
+/// The folder of a kind of fixtures: `c` or `rust`.
+#[must_use]
+pub fn folder(kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(kind)
+}
+
+/// A folder below cargo's target folder that stays from run to run, so that builds are quick the second time.
+///
+/// # Panics
+///
+/// When the path of the test's own executable is unknown.
+#[must_use]
+pub fn build_folder(name: &str) -> PathBuf {
+    let exe = env::current_exe().expect("the test's own path");
+    // target/debug/deps/test-0123456789abcdef
+    exe.ancestors().nth(3).expect("tests lie in the target folder").join("tmp").join(name)
+}
+
+/// A cargo that does not know that it is started by a test: without variables that the outer cargo set or obeys.
+///
+/// It is that of `toolchain` or, if that is `None`, of the toolchain that runs the test.
+#[must_use]
+pub fn cargo(toolchain: Option<&str>) -> Command {
+    let mut cargo = Command::new("cargo");
+    without_settings(&mut cargo);
+    if let Some(toolchain) = toolchain {
+        cargo.env_remove("RUSTUP_TOOLCHAIN").arg(format!("+{toolchain}"));
+    }
+    cargo
+}
+
+/// Removes the variables that tell cargo and rustc how to build; where they keep things and the toolchain stay.
+pub fn without_settings(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        let is_setting = ["CARGO", "RUST", "CLIPPY_"].iter().any(|prefix| text.starts_with(prefix));
+        let kept = ["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"].contains(&&*text);
+        if is_setting && !kept {
+            command.env_remove(&name);
+        }
+    }
+}
+
+/// The static library for C programs, and the archive with only the tracer that went into it.
+#[derive(Debug)]
+pub struct CLibrary {
+    /// `librftrace_frontend_ffi.a`.
+    pub library: PathBuf,
+    /// `librftrace_backend.a`.
+    pub backend: PathBuf,
+}
+
+/// Builds the library for C programs, once.
+pub fn c_library() -> &'static CLibrary {
+    static LIBRARY: OnceLock<CLibrary> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let mut cargo = cargo(None);
+        cargo.args(["build", "--release", "--message-format=json", "--manifest-path"]);
+        cargo.arg(repository().join("frontend/ffi/Cargo.toml"));
+        cargo.arg("--target-dir").arg(build_folder("c-library"));
+        let messages = tools::text(&mut cargo);
+        let messages: Vec<Value> = messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let library = messages
+            .iter()
+            .filter_map(|message| message["filenames"].as_array())
+            .flatten()
+            .filter_map(Value::as_str)
+            .find(|name| name.ends_with(".a"))
+            .expect("cargo names the static library");
+        let backend = messages
+            .iter()
+            .filter(|message| {
+                message["linked_libs"].as_array().is_some_and(|libs| libs.contains(&"static=rftrace_backend".into()))
+            })
+            .find_map(|message| message["out_dir"].as_str())
+            .expect("cargo names the output folder of the tracer's build script");
+        CLibrary { library: library.into(), backend: Path::new(backend).join("librftrace_backend.a") }
+    })
+}
+
+/// A program that was built.
+#[derive(Debug)]
+pub struct Program {
+    /// The executable.
+    pub path: PathBuf,
+    /// Holds it, unless it stays from run to run.
+    pub(crate) _folder: Option<TempDir>,
+}
+
+impl Program {
+    /// Runs the program in a new folder; see [`Run::of`].
+    pub fn run(&self, arguments: &[&str]) -> Run {
+        Run::of(Command::new(&self.path).args(arguments))
+    }
+}
+
+/// A C or C++ program of `fixtures/c` that is going to be built.
+#[derive(Clone, Debug)]
+pub struct CProgram {
+    sources: Vec<String>,
+    arguments: Vec<String>,
+    library: bool,
+}
+
+impl CProgram {
+    /// A program of one or more files, built with `-pg` and linked with rftrace. C++ if the first is a `.cpp` file.
+    #[must_use]
+    pub fn new(sources: &[&str]) -> Self {
+        let sources = sources.iter().map(|&source| source.to_owned()).collect();
+        Self { sources, arguments: vec!["-pg".to_owned()], library: true }
+    }
+
+    /// Adds arguments for the compiler, behind the sources.
+    #[must_use]
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self
+    }
+
+    /// Builds without `-pg`, so that no function calls mcount.
+    #[must_use]
+    pub fn without_hooks(mut self) -> Self {
+        self.arguments.retain(|argument| argument != "-pg");
+        self
+    }
+
+    /// Links without rftrace, or with what [`with`](Self::with) names.
+    #[must_use]
+    pub fn without_library(mut self) -> Self {
+        self.library = false;
+        self
+    }
+
+    /// Compiles and links.
+    ///
+    /// # Panics
+    ///
+    /// When that fails.
+    #[must_use]
+    pub fn build(&self) -> Program {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("program");
+        self.build_as(&path);
+        Program { path, _folder: Some(dir) }
+    }
+
+    /// Compiles and links to the file `path`.
+    ///
+    /// # Panics
+    ///
+    /// When that fails.
+    pub fn build_as(&self, path: &Path) {
+        let is_cpp = self.sources.first().is_some_and(|source| source.ends_with(".cpp"));
+        let mut compiler = Command::new(if is_cpp { "g++" } else { "gcc" });
+        compiler.args(["-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(folder("c"));
+        compiler.arg("-I").arg(repository().join("frontend/ffi"));
+        compiler.args(self.sources.iter().map(|source| folder("c").join(source)));
+        compiler.args(&self.arguments);
+        if self.library {
+            compiler.arg(&c_library().library).args(["-lpthread", "-ldl", "-lm"]);
+        }
+        compiler.arg("-o").arg(path);
+        tools::run(&mut compiler);
+    }
+}
+
+/// How a Rust fixture is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Without optimisation.
+    Debug,
+    /// Optimised.
+    Release,
+}
+
+impl Profile {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Debug, Self::Release];
+}
+
+/// Returns a binary of the package `fixtures/rust`, built by nightly with `-Z instrument-mcount`.
+///
+/// # Panics
+///
+/// When the build fails.
+#[must_use]
+pub fn rust_program(name: &str, profile: Profile) -> Program {
+    static BUILT: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
+    let folder = BUILT[profile as usize].get_or_init(|| {
+        let target_folder = build_folder("rust-fixtures");
+        let mut cargo = cargo(Some("nightly"));
+        cargo.args(["build", "--bins", "--target", TARGET, "--manifest-path"]);
+        cargo.arg(self::folder("rust").join("Cargo.toml"));
+        cargo.arg("--target-dir").arg(&target_folder);
+        cargo.env("RUSTFLAGS", "-Z instrument-mcount");
+        if profile == Profile::Release {
+            cargo.arg("--release");
+        }
+        tools::run(&mut cargo);
+        target_folder.join(TARGET).join(if profile == Profile::Release { "release" } else { "debug" })
+    });
+    Program { path: folder.join(name), _folder: None }
+}

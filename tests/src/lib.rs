@@ -1,0 +1,20 @@
+//! Helpers for the tests of rftrace as a whole: building small programs that trace themselves, running them, and looking
+//! at their traces.
+//!
+//! - [`tools`]: what else a test needs, such as gcc, and what happens where that is missing.
+//! - [`fixtures`]: the programs, built on demand. C and C++ sources are in `fixtures/c`, the Rust ones are the binaries of
+//!   the package `fixtures/rust`.
+//! - [`run`]: runs of programs, each in a folder of its own.
+//! - [`traces`]: traces that are checked when they are opened, outlines of calls, and what `uftrace` makes of them.
+//!
+//! Traces are read with `rftrace_tools`, which shares no code with what writes them.
+
+pub mod fixtures;
+pub mod run;
+pub mod tools;
+pub mod traces;
+
+pub use fixtures::{CProgram, Profile, Program, rust_program};
+pub use run::Run;
+pub use tools::require;
+pub use traces::{assert_same_lines, open, outline, outline_of};

@@ -1,0 +1,147 @@
+//! Looking at traces.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+use rftrace_tools::{CallTree, Kind, Trace};
+
+/// Opens a trace and checks that it is well-formed.
+///
+/// That is: nothing in it needs a warning; every task has records; in every task times do not go back, an exit belongs to
+/// the innermost open entry and has its address, depths are the numbers of open functions, and no function stays open.
+///
+/// # Panics
+///
+/// When one of this is not so.
+#[must_use]
+pub fn open(dir: &Path) -> Trace {
+    let trace = Trace::open(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    assert!(trace.warnings().is_empty(), "{}: {}", dir.display(), trace.warnings());
+    assert!(!trace.tasks().is_empty(), "{}: no tasks", dir.display());
+    for task in trace.tasks() {
+        let tid = task.tid();
+        let mut records = trace.records(task);
+        let mut open = Vec::new();
+        let mut last_ns = 0;
+        let mut n_records = 0;
+        for record in &mut records {
+            let record = record.unwrap_or_else(|error| panic!("task {tid}: {error}"));
+            assert!(record.time_ns >= last_ns, "task {tid}: time goes back at record {n_records}: {record:?}");
+            last_ns = record.time_ns;
+            match record.kind {
+                Kind::Entry => {
+                    assert_eq!(usize::from(record.depth), open.len(), "task {tid}, record {n_records}: {record:?}");
+                    open.push(record.addr);
+                }
+                Kind::Exit => {
+                    assert_eq!(open.pop(), Some(record.addr), "task {tid}, record {n_records}: {record:?}");
+                    assert_eq!(usize::from(record.depth), open.len(), "task {tid}, record {n_records}: {record:?}");
+                }
+                Kind::Lost => panic!("task {tid}: a LOST record, which uftrace's Chrome output cannot take"),
+                Kind::Event => {}
+            }
+            n_records += 1;
+        }
+        assert!(records.warnings().is_empty(), "task {tid}: {}", records.warnings());
+        assert!(open.is_empty(), "task {tid}: {} functions stay open", open.len());
+        assert!(n_records > 0, "task {tid}: no records");
+    }
+    trace
+}
+
+/// All calls of each task, in the order of the tasks.
+///
+/// # Panics
+///
+/// When a task's records cannot be read, or not without a warning.
+#[must_use]
+pub fn trees(trace: &Trace) -> Vec<CallTree> {
+    let tree = |task| trace.call_tree(task).unwrap_or_else(|error| panic!("{error}"));
+    let trees: Vec<CallTree> = trace.tasks().iter().map(tree).collect();
+    for tree in &trees {
+        assert!(tree.warnings.is_empty(), "task {}: {}", tree.tid, tree.warnings);
+    }
+    trees
+}
+
+/// The calls of a trace that has one task: one name a line, two spaces deeper for each level.
+///
+/// # Panics
+///
+/// When there are more tasks.
+#[must_use]
+pub fn outline(trace: &Trace) -> String {
+    outline_of(trace, "")
+}
+
+/// Like [`outline`], with only the functions of one crate: those whose names begin with `prefix`, which is left out. What
+/// such functions are called by through others counts as called directly.
+///
+/// # Panics
+///
+/// As [`outline`].
+#[must_use]
+pub fn outline_of(trace: &Trace, prefix: &str) -> String {
+    let trees = trees(trace);
+    assert_eq!(trees.len(), 1, "one task is expected");
+    outline_of_tree(&trees[0], prefix)
+}
+
+/// Like [`outline_of`], for one task.
+#[must_use]
+pub fn outline_of_tree(tree: &CallTree, prefix: &str) -> String {
+    let mut text = String::new();
+    // The depths of the shown functions that are open.
+    let mut open: Vec<usize> = Vec::new();
+    for (depth, call) in tree.calls() {
+        while open.last().is_some_and(|&above| above >= depth) {
+            open.pop();
+        }
+        let Some(name) = call.name.strip_prefix(prefix) else { continue };
+        let _ = writeln!(text, "{:indent$}{name}", "", indent = 2 * open.len());
+        open.push(depth);
+    }
+    text
+}
+
+/// Compares two outlines, or other texts, line by line.
+///
+/// # Panics
+///
+/// When they differ; the message is about `what` and shows the first difference.
+pub fn assert_same_lines(actual: &str, expected: &str, what: &str) {
+    if actual == expected {
+        return;
+    }
+    let n_equal = actual.lines().zip(expected.lines()).take_while(|(a, b)| a == b).count();
+    let around = |text: &str| {
+        let shown = text.lines().enumerate().skip(n_equal.saturating_sub(5)).take(10);
+        shown.map(|(idx, line)| format!("{:6} {line}\n", idx + 1)).collect::<String>()
+    };
+    panic!("{what}: line {} differs. It is\n{}and must be\n{}", n_equal + 1, around(actual), around(expected));
+}
+
+/// How often each function was called in each task, in the order of the tasks.
+#[must_use]
+pub fn calls_per_task(trace: &Trace) -> Vec<BTreeMap<String, u64>> {
+    trees(trace).iter().map(CallTree::calls_per_function).collect()
+}
+
+/// What `uftrace` prints about a trace.
+///
+/// # Panics
+///
+/// When it fails or has anything to say on stderr.
+#[must_use]
+pub fn uftrace(command: &[&str], dir: &Path) -> String {
+    let (name, arguments) = command.split_first().expect("a command");
+    let mut uftrace = Command::new("uftrace");
+    // A name of a function ends the options.
+    uftrace.arg(name).arg("--no-pager").arg("-d").arg(dir).args(arguments);
+    let output = crate::tools::run(&mut uftrace);
+    let warnings = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(warnings, "", "uftrace {command:?} warns");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,18 @@
+//! Programs in C, C++ and Rust trace themselves; their traces, results, registers and messages are compared with what they
+//! must be. One binary, so that fixtures are built once and everything runs side by side.
+
+extern crate rftrace as _; // the tracer itself
+
+mod archive;
+mod calls;
+mod cycles;
+mod deep;
+mod full;
+mod misuse;
+mod names;
+mod registers;
+mod subbuild;
+mod threads;
+mod time;
+mod uftrace;
+mod unwinding;

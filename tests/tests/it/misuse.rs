@@ -1,0 +1,195 @@
+//! Bad use, and places that cannot be written to: the program gets an error that says what to do, and nothing is lost.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rftrace_tests::{CProgram, Profile, Program, Run, outline, outline_of, require, rust_program, tools};
+
+const KEPT: &str = "the recorded events are kept, save them elsewhere";
+const NO_EVENTS: &str =
+    "0 events: was the program built with -Z instrument-mcount (Rust) or -pg (C), and was tracing enabled?";
+const NO_MORE_EVENTS: &str =
+    "0 events since the last dump: no instrumented function was called while tracing was enabled";
+const TWICE: &str =
+    "rftrace is initialised already; use the first Events (or Tracer) for all recordings of this program";
+const NO_INIT: &str = "rftrace is not initialised: call init first";
+const NO_PATH: &str = "no path to write to was given";
+
+/// The lines that a fixture prints.
+fn lines(program: &Program, arguments: &[&str]) -> Vec<String> {
+    program.run(arguments).stdout.lines().map(str::to_owned).collect()
+}
+
+fn c_program() -> Program {
+    CProgram::new(&["misuse.c"]).with(&["-O1"]).build()
+}
+
+#[test]
+fn c_init() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = c_program();
+    let sizes = lines(&program, &["size"]);
+    assert!(sizes[0].starts_with("init: a trace buffer of 0 ") && sizes[0].contains("is too small"), "{sizes:?}");
+    assert!(sizes[1].contains("is too small, it takes at least "), "{sizes:?}");
+    assert_eq!(sizes[2], format!("init: a trace buffer of {} events exceeds the address space", usize::MAX));
+    assert!(sizes[3].starts_with("init: no memory for a trace buffer of "), "{sizes:?}");
+    assert!(sizes[3].ends_with("; ask for fewer events"), "{sizes:?}");
+    assert_eq!(sizes[4..], ["init: no error"]);
+    assert_eq!(lines(&program, &["twice"]), ["first: no error".to_owned(), format!("second: {TWICE}")]);
+}
+
+#[test]
+fn c_dumps_without_what_they_need() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = c_program();
+    assert_eq!(lines(&program, &["without-init"]), [format!("dump: {NO_INIT}"), format!("raw dump: {NO_INIT}")]);
+    let run = program.run(&["without-path"]);
+    assert_eq!(run.stdout, format!("dump: {NO_PATH}\nraw dump: {NO_PATH}\ndump without name: no error\n"));
+    assert_eq!(outline(&run.trace("trace")), "outer\n  inner\n  inner\n");
+}
+
+#[test]
+fn c_dumps_of_nothing() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = c_program();
+    assert_eq!(lines(&program, &["nothing-called"]), [format!("dump: {NO_EVENTS}")]);
+    let run = program.run(&["nothing-more"]);
+    assert_eq!(run.stdout, format!("first dump: no error\nsecond dump: {NO_MORE_EVENTS}\n"));
+    // The first trace is still there.
+    assert_eq!(outline(&run.trace("trace")), "outer\n  inner\n  inner\n");
+
+    let without_hooks = CProgram::new(&["misuse.c"]).without_hooks().build();
+    assert_eq!(lines(&without_hooks, &["nothing-more"])[0], format!("first dump: {NO_EVENTS}"));
+}
+
+/// Paths that nobody can write to, not even root: in a system of the kernel's, and below a file.
+const BAD_PATHS: [(&str, &str); 2] = [
+    ("/proc/nonexistent/x", "No such file or directory (os error 2)"),
+    ("/etc/passwd/x", "Not a directory (os error 20)"),
+];
+
+#[test]
+fn c_dumps_to_bad_paths_lose_nothing() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = c_program();
+    for (path, why) in BAD_PATHS {
+        let run = program.run(&["path", path]);
+        let error = format!("cannot write {path}: {why}; {KEPT}");
+        assert_eq!(run.stdout, format!("dump: {error}\nraw dump: {error}\ngood dump: no error\n"));
+        assert_eq!(outline(&run.trace("trace")), "outer\n  inner\n  inner\n");
+    }
+}
+
+#[test]
+fn rust_init_panics() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let program = rust_program("misuse", Profile::Debug);
+    for (what, message) in [
+        ("size", "is too small, it takes at least ".to_owned()),
+        ("huge", format!("a trace buffer of {} events exceeds the address space", usize::MAX)),
+        ("twice", TWICE.to_owned()),
+    ] {
+        let run = Run::of_any(Command::new(&program.path).arg(what));
+        assert_eq!(run.status.code(), Some(101), "{what}");
+        assert!(run.stderr.contains(&message), "{what}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn rust_dumps() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    for profile in Profile::ALL {
+        let program = rust_program("misuse", profile);
+        assert_eq!(lines(&program, &["nothing-called"]), [format!("dump: {NO_EVENTS}")]);
+        let run = program.run(&["nothing-more"]);
+        let expected = format!("first dump: no error\nsecond dump: {NO_MORE_EVENTS}\nraw dump: {NO_MORE_EVENTS}\n");
+        assert_eq!(run.stdout, expected, "{profile:?}");
+        for (path, why) in BAD_PATHS {
+            let run = program.run(&["path", path]);
+            let error = format!("cannot write {path}: {why}; {KEPT} (source: {why})");
+            assert_eq!(run.stdout, format!("dump: {error}\nraw dump: {error}\ngood dump: no error\n"), "{profile:?}");
+            assert_eq!(outline_of(&run.trace("trace"), "misuse::work"), "\n", "{profile:?}");
+        }
+    }
+}
+
+/// The error names a file of the directory, and the next save has everything.
+fn check_full_disk(run: &Run, directory: &str, why: &str) {
+    let text = run.stdout.trim();
+    let path = text.strip_prefix("cannot write ").and_then(|text| text.strip_suffix(&format!(": {why}; {KEPT}")));
+    let path = path.unwrap_or_else(|| panic!("another error: {text}"));
+    assert_eq!(Path::new(path).parent(), Some(Path::new(directory)), "{text}");
+    assert_eq!(outline(&run.trace("trace")), "outer\n  inner\n".repeat(20_000));
+}
+
+#[test]
+fn a_full_disk_loses_nothing() {
+    if !require(&["gcc", "unshare"]) {
+        return;
+    }
+    let program = CProgram::new(&["filler.c"]).with(&["-O1"]).build();
+    // A mount that nobody else sees and that ends with the program.
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--map-root-user", "sh", "-c"]);
+    let may_mount = unshare.arg("mount -t tmpfs none /mnt").output().is_ok_and(|output| output.status.success());
+    if !may_mount {
+        return tools::skip("mounts are not permitted");
+    }
+    let full = tempfile::tempdir().unwrap();
+    let full = full.path().to_str().unwrap();
+    let script = "mount -t tmpfs -o size=64k none \"$1\" && exec \"$0\" \"$1/trace\"";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--map-root-user", "sh", "-c", script]).arg(&program.path).arg(full);
+    let run = Run::of(&mut unshare);
+    check_full_disk(&run, &format!("{full}/trace"), "No space left on device (os error 28)");
+}
+
+/// A write that fails in the middle of a file, where mounts are not permitted either.
+#[test]
+fn a_limit_for_files_is_an_error() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["filler.c"]).with(&["-O1"]).build();
+    let mut shell = Command::new("sh");
+    // 64 blocks of 512 bytes. Without the trap the signal would end the program.
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$0\" small"]).arg(&program.path);
+    let run = Run::of_any(&mut shell);
+    let expected = "cannot write small/1.dat: File too large (os error 27)";
+    assert!(run.stdout.starts_with(expected), "{}", run.stdout);
+    // The second save fails as well, and says so.
+    assert_eq!(run.status.code(), Some(1));
+    assert!(run.stderr.starts_with("dump: cannot write trace/1.dat: File too large"), "{}", run.stderr);
+    // What is left is not taken for a trace.
+    assert!(!run.path("small/info").exists() && !run.path("trace/info").exists());
+}
+
+/// This program is itself one without any call to mcount.
+#[test]
+fn a_rust_program_without_hooks_has_no_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let tracer = rftrace_frontend::Config::new().directory(folder.path().join("trace")).install().unwrap();
+    let again = rftrace_frontend::Config::new().install().unwrap_err();
+    assert_eq!(again.to_string(), TWICE);
+    let recording = tracer.record();
+    assert!(tracer.statistics().recording);
+    drop(recording);
+    assert!(!tracer.statistics().recording);
+    assert_eq!(tracer.save().unwrap_err().to_string(), NO_EVENTS);
+    assert_eq!(tracer.save_records(folder.path().join("raw")).unwrap_err().to_string(), NO_EVENTS);
+    // Nothing was written.
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
