@@ -171,15 +171,14 @@ impl Backend {
         let target = &self.target;
         if missing_core {
             return Err(format!(
-                "the tracer is built for {target}, and this toolchain has no library for that target.\n\
-                 Install it with: rustup target add {target}{toolchain}\n\
-                 or switch on the feature `buildcore` of rftrace (nightly, with rust-src)"
+                "the tracer is built for {target}, and this toolchain has no library for that target: \
+                 rustup target add {target}{toolchain} (or, with nightly and rust-src, the feature `buildcore` of rftrace)"
             ));
         }
         if self.build_core && (text.contains("rust-src") || text.contains("library/Cargo.lock")) {
             return Err(format!(
-                "the feature `buildcore` compiles core from source, which this toolchain does not have.\n\
-                 Install it with: rustup component add rust-src{toolchain}"
+                "the feature `buildcore` compiles core from source, which this toolchain does not have: \
+                 rustup component add rust-src{toolchain}"
             ));
         }
         if self.build_core && text.contains("nightly") {

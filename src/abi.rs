@@ -69,6 +69,9 @@ pub mod kind {
     pub const RESYNC: u64 = 3;
     /// The bits of a word that hold the kind.
     pub const MASK: u64 = 3;
+    /// Set in an EXIT word: the function's exit was recorded before, when its thread went on in a frame further out. It
+    /// was on another stack, and lived.
+    pub const PRESUMED_DEAD: u64 = 1 << 2;
     /// Set in a RESYNC word: what follows in the chunk is the beginning of another thread, whose id is the address.
     pub const NEW_THREAD: u64 = 1 << 2;
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rftrace::abi::{self, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, ThreadBlock, chunk_state, init};
+use rftrace::abi::{
+    self, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, ThreadBlock, chunk_state, init, kind,
+};
 
 use crate::Error;
 
@@ -144,7 +146,8 @@ pub(crate) fn open_functions(tid: u32) -> Vec<u64> {
         let base = block.base.load(Relaxed) as usize;
         let open = (block.sp.load(Relaxed) as usize).saturating_sub(base) / size_of::<abi::ReturnEntry>();
         // The first element is the sentinel.
-        return block.stack.iter().skip(1).take(open).map(|entry| entry.exit_word.load(Relaxed)).collect();
+        let words = block.stack.iter().skip(1).take(open).map(|entry| entry.exit_word.load(Relaxed));
+        return words.filter(|word| word & kind::PRESUMED_DEAD == 0).collect();
     }
     Vec::new()
 }

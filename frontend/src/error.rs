@@ -55,7 +55,8 @@ impl fmt::Display for Error {
                 "rftrace is initialised already; use the first Events (or Tracer) for all recordings of this program"
             ),
             Self::BufferTooSmall { bytes, minimum } => {
-                write!(f, "a trace buffer of {bytes} bytes is too small, it takes at least {minimum}")
+                let events = minimum / 16;
+                write!(f, "a trace buffer of {bytes} bytes is too small, it takes at least {minimum} ({events} events)")
             }
             Self::BufferTooLarge { records } => {
                 write!(f, "a trace buffer of {records} events exceeds the address space")

@@ -7,7 +7,7 @@ use core::mem::size_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::compiler_fence;
 
-use crate::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Record, ReturnEntry, ThreadBlock, chunk_state, kind};
+use crate::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Record, ThreadBlock, chunk_state, kind};
 use crate::arch;
 use crate::control::CONTROL;
 
@@ -102,10 +102,17 @@ fn swap_cursor(block: &ThreadBlock, cursor: usize) -> bool {
     block.cursor.compare_exchange(cursor, next, Relaxed, Relaxed).is_ok()
 }
 
-/// Functions that are open in the thread.
+/// Functions that are open in the thread, as far as its records tell.
 pub(crate) fn open_frames(block: &ThreadBlock) -> usize {
-    let bytes = (block.sp.load(Relaxed) as usize).wrapping_sub(block.base.load(Relaxed) as usize);
-    bytes / size_of::<ReturnEntry>()
+    let mut entry = block.base.load(Relaxed);
+    let mut open = 0usize;
+    while entry < block.sp.load(Relaxed) {
+        // SAFETY: between `base` and `sp`.
+        let exit_word = unsafe { &*entry }.exit_word.load(Relaxed);
+        open = open.wrapping_add(usize::from(exit_word & kind::PRESUMED_DEAD == 0));
+        entry = entry.wrapping_add(1);
+    }
+    open
 }
 
 /// Notes that a function returns and its exit is not recorded: the next record must be preceded by a RESYNC record.

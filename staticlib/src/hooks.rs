@@ -61,8 +61,11 @@ pub(crate) extern "C" fn entry_slow(parent_loc: usize, child_ip: usize, stack_po
 /// Takes away entries whose frames were left by longjmp.
 ///
 /// An entry is certainly dead if its slot lies within the frame that now runs, or if it is the slot of this call and
-/// holds a new return address. Then what was called from it is dead too. Other entries with lower slots may belong to
-/// another stack.
+/// holds a new return address. Then what was called from it is dead too.
+///
+/// Entries with lower slots are dead if they are on this stack, and living if they are on another one, which the thread
+/// will come back to. Far away they are taken to be living. Nearby nobody can tell: their exits are recorded and they
+/// stay, so that all they need is there should they return.
 fn drop_dead_entries(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize) {
     let base = block.base.load(Relaxed);
     let mut entry = block.sp.load(Relaxed);
@@ -89,6 +92,18 @@ fn drop_dead_entries(block: &ThreadBlock, parent_loc: usize, stack_pointer: usiz
     }
     if let Some(dead) = dead {
         remove(block, dead);
+    }
+    let mut entry = block.sp.load(Relaxed);
+    while entry > base {
+        entry = entry.wrapping_sub(1);
+        // SAFETY: between `base` and `sp`.
+        let candidate = unsafe { &*entry };
+        let slot = candidate.parent_loc.load(Relaxed);
+        if slot == 0 || slot >= stack_pointer || stack_pointer.wrapping_sub(slot) > MAX_FRAME_BYTES {
+            break;
+        }
+        record_exit(block, candidate);
+        candidate.exit_word.fetch_or(kind::PRESUMED_DEAD, Relaxed);
     }
 }
 
@@ -169,8 +184,10 @@ pub(crate) fn forget_all(block: &ThreadBlock) {
     }
 }
 
+/// Records the exit of a function, unless that was done already.
 fn record_exit(block: &ThreadBlock, entry: &ReturnEntry) {
-    if !buffer::record(block, entry.exit_word.load(Relaxed)) {
+    let word = entry.exit_word.load(Relaxed);
+    if word & kind::PRESUMED_DEAD == 0 && !buffer::record(block, word) {
         buffer::park(block);
     }
 }

@@ -5,6 +5,7 @@ extern crate rftrace as _; // the tracer itself
 
 mod archive;
 mod calls;
+mod control_flow;
 mod cycles;
 mod deep;
 mod full;

@@ -1,0 +1,132 @@
+//! Control flow that is more than calls and returns: signals, jumps, other stacks, other processes.
+
+use std::collections::BTreeMap;
+
+use rftrace_tests::traces::{calls_per_task, trees};
+use rftrace_tests::{CProgram, assert_same_lines, outline, require};
+use rftrace_tools::{Call, Trace};
+
+/// The ways to build that hook in different ways.
+const BUILDS: [&[&str]; 3] = [&["-O0"], &["-O2"], &["-O2", "-mfentry"]];
+
+/// How often each function was called by each other; by `-` at the outermost level.
+fn edges(trace: &Trace) -> BTreeMap<(String, String), u64> {
+    let mut edges = BTreeMap::new();
+    for tree in trees(trace) {
+        let mut open: Vec<&Call> = Vec::new();
+        for (depth, call) in tree.calls() {
+            open.truncate(depth);
+            let caller = open.last().map_or("-", |caller| &caller.name);
+            *edges.entry((caller.to_owned(), call.name.clone())).or_default() += 1;
+            open.push(call);
+        }
+    }
+    edges
+}
+
+fn edge(edges: &BTreeMap<(String, String), u64>, caller: &str, callee: &str) -> u64 {
+    edges.get(&(caller.to_owned(), callee.to_owned())).copied().unwrap_or(0)
+}
+
+#[test]
+fn a_traced_signal_handler_may_strike_anywhere() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    const ROUNDS: u64 = 500;
+    // In a small buffer the handler also meets the slow paths, which fetch a new chunk every 28 events.
+    for (arguments, stack) in [
+        (&["-O1"][..], None),
+        (&["-O1"], Some("alternate")),
+        (&["-O1", "-mfentry"], None),
+        (&["-O1", "-mfentry"], Some("alternate")),
+    ] {
+        let mut command = vec!["500", "8000000"];
+        command.extend(stack);
+        let run = CProgram::new(&["signals.c"]).with(arguments).build().run(&command);
+        let strikes: u64 = run.stdout.trim().parse().unwrap();
+        assert!(strikes > 50, "{strikes} signals are too few to show anything");
+        let what = format!("{arguments:?} {stack:?}");
+
+        let trace = run.trace("trace");
+        let calls = &calls_per_task(&trace)[0];
+        // fib(15) makes 1973 calls.
+        for (function, expected) in [
+            ("fib", 1973 * ROUNDS),
+            ("tail1", ROUNDS),
+            ("tail2", ROUNDS),
+            ("handler", strikes),
+            ("two_leaves", strikes),
+            ("leaf", ROUNDS + 2 * strikes),
+        ] {
+            assert_eq!(calls[function], expected, "{what}: {function}");
+        }
+        let edges = edges(&trace);
+        assert_eq!(edge(&edges, "-", "fib"), ROUNDS, "{what}");
+        assert_eq!(edge(&edges, "fib", "fib"), 1972 * ROUNDS, "{what}");
+        assert_eq!(edge(&edges, "-", "tail1"), ROUNDS, "{what}");
+        assert_eq!(edge(&edges, "tail1", "tail2"), ROUNDS, "{what}");
+        assert_eq!(edge(&edges, "tail2", "leaf"), ROUNDS, "{what}");
+        assert_eq!(edge(&edges, "handler", "two_leaves"), strikes, "{what}");
+        assert_eq!(edge(&edges, "two_leaves", "leaf"), 2 * strikes, "{what}");
+        let handlers: u64 = edges.iter().filter(|((_, callee), _)| callee == "handler").map(|(_, count)| count).sum();
+        assert_eq!(handlers, strikes, "{what}");
+    }
+}
+
+#[test]
+fn longjmp_ends_the_functions_it_leaves() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for arguments in BUILDS {
+        let run = CProgram::new(&["jumps.c"]).with(arguments).build().run(&[]);
+        let jump = |depth: usize, indent: usize| -> String {
+            (0..=depth).map(|level| format!("{}jump\n", "  ".repeat(indent + level))).collect()
+        };
+        let rounds: String = (0..1000).map(|round| format!("{}  after\n", jump(round % 4, 1))).collect();
+        let once = format!("once\n{}  after\n", jump(2, 1));
+        let struck = "struck\n  handler\n    after\n  after\n".repeat(3);
+        let expected = format!("loop\n{rounds}{once}{struck}after\n");
+        assert_same_lines(&outline(&run.trace("trace")), &expected, &format!("{arguments:?}"));
+    }
+}
+
+#[test]
+fn coroutines_return_where_they_must_and_lose_no_call() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for arguments in BUILDS {
+        let run = CProgram::new(&["switches.c"]).with(arguments).build().run(&[]);
+        // 4 coroutines, 50 rounds, depths 0 to 4: the sums of 0 … depth.
+        assert_eq!(run.stdout, "800\n", "{arguments:?}");
+        let calls = &calls_per_task(&run.trace("trace"))[0];
+        let n_nested = 4 * 10 * (1 + 2 + 3 + 4 + 5);
+        for (function, expected) in
+            [("body", 4), ("nested", n_nested), ("yield", n_nested), ("leaf", n_nested), ("resume", n_nested + 4)]
+        {
+            assert_eq!(calls[function], expected, "{arguments:?}: {function}");
+        }
+    }
+}
+
+#[test]
+fn parent_and_child_of_a_fork_save_their_own() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for arguments in BUILDS {
+        let run = CProgram::new(&["forks.c"]).with(arguments).with(&["-pthread"]).build().run(&[]);
+        assert_eq!(run.stdout, "0\n", "{arguments:?}: the child saves its trace");
+        let child = "forks\n".to_owned() + &"  of_child\n    leaf\n    leaf\n".repeat(5);
+        assert_same_lines(&outline(&run.trace("child")), &child, &format!("{arguments:?}: child"));
+
+        let parent = run.trace("parent");
+        let edges = edges(&parent);
+        assert_eq!(edge(&edges, "forks", "of_parent"), 1, "{arguments:?}");
+        assert_eq!(edge(&edges, "of_parent", "leaf"), 1, "{arguments:?}");
+        assert!(!edges.keys().any(|(_, callee)| callee == "of_child"), "{arguments:?}");
+        assert_eq!(parent.tasks().len(), 4, "{arguments:?}");
+    }
+}
