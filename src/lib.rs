@@ -7,8 +7,8 @@
 //!
 //! ```toml
 //! [dependencies]
-//! rftrace = "0.3"
-//! rftrace-frontend = "0.3"
+//! rftrace = "0.3.3"
+//! rftrace-frontend = "0.3.3"
 //! ```
 //!
 //! ```ignore

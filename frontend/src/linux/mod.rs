@@ -25,17 +25,24 @@ const MAX_THREADS: usize = 8192;
 
 /// Memory for records and for per-thread blocks, zeroed and never unmapped.
 pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
-    let buffer = map(buffer_bytes)?;
-    prepare(buffer, buffer_bytes);
     let blocks_bytes = MAX_THREADS * size_of::<ThreadBlock>();
     let blocks = map(blocks_bytes)?;
     // SAFETY: the range was just mapped. The advice keeps a thread's first call from touching 2 MiB; it may fail.
     unsafe { libc::madvise(blocks.cast(), blocks_bytes, libc::MADV_NOHUGEPAGE) };
-    let thread_start_key = thread_key()?;
-    // SAFETY: the handler is made for this and runs in the child, on its only thread. It cannot be given twice: there is
-    // one installation. Without memory for it a child goes on with its parent's threads in its trace.
+    // The buffer last: it is what may be too large, and then little was taken in vain.
+    let buffer = map(buffer_bytes)?;
+    prepare(buffer, buffer_bytes);
+    let thread_start_key = thread_key();
+    // SAFETY: the handler is made for this and runs in the child, on its only thread. Without memory for it a child goes
+    // on with its parent's threads in its trace.
     unsafe { libc::pthread_atfork(None, None, Some(backend::rftrace_backend_forked)) };
-    Ok(Memory { buffer, blocks, blocks_bytes, thread_start: Some(libc::pthread_setspecific), thread_start_key })
+    Ok(Memory {
+        buffer,
+        blocks,
+        blocks_bytes,
+        thread_start: thread_start_key.map(|_| libc::pthread_setspecific as _),
+        thread_start_key: thread_start_key.unwrap_or(0),
+    })
 }
 
 fn map(bytes: usize) -> Result<*mut u8, Error> {
@@ -63,14 +70,13 @@ fn prepare(buffer: *mut u8, bytes: usize) {
 }
 
 /// A thread-specific key whose destructor tells the tracer that a thread ends. Made early, its number is low: values of
-/// the first 32 keys are stored without allocation.
-fn thread_key() -> Result<libc::pthread_key_t, Error> {
+/// the first 32 keys are stored without allocation. A program that has used up all keys gets none: then the blocks of
+/// threads that end are not used again.
+fn thread_key() -> Option<libc::pthread_key_t> {
     let mut key = 0;
     // SAFETY: `key` is writable; the destructor is made for the blocks that the tracer stores under this key.
-    match unsafe { libc::pthread_key_create(&raw mut key, Some(backend::rftrace_backend_thread_exit)) } {
-        0 => Ok(key),
-        code => Err(Error::OutOfMemory { bytes: 0, source: io::Error::from_raw_os_error(code) }),
-    }
+    let status = unsafe { libc::pthread_key_create(&raw mut key, Some(backend::rftrace_backend_thread_exit)) };
+    (status == 0).then_some(key)
 }
 
 /// CLOCK_MONOTONIC.
