@@ -5,7 +5,8 @@ use std::io;
 use std::path::PathBuf;
 
 /// An error of this crate.
-#[derive(Debug)]
+///
+/// Its `Debug` output is the message too: it is what `expect` and a `main` that returns it show.
 #[non_exhaustive]
 pub enum Error {
     /// The tracer has a buffer already; it takes one in the life of a program.
@@ -79,6 +80,12 @@ impl fmt::Display for Error {
                 path.display()
             ),
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

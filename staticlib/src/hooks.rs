@@ -13,7 +13,7 @@ use crate::thread;
 
 /// Frames are taken to be of one stack if each lies at most this far below the one that called it. Where a frame is
 /// larger, dead entries above it stay until something proves them dead; no living one is ever lost to that.
-const MAX_FRAME_BYTES: usize = 64 * 1024;
+const MAX_FRAME_BYTES: usize = 16 * 1024;
 
 /// A function was entered and the fast path could not record it.
 ///
