@@ -162,8 +162,6 @@ pub struct ThreadBlock {
     pub resync_tsc: AtomicU64,
     /// `index` of the chunk taken last.
     pub last_index: AtomicU64,
-    /// Calls that were not recorded because the return stack was full.
-    pub n_lost: AtomicU64,
     /// The LOST record that the next loss adds to, as long as it is the newest record.
     pub lost_record: AtomicUsize,
     /// Number of the block behind this one in the free list, plus 1; 0 for none.

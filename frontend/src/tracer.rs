@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rftrace::abi::{self, InitArgs, MAX_CHUNK_BYTES};
+use rftrace::abi::{self, InitArgs};
 
 use crate::Error;
 use crate::backend;
@@ -120,7 +120,7 @@ impl Config {
             return Err(Error::BufferTooSmall { bytes, minimum });
         }
         // The tracer starts at a chunk's boundary. Memory from the system begins at a page's.
-        let slack = abi::chunk_bytes(bytes).min(MAX_CHUNK_BYTES);
+        let slack = abi::chunk_bytes(bytes);
         let buffer_bytes = bytes.checked_add(slack).ok_or(Error::BufferTooLarge { records: bytes / 16 })?;
         let memory = host::reserve(buffer_bytes)?;
         let args = InitArgs {
@@ -247,7 +247,7 @@ impl Tracer {
     #[inline(always)]
     pub fn save(&self) -> Result<Saved, Error> {
         backend::disable();
-        self.save_stopped(&self.directory, &program_name())
+        self.write_directory(&self.directory, &program_name(), Then::Empty)
     }
 
     /// Like [`save`](Self::save), to another directory.
@@ -258,7 +258,7 @@ impl Tracer {
     #[inline(always)]
     pub fn save_to(&self, directory: impl AsRef<Path>) -> Result<Saved, Error> {
         backend::disable();
-        self.save_stopped(directory.as_ref(), &program_name())
+        self.write_directory(directory.as_ref(), &program_name(), Then::Empty)
     }
 
     /// Writes what the buffer holds to a directory and goes on: recording pauses, nothing is given up.
@@ -272,7 +272,7 @@ impl Tracer {
     pub fn snapshot(&self, directory: impl AsRef<Path>) -> Result<Saved, Error> {
         let was_on = backend::is_enabled();
         backend::disable();
-        let saved = self.snapshot_stopped(directory.as_ref());
+        let saved = self.write_directory(directory.as_ref(), &program_name(), Then::Keep);
         if was_on {
             backend::enable();
         }
@@ -294,7 +294,7 @@ impl Tracer {
     #[inline(always)]
     pub fn save_named(&self, directory: impl AsRef<Path>, binary_name: &str) -> Result<Saved, Error> {
         backend::disable();
-        self.save_stopped(directory.as_ref(), binary_name)
+        self.write_directory(directory.as_ref(), binary_name, Then::Empty)
     }
 
     /// Stops recording, writes only the records to a file and empties the buffer. See [`dump_trace`](crate::dump_trace)
@@ -306,31 +306,23 @@ impl Tracer {
     #[inline(always)]
     pub fn save_records(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         backend::disable();
-        self.save_records_stopped(path.as_ref())
+        self.read(Then::Empty, |recording| directory::write_raw(recording, path.as_ref())).map(drop)
     }
 
-    fn save_stopped(&self, directory: &Path, binary_name: &str) -> Result<Saved, Error> {
-        let _alone = self.dumping.lock().unwrap_or_else(PoisonError::into_inner);
-        let totals = self.read(|recording| directory::write(recording, directory, binary_name))?;
-        backend::reset();
-        Ok(Saved::new(directory, totals))
-    }
-
-    fn snapshot_stopped(&self, directory: &Path) -> Result<Saved, Error> {
-        let _alone = self.dumping.lock().unwrap_or_else(PoisonError::into_inner);
-        let totals = self.read(|recording| directory::write(recording, directory, &program_name()))?;
-        Ok(Saved::new(directory, totals))
-    }
-
-    fn save_records_stopped(&self, path: &Path) -> Result<(), Error> {
-        let _alone = self.dumping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.read(|recording| directory::write_raw(recording, path))?;
-        backend::reset();
-        Ok(())
+    fn write_directory(&self, directory: &Path, binary_name: &str, then: Then) -> Result<Saved, Error> {
+        let totals = self.read(then, |recording| directory::write(recording, directory, binary_name))?;
+        Ok(Saved {
+            directory: directory.to_owned(),
+            events: totals.n_events,
+            threads: totals.n_threads,
+            lost: totals.n_lost,
+            invariant_tsc: totals.invariant_tsc,
+        })
     }
 
     /// Passes what the buffer holds to `write`. Recording must be off.
-    fn read(&self, write: impl FnOnce(&Recording<'_>) -> Result<Totals, Error>) -> Result<Totals, Error> {
+    fn read(&self, then: Then, write: impl FnOnce(&Recording<'_>) -> Result<Totals, Error>) -> Result<Totals, Error> {
+        let _alone = self.dumping.lock().unwrap_or_else(PoisonError::into_inner);
         backend::quiesce();
         let control = backend::control();
         let start_tsc = control.cycle_start_tsc.load(Relaxed);
@@ -340,27 +332,26 @@ impl Tracer {
             return Err(Error::NoEvents { hook_called });
         }
         let last = ClockPair::now();
-        write(&Recording {
+        let totals = write(&Recording {
             tasks: &tasks,
             start_tsc,
             stop_tsc: control.stop_tsc.load(Relaxed),
             clock: Clock::between(self.first, last),
             pairs: [self.first, last],
             known: &self.known,
-        })
+        })?;
+        if then == Then::Empty {
+            backend::reset();
+        }
+        Ok(totals)
     }
 }
 
-impl Saved {
-    fn new(directory: &Path, totals: Totals) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            events: totals.n_events,
-            threads: totals.n_threads,
-            lost: totals.n_lost,
-            invariant_tsc: totals.invariant_tsc,
-        }
-    }
+/// What happens to the buffer when it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Empty,
+    Keep,
 }
 
 /// Counts what the buffer holds.

@@ -40,7 +40,6 @@ pub(crate) fn record(block: &ThreadBlock, word: u64) -> bool {
 
 /// Counts a call that finds no room on the return stack: in the newest record, if that is a LOST record already.
 pub(crate) fn record_lost_call(block: &ThreadBlock) {
-    block.n_lost.fetch_add(1, Relaxed);
     let newest = block.cursor.load(Relaxed).wrapping_sub(size_of::<Record>());
     if newest != 0 && block.lost_record.load(Relaxed) == newest {
         // SAFETY: the address is that of a record that this thread reserved in a chunk it still owns.
@@ -204,8 +203,9 @@ fn chunk_at(place: u64) -> *mut ChunkHeader {
     CONTROL.chunks.load(Relaxed).wrapping_add(offset).cast()
 }
 
+/// Takes the next chunk of the buffer.
 fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
-    let Some((chunk, index, was)) = claim() else {
+    let Some((chunk, index)) = claim() else {
         return false;
     };
     // SAFETY: `claim` returns a chunk of the buffer, which is now this thread's.
@@ -227,7 +227,7 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     if !install(block, cursor, first) {
         // A handler that came in between has taken a chunk already.
         header.tid.store(0, Relaxed);
-        header.state.store(was, Release);
+        header.state.store(chunk_state::FREE, Release);
         return true;
     }
     block.last_index.store(index, Relaxed);
@@ -238,9 +238,8 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     true
 }
 
-/// Finds a chunk to write into and makes it OWNED. Returns it with its index and the state to put back if it is not
-/// used after all.
-fn claim() -> Option<(*mut ChunkHeader, u64, u32)> {
+/// Finds a chunk to write into and makes it OWNED. Returns it with its index. What it held is given up.
+fn claim() -> Option<(*mut ChunkHeader, u64)> {
     let n_chunks = CONTROL.n_chunks.load(Relaxed);
     let ring = CONTROL.overwriting.load(Relaxed) != 0;
     // Each chunk is looked at twice at the most: a ring may have as many owners as chunks.
@@ -256,12 +255,11 @@ fn claim() -> Option<(*mut ChunkHeader, u64, u32)> {
         // Acquire and Release: the records of the last owner are written before the new one zeroes them.
         let own = |from| state.compare_exchange(from, chunk_state::OWNED, AcqRel, Relaxed).is_ok();
         if own(chunk_state::FREE) {
-            return Some((chunk, taken.wrapping_add(1), chunk_state::FREE));
+            return Some((chunk, taken.wrapping_add(1)));
         }
         if ring && (own(chunk_state::FULL) || own(chunk_state::PARTIAL)) {
             CONTROL.shared.n_overwritten.fetch_add(1, Relaxed);
-            // Its records are being given up, so it counts as empty from here on.
-            return Some((chunk, taken.wrapping_add(1), chunk_state::FREE));
+            return Some((chunk, taken.wrapping_add(1)));
         }
     }
     CONTROL.n_lost_no_chunk.fetch_add(1, Relaxed);

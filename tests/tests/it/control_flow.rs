@@ -34,14 +34,13 @@ fn a_traced_signal_handler_may_strike_anywhere() {
         return;
     }
     const ROUNDS: u64 = 500;
-    // In a small buffer the handler also meets the slow paths, which fetch a new chunk every 28 events.
     for (arguments, stack) in [
         (&["-O1"][..], None),
         (&["-O1"], Some("alternate")),
         (&["-O1", "-mfentry"], None),
         (&["-O1", "-mfentry"], Some("alternate")),
     ] {
-        let mut command = vec!["500", "8000000"];
+        let mut command = vec!["500", "8000000", "stop"];
         command.extend(stack);
         let run = CProgram::new(&["signals.c"]).with(arguments).build().run(&command);
         let strikes: u64 = run.stdout.trim().parse().unwrap();
@@ -71,6 +70,36 @@ fn a_traced_signal_handler_may_strike_anywhere() {
         assert_eq!(edge(&edges, "two_leaves", "leaf"), 2 * strikes, "{what}");
         let handlers: u64 = edges.iter().filter(|((_, callee), _)| callee == "handler").map(|(_, count)| count).sum();
         assert_eq!(handlers, strikes, "{what}");
+    }
+}
+
+/// A ring of the smallest chunks: every 28 events a slow path fetches the next one, which the handler also strikes.
+#[test]
+fn a_traced_signal_handler_may_strike_amid_slow_paths() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for arguments in [&["-O1"][..], &["-O1", "-mfentry"]] {
+        for stack in [None, Some("alternate")] {
+            let mut command = vec!["2000", "900", "ring"];
+            command.extend(stack);
+            let run = CProgram::new(&["signals.c"]).with(arguments).build().run(&command);
+            assert!(run.stdout.trim().parse::<u64>().unwrap() > 50, "too few signals to show anything");
+            let edges = edges(&run.trace("trace"));
+            assert!(edge(&edges, "fib", "fib") > 300, "{arguments:?} {stack:?}: {edges:?}");
+            for (caller, callee) in edges.keys() {
+                let callers: &[&str] = match callee.as_str() {
+                    "fib" => &["-", "fib"],
+                    "tail1" => &["-"],
+                    "tail2" => &["tail1"],
+                    "leaf" => &["tail2", "two_leaves"],
+                    "two_leaves" => &["handler"],
+                    "handler" => &["-", "fib", "tail1", "tail2", "leaf"],
+                    other => panic!("{arguments:?} {stack:?}: what is {other}?"),
+                };
+                assert!(callers.contains(&caller.as_str()), "{arguments:?} {stack:?}: {caller} called {callee}");
+            }
+        }
     }
 }
 
