@@ -1,16 +1,16 @@
 //! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
 //!
 //! This file is compiled into both sides and is the only definition. **A change of any layout or meaning below
-//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v1`,
-//! `rftrace_backend_control_v1`): sides that do not fit then fail to link instead of misreading each other.
+//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v2`,
+//! `rftrace_backend_control_v2`): sides that do not fit then fail to link instead of misreading each other.
 //!
 //! # Symbols of the backend
 //!
 //! | symbol | what it does |
 //! |---|---|
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
-//! | `rftrace_backend_init_v1(*const InitArgs) -> u32` | takes the memory to record into, once; returns an [`init`] status |
-//! | `rftrace_backend_control_v1() -> *const Control` | the control block, for reading the chunks |
+//! | `rftrace_backend_init_v2(*const InitArgs) -> u32` | takes the memory to record into, once; returns an [`init`] status |
+//! | `rftrace_backend_control_v2() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
 //! | `rftrace_backend_reset()` | while off: frees all full chunks and starts a new cycle |
@@ -24,8 +24,8 @@ use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-/// The version of this interface. Part of the names of `rftrace_backend_init_v1` and `rftrace_backend_control_v1`.
-pub const VERSION: u32 = 1;
+/// The version of this interface. Part of the names of `rftrace_backend_init_v2` and `rftrace_backend_control_v2`.
+pub const VERSION: u32 = 2;
 
 /// Return-stack entries of one thread. A call that finds the stack full is counted, not recorded.
 ///
@@ -69,12 +69,17 @@ pub mod kind {
     pub const RESYNC: u64 = 3;
     /// The bits of a word that hold the kind.
     pub const MASK: u64 = 3;
-    /// Set in an EXIT word: the function's exit was recorded before, when its thread went on in a frame further out. It
-    /// was on another stack, and lived.
-    pub const PRESUMED_DEAD: u64 = 1 << 2;
+    /// Set in an EXIT word: the function's exit was recorded when its thread left it without its returning, and its frame
+    /// may still live on another stack.
+    pub const LEFT: u64 = 1 << 2;
     /// Set in a RESYNC word: what follows in the chunk is the beginning of another thread, whose id is the address.
     pub const NEW_THREAD: u64 = 1 << 2;
 }
+
+/// Entries of a bucket in the table of left frames.
+pub const LEFT_BUCKET_ENTRIES: usize = 64;
+/// Bytes of such a bucket.
+pub const LEFT_BUCKET_BYTES: usize = LEFT_BUCKET_ENTRIES * size_of::<ReturnEntry>();
 
 /// Bits of a record's word below the address.
 pub const ADDRESS_SHIFT: u32 = 16;
@@ -119,21 +124,29 @@ pub const CHUNK_HEADER_BYTES: usize = size_of::<ChunkHeader>();
 /// A function that is open: what its return address was, and where it stood.
 ///
 /// The layout is also known to the CFI expression of the return trampoline.
+///
+/// In the table of left frames bits 3 to 15 of `exit_word` lead to the caller, see `staticlib/src/left.rs`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ReturnEntry {
     /// The return address (`parent_ip`) that the trampoline's address replaced.
     pub parent_ip: AtomicUsize,
-    /// Address of the stack slot with the return address (`parent_loc`); 0 in an entry that is free or half-written.
+    /// Address of the stack slot with the return address (`parent_loc`); 0 in an entry that is free or half-written,
+    /// [`GONE`] in one that another thread has taken.
     pub parent_loc: AtomicUsize,
     /// The word of the exit record to come.
     pub exit_word: AtomicU64,
 }
 
-/// All the tracer keeps for one thread. Only its own thread (and signal handlers on it) writes to it.
+/// `parent_loc` of an entry whose frame went on running on another thread, and of a left frame's cell that is being
+/// written.
+pub const GONE: usize = 1;
+
+/// All the tracer keeps for one thread. Only its own thread (and signal handlers on it) writes to it, but for
+/// `parent_loc` of an entry, which other threads may set to [`GONE`].
 ///
 /// Invariants: `sp` lies between `base` and `limit`; entries at or above `sp` have `parent_loc` 0; `stack[0]` is a
-/// sentinel whose `parent_loc` is above every address; `cursor` is 0, the end of a chunk, or the place of the next
+/// sentinel whose `parent_loc` is no slot's address; `cursor` is 0, the end of a chunk, or the place of the next
 /// record in a chunk that this thread owns.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -194,6 +207,10 @@ pub struct Control {
     pub blocks: AtomicPtr<ThreadBlock>,
     /// Number of blocks that fit.
     pub n_blocks: AtomicUsize,
+    /// The table of left frames; null for none.
+    pub left: AtomicPtr<ReturnEntry>,
+    /// Its buckets, a power of two.
+    pub n_left_buckets: AtomicUsize,
     /// See [`InitArgs::thread_start`]; null for none.
     pub thread_start: AtomicPtr<c_void>,
     /// The first argument of `thread_start`.
@@ -245,6 +262,11 @@ pub struct InitArgs {
     pub blocks: *mut u8,
     /// Its size.
     pub blocks_bytes: usize,
+    /// Memory for frames that a thread left without their returning: dead ones, and those of other stacks.
+    /// [`LEFT_BUCKET_BYTES`] at least, aligned to 8 bytes. Null: they stay on their threads' return stacks.
+    pub left: *mut u8,
+    /// Its size.
+    pub left_bytes: usize,
     /// Not 0 for ring mode, 0 for stop mode.
     pub overwriting: u8,
     /// Called on a thread when it is first seen, with `thread_start_key` and its block. It has the shape of
@@ -254,7 +276,7 @@ pub struct InitArgs {
     pub thread_start_key: u32,
 }
 
-/// What `rftrace_backend_init_v1` returns.
+/// What `rftrace_backend_init_v2` returns.
 pub mod init {
     /// The memory was taken.
     pub const OK: u32 = 0;

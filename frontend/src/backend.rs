@@ -12,8 +12,8 @@ use rftrace::abi::{
 use crate::Error;
 
 unsafe extern "C" {
-    fn rftrace_backend_init_v1(args: *const InitArgs) -> u32;
-    safe fn rftrace_backend_control_v1() -> *const Control;
+    fn rftrace_backend_init_v2(args: *const InitArgs) -> u32;
+    safe fn rftrace_backend_control_v2() -> *const Control;
     safe fn rftrace_backend_enable();
     safe fn rftrace_backend_disable();
     safe fn rftrace_backend_reset();
@@ -40,7 +40,7 @@ const QUIESCE_LIMIT: Duration = Duration::from_secs(1);
 /// may be called on any thread.
 pub(crate) unsafe fn initialize(args: &InitArgs) -> Result<(), Error> {
     // SAFETY: by this function's contract.
-    match unsafe { rftrace_backend_init_v1(args) } {
+    match unsafe { rftrace_backend_init_v2(args) } {
         init::OK => Ok(()),
         init::ALREADY_DONE => Err(Error::AlreadyInitialized),
         _ => Err(Error::BufferTooSmall { bytes: args.buffer_bytes, minimum: minimum_bytes() }),
@@ -55,7 +55,7 @@ pub(crate) const fn minimum_bytes() -> usize {
 /// The control block.
 pub(crate) fn control() -> &'static Control {
     // SAFETY: the function returns the address of a static variable all of whose fields are atomics.
-    unsafe { &*rftrace_backend_control_v1() }
+    unsafe { &*rftrace_backend_control_v2() }
 }
 
 /// Starts recording. Inlined, as is all that runs while recording is on: this crate may be instrumented too.
@@ -147,7 +147,7 @@ pub(crate) fn open_functions(tid: u32) -> Vec<u64> {
         let open = (block.sp.load(Relaxed) as usize).saturating_sub(base) / size_of::<abi::ReturnEntry>();
         // The first element is the sentinel.
         let words = block.stack.iter().skip(1).take(open).map(|entry| entry.exit_word.load(Relaxed));
-        return words.filter(|word| word & kind::PRESUMED_DEAD == 0).collect();
+        return words.filter(|word| word & kind::LEFT == 0).collect();
     }
     Vec::new()
 }

@@ -199,7 +199,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         self.last_tsc = tsc;
         match word & kind::MASK {
             kind::ENTRY => self.enter(tsc, word | kind::EXIT),
-            kind::EXIT if word & kind::PRESUMED_DEAD != 0 => Ok(()),
+            kind::EXIT if word & kind::LEFT != 0 => Ok(()),
             kind::EXIT => self.leave(tsc, word),
             kind::LOST => self.event(EventKind::Lost(word >> ADDRESS_SHIFT), tsc, 0),
             _ => {
@@ -307,7 +307,7 @@ fn functions_open_at_start(task: &Task, depth: usize) -> Vec<u64> {
         match word & kind::MASK {
             _ if word == 0 => {}
             kind::ENTRY => n_known += 1,
-            kind::EXIT if word & kind::PRESUMED_DEAD != 0 => {}
+            kind::EXIT if word & kind::LEFT != 0 => {}
             kind::EXIT if n_known > 0 => n_known -= 1,
             kind::EXIT if n_unknown > 0 => {
                 n_unknown -= 1;
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_function_presumed_dead_ends_once() {
-        let again = leave(5, B).1 | kind::PRESUMED_DEAD;
+        let again = leave(5, B).1 | kind::LEFT;
         let records = [enter(1, A), enter(2, B), leave(3, B), (5, again), leave(6, A)];
         assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n3 1 -2000\n6 0 -1000\n");
     }

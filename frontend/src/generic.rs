@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use rftrace::abi::MAX_CHUNK_BYTES;
+use rftrace::abi::{LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, ReturnEntry};
 
 use crate::Error;
 use crate::host::{Memory, Program};
@@ -14,6 +14,9 @@ use crate::uftrace::encode::SystemInfo;
 
 /// Zeroed memory for records that is never given back. Per-thread blocks lie in thread-local storage.
 pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
+    /// Frames that threads leave without returning are few: 1,024 of them.
+    const LEFT_BYTES: usize = 16 * LEFT_BUCKET_BYTES;
+
     let failed = || Error::OutOfMemory { bytes: buffer_bytes, source: io::ErrorKind::OutOfMemory.into() };
     let layout = Layout::from_size_align(buffer_bytes, MAX_CHUNK_BYTES).map_err(|_| failed())?;
     // SAFETY: the size is not 0, it is that of at least a few chunks.
@@ -21,7 +24,18 @@ pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
     if buffer.is_null() {
         return Err(failed());
     }
-    Ok(Memory { buffer, blocks: ptr::null_mut(), blocks_bytes: 0, thread_start: None, thread_start_key: 0 })
+    let layout = Layout::from_size_align(LEFT_BYTES, align_of::<ReturnEntry>()).map_err(|_| failed())?;
+    // SAFETY: the size is not 0. Without this memory the frames stay where they are.
+    let left = unsafe { alloc_zeroed(layout) };
+    Ok(Memory {
+        buffer,
+        blocks: ptr::null_mut(),
+        blocks_bytes: 0,
+        left,
+        left_bytes: LEFT_BYTES,
+        thread_start: None,
+        thread_start_key: 0,
+    })
 }
 
 /// Nanoseconds since this function was first called.

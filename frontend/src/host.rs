@@ -14,6 +14,9 @@ pub(crate) struct Memory {
     pub(crate) buffer: *mut u8,
     pub(crate) blocks: *mut u8,
     pub(crate) blocks_bytes: usize,
+    /// For the table of left frames.
+    pub(crate) left: *mut u8,
+    pub(crate) left_bytes: usize,
     pub(crate) thread_start: Option<unsafe extern "C" fn(u32, *const c_void) -> c_int>,
     pub(crate) thread_start_key: u32,
 }

@@ -128,6 +128,8 @@ impl Config {
             buffer_bytes,
             blocks: memory.blocks,
             blocks_bytes: memory.blocks_bytes,
+            left: memory.left,
+            left_bytes: memory.left_bytes,
             overwriting: u8::from(self.mode == Mode::Ring),
             thread_start: memory.thread_start,
             thread_start_key: memory.thread_start_key,

@@ -108,7 +108,7 @@ pub(crate) fn open_frames(block: &ThreadBlock) -> usize {
     while entry < block.sp.load(Relaxed) {
         // SAFETY: between `base` and `sp`.
         let exit_word = unsafe { &*entry }.exit_word.load(Relaxed);
-        open = open.wrapping_add(usize::from(exit_word & kind::PRESUMED_DEAD == 0));
+        open = open.wrapping_add(usize::from(exit_word & kind::LEFT == 0));
         entry = entry.wrapping_add(1);
     }
     open
@@ -164,6 +164,7 @@ fn adopt(block: &ThreadBlock, cursor: usize) -> bool {
         if block.cursor.compare_exchange(0, next, Relaxed, Relaxed).is_err() {
             // A handler that came in between has a chunk already.
             state.store(chunk_state::PARTIAL, Release);
+            offer(number);
             return true;
         }
         header.n_adopted.fetch_add(1, Relaxed);
@@ -188,7 +189,11 @@ pub(crate) fn leave(cursor: usize, mask: usize) {
     header.fill.store(fill as u32, Relaxed);
     header.state.store(chunk_state::PARTIAL, Release);
     let offset = chunk.wrapping_sub(CONTROL.chunks.load(Relaxed) as usize);
-    let number = offset.checked_div(mask + 1).unwrap_or(0) as u64 + 1;
+    offer(offset.checked_div(mask + 1).unwrap_or(0) as u64 + 1);
+}
+
+/// Tells new threads of a PARTIAL chunk, by its number plus 1. Where there is no room for it, it is not used further.
+fn offer(number: u64) {
     for slot in &CONTROL.shared.partial {
         let empty = slot.load(Relaxed) == 0;
         if empty && slot.compare_exchange(0, number, Relaxed, Relaxed).is_ok() {

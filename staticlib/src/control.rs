@@ -5,9 +5,12 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
 
-use crate::abi::{self, Control, ControlShared, InitArgs, MIN_CHUNKS, PARTIAL_SLOTS, ThreadBlock, init};
+use crate::abi::{
+    self, Control, ControlShared, InitArgs, LEFT_BUCKET_BYTES, MIN_CHUNKS, PARTIAL_SLOTS, ThreadBlock, init,
+};
 use crate::arch;
 use crate::buffer;
+use crate::thread;
 
 /// The one control block.
 pub(crate) static CONTROL: Control = Control {
@@ -20,6 +23,8 @@ pub(crate) static CONTROL: Control = Control {
     threads: AtomicPtr::new(ptr::null_mut()),
     blocks: AtomicPtr::new(ptr::null_mut()),
     n_blocks: AtomicUsize::new(0),
+    left: AtomicPtr::new(ptr::null_mut()),
+    n_left_buckets: AtomicUsize::new(0),
     thread_start: AtomicPtr::new(ptr::null_mut()),
     thread_start_key: AtomicU32::new(0),
     cycle_start_tsc: AtomicU64::new(0),
@@ -45,7 +50,7 @@ pub(crate) static CONTROL: Control = Control {
 /// The memory that `args` names is writable, all zero, used by nobody else and stays mapped as long as the program
 /// runs. `thread_start`, if given, may be called on any thread.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rftrace_backend_init_v1(args: *const InitArgs) -> u32 {
+unsafe extern "C" fn rftrace_backend_init_v2(args: *const InitArgs) -> u32 {
     // SAFETY: by this function's contract `args` points to a live InitArgs.
     let args = unsafe { &*args };
     let start = args.buffer as usize;
@@ -59,7 +64,8 @@ unsafe extern "C" fn rftrace_backend_init_v1(args: *const InitArgs) -> u32 {
     let n_blocks = args.blocks_bytes / size_of::<ThreadBlock>();
     let in_tls = cfg!(target_os = "none");
     let aligned = args.blocks as usize & (align_of::<ThreadBlock>() - 1) == 0;
-    if !in_tls && (args.blocks.is_null() || n_blocks == 0 || !aligned) {
+    // One block tells unwinders of the table of left frames.
+    if !in_tls && (args.blocks.is_null() || n_blocks < 2 || !aligned) {
         return init::BAD_BLOCKS;
     }
     // Whoever sets the chunk size first owns the initialisation.
@@ -70,6 +76,13 @@ unsafe extern "C" fn rftrace_backend_init_v1(args: *const InitArgs) -> u32 {
     CONTROL.overwriting.store(args.overwriting, Relaxed);
     CONTROL.blocks.store(args.blocks.cast(), Relaxed);
     CONTROL.n_blocks.store(n_blocks, Relaxed);
+    let n_left_buckets = args.left_bytes / LEFT_BUCKET_BYTES;
+    if !args.left.is_null() && n_left_buckets > 0 {
+        // The largest power of two that fits.
+        CONTROL.n_left_buckets.store(1 << n_left_buckets.ilog2(), Relaxed);
+        CONTROL.left.store(args.left.cast(), Release);
+        thread::publish_left();
+    }
     CONTROL.thread_start_key.store(args.thread_start_key, Relaxed);
     CONTROL.thread_start.store(args.thread_start.map_or(ptr::null_mut(), |f| f as *mut core::ffi::c_void), Relaxed);
     CONTROL.shared.end_index.store(n_chunks as u64, Relaxed);
@@ -80,7 +93,7 @@ unsafe extern "C" fn rftrace_backend_init_v1(args: *const InitArgs) -> u32 {
 
 /// The control block.
 #[unsafe(no_mangle)]
-extern "C" fn rftrace_backend_control_v1() -> *const Control {
+extern "C" fn rftrace_backend_control_v2() -> *const Control {
     &raw const CONTROL
 }
 

@@ -1,24 +1,38 @@
 //! The slow paths of the hooks: whatever the assembly does not do itself.
 //!
 //! They do the whole work of their hook, so that it never has to be tried again.
+//!
+//! A return stack is in line with its thread as long as calls and returns are nested on one stack. When a hook finds
+//! that they were not, [`settle`] and [`leave_above`] bring it in line again. What they go by may be a guess; a wrong one
+//! costs a wrong line in the trace, never a wrong return, because no entry is given up before its frame has returned,
+//! was unwound, or had its slot used by another call.
 
-use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicUsize, compiler_fence};
+use core::{iter, ptr};
 
-use crate::abi::{ADDRESS_SHIFT, ReturnEntry, ThreadBlock, kind};
+use crate::abi::{ADDRESS_SHIFT, GONE, ReturnEntry, ThreadBlock, kind};
 use crate::arch;
 use crate::buffer;
 use crate::control::CONTROL;
+use crate::left;
 use crate::thread;
 
-/// Frames are taken to be of one stack if each lies at most this far below the one that called it. Where a frame is
-/// larger, dead entries above it stay until something proves them dead; no living one is ever lost to that.
-const MAX_FRAME_BYTES: usize = 16 * 1024;
+/// A call whose slot lies at most this far below the innermost one is taken to be nested in it on the same stack, without
+/// a further look. Larger frames and other stacks take the slow path.
+pub(crate) const MAX_FRAME_BYTES: usize = 16 * 1024;
 
 /// A function was entered and the fast path could not record it.
 ///
-/// `parent_loc` is where its return address should be, `child_ip` lies in it, `stack_pointer` is its rsp.
-pub(crate) extern "C" fn entry_slow(parent_loc: usize, child_ip: usize, stack_pointer: usize) {
+/// `parent_loc` is where its return address should be, `child_ip` lies in it, `stack_pointer` is its rsp; the others are
+/// registers that tell of its frame, see [`arch::slots`].
+pub(crate) extern "C" fn entry_slow(
+    parent_loc: usize,
+    child_ip: usize,
+    stack_pointer: usize,
+    frame_pointer: usize,
+    static_chain: usize,
+) {
     if CONTROL.enabled.load(Relaxed) == 0 {
         return;
     }
@@ -33,7 +47,8 @@ pub(crate) extern "C" fn entry_slow(parent_loc: usize, child_ip: usize, stack_po
         }
         return;
     }
-    drop_dead_entries(block, parent_loc, stack_pointer);
+    let (parent_loc, caller_loc) = arch::slots(parent_loc, child_ip, frame_pointer, static_chain);
+    settle(block, parent_loc, stack_pointer, caller_loc);
     let entry = block.sp.load(Relaxed);
     if entry >= block.limit.load(Relaxed) {
         buffer::record_lost_call(block);
@@ -42,15 +57,18 @@ pub(crate) extern "C" fn entry_slow(parent_loc: usize, child_ip: usize, stack_po
     let Some(place) = buffer::reserve(block) else {
         return;
     };
+    if entry == block.base.load(Relaxed) {
+        // Where the sentinel seems to lie decides which outermost calls the fast path takes: those around this one. The
+        // address is odd, so that it is no slot's.
+        top_entry(block).parent_loc.store(parent_loc.wrapping_add(MAX_FRAME_BYTES / 2) | 1, Relaxed);
+    }
     // The same order as in the assembly: reserve the entry, write it, publish it, hook.
     block.sp.store(entry.wrapping_add(1), Relaxed);
     compiler_fence(SeqCst);
     place.write(arch::ticks(), entry_word | kind::ENTRY);
     // SAFETY: the entry lies in this thread's stack, below its limit, and was reserved just now.
     let entry = unsafe { &*entry };
-    // SAFETY: `parent_loc` is above the stack pointer of a function that is running: its frame has a return address
-    // there, which nobody but the function's return uses.
-    let slot = unsafe { &*(parent_loc as *const AtomicUsize) };
+    let slot = running_slot(parent_loc);
     entry.exit_word.store(entry_word | kind::EXIT, Relaxed);
     entry.parent_ip.store(slot.load(Relaxed), Relaxed);
     entry.parent_loc.store(parent_loc, Release);
@@ -58,138 +76,338 @@ pub(crate) extern "C" fn entry_slow(parent_loc: usize, child_ip: usize, stack_po
     slot.store(arch::trampoline(), Relaxed);
 }
 
-/// Takes away entries whose frames were left by longjmp.
-///
-/// An entry is certainly dead if its slot lies within the frame that now runs, or if it is the slot of this call and
-/// holds a new return address. Then what was called from it is dead too.
-///
-/// Entries with lower slots are dead if they are on this stack, and living if they are on another one, which the thread
-/// will come back to. Far away they are taken to be living. Nearby nobody can tell: their exits are recorded and they
-/// stay, so that all they need is there should they return.
-fn drop_dead_entries(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize) {
-    let base = block.base.load(Relaxed);
-    let mut entry = block.sp.load(Relaxed);
-    let mut dead = None;
-    while entry > base {
-        entry = entry.wrapping_sub(1);
-        // SAFETY: between `base` and `sp`.
-        let candidate = unsafe { &*entry };
-        let slot = candidate.parent_loc.load(Relaxed);
-        // 0 is an entry that an interrupted hook is writing: all below it live.
-        if slot == 0 || slot > parent_loc {
-            break;
-        }
-        if slot == parent_loc {
-            // SAFETY: the slot is that of the running function, see `entry_slow`.
-            let content = unsafe { &*(slot as *const AtomicUsize) }.load(Relaxed);
-            if content == arch::trampoline() {
-                break;
-            }
-        }
-        if slot >= stack_pointer {
-            dead = Some(candidate);
-        }
+/// Where the function returns to that has just returned to the trampoline. Changes nothing: as long as the address is
+/// only in the tracer's registers, unwinders still find the entry.
+pub(crate) extern "C" fn exit_find(parent_loc: usize) -> usize {
+    look_up(|block| find(block, parent_loc), || left::innermost(parent_loc))
+}
+
+/// Records the exit of the function that [`exit_find`] was asked about, and takes its entry away.
+pub(crate) extern "C" fn exit_done(parent_loc: usize) {
+    let Some(block) = thread::existing_block() else {
+        steal(None, parent_loc);
+        return forget_left(parent_loc);
+    };
+    if let Some(entry) = find(block, parent_loc) {
+        return remove(block, entry);
     }
-    if let Some(dead) = dead {
-        remove(block, dead);
-    }
-    let mut entry = block.sp.load(Relaxed);
-    while entry > base {
-        entry = entry.wrapping_sub(1);
-        // SAFETY: between `base` and `sp`.
-        let candidate = unsafe { &*entry };
-        let slot = candidate.parent_loc.load(Relaxed);
-        if slot == 0 || slot >= stack_pointer || stack_pointer.wrapping_sub(slot) > MAX_FRAME_BYTES {
-            break;
-        }
-        record_exit(block, candidate);
-        candidate.exit_word.fetch_or(kind::PRESUMED_DEAD, Relaxed);
+    // The frame was left, or entered on another thread.
+    steal(Some(block), parent_loc);
+    bring_back(block, parent_loc);
+    match find(block, parent_loc) {
+        Some(entry) => remove(block, entry),
+        None => forget_left(parent_loc),
     }
 }
 
-/// Whether all entries above `outer` were called from it, one by the other, on the same stack.
-fn all_above_are_nested_in(block: &ThreadBlock, outer: &ReturnEntry) -> bool {
-    let top: *const ReturnEntry = top_entry(block);
-    let mut entry: *const ReturnEntry = outer;
-    let mut slot = outer.parent_loc.load(Relaxed);
-    while entry < top {
-        entry = entry.wrapping_add(1);
-        // SAFETY: between `base` and `sp`.
-        let inner = unsafe { &*entry }.parent_loc.load(Relaxed);
-        // The same slot: a tail call.
-        if inner > slot || slot.wrapping_sub(inner) > MAX_FRAME_BYTES {
+/// Where the first of the frames would have returned to that an exception leaves by `parent_loc`: one, or a chain of tail
+/// calls. Changes nothing.
+#[cfg_attr(target_os = "none", allow(dead_code))]
+pub(crate) extern "C" fn unwound_find(parent_loc: usize) -> usize {
+    let in_stack =
+        |block: &'static ThreadBlock| frames(block).find(|entry| has_slot(entry, parent_loc) && !is_tail_call(entry));
+    look_up(in_stack, || left::outermost(parent_loc))
+}
+
+/// Records the exits of these frames and takes their entries away.
+#[cfg_attr(target_os = "none", allow(dead_code))]
+pub(crate) extern "C" fn unwound_done(parent_loc: usize) {
+    loop {
+        let parent_ip = exit_find(parent_loc);
+        exit_done(parent_loc);
+        if parent_ip != arch::trampoline() {
+            return;
+        }
+    }
+}
+
+/// The thread ends: records the exits of all functions that are open in it. Frames on other stacks may go on elsewhere.
+pub(crate) fn close_all(block: &ThreadBlock) {
+    leave_above(block, sentinel(block));
+    forget_all(block);
+}
+
+/// Takes away all entries of a thread that is not there any more.
+pub(crate) fn forget_all(block: &ThreadBlock) {
+    let mut moved = 0;
+    while move_top_to_table(block, &mut moved) {}
+    while let Some(top) = frames(block).next() {
+        pop(block, top);
+    }
+}
+
+/// Brings the return stack in line with a call whose slot is `parent_loc`, if it is not simply nested in the innermost
+/// open function. `stack_pointer` is the rsp of the called function, `caller_loc` the slot that its caller's frame
+/// pointer tells of, which may be anything.
+fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_loc: usize) {
+    while let Some(top) = frames(block).next()
+        && has_slot(top, GONE)
+    {
+        record_exit(block, top);
+        pop(block, top);
+    }
+    let top = top_entry(block);
+    let is_empty = ptr::eq(top, sentinel(block));
+    let top_loc = top.parent_loc.load(Relaxed);
+    if !is_empty && parent_loc < top_loc && is_near(parent_loc, top_loc) {
+        return;
+    }
+    // In a tail call the slot holds the trampoline already, and belongs to the caller.
+    let in_tail_call = running_slot(parent_loc).load(Relaxed) == arch::trampoline();
+    let caller_loc = if in_tail_call { parent_loc } else { caller_loc };
+    if let Some(caller) = find(block, caller_loc) {
+        if ptr::eq(caller, top) {
+            return;
+        }
+        let inner = ptr::from_ref(caller).wrapping_add(1);
+        // SAFETY: the caller is not the innermost entry, so there is one above it.
+        let inner_loc = unsafe { &*inner }.parent_loc.load(Relaxed);
+        // 0: a hook was interrupted when it had just reserved the entry, and this is the handler, or it longjmped here.
+        let is_half_written = inner_loc == 0 && ptr::eq(inner, top);
+        // On another stack the frame pointer is still that of the function that was interrupted, or that made the stack.
+        if is_near(parent_loc, caller_loc) || is_near(inner_loc, parent_loc) || is_near(parent_loc, inner_loc) {
+            if !is_half_written {
+                leave_above(block, caller);
+            }
+            return;
+        }
+    } else if is_near(parent_loc, caller_loc) {
+        if left::count(caller_loc) == 0 {
+            steal(Some(block), caller_loc);
+        }
+        // Frames that are not running any more may have had the caller's slot.
+        let lives = || running_slot(caller_loc).load(Relaxed) == arch::trampoline();
+        if left::count(caller_loc) != 0 && lives() && bring_back(block, caller_loc) {
+            return;
+        }
+    }
+    if !is_empty && top_loc != 0 {
+        leave_unknown(block, parent_loc, stack_pointer);
+    }
+}
+
+/// [`settle`] without knowing the caller: it keeps no frame pointer, or is not traced.
+///
+/// Entries are dead if their slots lie within the running frame, or are that of this call. Those further down, nearby, are
+/// taken to have been left. Far away they are taken to be open: a signal handler on a stack of its own is called from
+/// them.
+#[cold]
+fn leave_unknown(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize) {
+    let up_to_here = |entry: &&ReturnEntry| {
+        let slot = entry.parent_loc.load(Relaxed);
+        slot != 0 && slot <= parent_loc
+    };
+    let covered = |entry: &&ReturnEntry| entry.parent_loc.load(Relaxed) >= stack_pointer;
+    if let Some(dead) = frames(block).take_while(up_to_here).filter(covered).last() {
+        remove(block, dead);
+    }
+    let below = |entry: &&ReturnEntry| {
+        let slot = entry.parent_loc.load(Relaxed);
+        slot == GONE || slot != 0 && is_near(slot, stack_pointer)
+    };
+    if let Some(outermost) = frames(block).take_while(below).last() {
+        leave_above(block, ptr::from_ref(outermost).wrapping_sub(1));
+    }
+}
+
+/// The thread goes on in the frame of `outer`. Those above it are dead, or wait on other stacks: records their exits, and
+/// moves them to the table of left frames. Returns whether it had room for all; the rest stays.
+fn leave_above(block: &ThreadBlock, outer: *const ReturnEntry) -> bool {
+    frames(block).take_while(|&entry| !ptr::eq(entry, outer)).for_each(|entry| record_exit(block, entry));
+    let mut moved = 0;
+    while ptr::from_ref(top_entry(block)) > outer {
+        if !move_top_to_table(block, &mut moved) {
             return false;
         }
-        slot = inner;
     }
     true
 }
 
-/// Takes away all entries above `outer`, innermost first.
-fn drop_above(block: &ThreadBlock, outer: &ReturnEntry) {
-    while !core::ptr::eq(top_entry(block), outer) {
-        record_exit(block, top_entry(block));
-        pop(block);
+/// Moves the innermost entry to the table of left frames. `moved` is the slot of the one that was moved before. Fails if
+/// there is no room, or no entry.
+fn move_top_to_table(block: &ThreadBlock, moved: &mut usize) -> bool {
+    let Some(top) = frames(block).next() else {
+        return false;
+    };
+    let parent_loc = top.parent_loc.load(Relaxed);
+    if parent_loc != 0 && parent_loc != GONE {
+        if parent_loc != *moved {
+            left::purge(parent_loc);
+        }
+        if !left::put(top, parent_loc, link(block, top, parent_loc)) {
+            return false;
+        }
+        // Another thread may have taken it at the same time.
+        if top.parent_loc.compare_exchange(parent_loc, 0, AcqRel, Relaxed).is_err() {
+            forget_left(parent_loc);
+        }
+        *moved = parent_loc;
+    }
+    pop(block, top);
+    true
+}
+
+/// What tells of an entry's caller in the table of left frames.
+fn link(block: &ThreadBlock, entry: &ReturnEntry, parent_loc: usize) -> usize {
+    let outer = frames(block).skip_while(|&other| !ptr::eq(other, entry)).skip(1);
+    if is_tail_call(entry) {
+        return outer.take_while(|outer| has_slot(outer, parent_loc)).count();
+    }
+    let mut outer = outer.map(|outer| outer.parent_loc.load(Relaxed));
+    outer.next().map_or(0, |outer| if is_near(parent_loc, outer) { left::distance(parent_loc, outer) } else { 0 })
+}
+
+/// A frame that was left runs again: moves its entry back from the table, with those of its callers on that stack, and
+/// records that they are entered. Returns whether it did; not while recording is off, or the return stack is full.
+fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
+    if CONTROL.enabled.load(Relaxed) == 0 {
+        return false;
+    }
+    let first = block.sp.load(Relaxed);
+    let end = first.wrapping_add(chain(parent_loc).map(left::count).fold(0usize, usize::wrapping_add));
+    if end == first || end > block.limit.load(Relaxed) {
+        return false;
+    }
+    block.sp.store(end, Relaxed);
+    compiler_fence(SeqCst);
+    let mut place = end;
+    let mut slot = Some(parent_loc);
+    while let Some(parent_loc) = slot
+        && let Some(cell) = left::innermost(parent_loc)
+        && place > first
+    {
+        place = place.wrapping_sub(1);
+        // SAFETY: one of the entries that were reserved just now.
+        let entry = unsafe { &*place };
+        let exit_word = cell.exit_word.load(Relaxed);
+        entry.parent_ip.store(cell.parent_ip.load(Relaxed), Relaxed);
+        entry.exit_word.store(left::unlinked(exit_word), Relaxed);
+        entry.parent_loc.store(parent_loc, Release);
+        left::remove(cell, parent_loc);
+        if !is_tail_call(entry) {
+            slot = left::caller(parent_loc, exit_word);
+        }
+    }
+    while place > first {
+        // Another thread was faster: the frames above were dead.
+        place = place.wrapping_sub(1);
+        // SAFETY: as above.
+        let entry = unsafe { &*place };
+        entry.exit_word.store(kind::LEFT, Relaxed);
+        entry.parent_loc.store(GONE, Release);
+    }
+    while place < end {
+        // SAFETY: as above.
+        let entry = unsafe { &*place };
+        place = place.wrapping_add(1);
+        let exit_word = entry.exit_word.load(Relaxed);
+        if has_slot(entry, GONE) {
+            continue;
+        }
+        if !buffer::record(block, exit_word & !(kind::MASK | kind::LEFT) | kind::ENTRY) {
+            buffer::park(block);
+            break;
+        }
+        entry.exit_word.store(exit_word & !kind::LEFT, Relaxed);
+    }
+    true
+}
+
+/// The slots of a left frame and of its callers on that stack.
+fn chain(parent_loc: usize) -> impl Iterator<Item = usize> {
+    iter::successors(Some(parent_loc), |&parent_loc| {
+        let outermost = |cell: &ReturnEntry| left::caller(parent_loc, cell.exit_word.load(Relaxed));
+        left::outermost(parent_loc).and_then(outermost)
+    })
+}
+
+/// Moves an entry with this slot, and those of its callers on that stack, from the return stack of another thread to the
+/// table of left frames: the frame went on running here before that thread has noticed that it left it.
+#[cold]
+fn steal(own: Option<&ThreadBlock>, parent_loc: usize) {
+    for block in threads().filter(|block| !own.is_some_and(|own| ptr::eq(own, *block))) {
+        let Some(found) = find(block, parent_loc) else {
+            continue;
+        };
+        let mut expected = parent_loc;
+        for entry in frames(block).skip_while(|&entry| !ptr::eq(entry, found)) {
+            let parent_loc = entry.parent_loc.load(Relaxed);
+            if parent_loc < expected || !is_near(expected, parent_loc) {
+                break;
+            }
+            expected = parent_loc;
+            if !left::put(entry, parent_loc, link(block, entry, parent_loc)) {
+                break;
+            }
+            if entry.parent_loc.compare_exchange(parent_loc, GONE, AcqRel, Relaxed).is_err() {
+                forget_left(parent_loc);
+            }
+        }
+        return;
     }
 }
 
-/// A function returned to the trampoline and the fast path could not record it. Returns where it returns to.
-pub(crate) extern "C" fn exit_slow(parent_loc: usize) -> usize {
-    let Some((block, entry)) = thread::existing_block().and_then(|block| Some((block, find(block, parent_loc)?)))
-    else {
-        return find_elsewhere(parent_loc).unwrap_or_else(|| arch::abort());
-    };
-    let parent_ip = entry.parent_ip.load(Relaxed);
-    remove(block, entry);
-    parent_ip
+/// Takes the entry with this slot out of the table of left frames.
+fn forget_left(parent_loc: usize) {
+    if let Some(cell) = left::innermost(parent_loc) {
+        left::remove(cell, parent_loc);
+    }
 }
 
-/// Records the exit of `entry` and takes it away, with those that were called from it and ended without returning.
+/// The return address of an entry that is on this thread's return stack, on another's, or in the table of left frames.
+fn look_up(
+    in_stack: impl Fn(&'static ThreadBlock) -> Option<&'static ReturnEntry>,
+    in_table: impl Fn() -> Option<&'static ReturnEntry>,
+) -> usize {
+    // An entry on its way from another thread's stack to the table may be missed once.
+    for _ in 0..3 {
+        let found = thread::existing_block().and_then(&in_stack);
+        if let Some(entry) = found.or_else(|| threads().find_map(&in_stack)).or_else(&in_table) {
+            return entry.parent_ip.load(Relaxed);
+        }
+    }
+    arch::abort()
+}
+
+/// Takes an entry away whose function has ended, and records its exit. The thread goes on in its caller.
 fn remove(block: &ThreadBlock, entry: &ReturnEntry) {
-    if all_above_are_nested_in(block, entry) {
-        drop_above(block, entry);
+    if leave_above(block, entry) {
         record_exit(block, entry);
+        pop(block, entry);
     } else {
         record_exit(block, entry);
         close_gap(block, entry);
-    }
-    pop(block);
-}
-
-/// An exception leaves the frames that return by `parent_loc`: one, or a chain of tail calls. Returns where the first
-/// of them would have returned to.
-#[cfg_attr(target_os = "none", allow(dead_code))]
-pub(crate) extern "C" fn unwound(parent_loc: usize) -> usize {
-    loop {
-        let parent_ip = exit_slow(parent_loc);
-        if parent_ip != arch::trampoline() {
-            return parent_ip;
-        }
-    }
-}
-
-/// Records the exits of all functions that are open in the thread.
-pub(crate) fn close_all(block: &ThreadBlock) {
-    while block.sp.load(Relaxed) > block.base.load(Relaxed) {
-        record_exit(block, top_entry(block));
-        pop(block);
-    }
-}
-
-/// Takes away all entries of a thread that is not there any more.
-#[cfg_attr(target_os = "none", allow(dead_code))]
-pub(crate) fn forget_all(block: &ThreadBlock) {
-    while block.sp.load(Relaxed) > block.base.load(Relaxed) {
-        pop(block);
+        pop(block, top_entry(block));
     }
 }
 
 /// Records the exit of a function, unless that was done already.
 fn record_exit(block: &ThreadBlock, entry: &ReturnEntry) {
-    let word = entry.exit_word.load(Relaxed);
-    if word & kind::PRESUMED_DEAD == 0 && !buffer::record(block, word) {
-        buffer::park(block);
+    if has_slot(entry, 0) || entry.exit_word.load(Relaxed) & kind::LEFT != 0 {
+        return;
     }
+    // The place first: what is written before it, at the beginning of a chunk, counts the function as open.
+    let place = buffer::reserve(block);
+    // A signal handler that comes in between may leave the same frames; then the place stays empty.
+    let word = entry.exit_word.fetch_or(kind::LEFT, Relaxed);
+    match place {
+        Some(place) if word & kind::LEFT == 0 => place.write(arch::ticks(), word),
+        Some(_) => {}
+        None => buffer::park(block),
+    }
+}
+
+/// The open functions of a thread, innermost first.
+fn frames(block: &ThreadBlock) -> impl Iterator<Item = &ReturnEntry> {
+    let base = block.base.load(Relaxed);
+    let mut entry = block.sp.load(Relaxed);
+    iter::from_fn(move || {
+        (entry > base).then(|| {
+            entry = entry.wrapping_sub(1);
+            // SAFETY: between `base` and `sp`.
+            unsafe { &*entry }
+        })
+    })
 }
 
 /// The innermost entry; the sentinel if there is none.
@@ -198,41 +416,56 @@ fn top_entry(block: &ThreadBlock) -> &ReturnEntry {
     unsafe { &*block.sp.load(Relaxed).wrapping_sub(1) }
 }
 
-/// Removes the innermost entry. Its contents must have been read.
-fn pop(block: &ThreadBlock) {
-    top_entry(block).parent_loc.store(0, Relaxed);
-    compiler_fence(SeqCst);
-    block.sp.store(block.sp.load(Relaxed).wrapping_sub(1), Relaxed);
+fn sentinel(block: &ThreadBlock) -> *const ReturnEntry {
+    block.base.load(Relaxed).wrapping_sub(1)
+}
+
+/// Takes away `top`, the innermost entry, unless a signal handler that came in between has done it.
+fn pop(block: &ThreadBlock, top: &ReturnEntry) {
+    let place = ptr::from_ref(top).cast_mut();
+    let end = place.wrapping_add(1);
+    if block.sp.load(Relaxed) == end {
+        top.parent_loc.store(0, Relaxed);
+        compiler_fence(SeqCst);
+        let _ = block.sp.compare_exchange(end, place, Relaxed, Relaxed);
+    }
 }
 
 /// The innermost entry with this slot.
 fn find(block: &ThreadBlock, parent_loc: usize) -> Option<&ReturnEntry> {
-    let base = block.base.load(Relaxed);
-    let mut entry = block.sp.load(Relaxed);
-    while entry > base {
-        entry = entry.wrapping_sub(1);
-        // SAFETY: between `base` and `sp`.
-        let candidate = unsafe { &*entry };
-        if candidate.parent_loc.load(Relaxed) == parent_loc {
-            return Some(candidate);
-        }
-    }
-    None
+    frames(block).find(|entry| has_slot(entry, parent_loc))
 }
 
-/// Where a frame returns to that was entered on another thread.
-#[cold]
-fn find_elsewhere(parent_loc: usize) -> Option<usize> {
+fn has_slot(entry: &ReturnEntry, parent_loc: usize) -> bool {
+    entry.parent_loc.load(Relaxed) == parent_loc
+}
+
+/// Whether the function was called by a jump at the end of another one, so that it returns to the trampoline.
+fn is_tail_call(entry: &ReturnEntry) -> bool {
+    entry.parent_ip.load(Relaxed) == arch::trampoline()
+}
+
+/// Whether `inner` lies at or below `outer` by no more than a frame.
+fn is_near(inner: usize, outer: usize) -> bool {
+    outer.wrapping_sub(inner) <= MAX_FRAME_BYTES
+}
+
+/// All threads that are traced now.
+fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
     let mut next = CONTROL.threads.load(SeqCst);
-    while !next.is_null() {
+    iter::from_fn(move || {
         // SAFETY: blocks on the list stay mapped for ever.
-        let block = unsafe { &*next };
-        if let Some(entry) = find(block, parent_loc) {
-            return Some(entry.parent_ip.load(Relaxed));
-        }
+        let block = unsafe { next.as_ref() }?;
         next = block.next.load(Relaxed);
-    }
-    None
+        Some(block)
+    })
+    .filter(|block| !block.limit.load(Relaxed).is_null())
+}
+
+/// The slot of a frame that is running on this thread.
+fn running_slot(parent_loc: usize) -> &'static AtomicUsize {
+    // SAFETY: the frame of a running function has a return address there, which nobody but the function's return uses.
+    unsafe { &*(parent_loc as *const AtomicUsize) }
 }
 
 /// Moves the entries above `entry`, which live on another stack, one down over it. The innermost is left twice.

@@ -28,4 +28,5 @@ mod arch;
 mod buffer;
 mod control;
 mod hooks;
+mod left;
 mod thread;

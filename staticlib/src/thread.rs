@@ -8,6 +8,8 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
+#[cfg(not(target_os = "none"))]
+use crate::abi::LEFT_BUCKET_ENTRIES;
 use crate::abi::{RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock};
 use crate::arch;
 use crate::buffer;
@@ -98,6 +100,25 @@ fn start_thread() {
         release(pointer);
     }
 }
+
+/// Makes the table of left frames known to unwinders, as the return stack of a block without thread.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn publish_left() {
+    let Some(pointer) = allocate() else {
+        return;
+    };
+    let cells = CONTROL.left.load(Relaxed);
+    let n_cells = CONTROL.n_left_buckets.load(Relaxed).wrapping_mul(LEFT_BUCKET_ENTRIES);
+    // SAFETY: the block was just allocated for this.
+    let block = unsafe { &*pointer };
+    block.base.store(cells, Relaxed);
+    block.sp.store(cells.wrapping_add(n_cells), Relaxed);
+    block.psp.store((&raw const block.sp).cast_mut(), Release);
+    publish(pointer);
+}
+
+#[cfg(target_os = "none")]
+pub(crate) fn publish_left() {}
 
 /// Puts a block in front of the list that the trampoline's unwind information walks. It stays there for ever.
 fn publish(pointer: *mut ThreadBlock) {

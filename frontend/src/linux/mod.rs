@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use rftrace::abi::ThreadBlock;
+use rftrace::abi::{LEFT_BUCKET_BYTES, ThreadBlock};
 
 use self::modules::Module;
 use self::symbols::SymbolTable;
@@ -23,12 +23,17 @@ use crate::uftrace::encode::{SystemInfo, Usage};
 /// Threads that can be traced at the same time. A block takes address space only, until its thread is traced.
 const MAX_THREADS: usize = 8192;
 
-/// Memory for records and for per-thread blocks, zeroed and never unmapped.
+/// Buckets of the table of left frames: 65,536 frames. It takes memory for those that are used.
+const LEFT_BUCKETS: usize = 1024;
+
+/// Memory for records, per-thread blocks and left frames, zeroed and never unmapped.
 pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
     let blocks_bytes = MAX_THREADS * size_of::<ThreadBlock>();
     let blocks = map(blocks_bytes)?;
     // SAFETY: the range was just mapped. The advice keeps a thread's first call from touching 2 MiB; it may fail.
     unsafe { libc::madvise(blocks.cast(), blocks_bytes, libc::MADV_NOHUGEPAGE) };
+    let left_bytes = LEFT_BUCKETS * LEFT_BUCKET_BYTES;
+    let left = map(left_bytes)?;
     // The buffer last: it is what may be too large, and then little was taken in vain.
     let buffer = map(buffer_bytes)?;
     prepare(buffer, buffer_bytes);
@@ -40,6 +45,8 @@ pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
         buffer,
         blocks,
         blocks_bytes,
+        left,
+        left_bytes,
         thread_start: thread_start_key.map(|_| libc::pthread_setspecific as _),
         thread_start_key: thread_start_key.unwrap_or(0),
     })

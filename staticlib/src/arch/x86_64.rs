@@ -50,6 +50,8 @@ use crate::hooks;
 const EXIT_SAVED: usize = if cfg!(feature = "interruptsafe") { 40 } else { 24 };
 /// What a hook pushes before it looks at its caller: rax, rcx, rdx, and with `interruptsafe` r11.
 const ENTRY_SAVED: usize = if cfg!(feature = "interruptsafe") { 32 } else { 24 };
+/// The largest alignment of a frame that [`slots`] looks for: a page.
+const MAX_REALIGN_BYTES: usize = 4096;
 
 // Where the traced function's return address is: for mcount by the frame pointer, which the prologue has set up; for
 // __fentry__, called by the function's first instruction, directly above its own return address.
@@ -83,21 +85,33 @@ macro_rules! entry_hook {
             "test r11, r11",
             "jz 9f",
             // rcx = the place for the return-stack entry, rdx = parent_loc. Slow: the stack is full; the frame pointer
-            // does not point into the stack (a task's first function); the entry below is not above us.
+            // does not point into the stack (a task's first function); r10 points at or a little above the frame, as in
+            // GCC's realigned functions (and nested ones); the call is not nested in the entry below, by at most one
+            // frame.
             "mov rcx, [r11 + {sp}]",
             "cmp rcx, [r11 + {limit}]",
             "jae 9f",
             concat!("lea rdx, ", $parent_loc),
             "cmp rdx, rsp",
             "jbe 9f",
+            concat!(".ifeq ", $fentry),
+            "mov rax, r10",
+            "sub rax, rdx",
+            "cmp rax, {max_realign_bytes} + 8",
+            "jbe 9f",
+            ".endif",
             concat!(".if ", $fentry),
             // GCC saves the static chain of a nested function around the call: `push r10; call __fentry__; pop r10`.
             "mov rax, [rsp + {entry_saved}]",
             "cmp word ptr [rax], 0x5a41",
             "je 9f",
             ".endif",
-            "cmp [rcx - {entry_bytes} + {parent_loc}], rdx",
-            "jbe 8f",
+            // rax = the distance of the slots minus 1
+            "mov rax, rdx",
+            "not rax",
+            "add rax, [rcx - {entry_bytes} + {parent_loc}]",
+            "cmp rax, {max_frame_bytes} - 1",
+            "ja 8f",
             // rax = the record, reserved.
             "3:",
             "mov rax, [r11 + {cursor}]",
@@ -141,14 +155,15 @@ macro_rules! entry_hook {
             ".cfi_adjust_cfa_offset -8",
             "ret",
             ".cfi_restore_state",
-            // The entry below has the same slot or a lower one. The same slot with T in it is a tail call: the entry
-            // goes on top, with T as its parent_ip, and both exits are recorded when the frame returns.
+            // The same slot with T in it is a tail call: the entry goes on top, with T as its parent_ip, and both exits
+            // are recorded when the frame returns.
             "8:",
-            "jb 9f",
+            "inc rax",
+            "jnz 9f",
             "lea rax, [rip + .Lrftrace_trampoline]",
             "cmp [rdx], rax",
             "je 3b",
-            // entry_slow(parent_loc, child_ip, rsp of the traced function)
+            // entry_slow(parent_loc, child_ip, rsp of the traced function, its rbp, its r10)
             "9:",
             concat!("lea rdx, ", $parent_loc),
             "mov rcx, [rsp + {entry_saved}]",
@@ -171,6 +186,8 @@ macro_rules! entry_hook {
             cursor = const offset_of!(ThreadBlock, cursor),
             chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
             entry_bytes = const size_of::<ReturnEntry>(),
+            max_frame_bytes = const hooks::MAX_FRAME_BYTES,
+            max_realign_bytes = const MAX_REALIGN_BYTES,
             parent_ip = const offset_of!(ReturnEntry, parent_ip),
             parent_loc = const offset_of!(ReturnEntry, parent_loc),
             exit_word = const offset_of!(ReturnEntry, exit_word),
@@ -339,13 +356,23 @@ global_asm!(
     #[cfg(not(feature = "interruptsafe"))]
     "jmp r11",
     ".cfi_restore_state",
+    // r11 = exit_find(parent_loc), and then exit_done(parent_loc): the entry goes when the address is where the unwind
+    // information can tell of it.
     "8:",
     "lea rax, [rsp + {exit_saved} - 8]",
-    // r11 = exit_slow(parent_loc)
     "9:",
     "mov rdx, rax",
-    "lea rax, [rip + {exit_slow}]",
+    "lea rax, [rip + {exit_find}]",
     "call rftrace_call_saved",
+    "push r11",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_offset rip, -{exit_saved} - 8",
+    "lea rdx, [rsp + {exit_saved}]",
+    "lea rax, [rip + {exit_done}]",
+    "call rftrace_call_saved",
+    "pop r11",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_register rip, r11",
     "jmp 4b",
     // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes
     // here (see the personality) with the exception object in rax and rsp = CFA. The exit is recorded now, at its true
@@ -365,11 +392,15 @@ global_asm!(
     #[cfg(not(target_os = "none"))]
     "lea rdi, [rsp + 8]",
     #[cfg(not(target_os = "none"))]
-    "call {unwound}",
+    "call {unwound_find}",
     #[cfg(not(target_os = "none"))]
     "mov [rsp + 8], rax",
     #[cfg(not(target_os = "none"))]
     ".cfi_offset rip, -8",
+    #[cfg(not(target_os = "none"))]
+    "lea rdi, [rsp + 8]",
+    #[cfg(not(target_os = "none"))]
+    "call {unwound_done}",
     #[cfg(not(target_os = "none"))]
     "pop rdi",
     #[cfg(not(target_os = "none"))]
@@ -394,9 +425,12 @@ global_asm!(
     tsc = const offset_of!(Record, tsc),
     word = const offset_of!(Record, word),
     exit_saved = const EXIT_SAVED,
-    exit_slow = sym hooks::exit_slow,
+    exit_find = sym hooks::exit_find,
+    exit_done = sym hooks::exit_done,
     #[cfg(not(target_os = "none"))]
-    unwound = sym hooks::unwound,
+    unwound_find = sym hooks::unwound_find,
+    #[cfg(not(target_os = "none"))]
+    unwound_done = sym hooks::unwound_done,
 );
 
 // The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of
@@ -442,8 +476,8 @@ global_asm!(
     cleanup_phase = const 2,   // _UA_CLEANUP_PHASE
 );
 
-// The way into Rust. Called by a hook with the function in rax and its arguments in rdx, rcx and r11; returns its
-// result in r11. The hook has saved rax, rcx and rdx. Keeps every other register that Rust code may clobber: the
+// The way into Rust. Called by a hook with the function in rax and its arguments in rdx, rcx and r11, to which the traced
+// function's rbp and r10 are added; returns its result in r11. The hook has saved rax, rcx and rdx. Keeps every other register that Rust code may clobber: the
 // remaining argument registers and, on targets with SSE, xmm0-15. Legacy SSE instructions leave the upper halves of ymm
 // and zmm alone, and nothing in the tracer uses x87, MMX, AVX or changes MXCSR. The stack is aligned to 16 for the
 // call; the CFA is kept in rbp, which is the caller's.
@@ -499,6 +533,8 @@ global_asm!(
     "mov rdi, rdx",
     "mov rsi, rcx",
     "mov rdx, r11",
+    "mov rcx, [rbp]",
+    "mov r8, r10",
     "cld",
     "call rax",
     "mov r11, rax",
@@ -633,6 +669,48 @@ pub(crate) fn local_block() -> *mut ThreadBlock {
         );
     }
     block
+}
+
+/// Where the return address of a function is, and where its caller's is if that keeps a frame pointer.
+///
+/// `parent_loc` is where the hook takes the return address to be, `child_ip` lies in the function's prologue. In
+/// `frame_pointer` (rbp) mcount finds the function's own frame, `__fentry__` still the caller's.
+///
+/// In a function that realigns its stack GCC may set up the frame like this, so that the return address at `[rbp + 8]` is
+/// a copy and `static_chain` (r10) tells where the true one is:
+///
+/// ```text
+///   lea r10, [rsp + 8]; and rsp, -32; push [r10 - 8]; push rbp; mov rbp, rsp; push r10; …; call mcount
+/// ```
+pub(crate) fn slots(parent_loc: usize, child_ip: usize, frame_pointer: usize, static_chain: usize) -> (usize, usize) {
+    if frame_pointer.wrapping_add(8) != parent_loc {
+        return (parent_loc, frame_pointer.wrapping_add(8));
+    }
+    // SAFETY: directly below the slot of the running function, which is above its stack pointer.
+    let caller_frame = unsafe { *(frame_pointer as *const usize) };
+    let true_loc = static_chain.wrapping_sub(8);
+    let distance = true_loc.wrapping_sub(parent_loc);
+    let is_copy = distance != 0 && distance <= MAX_REALIGN_BYTES && realigns(child_ip);
+    (if is_copy { true_loc } else { parent_loc }, caller_frame.wrapping_add(8))
+}
+
+/// Whether the prologue that ends at `child_ip` has GCC's beginning of a realigned frame: `lea r10, [rsp + 8]` and an `and`
+/// of rsp with a constant.
+fn realigns(child_ip: usize) -> bool {
+    /// These bytes, the last one first; the `and` has two forms, which differ in one bit.
+    const CODE: u64 = 0xe481_4808_2454_8d4c;
+    const FORMS: u64 = 0x0002_0000_0000_0000;
+    /// Bytes of the longest prologue. It is looked for in the same page, which is mapped.
+    const LONGEST: usize = 64;
+    const PAGE: usize = 4096;
+
+    let earliest = child_ip.saturating_sub(LONGEST).max(child_ip & !(PAGE - 1));
+    let latest = child_ip.saturating_sub(size_of::<u64>());
+    (earliest..=latest).any(|place| {
+        // SAFETY: code of the running function or before it, in a page that is mapped.
+        let code = unsafe { (place as *const u64).read_unaligned() };
+        code & !FORMS == CODE
+    })
 }
 
 /// The time stamp counter.

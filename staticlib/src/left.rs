@@ -1,0 +1,110 @@
+//! Frames that a thread left without their returning.
+//!
+//! After a `longjmp` they are dead. After a switch of stacks (coroutines) they live and will run again, on this thread or
+//! on another. When they are left nobody can tell which it is, so their entries are kept here until the frame runs again
+//! or its slot serves another left call.
+//!
+//! The table is one for all threads: buckets of cells, found by a hash of the slot. A cell is a [`ReturnEntry`] whose
+//! `parent_loc` is 0 when it is free and [`GONE`] while it is being written. The trampoline's unwind information walks
+//! the table like a return stack.
+//!
+//! **Invariant**: an entry that moves is written to its new place before it is taken from the old one, so it can be
+//! found at every moment by who looks at the return stacks first and here second, twice.
+
+use core::slice;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::abi::{GONE, LEFT_BUCKET_ENTRIES, ReturnEntry, kind};
+use crate::arch;
+use crate::control::CONTROL;
+
+/// The bits of `exit_word` that link an entry to its caller's: how many words of 8 bytes the caller's slot lies above this
+/// one, 0 if no caller is known. In an entry that returns to the trampoline (a tail call, whose caller has the same
+/// slot) they count instead how many entries of the chain lie below it.
+const LINK_MASK: u64 = LINK_MAX << LINK_SHIFT;
+const LINK_SHIFT: u32 = 3;
+const LINK_MAX: u64 = (1 << 13) - 1;
+/// What a link counts.
+const WORD_BYTES: usize = 8;
+
+/// The exit word of an entry without its link, marked as not to be recorded.
+pub(crate) fn unlinked(exit_word: u64) -> u64 {
+    exit_word & !LINK_MASK | kind::LEFT
+}
+
+/// The caller's slot of an entry that was read from the table.
+pub(crate) fn caller(parent_loc: usize, exit_word: u64) -> Option<usize> {
+    let words = (exit_word & LINK_MASK) >> LINK_SHIFT;
+    (words != 0).then(|| parent_loc.wrapping_add((words as usize).wrapping_mul(WORD_BYTES)))
+}
+
+/// Adds an entry. `link` is what [`LINK_MASK`] tells of. Fails if its bucket is full, or if there is no table.
+pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> bool {
+    for cell in bucket(parent_loc) {
+        let free = cell.parent_loc.load(Relaxed) == 0;
+        if free && cell.parent_loc.compare_exchange(0, GONE, Acquire, Relaxed).is_ok() {
+            let link = (link as u64).min(LINK_MAX) << LINK_SHIFT;
+            cell.parent_ip.store(entry.parent_ip.load(Relaxed), Relaxed);
+            cell.exit_word.store(entry.exit_word.load(Relaxed) & !LINK_MASK | link, Relaxed);
+            cell.parent_loc.store(parent_loc, Release);
+            return true;
+        }
+    }
+    false
+}
+
+/// The link of an entry whose caller's slot is `caller_loc`.
+pub(crate) fn distance(parent_loc: usize, caller_loc: usize) -> usize {
+    caller_loc.wrapping_sub(parent_loc) / WORD_BYTES
+}
+
+/// The entry with this slot; of a chain of tail calls the innermost one.
+pub(crate) fn innermost(parent_loc: usize) -> Option<&'static ReturnEntry> {
+    let tail_call = |cell: &&ReturnEntry| cell.parent_ip.load(Relaxed) == arch::trampoline();
+    let place = |cell: &&ReturnEntry| if tail_call(cell) { 1 + (cell.exit_word.load(Relaxed) & LINK_MASK) } else { 0 };
+    with_slot(parent_loc).max_by_key(place)
+}
+
+/// The entry with this slot that holds a true return address: of a chain of tail calls the outermost one.
+#[inline]
+pub(crate) fn outermost(parent_loc: usize) -> Option<&'static ReturnEntry> {
+    with_slot(parent_loc).find(|cell| cell.parent_ip.load(Relaxed) != arch::trampoline())
+}
+
+/// Entries with this slot.
+pub(crate) fn count(parent_loc: usize) -> usize {
+    with_slot(parent_loc).count()
+}
+
+/// Takes away an entry that [`innermost`] has found, unless that was done.
+pub(crate) fn remove(cell: &ReturnEntry, parent_loc: usize) {
+    let _ = cell.parent_loc.compare_exchange(parent_loc, 0, AcqRel, Relaxed);
+}
+
+/// Takes away all entries with this slot: another call has it, they are dead.
+pub(crate) fn purge(parent_loc: usize) {
+    with_slot(parent_loc).for_each(|cell| remove(cell, parent_loc));
+}
+
+// Not inline, these would be exported by rustc, for crates that inline their callers.
+#[inline]
+fn with_slot(parent_loc: usize) -> impl Iterator<Item = &'static ReturnEntry> {
+    bucket(parent_loc).iter().filter(move |cell| cell.parent_loc.load(Acquire) == parent_loc)
+}
+
+/// The cells among which the entries with this slot are.
+#[inline]
+fn bucket(parent_loc: usize) -> &'static [ReturnEntry] {
+    /// 2 to the 64th, divided by the golden ratio: multiplying by it spreads neighbours.
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    let cells = CONTROL.left.load(Acquire);
+    if cells.is_null() {
+        return &[];
+    }
+    let hash = ((parent_loc / WORD_BYTES) as u64).wrapping_mul(SPREAD) >> 32;
+    let number = hash as usize & CONTROL.n_left_buckets.load(Relaxed).wrapping_sub(1);
+    let first = cells.wrapping_add(number.wrapping_mul(LEFT_BUCKET_ENTRIES));
+    // SAFETY: bucket `number` of the table, which stays mapped; cells consist of atomics.
+    unsafe { slice::from_raw_parts(first, LEFT_BUCKET_ENTRIES) }
+}
