@@ -15,7 +15,7 @@ use crate::abi::{ADDRESS_SHIFT, GONE, ReturnEntry, ThreadBlock, kind};
 use crate::arch;
 use crate::buffer;
 use crate::control::CONTROL;
-use crate::left;
+use crate::left::{self, Put};
 use crate::thread;
 
 /// A call whose slot lies at most this far below the innermost one is taken to be nested in it on the same stack, without
@@ -234,8 +234,12 @@ fn move_top_to_table(block: &ThreadBlock, moved: &mut usize) -> bool {
         if parent_loc != *moved {
             left::purge(parent_loc);
         }
-        if !left::put(top, parent_loc, link(block, top, parent_loc)) {
-            return false;
+        let link = link(block, top, parent_loc);
+        match left::put(top, parent_loc, link) {
+            Put::Done => {}
+            Put::Crowded if is_tail_call(top) => {}
+            Put::Crowded => left::purge_between(parent_loc, left::caller_at(parent_loc, link)),
+            Put::NoRoom => return false,
         }
         // Another thread may have taken it at the same time.
         if top.parent_loc.compare_exchange(parent_loc, 0, AcqRel, Relaxed).is_err() {
@@ -264,7 +268,7 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
         return false;
     }
     let first = block.sp.load(Relaxed);
-    let end = first.wrapping_add(chain(parent_loc).map(left::count).fold(0usize, usize::wrapping_add));
+    let end = first.wrapping_add(count_with_callers(parent_loc));
     if end == first || end > block.limit.load(Relaxed) {
         return false;
     }
@@ -313,12 +317,15 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
     true
 }
 
-/// The slots of a left frame and of its callers on that stack.
-fn chain(parent_loc: usize) -> impl Iterator<Item = usize> {
-    iter::successors(Some(parent_loc), |&parent_loc| {
-        let outermost = |cell: &ReturnEntry| left::caller(parent_loc, cell.exit_word.load(Relaxed));
-        left::outermost(parent_loc).and_then(outermost)
-    })
+/// How many entries a left frame has in the table, together with its callers on that stack.
+fn count_with_callers(parent_loc: usize) -> usize {
+    let mut n_entries = 0usize;
+    let mut slot = Some(parent_loc);
+    while let Some(parent_loc) = slot {
+        n_entries = n_entries.wrapping_add(left::count(parent_loc));
+        slot = left::outermost(parent_loc).and_then(|cell| left::caller(parent_loc, cell.exit_word.load(Relaxed)));
+    }
+    n_entries
 }
 
 /// Moves an entry with this slot, and those of its callers on that stack, from the return stack of another thread to the
@@ -336,7 +343,7 @@ fn steal(own: Option<&ThreadBlock>, parent_loc: usize) {
                 break;
             }
             expected = parent_loc;
-            if !left::put(entry, parent_loc, link(block, entry, parent_loc)) {
+            if left::put(entry, parent_loc, link(block, entry, parent_loc)) == Put::NoRoom {
                 break;
             }
             if entry.parent_loc.compare_exchange(parent_loc, GONE, AcqRel, Relaxed).is_err() {

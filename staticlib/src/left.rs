@@ -34,23 +34,50 @@ pub(crate) fn unlinked(exit_word: u64) -> u64 {
 
 /// The caller's slot of an entry that was read from the table.
 pub(crate) fn caller(parent_loc: usize, exit_word: u64) -> Option<usize> {
-    let words = (exit_word & LINK_MASK) >> LINK_SHIFT;
-    (words != 0).then(|| parent_loc.wrapping_add((words as usize).wrapping_mul(WORD_BYTES)))
+    let link = (exit_word & LINK_MASK) >> LINK_SHIFT;
+    (link != 0).then(|| caller_at(parent_loc, link as usize))
 }
 
-/// Adds an entry. `link` is what [`LINK_MASK`] tells of. Fails if its bucket is full, or if there is no table.
-pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> bool {
-    for cell in bucket(parent_loc) {
+/// The caller's slot, by the link of an entry that is no tail call.
+pub(crate) fn caller_at(parent_loc: usize, link: usize) -> usize {
+    parent_loc.wrapping_add(link.wrapping_mul(WORD_BYTES))
+}
+
+/// What [`put`] came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// The entry is in the table.
+    Done,
+    /// It is, and its bucket is half full.
+    Crowded,
+    /// Its bucket is full, or there is no table.
+    NoRoom,
+}
+
+/// Adds an entry. `link` is what [`LINK_MASK`] tells of.
+pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> Put {
+    for (idx, cell) in bucket(parent_loc).iter().enumerate() {
         let free = cell.parent_loc.load(Relaxed) == 0;
         if free && cell.parent_loc.compare_exchange(0, GONE, Acquire, Relaxed).is_ok() {
             let link = (link as u64).min(LINK_MAX) << LINK_SHIFT;
             cell.parent_ip.store(entry.parent_ip.load(Relaxed), Relaxed);
             cell.exit_word.store(entry.exit_word.load(Relaxed) & !LINK_MASK | link, Relaxed);
             cell.parent_loc.store(parent_loc, Release);
-            return true;
+            return if idx < LEFT_BUCKET_ENTRIES / 2 { Put::Done } else { Put::Crowded };
         }
     }
-    false
+    Put::NoRoom
+}
+
+/// Takes away all entries with slots between these two, which belong to a frame and its caller: they are dead.
+///
+/// Nothing else tells that frames which were left by longjmp are dead, so a program that jumps from ever other depths
+/// needs this when the table fills. Frames too large for it may lie on two stacks, with other living ones between.
+pub(crate) fn purge_between(parent_loc: usize, caller_loc: usize) {
+    const MAX_BYTES: usize = 512;
+    if caller_loc.wrapping_sub(parent_loc) <= MAX_BYTES {
+        (parent_loc..caller_loc).step_by(WORD_BYTES).skip(1).for_each(purge);
+    }
 }
 
 /// The link of an entry whose caller's slot is `caller_loc`.
@@ -66,7 +93,6 @@ pub(crate) fn innermost(parent_loc: usize) -> Option<&'static ReturnEntry> {
 }
 
 /// The entry with this slot that holds a true return address: of a chain of tail calls the outermost one.
-#[inline]
 pub(crate) fn outermost(parent_loc: usize) -> Option<&'static ReturnEntry> {
     with_slot(parent_loc).find(|cell| cell.parent_ip.load(Relaxed) != arch::trampoline())
 }
@@ -86,14 +112,11 @@ pub(crate) fn purge(parent_loc: usize) {
     with_slot(parent_loc).for_each(|cell| remove(cell, parent_loc));
 }
 
-// Not inline, these would be exported by rustc, for crates that inline their callers.
-#[inline]
 fn with_slot(parent_loc: usize) -> impl Iterator<Item = &'static ReturnEntry> {
     bucket(parent_loc).iter().filter(move |cell| cell.parent_loc.load(Acquire) == parent_loc)
 }
 
 /// The cells among which the entries with this slot are.
-#[inline]
 fn bucket(parent_loc: usize) -> &'static [ReturnEntry] {
     /// 2 to the 64th, divided by the golden ratio: multiplying by it spreads neighbours.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
