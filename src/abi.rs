@@ -211,6 +211,8 @@ pub struct Control {
     pub left: AtomicPtr<ReturnEntry>,
     /// Its buckets, a power of two.
     pub n_left_buckets: AtomicUsize,
+    /// Not 0 once a frame was left.
+    pub any_left: AtomicU8,
     /// See [`InitArgs::thread_start`]; null for none.
     pub thread_start: AtomicPtr<c_void>,
     /// The first argument of `thread_start`.

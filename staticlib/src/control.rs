@@ -25,6 +25,7 @@ pub(crate) static CONTROL: Control = Control {
     n_blocks: AtomicUsize::new(0),
     left: AtomicPtr::new(ptr::null_mut()),
     n_left_buckets: AtomicUsize::new(0),
+    any_left: AtomicU8::new(0),
     thread_start: AtomicPtr::new(ptr::null_mut()),
     thread_start_key: AtomicU32::new(0),
     cycle_start_tsc: AtomicU64::new(0),

@@ -171,13 +171,16 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
             }
             return;
         }
-    } else if is_near(parent_loc, caller_loc) {
-        if left::count(caller_loc) == 0 {
+    } else {
+        // A frame that was left, perhaps by another thread, may run again. Without frame pointer it is looked for.
+        if is_near(parent_loc, caller_loc) && left::count(caller_loc) == 0 {
             steal(Some(block), caller_loc);
         }
-        // Frames that are not running any more may have had the caller's slot.
-        let lives = || running_slot(caller_loc).load(Relaxed) == arch::trampoline();
-        if left::count(caller_loc) != 0 && lives() && bring_back(block, caller_loc) {
+        let is_left = is_near(parent_loc, caller_loc) && left::count(caller_loc) != 0;
+        let left_loc = if is_left { Some(caller_loc) } else { left::nearest_above(parent_loc) };
+        // One that does not, its slot is used otherwise.
+        let lives = |&slot: &usize| running_slot(slot).load(Relaxed) == arch::trampoline();
+        if left_loc.filter(lives).is_some_and(|slot| bring_back(block, slot)) {
             return;
         }
     }

@@ -63,6 +63,9 @@ pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> Put {
             cell.parent_ip.store(entry.parent_ip.load(Relaxed), Relaxed);
             cell.exit_word.store(entry.exit_word.load(Relaxed) & !LINK_MASK | link, Relaxed);
             cell.parent_loc.store(parent_loc, Release);
+            if CONTROL.any_left.load(Relaxed) == 0 {
+                CONTROL.any_left.store(1, Relaxed);
+            }
             return if idx < LEFT_BUCKET_ENTRIES / 2 { Put::Done } else { Put::Crowded };
         }
     }
@@ -100,6 +103,15 @@ pub(crate) fn outermost(parent_loc: usize) -> Option<&'static ReturnEntry> {
 /// Entries with this slot.
 pub(crate) fn count(parent_loc: usize) -> usize {
     with_slot(parent_loc).count()
+}
+
+/// The slot of the nearest left frame that lies above this one by at most half a kilobyte.
+pub(crate) fn nearest_above(parent_loc: usize) -> Option<usize> {
+    const MAX_WORDS: usize = 64;
+    if CONTROL.any_left.load(Relaxed) == 0 {
+        return None;
+    }
+    (1..=MAX_WORDS).map(|words| caller_at(parent_loc, words)).find(|&slot| count(slot) != 0)
 }
 
 /// Takes away an entry that [`innermost`] has found, unless that was done.
