@@ -1,5 +1,6 @@
 //! The tracer, as the rest of this crate sees it: safe functions over its symbols and its memory.
 
+use std::collections::HashMap;
 use std::slice;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::thread;
@@ -132,22 +133,23 @@ pub(crate) fn chunks() -> impl Iterator<Item = Chunk> {
     })
 }
 
-/// The words of the exit records of the functions that are open in a thread now, outermost first. Empty for a thread
-/// that has ended.
-pub(crate) fn open_functions(tid: u32) -> Vec<u64> {
+/// The words of the exit records of the functions that are open now, outermost first, by thread.
+pub(crate) fn open_functions() -> HashMap<u32, Vec<u64>> {
+    let mut open = HashMap::new();
     let mut next: *const ThreadBlock = control().threads.load(Acquire);
     while !next.is_null() {
         // SAFETY: blocks on the list stay mapped for ever.
         let block = unsafe { &*next };
         next = block.next.load(Relaxed);
-        if block.tid.load(Relaxed) != tid || block.limit.load(Acquire).is_null() {
+        // Not a thread, or one that has ended.
+        if block.limit.load(Acquire).is_null() {
             continue;
         }
         let base = block.base.load(Relaxed) as usize;
-        let open = (block.sp.load(Relaxed) as usize).saturating_sub(base) / size_of::<abi::ReturnEntry>();
+        let n_open = (block.sp.load(Relaxed) as usize).saturating_sub(base) / size_of::<abi::ReturnEntry>();
         // The first element is the sentinel.
-        let words = block.stack.iter().skip(1).take(open).map(|entry| entry.exit_word.load(Relaxed));
-        return words.filter(|word| word & kind::LEFT == 0).collect();
+        let words = block.stack.iter().skip(1).take(n_open).map(|entry| entry.exit_word.load(Relaxed));
+        open.insert(block.tid.load(Relaxed), words.filter(|word| word & kind::LEFT == 0).collect());
     }
-    Vec::new()
+    open
 }

@@ -26,6 +26,8 @@ pub(crate) struct Task {
     /// The tracer's thread id.
     pub(crate) tid: u32,
     segments: Vec<Segment>,
+    /// The words of the exit records of the functions that are open in it, outermost first, as far as they are known.
+    open: Vec<u64>,
 }
 
 impl Task {
@@ -92,13 +94,18 @@ pub(crate) struct Window<'a> {
 
 /// All tasks that have records, by thread id.
 pub(crate) fn tasks() -> Vec<Task> {
+    // First of all: recording is off, but the threads go on, and what returns is not known any more.
+    let mut open = backend::open_functions();
     let mut tasks: HashMap<u32, Vec<Segment>> = HashMap::new();
     for chunk in backend::chunks() {
         for (tid, segment) in segments(chunk) {
             tasks.entry(tid).or_default().push(segment);
         }
     }
-    let mut tasks: Vec<Task> = tasks.into_iter().map(|(tid, segments)| Task { tid, segments }).collect();
+    let mut tasks: Vec<Task> = tasks
+        .into_iter()
+        .map(|(tid, segments)| Task { tid, segments, open: open.remove(&tid).unwrap_or_default() })
+        .collect();
     for task in &mut tasks {
         task.segments.sort_by_key(|segment| segment.index);
     }
@@ -321,7 +328,7 @@ fn functions_open_at_start(task: &Task, depth: usize) -> Vec<u64> {
             _ => {}
         }
     }
-    for (word, now) in open.iter_mut().zip(backend::open_functions(task.tid)).take(n_unknown) {
+    for (word, &now) in open.iter_mut().zip(&task.open).take(n_unknown) {
         *word = now;
     }
     open
@@ -364,7 +371,7 @@ mod tests {
         let is_hidden = |address| address == OWN;
         let window = Window { start, end: 100, is_hidden: &is_hidden };
         let mut text = String::new();
-        let task = Task { tid: 1, segments };
+        let task = Task { tid: 1, segments, open: Vec::new() };
         let result = decode(&task, &window, |event| {
             let Event { kind, tsc, address, depth } = event;
             let what = match kind {

@@ -50,8 +50,10 @@ pub(crate) fn record_lost_call(block: &ThreadBlock) {
         }
     }
     if let Some(place) = reserve(block) {
-        block.lost_record.store(place.0 as usize, Relaxed);
+        let record = place.0 as usize;
         place.write(arch::ticks(), 1 << ADDRESS_SHIFT | kind::LOST);
+        // Last: a signal handler that comes in between adds to a record of its own.
+        block.lost_record.store(record, Relaxed);
     }
 }
 

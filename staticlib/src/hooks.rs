@@ -152,41 +152,63 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
     if !is_empty && parent_loc < top_loc && is_near(parent_loc, top_loc) {
         return;
     }
+    if !is_empty && top_loc == 0 {
+        // A hook was interrupted when it had just reserved the entry, and this is the handler; unless that has jumped away:
+        // then the call may have a slot where there were frames.
+        let mut slots = frames(block).map(|entry| entry.parent_loc.load(Relaxed));
+        if !slots.find(|&slot| slot != 0).is_some_and(|slot| is_near(slot, parent_loc)) {
+            return;
+        }
+    }
     // In a tail call the slot holds the trampoline already, and belongs to the caller.
-    let in_tail_call = running_slot(parent_loc).load(Relaxed) == arch::trampoline();
-    let caller_loc = if in_tail_call { parent_loc } else { caller_loc };
-    if let Some(caller) = find(block, caller_loc) {
+    let caller_loc = if is_hooked(parent_loc) { parent_loc } else { caller_loc };
+    let is_near_caller = is_near(parent_loc, caller_loc);
+    // A frame that is dead may have had the slot of one that is not traced.
+    let mut caller = find(block, caller_loc).filter(|_| is_hooked(caller_loc));
+    if caller.is_none() && is_near_caller {
+        // One that was left, perhaps by another thread, may run again.
+        if left::count(caller_loc) == 0 {
+            steal(Some(block), caller_loc);
+        }
+        if left::count(caller_loc) != 0 && is_hooked(caller_loc) && bring_back(block, caller_loc) {
+            return;
+        }
+        caller = nearest_above(block, caller_loc);
+    }
+    if let Some(caller) = caller {
         if ptr::eq(caller, top) {
             return;
         }
         let inner = ptr::from_ref(caller).wrapping_add(1);
         // SAFETY: the caller is not the innermost entry, so there is one above it.
         let inner_loc = unsafe { &*inner }.parent_loc.load(Relaxed);
-        // 0: a hook was interrupted when it had just reserved the entry, and this is the handler, or it longjmped here.
-        let is_half_written = inner_loc == 0 && ptr::eq(inner, top);
         // On another stack the frame pointer is still that of the function that was interrupted, or that made the stack.
-        if is_near(parent_loc, caller_loc) || is_near(inner_loc, parent_loc) || is_near(parent_loc, inner_loc) {
-            if !is_half_written {
-                leave_above(block, caller);
-            }
+        if is_near_caller || is_near(inner_loc, parent_loc) || is_near(parent_loc, inner_loc) {
+            leave_above(block, caller);
             return;
         }
-    } else {
-        // A frame that was left, perhaps by another thread, may run again. Without frame pointer it is looked for.
-        if is_near(parent_loc, caller_loc) && left::count(caller_loc) == 0 {
-            steal(Some(block), caller_loc);
-        }
-        let is_left = is_near(parent_loc, caller_loc) && left::count(caller_loc) != 0;
-        let left_loc = if is_left { Some(caller_loc) } else { left::nearest_above(parent_loc) };
-        // One that does not, its slot is used otherwise.
-        let lives = |&slot: &usize| running_slot(slot).load(Relaxed) == arch::trampoline();
-        if left_loc.filter(lives).is_some_and(|slot| bring_back(block, slot)) {
-            return;
-        }
+    } else if left::nearest_above(parent_loc).is_some_and(|slot| is_hooked(slot) && bring_back(block, slot)) {
+        return;
     }
-    if !is_empty && top_loc != 0 {
-        leave_unknown(block, parent_loc, stack_pointer);
+    leave_unknown(block, parent_loc, stack_pointer);
+}
+
+/// The open function with the nearest slot above this one. A frame pointer may be that of a function that is not traced,
+/// or of one that realigns its frame: then it tells of the copy of the slot.
+fn nearest_above(block: &ThreadBlock, parent_loc: usize) -> Option<&ReturnEntry> {
+    let end = parent_loc.wrapping_add(MAX_FRAME_BYTES);
+    let mut start = parent_loc;
+    while start < end {
+        let distance = |entry: &&ReturnEntry| entry.parent_loc.load(Relaxed).wrapping_sub(start);
+        let within = |entry: &&ReturnEntry| distance(entry) < end.wrapping_sub(start);
+        let nearest = frames(block).filter(within).min_by_key(distance)?;
+        let slot = nearest.parent_loc.load(Relaxed);
+        if is_hooked(slot) {
+            return Some(nearest);
+        }
+        start = slot.wrapping_add(align_of::<usize>());
     }
+    None
 }
 
 /// [`settle`] without knowing the caller: it keeps no frame pointer, or is not traced.
@@ -470,6 +492,11 @@ fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
         Some(block)
     })
     .filter(|block| !block.limit.load(Relaxed).is_null())
+}
+
+/// Whether the function with this slot, whose frame is running or was left on this stack, will return to the trampoline.
+fn is_hooked(parent_loc: usize) -> bool {
+    running_slot(parent_loc).load(Relaxed) == arch::trampoline()
 }
 
 /// The slot of a frame that is running on this thread.
