@@ -177,6 +177,9 @@ pub struct ThreadBlock {
     pub last_index: AtomicU64,
     /// The LOST record that the next loss adds to, as long as it is the newest record.
     pub lost_record: AtomicUsize,
+    /// The slot of the function for which a slow path is at work, 0 for none: signal handlers then leave the stack's order
+    /// alone.
+    pub busy: AtomicUsize,
     /// Number of the block behind this one in the free list, plus 1; 0 for none.
     pub next_free: AtomicU32,
     /// How often `rftrace_backend_thread_exit` was called for this thread.

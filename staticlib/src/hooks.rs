@@ -48,7 +48,15 @@ pub(crate) extern "C" fn entry_slow(
         return;
     }
     let (parent_loc, caller_loc) = arch::slots(parent_loc, child_ip, frame_pointer, static_chain);
-    settle(block, parent_loc, stack_pointer, caller_loc);
+    if set_busy(block, parent_loc) {
+        settle(block, parent_loc, stack_pointer, caller_loc);
+    }
+    push(block, parent_loc, entry_word);
+    clear_busy(block, parent_loc);
+}
+
+/// Records the entry of a function, and hooks its return.
+fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64) {
     let entry = block.sp.load(Relaxed);
     if entry >= block.limit.load(Relaxed) {
         buffer::record_lost_call(block);
@@ -79,6 +87,9 @@ pub(crate) extern "C" fn entry_slow(
 /// Where the function returns to that has just returned to the trampoline. Changes nothing: as long as the address is
 /// only in the tracer's registers, unwinders still find the entry.
 pub(crate) extern "C" fn exit_find(parent_loc: usize) -> usize {
+    if let Some(block) = thread::existing_block() {
+        set_busy(block, parent_loc);
+    }
     look_up(|block| find(block, parent_loc), || left::innermost(parent_loc))
 }
 
@@ -88,22 +99,25 @@ pub(crate) extern "C" fn exit_done(parent_loc: usize) {
         steal(None, parent_loc);
         return forget_left(parent_loc);
     };
-    if let Some(entry) = find(block, parent_loc) {
-        return remove(block, entry);
+    if find(block, parent_loc).is_none() {
+        // The frame was left, or entered on another thread.
+        steal(Some(block), parent_loc);
+        bring_back(block, parent_loc);
     }
-    // The frame was left, or entered on another thread.
-    steal(Some(block), parent_loc);
-    bring_back(block, parent_loc);
     match find(block, parent_loc) {
         Some(entry) => remove(block, entry),
         None => forget_left(parent_loc),
     }
+    clear_busy(block, parent_loc);
 }
 
 /// Where the first of the frames would have returned to that an exception leaves by `parent_loc`: one, or a chain of tail
 /// calls. Changes nothing.
 #[cfg_attr(target_os = "none", allow(dead_code))]
 pub(crate) extern "C" fn unwound_find(parent_loc: usize) -> usize {
+    if let Some(block) = thread::existing_block() {
+        set_busy(block, parent_loc);
+    }
     let in_stack =
         |block: &'static ThreadBlock| frames(block).find(|entry| has_slot(entry, parent_loc) && !is_tail_call(entry));
     look_up(in_stack, || left::outermost(parent_loc))
@@ -133,6 +147,27 @@ pub(crate) fn forget_all(block: &ThreadBlock) {
     while move_top_to_table(block, &mut moved) {}
     while let Some(top) = frames(block).next() {
         pop(block, top);
+    }
+}
+
+/// Notes that a slow path is at work for the function with this slot. Returns false in a signal handler that has
+/// interrupted one: its calls and returns are nested, whatever the entries below look like.
+fn set_busy(block: &ThreadBlock, parent_loc: usize) -> bool {
+    let busy = block.busy.load(Relaxed);
+    // With its slot at or above that of the other, this is no handler: one has jumped out of that slow path.
+    if busy != 0 && !is_near(busy, parent_loc) {
+        return false;
+    }
+    block.busy.store(parent_loc, Relaxed);
+    compiler_fence(SeqCst);
+    true
+}
+
+/// The slow path for this slot has ended, or was a signal handler's.
+fn clear_busy(block: &ThreadBlock, parent_loc: usize) {
+    compiler_fence(SeqCst);
+    if block.busy.load(Relaxed) == parent_loc {
+        block.busy.store(0, Relaxed);
     }
 }
 
@@ -175,6 +210,8 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
         }
         caller = nearest_above(block, caller_loc);
     }
+    // Without frame pointer: what is open on this stack. If nothing is, all that is there may have been left.
+    let caller = caller.or_else(|| nearest_above(block, parent_loc.wrapping_add(1)));
     if let Some(caller) = caller {
         if ptr::eq(caller, top) {
             return;
@@ -183,7 +220,10 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
         // SAFETY: the caller is not the innermost entry, so there is one above it.
         let inner_loc = unsafe { &*inner }.parent_loc.load(Relaxed);
         // On another stack the frame pointer is still that of the function that was interrupted, or that made the stack.
-        if is_near_caller || is_near(inner_loc, parent_loc) || is_near(parent_loc, inner_loc) {
+        if is_near(parent_loc, caller.parent_loc.load(Relaxed))
+            || is_near(inner_loc, parent_loc)
+            || is_near(parent_loc, inner_loc)
+        {
             leave_above(block, caller);
             return;
         }

@@ -83,6 +83,7 @@ fn start_thread() {
     block.tid.store(CONTROL.next_tid.fetch_add(1, Relaxed), Relaxed);
     block.last_index.store(0, Relaxed);
     block.lost_record.store(0, Relaxed);
+    block.busy.store(0, Relaxed);
     block.resync.store(0, Relaxed);
     block.exit_rounds.store(0, Relaxed);
     block.base.store(base, Relaxed);

@@ -356,6 +356,8 @@ global_asm!(
     #[cfg(not(feature = "interruptsafe"))]
     "jmp r11",
     ".cfi_restore_state",
+    // The assembler's own count goes on from the pops.
+    ".cfi_def_cfa_offset {exit_saved}",
     // r11 = exit_find(parent_loc), and then exit_done(parent_loc): the entry goes when the address is where the unwind
     // information can tell of it.
     "8:",
@@ -364,6 +366,7 @@ global_asm!(
     "mov rdx, rax",
     "lea rax, [rip + {exit_find}]",
     "call rftrace_call_saved",
+    ".cfi_remember_state",
     "push r11",
     ".cfi_adjust_cfa_offset 8",
     ".cfi_offset rip, -{exit_saved} - 8",
@@ -379,6 +382,8 @@ global_asm!(
     // time; then the unwinding goes on as if the traced function's caller had called _Unwind_Resume.
     #[cfg(not(target_os = "none"))]
     "rftrace_landing_pad:",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_restore_state",
     #[cfg(not(target_os = "none"))]
     ".cfi_def_cfa rsp, 0",
     #[cfg(not(target_os = "none"))]
