@@ -12,6 +12,7 @@ mod full;
 mod misuse;
 mod names;
 mod registers;
+mod strikes;
 mod subbuild;
 mod threads;
 mod time;
