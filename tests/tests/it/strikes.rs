@@ -169,7 +169,8 @@ fn check(program: &Program, scenario: &str, mode: &[&str]) -> usize {
             let length = lines[start + 1..].iter().take_while(|line| line.0 > depth).count();
             let strike: Vec<Line> = lines.drain(start..=start + length).collect();
             let (_, calls) = KINDS.iter().find(|(kind, _)| *kind == told.kind).expect("no strike was told");
-            let shown = |depth: usize| calls.lines().filter(move |line| line.len() - line.trim_start().len() < 2 * depth);
+            let shown =
+                |depth: usize| calls.lines().filter(move |line| line.len() - line.trim_start().len() < 2 * depth);
             if is_full {
                 let got = text(&strike);
                 assert!((1..=3).any(|depth| shown(depth).eq(got.lines())), "{what}: the strike is\n{got}");
@@ -191,7 +192,8 @@ fn check(program: &Program, scenario: &str, mode: &[&str]) -> usize {
         let rest = text(&lines);
         if is_full {
             // The innermost calls are lost.
-            let shown: String = expected.lines().filter(|line| !line.starts_with("    ")).map(|l| format!("{l}\n")).collect();
+            let shown: String =
+                expected.lines().filter(|line| !line.starts_with("    ")).map(|l| format!("{l}\n")).collect();
             assert_same_lines(&rest, &shown, &format!("{what}, of\n{whole}"));
             n_missing += expected.lines().count() - shown.lines().count();
         } else {
@@ -200,23 +202,20 @@ fn check(program: &Program, scenario: &str, mode: &[&str]) -> usize {
         n_strikes += usize::from(told.kind != "-");
     }
     assert!(!is_full || n_missing as u64 == n_lost, "{what}: {n_missing} calls are missing, {n_lost} counted as lost");
-    assert!(n_strikes > 500, "{what}: only {n_strikes} strikes");
+    assert!(n_strikes > 300, "{what}: only {n_strikes} strikes");
     println!("{what}: {n_strikes} strikes");
     n_strikes
 }
 
-/// The quick choice: mcount strikes on the same stack, fentry on another one and with chunks that are used again.
+/// The quick choice: strikes on the same stack with mcount; on another one, with chunks that are used again, with
+/// __fentry__. Each instruction is struck by one of the three kinds of handlers.
 fn check_both(scenarios: &[&str]) {
     if !require(&["g++"]) {
         return;
     }
     for (arguments, mode) in [(MCOUNT, &["stop"][..]), (FENTRY, &["ring", "alternate"])] {
         let program = build(arguments);
-        let check = |scenario: &&str| {
-            // These need many traces. One kind of handler for each instruction must do.
-            let mixed = scenario.starts_with("left") || scenario.starts_with("thread");
-            check(&program, scenario, &[mode, if mixed { &["mixed"] } else { &[] }].concat())
-        };
+        let check = |scenario: &&str| check(&program, scenario, &[mode, &["mixed"]].concat());
         let n_strikes: usize = scenarios.iter().map(check).sum();
         println!("{arguments:?}: {n_strikes} strikes");
     }
