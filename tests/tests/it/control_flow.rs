@@ -10,7 +10,7 @@ use rftrace_tools::{Call, Trace};
 const BUILDS: [&[&str]; 3] = [&["-O0"], &["-O2"], &["-O2", "-mfentry"]];
 
 /// How often each function was called by each other; by `-` at the outermost level.
-fn edges(trace: &Trace) -> BTreeMap<(String, String), u64> {
+pub(crate) fn edges(trace: &Trace) -> BTreeMap<(String, String), u64> {
     let mut edges = BTreeMap::new();
     for tree in trees(trace) {
         let mut open: Vec<&Call> = Vec::new();
@@ -24,7 +24,7 @@ fn edges(trace: &Trace) -> BTreeMap<(String, String), u64> {
     edges
 }
 
-fn edge(edges: &BTreeMap<(String, String), u64>, caller: &str, callee: &str) -> u64 {
+pub(crate) fn edge(edges: &BTreeMap<(String, String), u64>, caller: &str, callee: &str) -> u64 {
     edges.get(&(caller.to_owned(), callee.to_owned())).copied().unwrap_or(0)
 }
 

@@ -14,6 +14,7 @@ mod misuse;
 mod names;
 mod registers;
 mod sanitizers;
+mod storm;
 mod strikes;
 mod subbuild;
 mod threads;

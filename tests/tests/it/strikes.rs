@@ -105,13 +105,14 @@ fn recorded(run: &Run, in_threads: bool) -> (Vec<Vec<Line>>, u64) {
         let trace = run.trace(&format!("trace{number}"));
         let mut trees = trees(&trace);
         trees.sort_by_key(|tree| tree.roots.first().map(|root| root.start_ns));
-        for (task_no, tree) in trees.iter().enumerate() {
+        for tree in &trees {
             let mut lines = lines(&outline_of_tree(tree, ""));
             lines.retain(|(_, name)| name != "fill");
             let n_outer = lines.iter().filter(|(_, name)| name == "outer").count();
             lines.retain(|(_, name)| name != "outer");
             lines.iter_mut().for_each(|(depth, _)| *depth -= n_outer);
-            if in_threads && task_no > 0 {
+            let is_main = lines.iter().any(|(_, name)| name == "begin");
+            if in_threads && !is_main && !lines.is_empty() {
                 runs.push(lines);
             } else if !in_threads {
                 let parts = lines.split(|(_, name)| name == "begin").skip(1);
@@ -181,18 +182,27 @@ fn check(program: &Program, scenario: &str, mode: &[&str]) -> usize {
                 assert_same_lines(&text(&strike), calls, &format!("{what}: the strike"));
             }
             n_missing += calls.lines().count() - strike.len();
-            // Events before the strike: entries, less those that are open, twice.
+            // Events before the strike: entries, less those that are open, twice. Amid the slow path that brings a coroutine's
+            // frames back, a handler's calls may appear below them.
             let place = 2 * start - depth;
             let goes_on = told.step >= last.0;
-            assert!(!goes_on || place >= last.1, "{what}: the strike is at event {place} of\n{whole}");
+            assert!(
+                !goes_on || place >= last.1 || base == "switches",
+                "{what}: the strike is at event {place} of\n{whole}"
+            );
             last = (told.step, place);
             let places = told.n_hooks.saturating_sub(1)..=told.n_hooks;
             assert!(!one_event_a_hook || places.contains(&place), "{what}: the strike is at event {place} of\n{whole}");
         } else if told.kind != "-" {
-            assert!(goes_off || is_full, "{what}: the strike is not recorded");
+            assert!(goes_off || is_full, "{what}: the strike is not recorded in\n{whole}");
             n_missing += 4;
         }
-        let rest = text(&lines);
+        let mut rest = text(&lines);
+        if base == "switches" {
+            // A handler that strikes when the coroutine has been left and `resume` is about to record its return sees that
+            // it is not open any more; then its return counts as another resumption.
+            rest = rest.replacen("  resume\n  leaf\n", "  leaf\n", 1);
+        }
         if is_full {
             // The innermost calls are lost.
             let shown: String =
@@ -256,7 +266,7 @@ fn while_the_return_stack_is_full() {
 
 #[test]
 fn while_threads_begin_and_end() {
-    check_both(&["thread-calls", "thread-left2-calls", "thread-leaves"]);
+    check_both(&["thread-left2-calls", "thread-calls", "thread-leaves"]);
 }
 
 /// Every scenario, with the end of a chunk at every place of it.
