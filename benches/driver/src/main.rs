@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! driver PROGRAMS cost [ROUNDS]          nanoseconds per call
+//! driver PROGRAMS compare [ROUNDS]       the same against an earlier state of this repository, in place of `published`
 //! driver PROGRAMS instructions           instructions per call, by callgrind
 //! driver PROGRAMS dump [ROUNDS]          time and memory of saving 20 million events
 //! ```
@@ -24,6 +25,8 @@ use stats::Sample;
 const LIMIT_ON: f64 = 0.45;
 /// Highest ratio while not recording.
 const LIMIT_OFF: f64 = 1.1;
+/// Highest ratio to an earlier state.
+const LIMIT_BEFORE: f64 = 1.03;
 /// Highest resident memory of a dump, in buffer sizes.
 const LIMIT_PEAK: f64 = 1.1;
 /// Longest time of a dump, in seconds.
@@ -34,7 +37,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         [programs, command, ref rest @ ..] => run(programs, command, rest),
-        _ => Err("usage: driver PROGRAMS cost|instructions|dump [ROUNDS]".to_owned()),
+        _ => Err("usage: driver PROGRAMS cost|compare|instructions|dump [ROUNDS]".to_owned()),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -55,7 +58,8 @@ fn run(programs: &str, command: &str, rest: &[&str]) -> Result<bool, String> {
     };
     describe_machine();
     match command {
-        "cost" => cost(&programs, rounds.unwrap_or(21)),
+        "cost" => cost(&programs, rounds.unwrap_or(21), Peer::Published),
+        "compare" => cost(&programs, rounds.unwrap_or(21), Peer::Before),
         "instructions" => instructions(&programs),
         "dump" => dump(&programs, rounds.unwrap_or(5)),
         _ => Err(format!("no command {command}")),
@@ -120,7 +124,14 @@ impl Measured {
     }
 }
 
-fn cost(programs: &Programs, rounds: usize) -> Result<bool, String> {
+/// What the program in the place of `published` is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    Published,
+    Before,
+}
+
+fn cost(programs: &Programs, rounds: usize, peer: Peer) -> Result<bool, String> {
     let mut table: Vec<Measured> = CASES.iter().map(|_| Measured::default()).collect();
     for round in 0..rounds {
         for (case, measured) in CASES.iter().zip(&mut table) {
@@ -128,7 +139,8 @@ fn cost(programs: &Programs, rounds: usize) -> Result<bool, String> {
             for place in 0..case.variants.len() {
                 // Nobody is always the first.
                 let variant = case.variants[(place + round) % case.variants.len()];
-                if !programs.has(variant) {
+                let is_compared = matches!(variant, Variant::Ours | Variant::Published);
+                if !programs.has(variant) || (peer == Peer::Before && !is_compared) {
                     continue;
                 }
                 let batches = programs.run(variant, &["cost", case.workload, case.state, case.threads])?;
@@ -146,11 +158,16 @@ fn cost(programs: &Programs, rounds: usize) -> Result<bool, String> {
         }
     }
     println!("Nanoseconds per call: median over {rounds} rounds (quartiles). CPU time of the calling thread.\n");
-    println!("| calls | ours | published | ratio | limit | rounds | untraced | uftrace |");
+    let name = if peer == Peer::Before { "before" } else { "published" };
+    println!("| calls | ours | {name} | ratio | limit | rounds | untraced | uftrace |");
     println!("|---|---|---|---|---|---|---|---|");
     // Nothing measured is nothing met.
     let mut all_met = true;
     for (case, measured) in CASES.iter().zip(&table) {
+        let limit = if peer == Peer::Before { case.limit.and(Some(LIMIT_BEFORE)) } else { case.limit };
+        if limit.is_none() && measured.rounds() == 0 {
+            continue;
+        }
         let state = match case.state {
             "on" => ", recording",
             "off" => ", not recording",
@@ -159,7 +176,7 @@ fn cost(programs: &Programs, rounds: usize) -> Result<bool, String> {
         };
         let threads = if case.threads == "1" { "" } else { ", 2 threads" };
         let [ours, published, untraced, uftrace] = &measured.nanos;
-        let (limit, verdict) = match case.limit {
+        let (limit, verdict) = match limit {
             Some(limit) if measured.ratios.median() <= limit => (limit.to_string(), ""),
             Some(limit) => (limit.to_string(), " MISSED"),
             None => (String::new(), ""),
