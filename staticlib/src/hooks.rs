@@ -7,7 +7,7 @@
 //! costs a wrong line in the trace, never a wrong return, because no entry is given up before its frame has returned,
 //! was unwound, or had its slot used by another call.
 
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicUsize, compiler_fence};
 use core::{iter, ptr};
 
@@ -15,7 +15,7 @@ use crate::abi::{ADDRESS_SHIFT, GONE, ReturnEntry, ThreadBlock, kind};
 use crate::arch;
 use crate::buffer;
 use crate::control::CONTROL;
-use crate::left::{self, Put};
+use crate::left;
 use crate::thread;
 
 /// A call whose slot lies at most this far below the innermost one is taken to be nested in it on the same stack, without
@@ -90,7 +90,7 @@ pub(crate) extern "C" fn exit_find(parent_loc: usize) -> usize {
     if let Some(block) = thread::existing_block() {
         set_busy(block, parent_loc);
     }
-    look_up(|block| find(block, parent_loc), || left::innermost(parent_loc))
+    look_up(parent_loc, |block| find(block, parent_loc), || left::innermost(parent_loc))
 }
 
 /// Records the exit of the function that [`exit_find`] was asked about, and takes its entry away.
@@ -120,7 +120,7 @@ pub(crate) extern "C" fn unwound_find(parent_loc: usize) -> usize {
     }
     let in_stack =
         |block: &'static ThreadBlock| frames(block).find(|entry| has_slot(entry, parent_loc) && !is_tail_call(entry));
-    look_up(in_stack, || left::outermost(parent_loc))
+    look_up(parent_loc, in_stack, || left::outermost(parent_loc))
 }
 
 /// Records the exits of these frames and takes their entries away.
@@ -202,9 +202,7 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
     let mut caller = find(block, caller_loc).filter(|_| is_hooked(caller_loc));
     if caller.is_none() && is_near_caller {
         // One that was left, perhaps by another thread, may run again.
-        if left::count(caller_loc) == 0 {
-            steal(Some(block), caller_loc);
-        }
+        steal(Some(block), caller_loc);
         if left::count(caller_loc) != 0 && is_hooked(caller_loc) && bring_back(block, caller_loc) {
             return;
         }
@@ -300,15 +298,16 @@ fn move_top_to_table(block: &ThreadBlock, moved: &mut usize) -> bool {
             left::purge(parent_loc);
         }
         let link = link(block, top, parent_loc);
-        match left::put(top, parent_loc, link) {
-            Put::Done => {}
-            Put::Crowded if is_tail_call(top) => {}
-            Put::Crowded => left::purge_between(parent_loc, left::caller_at(parent_loc, link)),
-            Put::NoRoom => return false,
+        let Some(moving) = left::put(top, parent_loc, link) else {
+            return false;
+        };
+        if moving.is_crowded && !is_tail_call(top) {
+            left::purge_between(parent_loc, left::caller_at(parent_loc, link));
         }
         // Another thread may have taken it at the same time.
-        if top.parent_loc.compare_exchange(parent_loc, 0, AcqRel, Relaxed).is_err() {
-            forget_left(parent_loc);
+        match top.parent_loc.compare_exchange(parent_loc, 0, AcqRel, Relaxed) {
+            Ok(_) => moving.confirm(),
+            Err(_) => moving.withdraw(),
         }
         *moved = parent_loc;
     }
@@ -332,8 +331,13 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
     if CONTROL.enabled.load(Relaxed) == 0 {
         return false;
     }
+    if find(block, parent_loc).is_some() {
+        // The slot serves an open function: what the table has is dead.
+        left::purge(parent_loc);
+        return false;
+    }
     let first = block.sp.load(Relaxed);
-    let end = first.wrapping_add(count_with_callers(parent_loc));
+    let end = first.wrapping_add(count_with_callers(block, parent_loc));
     if end == first || end > block.limit.load(Relaxed) {
         return false;
     }
@@ -352,7 +356,7 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
         entry.parent_ip.store(cell.parent_ip.load(Relaxed), Relaxed);
         entry.exit_word.store(left::unlinked(exit_word), Relaxed);
         entry.parent_loc.store(parent_loc, Release);
-        left::remove(cell, parent_loc);
+        left::take(cell, parent_loc);
         if !is_tail_call(entry) {
             slot = left::caller(parent_loc, exit_word);
         }
@@ -383,10 +387,12 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
 }
 
 /// How many entries a left frame has in the table, together with its callers on that stack.
-fn count_with_callers(parent_loc: usize) -> usize {
+fn count_with_callers(block: &ThreadBlock, parent_loc: usize) -> usize {
     let mut n_entries = 0usize;
     let mut slot = Some(parent_loc);
-    while let Some(parent_loc) = slot {
+    while let Some(parent_loc) = slot
+        && find(block, parent_loc).is_none()
+    {
         n_entries = n_entries.wrapping_add(left::count(parent_loc));
         slot = left::outermost(parent_loc).and_then(|cell| left::caller(parent_loc, cell.exit_word.load(Relaxed)));
     }
@@ -402,17 +408,23 @@ fn steal(own: Option<&ThreadBlock>, parent_loc: usize) {
             continue;
         };
         let mut expected = parent_loc;
+        let mut moved = 0;
         for entry in frames(block).skip_while(|&entry| !ptr::eq(entry, found)) {
             let parent_loc = entry.parent_loc.load(Relaxed);
             if parent_loc < expected || !is_near(expected, parent_loc) {
                 break;
             }
             expected = parent_loc;
-            if left::put(entry, parent_loc, link(block, entry, parent_loc)) == Put::NoRoom {
-                break;
+            if parent_loc != moved {
+                left::purge(parent_loc);
             }
-            if entry.parent_loc.compare_exchange(parent_loc, GONE, AcqRel, Relaxed).is_err() {
-                forget_left(parent_loc);
+            moved = parent_loc;
+            let Some(moving) = left::put(entry, parent_loc, link(block, entry, parent_loc)) else {
+                break;
+            };
+            match entry.parent_loc.compare_exchange(parent_loc, GONE, AcqRel, Relaxed) {
+                Ok(_) => moving.confirm(),
+                Err(_) => moving.withdraw(),
             }
         }
         return;
@@ -422,20 +434,24 @@ fn steal(own: Option<&ThreadBlock>, parent_loc: usize) {
 /// Takes the entry with this slot out of the table of left frames.
 fn forget_left(parent_loc: usize) {
     if let Some(cell) = left::innermost(parent_loc) {
-        left::remove(cell, parent_loc);
+        left::take(cell, parent_loc);
     }
 }
 
 /// The return address of an entry that is on this thread's return stack, on another's, or in the table of left frames.
 fn look_up(
+    parent_loc: usize,
     in_stack: impl Fn(&'static ThreadBlock) -> Option<&'static ReturnEntry>,
     in_table: impl Fn() -> Option<&'static ReturnEntry>,
 ) -> usize {
-    // An entry on its way from another thread's stack to the table may be missed once.
-    for _ in 0..3 {
+    // An entry on its way from another thread's stack to the table may be missed, or be another's when it is read.
+    for _ in 0..8 {
         let found = thread::existing_block().and_then(&in_stack);
         if let Some(entry) = found.or_else(|| threads().find_map(&in_stack)).or_else(&in_table) {
-            return entry.parent_ip.load(Relaxed);
+            let parent_ip = entry.parent_ip.load(Acquire);
+            if has_slot(entry, parent_loc) {
+                return parent_ip;
+            }
         }
     }
     arch::abort()

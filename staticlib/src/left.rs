@@ -8,6 +8,11 @@
 //! `parent_loc` is 0 when it is free and [`GONE`] while it is being written. The trampoline's unwind information walks
 //! the table like a return stack.
 //!
+//! An entry comes here in three steps, because two threads may move the same one: the thread that leaves the frame, and
+//! the one that runs it now. It is written to a cell as *pending*; then one compare-exchange of the entry's old place
+//! decides who moved it; the winner confirms its cell and the other withdraws its own. A pending entry can be found and
+//! taken too; who takes it marks it as dead, and its owner frees the cell.
+//!
 //! **Invariant**: an entry that moves is written to its new place before it is taken from the old one, so it can be
 //! found at every moment by who looks at the return stacks first and here second, twice.
 
@@ -24,12 +29,19 @@ use crate::control::CONTROL;
 const LINK_MASK: u64 = LINK_MAX << LINK_SHIFT;
 const LINK_SHIFT: u32 = 3;
 const LINK_MAX: u64 = (1 << 13) - 1;
+/// States of a cell, in place of the kind in `exit_word`: an entry that is here for good,
+const SETTLED: u64 = kind::EXIT;
+/// one that is still being moved here,
+const PENDING: u64 = 3;
+/// and one that was taken meanwhile.
+const DEAD: u64 = 2;
+const STATE_MASK: u64 = kind::MASK;
 /// What a link counts.
 const WORD_BYTES: usize = 8;
 
 /// The exit word of an entry without its link, marked as not to be recorded.
 pub(crate) fn unlinked(exit_word: u64) -> u64 {
-    exit_word & !LINK_MASK | kind::LEFT
+    exit_word & !(LINK_MASK | STATE_MASK) | kind::EXIT | kind::LEFT
 }
 
 /// The caller's slot of an entry that was read from the table.
@@ -43,33 +55,48 @@ pub(crate) fn caller_at(parent_loc: usize, link: usize) -> usize {
     parent_loc.wrapping_add(link.wrapping_mul(WORD_BYTES))
 }
 
-/// What [`put`] came to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Put {
-    /// The entry is in the table.
-    Done,
-    /// It is, and its bucket is half full.
-    Crowded,
-    /// Its bucket is full, or there is no table.
-    NoRoom,
+/// An entry that is being moved into the table.
+pub(crate) struct Moving {
+    cell: &'static ReturnEntry,
+    /// Its bucket is half full.
+    pub(crate) is_crowded: bool,
 }
 
-/// Adds an entry. `link` is what [`LINK_MASK`] tells of.
-pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> Put {
+/// Writes an entry to the table, as pending. `link` is what [`LINK_MASK`] tells of. Fails if its bucket is full, or if
+/// there is no table.
+pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> Option<Moving> {
     for (idx, cell) in bucket(parent_loc).iter().enumerate() {
         let free = cell.parent_loc.load(Relaxed) == 0;
         if free && cell.parent_loc.compare_exchange(0, GONE, Acquire, Relaxed).is_ok() {
             let link = (link as u64).min(LINK_MAX) << LINK_SHIFT;
+            let exit_word = entry.exit_word.load(Relaxed) & !(LINK_MASK | STATE_MASK);
             cell.parent_ip.store(entry.parent_ip.load(Relaxed), Relaxed);
-            cell.exit_word.store(entry.exit_word.load(Relaxed) & !LINK_MASK | link, Relaxed);
+            cell.exit_word.store(exit_word | link | PENDING, Relaxed);
             cell.parent_loc.store(parent_loc, Release);
             if CONTROL.any_left.load(Relaxed) == 0 {
                 CONTROL.any_left.store(1, Relaxed);
             }
-            return if idx < LEFT_BUCKET_ENTRIES / 2 { Put::Done } else { Put::Crowded };
+            return Some(Moving { cell, is_crowded: idx >= LEFT_BUCKET_ENTRIES / 2 });
         }
     }
-    Put::NoRoom
+    None
+}
+
+impl Moving {
+    /// The entry was taken from its old place: it is here now.
+    pub(crate) fn confirm(self) {
+        let pending = self.cell.exit_word.load(Relaxed);
+        let settled = pending & !STATE_MASK | SETTLED;
+        let is_pending = pending & STATE_MASK == PENDING;
+        if !is_pending || self.cell.exit_word.compare_exchange(pending, settled, AcqRel, Relaxed).is_err() {
+            self.withdraw();
+        }
+    }
+
+    /// The entry is not to be here: another thread was faster.
+    pub(crate) fn withdraw(self) {
+        self.cell.parent_loc.store(0, Release);
+    }
 }
 
 /// Takes away all entries with slots between these two, which belong to a frame and its caller: they are dead.
@@ -114,18 +141,38 @@ pub(crate) fn nearest_above(parent_loc: usize) -> Option<usize> {
     (1..=MAX_WORDS).map(|words| caller_at(parent_loc, words)).find(|&slot| count(slot) != 0)
 }
 
-/// Takes away an entry that [`innermost`] has found, unless that was done.
-pub(crate) fn remove(cell: &ReturnEntry, parent_loc: usize) {
-    let _ = cell.parent_loc.compare_exchange(parent_loc, 0, AcqRel, Relaxed);
+/// Takes away an entry that was found in the table. Returns whether it was still there.
+pub(crate) fn take(cell: &ReturnEntry, parent_loc: usize) -> bool {
+    let mut word = cell.exit_word.load(Acquire);
+    // Pending entries become settled, and settled ones do not change.
+    if word & STATE_MASK == PENDING {
+        let dead = word & !STATE_MASK | DEAD;
+        match cell.exit_word.compare_exchange(word, dead, AcqRel, Acquire) {
+            Ok(_) if cell.parent_loc.load(Relaxed) == parent_loc => return true,
+            Ok(_) => {
+                // The cell has a new entry, whose word is the same.
+                let _ = cell.exit_word.compare_exchange(dead, word, AcqRel, Relaxed);
+                return false;
+            }
+            Err(now) => word = now,
+        }
+    }
+    word & STATE_MASK == SETTLED && cell.parent_loc.compare_exchange(parent_loc, 0, AcqRel, Relaxed).is_ok()
 }
 
-/// Takes away all entries with this slot: another call has it, they are dead.
+/// Takes away all settled entries with this slot: another call has it, they are dead.
 pub(crate) fn purge(parent_loc: usize) {
-    with_slot(parent_loc).for_each(|cell| remove(cell, parent_loc));
+    for cell in with_slot(parent_loc) {
+        if cell.exit_word.load(Relaxed) & STATE_MASK == SETTLED {
+            take(cell, parent_loc);
+        }
+    }
 }
 
 fn with_slot(parent_loc: usize) -> impl Iterator<Item = &'static ReturnEntry> {
-    bucket(parent_loc).iter().filter(move |cell| cell.parent_loc.load(Acquire) == parent_loc)
+    bucket(parent_loc).iter().filter(move |cell| {
+        cell.parent_loc.load(Acquire) == parent_loc && cell.exit_word.load(Relaxed) & STATE_MASK != DEAD
+    })
 }
 
 /// The cells among which the entries with this slot are.
