@@ -202,9 +202,11 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
     let mut caller = find(block, caller_loc).filter(|_| is_hooked(caller_loc));
     if caller.is_none() && is_near_caller {
         // One that was left, perhaps by another thread, may run again.
-        steal(Some(block), caller_loc);
-        if left::count(caller_loc) != 0 && is_hooked(caller_loc) && bring_back(block, caller_loc) {
-            return;
+        if left::in_use() {
+            steal(Some(block), caller_loc);
+            if left::count(caller_loc) != 0 && is_hooked(caller_loc) && bring_back(block, caller_loc) {
+                return;
+            }
         }
         caller = nearest_above(block, caller_loc);
     }

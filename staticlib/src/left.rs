@@ -73,7 +73,7 @@ pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> Option
             cell.parent_ip.store(entry.parent_ip.load(Relaxed), Relaxed);
             cell.exit_word.store(exit_word | link | PENDING, Relaxed);
             cell.parent_loc.store(parent_loc, Release);
-            if CONTROL.any_left.load(Relaxed) == 0 {
+            if !in_use() {
                 CONTROL.any_left.store(1, Relaxed);
             }
             return Some(Moving { cell, is_crowded: idx >= LEFT_BUCKET_ENTRIES / 2 });
@@ -132,10 +132,15 @@ pub(crate) fn count(parent_loc: usize) -> usize {
     with_slot(parent_loc).count()
 }
 
+/// Whether a frame was ever left. Programs that know neither longjmp nor coroutines are spared some searches.
+pub(crate) fn in_use() -> bool {
+    CONTROL.any_left.load(Relaxed) != 0
+}
+
 /// The slot of the nearest left frame that lies above this one by at most half a kilobyte.
 pub(crate) fn nearest_above(parent_loc: usize) -> Option<usize> {
     const MAX_WORDS: usize = 64;
-    if CONTROL.any_left.load(Relaxed) == 0 {
+    if !in_use() {
         return None;
     }
     (1..=MAX_WORDS).map(|words| caller_at(parent_loc, words)).find(|&slot| count(slot) != 0)
