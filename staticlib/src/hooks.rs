@@ -213,12 +213,10 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
     // Without frame pointer: what is open on this stack. If nothing is, all that is there may have been left.
     let caller = caller.or_else(|| nearest_above(block, parent_loc.wrapping_add(1)));
     if let Some(caller) = caller {
-        if ptr::eq(caller, top) {
+        let Some(inner) = frames(block).take_while(|&entry| !ptr::eq(entry, caller)).last() else {
             return;
-        }
-        let inner = ptr::from_ref(caller).wrapping_add(1);
-        // SAFETY: the caller is not the innermost entry, so there is one above it.
-        let inner_loc = unsafe { &*inner }.parent_loc.load(Relaxed);
+        };
+        let inner_loc = inner.parent_loc.load(Relaxed);
         // On another stack the frame pointer is still that of the function that was interrupted, or that made the stack.
         if is_near(parent_loc, caller.parent_loc.load(Relaxed))
             || is_near(inner_loc, parent_loc)
@@ -512,9 +510,9 @@ fn sentinel(block: &ThreadBlock) -> *const ReturnEntry {
 
 /// Takes away `top`, the innermost entry, unless a signal handler that came in between has done it.
 fn pop(block: &ThreadBlock, top: &ReturnEntry) {
-    let place = ptr::from_ref(top).cast_mut();
-    let end = place.wrapping_add(1);
-    if block.sp.load(Relaxed) == end {
+    let end = block.sp.load(Relaxed);
+    let place = end.wrapping_sub(1);
+    if ptr::eq(place, top) {
         top.parent_loc.store(0, Relaxed);
         compiler_fence(SeqCst);
         let _ = block.sp.compare_exchange(end, place, Relaxed, Relaxed);
@@ -566,10 +564,13 @@ fn running_slot(parent_loc: usize) -> &'static AtomicUsize {
 /// Moves the entries above `entry`, which live on another stack, one down over it. The innermost is left twice.
 #[cold]
 fn close_gap(block: &ThreadBlock, entry: &ReturnEntry) {
-    let top: *const ReturnEntry = top_entry(block);
-    let mut to: *const ReturnEntry = entry;
-    while to < top {
-        let from = to.wrapping_add(1);
+    let end = block.sp.load(Relaxed);
+    let mut to = block.base.load(Relaxed);
+    while to < end && !ptr::eq(to, entry) {
+        to = to.wrapping_add(1);
+    }
+    let mut from = to.wrapping_add(1);
+    while from < end {
         // SAFETY: both lie between `base` and `sp`.
         let (to_entry, from_entry) = unsafe { (&*to, &*from) };
         to_entry.parent_loc.store(0, Relaxed);
@@ -579,5 +580,6 @@ fn close_gap(block: &ThreadBlock, entry: &ReturnEntry) {
         compiler_fence(SeqCst);
         to_entry.parent_loc.store(from_entry.parent_loc.load(Relaxed), Relaxed);
         to = from;
+        from = from.wrapping_add(1);
     }
 }
