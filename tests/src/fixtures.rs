@@ -34,8 +34,10 @@ pub fn folder(kind: &str) -> PathBuf {
 #[must_use]
 pub fn build_folder(name: &str) -> PathBuf {
     let exe = env::current_exe().expect("the test's own path");
-    // target/debug/deps/test-0123456789abcdef
-    exe.ancestors().nth(3).expect("tests lie in the target folder").join("tmp").join(name)
+    // target/debug/deps/test-0123456789abcdef, target/debug/binary
+    let folder = exe.parent().expect("a file lies in a folder");
+    let profile = if folder.ends_with("deps") { folder.parent() } else { Some(folder) };
+    profile.and_then(Path::parent).expect("programs lie in the target folder").join("tmp").join(name)
 }
 
 /// A cargo that does not know that it is started by a test: without variables that the outer cargo set or obeys.

@@ -5,10 +5,12 @@
 //! - [`fixtures`]: the programs, built on demand. C and C++ sources are in `fixtures/c`, the Rust ones are the binaries of
 //!   the package `fixtures/rust`.
 //! - [`run`]: runs of programs, each in a folder of its own.
+//! - [`conformance`]: the suite of programs that other tracers run too.
 //! - [`traces`]: traces that are checked when they are opened, outlines of calls, and what `uftrace` makes of them.
 //!
 //! Traces are read with `rftrace_tools`, which shares no code with what writes them.
 
+pub mod conformance;
 pub mod fixtures;
 pub mod run;
 pub mod tools;

@@ -5,50 +5,82 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-use rftrace_tools::{CallTree, Kind, Trace};
+use rftrace_tools::{CallTree, Kind, Task, Trace};
+
+/// Opens a trace and checks that it is well-formed; see [`try_open`].
+///
+/// # Panics
+///
+/// When it is not.
+#[must_use]
+pub fn open(dir: &Path) -> Trace {
+    try_open(dir).unwrap_or_else(|flaw| panic!("{}: {flaw}", dir.display()))
+}
 
 /// Opens a trace and checks that it is well-formed.
 ///
 /// That is: nothing in it needs a warning; every task has records; in every task times do not go back, an exit belongs to
 /// the innermost open entry and has its address, depths are the numbers of open functions, and no function stays open.
 ///
-/// # Panics
+/// # Errors
 ///
-/// When one of this is not so.
-#[must_use]
-pub fn open(dir: &Path) -> Trace {
-    let trace = Trace::open(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
-    assert!(trace.warnings().is_empty(), "{}: {}", dir.display(), trace.warnings());
-    assert!(!trace.tasks().is_empty(), "{}: no tasks", dir.display());
-    for task in trace.tasks() {
-        let tid = task.tid();
-        let mut records = trace.records(task);
-        let mut open = Vec::new();
-        let mut last_ns = 0;
-        let mut n_records = 0;
-        for record in &mut records {
-            let record = record.unwrap_or_else(|error| panic!("task {tid}: {error}"));
-            assert!(record.time_ns >= last_ns, "task {tid}: time goes back at record {n_records}: {record:?}");
-            last_ns = record.time_ns;
-            match record.kind {
-                Kind::Entry => {
-                    assert_eq!(usize::from(record.depth), open.len(), "task {tid}, record {n_records}: {record:?}");
-                    open.push(record.addr);
-                }
-                Kind::Exit => {
-                    assert_eq!(open.pop(), Some(record.addr), "task {tid}, record {n_records}: {record:?}");
-                    assert_eq!(usize::from(record.depth), open.len(), "task {tid}, record {n_records}: {record:?}");
-                }
-                Kind::Lost => panic!("task {tid}: a LOST record, which uftrace's Chrome output cannot take"),
-                Kind::Event => {}
-            }
-            n_records += 1;
-        }
-        assert!(records.warnings().is_empty(), "task {tid}: {}", records.warnings());
-        assert!(open.is_empty(), "task {tid}: {} functions stay open", open.len());
-        assert!(n_records > 0, "task {tid}: no records");
+/// What of this is not so.
+pub fn try_open(dir: &Path) -> Result<Trace, String> {
+    let trace = Trace::open(dir).map_err(|error| error.to_string())?;
+    if !trace.warnings().is_empty() {
+        return Err(trace.warnings().to_string());
     }
-    trace
+    if trace.tasks().is_empty() {
+        return Err("no tasks".to_owned());
+    }
+    for task in trace.tasks() {
+        check_task(&trace, task).map_err(|flaw| format!("task {}: {flaw}", task.tid()))?;
+    }
+    Ok(trace)
+}
+
+fn check_task(trace: &Trace, task: &Task) -> Result<(), String> {
+    let mut records = trace.records(task);
+    let mut open = Vec::new();
+    let mut last_ns = 0;
+    let mut n_records = 0;
+    for record in &mut records {
+        let record = record.map_err(|error| error.to_string())?;
+        let here = |what: &str| Err(format!("{what} at record {n_records}: {record:?}"));
+        if record.time_ns < last_ns {
+            return here("time goes back");
+        }
+        last_ns = record.time_ns;
+        match record.kind {
+            Kind::Entry => {
+                if usize::from(record.depth) != open.len() {
+                    return here("a wrong depth");
+                }
+                open.push(record.addr);
+            }
+            Kind::Exit => {
+                if open.pop() != Some(record.addr) {
+                    return here("an exit of another function");
+                }
+                if usize::from(record.depth) != open.len() {
+                    return here("a wrong depth");
+                }
+            }
+            Kind::Lost => return here("a LOST record, which uftrace's Chrome output cannot take,"),
+            Kind::Event => {}
+        }
+        n_records += 1;
+    }
+    if !records.warnings().is_empty() {
+        return Err(records.warnings().to_string());
+    }
+    if !open.is_empty() {
+        return Err(format!("{} functions stay open", open.len()));
+    }
+    if n_records == 0 {
+        return Err("no records".to_owned());
+    }
+    Ok(())
 }
 
 /// All calls of each task, in the order of the tasks.

@@ -1,9 +1,9 @@
-//! Many threads, each with its exact calls.
+//! Many Rust threads, each with its exact calls. Those in C are in the conformance suite.
 
 use std::collections::BTreeMap;
 
 use rftrace_tests::traces::calls_per_task;
-use rftrace_tests::{CProgram, Profile, Program, require, rust_program};
+use rftrace_tests::{Profile, Program, require, rust_program};
 
 /// Runs a fixture `threads <number> <at once> <calls of each> <events>` and compares every thread's calls.
 fn check(program: &Program, prefix: &str, [n_threads, at_once, n_calls, n_events]: [u64; 4]) {
@@ -24,33 +24,6 @@ fn check(program: &Program, prefix: &str, [n_threads, at_once, n_calls, n_events
         }
     }
     assert_eq!(n_workers, n_threads, "threads in the trace");
-}
-
-#[test]
-fn eight_c_threads() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let program = CProgram::new(&["threads.c"]).with(&["-O1"]).build();
-    check(&program, "", [8, 8, 10_000, 400_000]);
-}
-
-#[test]
-fn two_thousand_c_threads_one_by_one() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let program = CProgram::new(&["threads.c"]).with(&["-O1"]).build();
-    check(&program, "", [2_000, 1, 2, 30_000]);
-}
-
-#[test]
-fn two_thousand_c_threads_sixteen_at_a_time() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let program = CProgram::new(&["threads.c"]).with(&["-O1", "-mfentry"]).build();
-    check(&program, "", [2_000, 16, 2, 30_000]);
 }
 
 #[test]

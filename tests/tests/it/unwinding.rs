@@ -1,7 +1,7 @@
-//! Panics, exceptions and backtraces through functions whose return addresses the tracer has replaced.
+//! Panics and backtraces through functions whose return addresses the tracer has replaced.
 
 use rftrace_tests::traces::{outline_of_tree, trees};
-use rftrace_tests::{CProgram, Profile, assert_same_lines, outline, require, rust_program};
+use rftrace_tests::{CProgram, Profile, require, rust_program};
 
 #[test]
 fn rust_panics_end_their_functions() {
@@ -52,23 +52,6 @@ fn rust_backtraces_go_through() {
             "{profile:?}"
         );
         assert!(frames.contains(&"_start") || frames.contains(&"main"), "{profile:?}: it ends early: {frames:?}");
-    }
-}
-
-#[test]
-fn cpp_exceptions_end_their_functions() {
-    if !require(&["g++"]) {
-        return;
-    }
-    for arguments in [&["-O0"][..], &["-O2"], &["-O2", "-mfentry"], &["-O1", "-static"], &["-O1", "-no-pie"]] {
-        let run = CProgram::new(&["exceptions.cpp"]).with(arguments).build().run(&[]);
-        assert_eq!(run.stdout, "-111 307\n", "{arguments:?}");
-        let catcher = "catcher\n  outer\n    middle\n      thrower\n    Loud::~Loud\n";
-        let expected = format!(
-            "{catcher}after\n{catcher}tail\n  rethrower\n    middle\n      thrower\nafter\n{}after\n",
-            catcher.repeat(100)
-        );
-        assert_same_lines(&outline(&run.trace("trace")), &expected, &format!("{arguments:?}"));
     }
 }
 

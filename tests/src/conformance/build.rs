@@ -1,0 +1,120 @@
+//! Building a case's program with a tracer.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+
+use super::{Build, Case, Program, Tracer};
+use crate::fixtures::{TARGET, build_folder, c_library, cargo, folder, repository};
+use crate::{Profile, tools};
+
+/// Builds the program of `case` as `program` in `folder`, and its library as `library.so` beside it.
+///
+/// # Errors
+///
+/// What the compiler or the linker printed.
+pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result<(), String> {
+    match (&case.program, build) {
+        (&Program::C { source, arguments, library, .. }, Build::C(more)) => {
+            let arguments: Vec<&str> = arguments.iter().copied().chain(more.split_whitespace()).collect();
+            if let Some(library) = library {
+                let fitting = arguments.iter().copied().filter(|&argument| argument != "-no-pie");
+                let mut compiler = compiler(library, tracer);
+                compiler.args(fitting).args(["-shared", "-fPIC", "-o"]).arg(folder.join("library.so"));
+                compile(&mut compiler)?;
+            }
+            let mut compiler = compiler(source, tracer);
+            compiler.arg(self::folder("c").join(match tracer {
+                Tracer::Ours | Tracer::Published => "conformance_rftrace.c",
+                Tracer::Uftrace | Tracer::Nobody => "conformance_uftrace.c",
+            }));
+            compiler.args(&arguments);
+            match tracer {
+                Tracer::Ours => drop(compiler.arg(&c_library().library)),
+                Tracer::Published => drop(compiler.arg(published_library())),
+                Tracer::Uftrace | Tracer::Nobody => {}
+            }
+            compiler.args(["-lpthread", "-ldl", "-lm", "-o"]).arg(folder.join("program"));
+            compile(&mut compiler)
+        }
+        (&Program::Rust { binary, .. }, Build::Rust(profile)) => {
+            let built = rust_programs(profile, tracer)?.join(binary);
+            // Not by this process: a child that another thread is starting could hold the file open for writing.
+            compile(Command::new("cp").arg(built).arg(folder.join("program")))
+        }
+        _ => unreachable!("a case has builds of its own language"),
+    }
+}
+
+fn compiler(source: &str, tracer: Tracer) -> Command {
+    let mut compiler = Command::new(if source.ends_with(".cpp") { "g++" } else { "gcc" });
+    compiler.args(["-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(folder("c"));
+    compiler.arg("-I").arg(repository().join("frontend/ffi"));
+    if tracer != Tracer::Nobody {
+        compiler.arg("-pg");
+    }
+    compiler.arg(folder("c").join("conformance").join(source));
+    compiler
+}
+
+fn compile(compiler: &mut Command) -> Result<(), String> {
+    let output = compiler.stdin(Stdio::null()).output().map_err(|error| format!("{compiler:?}: {error}"))?;
+    let printed = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("{compiler:?}: {}\n{printed}", output.status)) }
+}
+
+/// A cargo that can build rftrace 0.3.2, as the benchmarks do; see `benches/setup-published`.
+fn cargo_for_published() -> Command {
+    static HOME: OnceLock<PathBuf> = OnceLock::new();
+    let home = HOME.get_or_init(|| {
+        let mut setup = Command::new(repository().join("benches/setup-published"));
+        tools::text(setup.arg(build_folder("published-home"))).trim_end().into()
+    });
+    let mut cargo = Command::new(home.join("bin/cargo"));
+    crate::fixtures::without_settings(&mut cargo);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(home.join("bin")).chain(std::env::split_paths(&path)));
+    cargo.env("CARGO_HOME", home).env("PATH", path.expect("a search path")).env("RUSTUP_TOOLCHAIN", "nightly");
+    cargo
+}
+
+/// rftrace 0.3.2 as a library for C programs.
+fn published_library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let target_folder = build_folder("published-library");
+        let mut cargo = cargo_for_published();
+        cargo.args(["build", "--release", "--manifest-path"]);
+        cargo.arg(repository().join("tests/peers/published/Cargo.toml"));
+        tools::run(cargo.arg("--target-dir").arg(&target_folder));
+        target_folder.join("release/libpublished.a")
+    })
+}
+
+/// The folder of the Rust programs, which are built together, once.
+fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
+    static BUILT: Mutex<Vec<(Profile, Tracer)>> = Mutex::new(Vec::new());
+    let target_folder = build_folder("conformance-programs").join(tracer.name().replace(' ', "-"));
+    let (name, flag) = match profile {
+        Profile::Debug => ("debug", None),
+        Profile::Release => ("release", Some("--release")),
+    };
+    let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !built.contains(&(profile, tracer)) {
+        let mut cargo = if tracer == Tracer::Published { cargo_for_published() } else { cargo(Some("nightly")) };
+        cargo.args(["build", "--bins", "--target", TARGET, "--manifest-path"]);
+        cargo.arg(folder("conformance").join("Cargo.toml"));
+        cargo.arg("--target-dir").arg(&target_folder).args(flag);
+        match tracer {
+            Tracer::Ours => drop(cargo.args(["--features", "ours"])),
+            Tracer::Published => drop(cargo.args(["--features", "published"])),
+            Tracer::Uftrace | Tracer::Nobody => {}
+        }
+        if tracer != Tracer::Nobody {
+            cargo.env("RUSTFLAGS", "-Z instrument-mcount");
+        }
+        compile(&mut cargo)?;
+        built.push((profile, tracer));
+    }
+    Ok(target_folder.join(TARGET).join(name))
+}

@@ -1,0 +1,201 @@
+//! The conformance suite: programs with difficult control flow, each with what must be in its trace, for this
+//! repository's tracer and for others.
+//!
+//! - [`Case`]: a program, the ways to build it, and a check of its trace. All are in [`cases::all`].
+//! - [`build`]: a case's program with one of the [`Tracer`]s.
+//! - [`trial`]: runs it, looks at the trace, and says what is wrong in words.
+//!
+//! The test `conformance` runs all cases with this repository's tracer; the binary `conformance` of this package runs
+//! them with all three and writes `docs/conformance.md`.
+
+pub mod build;
+pub mod cases;
+pub mod seen;
+pub mod trial;
+
+use crate::Profile;
+
+pub use seen::{Fault, Seen, Task};
+pub use trial::try_case;
+
+/// Who traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracer {
+    /// Nobody: the program must be right by itself.
+    Nobody,
+    /// This repository.
+    Ours,
+    /// rftrace 0.3.2 and its frontend, from crates.io.
+    Published,
+    /// `uftrace record`.
+    Uftrace,
+}
+
+impl Tracer {
+    /// What it is called in tables and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nobody => "no tracer",
+            Self::Ours => "ours",
+            Self::Published => "rftrace 0.3.2",
+            Self::Uftrace => "uftrace",
+        }
+    }
+
+    /// Whether it knows programs that are built so: rftrace 0.3.2 has no `__fentry__`, uftrace refuses static ones.
+    #[must_use]
+    pub fn can_trace(self, build: Build) -> bool {
+        let lacks = match self {
+            Self::Published => "-mfentry",
+            Self::Uftrace => "-static",
+            Self::Ours | Self::Nobody => return true,
+        };
+        !build.name().contains(lacks)
+    }
+}
+
+/// A program with what must be in its trace.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// A name of its own.
+    pub name: &'static str,
+    /// What happens in it, in a few words.
+    pub what: &'static str,
+    /// The program.
+    pub program: Program,
+    /// Whether it switches recording off and on.
+    pub switches: bool,
+    /// Whether this repository's tracer is known to fail; the test leaves it out, the table does not.
+    pub is_unsolved: bool,
+    /// Whether it ends within functions.
+    pub may_end_open: bool,
+    /// Looks at the trace.
+    pub check: fn(&Seen) -> Result<(), Fault>,
+}
+
+/// A case's program.
+#[derive(Clone, Debug)]
+pub enum Program {
+    /// C or C++.
+    C {
+        /// Its source, in `fixtures/c/conformance`.
+        source: &'static str,
+        /// Arguments for the compiler in all builds.
+        arguments: &'static [&'static str],
+        /// What else, one build for each.
+        builds: &'static [&'static str],
+        /// The source of a shared library, which the program finds in its folder as `library.so`.
+        library: Option<&'static str>,
+    },
+    /// A binary of the package `fixtures/conformance`.
+    Rust {
+        /// The binary.
+        binary: &'static str,
+        /// One build for each.
+        profiles: &'static [Profile],
+    },
+}
+
+impl Case {
+    /// A program in C, or C++ if the name ends so, built with [`DEFAULT_BUILDS`].
+    #[must_use]
+    pub const fn c(name: &'static str, source: &'static str, what: &'static str, check: Check) -> Self {
+        let program = Program::C { source, arguments: &[], builds: DEFAULT_BUILDS, library: None };
+        Self { name, what, program, switches: false, is_unsolved: false, may_end_open: false, check }
+    }
+
+    /// A binary of the package `fixtures/conformance`, unoptimised and optimised.
+    #[must_use]
+    pub const fn rust(name: &'static str, binary: &'static str, what: &'static str, check: Check) -> Self {
+        let program = Program::Rust { binary, profiles: &Profile::ALL };
+        Self { name, what, program, switches: false, is_unsolved: false, may_end_open: false, check }
+    }
+
+    /// Adds arguments for the compiler.
+    #[must_use]
+    pub fn with(mut self, more: &'static [&'static str]) -> Self {
+        if let Program::C { arguments, .. } = &mut self.program {
+            *arguments = more;
+        }
+        self
+    }
+
+    /// Other builds than [`DEFAULT_BUILDS`].
+    #[must_use]
+    pub fn built(mut self, with: &'static [&'static str]) -> Self {
+        if let Program::C { builds, .. } = &mut self.program {
+            *builds = with;
+        }
+        self
+    }
+
+    /// Builds a shared library too.
+    #[must_use]
+    pub fn with_library(mut self, source: &'static str) -> Self {
+        if let Program::C { library, .. } = &mut self.program {
+            *library = Some(source);
+        }
+        self
+    }
+
+    /// Says that this repository's tracer is known to fail.
+    #[must_use]
+    pub fn unsolved(mut self) -> Self {
+        self.is_unsolved = true;
+        self
+    }
+
+    /// Says that the program ends within functions, which tracers that save at the very end cannot give an exit.
+    #[must_use]
+    pub fn ending_open(mut self) -> Self {
+        self.may_end_open = true;
+        self
+    }
+
+    /// Says that the program switches recording off and on, or that functions are called before it begins.
+    #[must_use]
+    pub fn switching(mut self) -> Self {
+        self.switches = true;
+        self
+    }
+
+    /// The ways to build it, by name.
+    #[must_use]
+    pub fn builds(&self) -> Vec<Build> {
+        match self.program {
+            Program::C { builds, .. } => builds.iter().map(|&arguments| Build::C(arguments)).collect(),
+            Program::Rust { profiles, .. } => profiles.iter().map(|&profile| Build::Rust(profile)).collect(),
+        }
+    }
+}
+
+/// Looks at a trace.
+pub type Check = fn(&Seen) -> Result<(), Fault>;
+
+/// The builds that hook in different ways.
+pub const DEFAULT_BUILDS: &[&str] = &["-O0", "-O2", "-O2 -mfentry"];
+
+/// These, and other kinds of executables.
+pub const ALL_BUILDS: &[&str] = &["-O0", "-O2", "-O2 -mfentry", "-O2 -static", "-O2 -no-pie"];
+
+/// One way to build a case's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// With these arguments for the compiler.
+    C(&'static str),
+    /// With cargo.
+    Rust(Profile),
+}
+
+impl Build {
+    /// What it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::C(arguments) => arguments,
+            Self::Rust(Profile::Debug) => "debug",
+            Self::Rust(Profile::Release) => "release",
+        }
+    }
+}

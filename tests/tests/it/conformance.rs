@@ -1,0 +1,109 @@
+//! The conformance suite with this repository's tracer. `cargo run -p rftrace-tests --bin conformance` runs it with others.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use rftrace_tests::conformance::{Build, Case, Program, Tracer, cases, try_case};
+use rftrace_tests::require;
+
+/// Tries all builds of the cases of a group and names all that fail.
+///
+/// `CONFORMANCE_CASE` names a part of a case's name, to try only such cases.
+fn check(group: &str) {
+    if !require(&["gcc", "g++", "nightly"]) {
+        return;
+    }
+    let only = std::env::var("CONFORMANCE_CASE").unwrap_or_default();
+    let group = cases::all().into_iter().find(|candidate| candidate.name == group).expect("a known group");
+    let trials: Vec<(&Case, Build)> = group
+        .cases
+        .iter()
+        .filter(|case| case.name.contains(&only) && !case.is_unsolved)
+        .flat_map(|case| case.builds().into_iter().map(move |build| (case, build)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(&(case, build)) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    for fault in try_case(case, build, Tracer::Ours) {
+                        let text = format!("{} ({}): {}\n{}\n", case.name, build.name(), fault.words, fault.detail);
+                        failed.lock().unwrap().push(text);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} faults:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// All groups are tested, and names tell cases apart.
+#[test]
+fn all_is_tested() {
+    let source = include_str!("conformance.rs");
+    let mut names = Vec::new();
+    for group in cases::all() {
+        assert!(source.contains(&format!("check(\"{}\")", group.name)), "{} is not tested", group.name);
+        names.extend(group.cases.iter().map(|case| case.name));
+    }
+    let n_names = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), n_names, "two cases have one name");
+}
+
+/// Every program in the folder is a case's.
+#[test]
+fn no_program_is_forgotten() {
+    let groups = cases::all();
+    let mut used = Vec::new();
+    for case in groups.iter().flat_map(|group| &group.cases) {
+        if let Program::C { source, library, .. } = case.program {
+            used.push(source);
+            used.extend(library);
+        }
+    }
+    for entry in std::fs::read_dir(rftrace_tests::fixtures::folder("c").join("conformance")).unwrap() {
+        let name = entry.unwrap().file_name();
+        let is_header = name.to_str().unwrap().ends_with(".h");
+        assert!(is_header || used.contains(&name.to_str().unwrap()), "{} belongs to no case", name.display());
+    }
+}
+
+#[test]
+fn calls() {
+    check("calls");
+}
+
+#[test]
+fn unwinding() {
+    check("unwinding");
+}
+
+#[test]
+fn jumps() {
+    check("jumps and signals");
+}
+
+#[test]
+fn stacks() {
+    check("stacks");
+}
+
+#[test]
+fn threads() {
+    check("threads");
+}
+
+#[test]
+fn processes() {
+    check("processes and modules");
+}
+
+#[test]
+fn rust() {
+    check("Rust");
+}
