@@ -116,19 +116,6 @@ impl Seen {
         self.task()?.outline(expected)
     }
 
-    /// Compares how often each function was called, in all tasks together.
-    ///
-    /// # Errors
-    ///
-    /// A fault that names the first function with another number.
-    pub fn counts(&self, expected: &[(&str, u64)]) -> Result<(), Fault> {
-        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        for (_, name) in self.tasks.iter().flat_map(|task| &task.calls) {
-            *counts.entry(name).or_default() += 1;
-        }
-        compare(&counts, expected)
-    }
-
     /// How often each function was called by each other, in all tasks together; by `-` at the outermost level.
     #[must_use]
     pub fn edges(&self) -> BTreeMap<(&str, &str), u64> {
@@ -259,20 +246,6 @@ fn sorted_counts(outline: &str) -> BTreeMap<&str, u64> {
     counts
 }
 
-fn compare(counts: &BTreeMap<&str, u64>, expected: &[(&str, u64)]) -> Result<(), Fault> {
-    for &(name, count) in expected {
-        let found = counts.get(name).copied().unwrap_or(0);
-        if found != count {
-            let words = if found < count { "lost calls" } else { "wrong tree" };
-            return Err(Fault::new(words, format!("{name} was called {found} times, not {count}: {counts:?}")));
-        }
-    }
-    match counts.keys().find(|name| !expected.iter().any(|(known, _)| known == *name)) {
-        None => Ok(()),
-        Some(name) => Err(Fault::new("wrong tree", format!("{name} was never called: {counts:?}"))),
-    }
-}
-
 fn start_of(text: &str) -> String {
     let mut start: String = text.lines().take(40).map(|line| format!("    {line}\n")).collect();
     if text.lines().nth(40).is_some() {
@@ -331,4 +304,62 @@ fn flaws(tree: &CallTree, may_end_open: bool) -> Vec<Fault> {
         faults.push(Fault::new("missing exit", detail));
     }
     faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(outlines: &[&str]) -> Seen {
+        let calls = |outline: &str| {
+            let call = |line: &str| {
+                let name = line.trim_start();
+                ((line.len() - name.len()) / 2, name.to_owned())
+            };
+            outline.lines().map(call).collect()
+        };
+        let tasks = outlines.iter().map(|outline| Task { tid: 1, calls: calls(outline) }).collect();
+        Seen { printed: String::new(), tasks }
+    }
+
+    fn words(result: Result<(), Fault>) -> String {
+        result.map_or_else(|fault| fault.words, |()| "ok".to_owned())
+    }
+
+    #[test]
+    fn outlines_are_compared_exactly() {
+        let expected = "a\n  b\n    c\nb\n";
+        let compare = |outlines: &[&str]| words(seen(outlines).outline(expected));
+        assert_eq!(compare(&[expected]), "ok");
+        assert_eq!(compare(&["a\n  b\n  c\nb\n"]), "wrong tree");
+        assert_eq!(compare(&["a\n  b\n    c\nb\nb\n"]), "wrong tree");
+        assert_eq!(compare(&["a\n  b\n    c\n"]), "lost calls");
+        assert_eq!(compare(&["a\n  b\n", "    c\nb\n"]), "wrong threads");
+        assert_eq!(compare(&[]), "empty trace");
+    }
+
+    #[test]
+    fn tasks_may_come_in_any_order() {
+        let compare = |outlines: &[&str]| words(seen(outlines).outlines(&[("a\n", 2), ("b\n  a\n", 1)]));
+        assert_eq!(compare(&["a\n", "b\n  a\n", "a\n"]), "ok");
+        assert_eq!(compare(&["a\n", "b\n  a\n"]), "wrong tree");
+        assert_eq!(compare(&["a\n", "a\n", "b\na\n"]), "wrong tree");
+        assert_eq!(compare(&["a\n", "a\n"]), "lost threads");
+        assert_eq!(compare(&["a\n", "a\n", "b\n  a\n", "c\n"]), "wrong tree");
+    }
+
+    #[test]
+    fn edges_are_compared_exactly() {
+        let compare = |outline: &str| words(seen(&[outline]).all_edges(&[("-", "a", 1), ("a", "b", 2)]));
+        assert_eq!(compare("a\n  b\n  b\n"), "ok");
+        assert_eq!(compare("a\n  b\n    b\n"), "wrong tree");
+        assert_eq!(compare("a\n  b\n  b\nb\n"), "wrong tree");
+    }
+
+    #[test]
+    fn what_is_left_out_does_not_indent() {
+        let seen = seen(&["main\n  p::main\n    p::a\n      p::b::{closure#0}\n        p::b::<u8>\n  p::a\n"]);
+        assert_eq!(seen.functions_of("p").tasks[0].text(), "a\n  b\na\n");
+        assert_eq!(seen.without("p::").tasks[0].text(), "main\n");
+    }
 }

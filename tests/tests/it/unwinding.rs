@@ -1,7 +1,9 @@
-//! Panics and backtraces through functions whose return addresses the tracer has replaced.
+//! Panics, backtraces and debuggers through functions whose return addresses the tracer has replaced.
+
+use std::process::Command;
 
 use rftrace_tests::traces::{outline_of_tree, trees};
-use rftrace_tests::{CProgram, Profile, require, rust_program};
+use rftrace_tests::{CProgram, Profile, Run, require, rust_program};
 
 #[test]
 fn rust_panics_end_their_functions() {
@@ -76,5 +78,49 @@ fn c_backtraces_go_through() {
         assert_eq!(lines[1], format!("{nested} {caller} main"), "{arguments:?}");
         assert_eq!(lines[2], "print_backtrace nested3 recurse recurse recurse recurse main", "{arguments:?}");
         assert!(lines[3].starts_with(&format!("{nested} thread")), "{arguments:?}: {}", lines[3]);
+    }
+}
+
+#[test]
+fn debuggers_see_the_frames() {
+    if !require(&["gcc", "gdb"]) {
+        return;
+    }
+    for arguments in [&["-O0"][..], &["-O2"], &["-O2", "-mfentry"], &["-O2", "-static"]] {
+        let program = CProgram::new(&["backtrace.c"]).with(arguments).with(&["-pthread"]).build();
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-q", "-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "break print_backtrace"]);
+        // Three stops in main, one in a thread, which is then left by two functions.
+        gdb.args(["-ex", "run", "-ex", "bt"]);
+        gdb.args(["-ex", "continue", "-ex", "bt"].repeat(3));
+        gdb.args(["-ex", "finish", "-ex", "finish", "-ex", "bt"]);
+        let run = Run::of(gdb.arg(&program.path));
+
+        let mut stacks: Vec<Vec<&str>> = Vec::new();
+        for line in run.stdout.lines().filter(|line| line.starts_with('#')) {
+            let (number, frame) = line.split_once(' ').unwrap();
+            if number == "#0" {
+                stacks.push(Vec::new());
+            }
+            let frame = frame.split_once(" in ").map_or(frame, |(_, frame)| frame).trim();
+            let name = frame.split(' ').next().unwrap();
+            if !name.starts_with("rftrace_") {
+                stacks.last_mut().unwrap().push(name);
+            }
+        }
+        let nested = ["nested3", "nested2", "plain", "nested1"];
+        let caller: &[&str] = if arguments == ["-O0"] { &["tail2", "tail1", "caller"] } else { &["caller"] };
+        let stopped = ["print_backtrace"];
+        let expected = [
+            [&stopped[..], &nested, &["main"]].concat(),
+            [&stopped[..], &nested, caller, &["main"]].concat(),
+            [&stopped[..], &["nested3"], &["recurse"; 4], &["main"]].concat(),
+            [&stopped[..], &nested, &["thread"]].concat(),
+            [&nested[1..], &["thread"]].concat(),
+        ];
+        assert_eq!(stacks.len(), expected.len(), "{arguments:?}: {}{}", run.stdout, run.stderr);
+        for (stack, expected) in stacks.iter().zip(&expected) {
+            assert!(stack.starts_with(expected), "{arguments:?}: {stack:?} and not {expected:?}");
+        }
     }
 }
