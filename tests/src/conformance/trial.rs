@@ -70,6 +70,8 @@ fn run(case: &Case, tracer: Tracer, folder: &Path) -> Result<String, Fault> {
     // uftrace ends well where the program it runs does not.
     let of_child = stderr.split_once("child terminated by signal: ").and_then(|(_, number)| number.split_once(':'));
     match status.signal().or_else(|| of_child.and_then(|(number, _)| number.trim().parse().ok())) {
+        // rftrace aborts by an instruction that there is not.
+        Some(4) if tracer == Tracer::Ours => return Err(fault("aborts")),
         Some(6) => return Err(fault("aborts")),
         Some(11) => return Err(fault("crash (SIGSEGV)")),
         Some(signal) => return Err(fault(&format!("crash (signal {signal})"))),
@@ -125,8 +127,8 @@ fn look(case: &Case, tracer: Tracer, folder: &Path, printed: String) -> Vec<Faul
         if tracer == Tracer::Published {
             mend_metadata(dir);
         }
-        let is_rust = matches!(case.program, Program::Rust { .. });
-        if tracer == Tracer::Published || is_rust && tracer == Tracer::Uftrace {
+        let is_c = matches!(case.program, Program::C { source, .. } if source.ends_with(".c"));
+        if tracer == Tracer::Published || !is_c && tracer == Tracer::Uftrace {
             write_symbols(dir);
         }
         match Trace::open(dir) {
@@ -154,8 +156,8 @@ fn mend_metadata(dir: &Path) {
     let _ = fs::rename(dir.join("sid-00.map"), dir.join(format!("sid-{SID}.map")));
 }
 
-/// Writes the symbols of the program and its library, as rftrace 0.3.2 tells its users to do with `nm`. For Rust that is
-/// needed for uftrace too, which does not know the present form of names.
+/// Writes the symbols of the program and its library, as rftrace 0.3.2 tells its users to do with `nm`. For C++ and Rust
+/// that is needed for uftrace too, which leaves some names as they are in the program.
 fn write_symbols(dir: &Path) {
     /// Where the linker puts executables that have a fixed place. Addresses of symbols are relative to that.
     const FIXED_BASE: u64 = 0x40_0000;
@@ -168,7 +170,8 @@ fn write_symbols(dir: &Path) {
         let functions = listed.lines().filter_map(|line| {
             let (addr, rest) = line.split_once(' ')?;
             let addr = u64::from_str_radix(addr, 16).ok()?.checked_sub(base)?;
-            rest.starts_with(['T', 't', 'W', 'w']).then(|| format!("{addr:016x} {rest}\n"))
+            let name = rest.strip_prefix(['T', 't', 'W', 'w'])?;
+            Some(format!("{addr:016x} T{name}\n"))
         });
         let functions: String = functions.collect();
         fs::write(dir.join(format!("{name}.sym")), functions).expect("a file in a temporary folder");

@@ -5,6 +5,10 @@ use super::story::Story;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
+        Case::c("exceptions, plain", "exceptions.cpp", "100 thrown through two frames without cleanups", |seen| {
+            repeated(seen, "catcher\n  bare\n    thrower\n", "after\n")
+        })
+        .with(&["-DPART=0"]),
         Case::c("exceptions", "exceptions.cpp", "100 thrown through three frames, past one untraced", |seen| {
             repeated(seen, "catcher\n  outer\n    middle\n      thrower\n", "after\n")
         })
