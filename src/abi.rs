@@ -76,10 +76,10 @@ pub mod kind {
     pub const NEW_THREAD: u64 = 1 << 2;
 }
 
-/// Entries of a bucket in the table of left frames.
-pub const LEFT_BUCKET_ENTRIES: usize = 64;
+/// Cells of a bucket in the table of left frames.
+pub const LEFT_BUCKET_CELLS: usize = 64;
 /// Bytes of such a bucket.
-pub const LEFT_BUCKET_BYTES: usize = LEFT_BUCKET_ENTRIES * size_of::<ReturnEntry>();
+pub const LEFT_BUCKET_BYTES: usize = LEFT_BUCKET_CELLS * size_of::<LeftCell>();
 
 /// Bits of a record's word below the address.
 pub const ADDRESS_SHIFT: u32 = 16;
@@ -124,8 +124,6 @@ pub const CHUNK_HEADER_BYTES: usize = size_of::<ChunkHeader>();
 /// A function that is open: what its return address was, and where it stood.
 ///
 /// The layout is also known to the CFI expression of the return trampoline.
-///
-/// In the table of left frames bits 3 to 15 of `exit_word` lead to the caller, see `staticlib/src/left.rs`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ReturnEntry {
@@ -138,9 +136,23 @@ pub struct ReturnEntry {
     pub exit_word: AtomicU64,
 }
 
-/// `parent_loc` of an entry whose frame went on running on another thread, and of a left frame's cell that is being
-/// written.
+/// `parent_loc` of an entry whose frame went on running on another thread.
 pub const GONE: usize = 1;
+
+/// A place in the table of left frames; its memory is used by `staticlib/src/left.rs`. Two entries long: the trampoline's
+/// CFI expression takes the table for a return stack.
+#[derive(Debug)]
+#[repr(C)]
+pub struct LeftCell {
+    /// The entry; `parent_loc` is 0 if there is none.
+    pub entry: ReturnEntry,
+    /// Who has the cell: a stamp, and a state in its low three bits.
+    pub tag: AtomicU64,
+    /// Always 0, no slot, where the CFI expression looks for one.
+    pub no_slot: AtomicUsize,
+    /// Leads to the caller.
+    pub link: AtomicUsize,
+}
 
 /// All the tracer keeps for one thread. Only its own thread (and signal handlers on it) writes to it, but for
 /// `parent_loc` of an entry, which other threads may set to [`GONE`].
@@ -211,7 +223,7 @@ pub struct Control {
     /// Number of blocks that fit.
     pub n_blocks: AtomicUsize,
     /// The table of left frames; null for none.
-    pub left: AtomicPtr<ReturnEntry>,
+    pub left: AtomicPtr<LeftCell>,
     /// Its buckets, a power of two.
     pub n_left_buckets: AtomicUsize,
     /// Not 0 once a frame was left.
@@ -246,6 +258,8 @@ pub struct ControlShared {
     pub n_overwritten: AtomicU64,
     /// Threads that are taking a chunk at this moment.
     pub n_takers: AtomicU32,
+    /// The last stamp of a cell in the table of left frames.
+    pub left_stamp: AtomicU64,
     /// Blocks used at least once.
     pub n_blocks_used: AtomicU32,
     /// Head of the free list of blocks: `tag << 32 | number + 1`.
@@ -330,6 +344,8 @@ const _: () = assert!(size_of::<ReturnEntry>() == 24);
 // The trampoline's CFI expression has these offsets in its bytes.
 const _: () = assert!(offset_of!(ReturnEntry, parent_ip) == 0);
 const _: () = assert!(offset_of!(ReturnEntry, parent_loc) == 8);
+const _: () = assert!(size_of::<LeftCell>() == 2 * size_of::<ReturnEntry>());
+const _: () = assert!(offset_of!(LeftCell, no_slot) == size_of::<ReturnEntry>() + offset_of!(ReturnEntry, parent_loc));
 const _: () = assert!(offset_of!(ThreadBlock, next) == 0);
 const _: () = assert!(offset_of!(ThreadBlock, psp) == 8);
 const _: () = assert!(offset_of!(ThreadBlock, base) == 16);

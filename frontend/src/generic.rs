@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use rftrace::abi::{LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, ReturnEntry};
+use rftrace::abi::{LEFT_BUCKET_BYTES, LeftCell, MAX_CHUNK_BYTES};
 
 use crate::Error;
 use crate::host::{Memory, Program};
@@ -24,7 +24,7 @@ pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
     if buffer.is_null() {
         return Err(failed());
     }
-    let layout = Layout::from_size_align(LEFT_BYTES, align_of::<ReturnEntry>()).map_err(|_| failed())?;
+    let layout = Layout::from_size_align(LEFT_BYTES, align_of::<LeftCell>()).map_err(|_| failed())?;
     // SAFETY: the size is not 0. Without this memory the frames stay where they are.
     let left = unsafe { alloc_zeroed(layout) };
     Ok(Memory {

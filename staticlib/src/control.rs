@@ -38,6 +38,7 @@ pub(crate) static CONTROL: Control = Control {
         end_index: AtomicU64::new(0),
         n_overwritten: AtomicU64::new(0),
         n_takers: AtomicU32::new(0),
+        left_stamp: AtomicU64::new(0),
         n_blocks_used: AtomicU32::new(0),
         free_block: AtomicU64::new(0),
         partial: [const { AtomicU64::new(0) }; PARTIAL_SLOTS],

@@ -15,7 +15,7 @@ use crate::abi::{ADDRESS_SHIFT, GONE, ReturnEntry, ThreadBlock, kind};
 use crate::arch;
 use crate::buffer;
 use crate::control::CONTROL;
-use crate::left;
+use crate::left::{self, Left};
 use crate::thread;
 
 /// A call whose slot lies at most this far below the innermost one is taken to be nested in it on the same stack, without
@@ -294,19 +294,16 @@ fn move_top_to_table(block: &ThreadBlock, moved: &mut usize) -> bool {
     };
     let parent_loc = top.parent_loc.load(Relaxed);
     if parent_loc != 0 && parent_loc != GONE {
-        if parent_loc != *moved {
-            left::purge(parent_loc);
-        }
         let link = link(block, top, parent_loc);
         let Some(moving) = left::put(top, parent_loc, link) else {
             return false;
         };
         if moving.is_crowded && !is_tail_call(top) {
-            left::purge_between(parent_loc, left::caller_at(parent_loc, link));
+            left::purge_up_to_caller(parent_loc, link);
         }
         // Another thread may have taken it at the same time.
         match top.parent_loc.compare_exchange(parent_loc, 0, AcqRel, Relaxed) {
-            Ok(_) => moving.confirm(),
+            Ok(_) => moving.confirm(parent_loc == *moved),
             Err(_) => moving.withdraw(),
         }
         *moved = parent_loc;
@@ -322,7 +319,7 @@ fn link(block: &ThreadBlock, entry: &ReturnEntry, parent_loc: usize) -> usize {
         return outer.take_while(|outer| has_slot(outer, parent_loc)).count();
     }
     let mut outer = outer.map(|outer| outer.parent_loc.load(Relaxed));
-    outer.next().map_or(0, |outer| if is_near(parent_loc, outer) { left::distance(parent_loc, outer) } else { 0 })
+    outer.next().map_or(0, |outer| if is_near(parent_loc, outer) { left::link_to(parent_loc, outer) } else { 0 })
 }
 
 /// A frame that was left runs again: moves its entry back from the table, with those of its callers on that stack, and
@@ -345,20 +342,18 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
     compiler_fence(SeqCst);
     let mut place = end;
     let mut slot = Some(parent_loc);
-    while let Some(parent_loc) = slot
-        && let Some(cell) = left::innermost(parent_loc)
+    while let Some(left) = slot.and_then(left::innermost)
         && place > first
     {
         place = place.wrapping_sub(1);
         // SAFETY: one of the entries that were reserved just now.
         let entry = unsafe { &*place };
-        let exit_word = cell.exit_word.load(Relaxed);
-        entry.parent_ip.store(cell.parent_ip.load(Relaxed), Relaxed);
-        entry.exit_word.store(left::unlinked(exit_word), Relaxed);
-        entry.parent_loc.store(parent_loc, Release);
-        left::take(cell, parent_loc);
-        if !is_tail_call(entry) {
-            slot = left::caller(parent_loc, exit_word);
+        entry.parent_ip.store(left.parent_ip, Relaxed);
+        entry.exit_word.store(left.exit_word | kind::LEFT, Relaxed);
+        entry.parent_loc.store(left.parent_loc, Release);
+        left.take();
+        if !left.is_tail_call() {
+            slot = left.caller_loc();
         }
     }
     while place > first {
@@ -394,7 +389,7 @@ fn count_with_callers(block: &ThreadBlock, parent_loc: usize) -> usize {
         && find(block, parent_loc).is_none()
     {
         n_entries = n_entries.wrapping_add(left::count(parent_loc));
-        slot = left::outermost(parent_loc).and_then(|cell| left::caller(parent_loc, cell.exit_word.load(Relaxed)));
+        slot = left::outermost(parent_loc).and_then(|left| left.caller_loc());
     }
     n_entries
 }
@@ -415,17 +410,14 @@ fn steal(own: Option<&ThreadBlock>, parent_loc: usize) {
                 break;
             }
             expected = parent_loc;
-            if parent_loc != moved {
-                left::purge(parent_loc);
-            }
-            moved = parent_loc;
             let Some(moving) = left::put(entry, parent_loc, link(block, entry, parent_loc)) else {
                 break;
             };
             match entry.parent_loc.compare_exchange(parent_loc, GONE, AcqRel, Relaxed) {
-                Ok(_) => moving.confirm(),
+                Ok(_) => moving.confirm(parent_loc == moved),
                 Err(_) => moving.withdraw(),
             }
+            moved = parent_loc;
         }
         return;
     }
@@ -433,8 +425,8 @@ fn steal(own: Option<&ThreadBlock>, parent_loc: usize) {
 
 /// Takes the entry with this slot out of the table of left frames.
 fn forget_left(parent_loc: usize) {
-    if let Some(cell) = left::innermost(parent_loc) {
-        left::take(cell, parent_loc);
+    if let Some(left) = left::innermost(parent_loc) {
+        left.take();
     }
 }
 
@@ -442,15 +434,22 @@ fn forget_left(parent_loc: usize) {
 fn look_up(
     parent_loc: usize,
     in_stack: impl Fn(&'static ThreadBlock) -> Option<&'static ReturnEntry>,
-    in_table: impl Fn() -> Option<&'static ReturnEntry>,
+    in_table: impl Fn() -> Option<Left>,
 ) -> usize {
     // An entry on its way from another thread's stack to the table may be missed, or be another's when it is read.
     for _ in 0..8 {
         let found = thread::existing_block().and_then(&in_stack);
-        if let Some(entry) = found.or_else(|| threads().find_map(&in_stack)).or_else(&in_table) {
-            let parent_ip = entry.parent_ip.load(Acquire);
-            if has_slot(entry, parent_loc) {
-                return parent_ip;
+        match found.or_else(|| threads().find_map(&in_stack)) {
+            Some(entry) => {
+                let parent_ip = entry.parent_ip.load(Acquire);
+                if has_slot(entry, parent_loc) {
+                    return parent_ip;
+                }
+            }
+            None => {
+                if let Some(left) = in_table() {
+                    return left.parent_ip;
+                }
             }
         }
     }

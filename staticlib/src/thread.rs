@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 #[cfg(not(target_os = "none"))]
-use crate::abi::LEFT_BUCKET_ENTRIES;
+use crate::abi::LEFT_BUCKET_BYTES;
 use crate::abi::{RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock};
 use crate::arch;
 use crate::buffer;
@@ -108,12 +108,12 @@ pub(crate) fn publish_left() {
     let Some(pointer) = allocate() else {
         return;
     };
-    let cells = CONTROL.left.load(Relaxed);
-    let n_cells = CONTROL.n_left_buckets.load(Relaxed).wrapping_mul(LEFT_BUCKET_ENTRIES);
+    let entries = CONTROL.left.load(Relaxed).cast::<ReturnEntry>();
+    let n_entries = CONTROL.n_left_buckets.load(Relaxed).wrapping_mul(LEFT_BUCKET_BYTES / size_of::<ReturnEntry>());
     // SAFETY: the block was just allocated for this.
     let block = unsafe { &*pointer };
-    block.base.store(cells, Relaxed);
-    block.sp.store(cells.wrapping_add(n_cells), Relaxed);
+    block.base.store(entries, Relaxed);
+    block.sp.store(entries.wrapping_add(n_entries), Relaxed);
     block.psp.store((&raw const block.sp).cast_mut(), Release);
     publish(pointer);
 }
