@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt::Display;
 use std::ptr;
+use std::sync::OnceLock;
 
 use rftrace_frontend::{Config, Error, Mode, Tracer};
 
@@ -23,6 +24,9 @@ pub struct Events {
     tracer: &'static Tracer,
 }
 
+/// There is one buffer in the life of a program. C code never writes through the pointer to this.
+static EVENTS: OnceLock<Events> = OnceLock::new();
+
 fn set_last_error(error: impl Display) {
     // A path in the text may hold anything but a NUL.
     let text = CString::new(error.to_string()).unwrap_or_default();
@@ -35,7 +39,7 @@ fn set_last_error(error: impl Display) {
 pub extern "C" fn rftrace_init(max_event_count: usize, overwriting: bool) -> *mut Events {
     let mode = if overwriting { Mode::Ring } else { Mode::Stop };
     match Config::new().capacity_events(max_event_count).mode(mode).install() {
-        Ok(tracer) => Box::leak(Box::new(Events { tracer })),
+        Ok(tracer) => ptr::from_ref(EVENTS.get_or_init(|| Events { tracer })).cast_mut(),
         Err(error) => {
             set_last_error(error);
             ptr::null_mut()

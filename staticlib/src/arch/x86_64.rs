@@ -327,10 +327,14 @@ global_asm!(
     "mov [r11 + {tsc}], rax",
     "mov rax, [rcx - {entry_bytes} + {exit_word}]",
     "mov [r11 + {word}], rax",
-    // Pop: read the return address, unpublish the entry, release it.
+    // Pop: read the return address, unpublish the entry, release it. The entry has moved if a signal handler, on a stack
+    // near others, has taken the interrupted frames for left ones.
     "mov rdx, [rip + rftrace_thread_block@gottpoff]",
     "mov rdx, fs:[rdx]",
+    "lea rax, [rsp + {exit_saved} - 8]",
     "mov r11, [rcx - {entry_bytes} + {parent_ip}]",
+    "cmp [rcx - {entry_bytes} + {parent_loc}], rax",
+    "jne 9f",
     ".cfi_remember_state",
     ".cfi_register rip, r11",
     "mov qword ptr [rcx - {entry_bytes} + {parent_loc}], 0",
