@@ -24,7 +24,7 @@ use crate::uftrace::encode::{SystemInfo, Usage};
 const MAX_THREADS: usize = 8192;
 
 /// Buckets of the table of left frames: 32,768 frames. It takes memory for those that are used.
-const LEFT_BUCKETS: usize = 512;
+const LEFT_BUCKETS: usize = 2048;
 
 /// Memory for records, per-thread blocks and left frames, zeroed and never unmapped.
 pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
