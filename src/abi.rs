@@ -134,6 +134,9 @@ pub struct ReturnEntry {
     pub parent_loc: AtomicUsize,
     /// The word of the exit record to come.
     pub exit_word: AtomicU64,
+    /// When the function was entered, in ticks. Of two entries with the same slot the younger is the living one, but for a
+    /// chain of tail calls, whose members all live.
+    pub entered: AtomicU64,
 }
 
 /// `parent_loc` of an entry whose frame went on running on another thread.
@@ -150,8 +153,10 @@ pub struct LeftCell {
     pub tag: AtomicU64,
     /// Always 0, no slot, where the CFI expression looks for one.
     pub no_slot: AtomicUsize,
-    /// Leads to the caller.
+    /// How many words of 8 bytes the caller's slot lies above this one; 0 if no caller is known.
     pub link: AtomicUsize,
+    /// Not used.
+    pub padding: AtomicU64,
 }
 
 /// All the tracer keeps for one thread. Only its own thread (and signal handlers on it) writes to it, but for
@@ -340,7 +345,7 @@ pub const fn region_bytes(n_records: usize) -> Option<usize> {
 
 const _: () = assert!(size_of::<Record>() == 16);
 const _: () = assert!(CHUNK_HEADER_BYTES == 64);
-const _: () = assert!(size_of::<ReturnEntry>() == 24);
+const _: () = assert!(size_of::<ReturnEntry>() == 32);
 // The trampoline's CFI expression has these offsets in its bytes.
 const _: () = assert!(offset_of!(ReturnEntry, parent_ip) == 0);
 const _: () = assert!(offset_of!(ReturnEntry, parent_loc) == 8);

@@ -15,7 +15,7 @@ use crate::abi::{ADDRESS_SHIFT, GONE, ReturnEntry, ThreadBlock, kind};
 use crate::arch;
 use crate::buffer;
 use crate::control::CONTROL;
-use crate::left::{self, Left};
+use crate::left;
 use crate::thread;
 
 /// A call whose slot lies at most this far below the innermost one is taken to be nested in it on the same stack, without
@@ -73,10 +73,12 @@ fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64) {
     // The same order as in the assembly: reserve the entry, write it, publish it, hook.
     block.sp.store(entry.wrapping_add(1), Relaxed);
     compiler_fence(SeqCst);
-    place.write(arch::ticks(), entry_word | kind::ENTRY);
+    let now = arch::ticks();
+    place.write(now, entry_word | kind::ENTRY);
     // SAFETY: the entry lies in this thread's stack, below its limit, and was reserved just now.
     let entry = unsafe { &*entry };
     let slot = running_slot(parent_loc);
+    entry.entered.store(now, Relaxed);
     entry.exit_word.store(entry_word | kind::EXIT, Relaxed);
     entry.parent_ip.store(slot.load(Relaxed), Relaxed);
     entry.parent_loc.store(parent_loc, Release);
@@ -90,7 +92,7 @@ pub(crate) extern "C" fn exit_find(parent_loc: usize) -> usize {
     if let Some(block) = thread::existing_block() {
         set_busy(block, parent_loc);
     }
-    look_up(parent_loc, |block| find(block, parent_loc), || left::innermost(parent_loc))
+    look_up(parent_loc, |_| true).parent_ip
 }
 
 /// Records the exit of the function that [`exit_find`] was asked about, and takes its entry away.
@@ -99,8 +101,11 @@ pub(crate) extern "C" fn exit_done(parent_loc: usize) {
         steal(None, parent_loc);
         return forget_left(parent_loc);
     };
-    if find(block, parent_loc).is_none() {
-        // The frame was left, or entered on another thread.
+    if !look_up(parent_loc, |_| true).is_own {
+        // The frame was left, or entered on another thread. What is here with its slot is dead.
+        while let Some(dead) = find(block, parent_loc) {
+            remove(block, dead);
+        }
         steal(Some(block), parent_loc);
         bring_back(block, parent_loc);
     }
@@ -118,9 +123,7 @@ pub(crate) extern "C" fn unwound_find(parent_loc: usize) -> usize {
     if let Some(block) = thread::existing_block() {
         set_busy(block, parent_loc);
     }
-    let in_stack =
-        |block: &'static ThreadBlock| frames(block).find(|entry| has_slot(entry, parent_loc) && !is_tail_call(entry));
-    look_up(parent_loc, in_stack, || left::outermost(parent_loc))
+    look_up(parent_loc, |parent_ip| parent_ip != arch::trampoline()).parent_ip
 }
 
 /// Records the exits of these frames and takes their entries away.
@@ -143,8 +146,7 @@ pub(crate) fn close_all(block: &ThreadBlock) {
 
 /// Takes away all entries of a thread that is not there any more.
 pub(crate) fn forget_all(block: &ThreadBlock) {
-    let mut moved = 0;
-    while move_top_to_table(block, &mut moved) {}
+    while move_top_to_table(block) {}
     while let Some(top) = frames(block).next() {
         pop(block, top);
     }
@@ -277,18 +279,16 @@ fn leave_unknown(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize) {
 /// moves them to the table of left frames. Returns whether it had room for all; the rest stays.
 fn leave_above(block: &ThreadBlock, outer: *const ReturnEntry) -> bool {
     frames(block).take_while(|&entry| !ptr::eq(entry, outer)).for_each(|entry| record_exit(block, entry));
-    let mut moved = 0;
     while ptr::from_ref(top_entry(block)) > outer {
-        if !move_top_to_table(block, &mut moved) {
+        if !move_top_to_table(block) {
             return false;
         }
     }
     true
 }
 
-/// Moves the innermost entry to the table of left frames. `moved` is the slot of the one that was moved before. Fails if
-/// there is no room, or no entry.
-fn move_top_to_table(block: &ThreadBlock, moved: &mut usize) -> bool {
+/// Moves the innermost entry to the table of left frames. Fails if there is no room, or no entry.
+fn move_top_to_table(block: &ThreadBlock) -> bool {
     let Some(top) = frames(block).next() else {
         return false;
     };
@@ -303,10 +303,9 @@ fn move_top_to_table(block: &ThreadBlock, moved: &mut usize) -> bool {
         }
         // Another thread may have taken it at the same time.
         match top.parent_loc.compare_exchange(parent_loc, 0, AcqRel, Relaxed) {
-            Ok(_) => moving.confirm(parent_loc == *moved),
+            Ok(_) => moving.confirm(),
             Err(_) => moving.withdraw(),
         }
-        *moved = parent_loc;
     }
     pop(block, top);
     true
@@ -314,12 +313,9 @@ fn move_top_to_table(block: &ThreadBlock, moved: &mut usize) -> bool {
 
 /// What tells of an entry's caller in the table of left frames.
 fn link(block: &ThreadBlock, entry: &ReturnEntry, parent_loc: usize) -> usize {
-    let outer = frames(block).skip_while(|&other| !ptr::eq(other, entry)).skip(1);
-    if is_tail_call(entry) {
-        return outer.take_while(|outer| has_slot(outer, parent_loc)).count();
-    }
-    let mut outer = outer.map(|outer| outer.parent_loc.load(Relaxed));
-    outer.next().map_or(0, |outer| if is_near(parent_loc, outer) { left::link_to(parent_loc, outer) } else { 0 })
+    let outer = frames(block).skip_while(|&other| !ptr::eq(other, entry)).nth(1);
+    let outer_loc = outer.map_or(0, |outer| outer.parent_loc.load(Relaxed));
+    if is_near(parent_loc, outer_loc) { left::link_to(parent_loc, outer_loc) } else { 0 }
 }
 
 /// A frame that was left runs again: moves its entry back from the table, with those of its callers on that stack, and
@@ -330,7 +326,6 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
     }
     if find(block, parent_loc).is_some() {
         // The slot serves an open function: what the table has is dead.
-        left::purge(parent_loc);
         return false;
     }
     let first = block.sp.load(Relaxed);
@@ -350,6 +345,7 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
         let entry = unsafe { &*place };
         entry.parent_ip.store(left.parent_ip, Relaxed);
         entry.exit_word.store(left.exit_word | kind::LEFT, Relaxed);
+        entry.entered.store(left.entered, Relaxed);
         entry.parent_loc.store(left.parent_loc, Release);
         left.take();
         if !left.is_tail_call() {
@@ -398,12 +394,13 @@ fn count_with_callers(block: &ThreadBlock, parent_loc: usize) -> usize {
 /// table of left frames: the frame went on running here before that thread has noticed that it left it.
 #[cold]
 fn steal(own: Option<&ThreadBlock>, parent_loc: usize) {
-    for block in threads().filter(|block| !own.is_some_and(|own| ptr::eq(own, *block))) {
-        let Some(found) = find(block, parent_loc) else {
-            continue;
-        };
+    let entries = threads()
+        .filter(|block| !is_same(own, block))
+        .filter_map(|block| find(block, parent_loc).map(|entry| (block, entry, entry.entered.load(Relaxed))));
+    let youngest = entries.max_by_key(|&(_, _, entered)| entered);
+    let left = left::innermost(parent_loc).map_or(0, |left| left.entered);
+    if let Some((block, found, _)) = youngest.filter(|&(_, _, entered)| entered > left) {
         let mut expected = parent_loc;
-        let mut moved = 0;
         for entry in frames(block).skip_while(|&entry| !ptr::eq(entry, found)) {
             let parent_loc = entry.parent_loc.load(Relaxed);
             if parent_loc < expected || !is_near(expected, parent_loc) {
@@ -414,12 +411,10 @@ fn steal(own: Option<&ThreadBlock>, parent_loc: usize) {
                 break;
             };
             match entry.parent_loc.compare_exchange(parent_loc, GONE, AcqRel, Relaxed) {
-                Ok(_) => moving.confirm(parent_loc == moved),
+                Ok(_) => moving.confirm(),
                 Err(_) => moving.withdraw(),
             }
-            moved = parent_loc;
         }
-        return;
     }
 }
 
@@ -430,30 +425,40 @@ fn forget_left(parent_loc: usize) {
     }
 }
 
-/// The return address of an entry that is on this thread's return stack, on another's, or in the table of left frames.
-fn look_up(
-    parent_loc: usize,
-    in_stack: impl Fn(&'static ThreadBlock) -> Option<&'static ReturnEntry>,
-    in_table: impl Fn() -> Option<Left>,
-) -> usize {
-    // An entry on its way from another thread's stack to the table may be missed, or be another's when it is read.
-    for _ in 0..8 {
-        let found = thread::existing_block().and_then(&in_stack);
-        match found.or_else(|| threads().find_map(&in_stack)) {
-            Some(entry) => {
-                let parent_ip = entry.parent_ip.load(Acquire);
-                if has_slot(entry, parent_loc) {
-                    return parent_ip;
-                }
-            }
-            None => {
-                if let Some(left) = in_table() {
-                    return left.parent_ip;
-                }
-            }
-        }
-    }
-    arch::abort()
+/// What [`look_up`] found.
+struct Found {
+    parent_ip: usize,
+    entered: u64,
+    /// It is on this thread's return stack.
+    is_own: bool,
+}
+
+/// The youngest entry with a slot and a wanted return address: on this thread's return stack, on another's, or in the
+/// table of left frames.
+fn look_up(parent_loc: usize, is_wanted: impl Fn(usize) -> bool) -> Found {
+    let own = thread::existing_block();
+    let in_stack = |block, is_own| {
+        let entry =
+            frames(block).find(|entry| has_slot(entry, parent_loc) && is_wanted(entry.parent_ip.load(Relaxed)))?;
+        let (parent_ip, entered) = (entry.parent_ip.load(Acquire), entry.entered.load(Acquire));
+        // Its thread may have moved it to the table meanwhile.
+        has_slot(entry, parent_loc).then_some(Found { parent_ip, entered, is_own })
+    };
+    let found = match own.and_then(|block| in_stack(block, true)) {
+        Some(found) if !left::in_use() => return found,
+        found => found,
+    };
+    let elsewhere = threads().filter(|block| !is_same(own, block)).filter_map(|block| in_stack(block, false));
+    // The table last: what leaves a stack while that is looked at is there.
+    let in_table = [left::innermost(parent_loc), left::outermost(parent_loc)].into_iter().flatten();
+    let in_table = in_table.filter(|left| is_wanted(left.parent_ip));
+    let in_table = in_table.map(|left| Found { parent_ip: left.parent_ip, entered: left.entered, is_own: false });
+    let found = found.into_iter().chain(elsewhere).max_by_key(|found| found.entered);
+    found.into_iter().chain(in_table).max_by_key(|found| found.entered).unwrap_or_else(|| arch::abort())
+}
+
+fn is_same(own: Option<&ThreadBlock>, block: &ThreadBlock) -> bool {
+    own.is_some_and(|own| ptr::eq(own, block))
 }
 
 /// Takes an entry away whose function has ended, and records its exit. The thread goes on in its caller.

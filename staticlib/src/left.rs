@@ -15,6 +15,9 @@
 //! **Invariant**: an entry that moves is written to its new place before it is taken from the old one, so it can be
 //! found at every moment by who looks at the return stacks first and here second, twice.
 //!
+//! **Invariant**: among the entries with a slot the youngest is the living one, wherever they are. If it returns to the
+//! trampoline it is a tail call, and the next younger one lives too.
+//!
 //! **Invariant**: a cell changes hands by compare-exchange of its tag, which holds a stamp that no other entry ever has.
 
 use core::slice;
@@ -48,8 +51,7 @@ pub(crate) struct Left {
     pub(crate) parent_ip: usize,
     pub(crate) parent_loc: usize,
     pub(crate) exit_word: u64,
-    /// How many words of 8 bytes the caller's slot lies above this one, 0 if no caller is known. Of an entry that returns to
-    /// the trampoline (a tail call, whose caller has the same slot): how many entries of the chain lie below it.
+    pub(crate) entered: u64,
     link: usize,
 }
 
@@ -81,6 +83,7 @@ pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> Option
         cell.link.store(link, Relaxed);
         cell.entry.parent_ip.store(entry.parent_ip.load(Relaxed), Relaxed);
         cell.entry.exit_word.store(entry.exit_word.load(Relaxed), Relaxed);
+        cell.entry.entered.store(entry.entered.load(Relaxed), Relaxed);
         cell.entry.parent_loc.store(parent_loc, Release);
         cell.tag.store(stamp | PENDING, Release);
         if !in_use() {
@@ -92,11 +95,11 @@ pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> Option
 }
 
 impl Moving {
-    /// The entry was taken from its old place: it is here now. Older ones with its slot are dead, unless they are of the
-    /// same chain of tail calls.
-    pub(crate) fn confirm(self, is_in_chain: bool) {
-        if !is_in_chain {
-            let is_older = |left: &Left| left.tag & STATE_MASK == SETTLED && left.tag < self.stamp;
+    /// The entry was taken from its old place: it is here now. Older ones with its slot are dead, unless it is a tail call.
+    pub(crate) fn confirm(self) {
+        let entered = self.cell.entry.entered.load(Relaxed);
+        if self.cell.entry.parent_ip.load(Relaxed) != arch::trampoline() {
+            let is_older = |left: &Left| left.tag & STATE_MASK == SETTLED && left.entered < entered;
             with_slot(self.parent_loc).filter(is_older).for_each(|left| _ = left.take());
         }
         let (pending, settled) = (self.stamp | PENDING, self.stamp | SETTLED);
@@ -143,19 +146,20 @@ fn free(cell: &LeftCell, stamp: u64) {
     cell.tag.store(stamp | FREE, Release);
 }
 
-/// The entry with this slot; of a chain of tail calls the innermost one, of two the younger.
+/// The youngest entry with this slot; of a chain of tail calls the innermost one.
 pub(crate) fn innermost(parent_loc: usize) -> Option<Left> {
-    with_slot(parent_loc).max_by_key(|left| if left.is_tail_call() { (1 + left.link, left.tag) } else { (0, left.tag) })
+    with_slot(parent_loc).max_by_key(|left| left.entered)
 }
 
-/// The entry with this slot that holds a true return address: of a chain of tail calls the outermost one.
+/// The youngest entry with this slot that holds a true return address: of a chain of tail calls the outermost one.
 pub(crate) fn outermost(parent_loc: usize) -> Option<Left> {
-    with_slot(parent_loc).filter(|left| !left.is_tail_call()).max_by_key(|left| left.tag)
+    with_slot(parent_loc).filter(|left| !left.is_tail_call()).max_by_key(|left| left.entered)
 }
 
-/// Entries with this slot.
+/// Living entries with this slot: one, or a chain of tail calls.
 pub(crate) fn count(parent_loc: usize) -> usize {
-    with_slot(parent_loc).count()
+    let since = outermost(parent_loc).map_or(0, |left| left.entered);
+    with_slot(parent_loc).filter(|left| left.entered >= since).count()
 }
 
 /// Whether a frame was ever left. Programs that know neither longjmp nor coroutines are spared some searches.
@@ -169,7 +173,7 @@ pub(crate) fn nearest_above(parent_loc: usize) -> Option<usize> {
     if !in_use() {
         return None;
     }
-    (1..=MAX_WORDS).map(|words| slot_above(parent_loc, words)).find(|&slot| count(slot) != 0)
+    (1..=MAX_WORDS).map(|words| slot_above(parent_loc, words)).find(|&slot| innermost(slot).is_some())
 }
 
 /// Takes away all settled entries with this slot: another call has it, they are dead.
@@ -204,6 +208,7 @@ fn with_slot(parent_loc: usize) -> impl Iterator<Item = Left> {
             parent_ip: cell.entry.parent_ip.load(Acquire),
             parent_loc,
             exit_word: cell.entry.exit_word.load(Acquire),
+            entered: cell.entry.entered.load(Acquire),
             link: cell.link.load(Acquire),
         };
         // What was read belongs together only if the cell has not changed hands.

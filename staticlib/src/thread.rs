@@ -39,6 +39,7 @@ static UNTRACED: Untraced = Untraced {
         parent_ip: AtomicUsize::new(0),
         parent_loc: AtomicUsize::new(usize::MAX),
         exit_word: AtomicU64::new(0),
+        entered: AtomicU64::new(0),
     },
 };
 

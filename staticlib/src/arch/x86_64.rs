@@ -129,6 +129,7 @@ macro_rules! entry_hook {
             "shl rdx, 32",
             "or rax, rdx",
             "mov [r11 + {tsc}], rax",
+            "mov [rcx + {entered}], rax",
             "mov rax, [rsp + {entry_saved}]",
             "shl rax, {address_shift}",
             "mov [r11 + {word}], rax",
@@ -191,6 +192,7 @@ macro_rules! entry_hook {
             parent_ip = const offset_of!(ReturnEntry, parent_ip),
             parent_loc = const offset_of!(ReturnEntry, parent_loc),
             exit_word = const offset_of!(ReturnEntry, exit_word),
+            entered = const offset_of!(ReturnEntry, entered),
             record_bytes = const size_of::<Record>(),
             tsc = const offset_of!(Record, tsc),
             word = const offset_of!(Record, word),
@@ -227,62 +229,62 @@ global_asm!(
     #[cfg(not(target_os = "none"))]
     ".cfi_personality 0x1b, rftrace_personality",
     ".cfi_def_cfa rsp, 0",
-    // DW_CFA_val_expression for the return address (column 16): 184 bytes follow. The stack, right end on top.
-    ".cfi_escape 0x16, 0x10, 0xb8, 0x01",
+    // DW_CFA_val_expression for the return address (column 16): 188 bytes follow. The stack, right end on top.
+    ".cfi_escape 0x16, 0x10, 0xbc, 0x01",
     // The unwinder pushed the CFA.                                        CFA
-    ".cfi_escape 0x12, 0x38, 0x1c", //                 dup, lit8, minus        CFA slot
-    ".cfi_escape 0x80, 0x00", //                       breg16 0                .. pc
-    ".cfi_escape 0x0b, 0x00, 0xfe, 0x1a", //           const2s -512, and       CFA slot T
-    ".cfi_escape 0x30", //                             lit0                    CFA slot T pass
+    ".cfi_escape 0x12, 0x38, 0x1c", //              dup, lit8, minus        CFA slot
+    ".cfi_escape 0x80, 0x00", //                    breg16 0                .. pc
+    ".cfi_escape 0x0b, 0x00, 0xfe, 0x1a", //        const2s -512, and       CFA slot T
+    ".cfi_escape 0x30", //                          lit0                    CFA slot T pass
     // restart: load the head of the list of threads.
-    ".cfi_escape 0x14, 0x12, 0x23, 0xf8, 0x03", //     over, dup, plus 504     .. T pass T T+504
-    ".cfi_escape 0x06, 0x22, 0x06", //                 deref, plus, deref      .. T pass block
+    ".cfi_escape 0x14, 0x12, 0x23, 0xf8, 0x03", //  over, dup, plus 504     .. T pass T T+504
+    ".cfi_escape 0x06, 0x22, 0x06", //              deref, plus, deref      .. T pass block
     // block: all threads seen?
-    ".cfi_escape 0x12, 0x28, 0x0e, 0x00", //           dup, bra have
-    ".cfi_escape 0x13, 0x12, 0x28, 0x05, 0x00", //     drop, dup, bra fail     .. T pass
-    ".cfi_escape 0x13, 0x31, 0x2f, 0xea, 0xff", //     drop, lit1, skip restart: again, without the filter
+    ".cfi_escape 0x12, 0x28, 0x0e, 0x00", //        dup, bra have
+    ".cfi_escape 0x13, 0x12, 0x28, 0x05, 0x00", //  drop, dup, bra fail     .. T pass
+    ".cfi_escape 0x13, 0x31, 0x2f, 0xea, 0xff", //  drop, lit1, skip restart: again, without the filter
     // fail: a return address of 0 ends the backtrace.
-    ".cfi_escape 0x30, 0x2f, 0x94, 0x00", //           lit0, skip end
+    ".cfi_escape 0x30, 0x2f, 0x98, 0x00", //        lit0, skip end
     // have: p = *block->psp, one above the thread's innermost entry.
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06, 0x06", //     dup, plus 8, deref, deref  .. pass block p
-    ".cfi_escape 0x15, 0x02, 0x28, 0x64, 0x00", //     pick 2, bra loop: second pass, linear search
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06, 0x06", //  dup, plus 8, deref, deref  .. pass block p
+    ".cfi_escape 0x15, 0x02, 0x28, 0x67, 0x00", //  pick 2, bra loop: second pass, linear search
     // First pass: skip threads whose range of slots does not include ours.
-    ".cfi_escape 0x14, 0x23, 0x10, 0x06", //           over, plus 16, deref    .. block p base
-    ".cfi_escape 0x23, 0x08, 0x06", //                 plus 8, deref: slot of the outermost entry
-    ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x78, 0x00", // pick 5, lt, bra next
-    ".cfi_escape 0x12, 0x09, 0xf0, 0x22, 0x06", //     dup, const1s -16, plus, deref: slot of the innermost entry
-    ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x6d, 0x00", // pick 5, gt, bra next
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06", //        over, plus 16, deref    .. block p base
+    ".cfi_escape 0x23, 0x08, 0x06", //              plus 8, deref: slot of the outermost entry
+    ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x7c, 0x00", // pick 5, lt, bra next
+    ".cfi_escape 0x12, 0x09, 0xe8, 0x22, 0x06", //  dup, const1s -24, plus, deref: slot of the innermost entry
+    ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x71, 0x00", // pick 5, gt, bra next
     // Binary search for the last entry whose slot is not below ours.
-    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16", //     over, plus 16, deref, swap .. block lo hi
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16", //  over, plus 16, deref, swap .. block lo hi
     // bs: lo = base, hi = p at first
-    ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12", //     dup, pick 2, minus, dup .. lo hi n n
-    ".cfi_escape 0x48, 0x2b, 0x28, 0x05, 0x00", //     lit24, gt, bra go       .. lo hi n
-    ".cfi_escape 0x13, 0x13, 0x2f, 0x1d, 0x00", //     drop, drop, skip found  .. lo
-    // go: mid = lo + n / 48 * 24
-    ".cfi_escape 0x08, 0x30, 0x1b, 0x48, 0x1e", //     const1u 48, div, lit24, mul
-    ".cfi_escape 0x15, 0x02, 0x22", //                 pick 2, plus            .. lo hi mid
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06", //           dup, plus 8, deref      .. lo hi mid mid.slot
+    ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12", //  dup, pick 2, minus, dup .. lo hi n n
+    ".cfi_escape 0x08, 0x20, 0x2b, 0x28, 0x05, 0x00", // const1u 32, gt, bra go       .. lo hi n
+    ".cfi_escape 0x13, 0x13, 0x2f, 0x1e, 0x00", //  drop, drop, skip found  .. lo
+    // go: mid = lo + n / 64 * 32
+    ".cfi_escape 0x08, 0x40, 0x1b, 0x08, 0x20, 0x1e", // const1u 64, div, const1u 32, mul
+    ".cfi_escape 0x15, 0x02, 0x22", //              pick 2, plus            .. lo hi mid
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", //        dup, plus 8, deref      .. lo hi mid mid.slot
     ".cfi_escape 0x15, 0x07, 0x2a, 0x28, 0x05, 0x00", // pick 7, ge, bra up
-    ".cfi_escape 0x16, 0x13, 0x2f, 0xda, 0xff", //     swap, drop, skip bs: hi = mid
-    ".cfi_escape 0x17, 0x16, 0x13, 0x2f, 0xd4, 0xff", // up: rot, swap, drop, skip bs: lo = mid
+    ".cfi_escape 0x16, 0x13, 0x2f, 0xd8, 0xff", //  swap, drop, skip bs: hi = mid
+    ".cfi_escape 0x17, 0x16, 0x13, 0x2f, 0xd2, 0xff", // up: rot, swap, drop, skip bs: lo = mid
     // found:                                                              .. pass block p
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06", //           dup, plus 8, deref
-    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0x32, 0x00", // pick 5, ne, bra next
-    ".cfi_escape 0x12, 0x06, 0x15, 0x04, 0x29", //     dup, deref, pick 4, eq: parent_ip is T, a tail call?
-    ".cfi_escape 0x28, 0x04, 0x00", //                 bra down
-    ".cfi_escape 0x06, 0x2f, 0x2b, 0x00", //           deref, skip end
-    ".cfi_escape 0x48, 0x1c, 0x2f, 0xe5, 0xff", //     down: lit24, minus, skip found
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", //        dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0x34, 0x00", // pick 5, ne, bra next
+    ".cfi_escape 0x12, 0x06, 0x15, 0x04, 0x29", //  dup, deref, pick 4, eq: parent_ip is T, a tail call?
+    ".cfi_escape 0x28, 0x04, 0x00", //              bra down
+    ".cfi_escape 0x06, 0x2f, 0x2d, 0x00", //        deref, skip end
+    ".cfi_escape 0x08, 0x20, 0x1c, 0x2f, 0xe4, 0xff", // down: const1u 32, minus, skip found
     // loop: linear search, from the innermost entry.
-    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x14", //     over, plus 16, deref, over .. block p base p
-    ".cfi_escape 0x2a, 0x28, 0x18, 0x00", //           ge, bra next
-    ".cfi_escape 0x48, 0x1c", //                       lit24, minus            .. block p
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06", //           dup, plus 8, deref
-    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0xeb, 0xff", // pick 5, ne, bra loop
-    ".cfi_escape 0x12, 0x06, 0x15, 0x03, 0x29", //     dup, deref, pick 3, eq: a tail call
-    ".cfi_escape 0x28, 0xe3, 0xff", //                 bra loop
-    ".cfi_escape 0x06, 0x2f, 0x05, 0x00", //           deref, skip end
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x14", //  over, plus 16, deref, over .. block p base p
+    ".cfi_escape 0x2a, 0x28, 0x19, 0x00", //        ge, bra next
+    ".cfi_escape 0x08, 0x20, 0x1c", //              const1u 32, minus            .. block p
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", //        dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0xea, 0xff", // pick 5, ne, bra loop
+    ".cfi_escape 0x12, 0x06, 0x15, 0x03, 0x29", //  dup, deref, pick 3, eq: a tail call
+    ".cfi_escape 0x28, 0xe2, 0xff", //              bra loop
+    ".cfi_escape 0x06, 0x2f, 0x05, 0x00", //        deref, skip end
     // next: the following block.
-    ".cfi_escape 0x13, 0x06, 0x2f, 0x5a, 0xff", //     drop, deref, skip block
+    ".cfi_escape 0x13, 0x06, 0x2f, 0x56, 0xff", //  drop, deref, skip block
     // end: the return address is on top.
     "nop",
     // T. Its symbol begins one byte before, where unwinders and debuggers look.
