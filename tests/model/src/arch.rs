@@ -1,0 +1,261 @@
+//! In place of `staticlib/src/arch/x86_64.rs`.
+
+use std::cell::RefCell;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::compiler_fence;
+
+use crate::abi::{ADDRESS_SHIFT, Record, ReturnEntry, ThreadBlock, kind};
+use crate::control::CONTROL;
+use crate::hooks;
+use crate::steer;
+use crate::sync::atomic::{AtomicPtr, AtomicUsize};
+
+/// The address of the trampoline, which no code and no slot of the tests has.
+const TRAMPOLINE: usize = 0x7a7a_7a7a_7a00;
+
+/// What a hook has on the stack, below the stack pointer of the traced function: its return address and three registers.
+const HOOK_BYTES: usize = 32;
+
+/// The largest alignment of a frame, as in the assembly.
+const MAX_REALIGN_BYTES: usize = 4096;
+
+/// Set in the address of a function that realigns its stack: the return address above its frame pointer is a copy.
+pub const REALIGNS: usize = 8;
+
+static TICKS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The blocks of the simulated threads that share this thread of the system.
+    static BLOCKS: RefCell<Vec<*mut ThreadBlock>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The words of a block that the fast paths use. A block may be the one for untraced threads, which has no more.
+struct Block(*mut ThreadBlock);
+
+impl Block {
+    fn sp(&self) -> &AtomicPtr<ReturnEntry> {
+        // SAFETY: every block has this field and stays where it is.
+        unsafe { &(*self.0).sp }
+    }
+
+    fn limit(&self) -> &AtomicPtr<ReturnEntry> {
+        // SAFETY: as above.
+        unsafe { &(*self.0).limit }
+    }
+
+    fn reserve(&self) -> Option<&Record> {
+        loop {
+            // SAFETY: whoever gets here has a block of its own.
+            let block = unsafe { &*self.0 };
+            let cursor = block.cursor.load(Relaxed);
+            if cursor & block.chunk_mask.load(Relaxed) == 0 {
+                return None;
+            }
+            let next = cursor + size_of::<Record>();
+            if block.cursor.compare_exchange(cursor, next, Relaxed, Relaxed).is_ok() {
+                // SAFETY: the cursor points to a free record in a chunk of this thread.
+                return Some(unsafe { &*(cursor as *const Record) });
+            }
+        }
+    }
+}
+
+/// What the entry hook finds when it is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// Where the function's return address is, as the hook takes it: above the frame pointer or, for `__fentry__`, above
+    /// the hook's own return address.
+    pub parent_loc: usize,
+    /// An address in the function. With the bit [`REALIGNS`] its prologue is GCC's for a realigned frame.
+    pub child_ip: usize,
+    /// The function's rsp.
+    pub stack_pointer: usize,
+    /// Its rbp.
+    pub frame_pointer: usize,
+    /// Its r10.
+    pub static_chain: usize,
+}
+
+impl Call {
+    /// `mcount` is called when the function's frame pointer is set up, `__fentry__` before.
+    fn is_mcount(&self) -> bool {
+        self.frame_pointer.wrapping_add(8) == self.parent_loc
+    }
+}
+
+/// The entry hook: `mcount` and `__fentry__`.
+///
+/// # Safety
+///
+/// `parent_loc` is the address of a living word that holds the return address of the function that runs, and
+/// `stack_pointer` is not above it; unless it is below, or not aligned. Before the former stands the caller's frame
+/// pointer, if `frame_pointer` points there.
+pub unsafe fn entry(call: Call) {
+    if CONTROL.enabled.load(Relaxed) == 0 {
+        return;
+    }
+    // SAFETY: by this function's contract.
+    if unsafe { entry_fast(call) }.is_none() {
+        let Call { parent_loc, child_ip, stack_pointer, frame_pointer, static_chain } = call;
+        hooks::entry_slow(parent_loc, child_ip, stack_pointer, frame_pointer, static_chain);
+    }
+}
+
+/// # Safety
+///
+/// As for [`entry`].
+unsafe fn entry_fast(call: Call) -> Option<()> {
+    let Call { parent_loc, child_ip, stack_pointer, static_chain, .. } = call;
+    let block = Block(thread_block());
+    if block.0.is_null() {
+        return None;
+    }
+    let entry = block.sp().load(Relaxed);
+    if entry >= block.limit().load(Relaxed) || parent_loc <= stack_pointer - HOOK_BYTES {
+        return None;
+    }
+    if call.is_mcount() && static_chain.wrapping_sub(parent_loc) <= MAX_REALIGN_BYTES + 8 {
+        return None;
+    }
+    // SAFETY: below `sp` is an entry or the sentinel.
+    let below = unsafe { &*entry.wrapping_sub(1) }.parent_loc.load(Relaxed);
+    let slot = parent_loc as *const AtomicUsize;
+    if below.wrapping_sub(parent_loc).wrapping_sub(1) > hooks::MAX_FRAME_BYTES - 1 {
+        // SAFETY: by this function's contract.
+        if below != parent_loc || unsafe { &*slot }.load(Relaxed) != TRAMPOLINE {
+            return None;
+        }
+    }
+    // SAFETY: by this function's contract.
+    let slot = unsafe { &*slot };
+    let record = block.reserve()?;
+    block.sp().store(entry.wrapping_add(1), Relaxed);
+    record.tsc.store(ticks(), Relaxed);
+    let word = (child_ip as u64) << ADDRESS_SHIFT;
+    record.word.store(word | kind::ENTRY, Relaxed);
+    // SAFETY: below the limit, and reserved just now.
+    let entry = unsafe { &*entry };
+    entry.exit_word.store(word | kind::EXIT, Relaxed);
+    entry.parent_ip.store(slot.load(Relaxed), Relaxed);
+    entry.parent_loc.store(parent_loc, Relaxed);
+    slot.store(TRAMPOLINE, Relaxed);
+    Some(())
+}
+
+/// As the real one, but that the prologue's bytes are a bit of its address.
+pub(crate) fn slots(parent_loc: usize, child_ip: usize, frame_pointer: usize, static_chain: usize) -> (usize, usize) {
+    if frame_pointer.wrapping_add(8) != parent_loc {
+        return (parent_loc, frame_pointer.wrapping_add(8));
+    }
+    // SAFETY: by the contract of `entry`.
+    let caller_frame = unsafe { *(frame_pointer as *const usize) };
+    let true_loc = static_chain.wrapping_sub(8);
+    let distance = true_loc.wrapping_sub(parent_loc);
+    let is_copy = distance != 0 && distance <= MAX_REALIGN_BYTES && child_ip & REALIGNS != 0;
+    (if is_copy { true_loc } else { parent_loc }, caller_frame.wrapping_add(8))
+}
+
+/// The return trampoline: a function that had T in its slot returned. Tells where it has to go on, which may be T again.
+pub fn exit(parent_loc: usize) -> usize {
+    exit_fast(parent_loc).unwrap_or_else(|| {
+        let parent_ip = hooks::exit_find(parent_loc);
+        hooks::exit_done(parent_loc);
+        parent_ip
+    })
+}
+
+fn exit_fast(parent_loc: usize) -> Option<usize> {
+    let block = Block(thread_block());
+    if block.0.is_null() {
+        return None;
+    }
+    let above = block.sp().load(Relaxed);
+    // SAFETY: below `sp` is an entry or the sentinel.
+    let entry = unsafe { &*above.wrapping_sub(1) };
+    if entry.parent_loc.load(Relaxed) != parent_loc || CONTROL.enabled.load(Relaxed) == 0 {
+        return None;
+    }
+    let record = block.reserve()?;
+    record.tsc.store(ticks(), Relaxed);
+    record.word.store(entry.exit_word.load(Relaxed), Relaxed);
+    let parent_ip = entry.parent_ip.load(Relaxed);
+    if entry.parent_loc.load(Relaxed) != parent_loc {
+        return None;
+    }
+    entry.parent_loc.store(0, Relaxed);
+    compiler_fence(SeqCst);
+    block.sp().store(above.wrapping_sub(1), Relaxed);
+    Some(parent_ip)
+}
+
+/// The landing pad: an exception leaves the frame that returns by `parent_loc`. Tells where it would have returned to.
+#[must_use]
+pub fn unwound(parent_loc: usize) -> usize {
+    let parent_ip = hooks::unwound_find(parent_loc);
+    hooks::unwound_done(parent_loc);
+    parent_ip
+}
+
+/// The block of the thread that runs.
+#[must_use]
+pub fn thread_block() -> *mut ThreadBlock {
+    BLOCKS.with_borrow(|blocks| blocks.get(steer::identity()).copied().unwrap_or(std::ptr::null_mut()))
+}
+
+pub(crate) fn set_thread_block(block: *mut ThreadBlock) {
+    let thread = steer::identity();
+    BLOCKS.with_borrow_mut(|blocks| {
+        if blocks.len() <= thread {
+            blocks.resize(thread + 1, std::ptr::null_mut());
+        }
+        blocks[thread] = block;
+    });
+}
+
+pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
+    steer::point(0);
+    let first = thread_block().is_null();
+    if first {
+        set_thread_block(block);
+    }
+    first
+}
+
+/// Another thread begins in the place of the one that runs, which has ended.
+pub fn begin_thread() {
+    set_thread_block(std::ptr::null_mut());
+}
+
+/// The threads of this thread of the system begin anew.
+pub(crate) fn forget_threads() {
+    BLOCKS.with_borrow_mut(Vec::clear);
+}
+
+/// A clock that shows another time to everyone who looks.
+#[must_use]
+pub fn ticks() -> u64 {
+    TICKS.fetch_add(1, SeqCst)
+}
+
+/// The address of the trampoline.
+#[must_use]
+pub fn trampoline() -> usize {
+    TRAMPOLINE
+}
+
+/// # Safety
+///
+/// As for the real one: the memory is writable and nobody else uses it.
+pub(crate) unsafe fn zero(start: *mut u8, bytes: usize) {
+    // SAFETY: by this function's contract.
+    unsafe { start.write_bytes(0, bytes) };
+}
+
+pub(crate) fn keeping_vectors(work: impl FnOnce()) {
+    work();
+}
+
+pub(crate) fn abort() -> ! {
+    steer::fail("the tracer does not know where to return to".to_owned());
+}

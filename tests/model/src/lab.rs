@@ -1,0 +1,385 @@
+//! The tracer's memory, its switches, and what it recorded.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::mem::offset_of;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::abi::{
+    ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, InitArgs, LEFT_BUCKET_BYTES, Record,
+    ReturnEntry, ThreadBlock, kind,
+};
+use crate::control::CONTROL;
+use crate::decode::{self, EventKind, Window};
+use crate::{arch, backend};
+
+/// Held by a test as long as it uses the tracer: there is only one.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory that is all zero.
+#[derive(Debug)]
+struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Memory {
+    fn new(bytes: usize, align: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, align).expect("a size that fits");
+        // SAFETY: no test asks for zero bytes.
+        let start = unsafe { alloc_zeroed(layout) };
+        Self { start: NonNull::new(start).expect("memory"), layout }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// What the tracer is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes for records, a multiple of the chunk size.
+    pub buffer_bytes: usize,
+    /// Threads at a time.
+    pub n_blocks: usize,
+    /// Buckets of the table of left frames, a power of two; 0 for no table.
+    pub n_left_buckets: usize,
+    /// Overwrites the oldest records.
+    pub ring: bool,
+}
+
+// SAFETY: the memory is used by atomic operations only, as in a traced program.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// A tracer that has recorded nothing yet; off.
+#[derive(Debug)]
+pub struct Lab {
+    _buffer: Memory,
+    _left: Option<Memory>,
+    blocks: Memory,
+    n_blocks: usize,
+}
+
+impl Lab {
+    /// Puts the tracer into the state of a program's beginning and gives it memory.
+    ///
+    /// The caller has [`alone`] or is a schedule of a test that has; no other thread uses the tracer.
+    ///
+    /// # Panics
+    ///
+    /// If the tracer does not take the memory.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        restore_control();
+        arch::forget_threads();
+        let chunk_bytes = crate::abi::chunk_bytes(options.buffer_bytes);
+        let buffer = Memory::new(options.buffer_bytes, chunk_bytes);
+        // One more makes the table of left frames known to unwinders.
+        let n_blocks = options.n_blocks + 1;
+        let blocks_bytes = n_blocks * size_of::<ThreadBlock>();
+        let blocks = Memory::new(blocks_bytes, align_of::<ThreadBlock>());
+        let left_bytes = options.n_left_buckets * LEFT_BUCKET_BYTES;
+        let left = (left_bytes > 0).then(|| Memory::new(left_bytes, align_of::<ReturnEntry>()));
+        let args = InitArgs {
+            buffer: buffer.start.as_ptr(),
+            buffer_bytes: options.buffer_bytes,
+            blocks: blocks.start.as_ptr(),
+            blocks_bytes,
+            left: left.as_ref().map_or(ptr::null_mut(), |memory| memory.start.as_ptr()),
+            left_bytes,
+            overwriting: options.ring.into(),
+            thread_start: None,
+            thread_start_key: 0,
+        };
+        // SAFETY: the memory is fresh and lives as long as this `Lab`; there is no `thread_start`.
+        unsafe { backend::initialize(&args) }.expect("the tracer takes the memory");
+        AREAS.set(Areas {
+            blocks: (args.blocks.addr(), blocks_bytes),
+            buffer: (args.buffer.addr(), options.buffer_bytes),
+            chunk_bytes,
+        });
+        Self { _buffer: buffer, _left: left, blocks, n_blocks }
+    }
+
+    /// Which of the blocks for threads this is.
+    #[must_use]
+    pub fn block_number(&self, block: *mut ThreadBlock) -> Option<usize> {
+        let offset = block.addr().wrapping_sub(self.blocks.start.addr().get());
+        (offset < self.n_blocks * size_of::<ThreadBlock>()).then_some(offset / size_of::<ThreadBlock>())
+    }
+
+    /// Starts recording.
+    pub fn enable(&self) {
+        backend::enable();
+    }
+
+    /// Stops recording.
+    pub fn disable(&self) {
+        backend::disable();
+    }
+
+    /// Gives the full chunks back. Recording is off and nobody takes a chunk.
+    pub fn reset(&self) {
+        backend::reset();
+    }
+
+    /// Waits as the frontend does, for threads of the system.
+    pub fn quiesce(&self) {
+        backend::quiesce();
+    }
+
+    /// The thread that runs ends.
+    pub fn end_thread(&self) {
+        let block = arch::thread_block();
+        if self.block_number(block).is_some() {
+            // SAFETY: the block of this thread.
+            unsafe { backend::rftrace_backend_thread_exit(block.cast()) };
+        }
+    }
+
+    /// The control block.
+    #[must_use]
+    pub fn control(&self) -> &'static Control {
+        backend::control()
+    }
+
+    /// One of [`chunk_state`](crate::abi::chunk_state) for each chunk.
+    pub fn chunk_states(&self) -> impl Iterator<Item = u32> {
+        headers().map(|header| header.state.load(Acquire))
+    }
+
+    /// The owner of each chunk and its place in the order in which they were taken.
+    pub fn chunk_owners(&self) -> impl Iterator<Item = (u32, u64)> {
+        headers().map(|header| (header.tid.load(Relaxed), header.index.load(Relaxed)))
+    }
+
+    /// All records, by thread and in the order of chunks, as they lie in memory.
+    #[must_use]
+    pub fn segments(&self) -> BTreeMap<u32, Vec<Segment>> {
+        let mut threads: BTreeMap<u32, Vec<Segment>> = BTreeMap::new();
+        for chunk in backend::chunks() {
+            let header = chunk.header;
+            let mut segment = Segment {
+                index: header.index.load(Relaxed),
+                prev_index: header.prev_index.load(Relaxed),
+                depth: header.depth.load(Relaxed) as usize,
+                records: Vec::new(),
+            };
+            let mut tid = header.tid.load(Relaxed);
+            for record in chunk.records {
+                match read(record) {
+                    (_, word) if word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD => {
+                        let next = Segment { index: segment.index, prev_index: 0, depth: 0, records: Vec::new() };
+                        threads.entry(tid).or_default().push(std::mem::replace(&mut segment, next));
+                        tid = (word >> ADDRESS_SHIFT) as u32;
+                    }
+                    (_, 0) => {}
+                    words => segment.records.push(words),
+                }
+            }
+            threads.entry(tid).or_default().push(segment);
+        }
+        for segments in threads.values_mut() {
+            segments.sort_by_key(|segment| segment.index);
+        }
+        threads
+    }
+
+    /// What the frontend makes of the records, by thread. Recording is off.
+    #[must_use]
+    pub fn events(&self) -> BTreeMap<u32, Vec<Event>> {
+        let start = self.control().cycle_start_tsc.load(Relaxed);
+        let window = Window { start, end: arch::ticks(), is_hidden: &|_| false };
+        let tasks = decode::tasks();
+        let events = tasks.iter().map(|task| {
+            let mut events = Vec::new();
+            let result = decode::decode(task, &window, |event| {
+                events.push(match event.kind {
+                    EventKind::Entry => Event::Entry(event.address),
+                    EventKind::Exit => Event::Exit(event.address),
+                    EventKind::Lost(calls) => Event::Lost(calls),
+                    EventKind::Gap => Event::Gap,
+                });
+                Ok::<(), Infallible>(())
+            });
+            let Ok(()) = result;
+            (task.tid, events)
+        });
+        events.collect()
+    }
+}
+
+/// The records of one thread in one chunk.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// The chunk's place in the order of all chunks taken.
+    pub index: u64,
+    /// The chunk that the thread had before, 0 for none.
+    pub prev_index: u64,
+    /// Functions open at the beginning.
+    pub depth: usize,
+    /// Ticks and word of each record.
+    pub records: Vec<(u64, u64)>,
+}
+
+/// What happened in a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A function was entered.
+    Entry(u64),
+    /// A function was left.
+    Exit(u64),
+    /// So many calls found no room on the return stack.
+    Lost(u64),
+    /// Records were overwritten.
+    Gap,
+}
+
+/// Whether several threads use the word at this address at a time: in the control block, in the head of a chunk, the link
+/// of a block in the free list; and return stacks, where frames move between threads.
+#[must_use]
+pub fn is_shared(address: usize) -> bool {
+    let areas = AREAS.get();
+    let in_block = address.wrapping_sub(areas.blocks.0);
+    let in_buffer = address.wrapping_sub(areas.buffer.0);
+    if in_block < areas.blocks.1 {
+        let field = in_block % size_of::<ThreadBlock>();
+        field == offset_of!(ThreadBlock, next_free) || field >= offset_of!(ThreadBlock, stack)
+    } else if in_buffer < areas.buffer.1 {
+        in_buffer % areas.chunk_bytes < CHUNK_HEADER_BYTES
+    } else {
+        true
+    }
+}
+
+/// Where the tracer's memory is, start and size: for [`is_shared`], which must not use the tracer's atomics.
+#[derive(Clone, Copy, Debug)]
+struct Areas {
+    blocks: (usize, usize),
+    buffer: (usize, usize),
+    chunk_bytes: usize,
+}
+
+thread_local! {
+    static AREAS: Cell<Areas> = const { Cell::new(Areas { blocks: (0, 0), buffer: (0, 0), chunk_bytes: 1 }) };
+}
+
+/// A naive reader of a thread's records. Checks that each exit is that of the innermost open function.
+///
+/// # Panics
+///
+/// If it is another one's.
+#[must_use]
+pub fn balanced(segments: &[Segment]) -> Vec<Event> {
+    let mut open: Vec<u64> = Vec::new();
+    let mut events = Vec::new();
+    for &(_, word) in segments.iter().flat_map(|segment| &segment.records) {
+        let address = word >> ADDRESS_SHIFT;
+        match word & kind::MASK {
+            kind::ENTRY => {
+                open.push(address);
+                events.push(Event::Entry(address));
+            }
+            kind::EXIT => {
+                let before = &events[events.len().saturating_sub(20)..];
+                assert_eq!(open.pop(), Some(address), "an exit of another function than the innermost: {before:x?}");
+                events.push(Event::Exit(address));
+            }
+            kind::RESYNC => {
+                assert!(open.len() >= address as usize, "{} functions are open, not {address}", open.len());
+                while open.len() > address as usize {
+                    events.extend(open.pop().map(Event::Exit));
+                }
+            }
+            _ => {}
+        }
+    }
+    events.extend(open.into_iter().rev().map(Event::Exit));
+    events
+}
+
+fn headers() -> impl Iterator<Item = &'static ChunkHeader> {
+    let chunk_bytes = CONTROL.chunk_bytes.load(Relaxed);
+    (0..CONTROL.n_chunks.load(Relaxed)).map(move |place| {
+        let chunk = CONTROL.chunks.load(Relaxed).wrapping_add(place * chunk_bytes).cast::<ChunkHeader>();
+        // SAFETY: a chunk of the buffer, which lives as long as the `Lab` that is asked.
+        unsafe { &*chunk }
+    })
+}
+
+fn read(record: &Record) -> (u64, u64) {
+    let word = record.word.load(Acquire);
+    (record.tsc.load(Relaxed), word)
+}
+
+/// Puts the control block back into the state in which a program finds it. A field that is missing here does not compile.
+fn restore_control() {
+    let Control {
+        enabled,
+        overwriting,
+        full,
+        chunk_bytes,
+        n_chunks,
+        chunks,
+        threads,
+        blocks,
+        n_blocks,
+        left,
+        n_left_buckets,
+        any_left,
+        thread_start,
+        thread_start_key,
+        cycle_start_tsc,
+        stop_tsc,
+        next_tid,
+        n_untraced_threads,
+        n_lost_no_chunk,
+        shared,
+    } = &CONTROL;
+    let ControlShared {
+        next_index,
+        end_index,
+        n_overwritten,
+        n_takers,
+        left_stamp,
+        n_blocks_used,
+        free_block,
+        partial,
+    } = shared;
+    for flag in [enabled, overwriting, full, any_left] {
+        flag.store(0, Relaxed);
+    }
+    for number in [chunk_bytes, n_chunks, n_blocks, n_left_buckets] {
+        number.store(0, Relaxed);
+    }
+    for number in [thread_start_key, n_untraced_threads, n_takers, n_blocks_used] {
+        number.store(0, Relaxed);
+    }
+    for number in
+        [cycle_start_tsc, stop_tsc, n_lost_no_chunk, next_index, end_index, n_overwritten, free_block, left_stamp]
+    {
+        number.store(0, Relaxed);
+    }
+    for slot in partial {
+        slot.store(0, Relaxed);
+    }
+    next_tid.store(1, Relaxed);
+    chunks.store(ptr::null_mut(), Relaxed);
+    threads.store(ptr::null_mut(), Relaxed);
+    blocks.store(ptr::null_mut(), Relaxed);
+    left.store(ptr::null_mut(), Relaxed);
+    thread_start.store(ptr::null_mut(), Relaxed);
+}

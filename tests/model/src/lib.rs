@@ -1,0 +1,52 @@
+//! The tracer's Rust code without its assembly: the files of `staticlib/src` and `src/abi.rs` themselves, compiled into a
+//! crate in which everything around them can be steered.
+//!
+//! - [`arch`] replaces the assembly. Its hooks are the fast paths of `arch/x86_64.rs` line by line in Rust; the clock
+//!   counts; a thread is whatever [`steer::set_identity`] says.
+//! - [`sync`] replaces `core::sync`. The root of this crate is named `core` as well, so the tracer's own
+//!   `use core::sync::atomic::…` find it. Its atomics have the layout and the operations of the real ones, and call
+//!   [`steer::point`] before each: there a test lets another thread go on, or a signal handler strike.
+//! - [`lab`] hands memory to the tracer, empties it again, and reads the records back; `reader` is the frontend's own
+//!   decoder, for the same reason.
+//!
+//! The control block is one static variable, as in the tracer: one [`lab::Lab`] lives at a time.
+
+// The unit tests of these files belong to the packages they are from.
+#![cfg(not(test))]
+
+// The tracer's files say `core::…`, the frontend's `rftrace::…`: both find this crate.
+extern crate self as core;
+extern crate self as rftrace;
+
+// What they use of `core`, unchanged.
+pub use std::{ffi, iter, mem, ptr, slice};
+
+#[path = "../../../src/abi.rs"]
+pub mod abi;
+pub mod arch;
+pub mod lab;
+pub mod steer;
+pub mod sync;
+
+#[path = "../../../staticlib/src/buffer.rs"]
+mod buffer;
+#[path = "../../../staticlib/src/control.rs"]
+mod control;
+#[path = "../../../staticlib/src/hooks.rs"]
+mod hooks;
+#[path = "../../../staticlib/src/left.rs"]
+mod left;
+#[path = "../../../staticlib/src/thread.rs"]
+mod thread;
+
+#[path = "../../../frontend/src/backend.rs"]
+#[allow(dead_code, reason = "a part of the frontend")]
+mod backend;
+#[path = "../../../frontend/src/decode.rs"]
+#[allow(dead_code, reason = "a part of the frontend")]
+mod decode;
+#[path = "../../../frontend/src/error.rs"]
+#[allow(dead_code, reason = "a part of the frontend")]
+mod error;
+
+use error::Error;

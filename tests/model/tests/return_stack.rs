@@ -1,0 +1,731 @@
+//! The return stack against a naive model: programs of random calls, returns, tail calls, jumps, switches of stacks and
+//! threads, with signal handlers in between.
+//!
+//! Stacks are words of memory; a call writes its return address into a word and runs the hook, a return does what the
+//! word says. The model is a list of frames for each stack. Always checked: every return goes where the call came from,
+//! and each thread's records are balanced. Where the tracer can know all it must also record exactly what the model did.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FailurePersistence, RngSeed};
+use rftrace_model::abi::{MAX_CHUNK_BYTES, RETURN_STACK_ENTRIES};
+use rftrace_model::arch::{self, Call};
+use rftrace_model::lab::{self, Event, Lab, Options};
+use rftrace_model::steer;
+
+/// Bytes that a function of a handler has below the interrupted one: the red zone and the hook's own frames.
+const BELOW: usize = 1024;
+/// Words at the low end of a stack that only handlers use.
+const RESERVED: usize = 256;
+/// Addresses of functions: an id, 16 bytes each. Those of signal handlers are above all others.
+const FUNCTIONS: usize = 0x40_0000;
+const HANDLERS: usize = 0x8000_0000;
+/// Return addresses, by the number of the call.
+const CALLERS: usize = 0x7000_0000_0000;
+
+/// What the program does next.
+#[derive(Clone, Debug)]
+enum Op {
+    /// Calls functions, one in the other.
+    Call {
+        n: usize,
+        style: Style,
+    },
+    /// Returns from so many functions.
+    Return(usize),
+    /// Ends the innermost function by a jump to another one.
+    TailCall(Style),
+    /// Goes on in a function further out, without returns.
+    Longjmp(usize),
+    /// An exception leaves so many functions.
+    Unwind(usize),
+    /// Goes on where a stack stands, if no other thread is on it.
+    Switch(usize),
+    /// Gives a stack up; its memory serves others.
+    Abandon(usize),
+    /// Another thread goes on.
+    Thread(usize),
+    /// The thread ends, with its stack; the next time it is another one.
+    EndThread,
+    Enable(bool),
+    /// A signal arrives after so many steps of the tracer.
+    Signal {
+        after: usize,
+        on_alternate_stack: bool,
+    },
+}
+
+/// How a function is compiled.
+#[derive(Clone, Copy, Debug)]
+struct Style {
+    /// `__fentry__` instead of `mcount`.
+    fentry: bool,
+    /// Sets up a frame pointer; always with `mcount`.
+    frame_pointer: bool,
+    /// Calls a hook at all.
+    traced: bool,
+    /// Realigns its stack the way that hides the return address.
+    realigned: bool,
+    /// Words of its frame.
+    words: usize,
+    /// Words that its caller pushed for it.
+    pushed: usize,
+}
+
+/// What a test lets happen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mix {
+    jumps: bool,
+    switches: bool,
+    abandons: bool,
+    stacks: &'static [usize],
+    threads: bool,
+    /// Functions without frame pointer or hook, arguments on the stack.
+    mixed_styles: bool,
+    fentry: bool,
+    realigned: bool,
+    /// Frames of more than 16 KiB.
+    large: bool,
+    /// More calls than the return stack holds.
+    deep: bool,
+    on_off: bool,
+    signals: bool,
+    alternate_stack: bool,
+}
+
+fn style(mix: Mix) -> impl Strategy<Value = Style> {
+    let words = prop_oneof![20 => 0..24usize, 1 => 0..if mix.large { 3_000 } else { 24usize }];
+    (any::<[bool; 3]>(), 0..8u8, words, 0..3usize).prop_map(move |([fentry, fp, traced], rare, words, pushed)| Style {
+        fentry: fentry && mix.fentry,
+        frame_pointer: fp || !(mix.mixed_styles && mix.fentry && fentry),
+        traced: !mix.mixed_styles || traced || rare > 3,
+        realigned: mix.realigned && !(fentry && mix.fentry) && rare == 0,
+        words,
+        pushed: if mix.mixed_styles { pushed } else { 0 },
+    })
+}
+
+fn op(mix: Mix) -> impl Strategy<Value = Op> {
+    let on = |flag: bool, weight: u32| if flag { weight } else { 0 };
+    let alternate = mix.alternate_stack;
+    let stack = || prop::sample::select(if mix.stacks.is_empty() { &[0] } else { mix.stacks });
+    let signal = move |(after, other)| Op::Signal { after, on_alternate_stack: alternate && other };
+    let deep = if mix.deep && !cfg!(miri) { 1_000..1_060usize } else { 4..40 };
+    let calls = prop_oneof![30 => 1..4usize, 1 => deep];
+    let mut choices = vec![
+        (40, (calls, style(mix)).prop_map(|(n, style)| Op::Call { n, style }).boxed()),
+        (30, prop_oneof![20 => 1..4usize, 1 => 20..1_100usize].prop_map(Op::Return).boxed()),
+        (6, style(mix).prop_map(Op::TailCall).boxed()),
+        (6, (1..5usize).prop_map(Op::Unwind).boxed()),
+        (on(mix.jumps, 8), prop_oneof![20 => 1..5usize, 1 => 5..1_100usize].prop_map(Op::Longjmp).boxed()),
+        (on(mix.switches, 16), stack().prop_map(Op::Switch).boxed()),
+        (on(mix.abandons, 4), stack().prop_map(Op::Abandon).boxed()),
+        (on(mix.threads, 6), (0..N_THREADS).prop_map(Op::Thread).boxed()),
+        (on(mix.threads, 2), Just(Op::EndThread).boxed()),
+        (on(mix.on_off, 6), any::<bool>().prop_map(Op::Enable).boxed()),
+        (on(mix.signals, 12), (0..80usize, any::<bool>()).prop_map(signal).boxed()),
+    ];
+    choices.retain(|(weight, _)| *weight > 0);
+    prop::strategy::Union::new_weighted(choices)
+}
+
+/// Threads that a program has at a time.
+const N_THREADS: usize = 3;
+
+/// Where the stacks lie, in words, low addresses first: start and end. Some touch each other, some are far away.
+const STACKS: [(usize, usize); 9] = [
+    (2_048, 4_096),
+    (4_096, 4_480),
+    (4_480, 4_864),
+    MAIN,
+    (28_864, 29_248),
+    (29_248, 31_000),
+    (40_000, 44_000),
+    (50_000, 60_000),
+    (70_000, 90_000),
+];
+const MAIN: (usize, usize) = (4_864, 28_864);
+/// The stacks of threads, which they begin on.
+const THREAD_STACKS: [usize; N_THREADS] = [3, 7, 8];
+/// The alternate signal stack.
+const ALTERNATE: (usize, usize) = (0, 2_048);
+const WORDS: usize = 90_000;
+/// Their memory is aligned to this, so that a failing program fails again.
+const PAGE: usize = 4096;
+
+thread_local! {
+    static THREAD: Cell<usize> = const { Cell::new(0) };
+    static SIGNAL: RefCell<Option<Signal>> = const { RefCell::new(None) };
+}
+
+/// A signal to come.
+struct Signal {
+    after: usize,
+    /// Its handler's frames lie below this address.
+    stack_pointer: usize,
+    frame_pointer: usize,
+    id: usize,
+}
+
+/// Before each atomic operation of the tracer.
+fn at_point(_address: usize) {
+    let due = SIGNAL.with_borrow_mut(|signal| match signal {
+        Some(due) if due.after == 0 => signal.take(),
+        Some(later) => {
+            later.after -= 1;
+            None
+        }
+        None => None,
+    });
+    if let Some(signal) = due {
+        // Calls one function, which calls two.
+        let outer = handler_call(signal.stack_pointer, signal.frame_pointer, signal.id);
+        for i in 1..3 {
+            let inner = handler_call(outer - 64, outer - 8, signal.id + i);
+            handler_return(inner, signal.id + i);
+        }
+        handler_return(outer, signal.id);
+    }
+}
+
+fn handler_call(stack_pointer: usize, frame_pointer: usize, id: usize) -> usize {
+    let slot = stack_pointer - 8;
+    write(slot, CALLERS + id);
+    write(slot - 8, frame_pointer);
+    let child_ip = HANDLERS + id * 16;
+    let call = Call { parent_loc: slot, child_ip, stack_pointer: slot - 32, frame_pointer: slot - 8, static_chain: 0 };
+    // SAFETY: all in the memory of the stacks.
+    unsafe { arch::entry(call) };
+    slot
+}
+
+fn handler_return(slot: usize, id: usize) {
+    let mut ip = read(slot);
+    while ip == arch::trampoline() {
+        ip = arch::exit(slot);
+    }
+    if ip != CALLERS + id {
+        steer::fail(format!("a signal handler returns to {ip:x}, not {:x}", CALLERS + id));
+    }
+}
+
+fn read(address: usize) -> usize {
+    // SAFETY: all addresses in the tests are words of the stacks' memory, which is exposed.
+    unsafe { (address as *const usize).read() }
+}
+
+fn write(address: usize, value: usize) {
+    // SAFETY: as above.
+    unsafe { (address as *mut usize).write(value) };
+}
+
+/// A function that runs.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    id: usize,
+    slot: usize,
+    /// Where it returns to.
+    parent_ip: usize,
+    stack_pointer: usize,
+    /// rbp while it runs.
+    frame_pointer: usize,
+    /// An entry is in the trace.
+    recorded: bool,
+}
+
+#[derive(Debug, Default)]
+struct Stack {
+    frames: Vec<Frame>,
+}
+
+/// A thread as the model sees it.
+#[derive(Debug)]
+struct Thread {
+    stack: usize,
+    /// Recorded functions, outermost first: the tree's present branch.
+    open: Vec<usize>,
+    events: Vec<Event>,
+    tid: u32,
+}
+
+struct Program {
+    lab: Lab,
+    /// Where the stacks are.
+    base: usize,
+    _memory: Vec<usize>,
+    stacks: Vec<Stack>,
+    threads: Vec<Thread>,
+    /// Threads that have ended: their ids and events.
+    ended: Vec<(u32, Vec<Event>)>,
+    n_calls: usize,
+    n_signals: usize,
+    enabled: bool,
+    /// Recorded calls found no room.
+    any_lost: bool,
+}
+
+impl Program {
+    fn new(n_left_buckets: usize) -> Self {
+        let options = Options {
+            buffer_bytes: if cfg!(miri) { MAX_CHUNK_BYTES } else { 16 * MAX_CHUNK_BYTES },
+            n_blocks: N_THREADS + 8,
+            n_left_buckets,
+            ring: false,
+        };
+        let lab = Lab::new(options);
+        lab.enable();
+        let mut memory = vec![0usize; WORDS + PAGE / 8];
+        let base = memory.as_mut_ptr().expose_provenance().next_multiple_of(PAGE);
+        let threads = THREAD_STACKS.map(|stack| Thread { stack, open: Vec::new(), events: Vec::new(), tid: 0 });
+        THREAD.set(0);
+        Self {
+            lab,
+            base,
+            _memory: memory,
+            stacks: STACKS.iter().map(|_| Stack::default()).collect(),
+            threads: threads.into(),
+            ended: Vec::new(),
+            n_calls: 0,
+            n_signals: 0,
+            enabled: true,
+            any_lost: false,
+        }
+    }
+
+    fn address(&self, word: usize) -> usize {
+        self.base + word * 8
+    }
+
+    fn thread(&mut self) -> &mut Thread {
+        &mut self.threads[THREAD.get()]
+    }
+
+    fn current(&mut self) -> usize {
+        self.thread().stack
+    }
+
+    /// rsp and rbp now.
+    fn registers(&mut self) -> (usize, usize) {
+        let stack = self.current();
+        match self.stacks[stack].frames.last() {
+            Some(frame) => (frame.stack_pointer, frame.frame_pointer),
+            None => (self.address(STACKS[stack].1), 0),
+        }
+    }
+
+    fn run(&mut self, ops: &[Op]) {
+        for op in ops {
+            self.step(op);
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        let stack = self.current();
+        let (stack_pointer, frame_pointer) = self.registers();
+        self.move_signal(stack_pointer, frame_pointer);
+        match *op {
+            Op::Call { n, style } => (0..n).for_each(|_| self.call(style)),
+            Op::Return(n) => (0..n).for_each(|_| self.return_()),
+            Op::TailCall(style) => self.tail_call(style),
+            Op::Longjmp(n) => {
+                for _ in 0..n.min(self.stacks[stack].frames.len().saturating_sub(1)) {
+                    self.drop_frame();
+                }
+            }
+            Op::Unwind(n) => (0..n).for_each(|_| self.unwind()),
+            Op::Switch(stack) => {
+                if self.threads.iter().all(|thread| thread.stack != stack) {
+                    self.thread().stack = stack;
+                }
+            }
+            Op::Abandon(stack) => {
+                if self.threads.iter().all(|thread| thread.stack != stack) {
+                    self.stacks[stack].frames.clear();
+                }
+            }
+            Op::Thread(number) => THREAD.set(number),
+            Op::EndThread => self.end_thread(),
+            Op::Enable(on) => {
+                if on {
+                    self.lab.enable();
+                } else {
+                    self.lab.disable();
+                }
+                self.enabled = on;
+            }
+            Op::Signal { after, on_alternate_stack } => {
+                let alternate = self.address(ALTERNATE.1);
+                self.n_signals += 3;
+                SIGNAL.set(Some(Signal {
+                    after,
+                    stack_pointer: if on_alternate_stack { alternate } else { stack_pointer - BELOW },
+                    frame_pointer,
+                    id: self.n_signals,
+                }));
+            }
+        }
+    }
+
+    /// A signal that is due during what follows finds this stack.
+    fn move_signal(&mut self, stack_pointer: usize, frame_pointer: usize) {
+        let alternate = self.address(ALTERNATE.1);
+        SIGNAL.with_borrow_mut(|signal| {
+            if let Some(signal) = signal {
+                signal.frame_pointer = frame_pointer;
+                if signal.stack_pointer != alternate {
+                    signal.stack_pointer = stack_pointer - BELOW;
+                }
+            }
+        });
+    }
+
+    fn call(&mut self, style: Style) {
+        let (stack_pointer, _) = self.registers();
+        self.n_calls += 1;
+        let slot = stack_pointer - 8 - style.pushed * 8;
+        self.enter(slot, CALLERS + self.n_calls, style);
+    }
+
+    /// Ends the innermost function by a jump. Its entry stays until the other one returns.
+    fn tail_call(&mut self, style: Style) {
+        let stack = self.current();
+        let Some(frame) = self.stacks[stack].frames.last().copied() else { return };
+        self.n_calls += 1;
+        // What is in the slot stays there.
+        self.enter(frame.slot, frame.parent_ip, Style { realigned: false, ..style });
+    }
+
+    /// A function begins whose return address is in `slot`, or comes there.
+    fn enter(&mut self, slot: usize, parent_ip: usize, style: Style) {
+        let stack = self.current();
+        let frames = &self.stacks[stack].frames;
+        let caller = frames.last().copied();
+        let is_tail_call = caller.is_some_and(|caller| caller.slot == slot);
+        // A frame that a tail call ended has restored its caller's frame pointer.
+        let outer = frames.iter().rev().find(|frame| frame.slot != slot);
+        let caller_frame = outer.map_or(0, |outer| outer.frame_pointer);
+        let low = self.address(STACKS[stack].0 + RESERVED);
+        let align = if style.realigned { 64 } else { 8 };
+        // A realigned frame has a copy of the return address.
+        let parent_loc = if style.realigned { (slot & !(align - 1)) - 8 } else { slot };
+        let stack_pointer = (parent_loc - 16).wrapping_sub(style.words * 8);
+        if stack_pointer < low || stack_pointer > slot {
+            return;
+        }
+        if !is_tail_call {
+            write(slot, parent_ip);
+        }
+        write(parent_loc, read(slot));
+        let frame_pointer = if style.frame_pointer || !style.fentry {
+            write(parent_loc - 8, caller_frame);
+            parent_loc - 8
+        } else {
+            caller_frame
+        };
+        let id = FUNCTIONS + self.n_calls * 16;
+        let call = if style.fentry {
+            Call { parent_loc, child_ip: id, stack_pointer: slot, frame_pointer: caller_frame, static_chain: slot ^ 1 }
+        } else {
+            let static_chain = if style.realigned { slot + 8 } else { 0 };
+            let child_ip = if style.realigned { id | arch::REALIGNS } else { id };
+            Call { parent_loc, child_ip, stack_pointer, frame_pointer, static_chain }
+        };
+        let id = call.child_ip;
+        let mut recorded = false;
+        if style.traced {
+            recorded = self.expect_entry(id, caller.map(|caller| (caller, stack)), stack);
+            self.move_signal(stack_pointer, call.frame_pointer);
+            // SAFETY: all in the memory of the stacks.
+            unsafe { arch::entry(call) };
+            self.note_thread();
+        }
+        self.stacks[stack].frames.push(Frame { id, slot, parent_ip, stack_pointer, frame_pointer, recorded });
+    }
+
+    fn note_thread(&mut self) {
+        let block = arch::thread_block();
+        if self.lab.block_number(block).is_some() {
+            // SAFETY: a block of the tracer.
+            self.thread().tid = unsafe { &*block }.tid.load(Relaxed);
+        }
+    }
+
+    /// What the trace has to show when a function is entered. Returns whether its entry is recorded.
+    fn expect_entry(&mut self, id: usize, caller: Option<(Frame, usize)>, stack: usize) -> bool {
+        if !self.enabled {
+            return false;
+        }
+        if let Some((_, _)) = caller {
+            self.expect_running(stack);
+        }
+        let thread = self.thread();
+        if thread.open.len() == RETURN_STACK_ENTRIES {
+            self.any_lost = true;
+            return false;
+        }
+        thread.open.push(id);
+        thread.events.push(Event::Entry(id as u64));
+        true
+    }
+
+    /// The thread goes on in the innermost frame of a stack: what was called from there, or since, has ended. What was
+    /// left comes back.
+    fn expect_running(&mut self, stack: usize) {
+        let frames: Vec<usize> = self.stacks[stack].frames.iter().filter(|f| f.recorded).map(|f| f.id).collect();
+        let Some(&innermost) = frames.last() else { return };
+        let thread = self.thread();
+        if let Some(place) = thread.open.iter().position(|&id| id == innermost) {
+            thread.close_to(place + 1);
+            return;
+        }
+        let missing: Vec<usize> = frames.into_iter().filter(|id| !thread.open.contains(id)).collect();
+        for id in missing {
+            thread.open.push(id);
+            thread.events.push(Event::Entry(id as u64));
+        }
+    }
+
+    /// Frames of the slot that the innermost function of this stack has: one, or a chain of tail calls. Innermost first.
+    fn innermost(&mut self) -> Vec<Frame> {
+        let stack = self.current();
+        let frames = &self.stacks[stack].frames;
+        let Some(last) = frames.last() else { return Vec::new() };
+        frames.iter().rev().take_while(|frame| frame.slot == last.slot).copied().collect()
+    }
+
+    fn return_(&mut self) {
+        let group = self.innermost();
+        let (Some(first), stack) = (group.first(), self.current()) else { return };
+        let slot = first.slot;
+        self.move_signal(slot + 8, self.frame_pointer_below(slot, stack));
+        let mut ip = read(slot);
+        while ip == arch::trampoline() {
+            // The stack pointer is above the slot when T runs: a handler overwrites it.
+            ip = arch::exit(slot);
+        }
+        assert_eq!(ip, first.parent_ip, "{:x} returns to the wrong place", first.id);
+        self.expect_exits(&group);
+    }
+
+    fn frame_pointer_below(&self, slot: usize, stack: usize) -> usize {
+        let outer = self.stacks[stack].frames.iter().rev().find(|frame| frame.slot != slot);
+        outer.map_or(0, |outer| outer.frame_pointer)
+    }
+
+    fn unwind(&mut self) {
+        let group = self.innermost();
+        let (Some(first), stack) = (group.first(), self.current()) else { return };
+        let slot = first.slot;
+        self.move_signal(slot + 8, self.frame_pointer_below(slot, stack));
+        if read(slot) == arch::trampoline() {
+            assert_eq!(arch::unwound(slot), first.parent_ip, "{:x} is unwound to the wrong place", first.id);
+        }
+        self.expect_exits(&group);
+    }
+
+    /// The frames of a slot end properly.
+    fn expect_exits(&mut self, group: &[Frame]) {
+        let stack = self.current();
+        for frame in group {
+            if frame.recorded {
+                let is_open = self.thread().open.contains(&frame.id);
+                if self.enabled || is_open {
+                    self.expect_running(stack);
+                    let thread = self.thread();
+                    if let Some(place) = thread.open.iter().position(|&id| id == frame.id) {
+                        thread.close_to(place);
+                    }
+                }
+            }
+            self.stacks[stack].frames.pop();
+        }
+    }
+
+    /// The innermost frame ends without the tracer's knowing.
+    fn drop_frame(&mut self) {
+        for frame in self.innermost() {
+            let stack = self.current();
+            self.stacks[stack].frames.pop();
+            let thread = self.thread();
+            if frame.recorded
+                && let Some(place) = thread.open.iter().position(|&id| id == frame.id)
+            {
+                thread.close_to(place);
+            }
+        }
+    }
+
+    fn end_thread(&mut self) {
+        let stack = self.current();
+        let number = THREAD.get();
+        if stack != THREAD_STACKS[number] {
+            return;
+        }
+        self.lab.end_thread();
+        self.stacks[stack].frames.clear();
+        let thread = self.thread();
+        thread.close_to(0);
+        let (tid, events) = (std::mem::take(&mut thread.tid), std::mem::take(&mut thread.events));
+        self.ended.push((tid, events));
+        arch::begin_thread();
+    }
+
+    /// Ends the recording. Returns what is expected of each thread.
+    fn finish(&mut self) -> BTreeMap<u32, Vec<Event>> {
+        SIGNAL.set(None);
+        self.lab.disable();
+        let threads = self.threads.iter_mut().map(|thread| {
+            thread.close_to(0);
+            (thread.tid, std::mem::take(&mut thread.events))
+        });
+        self.ended.drain(..).chain(threads).filter(|(_, events)| !events.is_empty()).collect()
+    }
+}
+
+impl Thread {
+    fn close_to(&mut self, n: usize) {
+        while self.open.len() > n {
+            let id = self.open.pop().expect("longer than n");
+            self.events.push(Event::Exit(id as u64));
+        }
+    }
+}
+
+/// Runs a program and checks what must always hold. Returns what was recorded of each thread and what was expected.
+fn check(ops: &[Op], n_left_buckets: usize) -> (BTreeMap<u32, Vec<Event>>, BTreeMap<u32, Vec<Event>>) {
+    steer::set_identity(Some(|| THREAD.get()));
+    steer::at_each_point(Some(at_point));
+    let mut program = Program::new(n_left_buckets);
+    program.run(ops);
+    let expected = program.finish();
+    steer::at_each_point(None);
+    let is_handler = |event: &Event| {
+        let (Event::Entry(address) | Event::Exit(address)) = event else { return false };
+        *address >= HANDLERS as u64 && *address < CALLERS as u64
+    };
+    let recorded: BTreeMap<u32, Vec<Event>> =
+        program.lab.segments().iter().map(|(tid, segments)| (*tid, lab::balanced(segments))).collect();
+    let mut by_frontend = program.lab.events();
+    by_frontend.values_mut().for_each(|events| events.retain(|event| !matches!(event, Event::Lost(_))));
+    assert_same(&by_frontend, &recorded);
+    steer::set_identity(None);
+    let without_handlers = recorded.into_iter().map(|(tid, mut events)| {
+        events.retain(|event| !is_handler(event));
+        (tid, events)
+    });
+    let recorded = without_handlers.filter(|(_, events)| !events.is_empty()).collect();
+    (recorded, expected)
+}
+
+/// Shows the first difference.
+fn assert_same(found: &BTreeMap<u32, Vec<Event>>, expected: &BTreeMap<u32, Vec<Event>>) {
+    assert!(found.keys().eq(expected.keys()), "threads {:?}, not {:?}", found.keys(), expected.keys());
+    for ((tid, found), expected) in found.iter().zip(expected.values()) {
+        let same = found.iter().zip(expected).take_while(|(found, expected)| found == expected).count();
+        if same < found.len().max(expected.len()) {
+            let before = &found[same.saturating_sub(12)..same];
+            let next = |events: &[Event]| format!("{:x?}", events[same..].iter().take(12).collect::<Vec<_>>());
+            panic!("thread {tid}: after {before:x?}\n   found {}\nexpected {}", next(found), next(expected));
+        }
+    }
+}
+
+/// Checks what must always hold and, if `exactly`, that the records are what the program did.
+fn try_out(ops: Vec<Op>, exactly: bool) {
+    let _alone = lab::alone();
+    steer::try_out(move || {
+        let (recorded, expected) = check(&ops, if exactly { 1_024 } else { 256 });
+        if exactly {
+            assert_same(&recorded, &expected);
+        }
+    });
+}
+
+/// As many cases as some seconds allow, or as RFTRACE_MODEL_CASES tells.
+fn config(cases: u32) -> Config {
+    let asked = std::env::var("RFTRACE_MODEL_CASES").ok().map(|cases| cases.parse().expect("a number"));
+    let cases = if cfg!(miri) { 2 } else { asked.unwrap_or(cases) };
+    let failure_persistence: Option<Box<dyn FailurePersistence>> = None;
+    // The same programs each time, unless more are wanted.
+    let rng_seed = if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) };
+    Config { cases, failure_persistence, rng_seed, max_shrink_iters: 10_000, ..Config::default() }
+}
+
+fn program(mix: Mix) -> impl Strategy<Value = Vec<Op>> {
+    prop::collection::vec(op(mix), 1..if cfg!(miri) { 20 } else { 80 })
+}
+
+const ALL: Mix = Mix {
+    jumps: true,
+    switches: true,
+    abandons: true,
+    stacks: &[0, 1, 2, 3, 4, 5, 6, 7, 8],
+    threads: true,
+    mixed_styles: true,
+    fentry: true,
+    realigned: true,
+    large: true,
+    deep: true,
+    on_off: true,
+    signals: true,
+    alternate_stack: true,
+};
+const NONE: Mix = Mix {
+    jumps: false,
+    switches: false,
+    abandons: false,
+    stacks: &[],
+    threads: false,
+    mixed_styles: false,
+    fentry: true,
+    realigned: true,
+    large: true,
+    deep: true,
+    on_off: false,
+    signals: false,
+    alternate_stack: false,
+};
+
+proptest! {
+    #![proptest_config(config(2_000))]
+
+    /// Without jumps and other stacks nothing needs to be guessed, whatever the functions look like.
+    #[test]
+    fn calls_and_returns_are_recorded_as_they_are(ops in program(Mix { mixed_styles: true, on_off: true, ..NONE })) {
+        try_out(ops, true);
+    }
+
+    /// Functions with hooks and frame pointers: the next hook knows who called it, and what was left.
+    #[test]
+    fn jumps_end_what_they_leave(ops in program(Mix { jumps: true, large: false, ..NONE })) {
+        try_out(ops, true);
+    }
+
+    /// Handlers of signals at any step of the tracer.
+    #[test]
+    fn signals_change_nothing(
+        ops in program(Mix { mixed_styles: true, on_off: true, signals: true, ..NONE })
+    ) {
+        try_out(ops, true);
+    }
+
+    /// Stacks far from each other.
+    #[test]
+    fn coroutines_show_the_true_stack(ops in program(Mix { switches: true, stacks: &[3, 0, 6, 7], large: false, deep: false, ..NONE })) {
+        try_out(ops, true);
+    }
+
+    /// Anything but signals: every return is right, and records are balanced.
+    #[test]
+    fn every_return_is_right(ops in program(Mix { signals: false, alternate_stack: false, ..ALL })) {
+        try_out(ops, false);
+    }
+
+    #[test]
+    fn every_return_is_right_with_signals(ops in program(ALL)) {
+        try_out(ops, false);
+    }
+}

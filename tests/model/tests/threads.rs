@@ -1,0 +1,668 @@
+//! Several threads share the buffer and the blocks.
+//!
+//! Each scenario runs twice: under shuttle, which tries schedules of the threads with a switch before any atomic
+//! operation on what they share, and with threads of the system, which Miri runs too. Shuttle knows only sequentially
+//! consistent memory; weaker orders are Miri's part.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex};
+
+use rftrace_model::abi::{ADDRESS_SHIFT, MIN_CHUNK_BYTES, chunk_state, kind, records_per_chunk};
+use rftrace_model::arch::{self, Call};
+use rftrace_model::lab::{self, Event, Lab, Options, Segment};
+
+/// Who runs threads.
+#[derive(Clone, Copy)]
+struct System {
+    spawn: fn(Box<dyn FnOnce() + Send>) -> Join,
+    yield_now: fn(),
+    /// Calls that a worker makes.
+    calls: usize,
+}
+
+type Join = Box<dyn FnOnce()>;
+
+/// Threads of the system.
+const REAL: System = System {
+    spawn: |work| {
+        let thread = std::thread::spawn(work);
+        Box::new(move || thread.join().expect("a worker"))
+    },
+    yield_now: std::thread::yield_now,
+    calls: if cfg!(miri) { 20 } else { 2_000 },
+};
+
+/// One call of a function or one return, as the thread saw it.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    word: u64,
+    /// What [`Phase`] was.
+    phase: u64,
+    recorded: Recorded,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    /// Recording was on all the time, and there was room.
+    Must,
+    /// It was being switched.
+    May,
+    /// It was off.
+    MustNot,
+}
+
+/// What a scenario knows of the switch: 0 on, 1 between, 2 off, 3 between, 4 on…
+#[derive(Default)]
+struct Phase(AtomicU64);
+
+impl Phase {
+    fn next(&self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+
+    fn now(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+}
+
+/// A thread of the traced program. Its functions have addresses that nobody else's have.
+struct Worker {
+    lab: Arc<Lab>,
+    phase: Arc<Phase>,
+    number: u64,
+    n_calls: u64,
+    stack: Box<[usize]>,
+    steps: Vec<Step>,
+    /// Chunks it was seen to have.
+    chunks: HashSet<u64>,
+    tid: u32,
+}
+
+impl Worker {
+    fn new(lab: &Arc<Lab>, phase: &Arc<Phase>, number: u64) -> Self {
+        let (lab, phase) = (Arc::clone(lab), Arc::clone(phase));
+        let stack = vec![0; 64].into_boxed_slice();
+        Self { lab, phase, number, n_calls: 0, stack, steps: Vec::new(), chunks: HashSet::new(), tid: 0 }
+    }
+
+    /// Calls a function that calls `depth` others, one in the other, and returns.
+    fn call(&mut self, depth: usize) {
+        let (mut frames, top) = (Vec::new(), self.stack.len() - 1);
+        let base = self.stack.as_mut_ptr();
+        for level in 0..=depth {
+            self.n_calls += 1;
+            let address = (self.number + 1) << 24 | self.n_calls << 4;
+            let slot = base.wrapping_add(top - level * 4);
+            let parent_ip = 0x5000 + level;
+            // SAFETY: in the worker's stack.
+            unsafe { slot.write(parent_ip) };
+            let parent_loc = slot.expose_provenance();
+            // SAFETY: the slot of the frame that is being entered.
+            self.step(address << ADDRESS_SHIFT | kind::ENTRY, || unsafe {
+                arch::entry(Call {
+                    parent_loc,
+                    child_ip: address as usize,
+                    stack_pointer: parent_loc,
+                    frame_pointer: 0,
+                    static_chain: 0,
+                });
+            });
+            frames.push((slot, parent_ip, address));
+        }
+        while let Some((slot, parent_ip, address)) = frames.pop() {
+            // SAFETY: in the worker's stack.
+            if unsafe { slot.read() } == arch::trampoline() {
+                self.step(address << ADDRESS_SHIFT | kind::EXIT, || {
+                    assert_eq!(arch::exit(slot.addr()), parent_ip, "a wrong return");
+                });
+            }
+        }
+    }
+
+    fn step(&mut self, word: u64, work: impl FnOnce()) {
+        let before = self.phase.now();
+        work();
+        let full = self.lab.control().full.load(Relaxed) != 0;
+        let after = self.phase.now();
+        let block = arch::thread_block();
+        let traced = self.lab.block_number(block).is_some();
+        let recorded = match before % 4 {
+            _ if !traced => Recorded::MustNot,
+            0 if before == after && !full => Recorded::Must,
+            2 if before == after => Recorded::MustNot,
+            _ => Recorded::May,
+        };
+        if traced {
+            // SAFETY: the block of this thread.
+            let block = unsafe { &*block };
+            self.tid = block.tid.load(Relaxed);
+            self.chunks.insert(block.last_index.load(Relaxed));
+        }
+        self.steps.push(Step { word, phase: before, recorded });
+    }
+}
+
+/// Runs `work` on threads of their own, one for each number below `n`, while `meanwhile` runs here. Returns the workers.
+fn run(
+    system: System,
+    lab: &Arc<Lab>,
+    n: u64,
+    work: impl Fn(&mut Worker) + Send + Sync + 'static,
+    meanwhile: impl FnOnce(&Phase),
+) -> Vec<Worker> {
+    let phase = Arc::new(Phase::default());
+    let work = Arc::new(work);
+    let done = Arc::new(Mutex::new(Vec::new()));
+    let threads: Vec<Join> = (0..n)
+        .map(|number| {
+            let mut worker = Worker::new(lab, &phase, number);
+            let (work, done) = (Arc::clone(&work), Arc::clone(&done));
+            (system.spawn)(Box::new(move || {
+                work(&mut worker);
+                done.lock().expect("no panic in here").push(worker);
+            }))
+        })
+        .collect();
+    meanwhile(&phase);
+    threads.into_iter().for_each(|join| join());
+    let mut workers = std::mem::take(&mut *done.lock().expect("no panic in here"));
+    workers.sort_by_key(|worker| worker.number);
+    workers
+}
+
+/// The words of a thread's calls and returns since `start`.
+fn words(segments: &[Segment], start: u64) -> Vec<u64> {
+    let records = segments.iter().flat_map(|segment| &segment.records);
+    let since = records.filter(|(tsc, word)| *tsc >= start && word & kind::MASK != kind::RESYNC);
+    since.map(|(_, word)| *word).collect()
+}
+
+/// Checks that `found` is what the worker did: in order, nothing twice, all that must be there and nothing else.
+fn check_steps(worker: &Worker, found: &[u64]) {
+    let mut found = found.iter().peekable();
+    for (i, step) in worker.steps.iter().enumerate() {
+        let is_there = found.next_if_eq(&&step.word).is_some();
+        let ok = match step.recorded {
+            Recorded::Must => is_there,
+            Recorded::May => true,
+            Recorded::MustNot => !is_there,
+        };
+        assert!(ok, "thread {}: step {i}, {step:x?}, recorded: {is_there}", worker.tid);
+    }
+    assert_eq!(found.next(), None, "thread {}: it did not do this, or not then", worker.tid);
+}
+
+/// Checks what holds in every recording: chunks hold their threads' records, nobody owns what nobody uses.
+fn check_segments(lab: &Lab, workers: &[Worker]) {
+    let segments = lab.segments();
+    for (tid, segments) in &segments {
+        let worker = workers.iter().find(|worker| worker.tid == *tid).unwrap_or_else(|| panic!("no thread {tid}"));
+        let mut words = words(segments, 0);
+        assert!(words.iter().all(|word| word >> (24 + ADDRESS_SHIFT) == worker.number + 1), "another thread's record");
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), self::words(segments, 0).len(), "a record twice");
+        for pair in segments.windows(2) {
+            assert!(pair[0].index < pair[1].index, "two chunks with the same index");
+        }
+    }
+    assert_eq!(lab.control().shared.n_takers.load(Relaxed), 0);
+    for events in lab.events().values() {
+        let depth = events.iter().fold(0i64, |depth, event| match event {
+            Event::Entry(_) => depth + 1,
+            Event::Exit(_) => depth - 1,
+            _ => depth,
+        });
+        assert_eq!(depth, 0, "{events:?}");
+    }
+}
+
+/// Threads record, end, and others go on in their chunks. The buffer may be used up before.
+fn threads_record_until_the_buffer_is_full(system: System, n_threads: u64, n_chunks: usize) {
+    let options = Options {
+        buffer_bytes: n_chunks * MIN_CHUNK_BYTES,
+        n_blocks: n_threads as usize,
+        n_left_buckets: 0,
+        ring: false,
+    };
+    let lab = Arc::new(Lab::new(options));
+    lab.enable();
+    let work = move |worker: &mut Worker| {
+        // Short lives leave many chunks to go on in.
+        let calls = if n_threads > 3 { 1 + worker.number as usize % 2 } else { 8 + worker.number as usize * 5 };
+        for i in 0..calls {
+            worker.call(i % 3);
+        }
+        worker.lab.end_thread();
+    };
+    let workers = run(system, &lab, n_threads, work, |_| ());
+    lab.disable();
+    check_segments(&lab, &workers);
+    let segments = lab.segments();
+    for worker in &workers {
+        let found = segments.get(&worker.tid).map_or(Vec::new(), |segments| words(segments, 0));
+        check_steps(worker, &found);
+        let n_recorded = worker.steps.iter().zip(&found).take_while(|(step, found)| step.word == **found).count();
+        assert_eq!(n_recorded, found.len(), "not the beginning of what the thread did");
+    }
+}
+
+/// Checks records of one thread, from a ring: those of chunks that follow one another have no hole. Returns how many steps
+/// of the worker the last record ends.
+fn check_no_holes(worker: &Worker, segments: &[Segment], start: u64) -> usize {
+    let (mut n_steps, mut before) = (0, None);
+    for segment in segments {
+        let mut follows = n_steps > 0 && before == Some(segment.prev_index);
+        for (_, word) in segment.records.iter().filter(|(tsc, _)| *tsc >= start) {
+            if word & kind::MASK == kind::RESYNC {
+                continue;
+            }
+            let skipped = worker.steps[n_steps..].iter().take_while(|step| step.word != *word);
+            let lost = skipped.clone().find(|step| follows && step.recorded == Recorded::Must);
+            assert!(lost.is_none(), "thread {}: lost {lost:x?} before {word:x}", worker.tid);
+            n_steps += skipped.count() + 1;
+            assert!(n_steps <= worker.steps.len(), "thread {}: {word:x} is not in order, or there twice", worker.tid);
+            follows = true;
+        }
+        before = Some(segment.index);
+    }
+    n_steps
+}
+
+/// Threads record into a ring. While they live each has its newest records.
+fn a_ring_keeps_the_newest(system: System, n_threads: u64, n_chunks: usize, ends: bool) {
+    let n_blocks = n_threads as usize;
+    let options = Options { buffer_bytes: n_chunks * MIN_CHUNK_BYTES, n_blocks, n_left_buckets: 0, ring: true };
+    let lab = Arc::new(Lab::new(options));
+    lab.enable();
+    let calls = system.calls;
+    let work = move |worker: &mut Worker| {
+        // Those that end make room for others in their chunks.
+        let calls = if ends { 5 + 7 * worker.number as usize } else { calls };
+        (0..calls).for_each(|i| worker.call(i % 2));
+        if ends {
+            worker.lab.end_thread();
+        }
+    };
+    let workers = run(system, &lab, n_threads, work, |_| ());
+    lab.disable();
+    check_segments(&lab, &workers);
+    // A thread takes the next chunk before it lets the last one go.
+    let any_lost = lab.control().n_lost_no_chunk.load(Relaxed) != 0;
+    assert!(!any_lost || n_chunks <= 2 * n_threads as usize, "there was a chunk for everyone");
+    let segments = lab.segments();
+    if !ends {
+        let n_taken: usize = workers.iter().map(|worker| worker.chunks.len()).sum();
+        let n_used = lab.chunk_states().filter(|state| *state != chunk_state::FREE).count();
+        assert_eq!(lab.control().shared.n_overwritten.load(Relaxed) as usize, n_taken - n_used);
+    }
+    for worker in workers.iter().filter(|_| !any_lost) {
+        let n_steps = check_no_holes(worker, segments.get(&worker.tid).map_or(&[], Vec::as_slice), 0);
+        assert!(ends || n_steps == worker.steps.len(), "the newest is not there");
+    }
+}
+
+/// A frontend reads and empties the buffer while threads record, end and begin.
+fn snapshots_lose_nothing(system: System, n_threads: u64, n_chunks: usize, ring: bool) {
+    let n_blocks = n_threads as usize;
+    let options = Options { buffer_bytes: n_chunks * MIN_CHUNK_BYTES, n_blocks, n_left_buckets: 0, ring };
+    let lab = Arc::new(Lab::new(options));
+    lab.enable();
+    let calls = system.calls.min(30);
+    let work = move |worker: &mut Worker| {
+        for i in 0..calls {
+            worker.call(i % 3);
+        }
+        if !ring {
+            worker.lab.end_thread();
+        }
+    };
+    let (mut snapshots, mut any_overwritten, mut any_lost) = (Vec::new(), false, false);
+    let mut read = |phase: u64| {
+        let start = lab.control().cycle_start_tsc.load(Relaxed);
+        let owners: Vec<_> = lab.chunk_owners().collect();
+        snapshots.push((phase, start, lab.segments()));
+        assert!(lab.chunk_owners().eq(owners), "a chunk changed hands while the frontend was reading");
+        any_overwritten |= lab.control().shared.n_overwritten.load(Relaxed) != 0;
+        any_lost |= lab.control().n_lost_no_chunk.load(Relaxed) != 0;
+    };
+    let workers = run(system, &lab, n_threads, work, |phase| {
+        for _ in 0..3 {
+            (system.yield_now)();
+            phase.next();
+            lab.disable();
+            phase.next();
+            while lab.control().shared.n_takers.load(SeqCst) != 0 {
+                (system.yield_now)();
+            }
+            read(phase.now());
+            lab.reset();
+            phase.next();
+            lab.enable();
+            phase.next();
+        }
+    });
+    lab.disable();
+    read(u64::MAX);
+    for worker in workers.iter().filter(|_| !any_lost) {
+        let mut found = Vec::new();
+        for (phase, start, segments) in &snapshots {
+            let Some(segments) = segments.get(&worker.tid) else { continue };
+            found.extend(words(segments, *start));
+            if ring {
+                let n_steps = check_no_holes(worker, segments, *start);
+                let mut later = worker.steps[n_steps..].iter().take_while(|step| step.phase < *phase);
+                let lost = later.find(|step| step.recorded == Recorded::Must);
+                assert!(n_steps == 0 || lost.is_none(), "thread {}: lost {lost:x?}, the newest", worker.tid);
+            }
+        }
+        if !any_overwritten {
+            check_steps(worker, &found);
+        }
+        let mut steps = worker.steps.iter();
+        let in_order = found.iter().all(|word| steps.any(|step| step.word == *word));
+        assert!(in_order, "thread {}: out of order, or twice", worker.tid);
+    }
+}
+
+/// Lives of each thread in [`blocks_have_one_user`].
+const LIVES: usize = 3;
+
+/// More threads than blocks come and go: nobody gets a block that another one has.
+fn blocks_have_one_user(system: System, n_threads: u64, n_blocks: usize) {
+    let options = Options { buffer_bytes: 16 * MIN_CHUNK_BYTES, n_blocks, n_left_buckets: 1, ring: true };
+    let lab = Arc::new(Lab::new(options));
+    lab.enable();
+    let in_use: Arc<Mutex<HashSet<usize>>> = Arc::default();
+    let tids: Arc<Mutex<Vec<u32>>> = Arc::default();
+    let (users, all_tids) = (Arc::clone(&in_use), Arc::clone(&tids));
+    let work = move |worker: &mut Worker| {
+        for _ in 0..LIVES {
+            worker.call(0);
+            let number = worker.lab.block_number(arch::thread_block());
+            if let Some(number) = number {
+                assert!(users.lock().expect("no panic in here").insert(number), "two threads have block {number}");
+                all_tids.lock().expect("no panic in here").push(worker.tid);
+            }
+            worker.call(1);
+            if let Some(number) = number {
+                users.lock().expect("no panic in here").remove(&number);
+            }
+            worker.lab.end_thread();
+            arch::begin_thread();
+        }
+    };
+    run(system, &lab, n_threads, work, |_| ());
+    lab.disable();
+    let tids = tids.lock().expect("no panic in here");
+    let n_untraced = lab.control().n_untraced_threads.load(Relaxed) as usize;
+    assert_eq!(n_untraced + tids.len(), n_threads as usize * LIVES);
+    assert_eq!(tids.iter().collect::<HashSet<_>>().len(), tids.len(), "two threads with the same id");
+}
+
+/// A full buffer is empty again after a reset.
+fn a_new_cycle_has_the_whole_buffer() {
+    let options = Options { buffer_bytes: 8 * MIN_CHUNK_BYTES, n_blocks: 1, n_left_buckets: 0, ring: false };
+    let lab = Arc::new(Lab::new(options));
+    let mut worker = Worker::new(&lab, &Arc::new(Phase::default()), 0);
+    let mut cycle = || {
+        lab.enable();
+        let start = lab.control().cycle_start_tsc.load(Relaxed);
+        while lab.control().full.load(Relaxed) == 0 {
+            worker.call(0);
+        }
+        let n_records = words(&lab.segments()[&worker.tid], start).len();
+        lab.disable();
+        lab.reset();
+        n_records
+    };
+    let first = cycle();
+    assert_eq!(first, 8 * records_per_chunk(MIN_CHUNK_BYTES));
+    // The chunk that the thread is in is not given back: it is full of what was read.
+    assert!((1..4).all(|_| cycle() >= first - records_per_chunk(MIN_CHUNK_BYTES) - 2));
+}
+
+/// A stack and the functions that run on it.
+struct Fiber {
+    memory: Box<[AtomicUsize]>,
+    /// Slot and return address, outermost first.
+    frames: Vec<(usize, usize)>,
+    number: usize,
+    n_calls: usize,
+}
+
+impl Fiber {
+    fn new(number: usize, words: usize) -> Self {
+        let memory = (0..words).map(|_| AtomicUsize::new(0)).collect();
+        Self { memory, frames: Vec::new(), number, n_calls: 0 }
+    }
+
+    fn word(&self, address: usize) -> &AtomicUsize {
+        &self.memory[(address - self.memory.as_ptr().addr()) / 8]
+    }
+
+    /// Calls a function with a frame pointer.
+    fn call(&mut self) {
+        if self.frames.len() == 20 {
+            return;
+        }
+        let end = self.memory.as_ptr_range().end.expose_provenance() - 64;
+        let caller = self.frames.last().map_or(end, |(slot, _)| slot - 32);
+        self.n_calls += 1;
+        let (slot, parent_ip) = (caller - 8, 0x5000_0000 + self.number * 0x1_0000 + self.n_calls);
+        let caller_frame = self.frames.last().map_or(0, |(slot, _)| slot - 8);
+        self.word(slot).store(parent_ip, Relaxed);
+        self.word(slot - 8).store(caller_frame, Relaxed);
+        self.frames.push((slot, parent_ip));
+        let child_ip = (self.number + 1) << 24 | self.n_calls << 4;
+        let call =
+            Call { parent_loc: slot, child_ip, stack_pointer: slot - 32, frame_pointer: slot - 8, static_chain: 0 };
+        // SAFETY: all in the fiber's memory.
+        unsafe { arch::entry(call) };
+    }
+
+    fn return_(&mut self) {
+        let Some((slot, parent_ip)) = self.frames.pop() else { return };
+        let mut ip = self.word(slot).load(Relaxed);
+        if ip == arch::trampoline() {
+            ip = arch::exit(slot);
+        }
+        assert_eq!(ip, parent_ip, "a wrong return");
+    }
+}
+
+/// Words of a stack that is not taken for another one's continuation, and of one that is.
+const FAR: usize = 4_096;
+
+/// Coroutines are resumed by all threads in turn. Each is free for the next thread before the last one has noticed that it
+/// left it.
+fn coroutines_move_between_threads(system: System, n_threads: u64, n_coroutines: usize, words: usize, rounds: usize) {
+    let options =
+        Options { buffer_bytes: 64 * MIN_CHUNK_BYTES, n_blocks: n_threads as usize, n_left_buckets: 64, ring: false };
+    let lab = Arc::new(Lab::new(options));
+    lab.enable();
+    let coroutines: Arc<[Mutex<Fiber>]> = (0..n_coroutines).map(|i| Mutex::new(Fiber::new(100 + i, words))).collect();
+    let all = Arc::clone(&coroutines);
+    let work = move |worker: &mut Worker| {
+        let mut fiber = Fiber::new(worker.number as usize, words);
+        fiber.call();
+        for round in 0..rounds {
+            let step = round + worker.number as usize;
+            fiber.call();
+            // Another thread may be in it.
+            if let Ok(mut coroutine) = all[step % all.len()].try_lock() {
+                match step % 3 {
+                    0 => (0..2).for_each(|_| coroutine.call()),
+                    1 => coroutine.call(),
+                    _ => (0..2).for_each(|_| coroutine.return_()),
+                }
+            }
+            fiber.return_();
+        }
+        fiber.return_();
+    };
+    let _workers = run(system, &lab, n_threads, work, |_| ());
+    for coroutine in coroutines.iter() {
+        let mut coroutine = coroutine.lock().expect("no panic in here");
+        while !coroutine.frames.is_empty() {
+            coroutine.return_();
+        }
+    }
+    lab.disable();
+    let expected: BTreeMap<u32, Vec<Event>> =
+        lab.segments().iter().map(|(tid, segments)| (*tid, lab::balanced(segments))).collect();
+    assert_eq!(lab.events(), expected, "the frontend reads it differently");
+}
+
+#[cfg(not(miri))]
+mod schedules {
+    //! The scenarios under shuttle.
+
+    use rftrace_model::{lab, steer};
+    use shuttle::scheduler::{PctScheduler, RandomScheduler};
+    use shuttle::sync::atomic::AtomicBool;
+
+    use super::System;
+
+    const SHUTTLE: System = System {
+        spawn: |work| {
+            let thread = shuttle::thread::spawn(work);
+            Box::new(move || thread.join().expect("a worker"))
+        },
+        yield_now: shuttle::thread::yield_now,
+        calls: 40,
+    };
+
+    /// Lets another thread go on before an operation on shared memory.
+    fn switch(address: usize) {
+        if lab::is_shared(address) {
+            AtomicBool::new(false).load(std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    /// Tries schedules: as many as a second or two allow, or as RFTRACE_MODEL_SCHEDULES tells.
+    fn explore(schedules: usize, scenario: fn(System)) {
+        let _alone = lab::alone();
+        let asked = std::env::var("RFTRACE_MODEL_SCHEDULES").ok().map(|n| n.parse().expect("a number"));
+        steer::set_identity(Some(|| shuttle::current::me().into()));
+        steer::at_each_point(Some(switch));
+        let body = move || scenario(SHUTTLE);
+        let config = || {
+            let mut config = shuttle::Config::new();
+            config.stack_size = 256 * 1024;
+            config
+        };
+        if let Some(schedules) = asked {
+            shuttle::Runner::new(RandomScheduler::new(schedules), config()).run(body);
+            shuttle::Runner::new(PctScheduler::new(3, schedules), config()).run(body);
+        } else {
+            // The same schedules each time.
+            shuttle::Runner::new(RandomScheduler::new_from_seed(1, schedules), config()).run(body);
+            shuttle::Runner::new(PctScheduler::new_from_seed(1, 3, schedules), config()).run(body);
+        }
+        steer::at_each_point(None);
+        steer::set_identity(None);
+    }
+
+    #[test]
+    fn threads_record_until_the_buffer_is_full() {
+        explore(1_000, |system| super::threads_record_until_the_buffer_is_full(system, 3, 6));
+    }
+
+    #[test]
+    fn threads_of_short_life_go_on_in_chunks_of_others() {
+        explore(1_000, |system| super::threads_record_until_the_buffer_is_full(system, 5, 32));
+    }
+
+    #[test]
+    fn threads_record_all_when_there_is_room() {
+        explore(1_000, |system| super::threads_record_until_the_buffer_is_full(system, 3, 32));
+    }
+
+    #[test]
+    fn a_ring_keeps_the_newest() {
+        explore(1_000, |system| super::a_ring_keeps_the_newest(system, 3, 8, false));
+    }
+
+    #[test]
+    fn a_ring_with_hardly_more_chunks_than_threads() {
+        explore(1_000, |system| super::a_ring_keeps_the_newest(system, 3, 4, false));
+    }
+
+    #[test]
+    fn threads_end_and_go_on_in_a_ring() {
+        explore(1_000, |system| super::a_ring_keeps_the_newest(system, 4, 4, true));
+    }
+
+    #[test]
+    fn snapshots_lose_nothing() {
+        explore(1_000, |system| super::snapshots_lose_nothing(system, 3, 16, false));
+    }
+
+    #[test]
+    fn snapshots_of_a_ring_lose_nothing() {
+        explore(1_000, |system| super::snapshots_lose_nothing(system, 3, 8, true));
+    }
+
+    #[test]
+    fn coroutines_move_between_threads() {
+        explore(100, |system| super::coroutines_move_between_threads(system, 2, 1, super::FAR, 6));
+        explore(100, |system| super::coroutines_move_between_threads(system, 3, 2, super::FAR, 6));
+    }
+
+    #[test]
+    fn blocks_have_one_user() {
+        explore(1_000, |system| super::blocks_have_one_user(system, 4, 2));
+    }
+}
+
+mod real {
+    //! The scenarios with threads of the system.
+
+    use super::{REAL, lab};
+
+    /// How often: each time is another schedule.
+    const ROUNDS: usize = if cfg!(miri) { 1 } else { 100 };
+
+    fn repeat(scenario: impl Fn()) {
+        let _alone = lab::alone();
+        (0..ROUNDS).for_each(|_| scenario());
+    }
+
+    #[test]
+    fn threads_record_until_the_buffer_is_full() {
+        repeat(|| super::threads_record_until_the_buffer_is_full(REAL, 3, 6));
+    }
+
+    #[test]
+    fn a_ring_keeps_the_newest() {
+        repeat(|| super::a_ring_keeps_the_newest(REAL, 3, 8, false));
+    }
+
+    #[test]
+    fn snapshots_lose_nothing() {
+        repeat(|| super::snapshots_lose_nothing(REAL, 3, 16, false));
+    }
+
+    #[test]
+    fn snapshots_of_a_ring_lose_nothing() {
+        repeat(|| super::snapshots_lose_nothing(REAL, 3, 8, true));
+    }
+
+    #[test]
+    fn coroutines_move_between_threads() {
+        repeat(|| super::coroutines_move_between_threads(REAL, 3, 2, super::FAR, if cfg!(miri) { 10 } else { 100 }));
+    }
+
+    #[test]
+    fn a_new_cycle_has_the_whole_buffer() {
+        repeat(super::a_new_cycle_has_the_whole_buffer);
+    }
+
+    #[test]
+    fn blocks_have_one_user() {
+        repeat(|| super::blocks_have_one_user(REAL, 4, 2));
+    }
+}
