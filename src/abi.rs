@@ -229,7 +229,7 @@ pub struct Control {
     pub n_blocks: AtomicUsize,
     /// The table of left frames; null for none.
     pub left: AtomicPtr<LeftCell>,
-    /// Its buckets, a power of two.
+    /// Its buckets.
     pub n_left_buckets: AtomicUsize,
     /// Not 0 once a frame was left.
     pub any_left: AtomicU8,

@@ -80,8 +80,7 @@ unsafe extern "C" fn rftrace_backend_init_v2(args: *const InitArgs) -> u32 {
     CONTROL.n_blocks.store(n_blocks, Relaxed);
     let n_left_buckets = args.left_bytes / LEFT_BUCKET_BYTES;
     if !args.left.is_null() && n_left_buckets > 0 {
-        // The largest power of two that fits.
-        CONTROL.n_left_buckets.store(1 << n_left_buckets.ilog2(), Relaxed);
+        CONTROL.n_left_buckets.store(n_left_buckets, Relaxed);
         CONTROL.left.store(args.left.cast(), Release);
         thread::publish_left();
     }

@@ -138,18 +138,17 @@ pub(crate) extern "C" fn unwound_done(parent_loc: usize) {
     }
 }
 
-/// The thread ends: records the exits of all functions that are open in it. Frames on other stacks may go on elsewhere.
-pub(crate) fn close_all(block: &ThreadBlock) {
-    leave_above(block, sentinel(block));
-    forget_all(block);
+/// The thread ends: records the exits of all functions that are open in it, and moves their entries to the table of left
+/// frames: those on other stacks may go on elsewhere. Returns whether it had room for all; the rest stays.
+pub(crate) fn close_all(block: &ThreadBlock) -> bool {
+    leave_above(block, sentinel(block))
 }
 
-/// Takes away all entries of a thread that is not there any more.
-pub(crate) fn forget_all(block: &ThreadBlock) {
+/// The same for a thread that is not there any more; nothing is recorded.
+#[cfg_attr(target_os = "none", allow(dead_code))]
+pub(crate) fn forget_all(block: &ThreadBlock) -> bool {
     while move_top_to_table(block) {}
-    while let Some(top) = frames(block).next() {
-        pop(block, top);
-    }
+    frames(block).next().is_none()
 }
 
 /// Notes that a slow path is at work for the function with this slot. Returns false in a signal handler that has
@@ -202,7 +201,7 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
     let is_near_caller = is_near(parent_loc, caller_loc);
     // A frame that is dead may have had the slot of one that is not traced.
     let mut caller = find(block, caller_loc).filter(|_| is_hooked(caller_loc));
-    if caller.is_none() && is_near_caller {
+    if caller.is_none() && is_near_caller && caller_loc.is_multiple_of(align_of::<usize>()) {
         // One that was left, perhaps by another thread, may run again.
         if left::in_use() {
             steal(Some(block), caller_loc);
@@ -210,7 +209,13 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
                 return;
             }
         }
-        caller = nearest_above(block, caller_loc);
+        caller = nearest_above(block, caller_loc).map(|nearest| {
+            // There is an open function above, so the memory up to it can be read. A realigned frame has a copy of its return
+            // address.
+            let is_copy = running_slot(caller_loc).load(Relaxed) == nearest.parent_ip.load(Relaxed);
+            let by_untraced = || called_by_untraced(block, caller_loc).unwrap_or(nearest);
+            if is_copy { nearest } else { by_untraced() }
+        });
     }
     // Without frame pointer: what is open on this stack. If nothing is, all that is there may have been left.
     let caller = caller.or_else(|| nearest_above(block, parent_loc.wrapping_add(1)));
@@ -231,6 +236,13 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
         return;
     }
     leave_unknown(block, parent_loc, stack_pointer);
+}
+
+/// The open function that called the one with a frame pointer at `loc`, which is not traced. If that runs on this stack in
+/// the name of a function on another one, its frame pointer leads there.
+fn called_by_untraced(block: &ThreadBlock, loc: usize) -> Option<&ReturnEntry> {
+    let caller_loc = arch::caller_of_frame(loc);
+    find(block, caller_loc).filter(|_| is_hooked(caller_loc))
 }
 
 /// The open function with the nearest slot above this one. A frame pointer may be that of a function that is not traced,
@@ -436,6 +448,11 @@ struct Found {
 /// The youngest entry with a slot and a wanted return address: on this thread's return stack, on another's, or in the
 /// table of left frames.
 fn look_up(parent_loc: usize, is_wanted: impl Fn(usize) -> bool) -> Found {
+    // It is missed only if its thread is just moving it within a return stack, for want of room in the table.
+    (0..1000).find_map(|_| try_look_up(parent_loc, &is_wanted)).unwrap_or_else(|| arch::abort())
+}
+
+fn try_look_up(parent_loc: usize, is_wanted: impl Fn(usize) -> bool) -> Option<Found> {
     let own = thread::existing_block();
     let in_stack = |block, is_own| {
         let entry =
@@ -445,7 +462,7 @@ fn look_up(parent_loc: usize, is_wanted: impl Fn(usize) -> bool) -> Found {
         has_slot(entry, parent_loc).then_some(Found { parent_ip, entered, is_own })
     };
     let found = match own.and_then(|block| in_stack(block, true)) {
-        Some(found) if !left::in_use() => return found,
+        Some(found) if !left::in_use() => return Some(found),
         found => found,
     };
     let elsewhere = threads().filter(|block| !is_same(own, block)).filter_map(|block| in_stack(block, false));
@@ -454,7 +471,7 @@ fn look_up(parent_loc: usize, is_wanted: impl Fn(usize) -> bool) -> Found {
     let in_table = in_table.filter(|left| is_wanted(left.parent_ip));
     let in_table = in_table.map(|left| Found { parent_ip: left.parent_ip, entered: left.entered, is_own: false });
     let found = found.into_iter().chain(elsewhere).max_by_key(|found| found.entered);
-    found.into_iter().chain(in_table).max_by_key(|found| found.entered).unwrap_or_else(|| arch::abort())
+    found.into_iter().chain(in_table).max_by_key(|found| found.entered)
 }
 
 fn is_same(own: Option<&ThreadBlock>, block: &ThreadBlock) -> bool {
@@ -581,6 +598,7 @@ fn close_gap(block: &ThreadBlock, entry: &ReturnEntry) {
         compiler_fence(SeqCst);
         to_entry.parent_ip.store(from_entry.parent_ip.load(Relaxed), Relaxed);
         to_entry.exit_word.store(from_entry.exit_word.load(Relaxed), Relaxed);
+        to_entry.entered.store(from_entry.entered.load(Relaxed), Relaxed);
         compiler_fence(SeqCst);
         to_entry.parent_loc.store(from_entry.parent_loc.load(Relaxed), Relaxed);
         to = from;

@@ -227,9 +227,10 @@ fn bucket(parent_loc: usize) -> &'static [LeftCell] {
     if cells.is_null() {
         return &[];
     }
-    let hash = ((parent_loc / WORD_BYTES) as u64).wrapping_mul(SPREAD) >> 32;
-    let number = hash as usize & CONTROL.n_left_buckets.load(Relaxed).wrapping_sub(1);
-    let first = cells.wrapping_add(number.wrapping_mul(LEFT_BUCKET_CELLS));
+    let hash = ((parent_loc / WORD_BYTES) as u64).wrapping_mul(SPREAD);
+    // The top bits of the hash, which are the best mixed, as a fraction of the number of buckets.
+    let number = u128::from(hash).wrapping_mul(CONTROL.n_left_buckets.load(Relaxed) as u128) >> 64;
+    let first = cells.wrapping_add((number as usize).wrapping_mul(LEFT_BUCKET_CELLS));
     // SAFETY: bucket `number` of the table, which stays mapped; cells consist of atomics.
     unsafe { slice::from_raw_parts(first, LEFT_BUCKET_CELLS) }
 }

@@ -26,10 +26,14 @@ struct Untraced {
     sp: AtomicPtr<ReturnEntry>,
     limit: AtomicPtr<ReturnEntry>,
     sentinel: ReturnEntry,
+    no_lost_record: [usize; 3],
 }
 
 const _: () = assert!(offset_of!(Untraced, sp) == offset_of!(ThreadBlock, sp));
 const _: () = assert!(offset_of!(Untraced, limit) == offset_of!(ThreadBlock, limit));
+const _: () = assert!(offset_of!(Untraced, no_lost_record) <= offset_of!(ThreadBlock, lost_record));
+const _: () =
+    assert!(offset_of!(ThreadBlock, lost_record) < offset_of!(Untraced, no_lost_record) + 3 * size_of::<usize>());
 
 static UNTRACED: Untraced = Untraced {
     unused: [0; 3],
@@ -41,6 +45,7 @@ static UNTRACED: Untraced = Untraced {
         exit_word: AtomicU64::new(0),
         entered: AtomicU64::new(0),
     },
+    no_lost_record: [0; 3],
 };
 
 fn untraced() -> *mut ThreadBlock {
@@ -241,9 +246,10 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
         return;
     }
     // From here on nothing on this thread uses the block.
-    hooks::close_all(block);
+    let is_empty = hooks::close_all(block);
     arch::set_thread_block(untraced());
-    block.limit.store(ptr::null_mut(), Release);
+    // Entries for which the table of left frames has no room keep their block, where they are found.
+    block.limit.store(if is_empty { ptr::null_mut() } else { block.base.load(Relaxed) }, Release);
     let mask = block.chunk_mask.load(Relaxed);
     // The place of the next record is in the cursor or, if that is 0, was put aside.
     let parked = block.parked_cursor.swap(0, Relaxed);
@@ -254,7 +260,9 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
     if cursor != 0 {
         buffer::leave(cursor, mask);
     }
-    release(pointer);
+    if is_empty {
+        release(pointer);
+    }
 }
 
 /// This process is the child of a fork, and the calling thread its only one: forgets the others, and what was recorded
@@ -271,11 +279,12 @@ extern "C" fn rftrace_backend_forked() {
         next = block.next.load(Relaxed);
         let in_use = !block.limit.load(Relaxed).is_null();
         if in_use && !own.is_some_and(|own| ptr::eq(own, block)) {
-            hooks::forget_all(block);
-            block.limit.store(ptr::null_mut(), Relaxed);
             block.cursor.store(0, Relaxed);
             block.parked_cursor.store(0, Relaxed);
-            release(pointer);
+            if hooks::forget_all(block) {
+                block.limit.store(ptr::null_mut(), Relaxed);
+                release(pointer);
+            }
         }
     }
     buffer::keep_only_chunk_of(own);

@@ -90,7 +90,7 @@ macro_rules! entry_hook {
             // frame.
             "mov rcx, [r11 + {sp}]",
             "cmp rcx, [r11 + {limit}]",
-            "jae 9f",
+            "jae 6f",
             concat!("lea rdx, ", $parent_loc),
             "cmp rdx, rsp",
             "jbe 9f",
@@ -156,6 +156,21 @@ macro_rules! entry_hook {
             ".cfi_adjust_cfa_offset -8",
             "ret",
             ".cfi_restore_state",
+            // The return stack is full, and this is no call of a function further out: one more for the LOST record, if
+            // that is the newest of this cycle.
+            "6:",
+            concat!("lea rdx, ", $parent_loc),
+            "cmp [rcx - {entry_bytes} + {parent_loc}], rdx",
+            "jbe 9f",
+            "mov rax, [r11 + {cursor}]",
+            "sub rax, {record_bytes}",
+            "cmp [r11 + {lost_record}], rax",
+            "jne 9f",
+            "mov rdx, [rax + {tsc}]",
+            "cmp rdx, [rip + {control} + {cycle_start_tsc}]",
+            "jb 9f",
+            "add qword ptr [rax + {word}], 1 << {address_shift}",
+            "jmp 4b",
             // The same slot with T in it is a tail call: the entry goes on top, with T as its parent_ip, and both exits
             // are recorded when the frame returns.
             "8:",
@@ -186,6 +201,8 @@ macro_rules! entry_hook {
             limit = const offset_of!(ThreadBlock, limit),
             cursor = const offset_of!(ThreadBlock, cursor),
             chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+            lost_record = const offset_of!(ThreadBlock, lost_record),
+            cycle_start_tsc = const offset_of!(Control, cycle_start_tsc),
             entry_bytes = const size_of::<ReturnEntry>(),
             max_frame_bytes = const hooks::MAX_FRAME_BYTES,
             max_realign_bytes = const MAX_REALIGN_BYTES,
@@ -703,6 +720,14 @@ pub(crate) fn slots(parent_loc: usize, child_ip: usize, frame_pointer: usize, st
     let distance = true_loc.wrapping_sub(parent_loc);
     let is_copy = distance != 0 && distance <= MAX_REALIGN_BYTES && realigns(child_ip);
     (if is_copy { true_loc } else { parent_loc }, caller_frame.wrapping_add(8))
+}
+
+/// Where the return address of a function's caller is, if both have frame pointers and `parent_loc` is where that of the
+/// function is, or may be: a place on the running stack.
+pub(crate) fn caller_of_frame(parent_loc: usize) -> usize {
+    // SAFETY: readable, by what is said above.
+    let caller_frame = unsafe { *(parent_loc.wrapping_sub(8) as *const usize) };
+    caller_frame.wrapping_add(8)
 }
 
 /// Whether the prologue that ends at `child_ip` has GCC's beginning of a realigned frame: `lea r10, [rsp + 8]` and an `and`

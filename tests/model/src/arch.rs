@@ -131,11 +131,13 @@ unsafe fn entry_fast(call: Call) -> Option<()> {
     let slot = unsafe { &*slot };
     let record = block.reserve()?;
     block.sp().store(entry.wrapping_add(1), Relaxed);
-    record.tsc.store(ticks(), Relaxed);
+    let now = ticks();
+    record.tsc.store(now, Relaxed);
     let word = (child_ip as u64) << ADDRESS_SHIFT;
     record.word.store(word | kind::ENTRY, Relaxed);
     // SAFETY: below the limit, and reserved just now.
     let entry = unsafe { &*entry };
+    entry.entered.store(now, Relaxed);
     entry.exit_word.store(word | kind::EXIT, Relaxed);
     entry.parent_ip.store(slot.load(Relaxed), Relaxed);
     entry.parent_loc.store(parent_loc, Relaxed);
@@ -154,6 +156,12 @@ pub(crate) fn slots(parent_loc: usize, child_ip: usize, frame_pointer: usize, st
     let distance = true_loc.wrapping_sub(parent_loc);
     let is_copy = distance != 0 && distance <= MAX_REALIGN_BYTES && child_ip & REALIGNS != 0;
     (if is_copy { true_loc } else { parent_loc }, caller_frame.wrapping_add(8))
+}
+
+/// As the real one.
+pub(crate) fn caller_of_frame(parent_loc: usize) -> usize {
+    // SAFETY: by its contract.
+    unsafe { *(parent_loc.wrapping_sub(8) as *const usize) }.wrapping_add(8)
 }
 
 /// The return trampoline: a function that had T in its slot returned. Tells where it has to go on, which may be T again.
