@@ -1,6 +1,7 @@
 //! Building the programs that trace themselves.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -112,6 +113,19 @@ pub struct Program {
 }
 
 impl Program {
+    /// A copy of a program that the next build replaces.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be copied.
+    #[must_use]
+    pub fn copy_of(path: &Path) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let copy = folder.path().join(path.file_name().expect("a file's path"));
+        fs::copy(path, &copy).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self { path: copy, _folder: Some(folder) }
+    }
+
     /// Runs the program in a new folder; see [`Run::of`].
     pub fn run(&self, arguments: &[&str]) -> Run {
         Run::of(Command::new(&self.path).args(arguments))
@@ -210,18 +224,46 @@ impl Profile {
 #[must_use]
 pub fn rust_program(name: &str, profile: Profile) -> Program {
     static BUILT: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
-    let folder = BUILT[profile as usize].get_or_init(|| {
-        let target_folder = build_folder("rust-fixtures");
-        let mut cargo = cargo(Some("nightly"));
-        cargo.args(["build", "--bins", "--target", TARGET, "--manifest-path"]);
-        cargo.arg(self::folder("rust").join("Cargo.toml"));
-        cargo.arg("--target-dir").arg(&target_folder);
-        cargo.env("RUSTFLAGS", "-Z instrument-mcount");
-        if profile == Profile::Release {
-            cargo.arg("--release");
-        }
-        tools::run(&mut cargo);
-        target_folder.join(TARGET).join(if profile == Profile::Release { "release" } else { "debug" })
-    });
+    let folder = BUILT[profile as usize].get_or_init(|| build_rust("rftrace-fixtures", profile));
     Program { path: folder.join(name), _folder: None }
+}
+
+/// As [`rust_program`], of the package `fixtures/rust/crates`, whose programs use published crates.
+///
+/// # Panics
+///
+/// When the build fails.
+#[must_use]
+pub fn crates_program(name: &str, profile: Profile) -> Program {
+    static BUILT: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
+    let folder = BUILT[profile as usize].get_or_init(|| build_rust("rftrace-fixtures-crates", profile));
+    Program { path: folder.join(name), _folder: None }
+}
+
+/// Builds a package of the workspace `fixtures/rust` and returns the folder with its programs.
+fn build_rust(package: &str, profile: Profile) -> PathBuf {
+    let target_folder = build_folder("rust-fixtures");
+    let mut cargo = instrumenting_cargo("build");
+    cargo.args(["--bins", "--package", package, "--target-dir"]).arg(&target_folder);
+    if profile == Profile::Release {
+        cargo.arg("--release");
+    }
+    tools::run(&mut cargo);
+    target_folder.join(TARGET).join(if profile == Profile::Release { "release" } else { "debug" })
+}
+
+/// A nightly cargo that instruments what it builds in the workspace `fixtures/rust`.
+#[must_use]
+pub fn instrumenting_cargo(command: &str) -> Command {
+    let mut cargo = cargo(Some("nightly"));
+    cargo.args([command, "--target", TARGET, "--manifest-path"]).arg(folder("rust").join("Cargo.toml"));
+    cargo.env("RUSTFLAGS", "-Z instrument-mcount");
+    cargo
+}
+
+/// The programs that a cargo built which prints its messages as JSON, in their order.
+#[must_use]
+pub fn executables(messages: &str) -> Vec<PathBuf> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
 }

@@ -124,6 +124,12 @@ pub fn outline_of(trace: &Trace, prefix: &str) -> String {
 /// Like [`outline_of`], for one task.
 #[must_use]
 pub fn outline_of_tree(tree: &CallTree, prefix: &str) -> String {
+    outline_where(tree, |name| name.strip_prefix(prefix))
+}
+
+/// Like [`outline_of_tree`], with what `shown` makes of the functions' names; `None` leaves a function out.
+#[must_use]
+pub fn outline_where<'t>(tree: &'t CallTree, shown: impl Fn(&'t str) -> Option<&'t str>) -> String {
     let mut text = String::new();
     // The depths of the shown functions that are open.
     let mut open: Vec<usize> = Vec::new();
@@ -131,11 +137,32 @@ pub fn outline_of_tree(tree: &CallTree, prefix: &str) -> String {
         while open.last().is_some_and(|&above| above >= depth) {
             open.pop();
         }
-        let Some(name) = call.name.strip_prefix(prefix) else { continue };
+        let Some(name) = shown(&call.name) else { continue };
         let _ = writeln!(text, "{:indent$}{name}", "", indent = 2 * open.len());
         open.push(depth);
     }
     text
+}
+
+/// How often each function was called by each other, or by `-` at the outermost level, in all tasks. Functions that
+/// `shown` makes nothing of are left out.
+#[must_use]
+pub fn edges_where(trace: &Trace, shown: impl Fn(&str) -> Option<&str>) -> BTreeMap<(String, String), u64> {
+    let mut edges = BTreeMap::new();
+    for tree in trees(trace) {
+        // The depths and names of the shown functions that are open.
+        let mut open: Vec<(usize, &str)> = Vec::new();
+        for (depth, call) in tree.calls() {
+            while open.last().is_some_and(|&(above, _)| above >= depth) {
+                open.pop();
+            }
+            let Some(name) = shown(&call.name) else { continue };
+            let caller = open.last().map_or("-", |&(_, name)| name);
+            *edges.entry((caller.to_owned(), name.to_owned())).or_default() += 1;
+            open.push((depth, name));
+        }
+    }
+    edges
 }
 
 /// Compares two outlines, or other texts, line by line.

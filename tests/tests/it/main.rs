@@ -14,6 +14,7 @@ mod full;
 mod misuse;
 mod names;
 mod registers;
+mod rust_at_large;
 mod sanitizers;
 mod storm;
 mod strikes;
