@@ -141,6 +141,9 @@ pub(crate) extern "C" fn unwound_done(parent_loc: usize) {
 /// The thread ends: records the exits of all functions that are open in it, and moves their entries to the table of left
 /// frames: those on other stacks may go on elsewhere. Returns whether it had room for all; the rest stays.
 pub(crate) fn close_all(block: &ThreadBlock) -> bool {
+    // Signal handlers from here on are nested.
+    block.busy.store(usize::MAX, Relaxed);
+    compiler_fence(SeqCst);
     leave_above(block, sentinel(block))
 }
 
@@ -201,7 +204,7 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
     let is_near_caller = is_near(parent_loc, caller_loc);
     // A frame that is dead may have had the slot of one that is not traced.
     let mut caller = find(block, caller_loc).filter(|_| is_hooked(caller_loc));
-    if caller.is_none() && is_near_caller && caller_loc.is_multiple_of(align_of::<usize>()) {
+    if caller.is_none() && is_near_caller {
         // One that was left, perhaps by another thread, may run again.
         if left::in_use() {
             steal(Some(block), caller_loc);
@@ -209,13 +212,7 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
                 return;
             }
         }
-        caller = nearest_above(block, caller_loc).map(|nearest| {
-            // There is an open function above, so the memory up to it can be read. A realigned frame has a copy of its return
-            // address.
-            let is_copy = running_slot(caller_loc).load(Relaxed) == nearest.parent_ip.load(Relaxed);
-            let by_untraced = || called_by_untraced(block, caller_loc).unwrap_or(nearest);
-            if is_copy { nearest } else { by_untraced() }
-        });
+        caller = nearest_above(block, caller_loc);
     }
     // Without frame pointer: what is open on this stack. If nothing is, all that is there may have been left.
     let caller = caller.or_else(|| nearest_above(block, parent_loc.wrapping_add(1)));
@@ -236,13 +233,6 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
         return;
     }
     leave_unknown(block, parent_loc, stack_pointer);
-}
-
-/// The open function that called the one with a frame pointer at `loc`, which is not traced. If that runs on this stack in
-/// the name of a function on another one, its frame pointer leads there.
-fn called_by_untraced(block: &ThreadBlock, loc: usize) -> Option<&ReturnEntry> {
-    let caller_loc = arch::caller_of_frame(loc);
-    find(block, caller_loc).filter(|_| is_hooked(caller_loc))
 }
 
 /// The open function with the nearest slot above this one. A frame pointer may be that of a function that is not traced,

@@ -23,8 +23,8 @@ use crate::uftrace::encode::{SystemInfo, Usage};
 /// Threads that can be traced at the same time. A block takes address space only, until its thread is traced.
 const MAX_THREADS: usize = 8192;
 
-/// Buckets of the table of left frames: 32,768 frames. It takes memory for those that are used.
-const LEFT_BUCKETS: usize = 2048;
+/// Buckets of the table of left frames: 131,072 frames. It takes memory for those that are used.
+const LEFT_BUCKETS: usize = 8192;
 
 /// Memory for records, per-thread blocks and left frames, zeroed and never unmapped.
 pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {

@@ -6,8 +6,7 @@ mod x86_64;
 pub(crate) use x86_64::local_block;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{
-    abort, caller_of_frame, keeping_vectors, set_first_thread_block, set_thread_block, slots, thread_block, ticks,
-    trampoline, zero,
+    abort, keeping_vectors, set_first_thread_block, set_thread_block, slots, thread_block, ticks, trampoline, zero,
 };
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -722,14 +722,6 @@ pub(crate) fn slots(parent_loc: usize, child_ip: usize, frame_pointer: usize, st
     (if is_copy { true_loc } else { parent_loc }, caller_frame.wrapping_add(8))
 }
 
-/// Where the return address of a function's caller is, if both have frame pointers and `parent_loc` is where that of the
-/// function is, or may be: a place on the running stack.
-pub(crate) fn caller_of_frame(parent_loc: usize) -> usize {
-    // SAFETY: readable, by what is said above.
-    let caller_frame = unsafe { *(parent_loc.wrapping_sub(8) as *const usize) };
-    caller_frame.wrapping_add(8)
-}
-
 /// Whether the prologue that ends at `child_ip` has GCC's beginning of a realigned frame: `lea r10, [rsp + 8]` and an `and`
 /// of rsp with a constant.
 fn realigns(child_ip: usize) -> bool {

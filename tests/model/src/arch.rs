@@ -158,12 +158,6 @@ pub(crate) fn slots(parent_loc: usize, child_ip: usize, frame_pointer: usize, st
     (if is_copy { true_loc } else { parent_loc }, caller_frame.wrapping_add(8))
 }
 
-/// As the real one.
-pub(crate) fn caller_of_frame(parent_loc: usize) -> usize {
-    // SAFETY: by its contract.
-    unsafe { *(parent_loc.wrapping_sub(8) as *const usize) }.wrapping_add(8)
-}
-
 /// The return trampoline: a function that had T in its slot returned. Tells where it has to go on, which may be T again.
 pub fn exit(parent_loc: usize) -> usize {
     exit_fast(parent_loc).unwrap_or_else(|| {
