@@ -77,7 +77,7 @@ pub mod kind {
 }
 
 /// Cells of a bucket in the table of left frames.
-pub const LEFT_BUCKET_CELLS: usize = 16;
+pub const LEFT_BUCKET_CELLS: usize = 64;
 /// Bytes of such a bucket.
 pub const LEFT_BUCKET_BYTES: usize = LEFT_BUCKET_CELLS * size_of::<LeftCell>();
 

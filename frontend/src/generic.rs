@@ -15,7 +15,7 @@ use crate::uftrace::encode::SystemInfo;
 /// Zeroed memory for records that is never given back. Per-thread blocks lie in thread-local storage.
 pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
     /// Frames that threads leave without returning are few: 1,024 of them.
-    const LEFT_BYTES: usize = 64 * LEFT_BUCKET_BYTES;
+    const LEFT_BYTES: usize = 16 * LEFT_BUCKET_BYTES;
 
     let failed = || Error::OutOfMemory { bytes: buffer_bytes, source: io::ErrorKind::OutOfMemory.into() };
     let layout = Layout::from_size_align(buffer_bytes, MAX_CHUNK_BYTES).map_err(|_| failed())?;

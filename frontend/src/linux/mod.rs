@@ -23,8 +23,9 @@ use crate::uftrace::encode::{SystemInfo, Usage};
 /// Threads that can be traced at the same time. A block takes address space only, until its thread is traced.
 const MAX_THREADS: usize = 8192;
 
-/// Buckets of the table of left frames: 131,072 frames. It takes memory for those that are used.
-const LEFT_BUCKETS: usize = 8192;
+/// Buckets of the table of left frames: 32,768 frames. It takes memory for those that are used. A larger one
+/// makes an unwinder slower that meets a frame before the tracer has noticed that it runs again.
+const LEFT_BUCKETS: usize = 512;
 
 /// Memory for records, per-thread blocks and left frames, zeroed and never unmapped.
 pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {

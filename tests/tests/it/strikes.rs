@@ -111,7 +111,7 @@ fn recorded(run: &Run, in_threads: bool) -> (Vec<Vec<Line>>, u64) {
             let n_outer = lines.iter().filter(|(_, name)| name == "outer").count();
             lines.retain(|(_, name)| name != "outer");
             lines.iter_mut().for_each(|(depth, _)| *depth -= n_outer);
-            let is_main = lines.iter().any(|(_, name)| name == "begin");
+            let is_main = lines.iter().any(|(_, name)| ["begin", "leave_frames"].contains(&&**name));
             if in_threads && !is_main && !lines.is_empty() {
                 runs.push(lines);
             } else if !in_threads {
