@@ -23,7 +23,7 @@ fn no_call_is_lost_or_misplaced() {
         return;
     }
     // Enough for what three threads make until the time is over.
-    let n_events = if seconds() == "1" { "300000" } else { "6000000" };
+    let n_events = if seconds() == "1" { "4000000" } else { "40000000" };
     for arguments in BUILDS {
         let program = CProgram::new(&["storm.cpp"]).with(arguments).build();
         for (microseconds, mode) in [("50", &["stop"][..]), ("20", &["stop", "alternate"])] {
@@ -38,9 +38,6 @@ fn no_call_is_lost_or_misplaced() {
             for (name, n) in calls_per_task(&trace).into_iter().flatten() {
                 *calls.entry(name).or_default() += n;
             }
-            // A handler that strikes when a coroutine has been left makes `resume` count twice.
-            let resumed = calls.remove("resume").unwrap_or_default();
-            assert!((2 * rounds..=2 * rounds + strikes).contains(&resumed), "{what}: {resumed} times resumed");
             let expected = [
                 ("one_round", rounds),
                 ("recurse", 9 * rounds),
@@ -52,12 +49,23 @@ fn no_call_is_lost_or_misplaced() {
                 ("jumps", rounds),
                 ("jump", 3 * rounds),
                 ("body", 2 * rounds),
-                ("handler", strikes),
-                ("handler_leaf", 2 * strikes),
-                ("handler_tail", strikes),
+                ("resume", 2 * rounds),
             ];
-            assert_eq!(calls, expected.map(|(name, n)| (name.to_owned(), n)).into(), "{what}");
-            check_callers(&edges(&trace), &what);
+            let of_handlers = [("handler", strikes), ("handler_leaf", 2 * strikes), ("handler_tail", strikes)];
+            for (name, n) in of_handlers {
+                assert_eq!(calls.remove(name), Some(n), "{what}: {name}");
+            }
+            // A handler that strikes just after a jump or a switch of stacks may show what returns then as ended and entered once
+            // more, see docs/conformance.md.
+            for (name, n) in expected {
+                let got = calls.remove(name).unwrap_or_default();
+                assert!(
+                    (n..=n + strikes).contains(&got),
+                    "{what}: {got} calls of {name}, {n} were made, {strikes} strikes"
+                );
+            }
+            assert!(calls.is_empty(), "{what}: {calls:?}");
+            check_callers(&edges(&trace), false, &what);
         }
     }
 }
@@ -79,7 +87,7 @@ fn a_ring_stays_whole() {
             assert!(rounds > 100 && strikes > 50, "{what}: too little to show anything");
             let edges = edges(&run.trace("trace"));
             assert!(edges.values().sum::<u64>() > 500, "{what}: {edges:?}");
-            check_callers(&edges, &what);
+            check_callers(&edges, true, &what);
         }
     }
 }
@@ -89,9 +97,11 @@ fn numbers(stdout: &str) -> (u64, u64) {
     (rounds.parse().unwrap(), strikes.parse().unwrap())
 }
 
-/// Each function was called by those that call it. The handler may appear anywhere.
-fn check_callers(edges: &BTreeMap<(String, String), u64>, what: &str) {
-    for (caller, callee) in edges.keys() {
+/// Each function was called by those that call it. The handler may appear anywhere. In a ring nobody may know any more what
+/// was open at its beginning, and a call or two may be shown below a neighbour.
+fn check_callers(edges: &BTreeMap<(String, String), u64>, in_ring: bool, what: &str) {
+    let mut n_misplaced = 0;
+    for ((caller, callee), n) in edges {
         let callers: &[&str] = match callee.as_str() {
             "handler" => continue,
             "handler_leaf" => &["handler", "handler_tail"],
@@ -99,13 +109,19 @@ fn check_callers(edges: &BTreeMap<(String, String), u64>, what: &str) {
             "one_round" => &["-"],
             "recurse" => &["one_round", "recurse"],
             "leaf" => &["recurse", "tail", "catcher", "jumps", "body"],
-            "tail" | "catcher" | "jumps" | "resume" => &["one_round"],
+            // Entered again where a handler has struck, when what called it was not yet seen to go on.
+            "tail" | "catcher" | "jumps" | "resume" => &["one_round", "-"],
             "middle" => &["catcher"],
             "thrower" => &["middle"],
             "jump" => &["jumps", "jump"],
             "body" => &["resume"],
             other => panic!("{what}: what is {other}?"),
         };
-        assert!(callers.contains(&caller.as_str()), "{what}: {caller} called {callee}");
+        if in_ring && caller == "-" || callers.contains(&caller.as_str()) {
+            continue;
+        }
+        assert!(in_ring, "{what}: {caller} called {callee}");
+        n_misplaced += n;
     }
+    assert!(n_misplaced <= 3, "{what}: {n_misplaced} misplaced calls in {edges:?}");
 }
