@@ -176,7 +176,7 @@ pub struct ThreadBlock {
     pub base: AtomicPtr<ReturnEntry>,
     /// One above the innermost entry.
     pub sp: AtomicPtr<ReturnEntry>,
-    /// One above the last usable entry; null until the block is ready.
+    /// One above the last usable entry; null until the block is ready, and when its thread has ended.
     pub limit: AtomicPtr<ReturnEntry>,
     /// Address of the next record. `cursor & chunk_mask == 0` sends the hooks to their slow paths.
     pub cursor: AtomicUsize,
@@ -308,7 +308,7 @@ pub mod init {
     pub const ALREADY_DONE: u32 = 1;
     /// The buffer holds fewer than [`super::MIN_CHUNKS`] chunks.
     pub const BUFFER_TOO_SMALL: u32 = 2;
-    /// The memory for blocks does not hold one, or is not aligned.
+    /// The memory for blocks does not hold two, or is not aligned.
     pub const BAD_BLOCKS: u32 = 3;
 }
 

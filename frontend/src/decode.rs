@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_presumed_dead_ends_once() {
+    fn a_function_that_was_left_ends_once() {
         let again = leave(5, B).1 | kind::LEFT;
         let records = [enter(1, A), enter(2, B), leave(3, B), (5, again), leave(6, A)];
         assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n3 1 -2000\n6 0 -1000\n");

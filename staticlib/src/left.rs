@@ -2,7 +2,7 @@
 //!
 //! After a `longjmp` they are dead. After a switch of stacks (coroutines) they live and will run again, on this thread or
 //! on another. When they are left nobody can tell which it is, so their entries are kept here until the frame runs again
-//! or its slot serves another left call.
+//! or a younger one with its slot comes here.
 //!
 //! The table is one for all threads: buckets of cells, found by a hash of the slot. The trampoline's unwind information
 //! walks it like a return stack.
@@ -13,7 +13,7 @@
 //! who takes it marks it as dead, and its owner frees the cell.
 //!
 //! **Invariant**: an entry that moves is written to its new place before it is taken from the old one, so it can be
-//! found at every moment by who looks at the return stacks first and here second, twice.
+//! found at every moment by who looks at the return stacks first and here second.
 //!
 //! **Invariant**: among the entries with a slot the youngest is the living one, wherever they are. If it returns to the
 //! trampoline it is a tail call, and the next younger one lives too.
@@ -99,8 +99,7 @@ impl Moving {
     pub(crate) fn confirm(self) {
         let entered = self.cell.entry.entered.load(Relaxed);
         if self.cell.entry.parent_ip.load(Relaxed) != arch::trampoline() {
-            let is_older = |left: &Left| left.tag & STATE_MASK == SETTLED && left.entered < entered;
-            with_slot(self.parent_loc).filter(is_older).for_each(|left| _ = left.take());
+            purge(self.parent_loc, entered);
         }
         let (pending, settled) = (self.stamp | PENDING, self.stamp | SETTLED);
         if self.cell.tag.compare_exchange(pending, settled, AcqRel, Relaxed).is_err() {
@@ -115,19 +114,17 @@ impl Moving {
 }
 
 impl Left {
-    /// Takes the entry out of the table. Returns whether it was still there.
-    pub(crate) fn take(self) -> bool {
+    /// Takes the entry out of the table, if it is still there.
+    pub(crate) fn take(self) {
         let stamp = self.tag & !STATE_MASK;
         let exchange = |from, to| self.cell.tag.compare_exchange(stamp | from, stamp | to, AcqRel, Relaxed).is_ok();
         if self.tag & STATE_MASK == PENDING && exchange(PENDING, DEAD) {
-            return true;
+            return;
         }
         // It may have been settled meanwhile.
-        let is_settled = exchange(SETTLED, BUSY);
-        if is_settled {
+        if exchange(SETTLED, BUSY) {
             free(self.cell, stamp);
         }
-        is_settled
     }
 
     /// Whether the entry returns to the trampoline.
@@ -176,9 +173,10 @@ pub(crate) fn nearest_above(parent_loc: usize) -> Option<usize> {
     (1..=MAX_WORDS).map(|words| slot_above(parent_loc, words)).find(|&slot| innermost(slot).is_some())
 }
 
-/// Takes away all settled entries with this slot: another call has it, they are dead.
-pub(crate) fn purge(parent_loc: usize) {
-    with_slot(parent_loc).filter(|left| left.tag & STATE_MASK == SETTLED).for_each(|left| _ = left.take());
+/// Takes away the settled entries with this slot that were entered before `entered`, in ticks: they are dead.
+fn purge(parent_loc: usize, entered: u64) {
+    let is_dead = |left: &Left| left.tag & STATE_MASK == SETTLED && left.entered < entered;
+    with_slot(parent_loc).filter(is_dead).for_each(Left::take);
 }
 
 /// Takes away all settled entries with slots between that of a frame and its caller's, by the link: they are dead.
@@ -188,7 +186,7 @@ pub(crate) fn purge(parent_loc: usize) {
 pub(crate) fn purge_up_to_caller(parent_loc: usize, link: usize) {
     const MAX_WORDS: usize = 64;
     if link <= MAX_WORDS {
-        (1..link).map(|words| slot_above(parent_loc, words)).for_each(purge);
+        (1..link).for_each(|words| purge(slot_above(parent_loc, words), u64::MAX));
     }
 }
 

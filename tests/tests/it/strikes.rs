@@ -11,7 +11,7 @@ use object::read::archive::ArchiveFile;
 use object::{File, Object, ObjectSymbol, SymbolKind};
 use rftrace_tests::fixtures::c_library;
 use rftrace_tests::traces::{outline_of_tree, trees};
-use rftrace_tests::{CProgram, Program, Run, assert_same_lines, require};
+use rftrace_tests::{CProgram, Program, Run, assert_same_lines, require, tools};
 use rftrace_tools::Kind;
 
 /// Set to run all combinations, which takes some minutes.
@@ -274,7 +274,7 @@ fn while_threads_begin_and_end() {
 #[test]
 fn in_all_combinations() {
     if env::var_os(ALL).is_none() {
-        return;
+        return tools::skip(&format!("it takes minutes; {ALL} is not set"));
     }
     let mut n_strikes = 0;
     for arguments in [MCOUNT, FENTRY, &["-O0"]] {
