@@ -1,31 +1,40 @@
 //! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
 //!
 //! This file is compiled into both sides and is the only definition. **A change of any layout or meaning below
-//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v2`,
-//! `rftrace_backend_control_v2`): sides that do not fit then fail to link instead of misreading each other.
+//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v3`,
+//! `rftrace_backend_control_v3`): sides that do not fit then fail to link instead of misreading each other.
 //!
 //! # Symbols of the backend
 //!
 //! | symbol | what it does |
 //! |---|---|
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
-//! | `rftrace_backend_init_v2(*const InitArgs) -> u32` | takes the memory to record into, once; returns an [`init`] status |
-//! | `rftrace_backend_control_v2() -> *const Control` | the control block, for reading the chunks |
+//! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
+//! | `rftrace_backend_init_v3(*const InitArgs) -> u32` | takes the memory to record into, once; returns an [`init`] status |
+//! | `rftrace_backend_control_v3() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
 //! | `rftrace_backend_reset()` | while off: frees all full chunks and starts a new cycle |
+//! | `rftrace_backend_filter(u8)` | not 0: recording is filtered as [`FilterControl`] says; 0: everything is recorded |
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
 //! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
 //! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | a thread ends: closes its frames, lets its chunk and block go |
 //! | `rftrace_backend_forked()` | in the child of a fork: forgets the other threads, begins a new cycle |
 //! | `__monstartup`, `_mcleanup` | on Linux: nothing; they keep gprof's start-up code (linked by `-pg`) quiet |
+//!
+//! # Patched call sites
+//!
+//! A frontend may replace the five bytes of a `call mcount` by a jump to a stub of its own, which puts the address behind
+//! the call (`child_ip`) into r11 and jumps to `rftrace_patched_mcount`; that comes back with a jump to the address. The
+//! stack and all other registers are as at the call, rsp where it was before it. Calls and returns of the traced function
+//! then are paired for the processor's return predictor. `rftrace_patched_fentry` is the same for `__fentry__`.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-/// The version of this interface. Part of the names of `rftrace_backend_init_v2` and `rftrace_backend_control_v2`.
-pub const VERSION: u32 = 2;
+/// The version of this interface. Part of the names of `rftrace_backend_init_v3` and `rftrace_backend_control_v3`.
+pub const VERSION: u32 = 3;
 
 /// Return-stack entries of one thread. A call that finds the stack full is counted, not recorded.
 ///
@@ -72,9 +81,54 @@ pub mod kind {
     /// Set in an EXIT word: the function's exit was recorded when its thread left it without its returning, and its frame
     /// may still live on another stack.
     pub const LEFT: u64 = 1 << 2;
+    /// Set in an ENTRY word: the function's return was not hooked, there is no EXIT record.
+    pub const POINT: u64 = 1 << 2;
     /// Set in a RESYNC word: what follows in the chunk is the beginning of another thread, whose id is the address.
     pub const NEW_THREAD: u64 = 1 << 2;
 }
+
+/// Bits of an exit word between the kind and the address: what an open function means for the calls in it, while recording
+/// is filtered. They say nothing about the record.
+pub mod state {
+    /// The function is not recorded, neither its entry nor its exit.
+    pub const HIDDEN: u64 = 1 << 3;
+    /// Nothing that it calls is recorded.
+    pub const OUT: u64 = 1 << 4;
+    /// It is one of those chosen by [`action::INTO`](super::action::INTO), or was called from one.
+    pub const IN: u64 = 1 << 5;
+    /// Added for each recorded function around a call, its own included.
+    pub const DEPTH_ONE: u64 = 1 << 6;
+    /// The bits that hold this number.
+    pub const DEPTH_MASK: u64 = 0xffc0;
+    /// All of the above.
+    pub const MASK: u64 = 0xfff8;
+}
+
+/// What to do with a function while recording is filtered.
+pub mod action {
+    /// It is not recorded; what it calls may be.
+    pub const SKIP: u8 = 1;
+    /// It is recorded.
+    pub const RECORD: u8 = 2;
+    /// Its entry is recorded, its return is not hooked.
+    pub const POINT: u8 = 3;
+    /// It is recorded, and so is what it calls; with [`FilterControl::wanted`] nothing else is.
+    pub const INTO: u8 = 4;
+    /// Neither it nor what it calls is recorded.
+    pub const NOT_INTO: u8 = 5;
+}
+
+/// Which slot of [`FilterControl::sites`] to look at first for a function. It is there or in one of the following, before
+/// the next free one; behind the last comes the first.
+#[must_use]
+pub const fn site_slot(child_ip: usize, mask: usize) -> usize {
+    (child_ip.wrapping_mul(SITE_FACTOR) >> SITE_SHIFT) & mask
+}
+
+/// Spreads addresses over the slots; it fits into a signed 32-bit constant.
+pub const SITE_FACTOR: usize = 0x3c6e_f372;
+/// Bits of the product that are not used.
+pub const SITE_SHIFT: u32 = 20;
 
 /// Cells of a bucket in the table of left frames.
 pub const LEFT_BUCKET_CELLS: usize = 64;
@@ -205,11 +259,21 @@ pub struct ThreadBlock {
     pub stack: [ReturnEntry; RETURN_STACK_ENTRIES + 1],
 }
 
+/// Values of [`Control::enabled`].
+pub mod enabled {
+    /// Not recording.
+    pub const OFF: u8 = 0;
+    /// Recording every call.
+    pub const ON: u8 = 1;
+    /// Recording what [`FilterControl`](super::FilterControl) lets pass.
+    pub const FILTERED: u8 = 2;
+}
+
 /// State of the tracer that all threads share. All times are ticks.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Control {
-    /// Not 0 while recording. The first thing that the hooks look at.
+    /// One of [`enabled`]. The first thing that the hooks look at.
     pub enabled: AtomicU8,
     /// Not 0: full chunks are used again, oldest first (ring mode).
     pub overwriting: AtomicU8,
@@ -247,8 +311,36 @@ pub struct Control {
     pub n_untraced_threads: AtomicU32,
     /// Calls that could not be recorded because every chunk was being written to by a thread (ring mode).
     pub n_lost_no_chunk: AtomicU64,
+    /// What is recorded while recording is filtered.
+    pub filter: FilterControl,
     /// What changes often has a cache line of its own.
     pub shared: ControlShared,
+}
+
+/// What is recorded while recording is filtered. The frontend writes it, also while threads are recording: calls at that
+/// moment may be filtered by some of the old and some of the new.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct FilterControl {
+    /// Not 0: recording, when it is on, is filtered. Set by `rftrace_backend_filter`.
+    pub active: AtomicU8,
+    /// The [`action`] for functions that are not in `sites`.
+    pub default_action: AtomicU8,
+    /// A hash table of functions, see [`site_slot`]; null for none. A slot is `child_ip << 16 | action`, 0 if it is free,
+    /// and not all are in use. It stays mapped for ever.
+    pub sites: AtomicPtr<AtomicU64>,
+    /// Number of slots, a power of two, minus 1.
+    pub sites_mask: AtomicUsize,
+    /// Bits of [`state`] that decide whether what a function calls is recorded: OUT, and IN if only what lies within chosen
+    /// functions is.
+    pub decisive: AtomicU32,
+    /// What these bits must be: 0 or IN.
+    pub wanted: AtomicU32,
+    /// Calls within so many recorded functions are not recorded, times [`state::DEPTH_ONE`]; [`state::DEPTH_MASK`] at the
+    /// most, for no limit.
+    pub depth_limit: AtomicU32,
+    /// Calls that are over earlier, in ticks, and have no record in them are taken back. 0 for none.
+    pub min_ticks: AtomicU64,
 }
 
 /// The part of [`Control`] that threads write when they take a chunk.
@@ -300,7 +392,7 @@ pub struct InitArgs {
     pub thread_start_key: u32,
 }
 
-/// What `rftrace_backend_init_v2` returns.
+/// What `rftrace_backend_init_v3` returns.
 pub mod init {
     /// The memory was taken.
     pub const OK: u32 = 0;
@@ -346,6 +438,10 @@ pub const fn region_bytes(n_records: usize) -> Option<usize> {
 const _: () = assert!(size_of::<Record>() == 16);
 const _: () = assert!(CHUNK_HEADER_BYTES == 64);
 const _: () = assert!(size_of::<ReturnEntry>() == 32);
+// The depth, as a number, goes up to the last level.
+const _: () = assert!(RETURN_STACK_ENTRIES as u64 * state::DEPTH_ONE <= state::DEPTH_MASK);
+const _: () = assert!(state::MASK | kind::MASK | kind::LEFT == (1 << ADDRESS_SHIFT) - 1);
+const _: () = assert!(SITE_FACTOR <= i32::MAX as usize);
 // The trampoline's CFI expression has these offsets in its bytes.
 const _: () = assert!(offset_of!(ReturnEntry, parent_ip) == 0);
 const _: () = assert!(offset_of!(ReturnEntry, parent_loc) == 8);

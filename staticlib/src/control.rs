@@ -6,7 +6,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
 
 use crate::abi::{
-    self, Control, ControlShared, InitArgs, LEFT_BUCKET_BYTES, MIN_CHUNKS, PARTIAL_SLOTS, ThreadBlock, init,
+    self, Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES, MIN_CHUNKS, PARTIAL_SLOTS, ThreadBlock,
+    action, enabled, init, state,
 };
 use crate::arch;
 use crate::buffer;
@@ -33,6 +34,16 @@ pub(crate) static CONTROL: Control = Control {
     next_tid: AtomicU32::new(1),
     n_untraced_threads: AtomicU32::new(0),
     n_lost_no_chunk: AtomicU64::new(0),
+    filter: FilterControl {
+        active: AtomicU8::new(0),
+        default_action: AtomicU8::new(action::RECORD),
+        sites: AtomicPtr::new(ptr::null_mut()),
+        sites_mask: AtomicUsize::new(0),
+        decisive: AtomicU32::new(0),
+        wanted: AtomicU32::new(0),
+        depth_limit: AtomicU32::new(state::DEPTH_MASK as u32),
+        min_ticks: AtomicU64::new(0),
+    },
     shared: ControlShared {
         next_index: AtomicU64::new(0),
         end_index: AtomicU64::new(0),
@@ -52,7 +63,7 @@ pub(crate) static CONTROL: Control = Control {
 /// The memory that `args` names is writable, all zero, used by nobody else and stays mapped as long as the program
 /// runs. `thread_start`, if given, may be called on any thread.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rftrace_backend_init_v2(args: *const InitArgs) -> u32 {
+unsafe extern "C" fn rftrace_backend_init_v3(args: *const InitArgs) -> u32 {
     // SAFETY: by this function's contract `args` points to a live InitArgs.
     let args = unsafe { &*args };
     let start = args.buffer as usize;
@@ -94,7 +105,7 @@ unsafe extern "C" fn rftrace_backend_init_v2(args: *const InitArgs) -> u32 {
 
 /// The control block.
 #[unsafe(no_mangle)]
-extern "C" fn rftrace_backend_control_v2() -> *const Control {
+extern "C" fn rftrace_backend_control_v3() -> *const Control {
     &raw const CONTROL
 }
 
@@ -102,23 +113,33 @@ extern "C" fn rftrace_backend_control_v2() -> *const Control {
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_enable() {
     let ready = !CONTROL.chunks.load(Acquire).is_null();
-    if !ready || CONTROL.full.load(Relaxed) != 0 || CONTROL.enabled.load(Relaxed) != 0 {
+    if !ready || CONTROL.full.load(Relaxed) != 0 || CONTROL.enabled.load(Relaxed) != enabled::OFF {
         return;
     }
     if CONTROL.cycle_start_tsc.load(Relaxed) == 0 {
         CONTROL.cycle_start_tsc.store(arch::ticks(), Relaxed);
     }
-    CONTROL.enabled.store(1, SeqCst);
+    let is_filtered = CONTROL.filter.active.load(Relaxed) != 0;
+    CONTROL.enabled.store(if is_filtered { enabled::FILTERED } else { enabled::ON }, SeqCst);
+}
+
+/// Filters what is recorded, from now on, as the control block says, or with `active` 0 records everything.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_filter(active: u8) {
+    CONTROL.filter.active.store(active, SeqCst);
+    let (from, to) = if active != 0 { (enabled::ON, enabled::FILTERED) } else { (enabled::FILTERED, enabled::ON) };
+    // Not if recording is off, or goes off at this moment.
+    let _ = CONTROL.enabled.compare_exchange(from, to, SeqCst, Relaxed);
 }
 
 /// Stops recording. Functions that are open still return properly.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_disable() {
     // The time first: who finds tracing off reads it.
-    if CONTROL.enabled.load(Relaxed) != 0 {
+    if CONTROL.enabled.load(Relaxed) != enabled::OFF {
         CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
     }
-    CONTROL.enabled.store(0, SeqCst);
+    CONTROL.enabled.store(enabled::OFF, SeqCst);
     fence(SeqCst);
 }
 
