@@ -7,7 +7,7 @@ use core::mem::size_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::compiler_fence;
 
-use crate::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Record, ThreadBlock, chunk_state, kind};
+use crate::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Record, ThreadBlock, chunk_state, kind, state};
 use crate::arch;
 use crate::control::CONTROL;
 
@@ -110,7 +110,7 @@ pub(crate) fn open_frames(block: &ThreadBlock) -> usize {
     while entry < block.sp.load(Relaxed) {
         // SAFETY: between `base` and `sp`.
         let exit_word = unsafe { &*entry }.exit_word.load(Relaxed);
-        open = open.wrapping_add(usize::from(exit_word & kind::LEFT == 0));
+        open = open.wrapping_add(usize::from(exit_word & (kind::LEFT | state::HIDDEN) == 0));
         entry = entry.wrapping_add(1);
     }
     open

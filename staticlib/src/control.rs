@@ -39,7 +39,7 @@ pub(crate) static CONTROL: Control = Control {
         default_action: AtomicU8::new(action::RECORD),
         sites: AtomicPtr::new(ptr::null_mut()),
         sites_mask: AtomicUsize::new(0),
-        decisive: AtomicU32::new(0),
+        decisive: AtomicU32::new(state::OUT as u32),
         wanted: AtomicU32::new(0),
         depth_limit: AtomicU32::new(state::DEPTH_MASK as u32),
         min_ticks: AtomicU64::new(0),

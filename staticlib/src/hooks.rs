@@ -11,10 +11,11 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicUsize, compiler_fence};
 use core::{iter, ptr};
 
-use crate::abi::{ADDRESS_SHIFT, GONE, ReturnEntry, ThreadBlock, kind};
+use crate::abi::{ADDRESS_SHIFT, GONE, ReturnEntry, ThreadBlock, action, kind, state};
 use crate::arch;
 use crate::buffer;
 use crate::control::CONTROL;
+use crate::filter;
 use crate::left;
 use crate::thread;
 
@@ -36,14 +37,18 @@ pub(crate) extern "C" fn entry_slow(
     if CONTROL.enabled.load(Relaxed) == 0 {
         return;
     }
+    let action = filter::action(child_ip);
+    if action == action::SKIP {
+        return;
+    }
     let Some(block) = thread::current_block() else {
         return;
     };
     let entry_word = (child_ip as u64) << ADDRESS_SHIFT;
     if parent_loc < stack_pointer || !parent_loc.is_multiple_of(align_of::<usize>()) {
         // No frame pointer, so its return is not seen: it shows as a call that takes no time.
-        if buffer::record(block, entry_word | kind::ENTRY) && !buffer::record(block, entry_word | kind::EXIT) {
-            buffer::park(block);
+        if filter::state(action, top_entry(block)).is_some_and(|state| state & state::HIDDEN == 0) {
+            buffer::record(block, entry_word | kind::POINT);
         }
         return;
     }
@@ -51,20 +56,30 @@ pub(crate) extern "C" fn entry_slow(
     if set_busy(block, parent_loc) {
         settle(block, parent_loc, stack_pointer, caller_loc);
     }
-    push(block, parent_loc, entry_word);
+    if let Some(state) = filter::state(action, top_entry(block)) {
+        if action == action::POINT {
+            buffer::record(block, entry_word | kind::POINT);
+        } else {
+            push(block, parent_loc, entry_word, state);
+        }
+    }
     clear_busy(block, parent_loc);
 }
 
-/// Records the entry of a function, and hooks its return.
-fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64) {
+/// Records the entry of a function, and hooks its return. One that is [`state::HIDDEN`] is only hooked.
+fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64, state: u64) {
     let entry = block.sp.load(Relaxed);
+    let is_hidden = state & state::HIDDEN != 0;
     if entry >= block.limit.load(Relaxed) {
-        buffer::record_lost_call(block);
+        if !is_hidden {
+            buffer::record_lost_call(block);
+        }
         return;
     }
-    let Some(place) = buffer::reserve(block) else {
+    let place = if is_hidden { None } else { buffer::reserve(block) };
+    if place.is_none() && !is_hidden {
         return;
-    };
+    }
     if entry == block.base.load(Relaxed) {
         // Where the sentinel seems to lie decides which outermost calls the fast path takes: those around this one. The
         // address is odd, so that it is no slot's.
@@ -74,12 +89,14 @@ fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64) {
     block.sp.store(entry.wrapping_add(1), Relaxed);
     compiler_fence(SeqCst);
     let now = arch::ticks();
-    place.write(now, entry_word | kind::ENTRY);
+    if let Some(place) = place {
+        place.write(now, entry_word | kind::ENTRY);
+    }
     // SAFETY: the entry lies in this thread's stack, below its limit, and was reserved just now.
     let entry = unsafe { &*entry };
     let slot = running_slot(parent_loc);
     entry.entered.store(now, Relaxed);
-    entry.exit_word.store(entry_word | kind::EXIT, Relaxed);
+    entry.exit_word.store(entry_word | state | kind::EXIT, Relaxed);
     entry.parent_ip.store(slot.load(Relaxed), Relaxed);
     entry.parent_loc.store(parent_loc, Release);
     compiler_fence(SeqCst);
@@ -123,7 +140,7 @@ pub(crate) extern "C" fn unwound_find(parent_loc: usize) -> usize {
     if let Some(block) = thread::existing_block() {
         set_busy(block, parent_loc);
     }
-    look_up(parent_loc, |parent_ip| parent_ip != arch::trampoline()).parent_ip
+    look_up(parent_loc, |parent_ip| !arch::is_trampoline(parent_ip)).parent_ip
 }
 
 /// Records the exits of these frames and takes their entries away.
@@ -132,7 +149,7 @@ pub(crate) extern "C" fn unwound_done(parent_loc: usize) {
     loop {
         let parent_ip = exit_find(parent_loc);
         exit_done(parent_loc);
-        if parent_ip != arch::trampoline() {
+        if !arch::is_trampoline(parent_ip) {
             return;
         }
     }
@@ -370,7 +387,8 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
         if has_slot(entry, GONE) {
             continue;
         }
-        if !buffer::record(block, exit_word & !(kind::MASK | kind::LEFT) | kind::ENTRY) {
+        let entry_word = exit_word >> ADDRESS_SHIFT << ADDRESS_SHIFT | kind::ENTRY;
+        if exit_word & state::HIDDEN == 0 && !buffer::record(block, entry_word) {
             buffer::park(block);
             break;
         }
@@ -485,6 +503,10 @@ fn record_exit(block: &ThreadBlock, entry: &ReturnEntry) {
     if has_slot(entry, 0) || entry.exit_word.load(Relaxed) & kind::LEFT != 0 {
         return;
     }
+    if entry.exit_word.load(Relaxed) & state::HIDDEN != 0 {
+        entry.exit_word.fetch_or(kind::LEFT, Relaxed);
+        return;
+    }
     // The place first: what is written before it, at the beginning of a chunk, counts the function as open.
     let place = buffer::reserve(block);
     // A signal handler that comes in between may leave the same frames; then the place stays empty.
@@ -541,7 +563,7 @@ fn has_slot(entry: &ReturnEntry, parent_loc: usize) -> bool {
 
 /// Whether the function was called by a jump at the end of another one, so that it returns to the trampoline.
 fn is_tail_call(entry: &ReturnEntry) -> bool {
-    entry.parent_ip.load(Relaxed) == arch::trampoline()
+    arch::is_trampoline(entry.parent_ip.load(Relaxed))
 }
 
 /// Whether `inner` lies at or below `outer` by no more than a frame.
@@ -563,7 +585,7 @@ fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
 
 /// Whether the function with this slot, whose frame is running or was left on this stack, will return to the trampoline.
 fn is_hooked(parent_loc: usize) -> bool {
-    running_slot(parent_loc).load(Relaxed) == arch::trampoline()
+    arch::is_trampoline(running_slot(parent_loc).load(Relaxed))
 }
 
 /// The slot of a frame that is running on this thread.

@@ -98,7 +98,7 @@ impl Moving {
     /// The entry was taken from its old place: it is here now. Older ones with its slot are dead, unless it is a tail call.
     pub(crate) fn confirm(self) {
         let entered = self.cell.entry.entered.load(Relaxed);
-        if self.cell.entry.parent_ip.load(Relaxed) != arch::trampoline() {
+        if !arch::is_trampoline(self.cell.entry.parent_ip.load(Relaxed)) {
             purge(self.parent_loc, entered);
         }
         let (pending, settled) = (self.stamp | PENDING, self.stamp | SETTLED);
@@ -129,7 +129,7 @@ impl Left {
 
     /// Whether the entry returns to the trampoline.
     pub(crate) fn is_tail_call(&self) -> bool {
-        self.parent_ip == arch::trampoline()
+        arch::is_trampoline(self.parent_ip)
     }
 
     /// The caller's slot, of an entry that is no tail call.

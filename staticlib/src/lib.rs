@@ -27,6 +27,7 @@ mod abi;
 mod arch;
 mod buffer;
 mod control;
+mod filter;
 mod hooks;
 mod left;
 mod thread;

@@ -6,7 +6,8 @@ mod x86_64;
 pub(crate) use x86_64::local_block;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{
-    abort, keeping_vectors, set_first_thread_block, set_thread_block, slots, thread_block, ticks, trampoline, zero,
+    abort, is_trampoline, keeping_vectors, set_first_thread_block, set_thread_block, slots, thread_block, ticks,
+    trampoline, zero,
 };
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -5,11 +5,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
 
-use crate::abi::{ADDRESS_SHIFT, Record, ReturnEntry, ThreadBlock, kind};
+use crate::abi::{ADDRESS_SHIFT, Record, ReturnEntry, ThreadBlock, action, enabled, kind, state};
 use crate::control::CONTROL;
-use crate::hooks;
 use crate::steer;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize};
+use crate::{filter, hooks};
 
 /// The address of the trampoline, which no code and no slot of the tests has.
 const TRAMPOLINE: usize = 0x7a7a_7a7a_7a00;
@@ -61,6 +61,33 @@ impl Block {
     }
 }
 
+impl Block {
+    /// Takes the record of an entry back if it is the newest one and its call was too short. Returns whether it did.
+    fn take_back(&self, entry: &ReturnEntry) -> Option<bool> {
+        let min_ticks = CONTROL.filter.min_ticks.load(Relaxed);
+        let entered = entry.entered.load(Relaxed);
+        if min_ticks == 0 || ticks() - entered >= min_ticks {
+            return Some(false);
+        }
+        // SAFETY: whoever gets here has a block of its own.
+        let block = unsafe { &*self.0 };
+        let cursor = block.cursor.load(Relaxed);
+        if cursor == 0 {
+            return None;
+        }
+        let newest = cursor - size_of::<Record>();
+        // SAFETY: the newest record of this thread's chunk, or its header, which has no such values there.
+        let record = unsafe { &*(newest as *const Record) };
+        let entry_word = entry.exit_word.load(Relaxed) >> ADDRESS_SHIFT << ADDRESS_SHIFT;
+        if record.tsc.load(Relaxed) != entered || record.word.load(Relaxed) != entry_word {
+            return Some(false);
+        }
+        record.word.store(0, Relaxed);
+        let _ = block.cursor.compare_exchange(cursor, newest, Relaxed, Relaxed);
+        Some(true)
+    }
+}
+
 /// What the entry hook finds when it is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
@@ -92,11 +119,14 @@ impl Call {
 /// `stack_pointer` is not above it; unless it is below, or not aligned. Before the former stands the caller's frame
 /// pointer, if `frame_pointer` points there.
 pub unsafe fn entry(call: Call) {
-    if CONTROL.enabled.load(Relaxed) == 0 {
-        return;
-    }
-    // SAFETY: by this function's contract.
-    if unsafe { entry_fast(call) }.is_none() {
+    let fast = match CONTROL.enabled.load(Relaxed) {
+        enabled::OFF => return,
+        // SAFETY: by this function's contract.
+        enabled::ON => unsafe { entry_fast(call) },
+        // SAFETY: as above.
+        _ => unsafe { entry_filtered(call) },
+    };
+    if fast.is_none() {
         let Call { parent_loc, child_ip, stack_pointer, frame_pointer, static_chain } = call;
         hooks::entry_slow(parent_loc, child_ip, stack_pointer, frame_pointer, static_chain);
     }
@@ -106,42 +136,103 @@ pub unsafe fn entry(call: Call) {
 ///
 /// As for [`entry`].
 unsafe fn entry_fast(call: Call) -> Option<()> {
-    let Call { parent_loc, child_ip, stack_pointer, static_chain, .. } = call;
     let block = Block(thread_block());
     if block.0.is_null() {
         return None;
     }
     let entry = block.sp().load(Relaxed);
-    if entry >= block.limit().load(Relaxed) || parent_loc <= stack_pointer - HOOK_BYTES {
+    // SAFETY: by this function's contract.
+    if entry >= block.limit().load(Relaxed) || !unsafe { is_simple(call, entry) } {
         return None;
+    }
+    // SAFETY: as above.
+    unsafe { record_and_hook(call, &block, entry, 0) }
+}
+
+/// Whether a call is nested in the function of the entry below `entry`, or is a tail call in its place.
+///
+/// # Safety
+///
+/// As for [`entry`]; below `entry` is an entry or the sentinel.
+unsafe fn is_simple(call: Call, entry: *mut ReturnEntry) -> bool {
+    let Call { parent_loc, stack_pointer, static_chain, .. } = call;
+    if parent_loc <= stack_pointer - HOOK_BYTES {
+        return false;
     }
     if call.is_mcount() && static_chain.wrapping_sub(parent_loc) <= MAX_REALIGN_BYTES + 8 {
-        return None;
-    }
-    // SAFETY: below `sp` is an entry or the sentinel.
-    let below = unsafe { &*entry.wrapping_sub(1) }.parent_loc.load(Relaxed);
-    let slot = parent_loc as *const AtomicUsize;
-    if below.wrapping_sub(parent_loc).wrapping_sub(1) > hooks::MAX_FRAME_BYTES - 1 {
-        // SAFETY: by this function's contract.
-        if below != parent_loc || unsafe { &*slot }.load(Relaxed) != TRAMPOLINE {
-            return None;
-        }
+        return false;
     }
     // SAFETY: by this function's contract.
-    let slot = unsafe { &*slot };
+    let below = unsafe { &*entry.wrapping_sub(1) }.parent_loc.load(Relaxed);
+    if below.wrapping_sub(parent_loc).wrapping_sub(1) < hooks::MAX_FRAME_BYTES {
+        return true;
+    }
+    // SAFETY: by this function's contract.
+    below == parent_loc && is_trampoline(unsafe { &*(parent_loc as *const AtomicUsize) }.load(Relaxed))
+}
+
+/// # Safety
+///
+/// As for [`entry`]; `entry` is the place for the return-stack entry.
+unsafe fn record_and_hook(call: Call, block: &Block, entry: *mut ReturnEntry, state: u64) -> Option<()> {
+    let Call { parent_loc, child_ip, .. } = call;
+    // SAFETY: by this function's contract.
+    let slot = unsafe { &*(parent_loc as *const AtomicUsize) };
     let record = block.reserve()?;
     block.sp().store(entry.wrapping_add(1), Relaxed);
     let now = ticks();
     record.tsc.store(now, Relaxed);
     let word = (child_ip as u64) << ADDRESS_SHIFT;
-    record.word.store(word | kind::ENTRY, Relaxed);
     // SAFETY: below the limit, and reserved just now.
     let entry = unsafe { &*entry };
     entry.entered.store(now, Relaxed);
-    entry.exit_word.store(word | kind::EXIT, Relaxed);
+    record.word.store(word | kind::ENTRY, Relaxed);
+    entry.exit_word.store(word | state | kind::EXIT, Relaxed);
     entry.parent_ip.store(slot.load(Relaxed), Relaxed);
     entry.parent_loc.store(parent_loc, Relaxed);
     slot.store(TRAMPOLINE, Relaxed);
+    Some(())
+}
+
+/// The entry hook while recording is filtered.
+///
+/// # Safety
+///
+/// As for [`entry`].
+unsafe fn entry_filtered(call: Call) -> Option<()> {
+    let block = Block(thread_block());
+    if block.0.is_null() {
+        return None;
+    }
+    let action = filter::action(call.child_ip);
+    let entry = block.sp().load(Relaxed);
+    match action {
+        action::SKIP => return Some(()),
+        action::RECORD => {
+            // SAFETY: by this function's contract.
+            if entry >= block.limit().load(Relaxed) || !unsafe { is_simple(call, entry) } {
+                return None;
+            }
+        }
+        action::POINT => {}
+        _ => return None,
+    }
+    // SAFETY: below `sp` is an entry or the sentinel.
+    let outer = unsafe { &*entry.wrapping_sub(1) }.exit_word.load(Relaxed);
+    let filter = &CONTROL.filter;
+    if outer & u64::from(filter.decisive.load(Relaxed)) != u64::from(filter.wanted.load(Relaxed))
+        || outer & state::DEPTH_MASK >= u64::from(filter.depth_limit.load(Relaxed))
+    {
+        return Some(());
+    }
+    if action == action::RECORD {
+        let state = (outer & filter::PASSED_ON) + state::DEPTH_ONE;
+        // SAFETY: by this function's contract.
+        return unsafe { record_and_hook(call, &block, entry, state) };
+    }
+    let record = block.reserve()?;
+    record.tsc.store(ticks(), Relaxed);
+    record.word.store((call.child_ip as u64) << ADDRESS_SHIFT | kind::POINT, Relaxed);
     Some(())
 }
 
@@ -175,12 +266,19 @@ fn exit_fast(parent_loc: usize) -> Option<usize> {
     let above = block.sp().load(Relaxed);
     // SAFETY: below `sp` is an entry or the sentinel.
     let entry = unsafe { &*above.wrapping_sub(1) };
-    if entry.parent_loc.load(Relaxed) != parent_loc || CONTROL.enabled.load(Relaxed) == 0 {
+    if entry.parent_loc.load(Relaxed) != parent_loc {
         return None;
     }
-    let record = block.reserve()?;
-    record.tsc.store(ticks(), Relaxed);
-    record.word.store(entry.exit_word.load(Relaxed), Relaxed);
+    let is_recorded = match CONTROL.enabled.load(Relaxed) {
+        enabled::OFF => return None,
+        enabled::ON => true,
+        _ => entry.exit_word.load(Relaxed) & state::HIDDEN == 0 && !block.take_back(entry)?,
+    };
+    if is_recorded {
+        let record = block.reserve()?;
+        record.tsc.store(ticks(), Relaxed);
+        record.word.store(entry.exit_word.load(Relaxed), Relaxed);
+    }
     let parent_ip = entry.parent_ip.load(Relaxed);
     if entry.parent_loc.load(Relaxed) != parent_loc {
         return None;
@@ -244,6 +342,11 @@ pub fn ticks() -> u64 {
 #[must_use]
 pub fn trampoline() -> usize {
     TRAMPOLINE
+}
+
+/// Whether a return address is that of the trampoline; here is but one.
+pub(crate) fn is_trampoline(address: usize) -> bool {
+    address == TRAMPOLINE
 }
 
 /// # Safety

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{
-    ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, InitArgs, LEFT_BUCKET_BYTES, Record,
-    ReturnEntry, ThreadBlock, kind,
+    ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES,
+    Record, ReturnEntry, ThreadBlock, action, kind, state,
 };
 use crate::control::CONTROL;
 use crate::decode::{self, EventKind, Window};
@@ -347,6 +347,7 @@ fn restore_control() {
         next_tid,
         n_untraced_threads,
         n_lost_no_chunk,
+        filter,
         shared,
     } = &CONTROL;
     let ControlShared {
@@ -359,7 +360,14 @@ fn restore_control() {
         free_block,
         partial,
     } = shared;
-    for flag in [enabled, overwriting, full, any_left] {
+    let FilterControl { active, default_action, sites, sites_mask, decisive, wanted, depth_limit, min_ticks } = filter;
+    default_action.store(action::RECORD, Relaxed);
+    sites.store(ptr::null_mut(), Relaxed);
+    sites_mask.store(0, Relaxed);
+    decisive.store(state::OUT as u32, Relaxed);
+    wanted.store(0, Relaxed);
+    depth_limit.store(state::DEPTH_MASK as u32, Relaxed);
+    for flag in [enabled, overwriting, full, any_left, active] {
         flag.store(0, Relaxed);
     }
     for number in [chunk_bytes, n_chunks, n_blocks, n_left_buckets] {
@@ -368,9 +376,17 @@ fn restore_control() {
     for number in [thread_start_key, n_untraced_threads, n_takers, n_blocks_used] {
         number.store(0, Relaxed);
     }
-    for number in
-        [cycle_start_tsc, stop_tsc, n_lost_no_chunk, next_index, end_index, n_overwritten, free_block, left_stamp]
-    {
+    for number in [
+        cycle_start_tsc,
+        stop_tsc,
+        n_lost_no_chunk,
+        next_index,
+        end_index,
+        n_overwritten,
+        free_block,
+        left_stamp,
+        min_ticks,
+    ] {
         number.store(0, Relaxed);
     }
     for slot in partial {

@@ -32,6 +32,8 @@ pub mod sync;
 mod buffer;
 #[path = "../../../staticlib/src/control.rs"]
 mod control;
+#[path = "../../../staticlib/src/filter.rs"]
+mod filter;
 #[path = "../../../staticlib/src/hooks.rs"]
 mod hooks;
 #[path = "../../../staticlib/src/left.rs"]
