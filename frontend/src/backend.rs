@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{
-    self, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, ThreadBlock, chunk_state, init, kind,
+    self, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, ThreadBlock, chunk_state, init, kind, state,
 };
 
 use crate::Error;
+use crate::decode;
 
 unsafe extern "C" {
     fn rftrace_backend_init_v3(args: *const InitArgs) -> u32;
@@ -133,7 +134,7 @@ pub(crate) fn chunks() -> impl Iterator<Item = Chunk> {
     })
 }
 
-/// The words of the exit records of the functions that are open now, outermost first, by thread.
+/// The words of the exit records of the recorded functions that are open now, outermost first, by thread.
 pub(crate) fn open_functions() -> HashMap<u32, Vec<u64>> {
     let mut open = HashMap::new();
     let mut next: *const ThreadBlock = control().threads.load(Acquire);
@@ -149,7 +150,8 @@ pub(crate) fn open_functions() -> HashMap<u32, Vec<u64>> {
         let n_open = (block.sp.load(Relaxed) as usize).saturating_sub(base) / size_of::<abi::ReturnEntry>();
         // The first element is the sentinel.
         let words = block.stack.iter().skip(1).take(n_open).map(|entry| entry.exit_word.load(Relaxed));
-        open.insert(block.tid.load(Relaxed), words.filter(|word| word & kind::LEFT == 0).collect());
+        let shown = words.filter(|word| word & (kind::LEFT | state::HIDDEN) == 0);
+        open.insert(block.tid.load(Relaxed), shown.map(decode::exit_word).collect());
     }
     open
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use rftrace::abi::{ADDRESS_SHIFT, Record, kind};
+use rftrace::abi::{ADDRESS_SHIFT, Record, kind, state};
 
 use crate::backend::{self, Chunk};
 
@@ -44,6 +44,7 @@ impl Task {
     /// How many events were recorded since `start`, and how many calls were lost.
     pub(crate) fn count_since(&self, start: u64) -> (u64, u64) {
         self.words_since(start).fold((0, 0), |(events, lost), word| match word & kind::MASK {
+            kind::ENTRY if word & kind::POINT != 0 => (events + 2, lost),
             kind::ENTRY | kind::EXIT => (events + 1, lost),
             kind::LOST => (events, lost + (word >> ADDRESS_SHIFT)),
             _ => (events, lost),
@@ -54,9 +55,19 @@ impl Task {
         let records = self.segments.iter().flat_map(|segment| segment.records);
         records.filter_map(move |record| {
             let word = record.word.load(Acquire);
-            (word != 0 && record.tsc.load(Relaxed) >= start).then_some(word)
+            (word != 0 && !is_hidden_exit(word) && record.tsc.load(Relaxed) >= start).then_some(word)
         })
     }
+}
+
+/// Whether this is the exit of a function whose entry the filter did not let pass.
+fn is_hidden_exit(word: u64) -> bool {
+    word & kind::MASK == kind::EXIT && word & state::HIDDEN != 0
+}
+
+/// The word of a function's exit record, from that of its entry or exit: without bits that say nothing about which it is.
+pub(crate) fn exit_word(word: u64) -> u64 {
+    word >> ADDRESS_SHIFT << ADDRESS_SHIFT | kind::EXIT
 }
 
 /// What happened.
@@ -90,6 +101,38 @@ pub(crate) struct Window<'a> {
     pub(crate) end: u64,
     /// Whether an address belongs to the tracer itself.
     pub(crate) is_hidden: &'a (dyn Fn(u64) -> bool + Sync),
+    /// Which calls are left out because they are too short.
+    pub(crate) minima: &'a Minima,
+}
+
+/// The minimum duration of a call, over time. The tracer takes short calls back itself, as far as it can; the decoder leaves
+/// out what remains.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Minima {
+    /// Since when, and how many, in ticks; ascending. 0 before.
+    changes: Vec<(u64, u64)>,
+}
+
+impl Minima {
+    /// From `now` on it is `ticks`.
+    pub(crate) fn set(&mut self, now: u64, ticks: u64) {
+        if self.changes.last().map_or(0, |&(_, last)| last) != ticks {
+            self.changes.push((now, ticks));
+        }
+    }
+
+    /// Forgets all but the last: older records are not read any more.
+    pub(crate) fn forget_past(&mut self) {
+        if let Some(&last) = self.changes.last() {
+            self.changes = vec![last];
+        }
+    }
+
+    /// What it was for a call that ended at `tsc`.
+    fn at(&self, tsc: u64) -> u64 {
+        let n_before = self.changes.partition_point(|&(since, _)| since <= tsc);
+        n_before.checked_sub(1).map_or(0, |last| self.changes[last].1)
+    }
 }
 
 /// All tasks that have records, by thread id.
@@ -149,13 +192,24 @@ fn segments(chunk: Chunk) -> Vec<(u32, Segment)> {
 struct Frame {
     /// The word of its exit record; 0 if unknown.
     exit_word: u64,
+    /// When it was entered; 0 if unknown.
+    entered: u64,
     /// Shown to the user: an entry was or will be passed on, so an exit must follow.
     shown: bool,
 }
 
 /// Walks a task's records and passes the events of the window on, in order.
 pub(crate) fn decode<E>(task: &Task, window: &Window<'_>, emit: impl FnMut(Event) -> Result<(), E>) -> Result<(), E> {
-    let mut decoder = Decoder { window, emit, open: Vec::new(), n_shown: 0, n_hidden: 0, last_tsc: 0, started: false };
+    let mut decoder = Decoder {
+        window,
+        emit,
+        open: Vec::new(),
+        held: Vec::new(),
+        n_shown: 0,
+        n_hidden: 0,
+        last_tsc: 0,
+        started: false,
+    };
     let mut records: Vec<(u64, u64)> = Vec::new();
     let mut prev_index = None;
     for segment in &task.segments {
@@ -189,6 +243,9 @@ struct Decoder<'a, F> {
     window: &'a Window<'a>,
     emit: F,
     open: Vec<Frame>,
+    /// The entries of the innermost shown functions, as far as they may turn out to be too short. They are passed on as soon
+    /// as something in them is.
+    held: Vec<Event>,
     n_shown: usize,
     /// Open functions that are hidden because they are the tracer's; what they call is hidden too.
     n_hidden: usize,
@@ -205,9 +262,10 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         let tsc = tsc.max(self.last_tsc);
         self.last_tsc = tsc;
         match word & kind::MASK {
-            kind::ENTRY => self.enter(tsc, word | kind::EXIT),
-            kind::EXIT if word & kind::LEFT != 0 => Ok(()),
-            kind::EXIT => self.leave(tsc, word),
+            kind::ENTRY if word & kind::POINT != 0 => self.point(tsc, word >> ADDRESS_SHIFT),
+            kind::ENTRY => self.enter(tsc, tsc, exit_word(word)),
+            kind::EXIT if word & (kind::LEFT | state::HIDDEN) != 0 => Ok(()),
+            kind::EXIT => self.leave(tsc, exit_word(word)),
             kind::LOST => self.event(EventKind::Lost(word >> ADDRESS_SHIFT), tsc, 0),
             _ => {
                 let open = (word >> ADDRESS_SHIFT) as usize;
@@ -224,24 +282,48 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         for i in 0..self.open.len() {
             let frame = self.open[i];
             if frame.shown {
-                self.event(EventKind::Entry, tsc, frame.exit_word >> ADDRESS_SHIFT)?;
-                self.n_shown += 1;
+                self.hold(tsc, frame.exit_word >> ADDRESS_SHIFT)?;
             }
         }
         Ok(())
     }
 
-    fn enter(&mut self, tsc: u64, exit_word: u64) -> Result<(), E> {
+    /// A function is entered. `entered` is when that was, as far as it counts for its duration.
+    fn enter(&mut self, tsc: u64, entered: u64, exit_word: u64) -> Result<(), E> {
         let address = exit_word >> ADDRESS_SHIFT;
         let hidden = self.n_hidden > 0 || (self.window.is_hidden)(address);
         if hidden {
             self.n_hidden += 1;
         } else {
-            self.event(EventKind::Entry, tsc, address)?;
-            self.n_shown += 1;
+            self.hold(tsc, address)?;
         }
-        self.open.push(Frame { exit_word, shown: !hidden });
+        self.open.push(Frame { exit_word, entered, shown: !hidden });
         Ok(())
+    }
+
+    /// A shown function is entered: passes that on, or holds it back where a call may be too short.
+    fn hold(&mut self, tsc: u64, address: u64) -> Result<(), E> {
+        if self.window.minima.changes.is_empty() {
+            self.event(EventKind::Entry, tsc, address)?;
+        } else if self.started {
+            self.held.push(Event { kind: EventKind::Entry, tsc, address, depth: self.n_shown });
+        }
+        self.n_shown += 1;
+        Ok(())
+    }
+
+    /// Passes on what was held back.
+    fn release(&mut self) -> Result<(), E> {
+        self.held.drain(..).try_for_each(&mut self.emit)
+    }
+
+    /// A function was entered whose return was not hooked.
+    fn point(&mut self, tsc: u64, address: u64) -> Result<(), E> {
+        if self.n_hidden > 0 || (self.window.is_hidden)(address) {
+            return Ok(());
+        }
+        self.event(EventKind::Entry, tsc, address)?;
+        self.event(EventKind::Exit, tsc, address)
     }
 
     fn leave(&mut self, tsc: u64, exit_word: u64) -> Result<(), E> {
@@ -258,7 +340,11 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
             let Some(frame) = self.open.pop() else { break };
             if frame.shown {
                 self.n_shown -= 1;
-                self.event(EventKind::Exit, tsc, frame.exit_word >> ADDRESS_SHIFT)?;
+                // A call whose entry is still held back has nothing in it.
+                let is_short = tsc - frame.entered.min(tsc) < self.window.minima.at(tsc);
+                if !(is_short && self.held.pop().is_some()) {
+                    self.event(EventKind::Exit, tsc, frame.exit_word >> ADDRESS_SHIFT)?;
+                }
             } else if frame.exit_word != 0 {
                 self.n_hidden -= 1;
             }
@@ -277,9 +363,9 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
             let known = if first { functions_open_at_start(task, depth) } else { Vec::new() };
             for level in self.open.len()..depth {
                 match known.get(level) {
-                    Some(&exit_word) if exit_word != 0 => self.enter(tsc, exit_word)?,
+                    Some(&exit_word) if exit_word != 0 => self.enter(tsc, 0, exit_word)?,
                     // Nobody knows which function it is, so neither its entry nor its exit is shown.
-                    _ => self.open.push(Frame { exit_word: 0, shown: false }),
+                    _ => self.open.push(Frame { exit_word: 0, entered: 0, shown: false }),
                 }
             }
         }
@@ -298,6 +384,9 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         if !self.started {
             return Ok(());
         }
+        if !self.held.is_empty() {
+            self.release()?;
+        }
         (self.emit)(Event { kind, tsc, address, depth: self.n_shown })
     }
 }
@@ -313,12 +402,13 @@ fn functions_open_at_start(task: &Task, depth: usize) -> Vec<u64> {
         let word = record.word.load(Acquire);
         match word & kind::MASK {
             _ if word == 0 => {}
+            kind::ENTRY if word & kind::POINT != 0 => {}
             kind::ENTRY => n_known += 1,
-            kind::EXIT if word & kind::LEFT != 0 => {}
+            kind::EXIT if word & (kind::LEFT | state::HIDDEN) != 0 => {}
             kind::EXIT if n_known > 0 => n_known -= 1,
             kind::EXIT if n_unknown > 0 => {
                 n_unknown -= 1;
-                open[n_unknown] = word;
+                open[n_unknown] = exit_word(word);
             }
             kind::RESYNC => {
                 let left = (word >> ADDRESS_SHIFT) as usize;
@@ -368,8 +458,12 @@ mod tests {
 
     /// One event a line: time, depth, what.
     fn outline(segments: Vec<Segment>, start: u64) -> String {
+        outline_with(segments, start, &Minima::default())
+    }
+
+    fn outline_with(segments: Vec<Segment>, start: u64, minima: &Minima) -> String {
         let is_hidden = |address| address == OWN;
-        let window = Window { start, end: 100, is_hidden: &is_hidden };
+        let window = Window { start, end: 100, is_hidden: &is_hidden, minima };
         let mut text = String::new();
         let task = Task { tid: 1, segments, open: Vec::new() };
         let result = decode(&task, &window, |event| {
@@ -483,5 +577,84 @@ mod tests {
     fn lost_calls_are_told_where_they_were() {
         let records = [enter(1, A), (2, 5 << ADDRESS_SHIFT | kind::LOST), leave(3, A)];
         assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 lost 5\n3 0 -1000\n");
+    }
+
+    const C: u64 = 0x3000;
+
+    fn at_least(ticks: u64) -> Minima {
+        Minima { changes: vec![(0, ticks)] }
+    }
+
+    #[test]
+    fn what_an_open_function_means_for_its_calls_says_nothing_about_it() {
+        let exit = |tsc, address, bits| (tsc, leave(tsc, address).1 | bits);
+        let records = [enter(1, A), enter(2, B), exit(3, B, state::IN | 2 * state::DEPTH_ONE), exit(4, A, state::OUT)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n3 1 -2000\n4 0 -1000\n");
+        // At a ring's beginning too.
+        let records = [exit(3, B, state::DEPTH_ONE), exit(3, OWN, state::HIDDEN), leave(4, A)];
+        assert_eq!(outline(vec![segment(7, 6, 2, &records)], 1), "3 0 +1000\n3 1 +2000\n3 1 -2000\n4 0 -1000\n");
+    }
+
+    #[test]
+    fn exits_of_functions_that_were_not_recorded_are_ignored() {
+        let hidden = (3, leave(3, A).1 | state::HIDDEN | state::DEPTH_ONE);
+        let records = [enter(1, A), enter(2, B), hidden, leave(4, B), leave(5, A)];
+        assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n4 1 -2000\n5 0 -1000\n");
+        let task = Task { tid: 1, segments: vec![segment(1, 0, 0, &records)], open: Vec::new() };
+        assert_eq!(task.count_since(1), (4, 0));
+        assert!(!task.has_record_since(6));
+        let task = Task { tid: 1, segments: vec![segment(1, 0, 0, &[hidden])], open: Vec::new() };
+        assert!(!task.has_record_since(1));
+    }
+
+    #[test]
+    fn a_function_without_a_hooked_return_takes_no_time() {
+        let point = |tsc, address| (tsc, enter(tsc, address).1 | kind::POINT);
+        let records = [point(1, A), enter(2, A), point(3, B), point(4, OWN), leave(5, A)];
+        let segments = vec![segment(1, 0, 0, &records)];
+        assert_eq!(outline(segments.clone(), 1), "1 0 +1000\n1 0 -1000\n2 0 +1000\n3 1 +2000\n3 1 -2000\n5 0 -1000\n");
+        let task = Task { tid: 1, segments, open: Vec::new() };
+        assert_eq!(task.count_since(1), (8, 0));
+        // It opens no function: the one that was open at a ring's beginning ends with the exit.
+        let records = [point(3, B), leave(5, A)];
+        assert_eq!(outline(vec![segment(7, 6, 1, &records)], 1), "3 0 +1000\n3 1 +2000\n3 1 -2000\n5 0 -1000\n");
+    }
+
+    #[test]
+    fn short_calls_are_left_out_unless_something_is_in_them() {
+        let outline = |records: &[_]| outline_with(vec![segment(1, 0, 0, records)], 1, &at_least(10));
+        // B is short. C is long, so the calls around it are shown, however short; their times stay in order.
+        assert_eq!(outline(&[enter(1, A), enter(2, B), leave(11, B), leave(12, A)]), "1 0 +1000\n12 0 -1000\n");
+        assert_eq!(outline(&[enter(1, A), enter(2, B), leave(11, B), leave(10, A)]), "");
+        let within = [enter(1, A), enter(2, B), leave(3, B), enter(4, C), leave(14, C), leave(15, A), enter(16, B)];
+        assert_eq!(outline(&within), "1 0 +1000\n4 1 +3000\n14 1 -3000\n15 0 -1000\n16 0 +2000\n100 0 -2000\n");
+        let point = (3, enter(3, B).1 | kind::POINT);
+        assert_eq!(outline(&[enter(1, A), point, leave(4, A)]), "1 0 +1000\n3 1 +2000\n3 1 -2000\n4 0 -1000\n");
+        // A call that ends with the recording.
+        assert_eq!(outline(&[enter(91, A), enter(92, B)]), "");
+        assert_eq!(outline(&[enter(90, A), enter(92, B)]), "90 0 +1000\n100 0 -1000\n");
+    }
+
+    #[test]
+    fn a_call_has_to_last_as_long_as_when_it_ended() {
+        let mut minima = Minima::default();
+        minima.set(10, 0);
+        minima.set(20, 5);
+        minima.set(30, 0);
+        let calls = [5, 15, 25, 35].map(|tsc| [enter(tsc, A), leave(tsc + 2, A)]);
+        let outline = outline_with(vec![segment(1, 0, 0, calls.as_flattened())], 1, &minima);
+        assert_eq!(outline, "5 0 +1000\n7 0 -1000\n15 0 +1000\n17 0 -1000\n35 0 +1000\n37 0 -1000\n");
+        minima.forget_past();
+        assert_eq!((minima.at(29), minima.at(31)), (0, 0));
+        assert_eq!(minima.changes.len(), 1);
+    }
+
+    #[test]
+    fn the_duration_of_a_call_counts_from_before_the_cycle() {
+        let records = [enter(1, A), enter(15, B), leave(16, B), leave(17, A)];
+        let outline = |segment| outline_with(vec![segment], 14, &at_least(10));
+        assert_eq!(outline(segment(1, 0, 0, &records)), "15 0 +1000\n17 0 -1000\n");
+        // When it began is not known.
+        assert_eq!(outline(segment(7, 6, 1, &[leave(17, A)])), "17 0 +1000\n17 0 -1000\n");
     }
 }

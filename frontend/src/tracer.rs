@@ -9,7 +9,7 @@ use rftrace::abi::{self, InitArgs};
 use crate::Error;
 use crate::backend;
 use crate::clock::{Clock, ClockPair};
-use crate::decode;
+use crate::decode::{self, Minima};
 use crate::host::{self, Known};
 use crate::uftrace::directory::{self, Recording, Totals};
 
@@ -341,6 +341,7 @@ impl Tracer {
             clock: Clock::between(self.first, last),
             pairs: [self.first, last],
             known: &self.known,
+            minima: &Minima::default(),
         })?;
         if then == Then::Empty {
             backend::reset();

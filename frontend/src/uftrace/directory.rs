@@ -16,7 +16,7 @@ use super::encode;
 use super::format::{MAGIC, NO_STACK, RECORD_BYTES, USER_EVENT, feature, record};
 use crate::Error;
 use crate::clock::{Clock, ClockPair};
-use crate::decode::{self, Event, EventKind, Task, Window};
+use crate::decode::{self, Event, EventKind, Minima, Task, Window};
 use crate::host::{self, Known, LoadedModule, Program};
 use crate::own;
 
@@ -31,6 +31,13 @@ pub(crate) struct Recording<'a> {
     pub(crate) clock: Clock,
     pub(crate) pairs: [ClockPair; 2],
     pub(crate) known: &'a Known,
+    pub(crate) minima: &'a Minima,
+}
+
+impl<'a> Recording<'a> {
+    fn window(&self, is_hidden: &'a (dyn Fn(u64) -> bool + Sync)) -> Window<'a> {
+        Window { start: self.start_tsc, end: self.stop_tsc, is_hidden, minima: self.minima }
+    }
 }
 
 /// What was written of one task.
@@ -77,7 +84,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, binary_name: &s
     let program = host::program(recording.known, binary_name);
     let hidden = own::functions(&program);
     let is_hidden = |address| own::contains(&hidden, address);
-    let window = Window { start: recording.start_tsc, end: recording.stop_tsc, is_hidden: &is_hidden };
+    let window = recording.window(&is_hidden);
 
     prepare(directory)?;
     let ids = EventIds::default();
@@ -124,7 +131,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, binary_name: &s
 /// Writes only the records, the tasks one after the other in one file. Where there are several, each begins with an
 /// EVENT record whose id is [`USER_EVENT`] plus the thread's id.
 pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals, Error> {
-    let window = Window { start: recording.start_tsc, end: recording.stop_tsc, is_hidden: &|_| false };
+    let window = recording.window(&|_| false);
     let mut totals = Totals { n_threads: recording.tasks.len(), ..Totals::default() };
     let ids = EventIds::default();
     write_file(path, |out| {
