@@ -19,6 +19,7 @@ unsafe extern "C" {
     safe fn rftrace_backend_enable();
     safe fn rftrace_backend_disable();
     safe fn rftrace_backend_reset();
+    safe fn rftrace_backend_filter(active: u8);
     safe fn rftrace_backend_suspend_thread() -> *mut ThreadBlock;
     unsafe fn rftrace_backend_resume_thread(block: *mut ThreadBlock);
 }
@@ -75,6 +76,11 @@ pub(crate) fn disable() {
 /// Gives all chunks that have no writer back and begins a new cycle. Recording must be off.
 pub(crate) fn reset() {
     rftrace_backend_reset();
+}
+
+/// Filters what is recorded as the control block says, or not any more.
+pub(crate) fn set_filtered(is_filtered: bool) {
+    rftrace_backend_filter(u8::from(is_filtered));
 }
 
 /// Runs `work` without recording this thread: this crate may be instrumented, and what it does at length would fill the

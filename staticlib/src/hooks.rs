@@ -85,20 +85,23 @@ fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64, state: u64) {
         // address is odd, so that it is no slot's.
         top_entry(block).parent_loc.store(parent_loc.wrapping_add(MAX_FRAME_BYTES / 2) | 1, Relaxed);
     }
-    // The same order as in the assembly: reserve the entry, write it, publish it, hook.
+    // SAFETY: the entry lies in this thread's stack, below its limit.
+    let new = unsafe { &*entry };
+    // The same order as in the assembly: reserve the entry, write it, publish it, hook. As soon as it is reserved it counts
+    // as open, or not.
+    new.exit_word.store(state & state::HIDDEN, Relaxed);
+    compiler_fence(SeqCst);
     block.sp.store(entry.wrapping_add(1), Relaxed);
     compiler_fence(SeqCst);
     let now = arch::ticks();
     if let Some(place) = place {
         place.write(now, entry_word | kind::ENTRY);
     }
-    // SAFETY: the entry lies in this thread's stack, below its limit, and was reserved just now.
-    let entry = unsafe { &*entry };
     let slot = running_slot(parent_loc);
-    entry.entered.store(now, Relaxed);
-    entry.exit_word.store(entry_word | state | kind::EXIT, Relaxed);
-    entry.parent_ip.store(slot.load(Relaxed), Relaxed);
-    entry.parent_loc.store(parent_loc, Release);
+    new.entered.store(now, Relaxed);
+    new.exit_word.store(entry_word | state | kind::EXIT, Relaxed);
+    new.parent_ip.store(slot.load(Relaxed), Relaxed);
+    new.parent_loc.store(parent_loc, Release);
     compiler_fence(SeqCst);
     slot.store(arch::trampoline(), Relaxed);
 }

@@ -156,7 +156,9 @@ macro_rules! record_and_hook {
     (parent_loc = $parent_loc:literal, trampoline = $trampoline:literal, filtered = $filtered:literal) => {
         concat!(
             reserve_record!(),
-            // Reserve the entry; its parent_loc is 0, so nobody takes it for a frame yet.
+            // Reserve the entry; its parent_loc is 0, so nobody takes it for a frame yet. Who counts the open functions counts
+            // it: the bit that is left from its last use would say no.
+            "mov dword ptr [rcx + {exit_word}], 0\n",
             "lea rdx, [rcx + {entry_bytes}]\n",
             "mov [r11 + {sp}], rdx\n",
             // Write the record: time, then the word that makes it valid.
@@ -479,10 +481,14 @@ macro_rules! exit_path {
             "jne 7f\n",
             reserve_record!(),
             stamp_record!(),
+            // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted
+            // frames for left ones.
             "mov rax, [rcx - {entry_bytes} + {exit_word}]\n",
+            "bts dword ptr [rcx - {entry_bytes} + {exit_word}], {left_bit}\n",
+            "jc 9f\n",
             "mov [r11 + {word}], rax\n",
-            // Pop: read the return address, unpublish the entry, release it. The entry has moved if a signal handler, on a
-            // stack near others, has taken the interrupted frames for left ones.
+            // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a
+            // handler came in between.
             "5:\n",
             "mov rdx, [rip + rftrace_thread_block@gottpoff]\n",
             "mov rdx, fs:[rdx]\n",
@@ -553,6 +559,8 @@ macro_rules! exit_path {
             "xor dx, dx\n",
             "cmp [rax - {record_bytes} + {word}], rdx\n",
             "jne 3b\n",
+            "bts dword ptr [rcx - {entry_bytes} + {exit_word}], {left_bit}\n",
+            "jc 9f\n",
             // First the record: behind the cursor signal handlers write.
             "mov qword ptr [rax - {record_bytes} + {word}], 0\n",
             "lea rdx, [rax - {record_bytes}]\n",
@@ -750,6 +758,7 @@ global_asm!(
     on = const enabled::ON,
     min_ticks = const offset_of!(Control, filter.min_ticks),
     hidden = const state::HIDDEN,
+    left_bit = const kind::LEFT.trailing_zeros(),
     threads = const offset_of!(Control, threads),
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),

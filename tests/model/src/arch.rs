@@ -82,10 +82,18 @@ impl Block {
         if record.tsc.load(Relaxed) != entered || record.word.load(Relaxed) != entry_word {
             return Some(false);
         }
+        if !mark_left(entry) {
+            return None;
+        }
         record.word.store(0, Relaxed);
         let _ = block.cursor.compare_exchange(cursor, newest, Relaxed, Relaxed);
         Some(true)
     }
+}
+
+/// Notes that the exit of a function is recorded. Returns whether it was not.
+fn mark_left(entry: &ReturnEntry) -> bool {
+    entry.exit_word.fetch_or(kind::LEFT, Relaxed) & kind::LEFT == 0
 }
 
 /// What the entry hook finds when it is called.
@@ -179,6 +187,8 @@ unsafe fn record_and_hook(call: Call, block: &Block, entry: *mut ReturnEntry, st
     // SAFETY: by this function's contract.
     let slot = unsafe { &*(parent_loc as *const AtomicUsize) };
     let record = block.reserve()?;
+    // SAFETY: the place for the entry.
+    unsafe { &*entry }.exit_word.store(0, Relaxed);
     block.sp().store(entry.wrapping_add(1), Relaxed);
     let now = ticks();
     record.tsc.store(now, Relaxed);
@@ -277,7 +287,11 @@ fn exit_fast(parent_loc: usize) -> Option<usize> {
     if is_recorded {
         let record = block.reserve()?;
         record.tsc.store(ticks(), Relaxed);
-        record.word.store(entry.exit_word.load(Relaxed), Relaxed);
+        let word = entry.exit_word.load(Relaxed);
+        if !mark_left(entry) {
+            return None;
+        }
+        record.word.store(word, Relaxed);
     }
     let parent_ip = entry.parent_ip.load(Relaxed);
     if entry.parent_loc.load(Relaxed) != parent_loc {
@@ -336,6 +350,11 @@ pub(crate) fn forget_threads() {
 #[must_use]
 pub fn ticks() -> u64 {
     TICKS.fetch_add(1, SeqCst)
+}
+
+/// Lets time go by.
+pub fn spend(ticks: u64) {
+    TICKS.fetch_add(ticks, SeqCst);
 }
 
 /// The address of the trampoline.

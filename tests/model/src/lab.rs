@@ -14,7 +14,7 @@ use crate::abi::{
     Record, ReturnEntry, ThreadBlock, action, kind, state,
 };
 use crate::control::CONTROL;
-use crate::decode::{self, EventKind, Window};
+use crate::decode::{self, EventKind, Minima, Window};
 use crate::{arch, backend};
 
 /// Held by a test as long as it uses the tracer: there is only one.
@@ -126,6 +126,11 @@ impl Lab {
         backend::enable();
     }
 
+    /// Filters what is recorded, or no more.
+    pub fn filter(&self, active: bool) {
+        backend::set_filtered(active);
+    }
+
     /// Stops recording.
     pub fn disable(&self) {
         backend::disable();
@@ -201,8 +206,16 @@ impl Lab {
     /// What the frontend makes of the records, by thread. Recording is off.
     #[must_use]
     pub fn events(&self) -> BTreeMap<u32, Vec<Event>> {
+        self.events_of_at_least(0)
+    }
+
+    /// The same, without calls that were over earlier, in ticks, and have nothing in them.
+    #[must_use]
+    pub fn events_of_at_least(&self, min_ticks: u64) -> BTreeMap<u32, Vec<Event>> {
+        let minima = &mut Minima::default();
+        minima.set(0, min_ticks);
         let start = self.control().cycle_start_tsc.load(Relaxed);
-        let window = Window { start, end: arch::ticks(), is_hidden: &|_| false };
+        let window = Window { start, end: arch::ticks(), is_hidden: &|_| false, minima };
         let tasks = decode::tasks();
         let events = tasks.iter().map(|task| {
             let mut events = Vec::new();
@@ -279,21 +292,35 @@ thread_local! {
 
 /// A naive reader of a thread's records. Checks that each exit is that of the innermost open function.
 ///
+/// With `near_stacks` it may be that of another open one: a handler that strikes while a hook has reserved a record, on a
+/// stack near others, may take what is below for left. What is open in that function ends with it then, and once more
+/// when it does.
+///
 /// # Panics
 ///
 /// If it is another one's.
 #[must_use]
-pub fn balanced(segments: &[Segment]) -> Vec<Event> {
-    let mut open: Vec<u64> = Vec::new();
+pub fn balanced(segments: &[Segment], near_stacks: bool) -> Vec<Event> {
+    let (mut open, mut ended_early): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
     let mut events = Vec::new();
     for &(_, word) in segments.iter().flat_map(|segment| &segment.records) {
         let address = word >> ADDRESS_SHIFT;
         match word & kind::MASK {
+            kind::ENTRY if word & kind::POINT != 0 => events.extend([Event::Entry(address), Event::Exit(address)]),
             kind::ENTRY => {
                 open.push(address);
                 events.push(Event::Entry(address));
             }
+            kind::EXIT if word & state::HIDDEN != 0 => {}
             kind::EXIT => {
+                while near_stacks && open.contains(&address) && open.last() != Some(&address) {
+                    ended_early.extend(open.last());
+                    events.extend(open.pop().map(Event::Exit));
+                }
+                if let Some(place) = ended_early.iter().position(|&early| early == address && !open.contains(&early)) {
+                    ended_early.swap_remove(place);
+                    continue;
+                }
                 let before = &events[events.len().saturating_sub(20)..];
                 assert_eq!(open.pop(), Some(address), "an exit of another function than the innermost: {before:x?}");
                 events.push(Event::Exit(address));

@@ -11,10 +11,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FailurePersistence, RngSeed};
-use rftrace_model::abi::{MAX_CHUNK_BYTES, RETURN_STACK_ENTRIES};
+use rftrace_model::abi::{MAX_CHUNK_BYTES, RETURN_STACK_ENTRIES, action, site_slot, state};
 use rftrace_model::arch::{self, Call};
 use rftrace_model::lab::{self, Event, Lab, Options};
 use rftrace_model::steer;
+use rftrace_model::sync::atomic::AtomicU64;
 
 /// Bytes that a function of a handler has below the interrupted one: the red zone and the hook's own frames.
 const BELOW: usize = 1024;
@@ -25,6 +26,9 @@ const FUNCTIONS: usize = 0x40_0000;
 const HANDLERS: usize = 0x8000_0000;
 /// Return addresses, by the number of the call.
 const CALLERS: usize = 0x7000_0000_0000;
+
+/// Slots of the table of functions that a filter knows; far more than calls in a program.
+const TABLE_SLOTS: usize = 1 << 13;
 
 /// What the program does next.
 #[derive(Clone, Debug)]
@@ -51,11 +55,21 @@ enum Op {
     /// The thread ends, with its stack; the next time it is another one.
     EndThread,
     Enable(bool),
+    Filter(Filter),
     /// A signal arrives after so many steps of the tracer.
     Signal {
         after: usize,
         on_alternate_stack: bool,
     },
+}
+
+/// What is recorded from now on.
+#[derive(Clone, Copy, Debug)]
+struct Filter {
+    active: bool,
+    only_within: bool,
+    max_depth: u32,
+    min_ticks: u64,
 }
 
 /// How a function is compiled.
@@ -73,6 +87,8 @@ struct Style {
     words: usize,
     /// Words that its caller pushed for it.
     pushed: usize,
+    /// What a filter does with it, an [`action`]; 0: the table does not have it.
+    action: u8,
 }
 
 /// What a test lets happen.
@@ -92,20 +108,24 @@ struct Mix {
     /// More calls than the return stack holds.
     deep: bool,
     on_off: bool,
+    filters: bool,
     signals: bool,
     alternate_stack: bool,
 }
 
 fn style(mix: Mix) -> impl Strategy<Value = Style> {
     let words = prop_oneof![20 => 0..24usize, 1 => 0..if mix.large { 3_000 } else { 24usize }];
-    (any::<[bool; 3]>(), 0..8u8, words, 0..3usize).prop_map(move |([fentry, fp, traced], rare, words, pushed)| Style {
-        fentry: fentry && mix.fentry,
-        frame_pointer: fp || !(mix.mixed_styles && mix.fentry && fentry),
-        traced: !mix.mixed_styles || traced || rare > 3,
-        realigned: mix.realigned && !(fentry && mix.fentry) && rare == 0,
-        words,
-        pushed: if mix.mixed_styles { pushed } else { 0 },
-    })
+    (any::<[bool; 3]>(), 0..8u8, words, 0..3usize, 0..=action::NOT_INTO).prop_map(
+        move |([fentry, fp, traced], rare, words, pushed, action)| Style {
+            fentry: fentry && mix.fentry,
+            frame_pointer: fp || !(mix.mixed_styles && mix.fentry && fentry),
+            traced: !mix.mixed_styles || traced || rare > 3,
+            realigned: mix.realigned && !(fentry && mix.fentry) && rare == 0,
+            words,
+            pushed: if mix.mixed_styles { pushed } else { 0 },
+            action: if mix.filters { action } else { 0 },
+        },
+    )
 }
 
 fn op(mix: Mix) -> impl Strategy<Value = Op> {
@@ -114,6 +134,9 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
     let stack = || prop::sample::select(if mix.stacks.is_empty() { &[0] } else { mix.stacks });
     let signal = move |(after, other)| Op::Signal { after, on_alternate_stack: alternate && other };
     let deep = if mix.deep && !cfg!(miri) { 1_000..1_060usize } else { 4..40 };
+    let filter =
+        |(active, only_within, max_depth, min_ticks)| Op::Filter(Filter { active, only_within, max_depth, min_ticks });
+    let filter = (any::<bool>(), any::<bool>(), 1..30u32, 0..60u64).prop_map(filter);
     let calls = prop_oneof![30 => 1..4usize, 1 => deep];
     let mut choices = vec![
         (40, (calls, style(mix)).prop_map(|(n, style)| Op::Call { n, style }).boxed()),
@@ -126,6 +149,7 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         (on(mix.threads, 6), (0..N_THREADS).prop_map(Op::Thread).boxed()),
         (on(mix.threads, 2), Just(Op::EndThread).boxed()),
         (on(mix.on_off, 6), any::<bool>().prop_map(Op::Enable).boxed()),
+        (on(mix.filters, 6), filter.boxed()),
         (on(mix.signals, 12), (0..80usize, any::<bool>()).prop_map(signal).boxed()),
     ];
     choices.retain(|(weight, _)| *weight > 0);
@@ -265,6 +289,8 @@ struct Program {
     enabled: bool,
     /// Recorded calls found no room.
     any_lost: bool,
+    /// The functions that a filter knows.
+    table: Vec<AtomicU64>,
 }
 
 impl Program {
@@ -292,6 +318,7 @@ impl Program {
             n_signals: 0,
             enabled: true,
             any_lost: false,
+            table: (0..TABLE_SLOTS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
@@ -355,6 +382,17 @@ impl Program {
                     self.lab.disable();
                 }
                 self.enabled = on;
+            }
+            Op::Filter(Filter { active, only_within, max_depth, min_ticks }) => {
+                let filter = &self.lab.control().filter;
+                filter.sites_mask.store(TABLE_SLOTS - 1, Relaxed);
+                filter.sites.store(self.table.as_ptr().cast_mut(), Relaxed);
+                let wanted = if only_within { state::IN as u32 } else { 0 };
+                filter.wanted.store(wanted, Relaxed);
+                filter.decisive.store(wanted | state::OUT as u32, Relaxed);
+                filter.depth_limit.store(max_depth * state::DEPTH_ONE as u32, Relaxed);
+                filter.min_ticks.store(min_ticks, Relaxed);
+                self.lab.filter(active);
             }
             Op::Signal { after, on_alternate_stack } => {
                 let alternate = self.address(ALTERNATE.1);
@@ -438,11 +476,26 @@ impl Program {
         if style.traced {
             recorded = self.expect_entry(id, caller.map(|caller| (caller, stack)), stack);
             self.move_signal(stack_pointer, call.frame_pointer);
+            if style.action != 0 {
+                self.choose(call.child_ip, style.action);
+            }
             // SAFETY: all in the memory of the stacks.
             unsafe { arch::entry(call) };
             self.note_thread();
         }
         self.stacks[stack].frames.push(Frame { id, slot, parent_ip, stack_pointer, frame_pointer, recorded });
+    }
+
+    /// Puts a function into the table of those that a filter knows, which forgets some others.
+    fn choose(&self, child_ip: usize, action: u8) {
+        if self.n_calls.is_multiple_of(TABLE_SLOTS / 2) {
+            self.table.iter().for_each(|slot| slot.store(0, Relaxed));
+        }
+        let mut slot = site_slot(child_ip, TABLE_SLOTS - 1);
+        while self.table[slot].load(Relaxed) != 0 {
+            slot = (slot + 1) & (TABLE_SLOTS - 1);
+        }
+        self.table[slot].store((child_ip as u64) << 16 | u64::from(action), Relaxed);
     }
 
     fn note_thread(&mut self) {
@@ -595,7 +648,11 @@ impl Thread {
 }
 
 /// Runs a program and checks what must always hold. Returns what was recorded of each thread and what was expected.
-fn check(ops: &[Op], n_left_buckets: usize) -> (BTreeMap<u32, Vec<Event>>, BTreeMap<u32, Vec<Event>>) {
+fn check(
+    ops: &[Op],
+    n_left_buckets: usize,
+    near_stacks: bool,
+) -> (BTreeMap<u32, Vec<Event>>, BTreeMap<u32, Vec<Event>>) {
     steer::set_identity(Some(|| THREAD.get()));
     steer::at_each_point(Some(at_point));
     let mut program = Program::new(n_left_buckets);
@@ -607,7 +664,7 @@ fn check(ops: &[Op], n_left_buckets: usize) -> (BTreeMap<u32, Vec<Event>>, BTree
         *address >= HANDLERS as u64 && *address < CALLERS as u64
     };
     let recorded: BTreeMap<u32, Vec<Event>> =
-        program.lab.segments().iter().map(|(tid, segments)| (*tid, lab::balanced(segments))).collect();
+        program.lab.segments().iter().map(|(tid, segments)| (*tid, lab::balanced(segments, near_stacks))).collect();
     let mut by_frontend = program.lab.events();
     by_frontend.values_mut().for_each(|events| events.retain(|event| !matches!(event, Event::Lost(_))));
     assert_same(&by_frontend, &recorded);
@@ -637,7 +694,7 @@ fn assert_same(found: &BTreeMap<u32, Vec<Event>>, expected: &BTreeMap<u32, Vec<E
 fn try_out(ops: Vec<Op>, exactly: bool) {
     let _alone = lab::alone();
     steer::try_out(move || {
-        let (recorded, expected) = check(&ops, if exactly { 1_024 } else { 256 });
+        let (recorded, expected) = check(&ops, if exactly { 1_024 } else { 256 }, !exactly);
         if exactly {
             assert_same(&recorded, &expected);
         }
@@ -670,6 +727,7 @@ const ALL: Mix = Mix {
     large: true,
     deep: true,
     on_off: true,
+    filters: true,
     signals: true,
     alternate_stack: true,
 };
@@ -685,6 +743,7 @@ const NONE: Mix = Mix {
     large: true,
     deep: true,
     on_off: false,
+    filters: false,
     signals: false,
     alternate_stack: false,
 };

@@ -1,0 +1,59 @@
+//! What is recorded while recording is filtered. The assembly has the same for calls that are nested and chosen simply.
+//!
+//! A function that was entered tells by the [`state`] in its return-stack entry what becomes of the calls in it. So jumps
+//! and switches of stacks, which move entries, need no further care.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::abi::{ADDRESS_SHIFT, ReturnEntry, action, enabled, site_slot, state};
+use crate::control::CONTROL;
+
+/// What an entry passes on to the entries of the calls in it. OUT is not among it: then there are none.
+pub(crate) const PASSED_ON: u64 = state::IN | state::DEPTH_MASK;
+
+/// What to do with a function, an [`action`].
+pub(crate) fn action(child_ip: usize) -> u8 {
+    if CONTROL.enabled.load(Relaxed) != enabled::FILTERED {
+        return action::RECORD;
+    }
+    let filter = &CONTROL.filter;
+    let sites = filter.sites.load(Relaxed);
+    if !sites.is_null() {
+        let mut slot = site_slot(child_ip, filter.sites_mask.load(Relaxed));
+        loop {
+            // SAFETY: the table has as many slots as its mask says, and stays mapped.
+            let word = unsafe { &*sites.wrapping_add(slot) }.load(Relaxed);
+            if word == 0 {
+                break;
+            }
+            if word >> ADDRESS_SHIFT == child_ip as u64 {
+                return word as u8;
+            }
+            slot = slot.wrapping_add(1) & filter.sites_mask.load(Relaxed);
+        }
+    }
+    filter.default_action.load(Relaxed)
+}
+
+/// The state of a function that `caller`, the innermost open one, calls; `None`: it is not recorded, nor is its return
+/// hooked.
+pub(crate) fn state(action: u8, caller: &ReturnEntry) -> Option<u64> {
+    if CONTROL.enabled.load(Relaxed) != enabled::FILTERED {
+        return Some(0);
+    }
+    let filter = &CONTROL.filter;
+    let outer = caller.exit_word.load(Relaxed) & state::MASK;
+    let decisive = u64::from(filter.decisive.load(Relaxed));
+    let wanted = u64::from(filter.wanted.load(Relaxed));
+    let is_in = outer & decisive == wanted;
+    let (is_in, depth) = match action {
+        action::SKIP => return None,
+        action::NOT_INTO => return (outer & state::OUT == 0).then_some(state::HIDDEN | state::OUT),
+        // The depth counts from the outermost one.
+        action::INTO if outer & (state::IN | state::OUT) == 0 => (true, 0),
+        _ => (is_in, outer & state::DEPTH_MASK),
+    };
+    let within = if action == action::INTO { state::IN } else { outer & state::IN };
+    let is_recorded = is_in && depth < u64::from(filter.depth_limit.load(Relaxed));
+    is_recorded.then_some(within | depth.wrapping_add(state::DEPTH_ONE))
+}
