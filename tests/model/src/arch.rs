@@ -44,6 +44,16 @@ impl Block {
         unsafe { &(*self.0).limit }
     }
 
+    fn cursor(&self) -> &AtomicUsize {
+        // SAFETY: as above.
+        unsafe { &(*self.0).cursor }
+    }
+
+    fn lost_record(&self) -> &AtomicUsize {
+        // SAFETY: as above.
+        unsafe { &(*self.0).lost_record }
+    }
+
     fn reserve(&self) -> Option<&Record> {
         loop {
             // SAFETY: whoever gets here has a block of its own.
@@ -149,8 +159,11 @@ unsafe fn entry_fast(call: Call) -> Option<()> {
         return None;
     }
     let entry = block.sp().load(Relaxed);
+    if entry >= block.limit().load(Relaxed) {
+        return count_lost_call(&block, entry, call.parent_loc);
+    }
     // SAFETY: by this function's contract.
-    if entry >= block.limit().load(Relaxed) || !unsafe { is_simple(call, entry) } {
+    if !unsafe { is_simple(call, entry) } {
         return None;
     }
     // SAFETY: as above.
@@ -243,6 +256,25 @@ unsafe fn entry_filtered(call: Call) -> Option<()> {
     let record = block.reserve()?;
     record.tsc.store(ticks(), Relaxed);
     record.word.store((call.child_ip as u64) << ADDRESS_SHIFT | kind::POINT, Relaxed);
+    Some(())
+}
+
+/// The return stack is full: one more for the LOST record, if that is the newest.
+fn count_lost_call(block: &Block, entry: *const ReturnEntry, parent_loc: usize) -> Option<()> {
+    // SAFETY: below `sp` is an entry or the sentinel.
+    if unsafe { &*entry.wrapping_sub(1) }.parent_loc.load(Relaxed) <= parent_loc {
+        return None;
+    }
+    let newest = block.cursor().load(Relaxed).wrapping_sub(size_of::<Record>());
+    if block.lost_record().load(Relaxed) != newest {
+        return None;
+    }
+    // SAFETY: the address is that of a record in a chunk of this thread.
+    let record = unsafe { &*(newest as *const Record) };
+    if record.tsc.load(Relaxed) < CONTROL.cycle_start_tsc.load(Relaxed) {
+        return None;
+    }
+    record.word.fetch_add(1 << ADDRESS_SHIFT, Relaxed);
     Some(())
 }
 

@@ -292,16 +292,12 @@ thread_local! {
 
 /// A naive reader of a thread's records. Checks that each exit is that of the innermost open function.
 ///
-/// With `near_stacks` it may be that of another open one: a handler that strikes while a hook has reserved a record, on a
-/// stack near others, may take what is below for left. What is open in that function ends with it then, and once more
-/// when it does.
-///
 /// # Panics
 ///
 /// If it is another one's.
 #[must_use]
-pub fn balanced(segments: &[Segment], near_stacks: bool) -> Vec<Event> {
-    let (mut open, mut ended_early): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
+pub fn balanced(segments: &[Segment]) -> Vec<Event> {
+    let mut open: Vec<u64> = Vec::new();
     let mut events = Vec::new();
     for &(_, word) in segments.iter().flat_map(|segment| &segment.records) {
         let address = word >> ADDRESS_SHIFT;
@@ -313,14 +309,6 @@ pub fn balanced(segments: &[Segment], near_stacks: bool) -> Vec<Event> {
             }
             kind::EXIT if word & state::HIDDEN != 0 => {}
             kind::EXIT => {
-                while near_stacks && open.contains(&address) && open.last() != Some(&address) {
-                    ended_early.extend(open.last());
-                    events.extend(open.pop().map(Event::Exit));
-                }
-                if let Some(place) = ended_early.iter().position(|&early| early == address && !open.contains(&early)) {
-                    ended_early.swap_remove(place);
-                    continue;
-                }
                 let before = &events[events.len().saturating_sub(20)..];
                 assert_eq!(open.pop(), Some(address), "an exit of another function than the innermost: {before:x?}");
                 events.push(Event::Exit(address));

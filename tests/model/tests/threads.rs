@@ -512,7 +512,7 @@ fn coroutines_move_between_threads(system: System, n_threads: u64, n_coroutines:
     }
     lab.disable();
     let expected: BTreeMap<u32, Vec<Event>> =
-        lab.segments().iter().map(|(tid, segments)| (*tid, lab::balanced(segments, false))).collect();
+        lab.segments().iter().map(|(tid, segments)| (*tid, lab::balanced(segments))).collect();
     assert_eq!(lab.events(), expected, "the frontend reads it differently");
 }
 
