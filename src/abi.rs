@@ -148,6 +148,8 @@ pub mod chunk_state {
     pub const FULL: u32 = 2;
     /// Like FULL, but its writer ended early: the next new thread may go on behind what is there.
     pub const PARTIAL: u32 = 3;
+    /// Like FULL, but a hook that a signal has interrupted may still write a record that it has reserved here.
+    pub const KEPT: u32 = 4;
 }
 
 /// The first 64 bytes of a chunk. Records fill the rest.
@@ -251,6 +253,8 @@ pub struct ThreadBlock {
     /// The slot of the function for which a slow path is at work, 0 for none: signal handlers then leave the stack's order
     /// alone.
     pub busy: AtomicUsize,
+    /// The chunk that the thread had before, as long as it is KEPT; 0 for none.
+    pub kept_chunk: AtomicUsize,
     /// Number of the block behind this one in the free list, plus 1; 0 for none.
     pub next_free: AtomicU32,
     /// How often `rftrace_backend_thread_exit` was called for this thread.

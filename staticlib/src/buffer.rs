@@ -1,13 +1,20 @@
 //! The chunk buffer: how a thread gets its next chunk, and how a place for a record is reserved.
 //!
-//! **Invariant**: a chunk has one writer from the moment it leaves FREE or FULL until that writer itself sets FULL.
+//! **Invariant**: a chunk has one writer from the moment it leaves FREE or FULL until that writer itself sets KEPT or FULL.
 //! Nobody else ever takes it away, so a late store by a thread that was preempted hits its own chunk.
+//!
+//! A signal may strike when a hook has reserved a record, and the handler fill the chunk and take the next one before the
+//! record is written. So a thread keeps its last chunk until it takes one more. Others get it before only if the ring has
+//! nothing else and all its records are written. For a record to end up in another thread's chunk handlers would have to fill
+//! a whole further chunk, and the whole ring to be overwritten, before the interrupted hook goes on.
 
 use core::mem::size_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::compiler_fence;
 
-use crate::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Record, ThreadBlock, chunk_state, kind, state};
+use crate::abi::{
+    ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Record, ThreadBlock, chunk_state, kind, records_per_chunk, state,
+};
 use crate::arch;
 use crate::control::CONTROL;
 
@@ -179,15 +186,22 @@ fn adopt(block: &ThreadBlock, cursor: usize) -> bool {
     false
 }
 
-/// Gives up the chunk of a thread that ends, for another thread to go on with if there is room for some calls.
-pub(crate) fn leave(cursor: usize, mask: usize) {
+/// Gives up the chunks of a thread that ends. With the one that its cursor points into or to the end of, another thread
+/// goes on if there is room for some calls.
+pub(crate) fn leave(block: &ThreadBlock, cursor: usize) {
+    release(block, block.kept_chunk.swap(0, Relaxed));
+    if cursor == 0 {
+        return;
+    }
+    let mask = block.chunk_mask.load(Relaxed);
     let chunk = cursor.wrapping_sub(1) & !mask;
     let fill = cursor.wrapping_sub(chunk);
-    if (mask + 1).wrapping_sub(fill) < LEAST_ROOM * size_of::<Record>() {
-        return let_go(cursor, mask);
-    }
-    // SAFETY: as in `let_go`.
+    // SAFETY: this thread's cursor points behind the header of a chunk that this thread owns.
     let header = unsafe { &*(chunk as *const ChunkHeader) };
+    if (mask + 1).wrapping_sub(fill) < LEAST_ROOM * size_of::<Record>() {
+        header.state.store(chunk_state::FULL, Release);
+        return;
+    }
     header.fill.store(fill as u32, Relaxed);
     header.state.store(chunk_state::PARTIAL, Release);
     let offset = chunk.wrapping_sub(CONTROL.chunks.load(Relaxed) as usize);
@@ -212,6 +226,7 @@ fn chunk_at(place: u64) -> *mut ChunkHeader {
 
 /// Takes the next chunk of the buffer.
 fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
+    release(block, block.kept_chunk.swap(0, Relaxed));
     let Some((chunk, index)) = claim() else {
         return false;
     };
@@ -228,8 +243,6 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     header.prev_index.store(block.last_index.load(Relaxed), Relaxed);
     header.depth.store(open_frames(block) as u32, Relaxed);
     header.tid.store(block.tid.load(Relaxed), Release);
-    // The old chunk is found by the cursor or, if that was put aside, by the parked one.
-    let old = if cursor != 0 { cursor } else { block.parked_cursor.load(Relaxed) };
     let first = chunk as usize + CHUNK_HEADER_BYTES;
     if !install(block, cursor, first) {
         // A handler that came in between has taken a chunk already.
@@ -238,36 +251,81 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
         return true;
     }
     block.last_index.store(index, Relaxed);
-    block.parked_cursor.store(0, Relaxed);
+    // The chunk may have been this thread's before, and have had such a record where an ordinary one comes now.
+    block.lost_record.store(0, Relaxed);
+    // The old chunk is found by the cursor or, if that was put aside, by the parked one.
+    let parked = block.parked_cursor.swap(0, Relaxed);
+    let old = if cursor != 0 { cursor } else { parked };
     if old != 0 {
-        let_go(old, mask);
+        keep(block, old, mask);
     }
     true
+}
+
+/// Makes the chunk that `cursor` points into or to the end of the one that the thread keeps.
+fn keep(block: &ThreadBlock, cursor: usize, mask: usize) {
+    let chunk = cursor.wrapping_sub(1) & !mask;
+    // SAFETY: this thread's cursor was behind the header of a chunk that this thread owns.
+    let state = unsafe { &(*(chunk as *const ChunkHeader)).state };
+    state.store(chunk_state::KEPT, Release);
+    // Where a handler came in between and took a chunk, it has kept the one that was taken just now: all is written there.
+    release(block, block.kept_chunk.swap(chunk, Relaxed));
+}
+
+/// Lets a chunk go that the thread has kept, unless another thread has it by now.
+fn release(block: &ThreadBlock, kept_chunk: usize) {
+    if kept_chunk != 0 {
+        // SAFETY: a chunk of the buffer, whose header any thread may access.
+        let header = unsafe { &*(kept_chunk as *const ChunkHeader) };
+        if header.tid.load(Relaxed) == block.tid.load(Relaxed) {
+            let _ = header.state.compare_exchange(chunk_state::KEPT, chunk_state::FULL, AcqRel, Relaxed);
+        }
+    }
+}
+
+/// Whether no hook will write into a full chunk any more.
+fn is_written(chunk: *const ChunkHeader) -> bool {
+    let n_records = records_per_chunk(CONTROL.chunk_bytes.load(Relaxed));
+    let records = chunk.wrapping_add(1).cast::<Record>();
+    // SAFETY: the chunk's memory behind its header.
+    (0..n_records).all(|i| unsafe { &*records.wrapping_add(i) }.word.load(Acquire) != 0)
 }
 
 /// Finds a chunk to write into and makes it OWNED. Returns it with its index. What it held is given up.
 fn claim() -> Option<(*mut ChunkHeader, u64)> {
     let n_chunks = CONTROL.n_chunks.load(Relaxed);
     let ring = CONTROL.overwriting.load(Relaxed) != 0;
-    // Each chunk is looked at twice at the most: a ring may have as many owners as chunks.
-    for _ in 0..n_chunks.wrapping_mul(2) {
+    // Each chunk is looked at twice at the most: a ring may have as many owners as chunks. What others keep is taken the
+    // second time.
+    for n_seen in 0..n_chunks.wrapping_mul(2) {
         let taken = CONTROL.shared.next_index.fetch_add(1, Relaxed);
         if !ring && taken >= CONTROL.shared.end_index.load(Relaxed) {
             stop_full();
             return None;
         }
         let chunk = chunk_at(taken.checked_rem(n_chunks as u64).unwrap_or(0));
-        // SAFETY: a chunk of the buffer, whose header any thread may read.
-        let state = unsafe { &(*chunk).state };
+        // SAFETY: a chunk of the buffer, whose header any thread may access.
+        let ChunkHeader { state, index, .. } = unsafe { &*chunk };
+        let before = state.load(Relaxed);
+        let to_be_had = match before {
+            chunk_state::FREE => true,
+            chunk_state::FULL | chunk_state::PARTIAL => ring,
+            chunk_state::KEPT => ring && n_seen >= n_chunks && is_written(chunk),
+            _ => false,
+        };
         // Acquire and Release: the records of the last owner are written before the new one zeroes them.
-        let own = |from| state.compare_exchange(from, chunk_state::OWNED, AcqRel, Relaxed).is_ok();
-        if own(chunk_state::FREE) {
-            return Some((chunk, taken.wrapping_add(1)));
+        if !to_be_had || state.compare_exchange(before, chunk_state::OWNED, AcqRel, Relaxed).is_err() {
+            continue;
         }
-        if ring && (own(chunk_state::FULL) || own(chunk_state::PARTIAL)) {
+        if before != chunk_state::FREE {
+            if index.load(Relaxed) > taken {
+                // This thread was held up here, and others have gone once around: this is not the oldest chunk any more.
+                state.store(chunk_state::FULL, Release);
+                continue;
+            }
             CONTROL.shared.n_overwritten.fetch_add(1, Relaxed);
-            return Some((chunk, taken.wrapping_add(1)));
         }
+        return Some((chunk, taken.wrapping_add(1)));
     }
     CONTROL.n_lost_no_chunk.fetch_add(1, Relaxed);
     None
@@ -281,45 +339,44 @@ fn stop_full() {
     CONTROL.enabled.store(0, SeqCst);
 }
 
-/// Gives up the chunk that `cursor` points into or to the end of.
-pub(crate) fn let_go(cursor: usize, mask: usize) {
-    let chunk = cursor.wrapping_sub(1) & !mask;
-    // SAFETY: this thread's cursor points behind the header of a chunk that this thread owns.
-    let header = unsafe { &*(chunk as *const ChunkHeader) };
-    header.state.store(chunk_state::FULL, Release);
-}
-
 /// Only the thread of `own` is left: the chunks of all others have lost their writers.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
     // A thread that is not there may have been in the middle of taking a chunk.
     CONTROL.shared.n_takers.store(0, SeqCst);
     let mask = CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(1);
-    let own = own.map(|own| match own.cursor.load(Relaxed) {
+    let cursor = own.map(|own| match own.cursor.load(Relaxed) {
         0 => own.parked_cursor.load(Relaxed),
         cursor => cursor,
     });
-    let own_chunk = own.map(|cursor| cursor.wrapping_sub(1) & !mask);
+    let own_chunk = cursor.map(|cursor| cursor.wrapping_sub(1) & !mask);
+    let kept_chunk = own.map(|own| own.kept_chunk.load(Relaxed));
     for place in 0..CONTROL.n_chunks.load(Relaxed) as u64 {
         let chunk = chunk_at(place);
-        if own_chunk != Some(chunk as usize) {
+        if ![own_chunk, kept_chunk].contains(&Some(chunk as usize)) {
             // SAFETY: a chunk of the buffer, whose header any thread may access.
             let state = unsafe { &(*chunk).state };
-            let _ = state.compare_exchange(chunk_state::OWNED, chunk_state::FULL, AcqRel, Relaxed);
+            for from in [chunk_state::OWNED, chunk_state::KEPT] {
+                let _ = state.compare_exchange(from, chunk_state::FULL, AcqRel, Relaxed);
+            }
         }
     }
 }
 
-/// Makes all full chunks free.
+/// Makes all full chunks free, but for those in which a record is still to be written.
 pub(crate) fn free_full_chunks() {
     if CONTROL.chunks.load(Acquire).is_null() {
         return;
     }
     let n_chunks = CONTROL.n_chunks.load(Relaxed) as u64;
     for place in 0..n_chunks {
+        let chunk = chunk_at(place);
         // SAFETY: a chunk of the buffer, whose header any thread may access.
-        let state = unsafe { &(*chunk_at(place)).state };
-        for from in [chunk_state::FULL, chunk_state::PARTIAL] {
+        let state = unsafe { &(*chunk).state };
+        if state.load(Relaxed) == chunk_state::KEPT && !is_written(chunk) {
+            continue;
+        }
+        for from in [chunk_state::FULL, chunk_state::PARTIAL, chunk_state::KEPT] {
             let _ = state.compare_exchange(from, chunk_state::FREE, AcqRel, Relaxed);
         }
     }

@@ -250,16 +250,13 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
     arch::set_thread_block(untraced());
     // Entries for which the table of left frames has no room keep their block, where they are found.
     block.limit.store(if is_empty { ptr::null_mut() } else { block.base.load(Relaxed) }, Release);
-    let mask = block.chunk_mask.load(Relaxed);
     // The place of the next record is in the cursor or, if that is 0, was put aside.
     let parked = block.parked_cursor.swap(0, Relaxed);
     let cursor = match block.cursor.swap(0, Relaxed) {
         0 => parked,
         cursor => cursor,
     };
-    if cursor != 0 {
-        buffer::leave(cursor, mask);
-    }
+    buffer::leave(block, cursor);
     if is_empty {
         release(pointer);
     }
@@ -281,6 +278,7 @@ extern "C" fn rftrace_backend_forked() {
         if in_use && !own.is_some_and(|own| ptr::eq(own, block)) {
             block.cursor.store(0, Relaxed);
             block.parked_cursor.store(0, Relaxed);
+            block.kept_chunk.store(0, Relaxed);
             if hooks::forget_all(block) {
                 block.limit.store(ptr::null_mut(), Relaxed);
                 release(pointer);

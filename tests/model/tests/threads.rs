@@ -138,7 +138,8 @@ impl Worker {
             // SAFETY: the block of this thread.
             let block = unsafe { &*block };
             self.tid = block.tid.load(Relaxed);
-            self.chunks.insert(block.last_index.load(Relaxed));
+            let last_index = block.last_index.load(Relaxed);
+            self.chunks.extend((last_index != 0).then_some(last_index));
         }
         self.steps.push(Step { word, phase: before, recorded });
     }

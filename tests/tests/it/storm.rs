@@ -63,6 +63,9 @@ fn no_call_is_lost_or_misplaced() {
 }
 
 /// Chunks are used again all the time; what is left must make sense.
+///
+/// On a busy machine handler may follow handler for many milliseconds without the interrupted function's going on: a chunk
+/// has to hold more than they make, so the ring is not a small one. `tests/model/tests/ring.rs` has those.
 #[test]
 fn a_ring_stays_whole() {
     if !require(&["g++"]) {
@@ -73,10 +76,11 @@ fn a_ring_stays_whole() {
         for (microseconds, mode) in [("50", &["ring"][..]), ("20", &["ring", "alternate"])] {
             let what = format!("{arguments:?} {microseconds} {mode:?}");
             let seconds = seconds();
-            let run = program.run(&[&[seconds.as_str(), microseconds, "3000"], mode].concat());
+            let run = program.run(&[&[seconds.as_str(), microseconds, "200000"], mode].concat());
             let (rounds, strikes) = numbers(&run.stdout);
             println!("{what}: {rounds} rounds, {strikes} strikes");
-            assert!(rounds > 100 && strikes > 50, "{what}: too little to show anything");
+            // On a busy machine there are few rounds: mostly the handlers run.
+            assert!(rounds > 10 && strikes > 50, "{what}: too little to show anything");
             let edges = edges(&run.trace("trace"));
             assert!(edges.values().sum::<u64>() > 500, "{what}: {edges:?}");
             check_callers(&edges, true, &what);
@@ -90,10 +94,9 @@ fn numbers(stdout: &str) -> (u64, u64) {
 }
 
 /// Each function was called by those that call it. The handler may appear anywhere. In a ring nobody may know any more what
-/// was open at its beginning, and a call or two may be shown below a neighbour.
+/// was open at its beginning.
 fn check_callers(edges: &BTreeMap<(String, String), u64>, in_ring: bool, what: &str) {
-    let mut n_misplaced = 0;
-    for ((caller, callee), n) in edges {
+    for (caller, callee) in edges.keys() {
         let callers: &[&str] = match callee.as_str() {
             "handler" => continue,
             "handler_leaf" => &["handler", "handler_tail"],
@@ -108,11 +111,7 @@ fn check_callers(edges: &BTreeMap<(String, String), u64>, in_ring: bool, what: &
             "body" => &["resume"],
             other => panic!("{what}: what is {other}?"),
         };
-        if in_ring && caller == "-" || callers.contains(&caller.as_str()) {
-            continue;
-        }
-        assert!(in_ring, "{what}: {caller} called {callee}");
-        n_misplaced += n;
+        let is_unknown = in_ring && caller == "-";
+        assert!(is_unknown || callers.contains(&caller.as_str()), "{what}: {caller} called {callee} in {edges:?}");
     }
-    assert!(n_misplaced <= 3, "{what}: {n_misplaced} misplaced calls in {edges:?}");
 }

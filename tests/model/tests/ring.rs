@@ -1,0 +1,210 @@
+//! A signal strikes a thread at each step of the tracer, and while the handler is at work another thread goes through the
+//! whole buffer. What the interrupted hook writes afterwards must not land in what the other one has taken.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use rftrace_model::abi::{ADDRESS_SHIFT, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES, kind, records_per_chunk};
+use rftrace_model::arch::{self, Call};
+use rftrace_model::lab::{self, Lab, Options};
+use rftrace_model::steer;
+
+/// Who calls: three threads, and the handler on the first.
+const STRUCK: usize = 0;
+const OTHER: usize = 1;
+const THIRD: usize = 2;
+const HANDLER: usize = 3;
+
+/// Calls of the struck thread, at the most: enough for some chunks.
+const CALLS: usize = 60;
+/// Steps between two strikes that are tried: Miri is slow.
+const STRIDE: usize = if cfg!(miri) { 101 } else { 1 };
+
+thread_local! {
+    static THREAD: Cell<usize> = const { Cell::new(STRUCK) };
+    /// Steps until the signal comes.
+    static AFTER: Cell<Option<usize>> = const { Cell::new(None) };
+    static MEANWHILE: Cell<fn(&Lab)> = const { Cell::new(|_| ()) };
+    /// Calls that the other threads make in the meantime.
+    static OTHER_CALLS: Cell<[usize; 2]> = const { Cell::new([0; 2]) };
+    static LAB: RefCell<Option<Rc<Lab>>> = const { RefCell::new(None) };
+}
+
+/// Before each atomic operation of the tracer.
+fn at_point(_address: usize) {
+    let due = AFTER.get();
+    AFTER.set(due.and_then(|after| after.checked_sub(1)));
+    if due == Some(0) {
+        // The first of these calls may need a chunk, or the last.
+        for i in 0..3 {
+            call(HANDLER, i);
+        }
+        LAB.with_borrow(|lab| MEANWHILE.get()(lab.as_deref().expect("a tracer")));
+        THREAD.set(STRUCK);
+        call(HANDLER, 3);
+    }
+}
+
+/// Calls function number `i` of `who`, which calls another one.
+fn call(who: usize, i: usize) {
+    let mut stack = [0usize; 64];
+    // Handlers lie below what they interrupt.
+    let top = if who == HANDLER { 20 } else { 60 };
+    nest(&mut stack[..=top], 2, |level| address(who, i, level));
+}
+
+/// Calls so many functions, one in the other, and returns from them.
+fn nest(stack: &mut [usize], n_levels: usize, address: impl Fn(usize) -> u64) {
+    let top = stack.len() - 1;
+    let base = stack.as_mut_ptr();
+    for level in 0..n_levels {
+        let slot = base.wrapping_add(top - level * 8);
+        // SAFETY: in the stack, which has eight words for each level.
+        unsafe { slot.write(0x5000 + level) };
+        let parent_loc = slot.expose_provenance();
+        let child_ip = address(level) as usize;
+        let call = Call { parent_loc, child_ip, stack_pointer: parent_loc, frame_pointer: 0, static_chain: 0 };
+        // SAFETY: the slot of the frame that is being entered.
+        unsafe { arch::entry(call) };
+    }
+    for level in (0..n_levels).rev() {
+        let slot = base.wrapping_add(top - level * 8);
+        // SAFETY: in the stack, which has eight words for each level.
+        if unsafe { slot.read() } == arch::trampoline() {
+            assert_eq!(arch::exit(slot.addr()), 0x5000 + level, "a wrong return");
+        }
+    }
+}
+
+fn address(who: usize, i: usize, level: usize) -> u64 {
+    // A word of 0 is none.
+    (who << 24 | (i * 2 + level + 1) << 4) as u64
+}
+
+/// The words of records that function number `i` of `who` makes.
+fn words(who: usize, i: usize) -> [u64; 4] {
+    let [outer, inner] = [0, 1].map(|level| address(who, i, level) << ADDRESS_SHIFT);
+    [outer | kind::ENTRY, inner | kind::ENTRY, inner | kind::EXIT, outer | kind::EXIT]
+}
+
+/// Strikes at each step. `meanwhile` happens on another thread, as long as the handler is at work. `check` gets what was
+/// recorded of a thread and what it did.
+fn strike_everywhere(ring: bool, n_chunks: usize, meanwhile: fn(&Lab), check: fn(&[u64], &[u64]) -> bool) {
+    let _alone = lab::alone();
+    steer::set_identity(Some(|| THREAD.get()));
+    steer::at_each_point(Some(at_point));
+    MEANWHILE.set(meanwhile);
+    let (mut after, mut struck) = (0, true);
+    while struck {
+        let options = Options { buffer_bytes: n_chunks * MIN_CHUNK_BYTES, n_blocks: 3, n_left_buckets: 1, ring };
+        LAB.take();
+        let lab = Rc::new(Lab::new(options));
+        LAB.set(Some(Rc::clone(&lab)));
+        lab.enable();
+        // The place where they end in the buffer matters.
+        OTHER_CALLS.set([80 + after % 29, after % 2]);
+        AFTER.set(Some(after));
+        let mut n_struck_calls = 0;
+        let mut n_more = 5;
+        while n_struck_calls < CALLS && n_more > 0 {
+            call(STRUCK, n_struck_calls);
+            n_struck_calls += 1;
+            // Not so many that what happened is overwritten.
+            n_more -= usize::from(AFTER.get().is_none());
+        }
+        struck = AFTER.take().is_none();
+        lab.disable();
+        for segments in lab.segments().values() {
+            let records = segments.iter().flat_map(|segment| &segment.records);
+            let start = lab.control().cycle_start_tsc.load(Relaxed);
+            let since = records.filter(|(tsc, word)| *tsc >= start && word & kind::MASK != kind::RESYNC);
+            let found: Vec<u64> = since.map(|(_, word)| *word).collect();
+            let caller = |word: u64| (word >> (ADDRESS_SHIFT + 24)) as usize;
+            let is_own = |word: &u64| caller(*word) != HANDLER;
+            let own: Vec<u64> = found.iter().copied().filter(is_own).collect();
+            let who = own.first().map_or(STRUCK, |word| caller(*word));
+            let all_own = found.iter().all(|word| caller(*word) == who || who == STRUCK && !is_own(word));
+            assert!(all_own, "struck after {after} steps: records of another thread");
+            let n_calls = if who == STRUCK { n_struck_calls } else { OTHER_CALLS.get()[who - 1] };
+            let did: Vec<u64> = (0..n_calls).flat_map(|i| words(who, i)).collect();
+            // A handler may need more than the smallest buffers have.
+            let any_lost = lab.control().n_lost_no_chunk.load(Relaxed) != 0;
+            assert!(
+                any_lost || check(&own, &did),
+                "struck after {after} steps: thread {who} did not do this: {own:x?}"
+            );
+        }
+        after += STRIDE;
+    }
+    steer::at_each_point(None);
+    steer::set_identity(None);
+    assert!(after > 20 * STRIDE, "hardly a step was there to strike at");
+}
+
+/// The second thread goes through the largest of the buffers below, then the third one may want a chunk.
+fn make_calls(_lab: &Lab) {
+    const { assert!(80 * 4 > 8 * records_per_chunk(MIN_CHUNK_BYTES)) };
+    for (who, n_calls) in [OTHER, THIRD].into_iter().zip(OTHER_CALLS.get()) {
+        THREAD.set(who);
+        (0..n_calls).for_each(|i| call(who, i));
+    }
+}
+
+#[test]
+fn a_late_record_stays_in_its_chunk_of_a_ring() {
+    strike_everywhere(true, 8, make_calls, |found, did| did.ends_with(found));
+}
+
+#[test]
+fn a_late_record_stays_in_its_chunk_of_the_smallest_ring() {
+    strike_everywhere(true, 4, make_calls, |found, did| did.ends_with(found));
+}
+
+/// What is recorded in the new cycle.
+#[test]
+fn a_late_record_stays_in_its_chunk_when_the_buffer_is_emptied() {
+    let empty_and_call = |lab: &Lab| {
+        // The frontend waits until nobody is taking a chunk.
+        if lab.control().shared.n_takers.load(SeqCst) == 0 {
+            lab.disable();
+            lab.reset();
+            lab.enable();
+        }
+        make_calls(lab);
+    };
+    strike_everywhere(false, 8, empty_and_call, |found, did| {
+        found.is_empty() || did.windows(found.len()).any(|part| part == found)
+    });
+}
+
+/// Calls beyond the last level are counted in the newest record, if that is one of lost calls. Another record that comes to
+/// lie there when the chunk is used again is none.
+#[test]
+fn lost_calls_are_not_counted_in_other_records() {
+    let _alone = lab::alone();
+    THREAD.set(STRUCK);
+    steer::set_identity(Some(|| THREAD.get()));
+    let records_per_ring = 4 * records_per_chunk(MIN_CHUNK_BYTES);
+    let mut stack = vec![0usize; 8 * (RETURN_STACK_ENTRIES + 3)];
+    for n_between in 0..records_per_ring / 2 {
+        let lab = Lab::new(Options { buffer_bytes: 4 * MIN_CHUNK_BYTES, n_blocks: 1, n_left_buckets: 1, ring: true });
+        lab.enable();
+        let deepest = RETURN_STACK_ENTRIES + 1;
+        nest(&mut stack, deepest + 1, |level| address(HANDLER, 0, level));
+        nest(&mut stack, n_between, |level| address(HANDLER, 0, level));
+        nest(&mut stack, deepest + 1, |level| {
+            if level == deepest {
+                // The returns would overwrite what is to be seen.
+                lab.disable();
+            }
+            address(HANDLER, 0, level)
+        });
+        let records = lab.segments().into_values().flatten().flat_map(|segment| segment.records);
+        for (_, word) in records.filter(|(_, word)| word & kind::MASK != kind::LOST) {
+            let is_true = (word >> ADDRESS_SHIFT).is_multiple_of(16);
+            assert!(is_true, "{n_between} calls in between: {word:x}");
+        }
+    }
+    steer::set_identity(None);
+}
