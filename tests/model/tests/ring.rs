@@ -1,6 +1,9 @@
 //! A signal strikes a thread at each step of the tracer, and while the handler is at work another thread goes through the
 //! whole buffer. What the interrupted hook writes afterwards must not land in what the other one has taken.
 
+// Miri would need hours; it sees chunks change hands in `threads.rs`.
+#![cfg(not(miri))]
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -18,8 +21,6 @@ const HANDLER: usize = 3;
 
 /// Calls of the struck thread, at the most: enough for some chunks.
 const CALLS: usize = 60;
-/// Steps between two strikes that are tried: Miri is slow.
-const STRIDE: usize = if cfg!(miri) { 101 } else { 1 };
 
 thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(STRUCK) };
@@ -135,11 +136,11 @@ fn strike_everywhere(ring: bool, n_chunks: usize, meanwhile: fn(&Lab), check: fn
                 "struck after {after} steps: thread {who} did not do this: {own:x?}"
             );
         }
-        after += STRIDE;
+        after += 1;
     }
     steer::at_each_point(None);
     steer::set_identity(None);
-    assert!(after > 20 * STRIDE, "hardly a step was there to strike at");
+    assert!(after > 1_000, "hardly a step was there to strike at");
 }
 
 /// The second thread goes through the largest of the buffers below, then the third one may want a chunk.
