@@ -13,56 +13,27 @@ pub mod atomic {
         std::sync::atomic::fence(order);
     }
 
+    macro_rules! forward {
+        ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+            $(
+                /// A point, then the real operation.
+                pub fn $name(&self, $($argument: $type),*) -> $result {
+                    point(self.address());
+                    self.0.$name($($argument),*)
+                }
+            )*
+        };
+    }
+
     macro_rules! operations {
         ($value:ty) => {
-            /// A point, then the real operation.
-            pub fn load(&self, order: Ordering) -> $value {
-                point(self.address());
-                self.0.load(order)
-            }
-
-            /// A point, then the real operation.
-            pub fn store(&self, value: $value, order: Ordering) {
-                point(self.address());
-                self.0.store(value, order);
-            }
-
-            /// A point, then the real operation.
-            pub fn swap(&self, value: $value, order: Ordering) -> $value {
-                point(self.address());
-                self.0.swap(value, order)
-            }
-
-            /// A point, then the real operation.
-            ///
-            /// # Errors
-            ///
-            /// The value that is there, if that is not `current`.
-            pub fn compare_exchange(
-                &self,
-                current: $value,
-                new: $value,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$value, $value> {
-                point(self.address());
-                self.0.compare_exchange(current, new, success, failure)
-            }
-
-            /// A point, then the real operation.
-            ///
-            /// # Errors
-            ///
-            /// The value that is there, if that is not `current` or the exchange failed.
-            pub fn compare_exchange_weak(
-                &self,
-                current: $value,
-                new: $value,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<$value, $value> {
-                point(self.address());
-                self.0.compare_exchange_weak(current, new, success, failure)
+            forward! {
+                load(order: Ordering) -> $value;
+                store(value: $value, order: Ordering) -> ();
+                swap(value: $value, order: Ordering) -> $value;
+                compare_exchange(old: $value, new: $value, set: Ordering, fetch: Ordering) -> Result<$value, $value>;
+                compare_exchange_weak(old: $value, new: $value, set: Ordering, fetch: Ordering)
+                    -> Result<$value, $value>;
             }
 
             /// The loop that the real operation is.
@@ -107,28 +78,11 @@ pub mod atomic {
 
                 operations!($value);
 
-                /// A point, then the real operation.
-                pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                    point(self.address());
-                    self.0.fetch_add(value, order)
-                }
-
-                /// A point, then the real operation.
-                pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
-                    point(self.address());
-                    self.0.fetch_sub(value, order)
-                }
-
-                /// A point, then the real operation.
-                pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
-                    point(self.address());
-                    self.0.fetch_or(value, order)
-                }
-
-                /// A point, then the real operation.
-                pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
-                    point(self.address());
-                    self.0.fetch_and(value, order)
+                forward! {
+                    fetch_add(value: $value, order: Ordering) -> $value;
+                    fetch_sub(value: $value, order: Ordering) -> $value;
+                    fetch_or(value: $value, order: Ordering) -> $value;
+                    fetch_and(value: $value, order: Ordering) -> $value;
                 }
             }
 
