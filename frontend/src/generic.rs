@@ -2,8 +2,10 @@
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::io;
+use std::iter;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rftrace::abi::{LEFT_BUCKET_BYTES, LeftCell, MAX_CHUNK_BYTES};
@@ -36,6 +38,76 @@ pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
         thread_start: None,
         thread_start_key: 0,
     })
+}
+
+/// No functions are known whose call sites a table could have.
+pub(crate) fn reserve_sites() -> Result<Option<&'static [AtomicU64]>, Error> {
+    Ok(None)
+}
+
+/// The frequency of the time stamp counter is not known.
+pub(crate) fn tsc_hz() -> Option<u64> {
+    None
+}
+
+/// Functions are not known by their names.
+pub(crate) const HAS_NAMES: bool = false;
+
+/// The functions of the running program: none is known.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue;
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TracedFunction<'c> {
+    #[expect(dead_code, reason = "there is none")]
+    None(std::convert::Infallible, &'c ()),
+}
+
+impl Catalogue {
+    pub(crate) fn refresh(&mut self, _known: &Known) {}
+
+    pub(crate) fn functions(&self) -> impl Iterator<Item = TracedFunction<'_>> {
+        iter::empty()
+    }
+
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = String> {
+        iter::empty()
+    }
+
+    pub(crate) fn module_names(&self) -> impl Iterator<Item = &str> {
+        iter::empty()
+    }
+}
+
+impl<'c> TracedFunction<'c> {
+    pub(crate) fn name(&self) -> &'c str {
+        ""
+    }
+
+    pub(crate) fn name_with_parameters(&self) -> Option<String> {
+        None
+    }
+
+    pub(crate) fn module(&self) -> &'c str {
+        ""
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        0
+    }
+
+    pub(crate) fn code_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    pub(crate) fn child_ips(&self) -> &'c [u64] {
+        &[]
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        false
+    }
 }
 
 /// Nanoseconds since this function was first called.

@@ -3,9 +3,15 @@
 use std::ffi::{c_int, c_void};
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) use crate::generic::{Known, LoadedModule, monotonic_nanos, program, reserve};
+pub(crate) use crate::generic::{
+    Catalogue, HAS_NAMES, Known, LoadedModule, TracedFunction, monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
+};
 #[cfg(target_os = "linux")]
-pub(crate) use crate::linux::{Known, LoadedModule, monotonic_nanos, program, reserve};
+pub(crate) use crate::linux::functions::{Catalogue, TracedFunction};
+#[cfg(target_os = "linux")]
+pub(crate) use crate::linux::{
+    HAS_NAMES, Known, LoadedModule, monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
+};
 use crate::uftrace::encode::SystemInfo;
 
 /// Memory for the tracer, zeroed and never given back.

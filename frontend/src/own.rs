@@ -4,6 +4,8 @@
 //! recording is on is inlined and switches recording off first; this is for what is left, such as a guard's drop glue.
 
 use crate::host::Program;
+#[cfg(target_os = "linux")]
+use crate::linux::symbols::{Symbol, SymbolTable};
 
 /// Beginnings of the demangled names of this crate's functions.
 #[cfg(target_os = "linux")]
@@ -16,13 +18,15 @@ const PREFIXES: [&str; 4] = [
 
 /// The C functions of `rftrace-frontend-ffi`.
 #[cfg(target_os = "linux")]
-const C_FUNCTIONS: [&str; 6] = [
+const C_FUNCTIONS: [&str; 8] = [
     "rftrace_init",
     "rftrace_enable",
     "rftrace_disable",
     "rftrace_dump_full_uftrace",
     "rftrace_dump_trace",
     "rftrace_last_error",
+    "rftrace_set_filter",
+    "rftrace_functions",
 ];
 
 /// The address ranges of this crate's functions in the running program, ascending.
@@ -32,14 +36,7 @@ pub(crate) fn functions(program: &Program) -> Vec<(u64, u64)> {
     for (module, table) in &program.modules {
         let Some(table) = table else { continue };
         for symbol in table.symbols() {
-            // Demangling every name of a large program takes long; the crate's name stands in its mangled names as is.
-            let raw = table.raw_name(symbol);
-            if !raw.windows(7).any(|part| part == b"rftrace") {
-                continue;
-            }
-            let name = table.name(symbol);
-            let is_own = PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || C_FUNCTIONS.contains(&&*name);
-            if is_own {
+            if is_own(table, symbol) {
                 let start = module.start + symbol.address;
                 found.push((start, start + symbol.size));
             }
@@ -47,6 +44,19 @@ pub(crate) fn functions(program: &Program) -> Vec<(u64, u64)> {
     }
     found.sort_unstable();
     found
+}
+
+/// Whether this is a function of this crate.
+#[cfg(target_os = "linux")]
+fn is_own(table: &SymbolTable, symbol: &Symbol) -> bool {
+    // Demangling every name of a large program takes long; the crate's name stands in its mangled names as is.
+    table.raw_name(symbol).windows(7).any(|part| part == b"rftrace") && is_own_name(&table.name(symbol))
+}
+
+/// Whether this is the name of a function of this crate.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_own_name(name: &str) -> bool {
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || C_FUNCTIONS.contains(&name)
 }
 
 /// The image's symbols are not at hand in the program itself.

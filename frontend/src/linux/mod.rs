@@ -1,13 +1,17 @@
 //! What this crate needs from Linux: memory, the end of threads, clocks, modules and facts for the metadata.
 
+pub(crate) mod functions;
 pub(crate) mod modules;
+mod sites;
 pub(crate) mod symbols;
 pub(crate) mod sysinfo;
 
 use std::fs;
 use std::io;
 use std::ptr;
+use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use memmap2::Mmap;
 
@@ -26,6 +30,9 @@ const MAX_THREADS: usize = 8192;
 /// Buckets of the table of left frames: 32,768 frames. It takes memory for those that are used. A larger one
 /// makes an unwinder slower that meets a frame before the tracer has noticed that it runs again.
 const LEFT_BUCKETS: usize = 512;
+
+/// Slots for call sites: half of them are used at the most. It takes memory for those that are in use.
+const MAX_SITES: usize = 1 << 23;
 
 /// Memory for records, per-thread blocks and left frames, zeroed and never unmapped.
 pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
@@ -51,6 +58,16 @@ pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
         thread_start: thread_start_key.map(|_| libc::pthread_setspecific as _),
         thread_start_key: thread_start_key.unwrap_or(0),
     })
+}
+
+/// Memory for the table of call sites: zeroed, never unmapped, and taken as far as it is used.
+pub(crate) fn reserve_sites() -> Result<Option<&'static [AtomicU64]>, Error> {
+    let bytes = MAX_SITES * size_of::<AtomicU64>();
+    let memory = map(bytes)?;
+    // SAFETY: the range was just mapped. The advice keeps a small table from taking 2 MiB; it may fail.
+    unsafe { libc::madvise(memory.cast(), bytes, libc::MADV_NOHUGEPAGE) };
+    // SAFETY: zeroed memory, aligned to a page, that is given to nobody else and stays mapped.
+    Ok(Some(unsafe { slice::from_raw_parts(memory.cast(), MAX_SITES) }))
 }
 
 fn map(bytes: usize) -> Result<*mut u8, Error> {
@@ -95,6 +112,14 @@ pub(crate) fn monotonic_nanos() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
+/// The frequency of the time stamp counter, if anybody tells it.
+pub(crate) fn tsc_hz() -> Option<u64> {
+    sysinfo::tsc_hz().map(|(hz, _)| hz)
+}
+
+/// Functions are known by their names.
+pub(crate) const HAS_NAMES: bool = true;
+
 /// A module of the running program, with its functions.
 pub(crate) type LoadedModule = (Module, Option<SymbolTable>);
 
@@ -117,11 +142,15 @@ impl Known {
         Self { modules: modules.collect(), system: SystemInfo::collect() }
     }
 
+    /// A module's file, if it was mapped.
+    fn file(&self, module: &Module) -> Option<Arc<Mmap>> {
+        self.modules.iter().find(|(known, _)| known.is_same_load(module)).and_then(|(_, file)| file.clone())
+    }
+
     /// The functions of a module. One that is gone or unreadable has no names; its calls are still recorded.
     fn symbols(&self, module: &Module) -> Option<SymbolTable> {
-        let file = self.modules.iter().find(|(known, _)| known.is_same_load(module)).and_then(|(_, file)| file.clone());
         let path = module.file_path();
-        match file {
+        match self.file(module) {
             Some(file) => symbols::symbols_of(file, &path).ok(),
             None => symbols::read_symbols(&path).ok(),
         }

@@ -86,7 +86,6 @@ impl SymbolTable {
     }
 
     /// Returns the function that `address`, relative to the start of the module, lies in.
-    #[cfg(test)]
     pub(crate) fn lookup(&self, address: u64) -> Option<&Symbol> {
         let after = self.symbols.partition_point(|symbol| symbol.address <= address);
         self.symbols[..after].last().filter(|symbol| address - symbol.address < symbol.size)
@@ -102,6 +101,14 @@ impl SymbolTable {
     /// Appends what [`name`](Self::name) returns to `out`.
     pub(crate) fn append_name(&self, symbol: &Symbol, out: &mut String) {
         append_readable(self.raw_name(symbol), out);
+    }
+
+    /// Returns the name of a C++ function with its parameters, which [`name`](Self::name) leaves out.
+    pub(crate) fn name_with_parameters(&self, symbol: &Symbol) -> Option<String> {
+        let raw = String::from_utf8_lossy(self.raw_name(symbol));
+        let name = raw.split('@').next().unwrap_or_default();
+        let mut full = String::new();
+        append_cpp(&without_llvm_suffix(name), DemangleOptions::new().no_return_type(), &mut full).then_some(full)
     }
 
     /// Returns the name as it stands in the file, or nothing if it lies outside of the string table.
@@ -396,7 +403,7 @@ fn append_readable(raw: &[u8], out: &mut String) {
         let _ = NameWriter::new(out).write_str(&name);
     } else if let Ok(rust) = rustc_demangle::try_demangle(&name) {
         let _ = write!(NameWriter::new(out), "{rust:#}");
-    } else if !append_cpp(&name, out) {
+    } else if !append_cpp(&name, DemangleOptions::new().no_params().no_return_type(), out) {
         let _ = NameWriter::new(out).write_str(&name);
     }
 }
@@ -416,13 +423,13 @@ fn without_llvm_suffix(name: &str) -> std::borrow::Cow<'_, str> {
     name.into()
 }
 
-/// Appends the C++ function `name` without its parameters, as uftrace shows functions, but with the suffix that says
-/// which part or clone of the function it is. Returns whether it is a C++ name; otherwise `out` is as before.
-fn append_cpp(name: &str, out: &mut String) -> bool {
+/// Appends the C++ function `name`, with what `options` say (uftrace shows functions without parameters), and with the
+/// suffix that says which part or clone of the function it is. Returns whether it is a C++ name; otherwise `out` is as
+/// before.
+fn append_cpp(name: &str, options: DemangleOptions, out: &mut String) -> bool {
     if !name.starts_with("_Z") {
         return false;
     }
-    let options = DemangleOptions::new().no_params().no_return_type();
     let start = out.len();
     // The suffix starts at a dot, but a dot can also be a part of the mangled name.
     let ends = name.match_indices('.').map(|(at, _)| at).chain([name.len()]);
