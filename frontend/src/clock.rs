@@ -1,5 +1,8 @@
 //! Ticks to nanoseconds.
 
+use std::thread;
+use std::time::Duration;
+
 use crate::host;
 
 /// The time stamp counter and CLOCK_MONOTONIC at one moment.
@@ -67,8 +70,25 @@ impl Clock {
     }
 }
 
+/// How many ticks a duration takes, by what the system says or, if it does not, by a look at both clocks.
+pub(crate) fn ticks_in(duration: Duration) -> u64 {
+    /// Long enough for a rate that is right to a thousandth.
+    const LOOK: Duration = Duration::from_millis(2);
+
+    if duration.is_zero() {
+        return 0;
+    }
+    let hz = host::tsc_hz().unwrap_or_else(|| {
+        let first = ClockPair::now();
+        thread::sleep(LOOK);
+        Clock::between(first, ClockPair::now()).tsc_hz()
+    });
+    let ticks = duration.as_nanos().saturating_mul(u128::from(hz)) / 1_000_000_000;
+    u64::try_from(ticks).unwrap_or(u64::MAX)
+}
+
 /// The time stamp counter.
-fn ticks() -> u64 {
+pub(crate) fn ticks() -> u64 {
     // SAFETY: the tracer stamps its records with the same instruction.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
@@ -87,6 +107,18 @@ mod tests {
         assert!(clock.nanos(1_501_000).abs_diff(505_000) <= 1);
         assert_eq!(clock.nanos(0), 4_667);
         assert!(clock.tsc_hz().abs_diff(3_000_000_000) < 10);
+    }
+
+    #[test]
+    fn a_duration_takes_as_many_ticks_as_it_does() {
+        assert_eq!(ticks_in(Duration::ZERO), 0);
+        assert_eq!(ticks_in(Duration::MAX), u64::MAX);
+        let first = ClockPair::now();
+        thread::sleep(Duration::from_millis(20));
+        let last = ClockPair::now();
+        let expected = last.tsc - first.tsc;
+        let ticks = ticks_in(Duration::from_nanos(last.nanos - first.nanos));
+        assert!(ticks.abs_diff(expected) < expected / 20, "{ticks} and {expected}");
     }
 
     #[test]

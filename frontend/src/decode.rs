@@ -588,7 +588,7 @@ mod tests {
     #[test]
     fn what_an_open_function_means_for_its_calls_says_nothing_about_it() {
         let exit = |tsc, address, bits| (tsc, leave(tsc, address).1 | bits);
-        let records = [enter(1, A), enter(2, B), exit(3, B, state::IN | 2 * state::DEPTH_ONE), exit(4, A, state::OUT)];
+        let records = [enter(1, A), enter(2, B), exit(3, B, state::IN | state::DEPTH_ONE), exit(4, A, state::OUT)];
         assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n3 1 -2000\n4 0 -1000\n");
         // At a ring's beginning too.
         let records = [exit(3, B, state::DEPTH_ONE), exit(3, OWN, state::HIDDEN), leave(4, A)];

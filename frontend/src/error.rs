@@ -34,6 +34,22 @@ pub enum Error {
     NotInitialized,
     /// A C program passed NULL for a path.
     MissingPath,
+    /// A rule of a filter cannot be read, or not be obeyed here.
+    BadFilter {
+        /// The rule, and where it is.
+        place: String,
+        /// What is wrong with it, and what to write instead.
+        problem: String,
+    },
+    /// A rule that chooses functions, or modules, matches none: nothing would be recorded because of it.
+    NothingMatches {
+        /// The rule.
+        rule: String,
+        /// A function that it matches, but that calls no hook.
+        untraced: Option<String>,
+        /// A similar name of a function, or module, that can be recorded.
+        similar: Option<String>,
+    },
     /// Nothing was recorded.
     NoEvents {
         /// Whether any instrumented function was called while tracing was on, since the program began.
@@ -67,12 +83,30 @@ impl fmt::Display for Error {
             }
             Self::NotInitialized => write!(f, "rftrace is not initialised: call init first"),
             Self::MissingPath => write!(f, "no path to write to was given"),
+            Self::BadFilter { place, problem } => write!(f, "bad filter: {place}: {problem}"),
+            Self::NothingMatches { rule, untraced: Some(name), .. } => write!(
+                f,
+                "{rule} matches no function that can be recorded; `{name}` was not built with -Z instrument-mcount (Rust) or \
+                 -pg (C), or was inlined"
+            ),
+            Self::NothingMatches { rule, similar: Some(name), .. } => {
+                write!(f, "{rule} matches nothing; did you mean `{name}`?")
+            }
+            Self::NothingMatches { rule, .. } => {
+                write!(
+                    f,
+                    "{rule} matches nothing that is loaded; names are those of the trace, `*` stands for any characters"
+                )
+            }
             Self::NoEvents { hook_called: false } => write!(
                 f,
                 "0 events: was the program built with -Z instrument-mcount (Rust) or -pg (C), and was tracing enabled?"
             ),
             Self::NoEvents { hook_called: true } => {
-                write!(f, "0 events since the last dump: no instrumented function was called while tracing was enabled")
+                write!(
+                    f,
+                    "0 events since the last dump: no instrumented function was called while tracing was enabled, or none that the filter lets pass"
+                )
             }
             Self::Write { path, source } => write!(
                 f,
@@ -103,7 +137,10 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::OutOfMemory { .. } => io::ErrorKind::OutOfMemory,
             Error::Write { source, .. } => source.kind(),
-            Error::BufferTooSmall { .. } | Error::BufferTooLarge { .. } => io::ErrorKind::InvalidInput,
+            Error::BufferTooSmall { .. }
+            | Error::BufferTooLarge { .. }
+            | Error::BadFilter { .. }
+            | Error::NothingMatches { .. } => io::ErrorKind::InvalidInput,
             _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)

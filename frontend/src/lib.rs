@@ -24,6 +24,11 @@
 //! The functions of rftrace-frontend 0.3 are here too: [`init`], [`enable`], [`disable`], [`dump_full_uftrace`] and
 //! [`dump_trace`].
 //!
+//! # Choosing functions
+//!
+//! A [`Filter`] chooses what is recorded: by name, module, caller, depth, duration or code size; from the beginning
+//! ([`Config::filter`]), at any time ([`Tracer::set_filter`]), or from outside by the variable `RFTRACE_FILTER`.
+//!
 //! # How it works
 //!
 //! The tracer stores raw time stamps and addresses in chunks, each written by one thread. A save waits until no chunk
@@ -40,10 +45,12 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
+mod choice;
 mod clock;
 mod compat;
 mod decode;
 mod error;
+mod filter;
 #[cfg(not(target_os = "linux"))]
 mod generic;
 mod host;
@@ -55,4 +62,5 @@ mod uftrace;
 
 pub use compat::{Events, disable, dump_full_uftrace, dump_trace, enable, init};
 pub use error::Error;
+pub use filter::{Filter, Function, Selected};
 pub use tracer::{Config, Mode, Recorder, Saved, Statistics, Tracer};

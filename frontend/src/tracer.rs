@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rftrace::abi::{self, InitArgs};
 
 use crate::Error;
 use crate::backend;
+use crate::choice::Choice;
 use crate::clock::{Clock, ClockPair};
-use crate::decode::{self, Minima};
+use crate::decode;
+use crate::filter::{Filter, Function, Selected};
 use crate::host::{self, Known};
 use crate::uftrace::directory::{self, Recording, Totals};
 
@@ -43,6 +45,7 @@ pub struct Config {
     capacity: Capacity,
     mode: Mode,
     directory: PathBuf,
+    filter: Option<Filter>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +53,9 @@ enum Capacity {
     Events(usize),
     Bytes(usize),
 }
+
+/// The variable with the filter for programs that cannot be changed.
+const FILTER_VARIABLE: &str = "RFTRACE_FILTER";
 
 /// Events that the default buffer holds.
 const DEFAULT_EVENTS: usize = 1_000_000;
@@ -64,7 +70,12 @@ impl Config {
     /// A million events (16 MB), stop mode, the directory `trace`.
     #[must_use]
     pub fn new() -> Self {
-        Self { capacity: Capacity::Events(DEFAULT_EVENTS), mode: Mode::Stop, directory: PathBuf::from("trace") }
+        Self {
+            capacity: Capacity::Events(DEFAULT_EVENTS),
+            mode: Mode::Stop,
+            directory: PathBuf::from("trace"),
+            filter: None,
+        }
     }
 
     /// The buffer holds at least `events` entries and exits; each takes 16 bytes.
@@ -97,6 +108,15 @@ impl Config {
         self
     }
 
+    /// What is recorded, from the beginning; see [`Tracer::set_filter`].
+    ///
+    /// The variable `RFTRACE_FILTER`, if it is set, takes its place: `RFTRACE_FILTER='include=app::*; depth=5' program`.
+    #[must_use]
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = Some(filter);
+        self
+    }
+
     /// Gives the buffer to the tracer that is linked into this program. Recording is off at first.
     ///
     /// This works once in the life of a program: the buffer stays in use until its end.
@@ -104,7 +124,7 @@ impl Config {
     /// # Errors
     ///
     /// [`Error::AlreadyInitialized`] the second time; [`Error::BufferTooSmall`], [`Error::BufferTooLarge`] and
-    /// [`Error::OutOfMemory`] for the capacity.
+    /// [`Error::OutOfMemory`] for the capacity; [`Error::BadFilter`] and [`Error::NothingMatches`] for the filter.
     pub fn install(self) -> Result<&'static Tracer, Error> {
         static INSTALLING: Mutex<()> = Mutex::new(());
         let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,6 +139,13 @@ impl Config {
         if bytes < minimum {
             return Err(Error::BufferTooSmall { bytes, minimum });
         }
+        let known = Known::collect();
+        let mut choice = Choice::default();
+        // While nothing has happened yet that could not be tried again.
+        let filter = self.chosen_filter()?;
+        let selection = filter.as_ref().map(|filter| choice.prepare(filter, &known)).transpose();
+        let selection =
+            selection.map_err(|error| if from_variable().is_some() { in_variable(error) } else { error })?;
         // The tracer starts at a chunk's boundary. Memory from the system begins at a page's.
         let slack = abi::chunk_bytes(bytes);
         let buffer_bytes = bytes.checked_add(slack).ok_or(Error::BufferTooLarge { records: bytes / 16 })?;
@@ -136,12 +163,24 @@ impl Config {
         };
         // SAFETY: the memory is new, zeroed and never given back; pthread_setspecific may be called on any thread.
         unsafe { backend::initialize(&args) }?;
+        if let (Some(filter), Some(selection)) = (&filter, &selection) {
+            choice.apply(filter, selection)?;
+        }
         Ok(TRACER.get_or_init(|| Tracer {
             directory: self.directory,
             first: ClockPair::now(),
-            known: Known::collect(),
+            known,
+            choice: Mutex::new(choice),
             dumping: Mutex::new(()),
         }))
+    }
+
+    /// The filter to begin with.
+    fn chosen_filter(&self) -> Result<Option<Filter>, Error> {
+        match from_variable() {
+            Some(text) => Filter::parse(&text).map(Some).map_err(in_variable),
+            None => Ok(self.filter.clone()),
+        }
     }
 }
 
@@ -153,6 +192,7 @@ pub struct Tracer {
     directory: PathBuf,
     first: ClockPair,
     known: Known,
+    choice: Mutex<Choice>,
     /// Held by whoever reads the buffer.
     dumping: Mutex<()>,
 }
@@ -239,6 +279,46 @@ impl Tracer {
         let was_on = backend::is_enabled();
         backend::enable();
         Recorder { was_on }
+    }
+
+    /// Records only what `filter` lets pass, from now on, also while recording is on. It takes the place of the one before.
+    ///
+    /// Calls are filtered when they begin: a function that is open stays in the trace. Functions of libraries that are
+    /// loaded later are recorded unless the filter includes only some functions; set it again to choose among them.
+    ///
+    /// ```no_run
+    /// use rftrace_frontend::{Config, Filter};
+    ///
+    /// let tracer = Config::new().install()?;
+    /// let selected = tracer.set_filter(&Filter::new().include("app::*").exclude("*::fmt"))?;
+    /// println!("{} of {} functions are recorded", selected.n_recorded, selected.n_functions);
+    /// # Ok::<(), rftrace_frontend::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadFilter`] or [`Error::NothingMatches`]; the filter before stays in force.
+    #[inline(always)]
+    pub fn set_filter(&self, filter: &Filter) -> Result<Selected, Error> {
+        backend::unrecorded(|| self.choice().set(filter, &self.known))
+    }
+
+    /// Records everything from now on.
+    #[inline(always)]
+    pub fn clear_filter(&self) {
+        backend::unrecorded(|| self.choice().clear());
+    }
+
+    /// The functions that can be recorded, by address: those of the program and its libraries that call a hook. The list is
+    /// empty where they are not known (on Hermit).
+    #[inline(always)]
+    #[must_use]
+    pub fn functions(&self) -> Vec<Function> {
+        backend::unrecorded(|| self.choice().functions(&self.known))
+    }
+
+    fn choice(&self) -> MutexGuard<'_, Choice> {
+        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops recording, writes what was recorded to the configured directory and empties the buffer.
@@ -330,7 +410,8 @@ impl Tracer {
         let start_tsc = control.cycle_start_tsc.load(Relaxed);
         let tasks = decode::tasks();
         if start_tsc == 0 || !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
-            let hook_called = control.next_tid.load(Relaxed) > 1;
+            // A filter may have kept every call from being seen.
+            let hook_called = control.next_tid.load(Relaxed) > 1 || self.choice().is_filtered();
             return Err(Error::NoEvents { hook_called });
         }
         let last = ClockPair::now();
@@ -341,10 +422,11 @@ impl Tracer {
             clock: Clock::between(self.first, last),
             pairs: [self.first, last],
             known: &self.known,
-            minima: &Minima::default(),
+            minima: &self.choice().minima(),
         })?;
         if then == Then::Empty {
             backend::reset();
+            self.choice().forget_past();
         }
         Ok(totals)
     }
@@ -381,6 +463,24 @@ fn statistics() -> Statistics {
         counted.threads += usize::from(events > 0);
     }
     counted
+}
+
+/// The text of [`FILTER_VARIABLE`].
+fn from_variable() -> Option<String> {
+    let text = std::env::var_os(FILTER_VARIABLE)?;
+    Some(text.to_string_lossy().into_owned()).filter(|text| !text.trim().is_empty())
+}
+
+/// The error of a rule, with the variable that it is from.
+fn in_variable(error: Error) -> Error {
+    let named = |text| format!("{FILTER_VARIABLE}: {text}");
+    match error {
+        Error::BadFilter { place, problem } => Error::BadFilter { place: named(place), problem },
+        Error::NothingMatches { rule, untraced, similar } => {
+            Error::NothingMatches { rule: named(rule), untraced, similar }
+        }
+        error => error,
+    }
 }
 
 /// The program's name, for systems that cannot tell its path.

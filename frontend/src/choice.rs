@@ -1,0 +1,89 @@
+//! The filter in force, and how a new one gets to the hooks.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::Error;
+use crate::backend;
+use crate::clock;
+use crate::decode::Minima;
+use crate::filter::select::{self, Selection};
+use crate::filter::table::SiteTable;
+use crate::filter::{Filter, Function, Selected};
+use crate::host::{self, Catalogue, Known};
+
+/// What is recorded of all that could be.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    /// `None`: everything.
+    filter: Option<Filter>,
+    catalogue: Catalogue,
+    /// Made for the first filter.
+    table: Option<SiteTable>,
+    minima: Minima,
+}
+
+impl Choice {
+    /// Looks up what `filter` chooses; nothing changes yet.
+    pub(crate) fn prepare(&mut self, filter: &Filter, known: &Known) -> Result<Selection, Error> {
+        self.catalogue.refresh(known);
+        select::select(filter, &self.catalogue)
+    }
+
+    /// Filters what is recorded from now on.
+    pub(crate) fn apply(&mut self, filter: &Filter, selection: &Selection) -> Result<(), Error> {
+        let control = &backend::control().filter;
+        // Before recording is filtered for the first time, see `SiteTable::publish`.
+        if self.table.is_none() {
+            self.table = host::reserve_sites()?.map(|slots| SiteTable::publish(slots, control));
+        }
+        if let Some(table) = &mut self.table {
+            table.update(&selection.actions, selection.default_action, control);
+        }
+        let min_ticks = clock::ticks_in(filter.shortest());
+        control.default_action.store(selection.default_action, Relaxed);
+        control.decisive.store(selection.decisive, Relaxed);
+        control.wanted.store(selection.wanted, Relaxed);
+        control.depth_limit.store(selection.depth_limit, Relaxed);
+        control.min_ticks.store(min_ticks, Relaxed);
+        self.minima.set(clock::ticks(), min_ticks);
+        backend::set_filtered(true);
+        self.filter = Some(filter.clone());
+        Ok(())
+    }
+
+    /// Does both.
+    pub(crate) fn set(&mut self, filter: &Filter, known: &Known) -> Result<Selected, Error> {
+        let selection = self.prepare(filter, known)?;
+        self.apply(filter, &selection)?;
+        Ok(selection.selected)
+    }
+
+    /// Records everything from now on.
+    pub(crate) fn clear(&mut self) {
+        backend::set_filtered(false);
+        backend::control().filter.min_ticks.store(0, Relaxed);
+        self.minima.set(clock::ticks(), 0);
+        self.filter = None;
+    }
+
+    /// Whether there is a filter.
+    pub(crate) fn is_filtered(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// The functions that can be recorded.
+    pub(crate) fn functions(&mut self, known: &Known) -> Vec<Function> {
+        self.catalogue.refresh(known);
+        select::list(self.filter.as_ref(), &self.catalogue)
+    }
+
+    /// Calls that are too short, over time.
+    pub(crate) fn minima(&self) -> Minima {
+        self.minima.clone()
+    }
+
+    /// The buffer was emptied.
+    pub(crate) fn forget_past(&mut self) {
+        self.minima.forget_past();
+    }
+}

@@ -1,0 +1,187 @@
+//! Filters in text: `include=app::*; depth=5; min=1us`.
+
+use std::time::Duration;
+
+use super::{Filter, Flaw, RuleKind};
+use crate::filter::select::nearest;
+
+/// The keys that take no pattern.
+const LIMITS: [&str; 3] = ["depth", "min", "size"];
+
+/// Reads a filter.
+pub(super) fn filter(text: &str) -> Result<Filter, Flaw> {
+    let mut filter = Filter::new();
+    for (start, rule) in split(text) {
+        filter = add(filter, &rule)
+            .map_err(|problem| Flaw::new(format!("at character {}, `{}`", start + 1, rule.trim()), problem))?;
+    }
+    Ok(filter)
+}
+
+/// The rules of a text, without `\` in front of `;`, and where they start, in characters.
+fn split(text: &str) -> Vec<(usize, String)> {
+    let mut rules: Vec<(usize, String)> = Vec::new();
+    let mut rule = String::new();
+    let mut start = 0;
+    let mut characters = text.chars().enumerate().peekable();
+    while let Some((place, c)) = characters.next() {
+        match (c, characters.peek()) {
+            ('\\', Some((_, ';'))) => {
+                rule.push(';');
+                characters.next();
+            }
+            // Not the beginning of `\;`.
+            ('\\', Some((_, '\\'))) => {
+                rule.push_str("\\\\");
+                characters.next();
+            }
+            (';' | '\n', _) => {
+                rules.push((start, std::mem::take(&mut rule)));
+                start = place + 1;
+            }
+            _ if rule.is_empty() && c.is_whitespace() => start = place + 1,
+            _ => rule.push(c),
+        }
+    }
+    rules.push((start, rule));
+    rules.retain(|(_, rule)| !rule.trim().is_empty());
+    rules
+}
+
+/// Adds a rule to `filter`. The error says what is wrong with it.
+fn add(filter: Filter, rule: &str) -> Result<Filter, String> {
+    let Some((key, value)) = rule.split_once('=') else {
+        return Err(format!("write it as key=value; keys are {}", keys().join(", ")));
+    };
+    let (key, value) = (key.trim(), value.trim());
+    let mut filter = match key {
+        "depth" => {
+            let levels = value.parse().map_err(|_| "write the number of levels, as in depth=5".to_owned())?;
+            filter.max_depth(levels)
+        }
+        "min" => filter.min_duration(duration(value)?),
+        "size" => {
+            let bytes = value.parse().map_err(|_| "write the number of bytes, as in size=64".to_owned())?;
+            filter.min_code_bytes(bytes)
+        }
+        _ => match RuleKind::ALL.iter().find(|kind| kind.key() == key) {
+            Some(&kind) => filter.rule(kind, value),
+            None => {
+                let similar = nearest(key, keys().into_iter().map(str::to_owned));
+                let similar = similar.map(|similar| format!("; did you mean {similar}?")).unwrap_or_default();
+                return Err(format!("there is no `{key}`, but {}{similar}", keys().join(", ")));
+            }
+        },
+    };
+    filter.flaw.take().map_or(Ok(filter), |flaw| Err(flaw.problem))
+}
+
+fn keys() -> Vec<&'static str> {
+    RuleKind::ALL.iter().map(|kind| kind.key()).chain(LIMITS).collect()
+}
+
+/// A number, perhaps with a fraction, and its unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit_start = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_start);
+    let nanos_per_unit = match unit.trim() {
+        "ns" => 1.0,
+        "us" | "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return Err("write a duration with its unit, ns, us, ms or s, as in min=1.5us".to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("`{number}` is no number"))?;
+    Ok(Duration::from_nanos((number * nanos_per_unit).round() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rules(filter: &Filter) -> Vec<String> {
+        filter.rules().iter().map(super::super::Rule::text).collect()
+    }
+
+    fn problem(text: &str) -> String {
+        Filter::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_key() {
+        let text = "include=app::*; exclude = *::fmt ;module=libfoo*;not_module=libc.so.6\nbelow=main::work;\n
+            not_below=alloc::*; entry=*::poll; depth=5; min=1us; size=64;";
+        let filter = Filter::parse(text).unwrap();
+        assert_eq!(
+            rules(&filter),
+            [
+                "include=app::*",
+                "exclude=*::fmt",
+                "module=libfoo*",
+                "not_module=libc.so.6",
+                "below=main::work",
+                "not_below=alloc::*",
+                "entry=*::poll"
+            ]
+        );
+        assert_eq!((filter.max_depth, filter.min_code_bytes), (Some(5), 64));
+        assert_eq!(filter.min_duration, Duration::from_micros(1));
+        for nothing in ["", " ", ";;\n ;"] {
+            assert_eq!(rules(&Filter::parse(nothing).unwrap()), <[&str; 0]>::default());
+        }
+    }
+
+    #[test]
+    fn a_semicolon_can_be_part_of_a_pattern() {
+        let filter = Filter::parse(r"include=<[u8\; 3] as Speak>::speak;exclude=/a\\;depth=2").unwrap();
+        assert_eq!(rules(&filter), [r"include=<[u8\; 3] as Speak>::speak", r"exclude=/a\\"]);
+        assert!(filter.rules()[0].pattern.matches("<[u8; 3] as Speak>::speak"));
+        assert_eq!(filter.max_depth, Some(2));
+        // What is written is read as the same.
+        assert_eq!(rules(&Filter::parse(&rules(&filter)[0]).unwrap())[0], rules(&filter)[0]);
+    }
+
+    #[test]
+    fn durations() {
+        for (text, nanos) in [("0ns", 0), ("7ns", 7), ("1.5us", 1_500), ("2 ms", 2_000_000), ("3s", 3_000_000_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        }
+        for text in ["", "1", "us", "1.2.3us", "1h", "-1us", "1e3us"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn problems_name_the_place_and_the_remedy() {
+        for (text, expected) in [
+            ("depth=5; dept=3", "at character 10, `dept=3`: there is no `dept`"),
+            ("dept=3", "did you mean depth?"),
+            ("include", "write it as key=value"),
+            ("depth=x", "write the number of levels"),
+            ("depth=0", "1 is the least"),
+            ("depth=-1", "write the number of levels"),
+            ("min=5", "unit"),
+            ("size=big", "write the number of bytes"),
+            ("include=", "`*` stands for all"),
+            ("min=1us;\nexclude=/(/", "at character 10, `exclude=/(/`: "),
+        ] {
+            assert!(problem(text).contains(expected), "{text}: {}", problem(text));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(text in "\\PC{0,80}") {
+            let _ = Filter::parse(&text);
+        }
+
+        #[test]
+        fn nothing_near_the_language_panics(
+            parts in prop::collection::vec("(include|depth|min|size|entry|below|x)?=?[0-9a-z*?\\[\\]\\\\;/(){}.µ ]{0,12}", 0..6),
+        ) {
+            let _ = Filter::parse(&parts.join(";"));
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! From a filter and the program's functions to what the hooks are told.
+
+use std::cell::OnceCell;
+
+use rftrace::abi::{action, state};
+
+use super::{Filter, Function, Rule, RuleKind, Selected};
+use crate::Error;
+use crate::host::{Catalogue, HAS_NAMES, TracedFunction};
+
+/// What the hooks are told, but for the minimum duration.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    /// The [`action`] of each call site, by the address behind the call.
+    pub(crate) actions: Vec<(u64, u8)>,
+    /// That of sites which are not known, such as those of libraries that are loaded later.
+    pub(crate) default_action: u8,
+    /// As in [`FilterControl`](rftrace::abi::FilterControl).
+    pub(crate) decisive: u32,
+    pub(crate) wanted: u32,
+    pub(crate) depth_limit: u32,
+    pub(crate) selected: Selected,
+}
+
+/// Obeys `filter` with the functions of `catalogue`.
+pub(crate) fn select(filter: &Filter, catalogue: &Catalogue) -> Result<Selection, Error> {
+    filter.check()?;
+    if !HAS_NAMES {
+        refuse_names(filter)?;
+    }
+    let mut chooser = Chooser::new(filter);
+    chooser.look_at_modules(catalogue);
+    let mut actions = Vec::new();
+    let mut selected = Selected::default();
+    for function in catalogue.functions() {
+        let action = chooser.action(&function);
+        actions.extend(function.child_ips().iter().map(|&child_ip| (child_ip, action)));
+        if !function.is_own() {
+            selected.n_functions += 1;
+            selected.n_recorded += usize::from(is_recorded(action));
+        }
+    }
+    if HAS_NAMES {
+        selected.without_effect = chooser.check_matches(catalogue)?;
+    }
+    let below = if filter.has(RuleKind::Below) { state::IN as u32 } else { 0 };
+    Ok(Selection {
+        actions,
+        default_action: chooser.default_action(),
+        decisive: state::OUT as u32 | below,
+        wanted: below,
+        depth_limit: depth_limit(filter.max_depth),
+        selected,
+    })
+}
+
+/// All functions, and what the filter does with them.
+pub(crate) fn list(filter: Option<&Filter>, catalogue: &Catalogue) -> Vec<Function> {
+    let everything = Filter::new();
+    let mut chooser = Chooser::new(filter.unwrap_or(&everything));
+    let functions = catalogue.functions().filter(|function| !function.is_own());
+    let mut functions: Vec<Function> = functions
+        .map(|function| Function {
+            name: function.name().to_owned(),
+            module: function.module().to_owned(),
+            address: function.address() as usize,
+            code_bytes: function.code_bytes().unwrap_or(0),
+            recorded: is_recorded(chooser.action(&function)),
+        })
+        .collect();
+    functions.sort_by_key(|function| function.address);
+    functions
+}
+
+/// Without symbols there are no names to compare with.
+fn refuse_names(filter: &Filter) -> Result<(), Error> {
+    let is_possible = |rule: &Rule| rule.kind == RuleKind::EntryOnly && rule.pattern.is_everything();
+    let place = match filter.rules().iter().find(|rule| !is_possible(rule)) {
+        Some(rule) => rule.text(),
+        None if filter.min_code_bytes > 0 => format!("size={}", filter.min_code_bytes),
+        None => return Ok(()),
+    };
+    let problem = "functions cannot be chosen here, where their names are not known; use depth, min or entry=*";
+    Err(Error::BadFilter { place, problem: problem.to_owned() })
+}
+
+fn is_recorded(action: u8) -> bool {
+    matches!(action, action::RECORD | action::POINT | action::INTO)
+}
+
+fn depth_limit(max_depth: Option<u32>) -> u32 {
+    let most = state::DEPTH_MASK as u32;
+    max_depth.map_or(most, |levels| levels.saturating_mul(state::DEPTH_ONE as u32).min(most))
+}
+
+/// Compares functions with rules.
+struct Chooser<'f> {
+    filter: &'f Filter,
+    /// How many functions, or modules, each rule matched.
+    n_matches: Vec<usize>,
+}
+
+impl<'f> Chooser<'f> {
+    fn new(filter: &'f Filter) -> Self {
+        Self { filter, n_matches: vec![0; filter.rules.len()] }
+    }
+
+    /// What to do with functions that are not known.
+    fn default_action(&self) -> u8 {
+        let is_for_all = |rule: &Rule| rule.kind == RuleKind::EntryOnly && rule.pattern.is_everything();
+        if self.filter.has(RuleKind::Include) || self.filter.has(RuleKind::IncludeModule) {
+            action::SKIP
+        } else if self.filter.rules.iter().any(is_for_all) {
+            action::POINT
+        } else {
+            action::RECORD
+        }
+    }
+
+    fn action(&mut self, function: &TracedFunction<'_>) -> u8 {
+        if function.is_own() {
+            return action::NOT_INTO;
+        }
+        let with_parameters = OnceCell::new();
+        // Whether rules of a kind match, and whether there are any.
+        let mut matched = [false; RuleKind::ALL.len()];
+        let mut is_there = matched;
+        for (rule, n_matches) in self.filter.rules.iter().zip(&mut self.n_matches) {
+            let pattern = &rule.pattern;
+            let is_match = if rule.kind.is_for_modules() {
+                pattern.matches(function.module())
+            } else {
+                let matches_parameters = || {
+                    let name = with_parameters.get_or_init(|| function.name_with_parameters());
+                    name.as_ref().is_some_and(|name| pattern.matches(name))
+                };
+                pattern.matches(function.name()) || pattern.has_parameters() && matches_parameters()
+            };
+            if !rule.kind.is_for_modules() {
+                *n_matches += usize::from(is_match);
+            }
+            matched[rule.kind as usize] |= is_match;
+            is_there[rule.kind as usize] = true;
+        }
+        let is = |kind: RuleKind| matched[kind as usize];
+        let is_in = |kind: RuleKind| matched[kind as usize] || !is_there[kind as usize];
+        let is_large = function.code_bytes().is_none_or(|bytes| bytes >= self.filter.min_code_bytes);
+        if is(RuleKind::NotBelow) {
+            action::NOT_INTO
+        } else if is(RuleKind::Exclude) || is(RuleKind::ExcludeModule) {
+            action::SKIP
+        } else if is(RuleKind::Below) {
+            action::INTO
+        } else if !is_in(RuleKind::Include) || !is_in(RuleKind::IncludeModule) || !is_large {
+            action::SKIP
+        } else if is(RuleKind::EntryOnly) {
+            action::POINT
+        } else {
+            action::RECORD
+        }
+    }
+
+    fn look_at_modules(&mut self, catalogue: &Catalogue) {
+        for (rule, n_matches) in self.filter.rules.iter().zip(&mut self.n_matches) {
+            if rule.kind.is_for_modules() {
+                *n_matches = catalogue.module_names().filter(|name| rule.pattern.matches(name)).count();
+            }
+        }
+    }
+
+    /// Complains about rules that matched nothing, if nothing would be recorded because of them; returns the others.
+    fn check_matches(&self, catalogue: &Catalogue) -> Result<Vec<String>, Error> {
+        let mut without_effect = Vec::new();
+        for (rule, _) in self.filter.rules.iter().zip(&self.n_matches).filter(|&(_, &n_matches)| n_matches == 0) {
+            if !rule.kind.is_needed() {
+                without_effect.push(rule.text());
+                continue;
+            }
+            let (untraced, similar) = if rule.kind.is_for_modules() {
+                (None, nearest(&rule.pattern.plain(), catalogue.module_names().map(str::to_owned)))
+            } else {
+                let untraced = catalogue.all_names().find(|name| rule.pattern.matches(name));
+                let functions = catalogue.functions().filter(|function| !function.is_own());
+                let names = functions.map(|function| function.name().to_owned());
+                let similar = if untraced.is_none() { nearest(&rule.pattern.plain(), names) } else { None };
+                (untraced, similar)
+            };
+            return Err(Error::NothingMatches { rule: rule.text(), untraced, similar });
+        }
+        Ok(without_effect)
+    }
+}
+
+/// The name that is most like `wanted`, if any is: its last part may be enough.
+pub(crate) fn nearest(wanted: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    let wanted: Vec<char> = wanted.chars().collect();
+    let tolerated = wanted.len() / 3 + 1;
+    let distance = |name: &str| {
+        let last = name.rsplit("::").next().unwrap_or_default();
+        // A name in full is better than a last part.
+        let whole = edits(&wanted, name, tolerated).map(|edits| 2 * edits);
+        whole.into_iter().chain(edits(&wanted, last, tolerated).map(|edits| 2 * edits + 1)).min()
+    };
+    let near = names.filter(|name| !name.is_empty()).filter_map(|name| Some((distance(&name)?, name)));
+    near.min_by_key(|&(distance, _)| distance).map(|(_, name)| name)
+}
+
+/// How many characters to insert, remove or replace make one of the other, unless they are more than `limit`.
+fn edits(a: &[char], b: &str, limit: usize) -> Option<usize> {
+    let n_b = b.chars().count();
+    if a.len().abs_diff(n_b) > limit {
+        return None;
+    }
+    let mut row: Vec<usize> = (0..=n_b).collect();
+    for (i, a) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in b.chars().enumerate() {
+            let replaced = diagonal + usize::from(*a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    Some(row[n_b]).filter(|&edits| edits <= limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nearest_of(wanted: &str, names: &[&str]) -> Option<String> {
+        nearest(wanted, names.iter().map(|&name| name.to_owned()))
+    }
+
+    #[test]
+    fn similar_names() {
+        let names = ["app::work", "app::wrok::inner", "main", "app::works"];
+        for (wanted, expected) in [
+            ("app::worj", Some("app::work")),
+            ("work", Some("app::work")),
+            ("inner", Some("app::wrok::inner")),
+            ("app::works", Some("app::works")),
+            ("mian", Some("main")),
+            ("something_else", None),
+        ] {
+            assert_eq!(nearest_of(wanted, &names).as_deref(), expected, "{wanted}");
+        }
+        assert_eq!(nearest_of("", &["", "abc"]), None);
+    }
+
+    #[test]
+    fn edits_are_counted() {
+        for (a, b, expected) in [("", "", 0), ("abc", "abc", 0), ("abc", "abd", 1), ("kitten", "sitting", 3)] {
+            let a: Vec<char> = a.chars().collect();
+            assert_eq!(edits(&a, b, 10), Some(expected));
+            assert!(expected == 0 || edits(&a, b, expected - 1).is_none());
+        }
+    }
+
+    #[test]
+    fn depths_are_limited_by_the_format() {
+        assert_eq!(depth_limit(None), 0xffc0);
+        assert_eq!(depth_limit(Some(1)), 1 << 6);
+        assert_eq!(depth_limit(Some(1023)), 0xffc0);
+        assert_eq!(depth_limit(Some(u32::MAX)), 0xffc0);
+    }
+}
