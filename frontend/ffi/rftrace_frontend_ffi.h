@@ -40,6 +40,36 @@ int64_t rftrace_dump_full_uftrace(Events *events, const char *out_dir, const cha
  */
 int64_t rftrace_dump_trace(Events *events, const char *outfile);
 
+/*
+ * Records only what the filter lets pass, from now on, also while recording is on: "include=app_*; exclude=*_debug;
+ * module=libfoo*; not_module=libbar*; below=work; not_below=malloc; depth=5; min=1us; size=64; entry=poll_*". NULL or ""
+ * records everything again. The documentation of Filter in the crate rftrace-frontend describes the rules.
+ *
+ * Returns how many functions are recorded, or -1: then the filter before stays in force. The variable RFTRACE_FILTER has
+ * the same for programs that cannot be changed.
+ */
+int64_t rftrace_set_filter(Events *events, const char *filter);
+
+/* A function that can be recorded. */
+typedef struct rftrace_function {
+    /* As the trace shows it; empty if the file does not tell. */
+    const char *name;
+    /* The file name of the program or library. */
+    const char *module;
+    uintptr_t address;
+    /* The size of its code, 0 if unknown. */
+    uint64_t code_bytes;
+    /* Whether the filter in force lets it pass. */
+    bool recorded;
+} rftrace_function;
+
+/*
+ * Calls visit with context and each function that can be recorded, by address. What it gets is valid until it returns.
+ * Returns how many they are, or -1. visit may be NULL.
+ */
+int64_t rftrace_functions(Events *events, void (*visit)(void *context, const rftrace_function *function),
+                          void *context);
+
 /* Why the last call on this thread failed, as text. Valid until the next failure. */
 const char *rftrace_last_error(void);
 

@@ -6,12 +6,12 @@
 extern crate rftrace as _; // the tracer itself
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt::Display;
 use std::ptr;
 use std::sync::OnceLock;
 
-use rftrace_frontend::{Config, Error, Mode, Tracer};
+use rftrace_frontend::{Config, Error, Filter, Mode, Tracer};
 
 thread_local! {
     /// The text of the last error of this thread.
@@ -95,6 +95,74 @@ pub unsafe extern "C" fn rftrace_dump_trace(events: *mut Events, outfile: *const
         (None, _) => Err(Error::NotInitialized),
         (_, None) => Err(Error::MissingPath),
     })
+}
+
+/// Records only what `filter` lets pass; NULL or an empty text: everything. How many functions are recorded, or -1.
+///
+/// # Safety
+///
+/// `events` is NULL or what [`rftrace_init`] returned; `filter` is NULL or NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rftrace_set_filter(events: *mut Events, filter: *const c_char) -> i64 {
+    // SAFETY: by this function's contract.
+    let (tracer, filter) = unsafe { (tracer(events), text(filter).unwrap_or_default()) };
+    let recorded = tracer.ok_or(Error::NotInitialized).and_then(|tracer| {
+        if filter.trim().is_empty() {
+            tracer.clear_filter();
+            return Ok(tracer.functions().len());
+        }
+        tracer.set_filter(&Filter::parse(&filter)?).map(|selected| selected.n_recorded)
+    });
+    match recorded {
+        Ok(n_recorded) => i64::try_from(n_recorded).unwrap_or(i64::MAX),
+        Err(error) => status(Err(error)),
+    }
+}
+
+/// A function that can be recorded, as C programs see it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct FunctionInfo {
+    name: *const c_char,
+    module: *const c_char,
+    address: usize,
+    code_bytes: u64,
+    recorded: bool,
+}
+
+/// Calls `visit` with `context` and each function that can be recorded. How many they are, or -1.
+///
+/// # Safety
+///
+/// `events` is NULL or what [`rftrace_init`] returned; `visit` may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rftrace_functions(
+    events: *mut Events,
+    visit: Option<unsafe extern "C" fn(context: *mut c_void, function: *const FunctionInfo)>,
+    context: *mut c_void,
+) -> i64 {
+    // SAFETY: by this function's contract.
+    let Some(tracer) = (unsafe { tracer(events) }) else {
+        return status(Err(Error::NotInitialized));
+    };
+    let functions = tracer.functions();
+    if let Some(visit) = visit {
+        for function in &functions {
+            // Names have no NUL in them.
+            let c_text = |text: &str| CString::new(text).unwrap_or_default();
+            let (name, module) = (c_text(&function.name), c_text(&function.module));
+            let info = FunctionInfo {
+                name: name.as_ptr(),
+                module: module.as_ptr(),
+                address: function.address,
+                code_bytes: function.code_bytes,
+                recorded: function.recorded,
+            };
+            // SAFETY: by this function's contract; all that it points to lives until it returns.
+            unsafe { visit(context, &raw const info) };
+        }
+    }
+    i64::try_from(functions.len()).unwrap_or(i64::MAX)
 }
 
 /// Why the last call on this thread failed; an empty text before the first failure. Valid until the next one.
