@@ -10,6 +10,7 @@ mod control_flow;
 mod cycles;
 mod debugger;
 mod deep;
+mod filters;
 mod full;
 mod misuse;
 mod names;

@@ -1,0 +1,292 @@
+//! Choice of functions: what is recorded is what the rules say, and what uftrace records by the same rules.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use rftrace_tests::traces::{calls_per_task, trees};
+use rftrace_tests::{
+    CProgram, Profile, Program, Run, assert_same_lines, outline, outline_of, require, rust_program, tools,
+};
+use rftrace_tools::Trace;
+
+const C_BUILDS: [&[&str]; 6] = [
+    &["-O1"],
+    &["-O2", "-mfentry"],
+    &["-O1", "-static"],
+    &["-O2", "-mfentry", "-static-pie"],
+    &["-O1", "-no-pie"],
+    &["-O2", "-fno-plt"],
+];
+
+/// All calls that fixtures/c/filters.c makes, but for `main`.
+const ALL: &str = "branch 4, holds_slow 2, large 2, leaf 20, recursive 8, run 2, slow 2, work 2";
+
+/// Filters and the calls that they let pass.
+const FILTERS: [(&str, &str); 18] = [
+    ("include=leaf", "leaf 20"),
+    ("include=l*; include=/^ho.*w$/", "holds_slow 2, large 2, leaf 20"),
+    ("include=*; exclude=[rw]*; exclude=leaf", "branch 4, holds_slow 2, large 2, slow 2"),
+    ("exclude=leaf", "branch 4, holds_slow 2, large 2, recursive 8, run 2, slow 2, work 2"),
+    ("module=program", ALL),
+    ("not_module=lib*", ALL),
+    ("below=work", "branch 2, large 2, leaf 12, recursive 8, work 2"),
+    ("below=work; below=slow; include=leaf", "leaf 12, slow 2, work 2"),
+    ("not_below=work", "branch 2, holds_slow 2, leaf 8, run 2, slow 2"),
+    ("below=run; not_below=work; exclude=leaf", "branch 2, holds_slow 2, run 2, slow 2"),
+    ("depth=1", "run 2"),
+    ("depth=2", "branch 2, holds_slow 2, run 2, work 2"),
+    ("exclude=run; depth=1", "branch 2, holds_slow 2, work 2"),
+    ("below=recursive; depth=3; exclude=leaf", "recursive 6"),
+    ("min=1ms", "holds_slow 2, run 2, slow 2"),
+    ("exclude=slow; min=1ms", "holds_slow 2, run 2"),
+    ("size=400", "large 2"),
+    ("entry=*", ALL),
+];
+
+fn counts(trace: &Trace) -> String {
+    let tasks = calls_per_task(trace);
+    let counts: Vec<String> = tasks[0].iter().map(|(name, count)| format!("{name} {count}")).collect();
+    counts.join(", ")
+}
+
+fn filters_program(arguments: &[&str]) -> Program {
+    CProgram::new(&["filters.c"]).with(arguments).build()
+}
+
+/// Runs a program that makes its calls at once, with a filter from outside.
+fn run_filtered(program: &Path, filter: &str) -> Run {
+    Run::of_any(Command::new(program).env("RFTRACE_FILTER", filter))
+}
+
+#[test]
+fn filters_let_pass_what_they_say() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for arguments in C_BUILDS {
+        let program = filters_program(arguments);
+        assert_eq!(counts(&program.run(&[]).trace("trace")), ALL, "{arguments:?}");
+        for (filter, expected) in FILTERS {
+            let run = program.run(&[filter]);
+            assert_eq!(counts(&run.trace("trace")), expected, "{arguments:?}, {filter}");
+        }
+    }
+}
+
+#[test]
+fn what_is_left_out_leaves_a_tree() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = filters_program(&["-O1"]);
+    for (filter, expected) in [
+        (
+            "exclude=work; exclude=run; not_below=recursive; not_below=branch",
+            "large\nholds_slow\n  leaf\n  slow\n  leaf\n",
+        ),
+        // Where a return is not hooked, what is called lies beside.
+        ("include=recursive; include=leaf; below=recursive; entry=leaf; depth=2", "recursive\n  leaf\n  recursive\n"),
+        ("below=holds_slow; entry=leaf", "holds_slow\n  leaf\n  slow\n  leaf\n"),
+        ("include=work; include=large; include=branch; entry=work", "branch\nwork\nbranch\nlarge\n"),
+        ("min=1ms; entry=large", "run\n  work\n    large\n  holds_slow\n    slow\n"),
+    ] {
+        let run = program.run(&[filter]);
+        assert_same_lines(&outline(&run.trace("trace")), &expected.repeat(2), filter);
+    }
+}
+
+#[test]
+fn uftrace_records_the_same_by_the_same_rules() {
+    if !require(&["gcc", "uftrace"]) {
+        return;
+    }
+    let program = filters_program(&["-O1"]);
+    let theirs = CProgram::new(&["filters.c"]).without_library().with(&["-O1", "-DUFTRACE"]).build();
+    for (filter, options) in [
+        ("below=work", &["-F", "work"][..]),
+        ("not_below=work", &["-N", "work"]),
+        ("below=run; not_below=branch", &["-F", "run", "-N", "branch"]),
+        // `main`, which uftrace records, is one level more.
+        ("depth=2", &["-D", "3"]),
+        ("below=work; depth=2", &["-F", "work", "-D", "2"]),
+        ("min=1ms", &["-t", "1ms"]),
+        ("below=run; min=1ms", &["-F", "run", "-t", "1ms"]),
+        ("size=400", &["-Z", "400"]),
+    ] {
+        let run = program.run(&[filter]);
+        let mut uftrace = Command::new("uftrace");
+        let folder = run.path("theirs");
+        uftrace.args(["record", "--no-pager", "--no-libcall", "--no-event", "-d"]).arg(&folder).args(options);
+        tools::run(uftrace.arg(&theirs.path));
+        let their_trace = Trace::open(&folder).unwrap();
+        let mut their_counts = calls_per_task(&their_trace).remove(0);
+        their_counts.remove("main");
+        let our_counts = calls_per_task(&run.trace("trace")).remove(0);
+        assert_eq!(our_counts, their_counts, "{filter} and {options:?}");
+    }
+}
+
+#[test]
+fn functions_are_listed() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let list = |run: &Run| -> BTreeMap<String, String> {
+        let lines = run.stdout.lines().filter_map(|line| line.split_once(' '));
+        lines.map(|(name, rest)| (name.to_owned(), rest.to_owned())).collect()
+    };
+    let functions = ["branch", "holds_slow", "large", "leaf", "main", "recursive", "run", "slow", "work"];
+    for arguments in C_BUILDS {
+        let program = filters_program(arguments);
+        let all = list(&program.run(&[]));
+        assert_eq!(all.keys().collect::<Vec<_>>(), functions, "{arguments:?}");
+        // Recorded, and small.
+        assert_eq!(all["leaf"], "1 0", "{arguments:?}");
+        assert_eq!(all["large"], "1 1", "{arguments:?}");
+        let some = list(&program.run(&["include=l*"]));
+        assert_eq!(some["recorded"], "2");
+        assert_eq!((&*some["leaf"], &*some["run"]), ("1 0", "0 0"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_with_a_remedy() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = filters_program(&["-O1"]);
+    for (filter, expected) in [
+        ("include=leav", "include=leav matches nothing; did you mean `leaf`?"),
+        ("exclude=leaf; below=hold_slow", "below=hold_slow matches nothing; did you mean `holds_slow`?"),
+        ("include=rftrace_enable", "include=rftrace_enable matches no function that can be recorded"),
+        ("module=programme", "module=programme matches nothing; did you mean `program`?"),
+        ("depht=3", "bad filter: RFTRACE_FILTER: at character 1, `depht=3`: there is no `depht`"),
+        ("min=1us; size=x", "at character 10, `size=x`: write the number of bytes, as in size=64"),
+    ] {
+        let run = run_filtered(&program.path, filter);
+        assert_eq!(run.status.code(), Some(1), "{filter}");
+        assert!(run.stderr.contains(expected), "{filter}: {}", run.stderr);
+        assert!(run.stderr.contains("RFTRACE_FILTER"), "{filter}: {}", run.stderr);
+        let run = Run::of_any(Command::new(&program.path).arg(filter));
+        assert_eq!(run.status.code(), Some(1), "{filter}");
+        assert!(run.stderr.contains(expected.trim_start_matches("bad filter: RFTRACE_FILTER: ")), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn the_variable_filters_programs_that_know_nothing_of_it() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["calls.c"]).with(&["-O1"]).build();
+    let run = run_filtered(&program.path, "include=jump*");
+    assert_eq!(outline(&run.trace("trace")), "jump_twice\n  jump\n");
+    assert_eq!(outline(&run_filtered(&program.path, " ").trace("trace")), outline(&program.run(&[]).trace("trace")));
+    // Nothing is left.
+    let run = run_filtered(&program.path, "exclude=*");
+    assert!(run.stderr.contains("or none that the filter lets pass"), "{}", run.stderr);
+}
+
+#[test]
+fn libraries_and_cpp_names() {
+    if !require(&["gcc", "g++"]) {
+        return;
+    }
+    // Calls by way of the procedure linkage table, bound at the first call or at once, and without one.
+    for library_arguments in
+        [&["-fPIC"][..], &["-fPIC", "-Wl,-z,now"], &["-fPIC", "-Wl,-z,lazy", "-fcf-protection"], &["-fPIC", "-fno-plt"]]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("libgreet.so");
+        let greet = CProgram::new(&["greet.c"]).without_library().with(library_arguments);
+        greet.with(&["-shared", "-O1"]).build_as(&library);
+        let origin = format!("-Wl,-rpath,{}", folder.path().display());
+        let arguments = ["-O1", library.to_str().unwrap(), &origin];
+        let program = CProgram::new(&["names.cpp"]).with(&arguments).build();
+        for (filter, expected) in [
+            ("module=libgreet*", "greet\n  greet_inner\n"),
+            ("module=libgreet.so; exclude=greet", "greet_inner\n"),
+            (
+                "module=program; exclude=shapes::Circle::*",
+                "shapes::twice<int>\nshapes::(anonymous namespace)::hidden\n",
+            ),
+            ("include=shapes::Circle::operator*", "shapes::Circle::operator*\n"),
+            (
+                "include=shapes::twice<int>(int const&); include=*Circle(double)",
+                "shapes::Circle::Circle\nshapes::twice<int>\n",
+            ),
+            ("include=*::hidden(int); include=greet", "shapes::(anonymous namespace)::hidden\ngreet\n"),
+        ] {
+            let run = run_filtered(&program.path, filter);
+            assert!(run.status.success(), "{library_arguments:?}, {filter}: {}", run.stderr);
+            assert_same_lines(&outline(&run.trace("trace")), expected, &format!("{library_arguments:?}, {filter}"));
+        }
+    }
+}
+
+#[test]
+fn rust_programs_filter_themselves() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    for profile in Profile::ALL {
+        let run = rust_program("filters", profile).run(&[]);
+        let mut lines = run.stdout.lines().filter(|line| !line.contains("{closure"));
+        for expected in [
+            "filters::branch",
+            "filters::main",
+            "filters::work",
+            "include=filters::laef matches nothing; did you mean `filters::leaf`?",
+            "bad filter: include=/(/: found open group without closing ')'",
+        ] {
+            assert_eq!(lines.next(), Some(expected), "{profile:?}: {}", run.stdout);
+        }
+        let outline = |name| outline_of(&run.trace(name), "filters::");
+        let work = "work\n  branch\n    leaf\n    leaf\n  leaf\n";
+        assert_eq!(outline("first"), "work\n  branch\n", "{profile:?}");
+        assert_eq!(outline("second"), "branch\n  leaf\n  leaf\n".repeat(2), "{profile:?}");
+        assert_eq!(outline("third"), work, "{profile:?}");
+        assert_eq!(outline("last"), work, "{profile:?}");
+        for name in ["first", "second", "third"] {
+            let trees = trees(&run.trace(name));
+            let mut names = trees.iter().flat_map(|tree| tree.calls()).map(|(_, call)| &call.name);
+            assert_eq!(names.find(|name| name.starts_with("rftrace")), None, "{profile:?}, {name}");
+        }
+    }
+}
+
+#[test]
+fn rust_names_are_those_of_the_trace() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    for profile in Profile::ALL {
+        let program = rust_program("names", profile);
+        for (filter, expected) in [
+            (r"include=<[u8\; 3] as names::Speak>::speak", "<[u8; 3] as names::Speak>::speak\n"),
+            ("include=*::Speak>::speak; include=names::gr[u-ü]ße", "<[u8; 3] as names::Speak>::speak\nnames::grüße\n"),
+            ("include=names::generic::<*>", "names::generic::<(i32, &str)>\n"),
+            ("include=/^names::outer/", "names::outer::inner::function\nnames::outer::inner::function\n"),
+        ] {
+            let run = run_filtered(&program.path, filter);
+            assert!(run.status.success(), "{profile:?}, {filter}: {}", run.stderr);
+            assert_same_lines(&outline(&run.trace("trace")), expected, &format!("{profile:?}, {filter}"));
+        }
+    }
+}
+
+/// Opening a trace checks that it is balanced, with true depths.
+#[test]
+fn filters_change_while_threads_run() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for arguments in [&["-O1"][..], &["-O2", "-mfentry"]] {
+        let run = CProgram::new(&["refilter.c"]).with(arguments).build().run(&["2000"]);
+        let trace = run.trace("trace");
+        assert!(!trees(&trace).is_empty());
+        let last = calls_per_task(&run.trace("last")).remove(0);
+        assert_eq!(last, BTreeMap::from([("leaf".to_owned(), 127), ("tail".to_owned(), 64)]), "{arguments:?}");
+    }
+}
