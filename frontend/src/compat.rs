@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::backend;
+use crate::patched;
 use crate::tracer::{Config, Mode, Tracer};
 
 /// The trace buffer that [`init`] has given to the tracer.
@@ -32,13 +32,13 @@ pub fn init(max_event_count: usize, overwriting: bool) -> &'static mut Events {
 /// Starts recording, in all threads. Does nothing before [`init`] and when the buffer is used up.
 #[inline(always)]
 pub fn enable() {
-    backend::enable();
+    patched::enable();
 }
 
 /// Stops recording, in all threads.
 #[inline(always)]
 pub fn disable() {
-    backend::disable();
+    patched::disable();
 }
 
 /// Stops recording, writes what was recorded as a uftrace directory and empties the buffer.

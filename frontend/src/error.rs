@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::PatchedSites;
+
 /// An error of this crate.
 ///
 /// Its `Debug` output is the message too: it is what `expect` and a `main` that returns it show.
@@ -29,6 +31,18 @@ pub enum Error {
         bytes: usize,
         /// What the system said.
         source: io::Error,
+    },
+    /// No call site could be patched, as [`Config::patched`](crate::Config::patched) asks for. Nothing was changed.
+    CannotPatch {
+        /// What is left as it is, and why.
+        sites: PatchedSites,
+    },
+    /// An environment variable has a value that is none of those it may have.
+    BadVariable {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
     },
     /// There is no initialised tracer: `init` or [`Config::install`](crate::Config::install) comes first.
     NotInitialized,
@@ -80,6 +94,10 @@ impl fmt::Display for Error {
             }
             Self::OutOfMemory { bytes, .. } => {
                 write!(f, "no memory for a trace buffer of {bytes} bytes; ask for fewer events")
+            }
+            Self::CannotPatch { sites } => write!(f, "no call site can be patched: {sites}"),
+            Self::BadVariable { name, value } => {
+                write!(f, "the environment variable {name} is {value:?}; it must be 0, 1 or not set")
             }
             Self::NotInitialized => write!(f, "rftrace is not initialised: call init first"),
             Self::MissingPath => write!(f, "no path to write to was given"),
@@ -139,6 +157,7 @@ impl From<Error> for io::Error {
             Error::Write { source, .. } => source.kind(),
             Error::BufferTooSmall { .. }
             | Error::BufferTooLarge { .. }
+            | Error::BadVariable { .. }
             | Error::BadFilter { .. }
             | Error::NothingMatches { .. } => io::ErrorKind::InvalidInput,
             _ => io::ErrorKind::Other,

@@ -36,6 +36,14 @@
 //! in parallel and without copying the buffer. Time stamps become nanoseconds of CLOCK_MONOTONIC by two pairs of
 //! (counter, clock), taken when the tracer was installed and at the save.
 //!
+//! # Patched call sites
+//!
+//! With [`Config::patched`], or the environment variable `RFTRACE_PATCHED=1`, the calls of the hooks in the program and its
+//! libraries are changed: into NOPs while recording is off, into jumps while it is on. Linux on x86-64 only.
+//! [`Tracer::patched_sites`] tells what was patched and why something was not; what is left as compiled is recorded too.
+//! Threads may run meanwhile. Libraries that are opened later are patched when recording is next switched on, or by
+//! [`Tracer::patch`].
+//!
 //! # Limits
 //!
 //! - One buffer in the life of a program. Record and save as often as you like.
@@ -57,10 +65,12 @@ mod host;
 #[cfg(target_os = "linux")]
 mod linux;
 mod own;
+mod patched;
 mod tracer;
 mod uftrace;
 
 pub use compat::{Events, disable, dump_full_uftrace, dump_trace, enable, init};
 pub use error::Error;
 pub use filter::{Filter, Function, Selected};
+pub use patched::{PatchedSites, PlainReason};
 pub use tracer::{Config, Mode, Recorder, Saved, Statistics, Tracer};

@@ -7,12 +7,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rftrace::abi::{self, InitArgs};
 
 use crate::Error;
+use crate::PatchedSites;
 use crate::backend;
 use crate::choice::Choice;
 use crate::clock::{Clock, ClockPair};
 use crate::decode;
 use crate::filter::{Filter, Function, Selected};
 use crate::host::{self, Known};
+use crate::patched::{self, patch};
 use crate::uftrace::directory::{self, Recording, Totals};
 
 /// What happens when the buffer is used up.
@@ -46,6 +48,7 @@ pub struct Config {
     mode: Mode,
     directory: PathBuf,
     filter: Option<Filter>,
+    patched: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +78,7 @@ impl Config {
             mode: Mode::Stop,
             directory: PathBuf::from("trace"),
             filter: None,
+            patched: false,
         }
     }
 
@@ -117,6 +121,17 @@ impl Config {
         self
     }
 
+    /// Whether call sites are patched: calls of the hooks become NOPs while recording is off, and cheaper jumps while it
+    /// is on. See [`Tracer::patched_sites`]. The environment variable `RFTRACE_PATCHED`, 1 or 0, overrides this.
+    ///
+    /// Switching recording on and off then takes longer, some milliseconds in large programs, and may not be done in a signal
+    /// handler: it allocates memory.
+    #[must_use]
+    pub fn patched(mut self, patched: bool) -> Self {
+        self.patched = patched;
+        self
+    }
+
     /// Gives the buffer to the tracer that is linked into this program. Recording is off at first.
     ///
     /// This works once in the life of a program: the buffer stays in use until its end.
@@ -125,12 +140,15 @@ impl Config {
     ///
     /// [`Error::AlreadyInitialized`] the second time; [`Error::BufferTooSmall`], [`Error::BufferTooLarge`] and
     /// [`Error::OutOfMemory`] for the capacity; [`Error::BadFilter`] and [`Error::NothingMatches`] for the filter.
+    /// [`Error::CannotPatch`] if [`patched`](Self::patched) was asked for and no site could be patched; not if it was only
+    /// `RFTRACE_PATCHED` that asked. [`Error::BadVariable`] for its value.
     pub fn install(self) -> Result<&'static Tracer, Error> {
         static INSTALLING: Mutex<()> = Mutex::new(());
         let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
         if TRACER.get().is_some() {
             return Err(Error::AlreadyInitialized);
         }
+        let patched_by_variable = patched_by_variable()?;
         let bytes = match self.capacity {
             Capacity::Bytes(bytes) => bytes,
             Capacity::Events(events) => abi::region_bytes(events).ok_or(Error::BufferTooLarge { records: events })?,
@@ -161,8 +179,15 @@ impl Config {
             thread_start: memory.thread_start,
             thread_start_key: memory.thread_start_key,
         };
+        if patched_by_variable.unwrap_or(self.patched) {
+            let sites = patch::install();
+            if self.patched && sites.patched == 0 && (sites.left_plain > 0 || sites.refusal.is_some()) {
+                patch::undo();
+                return Err(Error::CannotPatch { sites });
+            }
+        }
         // SAFETY: the memory is new, zeroed and never given back; pthread_setspecific may be called on any thread.
-        unsafe { backend::initialize(&args) }?;
+        unsafe { backend::initialize(&args) }.inspect_err(|_| patch::undo())?;
         if let (Some(filter), Some(selection)) = (&filter, &selection) {
             choice.apply(filter, selection)?;
         }
@@ -181,6 +206,18 @@ impl Config {
             Some(text) => Filter::parse(&text).map(Some).map_err(in_variable),
             None => Ok(self.filter.clone()),
         }
+    }
+}
+
+/// What the environment says of patching.
+fn patched_by_variable() -> Result<Option<bool>, Error> {
+    const NAME: &str = "RFTRACE_PATCHED";
+
+    let Some(value) = std::env::var_os(NAME) else { return Ok(None) };
+    match value.to_str() {
+        Some("0") => Ok(Some(false)),
+        Some("1") => Ok(Some(true)),
+        _ => Err(Error::BadVariable { name: NAME, value: value.to_string_lossy().into_owned() }),
     }
 }
 
@@ -249,7 +286,7 @@ impl Drop for Recorder {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.was_on {
-            backend::disable();
+            patched::disable();
         }
     }
 }
@@ -264,20 +301,20 @@ impl Tracer {
     /// Starts recording, in all threads. Does nothing when the buffer is used up.
     #[inline(always)]
     pub fn enable(&self) {
-        backend::enable();
+        patched::enable();
     }
 
     /// Stops recording, in all threads. Functions that are open then end, in the trace, at this moment.
     #[inline(always)]
     pub fn disable(&self) {
-        backend::disable();
+        patched::disable();
     }
 
     /// Records until the guard is dropped. Guards may be nested.
     #[inline(always)]
     pub fn record(&self) -> Recorder {
         let was_on = backend::is_enabled();
-        backend::enable();
+        patched::enable();
         Recorder { was_on }
     }
 
@@ -328,7 +365,7 @@ impl Tracer {
     /// [`Error::NoEvents`] or [`Error::Write`]. What was recorded is kept then.
     #[inline(always)]
     pub fn save(&self) -> Result<Saved, Error> {
-        backend::disable();
+        patched::disable();
         self.write_directory(&self.directory, &program_name(), Then::Empty)
     }
 
@@ -339,7 +376,7 @@ impl Tracer {
     /// As those of [`save`](Self::save).
     #[inline(always)]
     pub fn save_to(&self, directory: impl AsRef<Path>) -> Result<Saved, Error> {
-        backend::disable();
+        patched::disable();
         self.write_directory(directory.as_ref(), &program_name(), Then::Empty)
     }
 
@@ -375,7 +412,7 @@ impl Tracer {
     /// As those of [`save`](Self::save).
     #[inline(always)]
     pub fn save_named(&self, directory: impl AsRef<Path>, binary_name: &str) -> Result<Saved, Error> {
-        backend::disable();
+        patched::disable();
         self.write_directory(directory.as_ref(), binary_name, Then::Empty)
     }
 
@@ -387,8 +424,29 @@ impl Tracer {
     /// As those of [`save`](Self::save).
     #[inline(always)]
     pub fn save_records(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        backend::disable();
+        patched::disable();
         self.read(Then::Empty, |recording| directory::write_raw(recording, path.as_ref())).map(drop)
+    }
+
+    /// What became of the call sites, if they are patched; see [`Config::patched`]. All 0 if they are not.
+    #[inline(always)]
+    #[must_use]
+    pub fn patched_sites(&self) -> PatchedSites {
+        backend::unrecorded(patch::counts)
+    }
+
+    /// Patches all call sites that can be patched: those of libraries that were opened since recording was last switched
+    /// on, whose calls are recorded as calls until then, and all of them after [`unpatch`](Self::unpatch).
+    #[inline(always)]
+    pub fn patch(&self) -> PatchedSites {
+        backend::unrecorded(patch::install)
+    }
+
+    /// Makes all patched call sites what they were. They stay so until [`patch`](Self::patch): what is recorded is
+    /// recorded by calls.
+    #[inline(always)]
+    pub fn unpatch(&self) {
+        backend::unrecorded(patch::undo);
     }
 
     fn write_directory(&self, directory: &Path, binary_name: &str, then: Then) -> Result<Saved, Error> {

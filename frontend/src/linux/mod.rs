@@ -2,6 +2,8 @@
 
 pub(crate) mod functions;
 pub(crate) mod modules;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod patch;
 mod sites;
 pub(crate) mod symbols;
 pub(crate) mod sysinfo;

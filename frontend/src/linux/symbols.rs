@@ -51,7 +51,7 @@ pub(crate) struct Symbol {
     /// Who sees the symbol when modules are linked.
     pub(crate) binding: Binding,
     /// Whether the file calls this a function. Otherwise it is a label that assembly left untyped.
-    is_function: bool,
+    pub(crate) is_function: bool,
 }
 
 /// Visibility of a symbol to the linker.

@@ -1,0 +1,185 @@
+//! Telling unwinders of the stubs.
+//!
+//! A signal may strike in a stub. Its frame is that of the patched site: nothing was pushed, and all registers but r11 are
+//! as they are there. So the unwind information of a stub gives the site as return address; as that of a signal frame, so
+//! that unwinders look up the site itself and not the address before it. gdb would show such a frame as a signal handler's;
+//! it gets the address behind the site's first byte and looks up the one before. The site's address is computed from the
+//! stub's own bytes, see [`stubs`](super::stubs). A thunk was called; its frame is its return address.
+//!
+//! **Limit**: libgcc before 13 takes a mutex for each frame it looks up once something is registered. A signal handler that
+//! unwinds and strikes while its thread does so too may then wait for ever, as in all programs with a just-in-time compiler.
+//!
+//! Sources: DWARF 5 sections 2.5 and 6.4, LSB 5.0 10.6 (`.eh_frame`).
+
+use std::arch::asm;
+use std::ffi::c_void;
+use std::ptr;
+
+use super::stubs::{Area, JUMP_AT, SITE_BYTES_AT, STUB_BYTES, TO_CHILD_AT};
+
+/// DWARF's number of rsp.
+const RSP: u8 = 7;
+/// DWARF's number of the return address; while a frame is unwound, of its program counter.
+const RETURN_ADDRESS: u8 = 16;
+
+/// Computes the address of a stub's site.
+#[rustfmt::skip]
+const SITE: [u8; 32] = [
+    // The unwinder pushed the CFA, which is not needed.
+    0x80, 0x00,                              // breg16 0                    pc
+    0x09, -(STUB_BYTES as i8) as u8, 0x1a,   // const1s -16, and            stub
+    0x12, 0x23, TO_CHILD_AT as u8,           // dup, plus 3
+    0x94, 0x04,                              // deref_size 4                stub distance, without its sign
+    0x0c, 0x00, 0x00, 0x00, 0x80, 0x27,      // const4u 1 << 31, xor
+    0x0c, 0x00, 0x00, 0x00, 0x80, 0x1c,      // const4u 1 << 31, minus      stub distance
+    0x14, 0x22,                              // over, plus                  stub stub+distance
+    0x23, JUMP_AT as u8,                     // plus 7                      stub child_ip
+    0x16, 0x23, SITE_BYTES_AT as u8,         // swap, plus 15
+    0x94, 0x01,                              // deref_size 1                child_ip length
+    0x1c,                                    // minus                       site
+];
+
+/// A section `.eh_frame`, and where its descriptions (FDEs) begin.
+#[derive(Debug)]
+pub(super) struct Section {
+    pub(super) bytes: Vec<u8>,
+    descriptions: [usize; 2],
+}
+
+/// Who reads unwind information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// An unwinder in this process.
+    Unwinder,
+    /// gdb.
+    Debugger,
+}
+
+/// The unwind information of an area.
+pub(super) fn section(area: &Area, reader: Reader) -> Section {
+    let mut expression = SITE.to_vec();
+    let augmentation: &[u8] = match reader {
+        Reader::Unwinder => b"zRS\0",
+        Reader::Debugger => {
+            expression.extend_from_slice(&[0x23, 1]); // plus 1
+            b"zR\0"
+        }
+    };
+    let mut bytes = Vec::new();
+    // def_cfa rsp 0, val_expression
+    let mut rules = vec![0x0c, RSP, 0x00, 0x16, RETURN_ADDRESS, expression.len() as u8];
+    rules.append(&mut expression);
+    let stubs = append_pair(&mut bytes, augmentation, &rules, area.stubs());
+    // def_cfa rsp 8, offset of the return address -8
+    let rules = [0x0c, RSP, 0x08, 0x80 | RETURN_ADDRESS, 0x01];
+    let thunks = append_pair(&mut bytes, b"zR\0", &rules, area.thunks());
+    // The end.
+    bytes.extend_from_slice(&[0; 4]);
+    Section { bytes, descriptions: [stubs, thunks] }
+}
+
+/// Appends a CIE and an FDE that has no rules of its own. Returns where the FDE begins.
+fn append_pair(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8], range: std::ops::Range<usize>) -> usize {
+    let common = bytes.len();
+    append(bytes, |bytes| {
+        bytes.extend_from_slice(&0u32.to_le_bytes()); // a CIE
+        bytes.push(1); // version
+        bytes.extend_from_slice(augmentation);
+        bytes.push(1); // code alignment
+        bytes.push(0x78); // data alignment: -8
+        bytes.push(RETURN_ADDRESS);
+        bytes.push(1); // length of the augmentation's data:
+        bytes.push(0); // addresses are absolute
+        bytes.extend_from_slice(rules);
+    });
+    let description = bytes.len();
+    append(bytes, |bytes| {
+        let distance = bytes.len() - common;
+        bytes.extend_from_slice(&(distance as u32).to_le_bytes());
+        bytes.extend_from_slice(&range.start.to_le_bytes());
+        bytes.extend_from_slice(&range.len().to_le_bytes());
+        bytes.push(0); // length of the augmentation's data
+    });
+    description
+}
+
+/// Appends an entry: its length, what `write` appends, and NOPs up to a multiple of 8.
+fn append(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = bytes.len();
+    bytes.extend_from_slice(&[0; 4]);
+    write(bytes);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let length = (bytes.len() - start - 4) as u32;
+    bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+/// The address of a symbol that need not be there. A program without unwinder has none of these.
+macro_rules! weak {
+    ($name:literal) => {{
+        let address: *const c_void;
+        // SAFETY: reads an entry of the global offset table, which is 0 if nobody defines the symbol.
+        unsafe {
+            asm!(
+                concat!(".weak ", $name),
+                concat!("mov {}, [rip + ", $name, "@GOTPCREL]"),
+                out(reg) address,
+                options(nostack, pure, readonly, preserves_flags),
+            );
+        }
+        address
+    }};
+}
+
+/// Registers the unwind information of an area, which stays for ever.
+pub(super) fn register(area: &Area, section: Section) {
+    /// What `_Unwind_Find_FDE` tells of a function.
+    #[repr(C)]
+    struct Bases([*const c_void; 3]);
+
+    type Register = unsafe extern "C" fn(*const u8);
+    type Find = unsafe extern "C" fn(*const c_void, *mut Bases) -> *const c_void;
+
+    let registrar = weak!("__register_frame");
+    if registrar.is_null() {
+        return;
+    }
+    // What is leaked is found by its address in the unwinder, so leak checkers say nothing.
+    let bytes: &'static [u8] = Vec::leak(section.bytes);
+    // SAFETY: the function's type in every unwinder that has it.
+    let register: Register = unsafe { std::mem::transmute(registrar) };
+    // LLVM's takes one description, libgcc's a section.
+    if weak!("__unw_add_dynamic_fde").is_null() {
+        // SAFETY: a whole section with an end, which is never freed.
+        unsafe { register(bytes.as_ptr()) };
+    } else {
+        for description in section.descriptions {
+            // SAFETY: a description, which is never freed.
+            unsafe { register(bytes[description..].as_ptr()) };
+        }
+    }
+    // libgcc before 13 sorts what is new when it is first looked for, and calls malloc. Better now than in a signal handler.
+    let find = weak!("_Unwind_Find_FDE");
+    if !find.is_null() {
+        // SAFETY: the function's type in every unwinder that has it.
+        let find: Find = unsafe { std::mem::transmute(find) };
+        let mut bases = Bases([ptr::null(); 3]);
+        // SAFETY: only looks; `bases` is writable.
+        unsafe { find(area.stub(0) as *const c_void, &raw mut bases) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_whole() {
+        let mut bytes = Vec::new();
+        let description = append_pair(&mut bytes, b"zR\0", &[0x0c, 7, 8], 0x1000..0x1010);
+        assert_eq!(bytes.len() % 8, 0);
+        let length = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+        assert_eq!(length(0) + 4, description);
+        assert_eq!(description + length(description) + 4, bytes.len());
+        assert_eq!(length(description + 4), description + 4, "the distance to the CIE");
+    }
+}
