@@ -14,6 +14,7 @@ mod filters;
 mod full;
 mod misuse;
 mod names;
+mod patched;
 mod registers;
 mod rust_at_large;
 mod sanitizers;
