@@ -1,6 +1,9 @@
 //! The filter in force, and how a new one gets to the hooks.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
+
+use rftrace::abi::action;
 
 use crate::Error;
 use crate::backend;
@@ -10,6 +13,7 @@ use crate::filter::select::{self, Selection};
 use crate::filter::table::SiteTable;
 use crate::filter::{Filter, Function, Selected};
 use crate::host::{self, Catalogue, Known};
+use crate::patched::patch;
 
 /// What is recorded of all that could be.
 #[derive(Debug, Default)]
@@ -47,6 +51,12 @@ impl Choice {
         control.min_ticks.store(min_ticks, Relaxed);
         self.minima.set(clock::ticks(), min_ticks);
         backend::set_filtered(true);
+        // A function that is not recorded costs no more than its NOP.
+        let (actions, default_action) = (selection.actions.iter().copied().collect(), selection.default_action);
+        patch::select(move |site| {
+            let actions: &HashMap<u64, u8> = &actions;
+            actions.get(&(site.child_ip as u64)).copied().unwrap_or(default_action) != action::SKIP
+        });
         self.filter = Some(filter.clone());
         Ok(())
     }
@@ -60,6 +70,7 @@ impl Choice {
 
     /// Records everything from now on.
     pub(crate) fn clear(&mut self) {
+        patch::select(|_| true);
         backend::set_filtered(false);
         backend::control().filter.min_ticks.store(0, Relaxed);
         self.minima.set(clock::ticks(), 0);

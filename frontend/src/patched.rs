@@ -117,6 +117,13 @@ pub(crate) mod patch {
 
     pub(crate) fn undo() {}
 
+    /// A call of a hook.
+    pub(crate) struct Site {
+        pub(crate) child_ip: usize,
+    }
+
+    pub(crate) fn select(_selection: impl Fn(&Site) -> bool + Send + 'static) {}
+
     pub(crate) fn counts() -> PatchedSites {
         PatchedSites::default()
     }

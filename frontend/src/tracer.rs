@@ -322,6 +322,7 @@ impl Tracer {
     ///
     /// Calls are filtered when they begin: a function that is open stays in the trace. Functions of libraries that are
     /// loaded later are recorded unless the filter includes only some functions; set it again to choose among them.
+    /// Where call sites are [patched](Config::patched), those of functions that are not recorded stay NOPs.
     ///
     /// ```no_run
     /// use rftrace_frontend::{Config, Filter};
@@ -341,6 +342,8 @@ impl Tracer {
     }
 
     /// Records everything from now on.
+    ///
+    /// Like [`set_filter`](Self::set_filter), this changes code if call sites are patched.
     #[inline(always)]
     pub fn clear_filter(&self) {
         backend::unrecorded(|| self.choice().clear());

@@ -59,6 +59,13 @@ fn run_filtered(program: &Path, filter: &str) -> Run {
     Run::of_any(Command::new(program).env("RFTRACE_FILTER", filter))
 }
 
+/// Whether call sites are patched.
+const PATCHED: [&str; 2] = ["0", "1"];
+
+fn run_patched(program: &Program, patched: &str, arguments: &[&str]) -> Run {
+    Run::of(Command::new(&program.path).args(arguments).env("RFTRACE_PATCHED", patched))
+}
+
 #[test]
 fn filters_let_pass_what_they_say() {
     if !require(&["gcc"]) {
@@ -67,9 +74,9 @@ fn filters_let_pass_what_they_say() {
     for arguments in C_BUILDS {
         let program = filters_program(arguments);
         assert_eq!(counts(&program.run(&[]).trace("trace")), ALL, "{arguments:?}");
-        for (filter, expected) in FILTERS {
-            let run = program.run(&[filter]);
-            assert_eq!(counts(&run.trace("trace")), expected, "{arguments:?}, {filter}");
+        for ((filter, expected), patched) in FILTERS.iter().flat_map(|row| PATCHED.map(|patched| (row, patched))) {
+            let run = run_patched(&program, patched, &[filter]);
+            assert_eq!(counts(&run.trace("trace")), *expected, "{arguments:?}, patched {patched}, {filter}");
         }
     }
 }
@@ -230,8 +237,9 @@ fn rust_programs_filter_themselves() {
     if !require(&["nightly"]) {
         return;
     }
-    for profile in Profile::ALL {
-        let run = rust_program("filters", profile).run(&[]);
+    for (profile, patched) in Profile::ALL.into_iter().flat_map(|profile| PATCHED.map(|patched| (profile, patched))) {
+        let run = run_patched(&rust_program("filters", profile), patched, &[]);
+        assert_eq!(run.stdout.lines().last(), Some(&*format!("patched {patched}")), "{profile:?}");
         let mut lines = run.stdout.lines().filter(|line| !line.contains("{closure"));
         for expected in [
             "filters::branch",
@@ -282,11 +290,14 @@ fn filters_change_while_threads_run() {
     if !require(&["gcc"]) {
         return;
     }
-    for arguments in [&["-O1"][..], &["-O2", "-mfentry"]] {
-        let run = CProgram::new(&["refilter.c"]).with(arguments).build().run(&["2000"]);
+    let builds = [&["-O1"][..], &["-O2", "-mfentry"], &["-O1", "-no-pie"]];
+    for (arguments, patched) in builds.into_iter().flat_map(|build| PATCHED.map(|patched| (build, patched))) {
+        let program = CProgram::new(&["refilter.c"]).with(arguments).build();
+        let run = run_patched(&program, patched, &["2000"]);
         let trace = run.trace("trace");
         assert!(!trees(&trace).is_empty());
         let last = calls_per_task(&run.trace("last")).remove(0);
-        assert_eq!(last, BTreeMap::from([("leaf".to_owned(), 127), ("tail".to_owned(), 64)]), "{arguments:?}");
+        let expected = BTreeMap::from([("leaf".to_owned(), 127), ("tail".to_owned(), 64)]);
+        assert_eq!(last, expected, "{arguments:?}, patched {patched}");
     }
 }

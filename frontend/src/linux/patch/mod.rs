@@ -99,12 +99,13 @@ pub(crate) fn switch_off(switch_tracer_off: fn()) {
     });
 }
 
-/// Chooses which sites are switched on, from now on and, if sites are on, at once.
-#[allow(dead_code)] // filters are to call it
+/// Chooses which sites are switched on, from now on and, if sites are on, at once. Others stay NOPs.
 pub(crate) fn select(selection: impl Fn(&Site) -> bool + Send + 'static) {
     locked(|engine| {
         engine.select(Box::new(selection));
-        engine.apply(engine.goal());
+        if is_installed() {
+            engine.apply(engine.goal());
+        }
     });
 }
 
