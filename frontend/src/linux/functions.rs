@@ -1,11 +1,13 @@
 //! The functions of the running program that call a hook: those that can be recorded.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use super::Known;
 use super::modules::{self, Module};
+use super::patch::{self, Site};
+use super::symbols;
 use super::symbols::{Symbol, SymbolTable};
-use super::{sites, symbols};
 use crate::own;
 
 /// The modules of the program with such functions. What was found is kept: looking for calls takes a pass through all code,
@@ -58,11 +60,12 @@ impl Catalogue {
         let loaded = modules::loaded_modules(&known_modules)
             .unwrap_or_else(|_| known_modules.iter().map(|&module| module.clone()).collect());
         let mut before = std::mem::take(&mut self.modules);
+        let sites = LazyCell::new(patch::sites);
         self.modules = loaded
             .into_iter()
             .map(|module| match before.iter().position(|old| old.module.is_same_load(&module)) {
                 Some(place) => before.swap_remove(place),
-                None => TracedModule::read(module, known),
+                None => TracedModule::read(module, known, &sites),
             })
             .collect();
     }
@@ -85,10 +88,11 @@ impl Catalogue {
 }
 
 impl TracedModule {
-    fn read(module: Module, known: &Known) -> Self {
+    fn read(module: Module, known: &Known, sites: &[Site]) -> Self {
         let name = module.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = known.file(&module).or_else(|| symbols::map_file(&module.file_path()).ok());
-        let child_ips = file.as_ref().map_or_else(Vec::new, |file| sites::find(file, &module));
+        let own_sites = sites.iter().filter(|site| site.module as u64 == module.start);
+        let child_ips = own_sites.map(|site| site.child_ip as u64).collect();
         let symbols = file.and_then(|file| symbols::symbols_of(Arc::clone(&file), &module.path).ok());
         let mut this = Self { module, name, symbols, child_ips, functions: Vec::new(), names: String::new() };
         this.find_functions();

@@ -4,7 +4,6 @@ pub(crate) mod functions;
 pub(crate) mod modules;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod patch;
-mod sites;
 pub(crate) mod symbols;
 pub(crate) mod sysinfo;
 

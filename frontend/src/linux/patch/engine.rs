@@ -114,6 +114,12 @@ impl Engine {
         self.goal
     }
 
+    /// All sites, also those of modules that are new, by address within a module.
+    pub(super) fn sites(&mut self) -> Vec<Site> {
+        self.find_new_modules();
+        self.modules.iter().flat_map(Module::sites).collect()
+    }
+
     /// Sets which sites are switched on.
     pub(super) fn select(&mut self, selection: Selection) {
         for module in &mut self.modules {
@@ -130,10 +136,8 @@ impl Engine {
         self.goal = goal;
         let barrier = Barrier::prepare();
         for _ in 0..TRIES {
-            if self.counters != with_modules(|info| Some(counters_of(info))) {
-                self.find_modules();
-                self.make_stubs();
-            }
+            self.find_new_modules();
+            self.make_stubs();
             if let Err(error) = self.read_pages() {
                 self.refusal = Some(error);
                 return;
@@ -150,6 +154,13 @@ impl Engine {
             if done != Some(false) {
                 return;
             }
+        }
+    }
+
+    /// Brings the list of modules up to date if one was loaded or unloaded.
+    fn find_new_modules(&mut self) {
+        if self.counters != with_modules(|info| Some(counters_of(info))) {
+            self.find_modules();
         }
     }
 
@@ -326,9 +337,14 @@ impl Module {
     fn select(&mut self, selection: &Selection) {
         let module = self.identity.range.start;
         for patch in &mut self.patches {
-            let child_ip = patch.address + patch.shape.form.len();
-            patch.is_chosen = selection(&Site { address: patch.address, child_ip, module });
+            patch.is_chosen = selection(&Site::new(patch.address, patch.shape.form, module));
         }
+    }
+
+    fn sites(&self) -> impl Iterator<Item = Site> {
+        let module = self.identity.range.start;
+        let without_stubs = self.calls.iter().map(move |call| Site::new(call.address, call.form, module));
+        without_stubs.chain(self.patches.iter().map(move |patch| Site::new(patch.address, patch.shape.form, module)))
     }
 
     /// Reads all sites and decides what becomes of them. Returns whether anything does.

@@ -28,6 +28,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use self::code::Form;
 use self::engine::{Engine, Goal};
 use self::lock::{Held, LOCK, register_fork_handlers};
 use crate::backend;
@@ -42,6 +43,12 @@ pub(crate) struct Site {
     pub(crate) child_ip: usize,
     /// Where its module was mapped, as [`Module::start`](super::modules::Module::start).
     pub(crate) module: usize,
+}
+
+impl Site {
+    fn new(address: usize, form: Form, module: usize) -> Self {
+        Self { address, child_ip: address + form.len(), module }
+    }
 }
 
 /// Which sites are switched on.
@@ -107,6 +114,11 @@ pub(crate) fn select(selection: impl Fn(&Site) -> bool + Send + 'static) {
             engine.apply(engine.goal());
         }
     });
+}
+
+/// All sites that are there now, patched or not, by address within a module.
+pub(crate) fn sites() -> Vec<Site> {
+    locked(Engine::sites).unwrap_or_default()
 }
 
 /// Makes all sites what they were.
