@@ -17,6 +17,9 @@ typedef struct Events Events;
  *
  * If overwriting, the buffer is a ring that keeps the most recent events; otherwise recording stops when it is used up.
  * Returns NULL when it is called a second time, when the size is too small, or when there is no memory.
+ *
+ * On Linux, with the environment variable RFTRACE_PATCHED=1, calls of the hooks become NOPs while recording is off, and jumps
+ * while it is on. A value that is neither 0 nor 1 is an error.
  */
 Events *rftrace_init(uintptr_t max_event_count, bool overwriting);
 

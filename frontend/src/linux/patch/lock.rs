@@ -24,8 +24,7 @@ pub(crate) struct Held(bool);
 impl Lock {
     pub(super) fn take(&self) -> Held {
         const PAUSE: Duration = Duration::from_micros(100);
-        // SAFETY: no memory is passed. Not std's thread id: this may run in a signal handler.
-        let this = unsafe { libc::gettid() };
+        let this = thread_id();
         if self.owner.load(Relaxed) == this {
             return Held(false);
         }
@@ -58,6 +57,12 @@ impl Held {
     }
 }
 
+/// The system's number of this thread, which is never 0. Not std's, for this may run in a signal handler.
+fn thread_id() -> i32 {
+    // SAFETY: no memory is passed. Thread numbers have 22 bits.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
 /// Makes fork wait for the lock: in the child nobody would be there to let it go.
 pub(super) fn register_fork_handlers() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
@@ -76,8 +81,7 @@ pub(super) fn register_fork_handlers() {
             LOCK.owner.store(0, Relaxed);
         } else {
             // A handler forked while its thread had the lock: that goes on in the child, where it has another id.
-            // SAFETY: as in `Lock::take`.
-            LOCK.owner.store(unsafe { libc::gettid() }, Relaxed);
+            LOCK.owner.store(thread_id(), Relaxed);
         }
     }
     if !REGISTERED.swap(true, Relaxed) {
