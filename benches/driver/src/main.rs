@@ -17,6 +17,7 @@ mod modes;
 mod nops;
 mod requirement;
 mod stats;
+mod threads;
 
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -54,6 +55,7 @@ fn run(programs: &str, parts: &str, rounds: &str) -> Result<bool, String> {
         requirements.extend(match part {
             "cost" => cost::run(&programs, rounds)?,
             "compare" => cost::compare(&programs, rounds)?,
+            "threads" => threads::run(&programs, rounds)?,
             "dump" => dump::run(&programs, few_rounds)?,
             "instructions" => instructions::run(&programs)?,
             _ => return Err(format!("no part {part}")),
