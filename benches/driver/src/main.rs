@@ -15,6 +15,7 @@ mod dump;
 mod instructions;
 mod modes;
 mod nops;
+mod programs;
 mod requirement;
 mod stats;
 mod threads;
@@ -56,6 +57,7 @@ fn run(programs: &str, parts: &str, rounds: &str) -> Result<bool, String> {
             "cost" => cost::run(&programs, rounds)?,
             "compare" => cost::compare(&programs, rounds)?,
             "threads" => threads::run(&programs, rounds)?,
+            "programs" => programs::run(&programs, rounds)?,
             "dump" => dump::run(&programs, few_rounds)?,
             "instructions" => instructions::run(&programs)?,
             _ => return Err(format!("no part {part}")),

@@ -33,7 +33,7 @@ const PATCHED: (&str, &str) = ("RFTRACE_PATCHED", "1");
 const ONE_OF_HUNDRED: (&str, &str) = ("RFTRACE_FILTER", "include=hundred_42");
 
 impl Mode {
-    /// The file that `benches/run` has built.
+    /// The file that `benches/run` has built; that of ripgrep has `-rg` behind it.
     fn program(self) -> &'static str {
         match self {
             Self::Floor | Self::Untraced => "untraced",
@@ -118,6 +118,11 @@ impl Programs {
     /// programs took the processors in every batch, or where uftrace is missing.
     pub fn run(&self, mode: Mode, arguments: &[&str]) -> Result<Vec<Vec<f64>>, String> {
         self.run_file(mode, &self.programs.join(mode.program()), arguments)
+    }
+
+    /// The same with ripgrep.
+    pub fn run_ripgrep(&self, mode: Mode, arguments: &[&str]) -> Result<Vec<Vec<f64>>, String> {
+        self.run_file(mode, &self.programs.join(format!("{}-rg", mode.program())), arguments)
     }
 
     fn run_file(&self, mode: Mode, file: &Path, arguments: &[&str]) -> Result<Vec<Vec<f64>>, String> {

@@ -3,10 +3,13 @@
 //! ```text
 //! cost WORKLOAD STATE THREADS   prints, of each batch, nanoseconds per call: CPU time, and wall clock of all together
 //! count WORKLOAD STATE CALLS    makes so many calls and ends, for an instruction counter; prints how many
+//! json                          parses a large text, see `bench_tracer::whole_program`
 //! dump DIRECTORY                records 20 million events of 8 threads and saves them
 //! ```
 //!
 //! Results are the lines that begin with `result `: frontends may print too.
+
+mod json;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -39,9 +42,10 @@ fn main() -> ExitCode {
         ["cost", "floor", _, threads] => cost(Workload::Floor, "off", number(threads) as usize),
         ["cost", workload, state, threads] => cost(Workload::new(workload), state, number(threads) as usize),
         ["count", workload, state, calls] => count(Workload::new(workload), state, number(calls)),
+        ["json"] => json::measure(),
         ["dump", directory] => dump(directory),
         _ => {
-            eprintln!("usage: cost WORKLOAD on|off THREADS | count WORKLOAD on|off CALLS | dump DIRECTORY");
+            eprintln!("usage: cost WORKLOAD on|off THREADS | count WORKLOAD on|off CALLS | json | dump DIRECTORY");
             return ExitCode::from(2);
         }
     }
