@@ -147,7 +147,7 @@ impl Programs {
     /// Instructions that the measured program executes, as callgrind counts them.
     pub fn instructions(&self, mode: Mode, arguments: &[&str]) -> Result<u64, String> {
         let mut valgrind = Command::new("valgrind");
-        // Patched code is in the file's pages, which callgrind takes for constant unless told otherwise.
+        // Code that has run may be patched, and lies in a file's pages, which callgrind takes for constant otherwise.
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--smc-check=all"]);
         valgrind.arg(self.programs.join(mode.program())).args(arguments).envs(mode.environment().iter().copied());
         // A program with gprof's start-up code may end by its signal SIGPROF; the number is there all the same.

@@ -24,7 +24,7 @@ const RING_EVENTS: usize = 1 << 20;
 /// Calls that go once around the ring, with some to spare.
 const WARM_UP_CALLS: u64 = RING_EVENTS as u64 * 5 / 8;
 /// Batches of one run.
-const BATCHES: usize = 15;
+const BATCHES: usize = 31;
 /// Open functions below which calls are counted, not recorded.
 const DEEPEST: u64 = 1023;
 
@@ -116,15 +116,15 @@ impl Workload {
         }
     }
 
-    /// Calls of one batch: a fraction of a millisecond if they are recorded, some if not.
+    /// Calls of one batch: about a millisecond, less than the system gives to a thread at a time.
     fn batch_calls(self, state: &str) -> u64 {
         match (self, state) {
-            (Self::Floor, _) => RING_EVENTS as u64 / 2,
+            (Self::Floor, _) => RING_EVENTS as u64 / 16,
             // Those on the way down do not count.
-            (Self::Deep, _) => 500_000,
+            (Self::Deep, _) => 300_000,
             (_, "on") => 40_000,
-            (Self::Hundred, _) => 100_000,
-            _ => 1_000_000,
+            (Self::Hundred, _) => 40_000,
+            _ => 300_000,
         }
     }
 }
@@ -182,7 +182,7 @@ fn below(levels: u64, calls: u64) -> u64 {
 fn cost(workload: Workload, state: &str, threads: usize) {
     let calls = workload.batch_calls(state);
     // Threads that share the machine with others seldom run at the same time for a whole batch.
-    let batches = if threads == 1 { BATCHES } else { 4 * BATCHES };
+    let batches = if threads == 1 { BATCHES } else { 2 * BATCHES };
     let _events = bench_tracer::init(RING_EVENTS, true);
     if state == "on" {
         bench_tracer::enable();
@@ -192,9 +192,18 @@ fn cost(workload: Workload, state: &str, threads: usize) {
         if threads > 1 {
             pin(place);
         }
-        let mut floor = vec![[0; 2]; if workload == Workload::Floor { 2 * calls as usize } else { 0 }];
-        let mut work = |calls| {
-            if workload == Workload::Floor { stamps(&mut floor) } else { workload.work(calls) }
+        let mut ring = vec![[0; 2]; if workload == Workload::Floor { RING_EVENTS } else { 0 }];
+        let mut next = 0;
+        let mut work = |calls: u64| {
+            if workload != Workload::Floor {
+                return workload.work(calls);
+            }
+            let events = ring.len().min(2 * calls as usize);
+            if next + events > ring.len() {
+                next = 0;
+            }
+            next += events;
+            stamps(&mut ring[next - events..next])
         };
         work(WARM_UP_CALLS);
         let batch = |number| {
@@ -276,17 +285,17 @@ impl Gate {
     }
 }
 
-/// Goes once around the ring; returns the number of pairs.
+/// Fills a part of a ring; returns the number of pairs.
 #[inline(never)]
-fn stamps(ring: &mut [[u64; 2]]) -> u64 {
-    for pair in ring.chunks_exact_mut(2) {
+fn stamps(part: &mut [[u64; 2]]) -> u64 {
+    for pair in part.chunks_exact_mut(2) {
         // SAFETY: every x86-64 processor has the instruction.
         pair[0] = black_box([unsafe { std::arch::x86_64::_rdtsc() }, 1]);
         // SAFETY: as above.
         pair[1] = black_box([unsafe { std::arch::x86_64::_rdtsc() }, 2]);
     }
-    black_box(&mut *ring);
-    ring.len() as u64 / 2
+    black_box(&mut *part);
+    part.len() as u64 / 2
 }
 
 fn count(workload: Workload, state: &str, calls: u64) {
