@@ -90,7 +90,7 @@ fn describe_machine() {
     );
     println!(
         "{}, load {}\n",
-        first_line("uftrace", "--version"),
+        first_line("uftrace", "--version").split(' ').take(2).collect::<Vec<_>>().join(" "),
         fs::read_to_string("/proc/loadavg").unwrap_or_default().trim()
     );
 }

@@ -24,11 +24,12 @@ impl Requirement {
         Self { what: what.into(), limit, measured }
     }
 
-    /// Whether all medians are within the limit. Nothing measured is nothing met.
+    /// Whether all medians, with two decimals as printed, are within the limit. Nothing measured is nothing met.
     pub fn is_met(&self) -> bool {
+        let printed = |sample: &Sample| (100.0 * sample.median()).round() / 100.0;
         self.measured.iter().all(|(_, sample)| match self.limit {
-            Limit::AtMost(limit) => sample.median() <= limit,
-            Limit::AtLeast(limit) => sample.median() >= limit,
+            Limit::AtMost(limit) => printed(sample) <= limit,
+            Limit::AtLeast(limit) => printed(sample) >= limit,
             Limit::None => true,
         })
     }
