@@ -147,6 +147,16 @@ macro_rules! stamp_record {
     };
 }
 
+// The unwind information of a hook that a patched call site has jumped to, while nothing is pushed: child_ip is in r11, and
+// rsp is the traced function's. Unwinders tell frames apart by their CFA, so it must not be rsp, which is that of the
+// signal's frame when one strikes here, nor anything that the function's own may be. Any odd number is neither; then rsp has a
+// rule of its own, DW_CFA_val_expression breg7 0.
+macro_rules! nothing_pushed {
+    () => {
+        ".cfi_def_cfa rsp, 1\n.cfi_escape 0x16, 0x07, 0x02, 0x77, 0x00\n.cfi_register rip, r11\n"
+    };
+}
+
 // What both kinds of recording do with a call that is nested in the function of the entry below rcx, or is a tail call:
 // reserves a record and an entry, writes them and hooks the return. r11 = the thread's block, rcx = the place for the
 // entry. Afterwards r11 has done its duty; rax, rcx and rdx are free.
@@ -214,8 +224,7 @@ macro_rules! entry_hook {
             concat!($name, ":"),
             ".cfi_startproc",
             concat!(".if ", $patched),
-            ".cfi_def_cfa rsp, 0",
-            ".cfi_register rip, r11",
+            nothing_pushed!(),
             ".endif",
             "cmp byte ptr [rip + {control} + {enabled}], {on}",
             "jae 2f",
@@ -227,7 +236,8 @@ macro_rules! entry_hook {
             "2:",
             concat!(".if ", $patched),
             "push r11",
-            ".cfi_adjust_cfa_offset 8",
+            ".cfi_def_cfa rsp, 8",
+            ".cfi_restore rsp",
             ".cfi_offset rip, -8",
             ".endif",
             #[cfg(feature = "interruptsafe")]
@@ -270,8 +280,7 @@ macro_rules! entry_hook {
             ".cfi_adjust_cfa_offset -8",
             concat!(".if ", $patched),
             "pop r11",
-            ".cfi_adjust_cfa_offset -8",
-            ".cfi_register rip, r11",
+            nothing_pushed!(),
             "jmp r11",
             ".else",
             "ret",
@@ -620,6 +629,8 @@ global_asm!(
     // Come here by the call: as below, and T2 on the stack.
     ".cfi_def_cfa rsp, {entry_saved} + 16",
     ".cfi_offset rip, -8",
+    // No T2 may stay there: it would make the dead slot of a left frame look like a living one.
+    "mov [rsp], rcx",
     "lea rsp, [rsp + 8]",
     ".cfi_adjust_cfa_offset -8",
     "pop rdx",
@@ -633,13 +644,13 @@ global_asm!(
     #[cfg(feature = "interruptsafe")]
     ".cfi_adjust_cfa_offset -8",
     "pop r11",
-    ".cfi_adjust_cfa_offset -8",
-    ".cfi_register rip, r11",
+    nothing_pushed!(),
     "jmp r11",
     // Jumped to by a hook for a patched call site, which has pushed child_ip and saved registers.
     ".org rftrace_pair + {trampoline_bytes} - 5, 0xcc",
     ".Lrftrace_pair:",
     ".cfi_def_cfa rsp, {entry_saved} + 8",
+    ".cfi_restore rsp",
     ".cfi_offset rip, -8",
     ".byte 0xe8", // call rftrace_pair; unwinders that look for T2 - 1 find the last byte
     ".cfi_endproc",

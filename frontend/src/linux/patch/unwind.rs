@@ -1,10 +1,11 @@
 //! Telling unwinders of the stubs.
 //!
 //! A signal may strike in a stub. Its frame is that of the patched site: nothing was pushed, and all registers but r11 are
-//! as they are there. So the unwind information of a stub gives the site as return address; as that of a signal frame, so
-//! that unwinders look up the site itself and not the address before it. gdb would show such a frame as a signal handler's;
-//! it gets the address behind the site's first byte and looks up the one before. The site's address is computed from the
-//! stub's own bytes, see [`stubs`](super::stubs). A thunk was called; its frame is its return address.
+//! as they are there. (Its CFA must be none of the frames around it, which unwinders would take it for: it is odd.) So the
+//! unwind information of a stub gives the site as return address; as that of a signal frame, so that unwinders look up the
+//! site itself and not the address before it. gdb would show such a frame as a signal handler's; it gets the address behind
+//! the site's first byte and looks up the one before. The site's address is computed from the stub's own bytes, see
+//! [`stubs`](super::stubs). A thunk was called; its frame is its return address.
 //!
 //! **Limit**: libgcc before 13 takes a mutex for each frame it looks up once something is registered. A signal handler that
 //! unwinds and strikes while its thread does so too may then wait for ever, as in all programs with a just-in-time compiler.
@@ -66,8 +67,8 @@ pub(super) fn section(area: &Area, reader: Reader) -> Section {
         }
     };
     let mut bytes = Vec::new();
-    // def_cfa rsp 0, val_expression
-    let mut rules = vec![0x0c, RSP, 0x00, 0x16, RETURN_ADDRESS, expression.len() as u8];
+    // def_cfa rsp 1, val_expression rsp: breg7 0; val_expression
+    let mut rules = vec![0x0c, RSP, 0x01, 0x16, RSP, 0x02, 0x77, 0x00, 0x16, RETURN_ADDRESS, expression.len() as u8];
     rules.append(&mut expression);
     let stubs = append_pair(&mut bytes, augmentation, &rules, area.stubs());
     // def_cfa rsp 8, offset of the return address -8
