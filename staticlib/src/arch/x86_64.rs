@@ -1096,9 +1096,18 @@ pub(crate) fn trampoline() -> usize {
     address
 }
 
-/// Whether a return address is that of a return trampoline.
+/// Whether an address is that of T or T2: what is left on a stack may also be a return address of their slow paths.
 pub(crate) fn is_trampoline(address: usize) -> bool {
-    (address ^ trampoline()) < TRAMPOLINE_BYTES
+    let paired: usize;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!(
+            "lea {paired}, [rip + .Lrftrace_trampolines]",
+            paired = out(reg) paired,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    address == trampoline() || address == paired
 }
 
 /// Fills memory with zeros, without the `memset` that the compiler would call.
