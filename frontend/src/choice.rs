@@ -27,19 +27,21 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Looks up what `filter` chooses; nothing changes yet.
+    /// Looks up what `filter` chooses, and reserves memory for it; nothing changes yet.
     pub(crate) fn prepare(&mut self, filter: &Filter, known: &Known) -> Result<Selection, Error> {
         self.catalogue.refresh(known);
-        select::select(filter, &self.catalogue)
+        let selection = select::select(filter, &self.catalogue)?;
+        // Before recording is filtered for the first time, see `SiteTable::publish`.
+        if self.table.is_none() {
+            let control = &backend::control().filter;
+            self.table = host::reserve_sites()?.map(|slots| SiteTable::publish(slots, control));
+        }
+        Ok(selection)
     }
 
     /// Filters what is recorded from now on.
-    pub(crate) fn apply(&mut self, filter: &Filter, selection: &Selection) -> Result<(), Error> {
+    pub(crate) fn apply(&mut self, filter: &Filter, selection: &Selection) {
         let control = &backend::control().filter;
-        // Before recording is filtered for the first time, see `SiteTable::publish`.
-        if self.table.is_none() {
-            self.table = host::reserve_sites()?.map(|slots| SiteTable::publish(slots, control));
-        }
         if let Some(table) = &mut self.table {
             table.update(&selection.actions, selection.default_action, control);
         }
@@ -58,13 +60,12 @@ impl Choice {
             actions.get(&(site.child_ip as u64)).copied().unwrap_or(default_action) != action::SKIP
         });
         self.filter = Some(filter.clone());
-        Ok(())
     }
 
     /// Does both.
     pub(crate) fn set(&mut self, filter: &Filter, known: &Known) -> Result<Selected, Error> {
         let selection = self.prepare(filter, known)?;
-        self.apply(filter, &selection)?;
+        self.apply(filter, &selection);
         Ok(selection.selected)
     }
 

@@ -189,7 +189,7 @@ impl Config {
         // SAFETY: the memory is new, zeroed and never given back; pthread_setspecific may be called on any thread.
         unsafe { backend::initialize(&args) }.inspect_err(|_| patch::undo())?;
         if let (Some(filter), Some(selection)) = (&filter, &selection) {
-            choice.apply(filter, selection)?;
+            choice.apply(filter, selection);
         }
         Ok(TRACER.get_or_init(|| Tracer {
             directory: self.directory,
