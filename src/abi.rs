@@ -199,12 +199,11 @@ pub struct ReturnEntry {
 pub const GONE: usize = 1;
 
 /// A place in the table of left frames; its memory is used by `staticlib/src/left.rs`. Two entries long: the trampoline's
-/// CFI expression takes the table for a return stack.
+/// CFI expression takes the table for a return stack. The first of the two is none: a stack that begins with no slot is passed over
+/// by the expression's first search, so that the second one finds what is on the threads' stacks before what is dead here.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LeftCell {
-    /// The entry; `parent_loc` is 0 if there is none.
-    pub entry: ReturnEntry,
     /// Who has the cell: a stamp, and a state in its low three bits.
     pub tag: AtomicU64,
     /// Always 0, no slot, where the CFI expression looks for one.
@@ -213,6 +212,8 @@ pub struct LeftCell {
     pub link: AtomicUsize,
     /// Not used.
     pub padding: AtomicU64,
+    /// The entry; `parent_loc` is 0 if there is none.
+    pub entry: ReturnEntry,
 }
 
 /// All the tracer keeps for one thread. Only its own thread (and signal handlers on it) writes to it, but for
@@ -450,7 +451,8 @@ const _: () = assert!(SITE_FACTOR <= i32::MAX as usize);
 const _: () = assert!(offset_of!(ReturnEntry, parent_ip) == 0);
 const _: () = assert!(offset_of!(ReturnEntry, parent_loc) == 8);
 const _: () = assert!(size_of::<LeftCell>() == 2 * size_of::<ReturnEntry>());
-const _: () = assert!(offset_of!(LeftCell, no_slot) == size_of::<ReturnEntry>() + offset_of!(ReturnEntry, parent_loc));
+const _: () = assert!(offset_of!(LeftCell, no_slot) == offset_of!(ReturnEntry, parent_loc));
+const _: () = assert!(offset_of!(LeftCell, entry) == size_of::<ReturnEntry>());
 const _: () = assert!(offset_of!(ThreadBlock, next) == 0);
 const _: () = assert!(offset_of!(ThreadBlock, psp) == 8);
 const _: () = assert!(offset_of!(ThreadBlock, base) == 16);
