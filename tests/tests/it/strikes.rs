@@ -6,6 +6,7 @@
 use std::env;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use object::read::archive::ArchiveFile;
 use object::{File, Object, ObjectSymbol, SymbolKind};
@@ -16,6 +17,9 @@ use rftrace_tools::Kind;
 
 /// Set to run all combinations, which takes some minutes.
 const ALL: &str = "RFTRACE_ALL_STRIKES";
+
+/// Call sites as they were compiled, and patched: `RFTRACE_PATCHED` is set to this.
+const SITES: [&str; 2] = ["0", "1"];
 
 const MCOUNT: &[&str] = &["-O2"];
 const FENTRY: &[&str] = &["-O2", "-mfentry"];
@@ -132,14 +136,15 @@ fn recorded(run: &Run, in_threads: bool) -> (Vec<Vec<Line>>, u64) {
 }
 
 /// Runs a scenario and checks everything. Returns the number of strikes.
-fn check(program: &Program, scenario: &str, mode: &[&str]) -> usize {
+fn check(program: &Program, sites: &str, scenario: &str, mode: &[&str]) -> usize {
     let symbols = tempfile::NamedTempFile::new().unwrap();
     fs::write(symbols.path(), tracer_symbols(&program.path)).unwrap();
     let mut arguments = vec![symbols.path().to_str().unwrap(), scenario];
     arguments.extend(mode);
-    let run = program.run(&arguments);
-    let what = format!("{scenario} {mode:?}");
+    let run = Run::of(Command::new(&program.path).args(&arguments).env("RFTRACE_PATCHED", sites));
+    let what = format!("{scenario} {mode:?}, patched {sites}");
     assert_eq!(run.stderr, "", "{what}");
+    assert_eq!(run.stdout.contains(" stub+"), sites == "1", "{what}: strikes in stubs");
 
     let told: Vec<Told<'_>> = run
         .stdout
@@ -222,16 +227,18 @@ fn check(program: &Program, scenario: &str, mode: &[&str]) -> usize {
 }
 
 /// The quick choice: strikes on the same stack with mcount; on another one, with chunks that are used again, with
-/// __fentry__. Each instruction is struck by one of the three kinds of handlers.
+/// __fentry__. Each instruction is struck by one of the three kinds of handlers. All that with plain and with patched sites.
 fn check_both(scenarios: &[&str]) {
     if !require(&["g++"]) {
         return;
     }
     for (arguments, mode) in [(MCOUNT, &["stop"][..]), (FENTRY, &["ring", "alternate"])] {
         let program = build(arguments);
-        let check = |scenario: &&str| check(&program, scenario, &[mode, &["mixed"]].concat());
-        let n_strikes: usize = scenarios.iter().map(check).sum();
-        println!("{arguments:?}: {n_strikes} strikes");
+        let mode = [mode, &["mixed"]].concat();
+        for sites in SITES {
+            let n_strikes: usize = scenarios.iter().map(|scenario| check(&program, sites, scenario, &mode)).sum();
+            println!("{arguments:?}, patched {sites}: {n_strikes} strikes");
+        }
     }
 }
 
@@ -279,26 +286,30 @@ fn in_all_combinations() {
     let mut n_strikes = 0;
     for arguments in [MCOUNT, FENTRY, &["-O0"]] {
         let program = build(arguments);
-        for mode in [&["stop"][..], &["stop", "alternate"], &["ring"], &["ring", "alternate"]] {
-            for (scenario, _) in SCENARIOS {
-                if scenario == "leaves" {
-                    continue;
-                }
-                n_strikes += check(&program, scenario, mode);
-                // It makes a number of records that is not always the same.
-                if scenario == "toggles" {
-                    continue;
-                }
-                for left in 2..14 {
-                    n_strikes += check(&program, &format!("left{left}-{scenario}"), mode);
-                }
-            }
-            for scenario in
-                ["outer1021-calls", "thread-calls", "thread-left2-calls", "thread-leaves", "thread-left2-leaves"]
-            {
-                n_strikes += check(&program, scenario, mode);
+        for sites in SITES {
+            for mode in [&["stop"][..], &["stop", "alternate"], &["ring"], &["ring", "alternate"]] {
+                n_strikes += check_all(&program, sites, mode);
             }
         }
     }
     println!("{n_strikes} strikes");
+}
+
+/// The scenarios for one of the combinations.
+fn check_all(program: &Program, sites: &str, mode: &[&str]) -> usize {
+    let mut scenarios = Vec::new();
+    for (scenario, _) in SCENARIOS {
+        if scenario == "leaves" {
+            continue;
+        }
+        scenarios.push(scenario.to_owned());
+        // It makes a number of records that is not always the same.
+        if scenario != "toggles" {
+            scenarios.extend((2..14).map(|left| format!("left{left}-{scenario}")));
+        }
+    }
+    for scenario in ["outer1021-calls", "thread-calls", "thread-left2-calls", "thread-leaves", "thread-left2-leaves"] {
+        scenarios.push(scenario.to_owned());
+    }
+    scenarios.iter().map(|scenario| check(program, sites, scenario, mode)).sum()
 }
