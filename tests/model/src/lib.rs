@@ -47,8 +47,11 @@ mod backend;
 #[path = "../../../frontend/src/decode.rs"]
 #[allow(dead_code, reason = "a part of the frontend")]
 mod decode;
-#[path = "../../../frontend/src/error.rs"]
-#[allow(dead_code, reason = "a part of the frontend")]
-mod error;
 
-use error::Error;
+/// The errors of `backend`.
+#[derive(Debug)]
+#[allow(dead_code, reason = "only shown")]
+enum Error {
+    AlreadyInitialized,
+    BufferTooSmall { bytes: usize, minimum: usize },
+}
