@@ -112,7 +112,7 @@ pub mod action {
     pub const RECORD: u8 = 2;
     /// Its entry is recorded, its return is not hooked.
     pub const POINT: u8 = 3;
-    /// It is recorded, and so is what it calls; with [`FilterControl::wanted`] nothing else is.
+    /// It is recorded, and so is what it calls; with [`FilterControl::wanted`](super::FilterControl::wanted) nothing else is.
     pub const INTO: u8 = 4;
     /// Neither it nor what it calls is recorded.
     pub const NOT_INTO: u8 = 5;
@@ -199,8 +199,9 @@ pub struct ReturnEntry {
 pub const GONE: usize = 1;
 
 /// A place in the table of left frames; its memory is used by `staticlib/src/left.rs`. Two entries long: the trampoline's
-/// CFI expression takes the table for a return stack. The first of the two is none: a stack that begins with no slot is passed over
-/// by the expression's first search, so that the second one finds what is on the threads' stacks before what is dead here.
+/// CFI expression takes the table for a return stack. The first of the two is none: a stack that begins with no slot is
+/// passed over by the expression's first search, so that the second one finds what is on the threads' stacks before what is
+/// dead here.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LeftCell {
