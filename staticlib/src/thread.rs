@@ -26,7 +26,7 @@ struct Untraced {
     sp: AtomicPtr<ReturnEntry>,
     limit: AtomicPtr<ReturnEntry>,
     sentinel: ReturnEntry,
-    no_lost_record: [usize; 3],
+    no_lost_record: [AtomicUsize; 3],
 }
 
 const _: () = assert!(offset_of!(Untraced, sp) == offset_of!(ThreadBlock, sp));
@@ -45,7 +45,7 @@ static UNTRACED: Untraced = Untraced {
         exit_word: AtomicU64::new(0),
         entered: AtomicU64::new(0),
     },
-    no_lost_record: [0; 3],
+    no_lost_record: [const { AtomicUsize::new(0) }; 3],
 };
 
 fn untraced() -> *mut ThreadBlock {
