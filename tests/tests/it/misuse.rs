@@ -9,8 +9,8 @@ use rftrace_tests::{CProgram, Profile, Program, Run, outline, outline_of, requir
 const KEPT: &str = "the recorded events are kept, save them elsewhere";
 const NO_EVENTS: &str =
     "0 events: was the program built with -Z instrument-mcount (Rust) or -pg (C), and was tracing enabled?";
-const NO_MORE_EVENTS: &str =
-    "0 events since the last dump: no instrumented function was called while tracing was enabled";
+const NO_MORE_EVENTS: &str = "0 events since the last dump: no instrumented function was called while tracing was enabled, or none \
+    that the filter lets pass";
 const TWICE: &str =
     "rftrace is initialised already; use the first Events (or Tracer) for all recordings of this program";
 const NO_INIT: &str = "rftrace is not initialised: call init first";
