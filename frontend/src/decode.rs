@@ -207,6 +207,7 @@ pub(crate) fn decode<E>(task: &Task, window: &Window<'_>, emit: impl FnMut(Event
         held: Vec::new(),
         n_shown: 0,
         n_hidden: 0,
+        known: [(0, false); KNOWN],
         last_tsc: 0,
         started: false,
     };
@@ -249,10 +250,15 @@ struct Decoder<'a, F> {
     n_shown: usize,
     /// Open functions that are hidden because they are the tracer's; what they call is hidden too.
     n_hidden: usize,
+    /// What `window.is_hidden` said of some addresses: few functions make most of the calls. 0 is no function's.
+    known: [(u64, bool); KNOWN],
     last_tsc: u64,
     /// A record of the window was seen.
     started: bool,
 }
+
+/// Addresses that a decoder remembers, a power of two.
+const KNOWN: usize = 256;
 
 impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     fn record(&mut self, tsc: u64, word: u64) -> Result<(), E> {
@@ -291,7 +297,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     /// A function is entered. `entered` is when that was, as far as it counts for its duration.
     fn enter(&mut self, tsc: u64, entered: u64, exit_word: u64) -> Result<(), E> {
         let address = exit_word >> ADDRESS_SHIFT;
-        let hidden = self.n_hidden > 0 || (self.window.is_hidden)(address);
+        let hidden = self.n_hidden > 0 || self.is_hidden(address);
         if hidden {
             self.n_hidden += 1;
         } else {
@@ -299,6 +305,16 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         }
         self.open.push(Frame { exit_word, entered, shown: !hidden });
         Ok(())
+    }
+
+    /// Whether a function belongs to the tracer itself.
+    fn is_hidden(&mut self, address: u64) -> bool {
+        // Functions are aligned to 16 bytes, mostly.
+        let known = &mut self.known[(address >> 4) as usize % KNOWN];
+        if known.0 != address {
+            *known = (address, (self.window.is_hidden)(address));
+        }
+        known.1
     }
 
     /// A shown function is entered: passes that on, or holds it back where a call may be too short.
@@ -319,7 +335,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
 
     /// A function was entered whose return was not hooked.
     fn point(&mut self, tsc: u64, address: u64) -> Result<(), E> {
-        if self.n_hidden > 0 || (self.window.is_hidden)(address) {
+        if self.n_hidden > 0 || self.is_hidden(address) {
             return Ok(());
         }
         self.event(EventKind::Entry, tsc, address)?;

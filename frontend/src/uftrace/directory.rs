@@ -146,7 +146,7 @@ pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals
                     totals.n_lost += n;
                     return Ok(());
                 }
-                out.write_all(&encode_event(event, recording.clock, &ids))
+                out.write_all(&encode_event(event, recording.clock.nanos(event.tsc), &ids))
             })?;
         }
         Ok(())
@@ -221,8 +221,8 @@ fn write_task(task: &Task, window: &Window<'_>, clock: Clock, ids: &EventIds, pa
     let mut file = None;
     let mut block: Vec<u8> = Vec::with_capacity(BLOCK_BYTES);
     let result = decode::decode(task, window, |event| {
-        let bytes = encode_event(event, clock, ids);
         let nanos = clock.nanos(event.tsc);
+        let bytes = encode_event(event, nanos, ids);
         if written.n_records == 0 {
             // A task without events gets no file.
             file = Some(File::create(path)?);
@@ -250,13 +250,13 @@ fn write_task(task: &Task, window: &Window<'_>, clock: Clock, ids: &EventIds, pa
     Ok(written)
 }
 
-fn encode_event(event: Event, clock: Clock, ids: &EventIds) -> [u8; RECORD_BYTES] {
+fn encode_event(event: Event, nanos: u64, ids: &EventIds) -> [u8; RECORD_BYTES] {
     let (kind, address) = match event.kind {
         EventKind::Entry => (record::ENTRY, event.address),
         EventKind::Exit => (record::EXIT, event.address),
         loss => (record::EVENT, ids.of_loss(loss)),
     };
-    encode::record(clock.nanos(event.tsc), kind, event.depth, address)
+    encode::record(nanos, kind, event.depth, address)
 }
 
 /// Creates a file and fills it through a buffer.
