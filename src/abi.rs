@@ -1,8 +1,8 @@
 //! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
 //!
 //! This file is compiled into both sides and is the only definition. **A change of any layout or meaning below
-//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v3`,
-//! `rftrace_backend_control_v3`): sides that do not fit then fail to link instead of misreading each other.
+//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v4`,
+//! `rftrace_backend_control_v4`): sides that do not fit then fail to link instead of misreading each other.
 //!
 //! # Symbols of the backend
 //!
@@ -10,8 +10,8 @@
 //! |---|---|
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
 //! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
-//! | `rftrace_backend_init_v3(*const InitArgs) -> u32` | takes the memory to record into, once; returns an [`init`] status |
-//! | `rftrace_backend_control_v3() -> *const Control` | the control block, for reading the chunks |
+//! | `rftrace_backend_init_v4(*const InitArgs) -> u32` | takes the memory to record into, once; returns an [`init`] status |
+//! | `rftrace_backend_control_v4() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
 //! | `rftrace_backend_reset()` | while off: frees all full chunks and starts a new cycle |
@@ -31,10 +31,11 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-/// The version of this interface. Part of the names of `rftrace_backend_init_v3` and `rftrace_backend_control_v3`.
-pub const VERSION: u32 = 3;
+/// The version of this interface. Part of the names of `rftrace_backend_init_v4` and `rftrace_backend_control_v4`.
+pub const VERSION: u32 = 4;
 
 /// Return-stack entries of one thread. A call that finds the stack full is counted, not recorded.
 ///
@@ -55,7 +56,8 @@ pub const MIN_CHUNKS: usize = 4;
 
 /// One event: 16 bytes, two little-endian words.
 ///
-/// The second word is written last; a record whose `word` is 0 was reserved but never written.
+/// The time is written last, and tells whether the record was written at all: memory is not cleared when a chunk is taken,
+/// so what an earlier owner left has times before [`ChunkHeader::taken_tsc`].
 #[derive(Debug)]
 #[repr(C)]
 pub struct Record {
@@ -63,6 +65,15 @@ pub struct Record {
     pub tsc: AtomicU64,
     /// `address << 16 | kind`; see [`kind`] for what the address is.
     pub word: AtomicU64,
+}
+
+impl Record {
+    /// The time and the word, if the record was written since `taken_tsc`.
+    #[must_use]
+    pub fn read(&self, taken_tsc: u64) -> Option<(u64, u64)> {
+        let tsc = self.tsc.load(Acquire);
+        (tsc >= taken_tsc).then(|| (tsc, self.word.load(Relaxed)))
+    }
 }
 
 /// The kinds of a [`Record`], the low two bits of its `word`. The values are those of uftrace's format.
@@ -166,12 +177,12 @@ pub struct ChunkHeader {
     pub prev_index: AtomicU64,
     /// Functions that were open in the thread when it took the chunk.
     pub depth: AtomicU32,
-    /// 0 while the memory is still as the frontend handed it over, all zero.
-    pub used: AtomicU32,
     /// Offset of the first free record in a PARTIAL chunk.
     pub fill: AtomicU32,
     /// How many further threads went on in this chunk, each behind a RESYNC record with the bit [`kind::NEW_THREAD`].
     pub n_adopted: AtomicU32,
+    /// When the chunk was taken, in ticks: records with earlier times are an earlier owner's.
+    pub taken_tsc: AtomicU64,
 }
 
 /// Bytes of a chunk before its first record.
@@ -398,7 +409,7 @@ pub struct InitArgs {
     pub thread_start_key: u32,
 }
 
-/// What `rftrace_backend_init_v3` returns.
+/// What `rftrace_backend_init_v4` returns.
 pub mod init {
     /// The memory was taken.
     pub const OK: u32 = 0;

@@ -14,8 +14,8 @@ use crate::Error;
 use crate::decode;
 
 unsafe extern "C" {
-    fn rftrace_backend_init_v3(args: *const InitArgs) -> u32;
-    safe fn rftrace_backend_control_v3() -> *const Control;
+    fn rftrace_backend_init_v4(args: *const InitArgs) -> u32;
+    safe fn rftrace_backend_control_v4() -> *const Control;
     safe fn rftrace_backend_enable();
     safe fn rftrace_backend_disable();
     safe fn rftrace_backend_reset();
@@ -43,7 +43,7 @@ const QUIESCE_LIMIT: Duration = Duration::from_secs(1);
 /// may be called on any thread.
 pub(crate) unsafe fn initialize(args: &InitArgs) -> Result<(), Error> {
     // SAFETY: by this function's contract.
-    match unsafe { rftrace_backend_init_v3(args) } {
+    match unsafe { rftrace_backend_init_v4(args) } {
         init::OK => Ok(()),
         init::ALREADY_DONE => Err(Error::AlreadyInitialized),
         _ => Err(Error::BufferTooSmall { bytes: args.buffer_bytes, minimum: minimum_bytes() }),
@@ -58,7 +58,7 @@ pub(crate) const fn minimum_bytes() -> usize {
 /// The control block.
 pub(crate) fn control() -> &'static Control {
     // SAFETY: the function returns the address of a static variable all of whose fields are atomics.
-    unsafe { &*rftrace_backend_control_v3() }
+    unsafe { &*rftrace_backend_control_v4() }
 }
 
 /// Starts recording. Inlined, as is all that runs while recording is on: this crate may be instrumented too.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace::abi::{ADDRESS_SHIFT, Record, kind, state};
 
@@ -17,7 +17,17 @@ struct Segment {
     index: u64,
     prev_index: u64,
     depth: u32,
+    /// When the chunk was taken.
+    taken_tsc: u64,
     records: &'static [Record],
+}
+
+impl Segment {
+    /// Time and word of each record.
+    fn records(&self) -> impl Iterator<Item = (u64, u64)> {
+        let taken_tsc = self.taken_tsc;
+        self.records.iter().filter_map(move |record| record.read(taken_tsc))
+    }
 }
 
 /// One thread of the traced program.
@@ -52,11 +62,8 @@ impl Task {
     }
 
     fn words_since(&self, start: u64) -> impl Iterator<Item = u64> {
-        let records = self.segments.iter().flat_map(|segment| segment.records);
-        records.filter_map(move |record| {
-            let word = record.word.load(Acquire);
-            (word != 0 && !is_hidden_exit(word) && record.tsc.load(Relaxed) >= start).then_some(word)
-        })
+        let records = self.segments.iter().flat_map(Segment::records);
+        records.filter_map(move |(tsc, word)| (tsc >= start && !is_hidden_exit(word)).then_some(word))
     }
 }
 
@@ -165,22 +172,24 @@ fn segments(chunk: Chunk) -> Vec<(u32, Segment)> {
         index,
         prev_index: header.prev_index.load(Relaxed),
         depth: header.depth.load(Relaxed),
+        taken_tsc: header.taken_tsc.load(Relaxed),
         records: chunk.records,
     };
     let mut found = Vec::new();
     let mut n_adopted = header.n_adopted.load(Relaxed);
     while n_adopted > 0 {
-        let is_new = |record: &Record| {
-            let word = record.word.load(Acquire);
-            word & (kind::NEW_THREAD | kind::MASK) == kind::NEW_THREAD | kind::RESYNC
+        let new_thread = |(place, record): (usize, &Record)| {
+            let (_, word) = record.read(segment.taken_tsc)?;
+            let is_new = word & (kind::NEW_THREAD | kind::MASK) == kind::NEW_THREAD | kind::RESYNC;
+            is_new.then_some((place, (word >> ADDRESS_SHIFT) as u32))
         };
-        let Some(place) = segment.records.iter().position(is_new) else {
+        let Some((place, new_tid)) = segment.records.iter().enumerate().find_map(new_thread) else {
             break;
         };
         let (before, after) = segment.records.split_at(place);
         found.push((tid, Segment { records: before, ..segment }));
-        tid = (after[0].word.load(Acquire) >> ADDRESS_SHIFT) as u32;
-        segment = Segment { index, prev_index: 0, depth: 0, records: &after[1..] };
+        tid = new_tid;
+        segment = Segment { prev_index: 0, depth: 0, records: &after[1..], ..segment };
         n_adopted -= 1;
     }
     found.push((tid, segment));
@@ -220,10 +229,7 @@ pub(crate) fn decode<E>(task: &Task, window: &Window<'_>, emit: impl FnMut(Event
         }
         prev_index = Some(segment.index);
         records.clear();
-        records.extend(segment.records.iter().filter_map(|record| {
-            let word = record.word.load(Acquire);
-            (word != 0).then(|| (record.tsc.load(Relaxed), word))
-        }));
+        records.extend(segment.records());
         order_times(&mut records);
         for &(tsc, word) in &records {
             decoder.record(tsc, word)?;
@@ -414,10 +420,8 @@ fn functions_open_at_start(task: &Task, depth: usize) -> Vec<u64> {
     let mut open = vec![0; depth];
     // How many of the unknown functions are still open, and how many were entered since.
     let (mut n_unknown, mut n_known) = (depth, 0usize);
-    for record in task.segments.iter().flat_map(|segment| segment.records) {
-        let word = record.word.load(Acquire);
+    for (_, word) in task.segments.iter().flat_map(Segment::records) {
         match word & kind::MASK {
-            _ if word == 0 => {}
             kind::ENTRY if word & kind::POINT != 0 => {}
             kind::ENTRY => n_known += 1,
             kind::EXIT if word & (kind::LEFT | state::HIDDEN) != 0 => {}
@@ -469,7 +473,7 @@ mod tests {
             .iter()
             .map(|&(tsc, word)| Record { tsc: AtomicU64::new(tsc), word: AtomicU64::new(word) })
             .collect();
-        Segment { index, prev_index, depth, records: records.leak() }
+        Segment { index, prev_index, depth, taken_tsc: 1, records: records.leak() }
     }
 
     /// One event a line: time, depth, what.

@@ -25,12 +25,12 @@ const LEAST_ROOM: usize = 8;
 pub(crate) struct Reserved(*const Record);
 
 impl Reserved {
-    /// Writes the record; the word, which makes it valid, last.
+    /// Writes the record; the time, which makes it valid, last.
     pub(crate) fn write(self, tsc: u64, word: u64) {
         // SAFETY: `reserve` returns places inside a chunk that this thread owns, in memory that stays mapped.
         let record = unsafe { &*self.0 };
-        record.tsc.store(tsc, Relaxed);
-        record.word.store(word, Release);
+        record.word.store(word, Relaxed);
+        record.tsc.store(tsc, Release);
     }
 }
 
@@ -99,7 +99,10 @@ fn install(block: &ThreadBlock, cursor: usize, place: usize) -> bool {
     if resync {
         block.resync.store(0, Relaxed);
         let open = open_frames(block) as u64;
-        Reserved(place as *const Record).write(block.resync_tsc.load(Relaxed), open << ADDRESS_SHIFT | kind::RESYNC);
+        // SAFETY: `place` is in a chunk of this thread, behind its header.
+        let header = unsafe { &*((place & !block.chunk_mask.load(Relaxed)) as *const ChunkHeader) };
+        let tsc = block.resync_tsc.load(Relaxed).max(header.taken_tsc.load(Relaxed));
+        Reserved(place as *const Record).write(tsc, open << ADDRESS_SHIFT | kind::RESYNC);
     }
     true
 }
@@ -234,11 +237,15 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     let header = unsafe { &*chunk };
     header.tid.store(0, Relaxed);
     header.n_adopted.store(0, Relaxed);
-    if header.used.swap(1, Relaxed) != 0 {
+    let mut taken_tsc = arch::ticks();
+    if block.resync.load(Relaxed) != 0 {
+        // The first record gets an earlier time, which must not make others valid.
         let records = chunk.cast::<u8>().wrapping_add(CHUNK_HEADER_BYTES);
         // SAFETY: the rest of the chunk, which only this thread uses.
         unsafe { arch::zero(records, (mask + 1).wrapping_sub(CHUNK_HEADER_BYTES)) };
+        taken_tsc = taken_tsc.min(block.resync_tsc.load(Relaxed));
     }
+    header.taken_tsc.store(taken_tsc, Relaxed);
     header.index.store(index, Relaxed);
     header.prev_index.store(block.last_index.load(Relaxed), Relaxed);
     header.depth.store(open_frames(block) as u32, Relaxed);
@@ -287,8 +294,10 @@ fn release(block: &ThreadBlock, kept_chunk: usize) {
 fn is_written(chunk: *const ChunkHeader) -> bool {
     let n_records = records_per_chunk(CONTROL.chunk_bytes.load(Relaxed));
     let records = chunk.wrapping_add(1).cast::<Record>();
+    // SAFETY: a chunk of the buffer, whose header any thread may access.
+    let taken_tsc = unsafe { &*chunk }.taken_tsc.load(Relaxed);
     // SAFETY: the chunk's memory behind its header.
-    (0..n_records).all(|i| unsafe { &*records.wrapping_add(i) }.word.load(Acquire) != 0)
+    (0..n_records).all(|i| unsafe { &*records.wrapping_add(i) }.read(taken_tsc).is_some())
 }
 
 /// Finds a chunk to write into and makes it OWNED. Returns it with its index. What it held is given up.
@@ -313,7 +322,7 @@ fn claim() -> Option<(*mut ChunkHeader, u64)> {
             chunk_state::KEPT => ring && n_seen >= n_chunks && is_written(chunk),
             _ => false,
         };
-        // Acquire and Release: the records of the last owner are written before the new one zeroes them.
+        // Acquire and Release: the records of the last owner are written before those of the new one.
         if !to_be_had || state.compare_exchange(before, chunk_state::OWNED, AcqRel, Relaxed).is_err() {
             continue;
         }

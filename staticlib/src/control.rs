@@ -63,7 +63,7 @@ pub(crate) static CONTROL: Control = Control {
 /// The memory that `args` names is writable, all zero, used by nobody else and stays mapped as long as the program
 /// runs. `thread_start`, if given, may be called on any thread.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rftrace_backend_init_v3(args: *const InitArgs) -> u32 {
+unsafe extern "C" fn rftrace_backend_init_v4(args: *const InitArgs) -> u32 {
     // SAFETY: by this function's contract `args` points to a live InitArgs.
     let args = unsafe { &*args };
     let start = args.buffer as usize;
@@ -105,7 +105,7 @@ unsafe extern "C" fn rftrace_backend_init_v3(args: *const InitArgs) -> u32 {
 
 /// The control block.
 #[unsafe(no_mangle)]
-extern "C" fn rftrace_backend_control_v3() -> *const Control {
+extern "C" fn rftrace_backend_control_v4() -> *const Control {
     &raw const CONTROL
 }
 

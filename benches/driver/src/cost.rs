@@ -71,7 +71,7 @@ fn measure(programs: &Programs, rounds: usize, modes: &[Mode]) -> Result<Table<6
                 let mode = modes[(place + round) % modes.len()];
                 if applies(mode, column) {
                     let workload = if mode == Mode::Floor { "floor" } else { workload };
-                    let batches = programs.run(mode, &["cost", workload, mode.state(), "1"])?;
+                    let batches = programs.run(mode, &["cost", workload, mode.state()])?;
                     let sample: Sample = batches.iter().filter_map(|batch| batch.first()).copied().collect();
                     table.add(mode, column, sample.median());
                 }

@@ -75,11 +75,6 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.values(mode, column).iter().zip(self.values(to, column)).map(|(value, to)| value / to).collect()
     }
 
-    /// Ratios of two columns within the rounds.
-    pub fn between(&self, mode: Mode, column: usize, to: usize) -> Sample {
-        self.values(mode, column).iter().zip(self.values(mode, to)).map(|(value, to)| value / to).collect()
-    }
-
     /// `ratio` for some columns, with their names.
     pub fn ratios(&self, mode: Mode, to: Mode, columns: &[usize]) -> Vec<(&'static str, Sample)> {
         columns.iter().map(|&column| (self.names[column], self.ratio(mode, to, column))).collect()

@@ -10,36 +10,32 @@ const WORKLOADS: [&str; 2] = ["leaf", "fib"];
 /// By wall clock, from the first thread's start to the last one's end; CPU time beside it.
 pub fn run(programs: &Programs, rounds: usize) -> Result<Vec<Requirement>, String> {
     const COLUMNS: [&str; 4] = ["leaf, one thread", "leaf, two threads", "fib, one thread", "fib, two threads"];
-    let [mut wall, mut cpu] = [const { COLUMNS }; 2].map(|names| Table::new(&MODES, names));
+    const RATIOS: [&str; 4] = ["leaf", "fib", "by CPU time: leaf", "fib"];
+    let mut speeds = Table::new(&MODES, COLUMNS);
+    let mut ratios = Table::new(&MODES, RATIOS);
     for round in 0..rounds {
         for (workload_idx, workload) in WORKLOADS.iter().enumerate() {
-            for place in 0..2 * MODES.len() {
-                let place = (place + round) % (2 * MODES.len());
-                let (mode, threads) = (MODES[place / 2], place % 2 + 1);
+            for place in 0..MODES.len() {
+                let mode = MODES[(place + round) % MODES.len()];
                 let workload = if mode == Mode::Floor { "floor" } else { workload };
-                let batches = programs.run(mode, &["cost", workload, mode.state(), &threads.to_string()])?;
-                let median = |number: usize| {
-                    batches.iter().filter_map(|batch| batch.get(number)).copied().collect::<Sample>().median()
+                let turns = programs.run(mode, &["two-threads", workload, mode.state()])?;
+                let median = |value: fn(&[f64; 4]) -> f64| {
+                    turns.iter().filter_map(|turn| turn.first_chunk()).map(value).collect::<Sample>().median()
                 };
-                let column = 2 * workload_idx + threads - 1;
                 // Two events per call; the program prints nanoseconds.
-                cpu.add(mode, column, 2e3 * threads as f64 / median(0));
-                wall.add(mode, column, 2e3 / median(1));
+                speeds.add(mode, 2 * workload_idx, 2e3 / median(|[one, ..]| *one));
+                speeds.add(mode, 2 * workload_idx + 1, 2e3 / median(|[_, two, ..]| *two));
+                ratios.add(mode, workload_idx, median(|[one, two, ..]| one / two));
+                ratios.add(mode, WORKLOADS.len() + workload_idx, median(|[_, _, one, two]| one / two));
             }
         }
     }
     println!("## Threads\n");
     println!("Million events per second, by wall clock: median over {rounds} rounds (quartiles).");
     println!("What was recorded while a thread waited for its processor does not count.\n");
-    wall.print(|mode, column| wall.sample(mode, column));
+    speeds.print(|mode, column| speeds.sample(mode, column));
     let ratios = |what: &str, limit, mode| {
-        let ratio = |table: &Table<4>, column| table.between(mode, column + 1, column);
-        let measured = vec![
-            ("leaf", ratio(&wall, 0)),
-            ("fib", ratio(&wall, 2)),
-            ("by CPU time: leaf", ratio(&cpu, 0)),
-            ("fib", ratio(&cpu, 2)),
-        ];
+        let measured = RATIOS.iter().enumerate().map(|(column, name)| (*name, ratios.sample(mode, column))).collect();
         Requirement::new(format!("{what}: two threads / one"), limit, measured)
     };
     Ok(vec![

@@ -1,10 +1,12 @@
 //! The program that is measured, the same for every tracer.
 //!
 //! ```text
-//! cost WORKLOAD STATE THREADS   prints, of each batch, nanoseconds per call: CPU time, and wall clock of all together
-//! count WORKLOAD STATE CALLS    makes so many calls and ends, for an instruction counter; prints how many
-//! json                          parses a large text, see `bench_tracer::whole_program`
-//! dump DIRECTORY                records 20 million events of 8 threads and saves them
+//! cost WORKLOAD STATE          prints, of each batch, nanoseconds per call, CPU time
+//! two-threads WORKLOAD STATE   prints, of each turn, nanoseconds per call of one thread and of two together by wall
+//!                              clock, and the same by CPU time
+//! count WORKLOAD STATE CALLS   makes so many calls and ends, for an instruction counter; prints how many
+//! json                         parses a large text, see `bench_tracer::whole_program`
+//! dump DIRECTORY               records 20 million events of 8 threads and saves them
 //! ```
 //!
 //! Results are the lines that begin with `result `: frontends may print too.
@@ -39,13 +41,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["cost", "floor", _, threads] => cost(Workload::Floor, "off", number(threads) as usize),
-        ["cost", workload, state, threads] => cost(Workload::new(workload), state, number(threads) as usize),
+        ["cost", workload, state] => cost(Workload::new(workload), state),
+        ["two-threads", workload, state] => two_threads(Workload::new(workload), state),
         ["count", workload, state, calls] => count(Workload::new(workload), state, number(calls)),
         ["json"] => json::measure(),
         ["dump", directory] => dump(directory),
         _ => {
-            eprintln!("usage: cost WORKLOAD on|off THREADS | count WORKLOAD on|off CALLS | json | dump DIRECTORY");
+            eprintln!("usage: cost|two-threads WORKLOAD on|off | count WORKLOAD on|off CALLS | json | dump DIRECTORY");
             return ExitCode::from(2);
         }
     }
@@ -74,6 +76,7 @@ enum Workload {
 impl Workload {
     fn new(name: &str) -> Self {
         match name {
+            "floor" => Self::Floor,
             "leaf" => Self::Leaf,
             "leaf-c" => Self::LeafInC,
             "fib" => Self::Fib,
@@ -179,55 +182,108 @@ fn below(levels: u64, calls: u64) -> u64 {
 }
 
 /// `on`: a ring that was filled once; `off`: initialised, not recording.
-fn cost(workload: Workload, state: &str, threads: usize) {
-    let calls = workload.batch_calls(state);
-    // Threads that share the machine with others seldom run at the same time for a whole batch.
-    let batches = if threads == 1 { BATCHES } else { 2 * BATCHES };
-    let _events = bench_tracer::init(RING_EVENTS, true);
+fn cost(workload: Workload, state: &str) {
+    let _events = begin(state);
+    let mut worker = Worker::new(workload, state);
+    let batches: Vec<Batch> = (0..BATCHES).map(|_| worker.batch()).collect();
+    bench_tracer::disable();
+    for batch in batches.iter().filter(|batch| batch.had_processor()) {
+        println!("result {}", batch.cpu as f64 / batch.calls as f64);
+    }
+}
+
+/// Two threads, each on a processor of its own, and each alone on it, in turns a batch long: a processor's speed
+/// changes with what its neighbours do, and is about the same for the three batches of a turn.
+fn two_threads(workload: Workload, state: &str) {
+    let _events = begin(state);
+    let gate = Gate::default();
+    let one_thread = |place: usize| {
+        pin(place);
+        let mut worker = Worker::new(workload, state);
+        let mut n_passed = 0;
+        let mut meet = || {
+            n_passed += 1;
+            gate.pass(n_passed * 2);
+        };
+        let mut turn = || {
+            let mut alone = None;
+            for turn_of in 0..2 {
+                meet();
+                if turn_of == place {
+                    alone = Some(worker.batch());
+                }
+            }
+            meet();
+            [alone.expect("each thread has its turn"), worker.batch()]
+        };
+        (0..BATCHES).map(|_| turn()).collect::<Vec<[Batch; 2]>>()
+    };
+    let per_thread = thread::scope(|scope| {
+        let one_thread = &one_thread;
+        let other = scope.spawn(move || one_thread(1));
+        [one_thread(0), other.join().expect("a thread panicked")]
+    });
+    bench_tracer::disable();
+    let [first, second] = per_thread;
+    for ([first_alone, first], [second_alone, second]) in first.iter().zip(&second) {
+        let alone = [first_alone, second_alone];
+        let both = [first, second];
+        if alone.iter().all(|batch| batch.had_processor()) && at_the_same_time(both) {
+            let calls: u64 = both.iter().map(|batch| batch.calls).sum();
+            let per_call = |nanos: [u64; 2]| nanos.iter().sum::<u64>() as f64 / calls as f64;
+            let one = per_call(alone.map(Batch::wall));
+            let two = per_call(both.map(Batch::wall)) / 2.0;
+            let one_cpu = per_call(alone.map(|batch| batch.cpu));
+            let two_cpu = per_call(both.map(|batch| batch.cpu)) / 2.0;
+            println!("result {one} {two} {one_cpu} {two_cpu}");
+        }
+    }
+}
+
+/// Gives the tracer a ring, and records into it if `state` says so.
+fn begin(state: &str) -> &'static mut bench_tracer::Events {
+    let events = bench_tracer::init(RING_EVENTS, true);
     if state == "on" {
         bench_tracer::enable();
     }
-    let gate = Gate::default();
-    let one_thread = |place: usize| {
-        if threads > 1 {
-            pin(place);
+    events
+}
+
+/// Does batches of a workload, for one thread.
+struct Worker {
+    workload: Workload,
+    calls: u64,
+    /// Where the floor's loop stores.
+    ring: Vec<[u64; 2]>,
+    next: usize,
+}
+
+impl Worker {
+    /// The ring has been gone around once, the tracer's too.
+    fn new(workload: Workload, state: &str) -> Self {
+        let ring = vec![[0; 2]; if workload == Workload::Floor { RING_EVENTS } else { 0 }];
+        let mut worker = Self { workload, calls: workload.batch_calls(state), ring, next: 0 };
+        worker.work(WARM_UP_CALLS);
+        worker
+    }
+
+    fn batch(&mut self) -> Batch {
+        let (start, cpu_start) = (wall_nanos(), thread_nanos());
+        let calls = self.work(self.calls);
+        Batch { cpu: thread_nanos() - cpu_start, start, end: wall_nanos(), calls }
+    }
+
+    #[inline(always)]
+    fn work(&mut self, calls: u64) -> u64 {
+        if self.workload != Workload::Floor {
+            return self.workload.work(calls);
         }
-        let mut ring = vec![[0; 2]; if workload == Workload::Floor { RING_EVENTS } else { 0 }];
-        let mut next = 0;
-        let mut work = |calls: u64| {
-            if workload != Workload::Floor {
-                return workload.work(calls);
-            }
-            let events = ring.len().min(2 * calls as usize);
-            if next + events > ring.len() {
-                next = 0;
-            }
-            next += events;
-            stamps(&mut ring[next - events..next])
-        };
-        work(WARM_UP_CALLS);
-        let batch = |number| {
-            gate.pass(number * threads);
-            let (start, cpu_start) = (wall_nanos(), thread_nanos());
-            let calls = work(calls);
-            Batch { cpu: thread_nanos() - cpu_start, start, end: wall_nanos(), calls }
-        };
-        (1..=batches).map(batch).collect::<Vec<Batch>>()
-    };
-    let per_thread: Vec<Vec<Batch>> = thread::scope(|scope| {
-        let one_thread = &one_thread;
-        let others: Vec<_> = (1..threads).map(|place| scope.spawn(move || one_thread(place))).collect();
-        let own = one_thread(0);
-        others.into_iter().map(|other| other.join().expect("a thread panicked")).chain([own]).collect()
-    });
-    bench_tracer::disable();
-    for number in 0..batches {
-        let batch: Vec<&Batch> = per_thread.iter().map(|batches| &batches[number]).collect();
-        if at_the_same_time(&batch) {
-            let cpu: f64 = batch.iter().map(|batch| batch.cpu as f64 / batch.calls as f64).sum();
-            let calls: u64 = batch.iter().map(|batch| batch.calls).sum();
-            println!("result {} {}", cpu / threads as f64, extent(&batch) as f64 / calls as f64);
+        let events = self.ring.len().min(2 * calls as usize);
+        if self.next + events > self.ring.len() {
+            self.next = 0;
         }
+        self.next += events;
+        stamps(&mut self.ring[self.next - events..self.next])
     }
 }
 
@@ -239,24 +295,23 @@ struct Batch {
     calls: u64,
 }
 
-/// From the first thread's start to the last one's end.
-fn extent(batches: &[&Batch]) -> u64 {
-    let start = batches.iter().map(|batch| batch.start).min().expect("there is a thread");
-    let end = batches.iter().map(|batch| batch.end).max().expect("there is a thread");
-    end - start
+impl Batch {
+    fn wall(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether the thread had not to wait for its processor.
+    fn had_processor(&self) -> bool {
+        self.wall() as f64 <= 1.1 * self.cpu as f64
+    }
 }
 
-/// Whether every thread had a processor all the time, and the others ran beside it. (If one had to wait for a
-/// processor, the other one was alone.)
-fn at_the_same_time(batches: &[&Batch]) -> bool {
-    let start = batches.iter().map(|batch| batch.start).max().expect("there is a thread");
-    let end = batches.iter().map(|batch| batch.end).min().expect("there is a thread");
-    let together = end.saturating_sub(start) as f64;
-    let has_processor = |batch: &&Batch| {
-        let elapsed = (batch.end - batch.start) as f64;
-        elapsed <= 1.1 * batch.cpu as f64 && elapsed <= 1.25 * together
-    };
-    batches.iter().all(has_processor)
+/// Whether both threads had a processor all the time, one beside the other. (If one had to wait for a processor, the
+/// other one was alone.)
+fn at_the_same_time(batches: [&Batch; 2]) -> bool {
+    let [first, second] = batches;
+    let together = first.end.min(second.end).saturating_sub(first.start.max(second.start)) as f64;
+    batches.iter().all(|batch| batch.had_processor() && batch.wall() as f64 <= 1.25 * together)
 }
 
 /// Keeps this thread on the processor at that place among those it may use.
@@ -299,7 +354,7 @@ fn stamps(part: &mut [[u64; 2]]) -> u64 {
 }
 
 fn count(workload: Workload, state: &str, calls: u64) {
-    // A buffer for all of them: emptying a piece of the ring is one instruction that callgrind counts once a byte.
+    // A buffer for all of them, so that the hooks alone are counted.
     let _events = bench_tracer::init(RING_EVENTS, false);
     if state == "on" {
         bench_tracer::enable();

@@ -140,10 +140,10 @@ macro_rules! reserve_record {
     };
 }
 
-// r11 = the record that was in rax, its time, also in rax, written.
+// Writes the time of the record r11, which makes it valid, and leaves it in rax.
 macro_rules! stamp_record {
     () => {
-        concat!("mov r11, rax\n", "rdtsc\n", "shl rdx, 32\n", "or rax, rdx\n", "mov [r11 + {tsc}], rax\n")
+        concat!("rdtsc\n", "shl rdx, 32\n", "or rax, rdx\n", "mov [r11 + {tsc}], rax\n")
     };
 }
 
@@ -171,13 +171,14 @@ macro_rules! record_and_hook {
             "mov dword ptr [rcx + {exit_word}], 0\n",
             "lea rdx, [rcx + {entry_bytes}]\n",
             "mov [r11 + {sp}], rdx\n",
-            // Write the record: time, then the word that makes it valid.
-            stamp_record!(),
-            "mov [rcx + {entered}], rax\n",
+            "mov r11, rax\n",
             "mov rax, [rsp + {entry_saved}]\n",
             "shl rax, {address_shift}\n",
             "mov [r11 + {word}], rax\n",
+            stamp_record!(),
+            "mov [rcx + {entered}], rax\n",
             // Write the entry, then hook the return.
+            "mov rax, [r11 + {word}]\n",
             ".if ",
             $filtered,
             "\n",
@@ -359,11 +360,12 @@ macro_rules! entry_hook {
             "jne 9f",
             check_state!(),
             reserve_record!(),
-            stamp_record!(),
+            "mov r11, rax",
             "mov rax, [rsp + {entry_saved}]",
             "shl rax, {address_shift}",
             "or rax, {kind_point}",
             "mov [r11 + {word}], rax",
+            stamp_record!(),
             "jmp 4b",
             // entry_slow(parent_loc, child_ip, rsp of the traced function, its rbp, its r10)
             "9:",
@@ -489,13 +491,14 @@ macro_rules! exit_path {
             "cmp byte ptr [rip + {control} + {enabled}], {on}\n",
             "jne 7f\n",
             reserve_record!(),
-            stamp_record!(),
+            "mov r11, rax\n",
             // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted
             // frames for left ones.
             "mov rax, [rcx - {entry_bytes} + {exit_word}]\n",
             "bts dword ptr [rcx - {entry_bytes} + {exit_word}], {left_bit}\n",
             "jc 9f\n",
             "mov [r11 + {word}], rax\n",
+            stamp_record!(),
             // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a
             // handler came in between.
             "5:\n",
@@ -571,7 +574,7 @@ macro_rules! exit_path {
             "bts dword ptr [rcx - {entry_bytes} + {exit_word}], {left_bit}\n",
             "jc 9f\n",
             // First the record: behind the cursor signal handlers write.
-            "mov qword ptr [rax - {record_bytes} + {word}], 0\n",
+            "mov qword ptr [rax - {record_bytes} + {tsc}], 0\n",
             "lea rdx, [rax - {record_bytes}]\n",
             "cmpxchg [r11 + {cursor}], rdx\n",
             "jmp 5b\n",

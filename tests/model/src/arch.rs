@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 
 use crate::abi::{ADDRESS_SHIFT, Record, ReturnEntry, ThreadBlock, action, enabled, kind, state};
@@ -95,7 +95,7 @@ impl Block {
         if !mark_left(entry) {
             return None;
         }
-        record.word.store(0, Relaxed);
+        record.tsc.store(0, Relaxed);
         let _ = block.cursor.compare_exchange(cursor, newest, Relaxed, Relaxed);
         Some(true)
     }
@@ -203,13 +203,13 @@ unsafe fn record_and_hook(call: Call, block: &Block, entry: *mut ReturnEntry, st
     // SAFETY: the place for the entry.
     unsafe { &*entry }.exit_word.store(0, Relaxed);
     block.sp().store(entry.wrapping_add(1), Relaxed);
-    let now = ticks();
-    record.tsc.store(now, Relaxed);
     let word = (child_ip as u64) << ADDRESS_SHIFT;
+    record.word.store(word | kind::ENTRY, Relaxed);
+    let now = ticks();
+    record.tsc.store(now, Release);
     // SAFETY: below the limit, and reserved just now.
     let entry = unsafe { &*entry };
     entry.entered.store(now, Relaxed);
-    record.word.store(word | kind::ENTRY, Relaxed);
     entry.exit_word.store(word | state | kind::EXIT, Relaxed);
     entry.parent_ip.store(slot.load(Relaxed), Relaxed);
     entry.parent_loc.store(parent_loc, Relaxed);
@@ -254,8 +254,8 @@ unsafe fn entry_filtered(call: Call) -> Option<()> {
         return unsafe { record_and_hook(call, &block, entry, state) };
     }
     let record = block.reserve()?;
-    record.tsc.store(ticks(), Relaxed);
     record.word.store((call.child_ip as u64) << ADDRESS_SHIFT | kind::POINT, Relaxed);
+    record.tsc.store(ticks(), Release);
     Some(())
 }
 
@@ -318,12 +318,12 @@ fn exit_fast(parent_loc: usize) -> Option<usize> {
     };
     if is_recorded {
         let record = block.reserve()?;
-        record.tsc.store(ticks(), Relaxed);
         let word = entry.exit_word.load(Relaxed);
         if !mark_left(entry) {
             return None;
         }
         record.word.store(word, Relaxed);
+        record.tsc.store(ticks(), Release);
     }
     let parent_ip = entry.parent_ip.load(Relaxed);
     if entry.parent_loc.load(Relaxed) != parent_loc {

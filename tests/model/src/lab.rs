@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{
     ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES,
-    Record, ReturnEntry, ThreadBlock, action, kind, state,
+    ReturnEntry, ThreadBlock, action, kind, state,
 };
 use crate::control::CONTROL;
 use crate::decode::{self, EventKind, Minima, Window};
@@ -184,15 +184,15 @@ impl Lab {
                 records: Vec::new(),
             };
             let mut tid = header.tid.load(Relaxed);
-            for record in chunk.records {
-                match read(record) {
+            let taken_tsc = header.taken_tsc.load(Relaxed);
+            for record in chunk.records.iter().filter_map(|record| record.read(taken_tsc)) {
+                match record {
                     (_, word) if word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD => {
                         let next = Segment { index: segment.index, prev_index: 0, depth: 0, records: Vec::new() };
                         threads.entry(tid).or_default().push(std::mem::replace(&mut segment, next));
                         tid = (word >> ADDRESS_SHIFT) as u32;
                     }
-                    (_, 0) => {}
-                    words => segment.records.push(words),
+                    record => segment.records.push(record),
                 }
             }
             threads.entry(tid).or_default().push(segment);
@@ -333,11 +333,6 @@ fn headers() -> impl Iterator<Item = &'static ChunkHeader> {
         // SAFETY: a chunk of the buffer, which lives as long as the `Lab` that is asked.
         unsafe { &*chunk }
     })
-}
-
-fn read(record: &Record) -> (u64, u64) {
-    let word = record.word.load(Acquire);
-    (record.tsc.load(Relaxed), word)
 }
 
 /// Puts the control block back into the state in which a program finds it. A field that is missing here does not compile.
