@@ -68,8 +68,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// The time and the word, if the record was written since `taken_tsc`.
+    /// The time and the word, if the record was written since `taken_tsc`. Inlined: a save calls it for each record, and is
+    /// compiled with the program's flags, maybe instrumented.
     #[must_use]
+    #[inline(always)]
     pub fn read(&self, taken_tsc: u64) -> Option<(u64, u64)> {
         let tsc = self.tsc.load(Acquire);
         (tsc >= taken_tsc).then(|| (tsc, self.word.load(Relaxed)))
