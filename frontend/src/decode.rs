@@ -266,6 +266,8 @@ struct Decoder<'a, F> {
 /// Addresses that a decoder remembers, a power of two.
 const KNOWN: usize = 256;
 
+/// What each record passes is inlined: this crate is compiled with the program's flags, and where it is instrumented each
+/// function that is left costs two hooks.
 impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     fn record(&mut self, tsc: u64, word: u64) -> Result<(), E> {
         if tsc >= self.window.start && !self.started {
@@ -301,6 +303,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     }
 
     /// A function is entered. `entered` is when that was, as far as it counts for its duration.
+    #[inline(always)]
     fn enter(&mut self, tsc: u64, entered: u64, exit_word: u64) -> Result<(), E> {
         let address = exit_word >> ADDRESS_SHIFT;
         let hidden = self.n_hidden > 0 || self.is_hidden(address);
@@ -314,6 +317,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     }
 
     /// Whether a function belongs to the tracer itself.
+    #[inline(always)]
     fn is_hidden(&mut self, address: u64) -> bool {
         // Functions are aligned to 16 bytes, mostly.
         let known = &mut self.known[(address >> 4) as usize % KNOWN];
@@ -324,6 +328,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     }
 
     /// A shown function is entered: passes that on, or holds it back where a call may be too short.
+    #[inline(always)]
     fn hold(&mut self, tsc: u64, address: u64) -> Result<(), E> {
         if self.window.minima.changes.is_empty() {
             self.event(EventKind::Entry, tsc, address)?;
@@ -348,6 +353,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         self.event(EventKind::Exit, tsc, address)
     }
 
+    #[inline(always)]
     fn leave(&mut self, tsc: u64, exit_word: u64) -> Result<(), E> {
         // Exits are recorded innermost first; what lies above the one that matches ended without a record.
         match self.open.iter().rposition(|frame| frame.exit_word == exit_word) {
@@ -357,6 +363,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     }
 
     /// Closes all functions but the outermost `n_open`, innermost first.
+    #[inline(always)]
     fn close_to(&mut self, n_open: usize, tsc: u64) -> Result<(), E> {
         while self.open.len() > n_open {
             let Some(frame) = self.open.pop() else { break };

@@ -250,6 +250,7 @@ fn write_task(task: &Task, window: &Window<'_>, clock: Clock, ids: &EventIds, pa
     Ok(written)
 }
 
+#[inline(always)]
 fn encode_event(event: Event, nanos: u64, ids: &EventIds) -> [u8; RECORD_BYTES] {
     let (kind, address) = match event.kind {
         EventKind::Entry => (record::ENTRY, event.address),
