@@ -46,12 +46,21 @@ pub(crate) extern "C" fn entry_slow(
     };
     let entry_word = (child_ip as u64) << ADDRESS_SHIFT;
     if parent_loc < stack_pointer || !parent_loc.is_multiple_of(align_of::<usize>()) {
-        // No frame pointer, so its return is not seen: it shows as a call that takes no time.
-        if filter::state(action, top_entry(block)).is_some_and(|state| state & state::HIDDEN == 0) {
-            buffer::record(block, entry_word | kind::POINT);
-        }
+        // No frame pointer, so its return is not seen.
+        record_point(block, action, entry_word);
         return;
     }
+    #[cfg(all(target_os = "none", feature = "interruptsafe"))]
+    let hook = match arch::interrupted(parent_loc, child_ip, top_entry(block).parent_loc.load(Relaxed)) {
+        None => Hook::Return,
+        Some(arch::Interrupted::Hookable(stack_pointer)) => Hook::Interrupt { stack_pointer },
+        Some(arch::Interrupted::Untouchable) => {
+            record_point(block, action, entry_word);
+            return;
+        }
+    };
+    #[cfg(not(all(target_os = "none", feature = "interruptsafe")))]
+    let hook = Hook::Return;
     let (parent_loc, caller_loc) = arch::slots(parent_loc, child_ip, frame_pointer, static_chain);
     if set_busy(block, parent_loc) {
         settle(block, parent_loc, stack_pointer, caller_loc);
@@ -60,14 +69,58 @@ pub(crate) extern "C" fn entry_slow(
         if action == action::POINT {
             buffer::record(block, entry_word | kind::POINT);
         } else {
-            push(block, parent_loc, entry_word, state);
+            push(block, parent_loc, entry_word, state, hook);
         }
     }
     clear_busy(block, parent_loc);
 }
 
+/// Records a function as a call that takes no time.
+fn record_point(block: &ThreadBlock, action: u8, entry_word: u64) {
+    if filter::state(action, top_entry(block)).is_some_and(|state| state & state::HIDDEN == 0) {
+        buffer::record(block, entry_word | kind::POINT);
+    }
+}
+
+/// How a function returns.
+#[derive(Clone, Copy)]
+enum Hook {
+    Return,
+    /// It has interrupted code that had this stack pointer.
+    #[cfg(all(target_os = "none", feature = "interruptsafe"))]
+    Interrupt {
+        stack_pointer: usize,
+    },
+}
+
+impl Hook {
+    /// What the function is to return to.
+    fn trampoline(self) -> usize {
+        match self {
+            Self::Return => arch::trampoline(),
+            #[cfg(all(target_os = "none", feature = "interruptsafe"))]
+            Self::Interrupt { .. } => arch::interrupt_trampoline(),
+        }
+    }
+
+    /// What tells its entry from others.
+    fn stamp(self, now: u64) -> u64 {
+        match self {
+            Self::Return => now,
+            #[cfg(all(target_os = "none", feature = "interruptsafe"))]
+            Self::Interrupt { stack_pointer } => interrupt_stamp(stack_pointer),
+        }
+    }
+}
+
+/// The stamp of an interrupt handler's entry: younger than any time, and found by the interrupted stack pointer.
+#[cfg(all(target_os = "none", feature = "interruptsafe"))]
+fn interrupt_stamp(stack_pointer: usize) -> u64 {
+    stack_pointer as u64 | 1 << 63
+}
+
 /// Records the entry of a function, and hooks its return. One that is [`state::HIDDEN`] is only hooked.
-fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64, state: u64) {
+fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64, state: u64, hook: Hook) {
     let entry = block.sp.load(Relaxed);
     let is_hidden = state & state::HIDDEN != 0;
     if entry >= block.limit.load(Relaxed) {
@@ -98,12 +151,36 @@ fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64, state: u64) {
         place.write(now, entry_word | kind::ENTRY);
     }
     let slot = running_slot(parent_loc);
-    new.entered.store(now, Relaxed);
+    new.entered.store(hook.stamp(now), Relaxed);
     new.exit_word.store(entry_word | state | kind::EXIT, Relaxed);
     new.parent_ip.store(slot.load(Relaxed), Relaxed);
     new.parent_loc.store(parent_loc, Release);
     compiler_fence(SeqCst);
-    slot.store(arch::trampoline(), Relaxed);
+    slot.store(hook.trampoline(), Relaxed);
+}
+
+/// An interrupt handler has returned: records its exit. Returns where the interrupted code goes on, whose stack pointer is
+/// given.
+#[cfg(all(target_os = "none", feature = "interruptsafe"))]
+pub(crate) extern "C" fn interrupt_exit(stack_pointer: usize) -> usize {
+    let stamp = interrupt_stamp(stack_pointer);
+    let found = thread::existing_block().and_then(|block| {
+        let found = |entry: &&ReturnEntry| entry.entered.load(Relaxed) == stamp && !has_slot(entry, 0);
+        Some((block, frames(block).find(found)?))
+    });
+    let Some((block, entry)) = found else {
+        // It was left: its thread's block served others meanwhile.
+        let parent_loc = arch::slot_below(stack_pointer);
+        let parent_ip = exit_find(parent_loc);
+        exit_done(parent_loc);
+        return parent_ip;
+    };
+    let parent_ip = entry.parent_ip.load(Relaxed);
+    let place = stack_pointer & !(align_of::<usize>() - 1);
+    set_busy(block, place);
+    remove(block, entry);
+    clear_busy(block, place);
+    parent_ip
 }
 
 /// Where the function returns to that has just returned to the trampoline. Changes nothing: as long as the address is
@@ -588,7 +665,12 @@ fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
 
 /// Whether the function with this slot, whose frame is running or was left on this stack, will return to the trampoline.
 fn is_hooked(parent_loc: usize) -> bool {
-    arch::is_trampoline(running_slot(parent_loc).load(Relaxed))
+    let parent_ip = running_slot(parent_loc).load(Relaxed);
+    #[cfg(all(target_os = "none", feature = "interruptsafe"))]
+    if parent_ip == arch::interrupt_trampoline() {
+        return true;
+    }
+    arch::is_trampoline(parent_ip)
 }
 
 /// The slot of a frame that is running on this thread.

@@ -109,6 +109,36 @@ macro_rules! compare_trampoline {
     };
 }
 
+// Goes to the slow path if the words above the slot look like the frame of an interrupt, see x86_64_interrupts.rs: a code
+// segment's selector, flags, a stack segment's selector. rax is the distance of the caller's slot minus 1, rdx is parent_loc; a
+// frame lies wholly below the caller's slot, or reaches over it if that has just returned and is at T's first instruction. Both
+// stay.
+#[cfg(all(target_os = "none", feature = "interruptsafe"))]
+macro_rules! check_interrupt {
+    () => {
+        concat!(
+            ".irp word, 1, 2, 3\n",
+            "cmp rax, 8 * (\\word + 3) - 1\n",
+            "jb 22f\n",
+            "cmp qword ptr [rdx + 8 * \\word], 0xffff\n",
+            "ja 23f\n",
+            "test byte ptr [rdx + 8 * \\word + 8], 2\n",
+            "jz 23f\n",
+            "cmp qword ptr [rdx + 8 * \\word + 24], 0xffff\n",
+            "jbe 9f\n",
+            "23:\n",
+            ".endr\n",
+            "22:\n",
+        )
+    };
+}
+#[cfg(not(all(target_os = "none", feature = "interruptsafe")))]
+macro_rules! check_interrupt {
+    () => {
+        ""
+    };
+}
+
 // Goes to 4 if the innermost open function passes on that calls in it are not recorded, or is too deep.
 macro_rules! check_state {
     () => {
@@ -263,6 +293,7 @@ macro_rules! entry_hook {
             "jae 6f",
             compare_slots!(parent_loc = $parent_loc, at_function_start = $fentry),
             "ja 8f",
+            check_interrupt!(),
             record_and_hook!(parent_loc = $parent_loc, trampoline = $trampoline, filtered = "0"),
             concat!(".if ", $patched),
             "jmp .Lrftrace_pair",
@@ -343,9 +374,8 @@ macro_rules! entry_hook {
             "cmp rcx, [r11 + {limit}]",
             "jae 9f",
             compare_slots!(parent_loc = $parent_loc, at_function_start = $fentry),
-            "jbe 2f",
-            compare_trampoline!(),
-            "jne 9f",
+            "ja 8f",
+            check_interrupt!(),
             "2:",
             check_state!(),
             record_and_hook!(parent_loc = $parent_loc, trampoline = $trampoline, filtered = "1"),
@@ -354,6 +384,11 @@ macro_rules! entry_hook {
             ".else",
             "jmp 4b",
             ".endif",
+            // The same slot: a tail call?
+            "8:",
+            compare_trampoline!(),
+            "je 2b",
+            "jmp 9f",
             // Only its entry is recorded.
             "5:",
             "cmp eax, {point}",

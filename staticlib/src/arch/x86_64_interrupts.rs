@@ -1,0 +1,201 @@
+//! x86-64 without OS: functions that an interrupt has called, and that return with `iretq`.
+//!
+//! The processor pushes a frame of five words, and for some exceptions an error code, then the function's prologue calls
+//! the hook. What the hook takes for the return address is the frame's instruction pointer, the error code, or a word that
+//! the compiler pushed to align the stack:
+//!
+//! ```text
+//!   higher addresses
+//!   | SS                       |
+//!   | RSP                      |
+//!   | RFLAGS                   |
+//!   | CS                       |
+//!   | RIP                      |    parent_loc of `extern "x86-interrupt" fn(Frame)`
+//!   | error code               |    that of GCC's `interrupt` functions with an error code
+//!   | alignment                |    that of `extern "x86-interrupt" fn(Frame, u64)`
+//!   +--------------------------+
+//!   | saved rbp                | <- rbp while the hook of mcount runs
+//! ```
+//!
+//! Such a function must not return to T, which counts on the state at a `ret`. There are two ways to record it:
+//!
+//! - Interrupts of devices and `int n` (vectors from 32 on) that have interrupted code of the same privilege: RIP in the
+//!   frame is replaced by the interrupt trampoline, which keeps every register and flag and the red zone below the
+//!   interrupted stack pointer.
+//! - Exceptions (vectors below 32): their handlers show the frame, or change it to go on elsewhere. It stays as it is, and
+//!   the call is recorded as one that takes no time.
+//!
+//! Which vector it is the interrupt descriptor table tells: the gate whose function lies closest before the call of the hook.
+
+use core::arch::{asm, global_asm};
+use core::mem::size_of;
+
+use crate::hooks;
+
+/// Bytes below the stack pointer that belong to the interrupted code (System V ABI for AMD64, 3.2.2).
+const RED_ZONE: usize = 128;
+/// Bytes of the frame.
+const FRAME_BYTES: usize = 5 * size_of::<usize>();
+/// Words below the frame in which the slot may be.
+const MAX_EXTRA_WORDS: usize = 2;
+/// Vectors of the processor's own exceptions.
+const N_EXCEPTIONS: usize = 32;
+/// Bytes from a handler's first instruction to the return address of its call of the hook: its prologue.
+const LONGEST_PROLOGUE: usize = 128;
+/// The page size: where no open function says that a stack goes on, it is read up to the end of its page.
+const PAGE: usize = 4096;
+
+/// A function that was called by an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interrupted {
+    /// Its return can be hooked in the slot where the hook expects it; this was rsp when it was interrupted.
+    Hookable(usize),
+    /// Its frame is not to be touched.
+    Untouchable,
+}
+
+// The interrupt trampoline: `iretq` of a hooked handler comes here. All registers and flags are those of the interrupted
+// code, and so is the stack with its red zone.
+global_asm!(
+    ".p2align 4",
+    ".type rftrace_interrupt_trampoline,@function",
+    "rftrace_interrupt_trampoline:",
+    ".cfi_startproc",
+    ".cfi_undefined rip",
+    "lea rsp, [rsp - {red_zone} - 8]", // room for the return address
+    "pushfq",
+    "push rax",
+    "push rcx",
+    "push rdx",
+    "push r11",
+    "lea rdx, [rsp + {red_zone} + 48]",
+    "lea rax, [rip + {interrupt_exit}]",
+    "call rftrace_call_saved",
+    "mov [rsp + 40], r11",
+    "pop r11",
+    "pop rdx",
+    "pop rcx",
+    "pop rax",
+    "popfq",
+    "ret {red_zone}",
+    ".cfi_endproc",
+    ".size rftrace_interrupt_trampoline, . - rftrace_interrupt_trampoline",
+    red_zone = const RED_ZONE,
+    interrupt_exit = sym hooks::interrupt_exit,
+);
+
+/// The address of the interrupt trampoline.
+pub(crate) fn interrupt_trampoline() -> usize {
+    let address;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!(
+            "lea {address}, [rip + rftrace_interrupt_trampoline]",
+            address = out(reg) address,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    address
+}
+
+/// Where the slot of a handler is that has interrupted code on its own stack, with this stack pointer.
+pub(crate) fn slot_below(stack_pointer: usize) -> usize {
+    (stack_pointer & !15).wrapping_sub(FRAME_BYTES)
+}
+
+/// What the function that runs was called by, if it was an interrupt. `parent_loc` and `child_ip` are what the hook found,
+/// `top_loc` is the slot of the innermost open function.
+pub(crate) fn interrupted(parent_loc: usize, child_ip: usize, top_loc: usize) -> Option<Interrupted> {
+    let current_cs = code_segment();
+    if current_cs & 3 != 0 {
+        return None;
+    }
+    let is_nested = top_loc.wrapping_sub(parent_loc) <= hooks::MAX_FRAME_BYTES;
+    // A function that has returned and is at T's first instruction has given its slot up.
+    let end =
+        if is_nested { top_loc.wrapping_add(size_of::<usize>()) } else { (parent_loc | (PAGE - 1)).wrapping_add(1) };
+    for n_extra in 0..=MAX_EXTRA_WORDS {
+        let frame = parent_loc.wrapping_add(n_extra.wrapping_mul(size_of::<usize>()));
+        if end.wrapping_sub(frame) < FRAME_BYTES || end < frame {
+            // Nobody knows whether there is more of this stack.
+            return (!is_nested && clears_direction_flag(child_ip)).then_some(Interrupted::Untouchable);
+        }
+        // SAFETY: five words of the stack that the function runs on: up to the slot of its caller, or in a page of it.
+        let [_, cs, flags, stack_pointer, ss] = unsafe { *(frame as *const [usize; 5]) };
+        if is_frame(cs, flags, ss) {
+            let hookable = n_extra == 0 && cs == current_cs && !is_exception(child_ip);
+            return Some(if hookable { Interrupted::Hookable(stack_pointer) } else { Interrupted::Untouchable });
+        }
+    }
+    None
+}
+
+/// Whether words on a stack can be two selectors with the flags between them.
+fn is_frame(cs: usize, flags: usize, ss: usize) -> bool {
+    /// Bit 1 of RFLAGS is set, bits 3, 5, 15 and those from 22 on are clear (Intel SDM volume 1, 3.4.3).
+    const ALWAYS_SET: usize = 1 << 1;
+    const ALWAYS_CLEAR: usize = !((1 << 22) - 1) | 1 << 3 | 1 << 5 | 1 << 15;
+    let is_selector = |word: usize| word <= 0xffff;
+    cs > 3 && is_selector(cs) && is_selector(ss) && flags & (ALWAYS_SET | ALWAYS_CLEAR) == ALWAYS_SET
+}
+
+/// Whether the prologue before `child_ip` may have a `cld`, as that of every interrupt handler has.
+fn clears_direction_flag(child_ip: usize) -> bool {
+    const CLD: u8 = 0xfc;
+    let earliest = child_ip.saturating_sub(LONGEST_PROLOGUE).max(child_ip & !(PAGE - 1));
+    // SAFETY: code of the running function or before it, in a page that is mapped.
+    (earliest..child_ip).any(|place| unsafe { *(place as *const u8) } == CLD)
+}
+
+fn code_segment() -> usize {
+    let selector: usize;
+    // SAFETY: reads a register.
+    unsafe {
+        asm!("mov {:e}, cs", out(reg) selector, options(nostack, nomem, preserves_flags));
+    }
+    selector
+}
+
+/// Whether the handler in which `child_ip` lies is one of an exception, or of nobody knows what.
+fn is_exception(child_ip: usize) -> bool {
+    #[repr(C, packed)]
+    struct TableRegister {
+        limit: u16,
+        base: usize,
+    }
+    /// A gate in long mode (Intel SDM volume 3, 6.14.1).
+    #[repr(C)]
+    struct Gate {
+        offset_low: u16,
+        selector: u16,
+        stack: u8,
+        attributes: u8,
+        offset_middle: u16,
+        offset_high: u32,
+        reserved: u32,
+    }
+    const PRESENT: u8 = 1 << 7;
+
+    let mut table = TableRegister { limit: 0, base: 0 };
+    // SAFETY: writes the ten bytes of `table`.
+    unsafe {
+        asm!("sidt [{}]", in(reg) &raw mut table, options(nostack, preserves_flags));
+    }
+    let gates = table.base as *const Gate;
+    let n_gates = (usize::from(table.limit).wrapping_add(1)) / size_of::<Gate>();
+    let mut nearest = LONGEST_PROLOGUE;
+    let mut is_exception = true;
+    for vector in 0..n_gates {
+        // SAFETY: the processor reads the table too; all of it up to its limit is mapped.
+        let gate = unsafe { &*gates.wrapping_add(vector) };
+        let offset =
+            u64::from(gate.offset_high) << 32 | u64::from(gate.offset_middle) << 16 | u64::from(gate.offset_low);
+        let distance = child_ip.wrapping_sub(offset as usize);
+        // A function that serves several vectors has the nature of the first.
+        if gate.attributes & PRESENT != 0 && distance < nearest {
+            nearest = distance;
+            is_exception = vector < N_EXCEPTIONS;
+        }
+    }
+    is_exception
+}
