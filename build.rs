@@ -20,6 +20,9 @@ const SOURCES: [&str; 2] = ["staticlib", "src/abi.rs"];
 /// The target that `autokernel` gives to Hermit programs: its code uses no vector registers.
 const KERNEL_TARGET: &str = "x86_64-unknown-none";
 
+/// What changes the tracer's code.
+const TRACER_FEATURES: [&str; 2] = ["interruptsafe", "threadhook"];
+
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build.rs");
     for source in SOURCES {
@@ -61,7 +64,8 @@ struct Backend {
     /// A triple, or the path of a target specification.
     target: String,
     build_core: bool,
-    interrupt_safe: bool,
+    /// The features of this package that the tracer has too.
+    features: Vec<&'static str>,
 }
 
 impl Backend {
@@ -77,7 +81,7 @@ impl Backend {
             out: cargo_var("OUT_DIR").into(),
             target,
             build_core: has_feature("buildcore"),
-            interrupt_safe: has_feature("interruptsafe"),
+            features: TRACER_FEATURES.into_iter().filter(|name| has_feature(name)).collect(),
         }
     }
 
@@ -121,9 +125,7 @@ impl Backend {
         cargo.arg("--manifest-path").arg(manifest);
         cargo.arg("--target-dir").arg(self.out.join("target"));
         cargo.args(["--target", &self.target]);
-        if self.interrupt_safe {
-            cargo.arg("--features=interruptsafe");
-        }
+        cargo.arg("--features").arg(self.features.join(","));
         if self.build_core {
             cargo.args(["-Z", "build-std=core"]);
         } else {

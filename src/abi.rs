@@ -19,6 +19,7 @@
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
 //! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
 //! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | a thread ends: closes its frames, lets its chunk and block go |
+//! | `rftrace_backend_set_core(u32)` | the calling thread runs on this core from now on; for kernels, at each switch of tasks |
 //! | `rftrace_backend_forked()` | in the child of a fork: forgets the other threads, begins a new cycle |
 //! | `__monstartup`, `_mcleanup` | on Linux: nothing; they keep gprof's start-up code (linked by `-pg`) quiet |
 //!
@@ -28,6 +29,13 @@
 //! the call (`child_ip`) into r11 and jumps to `rftrace_patched_mcount`; that comes back with a jump to the address. The
 //! stack and all other registers are as at the call, rsp where it was before it. Calls and returns of the traced function
 //! then are paired for the processor's return predictor. `rftrace_patched_fentry` is the same for `__fentry__`.
+
+//!
+//! # The feature `threadhook`
+//!
+//! A kernel whose tasks have no thread-local storage at `fs` defines `rftrace_thread_area`: it returns in r11 the address of
+//! the running task's [`ThreadArea`] and changes no other register and no flag. The tracer then also exports
+//! `rftrace_untraced_area`, whose address it may return where no task runs. See docs/kernels.md.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
@@ -98,6 +106,8 @@ pub mod kind {
     pub const POINT: u64 = 1 << 2;
     /// Set in a RESYNC word: what follows in the chunk is the beginning of another thread, whose id is the address.
     pub const NEW_THREAD: u64 = 1 << 2;
+    /// Set in a RESYNC word: no function was left, but from here on the thread runs on the core whose number is the address.
+    pub const CORE: u64 = 1 << 3;
 }
 
 /// Bits of an exit word between the kind and the address: what an open function means for the calls in it, while recording
@@ -185,6 +195,8 @@ pub struct ChunkHeader {
     pub n_adopted: AtomicU32,
     /// When the chunk was taken, in ticks: records with earlier times are an earlier owner's.
     pub taken_tsc: AtomicU64,
+    /// The core on which the thread ran then, plus 1; 0 if nobody has told.
+    pub core: AtomicU32,
 }
 
 /// Bytes of a chunk before its first record.
@@ -274,8 +286,21 @@ pub struct ThreadBlock {
     pub next_free: AtomicU32,
     /// How often `rftrace_backend_thread_exit` was called for this thread.
     pub exit_rounds: AtomicU32,
+    /// The core on which the thread runs, plus 1; 0 if nobody has told.
+    pub core: AtomicU32,
     /// Sentinel and entries.
     pub stack: [ReturnEntry; RETURN_STACK_ENTRIES + 1],
+}
+
+/// What a kernel with the feature `threadhook` keeps for each of its tasks: all zero at first, at a place that does not change
+/// as long as the task lives.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct ThreadArea {
+    /// The thread's block; null before its first traced call.
+    pub current: AtomicPtr<ThreadBlock>,
+    /// Memory for it.
+    pub block: ThreadBlock,
 }
 
 /// Values of [`Control::enabled`].

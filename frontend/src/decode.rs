@@ -19,6 +19,8 @@ struct Segment {
     depth: u32,
     /// When the chunk was taken.
     taken_tsc: u64,
+    /// The core on which the thread was when it took the chunk, plus 1; 0 if unknown.
+    core: u32,
     records: &'static [Record],
 }
 
@@ -86,6 +88,8 @@ pub(crate) enum EventKind {
     Lost(u64),
     /// An unknown number of records was overwritten here.
     Gap,
+    /// From here on the task runs on this core.
+    Core(u64),
 }
 
 /// An event of one task.
@@ -173,6 +177,7 @@ fn segments(chunk: Chunk) -> Vec<(u32, Segment)> {
         prev_index: header.prev_index.load(Relaxed),
         depth: header.depth.load(Relaxed),
         taken_tsc: header.taken_tsc.load(Relaxed),
+        core: header.core.load(Relaxed),
         records: chunk.records,
     };
     let mut found = Vec::new();
@@ -189,7 +194,7 @@ fn segments(chunk: Chunk) -> Vec<(u32, Segment)> {
         let (before, after) = segment.records.split_at(place);
         found.push((tid, Segment { records: before, ..segment }));
         tid = new_tid;
-        segment = Segment { prev_index: 0, depth: 0, records: &after[1..], ..segment };
+        segment = Segment { prev_index: 0, depth: 0, core: 0, records: &after[1..], ..segment };
         n_adopted -= 1;
     }
     found.push((tid, segment));
@@ -218,6 +223,7 @@ pub(crate) fn decode<E>(task: &Task, window: &Window<'_>, emit: impl FnMut(Event
         n_hidden: 0,
         known: [(0, false); KNOWN],
         last_tsc: 0,
+        core: None,
         started: false,
     };
     let mut records: Vec<(u64, u64)> = Vec::new();
@@ -231,8 +237,11 @@ pub(crate) fn decode<E>(task: &Task, window: &Window<'_>, emit: impl FnMut(Event
         records.clear();
         records.extend(segment.records());
         order_times(&mut records);
-        for &(tsc, word) in &records {
+        for (place, &(tsc, word)) in records.iter().enumerate() {
             decoder.record(tsc, word)?;
+            if place == 0 && segment.core != 0 {
+                decoder.runs_on(u64::from(segment.core) - 1, tsc)?;
+            }
         }
     }
     decoder.finish()
@@ -259,6 +268,8 @@ struct Decoder<'a, F> {
     /// What `window.is_hidden` said of some addresses: few functions make most of the calls. 0 is no function's.
     known: [(u64, bool); KNOWN],
     last_tsc: u64,
+    /// The core on which the task runs, as far as that was passed on.
+    core: Option<u64>,
     /// A record of the window was seen.
     started: bool,
 }
@@ -281,11 +292,21 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
             kind::EXIT if word & (kind::LEFT | state::HIDDEN) != 0 => Ok(()),
             kind::EXIT => self.leave(tsc, exit_word(word)),
             kind::LOST => self.event(EventKind::Lost(word >> ADDRESS_SHIFT), tsc, 0),
+            kind::RESYNC if word & kind::CORE != 0 => self.runs_on(word >> ADDRESS_SHIFT, tsc),
             _ => {
                 let open = (word >> ADDRESS_SHIFT) as usize;
                 self.close_to(open, tsc)
             }
         }
+    }
+
+    /// The task runs on this core.
+    fn runs_on(&mut self, core: u64, tsc: u64) -> Result<(), E> {
+        if self.started && self.core != Some(core) {
+            self.core = Some(core);
+            self.event(EventKind::Core(core), tsc, 0)?;
+        }
+        Ok(())
     }
 
     /// The first record of the window: functions that were entered before it are entered now.
@@ -437,6 +458,7 @@ fn functions_open_at_start(task: &Task, depth: usize) -> Vec<u64> {
                 n_unknown -= 1;
                 open[n_unknown] = exit_word(word);
             }
+            kind::RESYNC if word & kind::CORE != 0 => {}
             kind::RESYNC => {
                 let left = (word >> ADDRESS_SHIFT) as usize;
                 n_unknown = n_unknown.min(left);
@@ -480,7 +502,7 @@ mod tests {
             .iter()
             .map(|&(tsc, word)| Record { tsc: AtomicU64::new(tsc), word: AtomicU64::new(word) })
             .collect();
-        Segment { index, prev_index, depth, taken_tsc: 1, records: records.leak() }
+        Segment { index, prev_index, depth, taken_tsc: 1, core: 0, records: records.leak() }
     }
 
     /// One event a line: time, depth, what.
@@ -500,6 +522,7 @@ mod tests {
                 EventKind::Exit => format!("-{address:x}"),
                 EventKind::Lost(n) => format!("lost {n}"),
                 EventKind::Gap => "gap".to_owned(),
+                EventKind::Core(core) => format!("core {core}"),
             };
             text += &format!("{tsc} {depth} {what}\n");
             Ok::<(), Infallible>(())
@@ -598,6 +621,19 @@ mod tests {
         let again = leave(5, B).1 | kind::LEFT;
         let records = [enter(1, A), enter(2, B), leave(3, B), (5, again), leave(6, A)];
         assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 +2000\n3 1 -2000\n6 0 -1000\n");
+    }
+
+    #[test]
+    fn a_core_is_told_when_it_changes_and_where_the_window_begins() {
+        let on = |tsc, core: u64| (tsc, core << ADDRESS_SHIFT | kind::RESYNC | kind::CORE);
+        let first = segment(1, 0, 0, &[enter(10, A), on(11, 3), on(12, 3), enter(13, B), leave(14, B)]);
+        let second = Segment { core: 4, ..segment(2, 1, 1, &[leave(20, A)]) };
+        assert_eq!(
+            outline(vec![first.clone(), second.clone()], 0),
+            "10 0 +1000\n11 1 core 3\n13 1 +2000\n14 1 -2000\n20 0 -1000\n"
+        );
+        let alone = Segment { prev_index: 7, ..second };
+        assert!(outline(vec![alone], 0).contains("core 3\n"));
     }
 
     #[test]

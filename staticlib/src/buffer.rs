@@ -249,6 +249,7 @@ fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
     header.index.store(index, Relaxed);
     header.prev_index.store(block.last_index.load(Relaxed), Relaxed);
     header.depth.store(open_frames(block) as u32, Relaxed);
+    header.core.store(block.core.load(Relaxed), Relaxed);
     header.tid.store(block.tid.load(Relaxed), Release);
     let first = chunk as usize + CHUNK_HEADER_BYTES;
     if !install(block, cursor, first) {

@@ -50,8 +50,8 @@ pub(crate) extern "C" fn entry_slow(
         record_point(block, action, entry_word);
         return;
     }
-    #[cfg(all(target_os = "none", feature = "interruptsafe"))]
-    let hook = match arch::interrupted(parent_loc, child_ip, top_entry(block).parent_loc.load(Relaxed)) {
+    let interrupted = arch::interrupted(parent_loc, child_ip, top_entry(block).parent_loc.load(Relaxed));
+    let hook = match interrupted {
         None => Hook::Return,
         Some(arch::Interrupted::Hookable(stack_pointer)) => Hook::Interrupt { stack_pointer },
         Some(arch::Interrupted::Untouchable) => {
@@ -59,8 +59,6 @@ pub(crate) extern "C" fn entry_slow(
             return;
         }
     };
-    #[cfg(not(all(target_os = "none", feature = "interruptsafe")))]
-    let hook = Hook::Return;
     let (parent_loc, caller_loc) = arch::slots(parent_loc, child_ip, frame_pointer, static_chain);
     if set_busy(block, parent_loc) {
         settle(block, parent_loc, stack_pointer, caller_loc);
@@ -87,7 +85,6 @@ fn record_point(block: &ThreadBlock, action: u8, entry_word: u64) {
 enum Hook {
     Return,
     /// It has interrupted code that had this stack pointer.
-    #[cfg(all(target_os = "none", feature = "interruptsafe"))]
     Interrupt {
         stack_pointer: usize,
     },
@@ -98,7 +95,6 @@ impl Hook {
     fn trampoline(self) -> usize {
         match self {
             Self::Return => arch::trampoline(),
-            #[cfg(all(target_os = "none", feature = "interruptsafe"))]
             Self::Interrupt { .. } => arch::interrupt_trampoline(),
         }
     }
@@ -107,14 +103,12 @@ impl Hook {
     fn stamp(self, now: u64) -> u64 {
         match self {
             Self::Return => now,
-            #[cfg(all(target_os = "none", feature = "interruptsafe"))]
             Self::Interrupt { stack_pointer } => interrupt_stamp(stack_pointer),
         }
     }
 }
 
 /// The stamp of an interrupt handler's entry: younger than any time, and found by the interrupted stack pointer.
-#[cfg(all(target_os = "none", feature = "interruptsafe"))]
 fn interrupt_stamp(stack_pointer: usize) -> u64 {
     stack_pointer as u64 | 1 << 63
 }
@@ -161,7 +155,7 @@ fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64, state: u64, hoo
 
 /// An interrupt handler has returned: records its exit. Returns where the interrupted code goes on, whose stack pointer is
 /// given.
-#[cfg(all(target_os = "none", feature = "interruptsafe"))]
+#[allow(dead_code, reason = "nobody interrupts where there is an OS")]
 pub(crate) extern "C" fn interrupt_exit(stack_pointer: usize) -> usize {
     let stamp = interrupt_stamp(stack_pointer);
     let found = thread::existing_block().and_then(|block| {
@@ -666,11 +660,7 @@ fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
 /// Whether the function with this slot, whose frame is running or was left on this stack, will return to the trampoline.
 fn is_hooked(parent_loc: usize) -> bool {
     let parent_ip = running_slot(parent_loc).load(Relaxed);
-    #[cfg(all(target_os = "none", feature = "interruptsafe"))]
-    if parent_ip == arch::interrupt_trampoline() {
-        return true;
-    }
-    arch::is_trampoline(parent_ip)
+    arch::is_trampoline(parent_ip) || parent_ip == arch::interrupt_trampoline()
 }
 
 /// The slot of a frame that is running on this thread.

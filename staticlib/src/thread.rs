@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 #[cfg(not(target_os = "none"))]
 use crate::abi::LEFT_BUCKET_BYTES;
-use crate::abi::{RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock};
+use crate::abi::{ADDRESS_SHIFT, RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock, kind};
 use crate::arch;
 use crate::buffer;
 #[cfg(not(target_os = "none"))]
@@ -35,9 +35,9 @@ const _: () = assert!(offset_of!(Untraced, no_lost_record) <= offset_of!(ThreadB
 const _: () =
     assert!(offset_of!(ThreadBlock, lost_record) < offset_of!(Untraced, no_lost_record) + 3 * size_of::<usize>());
 
-static UNTRACED: Untraced = Untraced {
+static UNTRACED_BLOCK: Untraced = Untraced {
     unused: [0; 3],
-    sp: AtomicPtr::new((&raw const UNTRACED.sentinel).wrapping_add(1).cast_mut()),
+    sp: AtomicPtr::new((&raw const UNTRACED_BLOCK.sentinel).wrapping_add(1).cast_mut()),
     limit: AtomicPtr::new(ptr::null_mut()),
     sentinel: ReturnEntry {
         parent_ip: AtomicUsize::new(0),
@@ -48,9 +48,8 @@ static UNTRACED: Untraced = Untraced {
     no_lost_record: [const { AtomicUsize::new(0) }; 3],
 };
 
-fn untraced() -> *mut ThreadBlock {
-    (&raw const UNTRACED).cast_mut().cast()
-}
+/// Its address.
+pub(crate) const UNTRACED: *mut ThreadBlock = (&raw const UNTRACED_BLOCK).cast_mut().cast();
 
 /// Rounds of destructors that a thread end has (`PTHREAD_DESTRUCTOR_ITERATIONS`). The block is given back in the last
 /// one, so that the destructors of other libraries are still traced.
@@ -68,7 +67,7 @@ pub(crate) fn current_block() -> Option<&'static ThreadBlock> {
 pub(crate) fn existing_block() -> Option<&'static ThreadBlock> {
     let block = arch::thread_block();
     // SAFETY: blocks stay mapped and are never written as a whole.
-    (!block.is_null() && block != untraced()).then(|| unsafe { &*block })
+    (!block.is_null() && block != UNTRACED).then(|| unsafe { &*block })
 }
 
 #[cold]
@@ -76,7 +75,7 @@ fn start_thread() {
     let Some(pointer) = allocate() else {
         CONTROL.n_untraced_threads.fetch_add(1, Relaxed);
         // Do not search again at every call.
-        arch::set_first_thread_block(untraced());
+        arch::set_first_thread_block(UNTRACED);
         return;
     };
     // SAFETY: the block was just allocated for this thread.
@@ -92,6 +91,7 @@ fn start_thread() {
     block.busy.store(0, Relaxed);
     block.resync.store(0, Relaxed);
     block.exit_rounds.store(0, Relaxed);
+    block.core.store(0, Relaxed);
     block.base.store(base, Relaxed);
     block.sp.store(base, Relaxed);
     block.psp.store((&raw const block.sp).cast_mut(), Release);
@@ -212,7 +212,7 @@ fn release(_block: *mut ThreadBlock) {}
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_suspend_thread() -> *mut ThreadBlock {
     let block = arch::thread_block();
-    arch::set_thread_block(untraced());
+    arch::set_thread_block(UNTRACED);
     block
 }
 
@@ -224,6 +224,18 @@ extern "C" fn rftrace_backend_suspend_thread() -> *mut ThreadBlock {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_backend_resume_thread(block: *mut ThreadBlock) {
     arch::set_thread_block(block);
+}
+
+/// The calling thread runs on this core from now on: a kernel tells it at each switch of tasks.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_set_core(core: u32) {
+    let Some(block) = current_block() else {
+        return;
+    };
+    let core = core.wrapping_add(1);
+    if block.core.swap(core, Relaxed) != core {
+        buffer::record(block, u64::from(core.wrapping_sub(1)) << ADDRESS_SHIFT | kind::CORE | kind::RESYNC);
+    }
 }
 
 /// A thread ends: called by the destructor of the key that `thread_start` sets. Records the exits of functions that
@@ -247,7 +259,7 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
     }
     // From here on nothing on this thread uses the block.
     let is_empty = hooks::close_all(block);
-    arch::set_thread_block(untraced());
+    arch::set_thread_block(UNTRACED);
     // Entries for which the table of left frames has no room keep their block, where they are found.
     block.limit.store(if is_empty { ptr::null_mut() } else { block.base.load(Relaxed) }, Release);
     // The place of the next record is in the cursor or, if that is 0, was put aside.

@@ -74,6 +74,7 @@ impl EventIds {
         self.id(match kind {
             EventKind::Lost(1) => "rftrace:lost_1_call".to_owned(),
             EventKind::Lost(n) => format!("rftrace:lost_{n}_calls"),
+            EventKind::Core(core) => format!("rftrace:core_{core}"),
             _ => "rftrace:overwritten_records".to_owned(),
         })
     }

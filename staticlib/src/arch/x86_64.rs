@@ -1,4 +1,4 @@
-//! x86-64: `mcount`, `__fentry__`, the return trampoline with its unwind information, thread-local storage.
+//! x86-64: `mcount`, `__fentry__`, the return trampoline with its unwind information.
 //!
 //! # How a return is caught
 //!
@@ -59,6 +59,20 @@ const ENTRY_SAVED: usize = if cfg!(feature = "interruptsafe") { 32 } else { 24 }
 const TRAMPOLINE_BYTES: usize = 1024;
 /// The largest alignment of a frame that [`slots`] looks for: a page.
 const MAX_REALIGN_BYTES: usize = 4096;
+
+// r11 = the thread's block, null if there is none yet. Keeps the flags.
+#[cfg(not(feature = "threadhook"))]
+macro_rules! load_block {
+    () => {
+        "mov r11, [rip + rftrace_thread_block@gottpoff]\nmov r11, fs:[r11]\n"
+    };
+}
+#[cfg(feature = "threadhook")]
+macro_rules! load_block {
+    () => {
+        "call rftrace_thread_area\nmov r11, [r11]\n"
+    };
+}
 
 // The pieces of the hooks. In all of them r11 = the thread's block, rcx = one above its innermost return-stack entry; rax
 // and rdx are free. They go to 9 for the slow path.
@@ -282,8 +296,7 @@ macro_rules! entry_hook {
             "push rdx",
             ".cfi_adjust_cfa_offset 8",
             // r11 = the thread's block. None yet: slow path. The flags still tell whether recording is filtered.
-            "mov r11, [rip + rftrace_thread_block@gottpoff]",
-            "mov r11, fs:[r11]",
+            load_block!(),
             "ja 7f",
             "test r11, r11",
             "jz 9f",
@@ -515,8 +528,7 @@ macro_rules! exit_path {
             "lea rax, [rsp + ",
             $saved,
             " - 8]\n",
-            "mov r11, [rip + rftrace_thread_block@gottpoff]\n",
-            "mov r11, fs:[r11]\n",
+            load_block!(),
             "test r11, r11\n",
             "jz 9f\n",
             // rcx = one above our entry, which must be the innermost one.
@@ -537,8 +549,8 @@ macro_rules! exit_path {
             // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a
             // handler came in between.
             "5:\n",
-            "mov rdx, [rip + rftrace_thread_block@gottpoff]\n",
-            "mov rdx, fs:[rdx]\n",
+            load_block!(),
+            "mov rdx, r11\n",
             "lea rax, [rsp + ",
             $saved,
             " - 8]\n",
@@ -983,93 +995,6 @@ global_asm!(
     ".cfi_endproc",
     ".size rftrace_call_saved, . - rftrace_call_saved",
 );
-
-// Thread-local storage: the address of the thread's block. Initial-exec access works in every executable, static or
-// PIE, and in shared objects loaded at start; the linker relaxes it to a constant offset where it can.
-global_asm!(
-    ".pushsection .tbss.rftrace_thread_block, \"awT\", @nobits",
-    ".p2align 3",
-    ".type rftrace_thread_block, @object",
-    ".size rftrace_thread_block, 8",
-    "rftrace_thread_block:",
-    ".zero 8",
-    ".popsection",
-);
-
-// Without OS the block itself is thread-local too: nobody else could give memory back when a task ends.
-#[cfg(target_os = "none")]
-global_asm!(
-    ".pushsection .tbss.rftrace_local_block, \"awT\", @nobits",
-    ".p2align 6",
-    ".type rftrace_local_block, @object",
-    ".size rftrace_local_block, {size}",
-    "rftrace_local_block:",
-    ".zero {size}",
-    ".popsection",
-    size = const size_of::<ThreadBlock>(),
-);
-
-/// The block of this thread, null before its first traced call and after its end.
-pub(crate) fn thread_block() -> *mut ThreadBlock {
-    let block;
-    // SAFETY: reads this thread's variable, which is defined above.
-    unsafe {
-        asm!(
-            "mov {block}, [rip + rftrace_thread_block@gottpoff]",
-            "mov {block}, fs:[{block}]",
-            block = out(reg) block,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    block
-}
-
-/// Sets the block of this thread.
-pub(crate) fn set_thread_block(block: *mut ThreadBlock) {
-    // SAFETY: writes this thread's variable, which is defined above and which only the tracer uses.
-    unsafe {
-        asm!(
-            "mov {offset}, [rip + rftrace_thread_block@gottpoff]",
-            "mov fs:[{offset}], {block}",
-            offset = out(reg) _,
-            block = in(reg) block,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// Sets the block of this thread if it has none. Returns whether it was set; a signal handler may have been faster.
-pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
-    let before: usize;
-    // SAFETY: as in `set_thread_block`; one instruction, so no handler comes between the look and the store.
-    unsafe {
-        asm!(
-            "mov {offset}, [rip + rftrace_thread_block@gottpoff]",
-            "cmpxchg fs:[{offset}], {block}",
-            offset = out(reg) _,
-            block = in(reg) block,
-            inout("rax") 0usize => before,
-            options(nostack),
-        );
-    }
-    before == 0
-}
-
-/// The block that lies in thread-local storage, on targets that have it there.
-#[cfg(target_os = "none")]
-pub(crate) fn local_block() -> *mut ThreadBlock {
-    let block: *mut ThreadBlock;
-    // SAFETY: computes an address: the ABI keeps the thread pointer itself at fs:0.
-    unsafe {
-        asm!(
-            "mov {block}, fs:[0]",
-            "add {block}, [rip + rftrace_local_block@gottpoff]",
-            block = out(reg) block,
-            options(nostack, readonly),
-        );
-    }
-    block
-}
 
 /// Where the return address of a function is, and where its caller's is if that keeps a frame pointer.
 ///

@@ -400,6 +400,10 @@ pub(crate) fn is_trampoline(address: usize) -> bool {
     address == TRAMPOLINE
 }
 
+#[path = "../../../staticlib/src/arch/no_interrupts.rs"]
+mod interrupts;
+pub(crate) use interrupts::{Interrupted, interrupt_trampoline, interrupted, slot_below};
+
 /// # Safety
 ///
 /// As for the real one: the memory is writable and nobody else uses it.

@@ -225,6 +225,7 @@ impl Lab {
                     EventKind::Exit => Event::Exit(event.address),
                     EventKind::Lost(calls) => Event::Lost(calls),
                     EventKind::Gap => Event::Gap,
+                    EventKind::Core(core) => Event::Core(core),
                 });
                 Ok::<(), Infallible>(())
             });
@@ -259,6 +260,8 @@ pub enum Event {
     Lost(u64),
     /// Records were overwritten.
     Gap,
+    /// The thread goes on on this core.
+    Core(u64),
 }
 
 /// Whether several threads use the word at this address at a time: in the control block, in the head of a chunk, the link

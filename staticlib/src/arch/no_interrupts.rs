@@ -1,0 +1,27 @@
+//! Where the tracer knows of no interrupts: under an OS, or without the feature `interruptsafe`. As
+//! `x86_64_interrupts.rs` has it.
+
+/// A function that was called by an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "there is none")]
+pub(crate) enum Interrupted {
+    /// Its return can be hooked; this was rsp when it was interrupted.
+    Hookable(usize),
+    /// Its frame is not to be touched.
+    Untouchable,
+}
+
+/// No function is.
+pub(crate) fn interrupted(_parent_loc: usize, _child_ip: usize, _top_loc: usize) -> Option<Interrupted> {
+    None
+}
+
+/// No code is at this address.
+pub(crate) fn interrupt_trampoline() -> usize {
+    0
+}
+
+/// No frame is.
+pub(crate) fn slot_below(_stack_pointer: usize) -> usize {
+    0
+}
