@@ -692,7 +692,7 @@ fn assert_nested(events: &[Event]) {
         match event {
             Event::Entry(address) => open.push(address),
             Event::Exit(address) => assert_eq!(open.pop(), Some(address), "not the innermost"),
-            Event::Lost(_) | Event::Gap => {}
+            Event::Lost(_) | Event::Gap | Event::Core(_) => {}
         }
     }
     assert!(open.is_empty(), "{open:x?} have no exits");
