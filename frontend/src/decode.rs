@@ -628,10 +628,7 @@ mod tests {
         let on = |tsc, core: u64| (tsc, core << ADDRESS_SHIFT | kind::RESYNC | kind::CORE);
         let first = segment(1, 0, 0, &[enter(10, A), on(11, 3), on(12, 3), enter(13, B), leave(14, B)]);
         let second = Segment { core: 4, ..segment(2, 1, 1, &[leave(20, A)]) };
-        assert_eq!(
-            outline(vec![first.clone(), second.clone()], 0),
-            "10 0 +1000\n11 1 core 3\n13 1 +2000\n14 1 -2000\n20 0 -1000\n"
-        );
+        assert_eq!(outline(vec![first, second], 0), "10 0 +1000\n11 1 core 3\n13 1 +2000\n14 1 -2000\n20 0 -1000\n");
         let alone = Segment { prev_index: 7, ..second };
         assert!(outline(vec![alone], 0).contains("core 3\n"));
     }
