@@ -1,30 +1,32 @@
 //! The tracer, as the rest of this crate sees it: safe functions over its symbols and its memory.
 
-use std::collections::HashMap;
-use std::slice;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::thread;
-use std::time::{Duration, Instant};
+//!
+//! What reads the tracer's symbols is inlined or generic: a program that only imports images links without the tracer.
+
+use core::slice;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use rftrace::abi::{
-    self, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, ThreadBlock, chunk_state, init, kind, state,
+    self, ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, ThreadBlock, chunk_state, kind,
+    state,
 };
-
-use crate::Error;
-use crate::decode;
 
 unsafe extern "C" {
     fn rftrace_backend_init_v4(args: *const InitArgs) -> u32;
     safe fn rftrace_backend_control_v4() -> *const Control;
     safe fn rftrace_backend_enable();
     safe fn rftrace_backend_disable();
+}
+
+#[cfg(feature = "std")]
+unsafe extern "C" {
     safe fn rftrace_backend_reset();
     safe fn rftrace_backend_filter(active: u8);
     safe fn rftrace_backend_suspend_thread() -> *mut ThreadBlock;
     unsafe fn rftrace_backend_resume_thread(block: *mut ThreadBlock);
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "std", target_os = "linux"))]
 unsafe extern "C" {
     /// See [`rftrace::abi`]; the destructor of a thread-specific key.
     pub(crate) unsafe fn rftrace_backend_thread_exit(block: *mut std::ffi::c_void);
@@ -32,22 +34,16 @@ unsafe extern "C" {
     pub(crate) unsafe fn rftrace_backend_forked();
 }
 
-/// How long a dump waits for threads that are taking a chunk. They need microseconds, unless they are stopped.
-const QUIESCE_LIMIT: Duration = Duration::from_secs(1);
-
-/// Hands memory to the tracer.
+/// Hands memory to the tracer. Returns an [`init`](abi::init) status.
 ///
 /// # Safety
 ///
 /// What `args` names is all zero, is used by nobody else and stays mapped for the rest of the program; `thread_start`
 /// may be called on any thread.
-pub(crate) unsafe fn initialize(args: &InitArgs) -> Result<(), Error> {
+#[inline]
+pub(crate) unsafe fn initialize(args: &InitArgs) -> u32 {
     // SAFETY: by this function's contract.
-    match unsafe { rftrace_backend_init_v4(args) } {
-        init::OK => Ok(()),
-        init::ALREADY_DONE => Err(Error::AlreadyInitialized),
-        _ => Err(Error::BufferTooSmall { bytes: args.buffer_bytes, minimum: minimum_bytes() }),
-    }
+    unsafe { rftrace_backend_init_v4(args) }
 }
 
 /// The smallest buffer that the tracer takes, wherever it lies.
@@ -56,6 +52,7 @@ pub(crate) const fn minimum_bytes() -> usize {
 }
 
 /// The control block.
+#[inline]
 pub(crate) fn control() -> &'static Control {
     // SAFETY: the function returns the address of a static variable all of whose fields are atomics.
     unsafe { &*rftrace_backend_control_v4() }
@@ -74,17 +71,20 @@ pub(crate) fn disable() {
 }
 
 /// Gives all chunks that have no writer back and begins a new cycle. Recording must be off.
+#[cfg(feature = "std")]
 pub(crate) fn reset() {
     rftrace_backend_reset();
 }
 
 /// Filters what is recorded as the control block says, or not any more.
+#[cfg(feature = "std")]
 pub(crate) fn set_filtered(is_filtered: bool) {
     rftrace_backend_filter(u8::from(is_filtered));
 }
 
 /// Runs `work` without recording this thread: this crate may be instrumented, and what it does at length would fill the
 /// buffer.
+#[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn unrecorded<T>(work: impl FnOnce() -> T) -> T {
     struct Resume(*mut ThreadBlock);
@@ -100,30 +100,37 @@ pub(crate) fn unrecorded<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Whether recording is on.
+#[inline(always)]
 pub(crate) fn is_enabled() -> bool {
     control().enabled.load(Relaxed) != 0
 }
 
-/// Waits until no thread is taking a chunk. Recording must be off.
+/// Waits until no thread is taking a chunk, as long as `wait` says that it is worth while. Recording must be off. Returns
+/// whether none is.
 ///
 /// A thread that was preempted between its look at `enabled` and its last store may still write one record; it goes
 /// into that thread's own chunk, either before the reader comes by or unseen.
-pub(crate) fn quiesce() {
-    let deadline = Instant::now() + QUIESCE_LIMIT;
-    while control().shared.n_takers.load(SeqCst) != 0 && Instant::now() < deadline {
-        thread::yield_now();
+#[inline]
+pub(crate) fn quiesce(mut wait: impl FnMut() -> bool) -> bool {
+    let is_quiet = || control().shared.n_takers.load(SeqCst) == 0;
+    while !is_quiet() {
+        if !wait() {
+            return is_quiet();
+        }
     }
+    true
 }
 
 /// A chunk that holds records.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chunk {
-    pub(crate) header: &'static ChunkHeader,
-    pub(crate) records: &'static [Record],
+pub(crate) struct Chunk<'a> {
+    pub(crate) header: &'a ChunkHeader,
+    pub(crate) records: &'a [Record],
 }
 
 /// All chunks that hold records, in memory order.
-pub(crate) fn chunks() -> impl Iterator<Item = Chunk> {
+#[inline]
+pub(crate) fn chunks() -> impl Iterator<Item = Chunk<'static>> {
     let control = control();
     let start = control.chunks.load(Acquire);
     let n_chunks = if start.is_null() { 0 } else { control.n_chunks.load(Relaxed) };
@@ -140,24 +147,32 @@ pub(crate) fn chunks() -> impl Iterator<Item = Chunk> {
     })
 }
 
-/// The words of the exit records of the recorded functions that are open now, outermost first, by thread.
-pub(crate) fn open_functions() -> HashMap<u32, Vec<u64>> {
-    let mut open = HashMap::new();
+/// The word of a function's exit record, from that of its entry or exit: without bits that say nothing about which it is.
+#[inline]
+pub(crate) fn exit_word(word: u64) -> u64 {
+    word >> ADDRESS_SHIFT << ADDRESS_SHIFT | kind::EXIT
+}
+
+/// The threads that live, as far as the tracer lists them: where blocks are in thread-local storage, none.
+#[inline]
+pub(crate) fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
     let mut next: *const ThreadBlock = control().threads.load(Acquire);
-    while !next.is_null() {
+    core::iter::from_fn(move || {
         // SAFETY: blocks on the list stay mapped for ever.
-        let block = unsafe { &*next };
+        let block = unsafe { next.as_ref() }?;
         next = block.next.load(Relaxed);
-        // Not a thread, or one that has ended.
-        if block.limit.load(Acquire).is_null() {
-            continue;
-        }
-        let base = block.base.load(Relaxed) as usize;
-        let n_open = (block.sp.load(Relaxed) as usize).saturating_sub(base) / size_of::<abi::ReturnEntry>();
-        // The first element is the sentinel.
-        let words = block.stack.iter().skip(1).take(n_open).map(|entry| entry.exit_word.load(Relaxed));
-        let shown = words.filter(|word| word & (kind::LEFT | state::HIDDEN) == 0);
-        open.insert(block.tid.load(Relaxed), shown.map(decode::exit_word).collect());
-    }
-    open
+        Some(block)
+    })
+    // Without it the block is not a thread's, or that of one that has ended.
+    .filter(|block| !block.limit.load(Acquire).is_null())
+}
+
+/// The words of the exit records of the recorded functions that are open in a thread now, outermost first.
+#[inline]
+pub(crate) fn open_functions(block: &ThreadBlock) -> impl Iterator<Item = u64> {
+    let base = block.base.load(Relaxed) as usize;
+    let n_open = (block.sp.load(Relaxed) as usize).saturating_sub(base) / size_of::<abi::ReturnEntry>();
+    // The first element is the sentinel.
+    let words = block.stack.iter().skip(1).take(n_open).map(|entry| entry.exit_word.load(Relaxed));
+    words.filter(|word| word & (kind::LEFT | state::HIDDEN) == 0).map(exit_word)
 }

@@ -14,6 +14,7 @@ use crate::filter::table::SiteTable;
 use crate::filter::{Filter, Function, Selected};
 use crate::host::{self, Catalogue, Known};
 use crate::patched::patch;
+use crate::tsc;
 
 /// What is recorded of all that could be.
 #[derive(Debug, Default)]
@@ -51,7 +52,7 @@ impl Choice {
         control.wanted.store(selection.wanted, Relaxed);
         control.depth_limit.store(selection.depth_limit, Relaxed);
         control.min_ticks.store(min_ticks, Relaxed);
-        self.minima.set(clock::ticks(), min_ticks);
+        self.minima.set(tsc::ticks(), min_ticks);
         backend::set_filtered(true);
         // A function that is not recorded costs no more than its NOP.
         let (actions, default_action) = (selection.actions.iter().copied().collect(), selection.default_action);
@@ -74,7 +75,7 @@ impl Choice {
         patch::select(|_| true);
         backend::set_filtered(false);
         backend::control().filter.min_ticks.store(0, Relaxed);
-        self.minima.set(clock::ticks(), 0);
+        self.minima.set(tsc::ticks(), 0);
         self.filter = None;
     }
 

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::host;
+use crate::tsc::ticks;
 
 /// The time stamp counter and CLOCK_MONOTONIC at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,12 +86,6 @@ pub(crate) fn ticks_in(duration: Duration) -> u64 {
     });
     let ticks = duration.as_nanos().saturating_mul(u128::from(hz)) / 1_000_000_000;
     u64::try_from(ticks).unwrap_or(u64::MAX)
-}
-
-/// The time stamp counter.
-pub(crate) fn ticks() -> u64 {
-    // SAFETY: the tracer stamps its records with the same instruction.
-    unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(test)]

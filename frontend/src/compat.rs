@@ -2,8 +2,9 @@
 
 use std::io;
 
+use crate::Mode;
 use crate::patched;
-use crate::tracer::{Config, Mode, Tracer};
+use crate::tracer::{Config, Tracer};
 
 /// The trace buffer that [`init`] has given to the tracer.
 #[derive(Clone, Copy, Debug)]

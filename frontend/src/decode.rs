@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace::abi::{ADDRESS_SHIFT, Record, kind, state};
 
-use crate::backend::{self, Chunk};
+use crate::backend::{Chunk, exit_word};
 
 /// The records of one task within one chunk.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct Segment<'a> {
     index: u64,
     prev_index: u64,
     depth: u32,
@@ -21,10 +21,10 @@ struct Segment {
     taken_tsc: u64,
     /// The core on which the thread was when it took the chunk, plus 1; 0 if unknown.
     core: u32,
-    records: &'static [Record],
+    records: &'a [Record],
 }
 
-impl Segment {
+impl Segment<'_> {
     /// Time and word of each record.
     fn records(&self) -> impl Iterator<Item = (u64, u64)> {
         let taken_tsc = self.taken_tsc;
@@ -34,15 +34,15 @@ impl Segment {
 
 /// One thread of the traced program.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub(crate) struct Task<'a> {
     /// The tracer's thread id.
     pub(crate) tid: u32,
-    segments: Vec<Segment>,
+    segments: Vec<Segment<'a>>,
     /// The words of the exit records of the functions that are open in it, outermost first, as far as they are known.
     open: Vec<u64>,
 }
 
-impl Task {
+impl Task<'_> {
     /// An upper bound for the number of its records.
     pub(crate) fn capacity(&self) -> usize {
         self.segments.iter().map(|segment| segment.records.len()).sum()
@@ -72,11 +72,6 @@ impl Task {
 /// Whether this is the exit of a function whose entry the filter did not let pass.
 fn is_hidden_exit(word: u64) -> bool {
     word & kind::MASK == kind::EXIT && word & state::HIDDEN != 0
-}
-
-/// The word of a function's exit record, from that of its entry or exit: without bits that say nothing about which it is.
-pub(crate) fn exit_word(word: u64) -> u64 {
-    word >> ADDRESS_SHIFT << ADDRESS_SHIFT | kind::EXIT
 }
 
 /// What happened.
@@ -146,17 +141,16 @@ impl Minima {
     }
 }
 
-/// All tasks that have records, by thread id.
-pub(crate) fn tasks() -> Vec<Task> {
-    // First of all: recording is off, but the threads go on, and what returns is not known any more.
-    let mut open = backend::open_functions();
-    let mut tasks: HashMap<u32, Vec<Segment>> = HashMap::new();
-    for chunk in backend::chunks() {
+/// All tasks that have records in `chunks`, by thread id. `open` holds the words of the exit records of the functions that
+/// are open in each thread, outermost first, as far as that is known.
+pub(crate) fn tasks<'a>(chunks: impl Iterator<Item = Chunk<'a>>, mut open: HashMap<u32, Vec<u64>>) -> Vec<Task<'a>> {
+    let mut tasks: HashMap<u32, Vec<Segment<'a>>> = HashMap::new();
+    for chunk in chunks {
         for (tid, segment) in segments(chunk) {
             tasks.entry(tid).or_default().push(segment);
         }
     }
-    let mut tasks: Vec<Task> = tasks
+    let mut tasks: Vec<Task<'a>> = tasks
         .into_iter()
         .map(|(tid, segments)| Task { tid, segments, open: open.remove(&tid).unwrap_or_default() })
         .collect();
@@ -168,7 +162,7 @@ pub(crate) fn tasks() -> Vec<Task> {
 }
 
 /// Splits a chunk at the places where a new thread went on in it.
-fn segments(chunk: Chunk) -> Vec<(u32, Segment)> {
+fn segments(chunk: Chunk<'_>) -> Vec<(u32, Segment<'_>)> {
     let header = chunk.header;
     let index = header.index.load(Relaxed);
     let mut tid = header.tid.load(Relaxed);
@@ -213,7 +207,11 @@ struct Frame {
 }
 
 /// Walks a task's records and passes the events of the window on, in order.
-pub(crate) fn decode<E>(task: &Task, window: &Window<'_>, emit: impl FnMut(Event) -> Result<(), E>) -> Result<(), E> {
+pub(crate) fn decode<E>(
+    task: &Task<'_>,
+    window: &Window<'_>,
+    emit: impl FnMut(Event) -> Result<(), E>,
+) -> Result<(), E> {
     let mut decoder = Decoder {
         window,
         emit,
@@ -403,7 +401,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     }
 
     /// Records are missing before a chunk: the functions open at its start are `depth`, whichever they are.
-    fn gap(&mut self, task: &Task, depth: usize, first: bool) -> Result<(), E> {
+    fn gap(&mut self, task: &Task<'_>, depth: usize, first: bool) -> Result<(), E> {
         let tsc = self.last_tsc;
         self.close_to(depth, tsc)?;
         if !first {
@@ -444,7 +442,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
 /// Which functions were open when the oldest chunk that is left of a task was taken, outermost first; 0 where unknown.
 ///
 /// Those that returned since have an exit without entry; those that did not are still on the thread's return stack.
-fn functions_open_at_start(task: &Task, depth: usize) -> Vec<u64> {
+fn functions_open_at_start(task: &Task<'_>, depth: usize) -> Vec<u64> {
     let mut open = vec![0; depth];
     // How many of the unknown functions are still open, and how many were entered since.
     let (mut n_unknown, mut n_known) = (depth, 0usize);
@@ -497,7 +495,7 @@ mod tests {
         (tsc, open << ADDRESS_SHIFT | kind::RESYNC)
     }
 
-    fn segment(index: u64, prev_index: u64, depth: u32, records: &[(u64, u64)]) -> Segment {
+    fn segment(index: u64, prev_index: u64, depth: u32, records: &[(u64, u64)]) -> Segment<'static> {
         let records: Vec<Record> = records
             .iter()
             .map(|&(tsc, word)| Record { tsc: AtomicU64::new(tsc), word: AtomicU64::new(word) })
@@ -506,11 +504,11 @@ mod tests {
     }
 
     /// One event a line: time, depth, what.
-    fn outline(segments: Vec<Segment>, start: u64) -> String {
+    fn outline(segments: Vec<Segment<'_>>, start: u64) -> String {
         outline_with(segments, start, &Minima::default())
     }
 
-    fn outline_with(segments: Vec<Segment>, start: u64, minima: &Minima) -> String {
+    fn outline_with(segments: Vec<Segment<'_>>, start: u64, minima: &Minima) -> String {
         let is_hidden = |address| address == OWN;
         let window = Window { start, end: 100, is_hidden: &is_hidden, minima };
         let mut text = String::new();

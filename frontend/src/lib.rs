@@ -50,27 +50,53 @@
 //! - 1023 nested calls per thread are recorded; deeper ones are counted and shown as `rftrace:lost_…`.
 //! - 8192 threads at the same time; further ones run untraced and are counted.
 
+#![cfg_attr(not(feature = "import"), no_std)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
-mod choice;
+mod image;
+pub mod kernel;
+mod mode;
+mod tsc;
+
+// What writes uftrace directories.
+#[cfg(feature = "import")]
 mod clock;
-mod compat;
+#[cfg(feature = "import")]
 mod decode;
+#[cfg(feature = "import")]
 mod error;
-mod filter;
-#[cfg(not(target_os = "linux"))]
-mod generic;
+#[cfg(feature = "import")]
 mod host;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "import", target_os = "linux"))]
 mod linux;
+#[cfg(feature = "import")]
 mod own;
-mod patched;
-mod tracer;
+#[cfg(feature = "import")]
 mod uftrace;
 
+// What traces the program that it is in.
+#[cfg(feature = "std")]
+mod choice;
+#[cfg(feature = "std")]
+mod compat;
+#[cfg(feature = "std")]
+mod filter;
+#[cfg(all(feature = "std", not(target_os = "linux")))]
+mod generic;
+#[cfg(feature = "std")]
+mod patched;
+#[cfg(feature = "std")]
+mod tracer;
+
+#[cfg(feature = "std")]
 pub use compat::{Events, disable, dump_full_uftrace, dump_trace, enable, init};
+#[cfg(feature = "import")]
 pub use error::Error;
+#[cfg(feature = "std")]
 pub use filter::{Filter, Function, Selected};
+pub use mode::Mode;
+#[cfg(feature = "std")]
 pub use patched::{PatchedSites, PlainReason};
-pub use tracer::{Config, Mode, Recorder, Saved, Statistics, Tracer};
+#[cfg(feature = "std")]
+pub use tracer::{Config, Recorder, Saved, Statistics, Tracer};

@@ -3,30 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rftrace::abi::{self, InitArgs};
+use rftrace::abi::{self, InitArgs, init};
 
 use crate::Error;
+use crate::Mode;
 use crate::PatchedSites;
 use crate::backend;
 use crate::choice::Choice;
 use crate::clock::{Clock, ClockPair};
-use crate::decode;
+use crate::decode::{self, Task};
 use crate::filter::{Filter, Function, Selected};
 use crate::host::{self, Known};
 use crate::patched::{self, patch};
 use crate::uftrace::directory::{self, Recording, Totals};
-
-/// What happens when the buffer is used up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// Recording stops: the trace is the beginning of what happened.
-    #[default]
-    Stop,
-    /// The oldest records are overwritten: the trace is the end of what happened (a flight recorder).
-    Ring,
-}
 
 /// How to record. See [`Config::install`].
 ///
@@ -187,7 +179,8 @@ impl Config {
             }
         }
         // SAFETY: the memory is new, zeroed and never given back; pthread_setspecific may be called on any thread.
-        unsafe { backend::initialize(&args) }.inspect_err(|_| patch::undo())?;
+        let status = unsafe { backend::initialize(&args) };
+        accepted(status, bytes).inspect_err(|_| patch::undo())?;
         if let (Some(filter), Some(selection)) = (&filter, &selection) {
             choice.apply(filter, selection);
         }
@@ -206,6 +199,15 @@ impl Config {
             Some(text) => Filter::parse(&text).map(Some).map_err(in_variable),
             None => Ok(self.filter.clone()),
         }
+    }
+}
+
+/// What the tracer's answer to the memory that it was given means.
+fn accepted(status: u32, bytes: usize) -> Result<(), Error> {
+    match status {
+        init::OK => Ok(()),
+        init::ALREADY_DONE => Err(Error::AlreadyInitialized),
+        _ => Err(Error::BufferTooSmall { bytes, minimum: backend::minimum_bytes() }),
     }
 }
 
@@ -466,10 +468,10 @@ impl Tracer {
     /// Passes what the buffer holds to `write`. Recording must be off.
     fn read(&self, then: Then, write: impl FnOnce(&Recording<'_>) -> Result<Totals, Error>) -> Result<Totals, Error> {
         let _alone = self.dumping.lock().unwrap_or_else(PoisonError::into_inner);
-        backend::quiesce();
+        quiesce();
         let control = backend::control();
         let start_tsc = control.cycle_start_tsc.load(Relaxed);
-        let tasks = decode::tasks();
+        let tasks = tasks();
         if start_tsc == 0 || !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
             // A filter may have kept every call from being seen.
             let hook_called = control.next_tid.load(Relaxed) > 1 || self.choice().is_filtered();
@@ -500,6 +502,27 @@ enum Then {
     Keep,
 }
 
+/// Waits until no thread is taking a chunk. Recording must be off.
+fn quiesce() {
+    /// They need microseconds, unless they are stopped.
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    let deadline = Instant::now() + LIMIT;
+    backend::quiesce(|| {
+        thread::yield_now();
+        Instant::now() < deadline
+    });
+}
+
+/// The tasks of this program.
+fn tasks() -> Vec<Task<'static>> {
+    // First of all: recording is off, but the threads go on, and what returns is not known any more.
+    let open = backend::threads()
+        .map(|thread| (thread.tid.load(Relaxed), backend::open_functions(thread).collect()))
+        .collect();
+    decode::tasks(backend::chunks(), open)
+}
+
 /// Counts what the buffer holds.
 fn statistics() -> Statistics {
     let control = backend::control();
@@ -517,7 +540,7 @@ fn statistics() -> Statistics {
         return counted;
     }
     counted.chunks_used = backend::chunks().count();
-    for task in decode::tasks() {
+    for task in tasks() {
         let (events, lost) = task.count_since(start_tsc);
         counted.events += events;
         counted.lost += lost;

@@ -8,32 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{modules, symbols};
+use crate::tsc::{self, TscSource};
 use crate::uftrace::encode::{SystemInfo, Usage};
-
-/// Where the frequency of the TSC is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TscSource {
-    /// The hypervisor says it, CPUID leaf 0x40000010.
-    Hypervisor,
-    /// CPUID leaf 0x15: crystal frequency and ratio.
-    Crystal,
-    /// `/sys/devices/system/cpu/cpu0/tsc_freq_khz`: the kernel measured it.
-    Kernel,
-    /// CPUID leaf 0x16: the nominal frequency of the CPU in MHz, near that of the TSC but rounded.
-    Nominal,
-}
-
-impl TscSource {
-    /// Returns its name in the trace's metadata.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Hypervisor => "hypervisor",
-            Self::Crystal => "cpuid-0x15",
-            Self::Kernel => "kernel",
-            Self::Nominal => "cpuid-0x16",
-        }
-    }
-}
 
 impl SystemInfo {
     /// Collects everything about this process.
@@ -109,89 +85,7 @@ pub(crate) fn tsc_hz() -> Option<(u64, TscSource)> {
         let khz = read_text("/sys/devices/system/cpu/cpu0/tsc_freq_khz").trim().parse::<u64>().ok()?;
         khz.checked_mul(1000).filter(|&hz| hz > 0)
     };
-    tsc::hypervisor_hz()
-        .map(|hz| (hz, TscSource::Hypervisor))
-        .or_else(|| Some((tsc::crystal_hz()?, TscSource::Crystal)))
-        .or_else(|| Some((kernel()?, TscSource::Kernel)))
-        .or_else(|| Some((tsc::nominal_hz()?, TscSource::Nominal)))
-}
-
-#[cfg(target_arch = "x86_64")]
-mod tsc {
-    use core::arch::x86_64::CpuidResult;
-
-    /// First leaf that a hypervisor answers: its highest leaf and its name.
-    const HYPERVISOR_BASE: u32 = 0x4000_0000;
-    /// Leaf with the frequencies, made up by VMware and taken over by KVM.
-    const HYPERVISOR_TIMING: u32 = 0x4000_0010;
-    /// Names of the hypervisors whose timing leaf means that; under others it may mean something else.
-    const HYPERVISORS: [&[u8; 12]; 2] = [b"KVMKVMKVM\0\0\0", b"VMwareVMware"];
-
-    pub(super) fn is_invariant() -> bool {
-        leaf(0x8000_0000, 0x8000_0007).is_some_and(|leaf| leaf.edx & 1 << 8 != 0)
-    }
-
-    pub(super) fn hypervisor_hz() -> Option<u64> {
-        if leaf(0, 1)?.ecx & 1 << 31 == 0 {
-            return None;
-        }
-        let base = cpuid(HYPERVISOR_BASE);
-        let mut name = [0; 12];
-        for (part, register) in name.chunks_exact_mut(4).zip([base.ebx, base.ecx, base.edx]) {
-            part.copy_from_slice(&register.to_le_bytes());
-        }
-        if !HYPERVISORS.contains(&&name) {
-            return None;
-        }
-        let khz = leaf(HYPERVISOR_BASE, HYPERVISOR_TIMING)?.eax;
-        non_zero(u64::from(khz) * 1000)
-    }
-
-    pub(super) fn crystal_hz() -> Option<u64> {
-        let CpuidResult { eax: denominator, ebx: numerator, ecx: crystal_hz, .. } = leaf(0, 0x15)?;
-        let scaled = u128::from(crystal_hz) * u128::from(numerator);
-        non_zero(u64::try_from(scaled.checked_div(denominator.into())?).ok()?)
-    }
-
-    pub(super) fn nominal_hz() -> Option<u64> {
-        let mhz = leaf(0, 0x16)?.eax & 0xffff;
-        non_zero(u64::from(mhz) * 1_000_000)
-    }
-
-    /// Returns `leaf` if the CPU has it: leaf `base` says which is the last of its group.
-    fn leaf(base: u32, leaf: u32) -> Option<CpuidResult> {
-        (cpuid(base).eax >= leaf).then(|| cpuid(leaf))
-    }
-
-    // The intrinsic became safe to call only lately.
-    #[allow(unused_unsafe)]
-    fn cpuid(leaf: u32) -> CpuidResult {
-        // SAFETY: every 64-bit x86 CPU has the instruction.
-        unsafe { core::arch::x86_64::__cpuid(leaf) }
-    }
-
-    fn non_zero(hz: u64) -> Option<u64> {
-        Some(hz).filter(|&hz| hz > 0)
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod tsc {
-    pub(super) fn is_invariant() -> bool {
-        false
-    }
-
-    pub(super) fn hypervisor_hz() -> Option<u64> {
-        None
-    }
-
-    pub(super) fn crystal_hz() -> Option<u64> {
-        None
-    }
-
-    pub(super) fn nominal_hz() -> Option<u64> {
-        None
-    }
+    tsc::exact_hz().or_else(|| Some((kernel()?, TscSource::Kernel))).or_else(tsc::nominal_hz)
 }
 
 /// Arguments end in a NUL each.

@@ -25,7 +25,7 @@ const BLOCK_BYTES: usize = 256 * 1024;
 
 /// A recording that is to be written: who, from when to when.
 pub(crate) struct Recording<'a> {
-    pub(crate) tasks: &'a [Task],
+    pub(crate) tasks: &'a [Task<'a>],
     pub(crate) start_tsc: u64,
     pub(crate) stop_tsc: u64,
     pub(crate) clock: Clock,
@@ -190,7 +190,10 @@ fn is_trace_file(path: &Path) -> bool {
 }
 
 /// Runs `work` on every task, on as many threads as there are processors, and collects the results in order.
-fn in_parallel<T: Send>(tasks: &[Task], work: impl Fn(&Task) -> Result<T, Error> + Sync) -> Result<Vec<T>, Error> {
+fn in_parallel<T: Send>(
+    tasks: &[Task<'_>],
+    work: impl Fn(&Task<'_>) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
     // The longest first: then no thread is left alone with it at the end.
     let mut order: Vec<usize> = (0..tasks.len()).collect();
     order.sort_by_key(|&place| std::cmp::Reverse(tasks[place].capacity()));
@@ -217,7 +220,13 @@ fn in_parallel<T: Send>(tasks: &[Task], work: impl Fn(&Task) -> Result<T, Error>
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-fn write_task(task: &Task, window: &Window<'_>, clock: Clock, ids: &EventIds, path: &Path) -> Result<Written, Error> {
+fn write_task(
+    task: &Task<'_>,
+    window: &Window<'_>,
+    clock: Clock,
+    ids: &EventIds,
+    path: &Path,
+) -> Result<Written, Error> {
     let mut written = Written { tid: task.tid, ..Written::default() };
     let mut file = None;
     let mut block: Vec<u8> = Vec::with_capacity(BLOCK_BYTES);

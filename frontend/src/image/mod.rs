@@ -1,0 +1,91 @@
+//! The format in which a kernel sends what it recorded: `docs/image-format.md`.
+//!
+//! An image is [`MAGIC`], the versions, and sections: one HEAD, an OPEN for each thread whose open functions are known, a
+//! CHUNK for each chunk in use, one END. All is made of little-endian words of 8 bytes.
+
+pub(crate) mod write;
+
+/// The first bytes of an image. Like PNG's they tell of a line that changes ends of lines or drops the eighth bit.
+pub(crate) const MAGIC: [u8; 8] = *b"\x93RFT\r\n\x1a\n";
+/// Version of the format.
+pub(crate) const VERSION: u32 = 1;
+/// A word that shows its byte order.
+pub(crate) const BYTE_ORDER: u64 = 0x0807_0605_0403_0201;
+
+/// What a section holds: the low half of its first word. The high half is the number of bytes that follow, without the
+/// checksum.
+pub(crate) mod tag {
+    /// [`head`](super::head), then the kernel's name.
+    pub(crate) const HEAD: u32 = u32::from_le_bytes(*b"HEAD");
+    /// A thread's id, then the words of the exit records of the functions that are open in it, outermost first.
+    pub(crate) const OPEN: u32 = u32::from_le_bytes(*b"OPEN");
+    /// A chunk's header and records as in memory, up to the last record that was written.
+    pub(crate) const CHUNK: u32 = u32::from_le_bytes(*b"CHNK");
+    /// How many OPEN and CHUNK sections there were.
+    pub(crate) const END: u32 = u32::from_le_bytes(*b"END\n");
+}
+
+/// The words of a HEAD section, by their place.
+pub(crate) mod head {
+    /// [`BYTE_ORDER`](super::BYTE_ORDER).
+    pub(crate) const BYTE_ORDER: usize = 0;
+    /// Bytes of a chunk of the buffer.
+    pub(crate) const CHUNK_BYTES: usize = 1;
+    /// Chunks of the buffer.
+    pub(crate) const N_CHUNKS: usize = 2;
+    /// Chunks in use: CHUNK sections to come.
+    pub(crate) const N_CHUNKS_USED: usize = 3;
+    /// Where the kernel runs, 0: where it was linked.
+    pub(crate) const LOAD_ADDRESS: usize = 4;
+    /// When recording was first switched on, in ticks.
+    pub(crate) const FIRST_TSC: usize = 5;
+    /// When recording was last switched off, in ticks.
+    pub(crate) const STOP_TSC: usize = 6;
+    /// Nanoseconds of Unix time at `FIRST_TSC`; 0: unknown.
+    pub(crate) const WALL_NANOS: usize = 7;
+    /// Ticks per second; 0: unknown.
+    pub(crate) const TSC_HZ: usize = 8;
+    /// Who says so: a number of [`TscSource`](crate::tsc::TscSource).
+    pub(crate) const TSC_HZ_SOURCE: usize = 9;
+    /// Bits of [`flag`](super::flag).
+    pub(crate) const FLAGS: usize = 10;
+    /// Full chunks that were used again.
+    pub(crate) const N_OVERWRITTEN: usize = 11;
+    /// Calls for which a ring had no chunk.
+    pub(crate) const N_LOST_NO_CHUNK: usize = 12;
+    /// Threads that had no block.
+    pub(crate) const N_UNTRACED_THREADS: usize = 13;
+    /// When the image was sent, in ticks.
+    pub(crate) const SENT_TSC: usize = 14;
+    /// Bytes of the name, which follows, filled up with zeros to whole words.
+    pub(crate) const NAME_BYTES: usize = 15;
+    /// Number of words before the name.
+    pub(crate) const N_WORDS: usize = 16;
+}
+
+/// Bits of the word [`head::FLAGS`].
+pub(crate) mod flag {
+    /// The buffer is a ring.
+    pub(crate) const RING: u64 = 1 << 0;
+    /// The buffer was used up, and recording stopped.
+    pub(crate) const FULL: u64 = 1 << 1;
+    /// A thread was taking a chunk when the image was sent: one chunk may be half prepared.
+    pub(crate) const UNQUIET: u64 = 1 << 2;
+    /// The time stamp counter runs at one rate.
+    pub(crate) const INVARIANT_TSC: u64 = 1 << 3;
+}
+
+/// Longest name in bytes; longer ones are cut.
+pub(crate) const MAX_NAME_BYTES: usize = 1024;
+
+/// The checksum of a section's words. Each step is a bijection of the word and of the sum before, so whichever single word
+/// is changed, the sum is another one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Checksum(pub(crate) u64);
+
+impl Checksum {
+    #[inline]
+    pub(crate) fn add(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}

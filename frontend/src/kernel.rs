@@ -1,0 +1,278 @@
+//! For kernels, and all else without an operating system: gives the tracer static memory, switches it, and sends what was
+//! recorded as an image, which `rftrace import` turns into a uftrace directory on another machine.
+//!
+//! There is no allocation, no lock and no dependency but `core`. With `default-features = false` this module is all there is:
+//!
+//! ```toml
+//! [dependencies]
+//! rftrace = "0.3.3"
+//! rftrace-frontend = { version = "0.3.3", default-features = false }
+//! ```
+//!
+//! ```ignore
+//! extern crate rftrace as _; // the tracer itself
+//! use rftrace_frontend::kernel::{self, Machine, Mode};
+//!
+//! // `buffer` and `left` are static memory, such as from a linker section or a cell that gives it away once.
+//! kernel::install(buffer, left, Mode::Ring)?;
+//! kernel::enable();
+//! work();
+//! kernel::disable();
+//! let machine = Machine { name: "kernel", load_address: 0, tsc_hz: None, wall_nanos: None };
+//! kernel::write_image(&machine, |bytes| serial_port.send(bytes))?;
+//! ```
+//!
+//! On the host: `rftrace import IMAGE --binary kernel.elf`.
+//!
+//! # What the kernel has to care for
+//!
+//! The line must pass all 256 values of a byte: no translation of line ends. What comes before the image on it is
+//! skipped, so log text may go first; text within the image destroys it.
+//!
+//! # Where thread blocks lie
+//!
+//! A tracer that was built for a target without operating system (`target_os = "none"`) has them in thread-local storage. For
+//! one that was built for another, as in a test of this module on Linux, [`install`] takes an eighth of the buffer for them,
+//! enough for two threads at least.
+
+use core::fmt;
+use core::hint;
+use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
+
+use rftrace::abi::{InitArgs, LEFT_BUCKET_BYTES, LeftCell, ThreadBlock, init};
+
+use crate::backend;
+use crate::image::write::Writer;
+use crate::image::{BYTE_ORDER, MAX_NAME_BYTES, flag, head};
+use crate::tsc::{self, TscSource};
+
+pub use crate::mode::Mode;
+
+/// Blocks that are taken from the buffer where the tracer has none of its own: no more than these.
+const MAX_BLOCKS: usize = 256;
+
+/// How often [`write_image`] looks whether all processors have finished taking chunks. They need microseconds; one that
+/// panicked meanwhile never will.
+const QUIESCE_TRIES: u32 = 1_000_000;
+
+/// Why the tracer did not take the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// It has its memory already.
+    AlreadyInstalled,
+    /// The buffer holds too few chunks.
+    BufferTooSmall {
+        /// What was given, in bytes.
+        bytes: usize,
+        /// What is enough, in bytes.
+        minimum: usize,
+    },
+}
+
+impl fmt::Display for InstallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyInstalled => {
+                write!(f, "the tracer has its buffer already; it takes one in the life of a kernel")
+            }
+            Self::BufferTooSmall { bytes, minimum } => {
+                write!(f, "a trace buffer of {bytes} bytes is too small, it takes at least {minimum}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for InstallError {}
+
+/// What the image says of the machine and the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine<'a> {
+    /// The kernel's name in the trace, as that of its binary. Cut after 1024 bytes.
+    pub name: &'a str,
+    /// The virtual address at which the kernel's lowest loadable segment (`PT_LOAD`) lies while it runs; 0 for a kernel that
+    /// runs at the addresses it was linked for. It is the link address of that segment plus what the loader added.
+    pub load_address: u64,
+    /// Frequency of the time stamp counter. `None`: [`tsc_hz_from_cpuid`] is asked; if that does not know it either, the
+    /// import needs `--tsc-hz`.
+    pub tsc_hz: Option<u64>,
+    /// Nanoseconds since 1970 at the moment of the first [`enable`], if the kernel has a clock. Without it times count from
+    /// that moment.
+    pub wall_nanos: Option<u64>,
+}
+
+/// Gives the tracer its memory, once in the life of the kernel. Recording is off at first.
+///
+/// `buffer` is for records: 16 bytes for each entry and exit, at any alignment. It is cut into chunks of 512 bytes to 64 KiB,
+/// at least 64 of them where it is large enough; chunks begin at multiples of their size, so up to one is lost where the
+/// buffer does not (an alignment of 64 KiB is always enough). A thread holds one or two chunks.
+///
+/// `left` is for frames that are left without returning, by a `longjmp` or a switch of stacks: [`LEFT_BUCKET_BYTES`] for 64
+/// of them. If it is empty, they stay on their threads' return stacks.
+///
+/// Both are cleared here.
+///
+/// # Errors
+///
+/// [`InstallError`]; the memory is not used then.
+#[inline]
+pub fn install(buffer: &'static mut [u8], left: &'static mut [u8], mode: Mode) -> Result<(), InstallError> {
+    let n_bytes = buffer.len();
+    let too_small = InstallError::BufferTooSmall { bytes: n_bytes, minimum: MINIMUM_BYTES };
+    if n_bytes < MINIMUM_BYTES {
+        return Err(too_small);
+    }
+    if backend::control().chunk_bytes.load(Relaxed) != 0 {
+        return Err(InstallError::AlreadyInstalled);
+    }
+    buffer.fill(0);
+    left.fill(0);
+    let (blocks, buffer) = split_blocks(buffer);
+    let left = aligned(left, align_of::<LeftCell>());
+    let has_left = left.len() >= LEFT_BUCKET_BYTES;
+    let args = InitArgs {
+        buffer: buffer.as_mut_ptr(),
+        buffer_bytes: buffer.len(),
+        blocks: if blocks.is_empty() { ptr::null_mut() } else { blocks.as_mut_ptr() },
+        blocks_bytes: blocks.len(),
+        left: if has_left { left.as_mut_ptr() } else { ptr::null_mut() },
+        left_bytes: if has_left { left.len() } else { 0 },
+        overwriting: u8::from(mode == Mode::Ring),
+        thread_start: None,
+        thread_start_key: 0,
+    };
+    // SAFETY: the slices are the only references to this memory, for ever, and were given up to this function, which
+    // cleared them.
+    match unsafe { backend::initialize(&args) } {
+        init::OK => Ok(()),
+        init::ALREADY_DONE => Err(InstallError::AlreadyInstalled),
+        _ => Err(too_small),
+    }
+}
+
+/// The smallest buffer that is taken, wherever it lies.
+const MINIMUM_BYTES: usize = backend::minimum_bytes()
+    + if BLOCKS_IN_BUFFER { 2 * size_of::<ThreadBlock>() + align_of::<ThreadBlock>() } else { 0 };
+
+/// Whether the tracer needs memory for thread blocks.
+const BLOCKS_IN_BUFFER: bool = !cfg!(target_os = "none");
+
+/// Takes the memory for thread blocks, if it is needed, from the buffer.
+#[inline]
+fn split_blocks(buffer: &'static mut [u8]) -> (&'static mut [u8], &'static mut [u8]) {
+    if !BLOCKS_IN_BUFFER {
+        return (&mut [], buffer);
+    }
+    let buffer = aligned(buffer, align_of::<ThreadBlock>());
+    let n_blocks = (buffer.len() / 8 / size_of::<ThreadBlock>()).clamp(2, MAX_BLOCKS);
+    buffer.split_at_mut_checked(n_blocks * size_of::<ThreadBlock>()).unwrap_or_default()
+}
+
+/// The part of `memory` from the first multiple of `alignment` on.
+#[inline]
+fn aligned(memory: &'static mut [u8], alignment: usize) -> &'static mut [u8] {
+    let skipped = memory.as_ptr().align_offset(alignment);
+    memory.get_mut(skipped..).unwrap_or_default()
+}
+
+/// Starts recording, on all processors. Does nothing before [`install`], and when the buffer is used up.
+#[inline(always)]
+pub fn enable() {
+    backend::enable();
+}
+
+/// Stops recording, on all processors. Functions that are open then end, in the trace, at this moment.
+#[inline(always)]
+pub fn disable() {
+    backend::disable();
+}
+
+/// Whether recording is on.
+#[inline(always)]
+#[must_use]
+pub fn is_enabled() -> bool {
+    backend::is_enabled()
+}
+
+/// Stops recording and passes what was recorded to `out`, in pieces of up to 512 bytes, in the format of
+/// `docs/image-format.md`. What was recorded is kept.
+///
+/// It takes neither lock nor memory (but 1 KiB of stack), so it may be called in a panic handler and in an interrupt. Where
+/// another processor was stopped in the middle of taking a chunk, it goes on after about a million looks at it.
+///
+/// # Errors
+///
+/// The first one of `out`, which is not called again.
+#[inline]
+pub fn write_image<E>(machine: &Machine<'_>, out: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    backend::disable();
+    let mut tries = 0;
+    let is_quiet = backend::quiesce(|| {
+        hint::spin_loop();
+        tries += 1;
+        tries < QUIESCE_TRIES
+    });
+    let name = machine.name.as_bytes();
+    let name = name.get(..MAX_NAME_BYTES).unwrap_or(name);
+    let mut writer = Writer::new(out)?;
+    writer.head(&head_words(machine, name.len(), is_quiet), name)?;
+    // First of all: recording is off, but the threads go on, and what returns is not known any more.
+    for thread in backend::threads() {
+        writer.open_functions(thread)?;
+    }
+    for chunk in backend::chunks() {
+        writer.chunk(&chunk)?;
+    }
+    writer.finish()
+}
+
+/// The words of the HEAD section.
+#[inline]
+fn head_words(machine: &Machine<'_>, name_bytes: usize, is_quiet: bool) -> [u64; head::N_WORDS] {
+    let control = backend::control();
+    let told = machine.tsc_hz.filter(|&hz| hz > 0).map(|hz| (hz, TscSource::Kernel));
+    let tsc_hz = told.or_else(tsc::exact_hz).or_else(tsc::nominal_hz);
+    let flags = [
+        (control.overwriting.load(Relaxed) != 0, flag::RING),
+        (control.full.load(Relaxed) != 0, flag::FULL),
+        (!is_quiet, flag::UNQUIET),
+        (tsc::is_invariant(), flag::INVARIANT_TSC),
+    ];
+    let mut words = [0; head::N_WORDS];
+    words[head::BYTE_ORDER] = BYTE_ORDER;
+    words[head::CHUNK_BYTES] = control.chunk_bytes.load(Relaxed) as u64;
+    words[head::N_CHUNKS] = control.n_chunks.load(Relaxed) as u64;
+    words[head::N_CHUNKS_USED] = backend::chunks().count() as u64;
+    words[head::LOAD_ADDRESS] = machine.load_address;
+    words[head::FIRST_TSC] = control.cycle_start_tsc.load(Relaxed);
+    words[head::STOP_TSC] = control.stop_tsc.load(Relaxed);
+    words[head::WALL_NANOS] = machine.wall_nanos.unwrap_or(0);
+    words[head::TSC_HZ] = tsc_hz.map_or(0, |(hz, _)| hz);
+    words[head::TSC_HZ_SOURCE] = tsc_hz.map_or(0, |(_, source)| source.number());
+    words[head::FLAGS] = flags.iter().filter(|(is_set, _)| *is_set).map(|&(_, bit)| bit).sum();
+    words[head::N_OVERWRITTEN] = control.shared.n_overwritten.load(Relaxed);
+    words[head::N_LOST_NO_CHUNK] = control.n_lost_no_chunk.load(Relaxed);
+    words[head::N_UNTRACED_THREADS] = control.n_untraced_threads.load(Relaxed).into();
+    words[head::SENT_TSC] = tsc::ticks();
+    words[head::NAME_BYTES] = name_bytes as u64;
+    words
+}
+
+/// The frequency of the time stamp counter in Hz, as the hypervisor or the processor tells it: CPUID leaf 0x40000010 of KVM
+/// and VMware, 0x15, or (rounded to MHz) 0x16.
+#[must_use]
+pub fn tsc_hz_from_cpuid() -> Option<u64> {
+    tsc::exact_hz().or_else(tsc::nominal_hz).map(|(hz, _)| hz)
+}
+
+/// The frequency of the time stamp counter in Hz, from a number of its ticks and how long they took by another clock, such
+/// as a timer of known rate. `None` for no time, or no ticks.
+#[must_use]
+pub const fn tsc_hz_from_interval(ticks: u64, nanos: u64) -> Option<u64> {
+    if ticks == 0 || nanos == 0 {
+        return None;
+    }
+    let hz = ticks as u128 * 1_000_000_000 / nanos as u128;
+    if hz == 0 || hz > u64::MAX as u128 { None } else { Some(hz as u64) }
+}

@@ -1,0 +1,12 @@
+//! What happens when the buffer is used up.
+
+/// What happens when the buffer is used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Recording stops: the trace is the beginning of what happened.
+    #[default]
+    Stop,
+    /// The oldest records are overwritten: the trace is the end of what happened (a flight recorder).
+    Ring,
+}
