@@ -121,7 +121,7 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
 /// A chunk's header as it is in memory.
 #[inline]
 fn header_words(header: &ChunkHeader) -> [u64; CHUNK_HEADER_BYTES / 8] {
-    let ChunkHeader { state, tid, index, prev_index, depth, fill, n_adopted, taken_tsc } = header;
+    let ChunkHeader { state, tid, index, prev_index, depth, fill, n_adopted, taken_tsc, core } = header;
     let mut words = [0; CHUNK_HEADER_BYTES / 8];
     let mut put = |offset: usize, value: u64| {
         if let Some(word) = words.get_mut(offset / 8) {
@@ -136,5 +136,6 @@ fn header_words(header: &ChunkHeader) -> [u64; CHUNK_HEADER_BYTES / 8] {
     put(offset_of!(ChunkHeader, fill), fill.load(Relaxed).into());
     put(offset_of!(ChunkHeader, n_adopted), n_adopted.load(Relaxed).into());
     put(offset_of!(ChunkHeader, taken_tsc), taken_tsc.load(Relaxed));
+    put(offset_of!(ChunkHeader, core), core.load(Relaxed).into());
     words
 }
