@@ -336,3 +336,269 @@ fn warn_of_losses(image: &mut Image) {
         "a processor was taking a chunk when the image was sent: some of its last records may be missing".to_owned(),
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::panic::catch_unwind;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::image::import::ImportOptions;
+    use crate::image::write::Writer;
+    use crate::linux::symbols::testutil::Scratch;
+
+    /// What an image is made of: words of the header, threads with open functions, chunks with records.
+    #[derive(Clone, Debug)]
+    struct Parts {
+        head: [u64; head::N_WORDS],
+        name: String,
+        open: Vec<(u32, Vec<u64>)>,
+        /// Thread, index, index before, depth, further threads, when taken, records.
+        chunks: Vec<([u64; 6], Vec<(u64, u64)>)>,
+    }
+
+    const HZ: u64 = 2_000_000_000;
+
+    fn head(n_chunks: usize, name: &str) -> [u64; head::N_WORDS] {
+        let mut words = [0; head::N_WORDS];
+        words[head::BYTE_ORDER] = BYTE_ORDER;
+        words[head::CHUNK_BYTES] = 1024;
+        words[head::N_CHUNKS] = 64;
+        words[head::N_CHUNKS_USED] = n_chunks as u64;
+        words[head::LOAD_ADDRESS] = 0xffff_ffff_8010_0000;
+        words[head::FIRST_TSC] = 1_000;
+        words[head::STOP_TSC] = 9_000;
+        words[head::TSC_HZ] = HZ;
+        words[head::TSC_HZ_SOURCE] = 2;
+        words[head::NAME_BYTES] = name.len() as u64;
+        words
+    }
+
+    fn sent(parts: &Parts) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(|block: &[u8]| {
+            bytes.extend_from_slice(block);
+            Ok::<(), Infallible>(())
+        })
+        .unwrap();
+        writer.head(&parts.head, parts.name.as_bytes()).unwrap();
+        for (tid, words) in &parts.open {
+            writer.open_functions(*tid, words.len(), words.iter().copied()).unwrap();
+        }
+        for ([tid, index, prev_index, depth, n_adopted, taken_tsc], records) in &parts.chunks {
+            let header = ChunkHeader {
+                state: 1.into(),
+                tid: (*tid as u32).into(),
+                index: (*index).into(),
+                prev_index: (*prev_index).into(),
+                depth: (*depth as u32).into(),
+                fill: 7.into(),
+                n_adopted: (*n_adopted as u32).into(),
+                taken_tsc: (*taken_tsc).into(),
+            };
+            let records: Vec<Record> =
+                records.iter().map(|&(tsc, word)| Record { tsc: tsc.into(), word: word.into() }).collect();
+            writer.chunk(&Chunk { header: &header, records: &records }).unwrap();
+        }
+        writer.finish().unwrap();
+        bytes
+    }
+
+    /// Two threads; the second has a function open that no record names.
+    fn example() -> Parts {
+        let enter = |tsc, address: u64| (tsc, address << ADDRESS_SHIFT);
+        let exit = |tsc, address: u64| (tsc, address << ADDRESS_SHIFT | kind::EXIT);
+        let first = vec![enter(1_100, 0x8010_1000), enter(1_200, 0x8010_2000), exit(1_300, 0x8010_2000)];
+        // Behind the last record is what an earlier owner left.
+        let second = vec![enter(2_100, 0x8010_2000), exit(2_200, 0x8010_2000), (3, 4), (5, 6)];
+        Parts {
+            head: head(2, "kernel"),
+            name: "kernel".to_owned(),
+            open: vec![(2, vec![0x8010_1000 << ADDRESS_SHIFT | kind::EXIT])],
+            chunks: vec![([1, 1, 0, 0, 0, 1_050], first), ([2, 9, 8, 1, 0, 2_000], second)],
+        }
+    }
+
+    fn parsed(bytes: &[u8]) -> Result<Image, Error> {
+        Image::parse(bytes, Path::new("file"))
+    }
+
+    fn offset_of_error(bytes: &[u8]) -> u64 {
+        match parsed(bytes).unwrap_err() {
+            Error::BadImage { path, offset, problem } if path == Path::new("file") && !problem.is_empty() => offset,
+            error => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_read() {
+        let bytes = sent(&example());
+        let image = parsed(&bytes).unwrap();
+        assert_eq!(image.warnings(), &[] as &[String]);
+        assert_eq!((image.name(), image.tsc_hz()), ("kernel", Some(HZ)));
+        assert_eq!(image.load_address(), Some(0xffff_ffff_8010_0000));
+        assert_eq!(image.open_functions()[&2], example().open[0].1);
+        let lengths: Vec<usize> = image.chunks().map(|chunk| chunk.records.len()).collect();
+        assert_eq!(lengths, [3, 2], "records up to the last one");
+        // Magic, versions; the header with a word for the name; each section has a first word and a checksum.
+        let section = |n_words: usize| 8 * (n_words + 2);
+        assert_eq!(bytes.len(), 16 + section(17) + section(2) + section(8 + 6) + section(8 + 4) + section(2));
+        assert_eq!(bytes[..16], *b"\x93RFT\r\n\x1a\n\x01\0\0\0\x04\0\0\0");
+        assert_eq!(bytes[16..24], *b"HEAD\x88\0\0\0");
+        assert_eq!(bytes[24..32], [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn the_functions_open_before_the_first_record_are_entered() {
+        let scratch = Scratch::new("image-open");
+        let image = parsed(&sent(&example())).unwrap();
+        let imported = image.write_directory(&scratch.path("trace"), &ImportOptions::default()).unwrap();
+        // In each thread two calls, all with their exits.
+        assert_eq!((imported.events, imported.threads, imported.lost), (8, 2, 0));
+        let records = fs::read(scratch.path("trace/2.dat")).unwrap();
+        let first = u64::from_le_bytes(records[8..16].try_into().unwrap());
+        assert_eq!(first >> 16, 0x8010_1000, "the function that was open");
+    }
+
+    #[test]
+    fn a_log_around_the_image_is_skipped() {
+        let mut bytes = b"booting\r\n".to_vec();
+        bytes.extend(sent(&example()));
+        bytes.extend(b"halted\r\n");
+        assert_eq!(parsed(&bytes).unwrap().warnings(), &[] as &[String]);
+        let damaged = bytes.len() - 60;
+        bytes[damaged] ^= 1;
+        assert!(offset_of_error(&bytes) > 10);
+    }
+
+    #[test]
+    fn a_cut_image_is_read_as_far_as_it_goes() {
+        let bytes = sent(&example());
+        let header_end = 16 + 8 * 19;
+        let mut n_records = 0;
+        for length in 0..bytes.len() {
+            if length < header_end {
+                offset_of_error(&bytes[..length]);
+                continue;
+            }
+            let image = parsed(&bytes[..length]).unwrap();
+            let [warning] = image.warnings() else { panic!("{length}: {:?}", image.warnings()) };
+            assert!(warning.contains("ends early") && warning.contains(&format!("at byte {length}")), "{warning}");
+            let now = image.chunks().map(|chunk| chunk.records.len()).sum();
+            assert!(now >= n_records, "{length}");
+            n_records = now;
+        }
+        assert_eq!(n_records, 5);
+    }
+
+    #[test]
+    fn every_changed_byte_is_noticed() {
+        let bytes = sent(&example());
+        for place in 0..bytes.len() {
+            for change in [1, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[place] ^= change;
+                match parsed(&changed) {
+                    Err(Error::BadImage { offset, .. }) => assert!(offset <= place as u64),
+                    Err(error) => panic!("{error}"),
+                    // A length that reaches beyond the end, or the end's tag, which is one of later versions then.
+                    Ok(image) => assert!(image.warnings()[0].contains("ends early"), "{place}: {:?}", image.warnings()),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_an_error() {
+        let changed = |change: &dyn Fn(&mut Parts)| {
+            let mut parts = example();
+            change(&mut parts);
+            parsed(&sent(&parts)).unwrap_err().to_string()
+        };
+        assert!(changed(&|parts| parts.head[head::CHUNK_BYTES] = 0).contains("kernel::install"));
+        assert!(changed(&|parts| parts.head[head::CHUNK_BYTES] = 1000).contains("1000"));
+        assert!(changed(&|parts| parts.head[head::BYTE_ORDER] = 1).contains("byte order"));
+        assert!(changed(&|parts| parts.head[head::NAME_BYTES] = 9).contains("name"));
+        assert!(changed(&|parts| parts.chunks[0].0[0] = 0).contains("thread 0"));
+        assert!(changed(&|parts| parts.chunks[0].0[3] = 1024).contains("depth 1024"));
+        assert!(changed(&|parts| parts.open[0].0 = 0).contains("no thread's id"));
+        let new_thread = kind::RESYNC | kind::NEW_THREAD;
+        assert!(changed(&|parts| parts.chunks[0].1.push((4_000, new_thread))).contains("names thread 0"));
+        let mut other = sent(&example());
+        other[12] = 99;
+        assert!(parsed(&other).unwrap_err().to_string().contains("records of version 99"));
+        let text: Vec<u8> =
+            sent(&example()).iter().flat_map(|&b| if b == b'\n' { vec![b'\r', b] } else { vec![b] }).collect();
+        assert!(parsed(&text).unwrap_err().to_string().contains("make it raw"));
+    }
+
+    fn record() -> impl Strategy<Value = (u64, u64)> {
+        let word = (0..6_u64, 0..0x40_u64).prop_map(|(address, bits)| address << ADDRESS_SHIFT | bits);
+        (prop_oneof![4 => 900..10_000_u64, 1 => any::<u64>()], prop_oneof![8 => word, 1 => any::<u64>()])
+    }
+
+    fn parts() -> impl Strategy<Value = Parts> {
+        let chunk =
+            (1..4_u64, 0..8_u64, 0..8_u64, 0..5_u64, 0..3_u64, prop_oneof![Just(0), 900..2_000_u64, any::<u64>()])
+                .prop_map(|(tid, index, prev, depth, adopted, taken)| [tid, index, prev, depth, adopted, taken]);
+        let chunks = prop::collection::vec((chunk, prop::collection::vec(record(), 0..40)), 0..8);
+        let open = prop::collection::btree_map(1..4_u32, prop::collection::vec(any::<u64>(), 0..6), 0..3);
+        let words = prop::array::uniform3(prop_oneof![2 => 0..10_000_u64, 1 => any::<u64>()]);
+        (chunks, open, words, ".{0,12}", any::<u64>()).prop_map(|(chunks, open, [first, stop, wall], name, hz)| {
+            let mut head = head(chunks.len(), &name);
+            head[head::FIRST_TSC] = first;
+            head[head::STOP_TSC] = stop;
+            head[head::WALL_NANOS] = wall;
+            head[head::TSC_HZ] = hz;
+            head[head::FLAGS] = hz & 15;
+            Parts { head, name, open: open.into_iter().collect(), chunks }
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever a kernel's memory holds is read as it was, or refused; and decoded without a panic.
+        #[test]
+        fn any_chunks_are_read_as_they_were(parts in parts()) {
+            let result = parsed(&sent(&parts));
+            let names_bad_thread = matches!(&result, Err(Error::BadImage { problem, .. }) if problem.contains("names thread"));
+            if !names_bad_thread {
+                let image = result.unwrap();
+                prop_assert_eq!(image.name(), &parts.name);
+                for (read, (_, records)) in image.chunks().zip(&parts.chunks) {
+                    let taken = read.header.taken_tsc.load(std::sync::atomic::Ordering::Relaxed);
+                    let valid = |&(tsc, word): &(u64, u64)| (tsc >= taken).then_some((tsc, word));
+                    let expected: Vec<_> = records.iter().filter_map(valid).collect();
+                    let found: Vec<_> = read.records.iter().filter_map(|record| record.read(taken)).collect();
+                    prop_assert_eq!(found, expected);
+                }
+                let scratch = Scratch::new("image-any");
+                match image.write_directory(&scratch.path("trace"), &ImportOptions::default()) {
+                    Ok(_) | Err(Error::NoEvents { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+
+        /// Bytes that are no image, and images with wrong bytes, are refused without a panic.
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            parts in parts(),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut image = sent(&parts);
+            for (place, byte) in changes {
+                let place = place.index(image.len());
+                image[place] = byte;
+            }
+            let behind_magic = [&MAGIC[..], &[1, 0, 0, 0, 4, 0, 0, 0], &bytes].concat();
+            for bytes in [&image[..], &bytes, &behind_magic] {
+                prop_assert!(catch_unwind(|| parsed(bytes).map(drop)).is_ok());
+            }
+        }
+    }
+}
