@@ -1,9 +1,13 @@
 //! Ticks to nanoseconds.
 
+#[cfg(feature = "std")]
 use std::thread;
+#[cfg(feature = "std")]
 use std::time::Duration;
 
+#[cfg(feature = "std")]
 use crate::host;
+#[cfg(feature = "std")]
 use crate::tsc::ticks;
 
 /// The time stamp counter and CLOCK_MONOTONIC at one moment.
@@ -16,8 +20,10 @@ pub(crate) struct ClockPair {
 }
 
 /// How often the two clocks are read to find a pair that nothing came between.
+#[cfg(feature = "std")]
 const TRIES: usize = 16;
 
+#[cfg(feature = "std")]
 impl ClockPair {
     /// Reads both clocks. Of several tries the one with the shortest time between its two reads of the counter is best.
     pub(crate) fn now() -> Self {
@@ -48,11 +54,20 @@ pub(crate) struct Clock {
 
 impl Clock {
     /// The line through `first` and a later pair.
+    #[cfg(feature = "std")]
     pub(crate) fn between(first: ClockPair, last: ClockPair) -> Self {
         let ticks = u128::from(last.tsc.saturating_sub(first.tsc).max(1));
         let nanos = u128::from(last.nanos.saturating_sub(first.nanos));
         let nanos_per_tick = u64::try_from((nanos << 32) / ticks).unwrap_or(u64::MAX);
         Self { first, nanos_per_tick }
+    }
+
+    /// The clock that was 0 when the counter was, and counts `hz` ticks a second. It is exact at `tsc`, and near it.
+    pub(crate) fn from_start(tsc: u64, hz: u64) -> Self {
+        let hz = u128::from(hz.max(1));
+        let nanos = u64::try_from(u128::from(tsc) * 1_000_000_000 / hz).unwrap_or(u64::MAX);
+        let nanos_per_tick = u64::try_from((1_000_000_000u128 << 32) / hz).unwrap_or(u64::MAX);
+        Self { first: ClockPair { tsc, nanos }, nanos_per_tick }
     }
 
     /// The time of a record. Moments before the first pair are right too.
@@ -72,6 +87,7 @@ impl Clock {
 }
 
 /// How many ticks a duration takes, by what the system says or, if it does not, by a look at both clocks.
+#[cfg(feature = "std")]
 pub(crate) fn ticks_in(duration: Duration) -> u64 {
     /// Long enough for a rate that is right to a thousandth.
     const LOOK: Duration = Duration::from_millis(2);
@@ -88,7 +104,7 @@ pub(crate) fn ticks_in(duration: Duration) -> u64 {
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
 

@@ -54,6 +54,7 @@ impl Task<'_> {
     }
 
     /// How many events were recorded since `start`, and how many calls were lost.
+    #[cfg(feature = "std")]
     pub(crate) fn count_since(&self, start: u64) -> (u64, u64) {
         self.words_since(start).fold((0, 0), |(events, lost), word| match word & kind::MASK {
             kind::ENTRY if word & kind::POINT != 0 => (events + 2, lost),
@@ -121,6 +122,7 @@ pub(crate) struct Minima {
 
 impl Minima {
     /// From `now` on it is `ticks`.
+    #[cfg(feature = "std")]
     pub(crate) fn set(&mut self, now: u64, ticks: u64) {
         if self.changes.last().map_or(0, |&(_, last)| last) != ticks {
             self.changes.push((now, ticks));
@@ -128,6 +130,7 @@ impl Minima {
     }
 
     /// Forgets all but the last: older records are not read any more.
+    #[cfg(feature = "std")]
     pub(crate) fn forget_past(&mut self) {
         if let Some(&last) = self.changes.last() {
             self.changes = vec![last];
@@ -471,7 +474,7 @@ fn functions_open_at_start(task: &Task<'_>, depth: usize) -> Vec<u64> {
     open
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "std"))]
 mod tests {
     use std::convert::Infallible;
     use std::sync::atomic::AtomicU64;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+#[cfg(feature = "std")]
 use crate::PatchedSites;
 
 /// An error of this crate.
@@ -32,7 +33,8 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// No call site could be patched, as [`Config::patched`](crate::Config::patched) asks for. Nothing was changed.
+    /// No call site could be patched, as `Config::patched` asks for. Nothing was changed.
+    #[cfg(feature = "std")]
     CannotPatch {
         /// What is left as it is, and why.
         sites: PatchedSites,
@@ -44,7 +46,7 @@ pub enum Error {
         /// Its value.
         value: String,
     },
-    /// There is no initialised tracer: `init` or [`Config::install`](crate::Config::install) comes first.
+    /// There is no initialised tracer: `init` or `Config::install` comes first.
     NotInitialized,
     /// A C program passed NULL for a path.
     MissingPath,
@@ -68,6 +70,22 @@ pub enum Error {
     NoEvents {
         /// Whether any instrumented function was called while tracing was on, since the program began.
         hook_called: bool,
+    },
+    /// A file could not be read: an image, or the binary that it is of.
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said, or what is wrong with the file.
+        source: io::Error,
+    },
+    /// A file holds no image, or a damaged one.
+    BadImage {
+        /// The file.
+        path: PathBuf,
+        /// Where, in bytes from its beginning.
+        offset: u64,
+        /// What is wrong there, and what to do about it.
+        problem: String,
     },
     /// A file of the trace could not be written. What was recorded is kept: it can be saved elsewhere.
     Write {
@@ -95,6 +113,7 @@ impl fmt::Display for Error {
             Self::OutOfMemory { bytes, .. } => {
                 write!(f, "no memory for a trace buffer of {bytes} bytes; ask for fewer events")
             }
+            #[cfg(feature = "std")]
             Self::CannotPatch { sites } => write!(f, "no call site can be patched: {sites}"),
             Self::BadVariable { name, value } => {
                 write!(f, "the environment variable {name} is {value:?}; it must be 0, 1 or not set")
@@ -126,6 +145,8 @@ impl fmt::Display for Error {
                     "0 events since the last dump: no instrumented function was called while tracing was enabled, or none that the filter lets pass"
                 )
             }
+            Self::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
+            Self::BadImage { path, offset, problem } => write!(f, "{}: byte {offset}: {problem}", path.display()),
             Self::Write { path, source } => write!(
                 f,
                 "cannot write {}: {source}; the recorded events are kept, save them elsewhere",
@@ -144,7 +165,7 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::OutOfMemory { source, .. } | Self::Write { source, .. } => Some(source),
+            Self::OutOfMemory { source, .. } | Self::Read { source, .. } | Self::Write { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -154,7 +175,8 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::OutOfMemory { .. } => io::ErrorKind::OutOfMemory,
-            Error::Write { source, .. } => source.kind(),
+            Error::Read { source, .. } | Error::Write { source, .. } => source.kind(),
+            Error::BadImage { .. } => io::ErrorKind::InvalidData,
             Error::BufferTooSmall { .. }
             | Error::BufferTooLarge { .. }
             | Error::BadVariable { .. }

@@ -1,20 +1,22 @@
 //! The system that the program runs on: what the rest of the crate asks it for.
 
+#[cfg(feature = "std")]
 use std::ffi::{c_int, c_void};
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(all(feature = "std", not(target_os = "linux")))]
 pub(crate) use crate::generic::{
     Catalogue, HAS_NAMES, Known, LoadedModule, TracedFunction, monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
 };
 #[cfg(target_os = "linux")]
+pub(crate) use crate::linux::LoadedModule;
+#[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) use crate::linux::functions::{Catalogue, TracedFunction};
-#[cfg(target_os = "linux")]
-pub(crate) use crate::linux::{
-    HAS_NAMES, Known, LoadedModule, monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
-};
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub(crate) use crate::linux::{HAS_NAMES, Known, monotonic_nanos, program, reserve, reserve_sites, tsc_hz};
 use crate::uftrace::encode::SystemInfo;
 
 /// Memory for the tracer, zeroed and never given back.
+#[cfg(feature = "std")]
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) buffer: *mut u8,

@@ -97,8 +97,8 @@ pub struct Machine<'a> {
     /// Frequency of the time stamp counter. `None`: [`tsc_hz_from_cpuid`] is asked; if that does not know it either, the
     /// import needs `--tsc-hz`.
     pub tsc_hz: Option<u64>,
-    /// Nanoseconds since 1970 at the moment of the first [`enable`], if the kernel has a clock. Without it times count from
-    /// that moment.
+    /// Nanoseconds since 1970 at the moment of the first [`enable`], if the kernel has a clock. The trace keeps it beside the
+    /// time stamp of that moment, so that it can be aligned with others.
     pub wall_nanos: Option<u64>,
 }
 
@@ -219,7 +219,8 @@ pub fn write_image<E>(machine: &Machine<'_>, out: impl FnMut(&[u8]) -> Result<()
     writer.head(&head_words(machine, name.len(), is_quiet), name)?;
     // First of all: recording is off, but the threads go on, and what returns is not known any more.
     for thread in backend::threads() {
-        writer.open_functions(thread)?;
+        let n_open = backend::open_functions(thread).count();
+        writer.open_functions(thread.tid.load(Relaxed), n_open, backend::open_functions(thread))?;
     }
     for chunk in backend::chunks() {
         writer.chunk(&chunk)?;

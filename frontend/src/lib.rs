@@ -95,6 +95,10 @@ pub use compat::{Events, disable, dump_full_uftrace, dump_trace, enable, init};
 pub use error::Error;
 #[cfg(feature = "std")]
 pub use filter::{Filter, Function, Selected};
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub use image::import::{ImportOptions, Imported};
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub use image::read::Image;
 pub use mode::Mode;
 #[cfg(feature = "std")]
 pub use patched::{PatchedSites, PlainReason};

@@ -455,7 +455,8 @@ impl Tracer {
     }
 
     fn write_directory(&self, directory: &Path, binary_name: &str, then: Then) -> Result<Saved, Error> {
-        let totals = self.read(then, |recording| directory::write(recording, directory, binary_name))?;
+        let totals = self
+            .read(then, |recording| directory::write(recording, directory, &host::program(&self.known, binary_name)))?;
         Ok(Saved {
             directory: directory.to_owned(),
             events: totals.n_events,
@@ -484,8 +485,9 @@ impl Tracer {
             stop_tsc: control.stop_tsc.load(Relaxed),
             clock: Clock::between(self.first, last),
             pairs: [self.first, last],
-            known: &self.known,
+            unix_nanos: None,
             minima: &self.choice().minima(),
+            tsc_hz_source: "measured",
         })?;
         if then == Then::Empty {
             backend::reset();

@@ -17,7 +17,7 @@ pub(crate) enum TscSource {
 
 impl TscSource {
     /// Returns its name in the trace's metadata.
-    #[cfg(feature = "import")]
+    #[cfg(all(feature = "import", target_os = "linux"))]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Hypervisor => "hypervisor",
@@ -38,7 +38,7 @@ impl TscSource {
     }
 
     /// The source with this number.
-    #[cfg(feature = "import")]
+    #[cfg(all(feature = "import", target_os = "linux"))]
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         let all = [Self::Kernel, Self::Hypervisor, Self::Crystal, Self::Nominal];
         all.into_iter().find(|source| source.number() == number)

@@ -1,4 +1,4 @@
-//! The `rftrace` command: shows traces.
+//! The `rftrace` command: shows traces, and imports those of kernels.
 
 use std::ffi::OsStr;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -7,6 +7,8 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+#[cfg(target_os = "linux")]
+use rftrace_frontend::{Image, ImportOptions};
 use rftrace_tools::{Error, Info, ReplayOptions, Report, SortKey, Summary, Trace, replay};
 
 /// Shows function traces: what rftrace and uftrace recorded.
@@ -27,6 +29,13 @@ enum Subcommands {
     /// Shows how much time each function took.
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Makes a trace directory of what a kernel sent.
+    ///
+    /// The image is what the kernel's `rftrace_frontend::kernel::write_image` wrote to a serial port or the like. What comes
+    /// before and behind it in the file is skipped.
+    #[cfg(target_os = "linux")]
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import(ImportArgs),
 }
 
 const EXAMPLES: &str = "\
@@ -41,6 +50,12 @@ Examples:
 const REPORT_EXAMPLES: &str = "\
 Example:
   rftrace report --sort self --limit 10 mytrace  the ten functions in which most time was spent";
+
+#[cfg(target_os = "linux")]
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  rftrace import trace.img --binary kernel.elf     to the directory `uftrace.data`
+  rftrace import trace.img --binary kernel.elf -o mytrace && rftrace replay mytrace";
 
 #[derive(Args)]
 struct ReplayArgs {
@@ -64,6 +79,34 @@ struct ReportArgs {
     /// Show no more than this many functions.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+}
+
+#[cfg(target_os = "linux")]
+#[derive(Args)]
+struct ImportArgs {
+    /// The file with the image.
+    image: PathBuf,
+    /// The kernel's ELF file, for the names of its functions.
+    #[arg(long, value_name = "ELF")]
+    binary: Option<PathBuf>,
+    /// Where to write to. A trace that is there is replaced.
+    #[arg(short, long, value_name = "DIR", default_value = "uftrace.data")]
+    output: PathBuf,
+    /// Where the kernel's lowest loadable segment lay in memory, if the image tells it wrong.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    load_address: Option<u64>,
+    /// Ticks per second of the time stamp counter, if the kernel did not know it.
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u64).range(1..))]
+    tsc_hz: Option<u64>,
+}
+
+/// A number, hexadecimal with `0x`.
+#[cfg(target_os = "linux")]
+fn parse_address(text: &str) -> Result<u64, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
 }
 
 #[derive(Args)]
@@ -103,6 +146,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Subcommands::Replay(args) => run_replay(args),
         Subcommands::Report(args) => run_report(args),
+        #[cfg(target_os = "linux")]
+        Subcommands::Import(args) => run_import(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -156,6 +201,26 @@ fn run_report(args: ReportArgs) -> Result<()> {
     report.sort(args.sort.into());
     print(|out| report.write(args.limit.unwrap_or(usize::MAX), out))?;
     print_warnings(&trace, report.summary());
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn run_import(args: &ImportArgs) -> Result<()> {
+    let image = Image::read(&args.image)?;
+    let mut options = ImportOptions::default();
+    options.binary.clone_from(&args.binary);
+    options.load_address = args.load_address;
+    options.tsc_hz = args.tsc_hz;
+    let imported = image.write_directory(&args.output, &options)?;
+    for warning in &imported.warnings {
+        eprintln!("rftrace: {}: {warning}", args.image.display());
+    }
+    eprintln!(
+        "{}: {} events of {} threads; look at it with: rftrace replay {0}",
+        args.output.display(),
+        imported.events,
+        imported.threads
+    );
     Ok(())
 }
 

@@ -3,6 +3,10 @@
 //! An image is [`MAGIC`], the versions, and sections: one HEAD, an OPEN for each thread whose open functions are known, a
 //! CHUNK for each chunk in use, one END. All is made of little-endian words of 8 bytes.
 
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub(crate) mod import;
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub(crate) mod read;
 pub(crate) mod write;
 
 /// The first bytes of an image. Like PNG's they tell of a line that changes ends of lines or drops the eighth bit.

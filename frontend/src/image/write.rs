@@ -3,10 +3,10 @@
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 
-use rftrace::abi::{self, CHUNK_HEADER_BYTES, ChunkHeader, ThreadBlock};
+use rftrace::abi::{self, CHUNK_HEADER_BYTES, ChunkHeader};
 
 use super::{Checksum, MAGIC, VERSION, tag};
-use crate::backend::{self, Chunk};
+use crate::backend::Chunk;
 
 /// Bytes that are collected before they are passed on.
 const BLOCK_BYTES: usize = 512;
@@ -45,15 +45,17 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         self.end()
     }
 
-    /// The OPEN section of a thread.
-    pub(crate) fn open_functions(&mut self, thread: &ThreadBlock) -> Result<(), E> {
-        let n_open = backend::open_functions(thread).count();
+    /// The OPEN section of a thread. Of the `n_open` words those that have gone since they were counted are unknown: 0.
+    pub(crate) fn open_functions(
+        &mut self,
+        tid: u32,
+        n_open: usize,
+        words: impl Iterator<Item = u64>,
+    ) -> Result<(), E> {
         self.n_open += 1;
         self.begin(tag::OPEN, 1 + n_open)?;
-        self.word(thread.tid.load(Relaxed).into())?;
-        // Some may return meanwhile: then they are unknown.
-        let words = backend::open_functions(thread).chain(core::iter::repeat(0)).take(n_open);
-        for word in words {
+        self.word(tid.into())?;
+        for word in words.chain(core::iter::repeat(0)).take(n_open) {
             self.word(word)?;
         }
         self.end()

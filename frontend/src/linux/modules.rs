@@ -40,6 +40,19 @@ pub(crate) struct Module {
 }
 
 impl Module {
+    /// A kernel that ran elsewhere, under the name that it gave.
+    pub(crate) fn of_image(name: &str, range: std::ops::Range<u64>, build_id: Option<String>) -> Self {
+        Self {
+            path: PathBuf::from(name),
+            start: range.start,
+            end: range.end,
+            build_id,
+            is_main: true,
+            deleted: false,
+            first_end: range.end,
+        }
+    }
+
     /// Returns the path as trace files spell it, see [`map_path`].
     pub(crate) fn map_path(&self) -> String {
         map_path(&self.path)

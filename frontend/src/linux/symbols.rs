@@ -26,6 +26,9 @@ const MANGLED_MAX_BYTES: usize = 4 * NAME_MAX_BYTES;
 /// Number of places at which the suffix of a C++ name may start.
 const CPP_MAX_TRIES: usize = 16;
 
+/// The bits of an address that a record has.
+pub(crate) const ADDRESS_MASK: u64 = u64::MAX >> rftrace::abi::ADDRESS_SHIFT;
+
 /// Only the format of the machines that are traced is read: 64 bits, little-endian.
 type Header = FileHeader64<LittleEndian>;
 const ENDIAN: LittleEndian = LittleEndian;
@@ -36,6 +39,8 @@ pub(crate) struct SymbolTable {
     symbols: Vec<Symbol>,
     names: Names,
     build_id: Option<String>,
+    /// The address for which the start of the module was linked.
+    link_address: u64,
 }
 
 /// One function.
@@ -121,6 +126,28 @@ impl SymbolTable {
         string_at(strings, symbol.name)
     }
 
+    /// Returns where the functions are when the start of the module lies at `load_address` (or, if that is `None`, where it
+    /// was linked), and the table relative to the start of that range.
+    ///
+    /// All addresses are cut to those bits that a record has. So the parts of a kernel in the upper and the lower half of the
+    /// address space may change places, and the start need not be that of the file's lowest segment.
+    pub(crate) fn loaded_at(mut self, load_address: Option<u64>) -> (std::ops::Range<u64>, Self) {
+        let start = load_address.map_or(self.link_address, |address| address - address % page_size());
+        for symbol in &mut self.symbols {
+            symbol.address = start.wrapping_add(symbol.address) & ADDRESS_MASK;
+            symbol.size = symbol.size.min(ADDRESS_MASK - symbol.address).max(1);
+        }
+        self.symbols.sort_by_key(|symbol| symbol.address);
+        self.symbols.dedup_by_key(|symbol| symbol.address);
+        let first = self.symbols.first().map_or(start & ADDRESS_MASK, |symbol| symbol.address);
+        let first = first - first % page_size();
+        let end = self.symbols.iter().map(|symbol| symbol.address + symbol.size).max().unwrap_or(first);
+        for symbol in &mut self.symbols {
+            symbol.address -= first;
+        }
+        (first..end.next_multiple_of(page_size()).min(ADDRESS_MASK), self)
+    }
+
     /// Returns a table of global functions with these addresses, sizes and names.
     #[cfg(test)]
     pub(crate) fn from_list(list: &[(u64, u64, &str)], build_id: Option<&str>) -> Self {
@@ -139,7 +166,8 @@ impl SymbolTable {
             strings.extend_from_slice(name.as_bytes());
             strings.push(0);
         }
-        Self { symbols, names: Names::Owned(strings), build_id: build_id.map(str::to_owned) }
+        let build_id = build_id.map(str::to_owned);
+        Self { symbols, names: Names::Owned(strings), build_id, link_address: 0 }
     }
 }
 
@@ -159,8 +187,8 @@ pub(crate) fn read_symbols(path: &Path) -> io::Result<SymbolTable> {
 /// # Errors
 /// As for [`read_symbols`].
 pub(crate) fn symbols_of(file: Arc<Mmap>, path: &Path) -> io::Result<SymbolTable> {
-    let (symbols, names, build_id) = parse(&file).map_err(|error| invalid(path, error))?;
-    Ok(SymbolTable { symbols, names: Names::Mapped(file, names), build_id })
+    let Parsed { symbols, names, build_id, link_address } = parse(&file).map_err(|error| invalid(path, error))?;
+    Ok(SymbolTable { symbols, names: Names::Mapped(file, names), build_id, link_address })
 }
 
 /// Returns the GNU build-id of the ELF file at `path` in lower-case hexadecimal, whatever its length, if it has one.
@@ -198,7 +226,14 @@ pub(crate) fn map_file(path: &Path) -> io::Result<Arc<Mmap>> {
     unsafe { Mmap::map(&file) }.map(Arc::new).map_err(|error| with_path(path, &error))
 }
 
-type Parsed = (Vec<Symbol>, std::ops::Range<usize>, Option<String>);
+/// What a file holds.
+struct Parsed {
+    symbols: Vec<Symbol>,
+    /// Where the names are in the file.
+    names: std::ops::Range<usize>,
+    build_id: Option<String>,
+    link_address: u64,
+}
 
 fn parse(file: &[u8]) -> Result<Parsed, object::Error> {
     let header = Header::parse(file)?;
@@ -224,7 +259,7 @@ fn parse(file: &[u8]) -> Result<Parsed, object::Error> {
         }
     }
     let (symbols, names) = found;
-    Ok((symbols, names, build_id))
+    Ok(Parsed { symbols, names, build_id, link_address: base })
 }
 
 /// Returns the functions in the first section of type `table`, and the range of their string table in the file.
@@ -842,9 +877,9 @@ int main() { return ns::user({}); }
 
     /// Reads `file` and everything in the table, and does not care for the result.
     fn exercise(file: &[u8]) {
-        if let Ok((symbols, names, _)) = parse(file) {
+        if let Ok(Parsed { symbols, names, link_address, .. }) = parse(file) {
             let strings = file.get(names).unwrap_or_default().to_vec();
-            let table = SymbolTable { symbols, names: Names::Owned(strings), build_id: None };
+            let table = SymbolTable { symbols, names: Names::Owned(strings), build_id: None, link_address };
             for symbol in table.symbols() {
                 assert!(symbol.size > 0);
                 assert!(!table.name(symbol).contains('\n'));

@@ -161,7 +161,7 @@ fn kernel_names() -> [String; 3] {
 }
 
 /// Returns `time`, in seconds since 1970, as `Sat Nov 21 03:38:20 2026` in local time.
-fn local_date(time: i64) -> String {
+pub(crate) fn local_date(time: i64) -> String {
     let mut local = MaybeUninit::<libc::tm>::uninit();
     // SAFETY: both pointers are valid for the type, and the call keeps neither.
     if unsafe { libc::localtime_r(&time, local.as_mut_ptr()) }.is_null() {

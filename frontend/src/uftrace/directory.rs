@@ -17,7 +17,7 @@ use super::format::{MAGIC, NO_STACK, RECORD_BYTES, USER_EVENT, feature, record};
 use crate::Error;
 use crate::clock::{Clock, ClockPair};
 use crate::decode::{self, Event, EventKind, Minima, Task, Window};
-use crate::host::{self, Known, LoadedModule, Program};
+use crate::host::{LoadedModule, Program};
 use crate::own;
 
 /// Bytes of records that are collected before they are written.
@@ -30,8 +30,11 @@ pub(crate) struct Recording<'a> {
     pub(crate) stop_tsc: u64,
     pub(crate) clock: Clock,
     pub(crate) pairs: [ClockPair; 2],
-    pub(crate) known: &'a Known,
+    /// Unix time at the first pair, where it is not that of the machine that writes.
+    pub(crate) unix_nanos: Option<u64>,
     pub(crate) minima: &'a Minima,
+    /// Who says how fast the clock runs.
+    pub(crate) tsc_hz_source: &'static str,
 }
 
 impl<'a> Recording<'a> {
@@ -80,10 +83,9 @@ impl EventIds {
     }
 }
 
-/// Writes the whole directory. `binary_name` names the program where the system cannot.
-pub(crate) fn write(recording: &Recording<'_>, directory: &Path, binary_name: &str) -> Result<Totals, Error> {
-    let program = host::program(recording.known, binary_name);
-    let hidden = own::functions(&program);
+/// Writes the whole directory.
+pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Program) -> Result<Totals, Error> {
+    let hidden = own::functions(program);
     let is_hidden = |address| own::contains(&hidden, address);
     let window = recording.window(&is_hidden);
 
@@ -96,16 +98,16 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, binary_name: &s
     if written.is_empty() {
         return Err(Error::NoEvents { hook_called: true });
     }
-    write_symbols(directory, &program)?;
+    write_symbols(directory, program)?;
     let sid = session_id(&recording.pairs, program.pid);
-    write_file(&directory.join(format!("sid-{sid}.map")), |out| write_map(out, &program))?;
+    write_file(&directory.join(format!("sid-{sid}.map")), |out| write_map(out, program))?;
     let events = ids.0.into_inner().unwrap_or_default();
     if !events.is_empty() {
         write_file(&directory.join("events.txt"), |out| {
             events.iter().try_for_each(|(name, &id)| encode::event_name(out, id, name))
         })?;
     }
-    write_file(&directory.join("clock.txt"), |out| write_clock(out, recording, &program))?;
+    write_file(&directory.join("clock.txt"), |out| write_clock(out, recording, program))?;
 
     let first = written.iter().map(|task| task.first_nanos).min().unwrap_or(0);
     let last = written.iter().map(|task| task.last_nanos).max().unwrap_or(0);
@@ -124,13 +126,14 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, binary_name: &s
     Ok(Totals {
         n_events: written.iter().map(|task| task.n_records).sum(),
         n_threads: written.len(),
-        n_lost: written.iter().map(|task| task.n_lost).sum(),
+        n_lost: written.iter().fold(0, |sum, task| sum.saturating_add(task.n_lost)),
         invariant_tsc: program.invariant_tsc,
     })
 }
 
 /// Writes only the records, the tasks one after the other in one file. Where there are several, each begins with an
 /// EVENT record whose id is [`USER_EVENT`] plus the thread's id.
+#[cfg(feature = "std")]
 pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals, Error> {
     let window = recording.window(&|_| false);
     let mut totals = Totals { n_threads: recording.tasks.len(), ..Totals::default() };
@@ -144,7 +147,7 @@ pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals
             decode::decode(task, &window, |event| {
                 totals.n_events += 1;
                 if let EventKind::Lost(n) = event.kind {
-                    totals.n_lost += n;
+                    totals.n_lost = totals.n_lost.saturating_add(n);
                     return Ok(());
                 }
                 out.write_all(&encode_event(event, recording.clock.nanos(event.tsc), &ids))
@@ -239,7 +242,7 @@ fn write_task(
             written.first_nanos = nanos;
         }
         if let EventKind::Lost(n) = event.kind {
-            written.n_lost += n;
+            written.n_lost = written.n_lost.saturating_add(n);
         }
         written.last_nanos = nanos;
         written.n_records += 1;
@@ -292,7 +295,10 @@ fn write_clock(out: &mut impl Write, recording: &Recording<'_>, program: &Progra
     let [first, last] = recording.pairs;
     writeln!(out, "first_tsc={}\nfirst_nanos={}", first.tsc, first.nanos)?;
     writeln!(out, "last_tsc={}\nlast_nanos={}", last.tsc, last.nanos)?;
-    writeln!(out, "tsc_hz={}\ntsc_hz_source=measured", recording.clock.tsc_hz())?;
+    writeln!(out, "tsc_hz={}\ntsc_hz_source={}", recording.clock.tsc_hz(), recording.tsc_hz_source)?;
+    if let Some(nanos) = recording.unix_nanos {
+        writeln!(out, "first_unix_nanos={nanos}")?;
+    }
     if let Some((hz, source)) = program.tsc_hz {
         writeln!(out, "reported_tsc_hz={hz}\nreported_tsc_hz_source={source}")?;
     }

@@ -1,0 +1,185 @@
+//! Writes what an image holds as a uftrace directory.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use rftrace::abi::{ADDRESS_SHIFT, kind};
+
+use super::head;
+use super::read::Image;
+use crate::Error;
+use crate::clock::{Clock, ClockPair};
+use crate::decode::{self, Minima};
+use crate::host::Program;
+use crate::linux::modules::{Module, map_path};
+use crate::linux::symbols::{self, ADDRESS_MASK, SymbolTable};
+use crate::linux::sysinfo;
+use crate::uftrace::directory::{self, Recording};
+use crate::uftrace::encode::SystemInfo;
+use crate::uftrace::format::NO_STACK;
+
+/// How to import an image. See [`Image::write_directory`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ImportOptions {
+    /// The kernel's ELF file, for the names of its functions. Without it they are shown as addresses.
+    pub binary: Option<PathBuf>,
+    /// The virtual address of its lowest loadable segment, instead of what the image says.
+    pub load_address: Option<u64>,
+    /// Frequency of the time stamp counter in Hz, instead of what the image says.
+    pub tsc_hz: Option<u64>,
+}
+
+/// What was imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Imported {
+    /// Entries and exits.
+    pub events: u64,
+    /// Threads that have events.
+    pub threads: usize,
+    /// Calls that were not recorded because they were nested too deeply. The trace shows where.
+    pub lost: u64,
+    /// What a reader of the trace should know, a line each: what is missing in the image, or could not be found out.
+    pub warnings: Vec<String>,
+}
+
+impl Image {
+    /// Writes the directory that uftrace reads. It is created when absent; an older trace in it is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Read`] for the binary, [`Error::NoEvents`], [`Error::Write`].
+    pub fn write_directory(&self, directory: &Path, options: &ImportOptions) -> Result<Imported, Error> {
+        let mut warnings = self.warnings().to_vec();
+        let tasks = decode::tasks(self.chunks(), self.open_functions().clone());
+        let start_tsc = self.word(head::FIRST_TSC);
+        if start_tsc == 0 || !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
+            return Err(Error::NoEvents { hook_called: !tasks.is_empty() });
+        }
+        let clock = self.clock(options, &mut warnings);
+        let tsc_hz_source = match (options.tsc_hz, self.tsc_hz_source()) {
+            (Some(_), _) => "option",
+            (None, Some(source)) => source.name(),
+            (None, None) => "none",
+        };
+        let program = self.program(options, &clock, &mut warnings)?;
+        let stop_tsc = self.word(head::STOP_TSC);
+        let pairs = [start_tsc, stop_tsc].map(|tsc| ClockPair { tsc, nanos: clock.nanos(tsc) });
+        let recording = Recording {
+            tasks: &tasks,
+            start_tsc,
+            stop_tsc,
+            clock,
+            pairs,
+            unix_nanos: self.unix_nanos(),
+            minima: &Minima::default(),
+            tsc_hz_source,
+        };
+        let totals = directory::write(&recording, directory, &program)?;
+        if totals.invariant_tsc == Some(false) {
+            warnings.push(
+                "the processor does not promise that its time stamp counter runs at one rate: times may be inexact"
+                    .to_owned(),
+            );
+        }
+        Ok(Imported { events: totals.n_events, threads: totals.n_threads, lost: totals.n_lost, warnings })
+    }
+
+    /// The clock of the trace: as long as the counter has been running, as of a machine that was switched on at its 0.
+    fn clock(&self, options: &ImportOptions, warnings: &mut Vec<String>) -> Clock {
+        /// What a tick counts for where nothing is known: a nanosecond.
+        const UNKNOWN_HZ: u64 = 1_000_000_000;
+
+        let hz = options.tsc_hz.filter(|&hz| hz > 0).or_else(|| self.tsc_hz()).unwrap_or_else(|| {
+            warnings.push(
+                "the frequency of the time stamp counter is not known: times are ticks, not nanoseconds; give --tsc-hz, or let \
+                 the kernel tell it (`Machine::tsc_hz`)"
+                    .to_owned(),
+            );
+            UNKNOWN_HZ
+        });
+        Clock::from_start(self.word(head::FIRST_TSC), hz)
+    }
+
+    fn unix_nanos(&self) -> Option<u64> {
+        Some(self.word(head::WALL_NANOS)).filter(|&nanos| nanos > 0)
+    }
+
+    /// What the metadata says, and the kernel's functions.
+    fn program(&self, options: &ImportOptions, clock: &Clock, warnings: &mut Vec<String>) -> Result<Program, Error> {
+        let name = if self.name().trim().is_empty() { "kernel" } else { self.name() };
+        let load_address = options.load_address.or_else(|| self.load_address());
+        let (range, table) = match &options.binary {
+            Some(path) => {
+                let table = symbols::read_symbols(path)
+                    .map_err(|source| Error::Read { path: path.clone(), source: source_of(source, path) })?;
+                let (range, table) = table.loaded_at(load_address);
+                warnings.extend(self.doubt(path, load_address, range.start, &table));
+                (range, Some(table))
+            }
+            None => {
+                warnings.push("no binary was given (--binary): functions are shown as addresses".to_owned());
+                (load_address.unwrap_or(0) & ADDRESS_MASK..NO_STACK.0, None)
+            }
+        };
+        let build_id = table.as_ref().and_then(|table| table.build_id().map(str::to_owned));
+        let module = Module::of_image(name, range, build_id.clone());
+        let exe_name = map_path(Path::new(name));
+        let unix_seconds = self.unix_nanos().unwrap_or(0).cast_signed() / 1_000_000_000;
+        let first_seconds = clock.nanos(self.word(head::FIRST_TSC)).cast_signed() / 1_000_000_000;
+        let system = SystemInfo {
+            command_line: exe_name.clone(),
+            exe_name: exe_name.clone(),
+            build_id,
+            cpus_online: 1,
+            cpus_possible: 1,
+            cpu_description: "x86-64".to_owned(),
+            memory: "0.0 / 0.0 GB".to_owned(),
+            kernel: exe_name.clone(),
+            hostname: exe_name.clone(),
+            distribution: "\"none\"".to_owned(),
+            record_date: sysinfo::local_date(unix_seconds),
+            utc_offset: if unix_seconds > 0 { unix_seconds - first_seconds } else { 0 },
+            ..SystemInfo::default()
+        };
+        let tsc_hz = self.tsc_hz().zip(self.tsc_hz_source()).map(|(hz, source)| (hz, source.name()));
+        let invariant_tsc = Some(self.word(head::FLAGS) & super::flag::INVARIANT_TSC != 0);
+        Ok(Program { pid: 1, exe_name, modules: vec![(module, table)], stack: None, system, tsc_hz, invariant_tsc })
+    }
+
+    /// What seems wrong with the binary: most of what was recorded lies in none of its functions.
+    fn doubt(&self, path: &Path, load_address: Option<u64>, start: u64, table: &SymbolTable) -> Option<String> {
+        let path = path.display();
+        if table.symbols().is_empty() {
+            return Some(format!(
+                "{path} has no symbols: functions are shown as addresses; give a binary that is not stripped"
+            ));
+        }
+        let records = self.chunks().flat_map(|chunk| {
+            let taken_tsc = chunk.header.taken_tsc.load(std::sync::atomic::Ordering::Relaxed);
+            chunk.records.iter().filter_map(move |record| record.read(taken_tsc))
+        });
+        let entries = records.filter(|(_, word)| word & kind::MASK == kind::ENTRY);
+        let addresses: HashSet<u64> = entries.map(|(_, word)| word >> ADDRESS_SHIFT).collect();
+        let is_known = |address: &&u64| address.checked_sub(start).is_some_and(|offset| table.lookup(offset).is_some());
+        let n_known = addresses.iter().filter(is_known).count();
+        let place = load_address.map_or("where it was linked".to_owned(), |address| format!("at {address:#x}"));
+        (2 * n_known < addresses.len()).then(|| {
+            format!(
+                "only {n_known} of {} functions that were called are in {path} when it is loaded {place}: is it the binary of this \
+                 kernel, and the load address right (--load-address)?",
+                addresses.len()
+            )
+        })
+    }
+}
+
+/// The error without the path, which it names at its beginning.
+fn source_of(error: std::io::Error, path: &Path) -> std::io::Error {
+    let text = error.to_string();
+    match text.strip_prefix(&format!("{}: ", path.display())) {
+        Some(rest) => std::io::Error::new(error.kind(), rest.to_owned()),
+        None => error,
+    }
+}

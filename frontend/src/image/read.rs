@@ -1,0 +1,604 @@
+//! Reads an image. Its bytes come over a line and may be anything: nothing is believed before it is checked.
+
+use std::collections::HashMap;
+use std::fs;
+use std::mem::offset_of;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rftrace::abi::{
+    self, ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES,
+    Record, kind,
+};
+
+use super::{BYTE_ORDER, Checksum, MAGIC, MAX_NAME_BYTES, VERSION, flag, head, tag};
+use crate::Error;
+use crate::backend::Chunk;
+use crate::tsc::TscSource;
+
+/// What a kernel recorded, as [`kernel::write_image`](crate::kernel::write_image) sent it.
+#[derive(Debug)]
+pub struct Image {
+    words: [u64; head::N_WORDS],
+    name: String,
+    open: HashMap<u32, Vec<u64>>,
+    chunks: Vec<(ChunkHeader, Vec<Record>)>,
+    warnings: Vec<String>,
+}
+
+impl Image {
+    /// Reads the image in the file at `path`: what stands before it, such as a log that was sent by the same line, and behind
+    /// it is skipped.
+    ///
+    /// An image that ends early is read as far as it goes; [`warnings`](Self::warnings) tell of that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Read`], or [`Error::BadImage`] for a file that holds no image, one of another version or a damaged one.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        Self::parse(&bytes, path)
+    }
+
+    /// Like [`read`](Self::read), of bytes that are in memory. `path` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadImage`].
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, Error> {
+        parse(bytes).map_err(|Bad { offset, problem }| Error::BadImage { path: path.to_owned(), offset, problem })
+    }
+
+    /// What is missing in the image or was not recorded, a line each.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The kernel's name, as it gave it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Frequency of the time stamp counter in Hz, if the kernel knew it.
+    #[must_use]
+    pub fn tsc_hz(&self) -> Option<u64> {
+        Some(self.word(head::TSC_HZ)).filter(|&hz| hz > 0)
+    }
+
+    /// The virtual address of the kernel's lowest loadable segment; `None`: where it was linked.
+    #[must_use]
+    pub fn load_address(&self) -> Option<u64> {
+        Some(self.word(head::LOAD_ADDRESS)).filter(|&address| address > 0)
+    }
+
+    /// Who told the frequency of the counter.
+    pub(super) fn tsc_hz_source(&self) -> Option<TscSource> {
+        TscSource::from_number(self.word(head::TSC_HZ_SOURCE))
+    }
+
+    /// A word of the HEAD section, by one of the numbers in [`head`].
+    pub(super) fn word(&self, place: usize) -> u64 {
+        self.words[place]
+    }
+
+    /// All chunks, in the order in which they came.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
+        self.chunks.iter().map(|(header, records)| Chunk { header, records })
+    }
+
+    /// The words of the exit records of the functions that were open in each thread, outermost first, as far as known.
+    pub(super) fn open_functions(&self) -> &HashMap<u32, Vec<u64>> {
+        &self.open
+    }
+}
+
+/// What is wrong with an image.
+struct Bad {
+    /// In bytes from the beginning of the file.
+    offset: u64,
+    problem: String,
+}
+
+fn bad<T>(offset: usize, problem: impl Into<String>) -> Result<T, Bad> {
+    Err(Bad { offset: offset as u64, problem: problem.into() })
+}
+
+/// A section that was read.
+struct Section {
+    /// Where it begins.
+    offset: usize,
+    tag: u32,
+    words: Vec<u64>,
+    /// It goes on behind the end of the file.
+    is_cut: bool,
+}
+
+/// The bytes of an image, from a place on.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl Reader<'_> {
+    /// The next word, if the file is long enough.
+    fn word(&mut self) -> Option<u64> {
+        let word = self.bytes.get(self.offset..)?.first_chunk()?;
+        self.offset += 8;
+        Some(u64::from_le_bytes(*word))
+    }
+
+    /// The next section; none where not even its first word is there.
+    fn section(&mut self, chunk_bytes: usize) -> Result<Option<Section>, Bad> {
+        let offset = self.offset;
+        let Some(first) = self.word() else { return Ok(None) };
+        let (tag, n_bytes) = (first as u32, (first >> 32) as usize);
+        let limit = match tag {
+            tag::HEAD => 8 * head::N_WORDS + MAX_NAME_BYTES,
+            tag::OPEN => 8 * (1 + RETURN_STACK_ENTRIES),
+            tag::CHUNK => chunk_bytes,
+            tag::END => 16,
+            _ => usize::MAX,
+        };
+        if n_bytes > limit || n_bytes % 8 != 0 {
+            return bad(offset, format!("a section of {n_bytes} bytes cannot be; {DAMAGED}"));
+        }
+        let mut sum = Checksum::default();
+        sum.add(first);
+        let mut words = Vec::with_capacity(n_bytes.min(self.bytes.len()) / 8);
+        while words.len() < n_bytes / 8 {
+            let Some(word) = self.word() else { return Ok(Some(Section { offset, tag, words, is_cut: true })) };
+            sum.add(word);
+            words.push(word);
+        }
+        match self.word() {
+            None => Ok(Some(Section { offset, tag, words, is_cut: true })),
+            Some(told) if told == sum.0 => Ok(Some(Section { offset, tag, words, is_cut: false })),
+            Some(_) => bad(offset, format!("the section that begins here has a wrong checksum; {DAMAGED}")),
+        }
+    }
+}
+
+/// What to do about an image with wrong bytes in it.
+const DAMAGED: &str = "the image was changed or mixed with other output on its way: send it again, by a line of its own that passes \
+                       every byte as it is";
+
+fn parse(bytes: &[u8]) -> Result<Image, Bad> {
+    let Some(start) = bytes.windows(MAGIC.len()).position(|part| part == MAGIC) else {
+        // What is left of the magic where a terminal was in between.
+        let translated = bytes.windows(3).any(|part| part == &MAGIC[1..4]);
+        let problem = if translated {
+            "the line that the image came by changes bytes (ends of lines, or the eighth bit): make it raw"
+        } else {
+            "there is no image in this file; it must hold what `kernel::write_image` sent"
+        };
+        return bad(0, problem);
+    };
+    let mut reader = Reader { bytes, offset: start + MAGIC.len() };
+    let Some(versions) = reader.word() else { return bad(bytes.len(), ENDS_IN_HEADER) };
+    let (version, abi_version) = (versions as u32, (versions >> 32) as u32);
+    if (version, abi_version) != (VERSION, abi::VERSION) {
+        return bad(
+            start + MAGIC.len(),
+            format!(
+                "the image has version {version} with records of version {abi_version}, this program reads {VERSION} with \
+                 {}; use the rftrace-tools that belong to the kernel's rftrace",
+                abi::VERSION
+            ),
+        );
+    }
+    let mut image = match reader.section(0)? {
+        Some(section) if section.tag == tag::HEAD && !section.is_cut => parse_head(&section)?,
+        Some(section) if section.tag != tag::HEAD => {
+            return bad(section.offset, format!("no header is here; {DAMAGED}"));
+        }
+        _ => return bad(bytes.len(), ENDS_IN_HEADER),
+    };
+    let chunk_bytes = image.word(head::CHUNK_BYTES) as usize;
+    let mut is_complete = false;
+    while let Some(section) = reader.section(chunk_bytes)? {
+        match section.tag {
+            tag::CHUNK => image.chunks.extend(parse_chunk(&section)?),
+            tag::OPEN => image.open.extend(parse_open(&section)?),
+            tag::END if !section.is_cut => {
+                check_end(&image, &section)?;
+                is_complete = true;
+                break;
+            }
+            tag::HEAD => return bad(section.offset, format!("a second header is here; {DAMAGED}")),
+            // A section that later versions know.
+            _ => {}
+        }
+    }
+    if !is_complete {
+        image.warnings.push(format!(
+            "the image ends early, at byte {}: {} of {} chunks are there, so the newest or other records are missing; \
+             did the kernel stop while it sent it?",
+            bytes.len(),
+            image.chunks.len(),
+            image.word(head::N_CHUNKS_USED),
+        ));
+    }
+    warn_of_losses(&mut image);
+    Ok(image)
+}
+
+const ENDS_IN_HEADER: &str = "the file ends in the image's header; nothing can be read from it";
+
+fn parse_head(section: &Section) -> Result<Image, Bad> {
+    let Some((&words, name)) = section.words.split_first_chunk::<{ head::N_WORDS }>() else {
+        return bad(section.offset, format!("the header is too short; {DAMAGED}"));
+    };
+    if words[head::BYTE_ORDER] != BYTE_ORDER {
+        return bad(section.offset, "the image is from a machine with another byte order, which cannot be read");
+    }
+    let chunk_bytes = words[head::CHUNK_BYTES];
+    if chunk_bytes == 0 {
+        return bad(section.offset, "the kernel's tracer had no memory: it must call `kernel::install` first");
+    }
+    if !chunk_bytes.is_power_of_two() || !(MIN_CHUNK_BYTES as u64..=MAX_CHUNK_BYTES as u64).contains(&chunk_bytes) {
+        return bad(section.offset, format!("chunks of {chunk_bytes} bytes cannot be; {DAMAGED}"));
+    }
+    let name: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let name_bytes = usize::try_from(words[head::NAME_BYTES]).ok();
+    let Some(name) = name_bytes.and_then(|n_bytes| name.get(..n_bytes)) else {
+        return bad(section.offset, format!("the kernel's name is longer than its section; {DAMAGED}"));
+    };
+    let name = String::from_utf8_lossy(name).into_owned();
+    Ok(Image { words, name, open: HashMap::new(), chunks: Vec::new(), warnings: Vec::new() })
+}
+
+/// The chunk of a section; `None` if even its header is cut off.
+fn parse_chunk(section: &Section) -> Result<Option<(ChunkHeader, Vec<Record>)>, Bad> {
+    let Some((header, records)) = section.words.split_first_chunk::<{ CHUNK_HEADER_BYTES / 8 }>() else {
+        return if section.is_cut { Ok(None) } else { bad(section.offset, format!("a chunk is too short; {DAMAGED}")) };
+    };
+    let long = |offset: usize| header[offset / 8];
+    let short = |offset: usize| (long(offset) >> (offset % 8 * 8)) as u32;
+    let tid = short(offset_of!(ChunkHeader, tid));
+    let depth = short(offset_of!(ChunkHeader, depth));
+    if !is_tid(tid.into()) || depth as usize > RETURN_STACK_ENTRIES {
+        return bad(section.offset, format!("no chunk can be of thread {tid} at depth {depth}; {DAMAGED}"));
+    }
+    let taken_tsc = long(offset_of!(ChunkHeader, taken_tsc));
+    // Of a record that is cut in the middle nothing is known.
+    let records = records.chunks_exact(2).map(|words| Record { tsc: words[0].into(), word: words[1].into() });
+    let records: Vec<Record> = records.collect();
+    for (_, word) in records.iter().filter_map(|record| record.read(taken_tsc)) {
+        let is_new_thread = word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD;
+        if is_new_thread && !is_tid(word >> ADDRESS_SHIFT) {
+            return bad(section.offset, format!("a record names thread {}; {DAMAGED}", word >> ADDRESS_SHIFT));
+        }
+    }
+    let header = ChunkHeader {
+        state: AtomicU32::new(short(offset_of!(ChunkHeader, state))),
+        tid: AtomicU32::new(tid),
+        index: AtomicU64::new(long(offset_of!(ChunkHeader, index))),
+        prev_index: AtomicU64::new(long(offset_of!(ChunkHeader, prev_index))),
+        depth: AtomicU32::new(depth),
+        fill: AtomicU32::new(short(offset_of!(ChunkHeader, fill))),
+        n_adopted: AtomicU32::new(short(offset_of!(ChunkHeader, n_adopted))),
+        taken_tsc: AtomicU64::new(taken_tsc),
+    };
+    Ok(Some((header, records)))
+}
+
+/// Whether uftrace takes this for a thread's id.
+fn is_tid(tid: u64) -> bool {
+    (1..=i32::MAX as u64).contains(&tid)
+}
+
+/// A thread and its open functions; `None` if not even its id is there.
+fn parse_open(section: &Section) -> Result<Option<(u32, Vec<u64>)>, Bad> {
+    let Some((&tid, words)) = section.words.split_first() else {
+        return if section.is_cut { Ok(None) } else { bad(section.offset, format!("a thread has no id; {DAMAGED}")) };
+    };
+    if !is_tid(tid) {
+        return bad(section.offset, format!("{tid} is no thread's id; {DAMAGED}"));
+    }
+    Ok(Some((tid as u32, words.to_vec())))
+}
+
+fn check_end(image: &Image, section: &Section) -> Result<(), Bad> {
+    let found = [image.open.len() as u64, image.chunks.len() as u64];
+    if section.words != found {
+        let told: Vec<String> = section.words.iter().map(u64::to_string).collect();
+        let problem = format!(
+            "{} threads and {} chunks are before this place, there should be {}; {DAMAGED}",
+            found[0],
+            found[1],
+            told.join(" and ")
+        );
+        return bad(section.offset, problem);
+    }
+    Ok(())
+}
+
+fn warn_of_losses(image: &mut Image) {
+    let flags = image.word(head::FLAGS);
+    let mut warn = |is_so: bool, line: String| {
+        if is_so {
+            image.warnings.push(line);
+        }
+    };
+    let [untraced, lost, overwritten] =
+        [head::N_UNTRACED_THREADS, head::N_LOST_NO_CHUNK, head::N_OVERWRITTEN].map(|place| image.words[place]);
+    warn(flags & flag::FULL != 0, "the buffer was used up: the trace is the beginning of what happened".to_owned());
+    warn(
+        flags & flag::RING != 0 && overwritten > 0,
+        format!("{overwritten} chunks of the ring were overwritten: the trace is the end of what happened"),
+    );
+    warn(untraced > 0, format!("{untraced} threads were not traced: there was no memory for their return stacks"));
+    warn(lost > 0, format!("{lost} calls were not recorded: every chunk was in use; give the tracer a larger buffer"));
+    warn(
+        flags & flag::UNQUIET != 0,
+        "a processor was taking a chunk when the image was sent: some of its last records may be missing".to_owned(),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::panic::catch_unwind;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::image::import::ImportOptions;
+    use crate::image::write::Writer;
+    use crate::linux::symbols::testutil::Scratch;
+
+    /// What an image is made of: words of the header, threads with open functions, chunks with records.
+    #[derive(Clone, Debug)]
+    struct Parts {
+        head: [u64; head::N_WORDS],
+        name: String,
+        open: Vec<(u32, Vec<u64>)>,
+        /// Thread, index, index before, depth, further threads, when taken, records.
+        chunks: Vec<([u64; 6], Vec<(u64, u64)>)>,
+    }
+
+    const HZ: u64 = 2_000_000_000;
+
+    fn head(n_chunks: usize, name: &str) -> [u64; head::N_WORDS] {
+        let mut words = [0; head::N_WORDS];
+        words[head::BYTE_ORDER] = BYTE_ORDER;
+        words[head::CHUNK_BYTES] = 1024;
+        words[head::N_CHUNKS] = 64;
+        words[head::N_CHUNKS_USED] = n_chunks as u64;
+        words[head::LOAD_ADDRESS] = 0xffff_ffff_8010_0000;
+        words[head::FIRST_TSC] = 1_000;
+        words[head::STOP_TSC] = 9_000;
+        words[head::TSC_HZ] = HZ;
+        words[head::TSC_HZ_SOURCE] = 2;
+        words[head::NAME_BYTES] = name.len() as u64;
+        words
+    }
+
+    fn sent(parts: &Parts) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(|block: &[u8]| {
+            bytes.extend_from_slice(block);
+            Ok::<(), Infallible>(())
+        })
+        .unwrap();
+        writer.head(&parts.head, parts.name.as_bytes()).unwrap();
+        for (tid, words) in &parts.open {
+            writer.open_functions(*tid, words.len(), words.iter().copied()).unwrap();
+        }
+        for ([tid, index, prev_index, depth, n_adopted, taken_tsc], records) in &parts.chunks {
+            let header = ChunkHeader {
+                state: 1.into(),
+                tid: (*tid as u32).into(),
+                index: (*index).into(),
+                prev_index: (*prev_index).into(),
+                depth: (*depth as u32).into(),
+                fill: 7.into(),
+                n_adopted: (*n_adopted as u32).into(),
+                taken_tsc: (*taken_tsc).into(),
+            };
+            let records: Vec<Record> =
+                records.iter().map(|&(tsc, word)| Record { tsc: tsc.into(), word: word.into() }).collect();
+            writer.chunk(&Chunk { header: &header, records: &records }).unwrap();
+        }
+        writer.finish().unwrap();
+        bytes
+    }
+
+    /// Two threads; the second has a function open that no record names.
+    fn example() -> Parts {
+        let enter = |tsc, address: u64| (tsc, address << ADDRESS_SHIFT);
+        let exit = |tsc, address: u64| (tsc, address << ADDRESS_SHIFT | kind::EXIT);
+        let first = vec![enter(1_100, 0x8010_1000), enter(1_200, 0x8010_2000), exit(1_300, 0x8010_2000)];
+        // Behind the last record is what an earlier owner left.
+        let second = vec![enter(2_100, 0x8010_2000), exit(2_200, 0x8010_2000), (3, 4), (5, 6)];
+        Parts {
+            head: head(2, "kernel"),
+            name: "kernel".to_owned(),
+            open: vec![(2, vec![0x8010_1000 << ADDRESS_SHIFT | kind::EXIT])],
+            chunks: vec![([1, 1, 0, 0, 0, 1_050], first), ([2, 9, 8, 1, 0, 2_000], second)],
+        }
+    }
+
+    fn parsed(bytes: &[u8]) -> Result<Image, Error> {
+        Image::parse(bytes, Path::new("file"))
+    }
+
+    fn offset_of_error(bytes: &[u8]) -> u64 {
+        match parsed(bytes).unwrap_err() {
+            Error::BadImage { path, offset, problem } if path == Path::new("file") && !problem.is_empty() => offset,
+            error => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_read() {
+        let bytes = sent(&example());
+        let image = parsed(&bytes).unwrap();
+        assert_eq!(image.warnings(), &[] as &[String]);
+        assert_eq!((image.name(), image.tsc_hz()), ("kernel", Some(HZ)));
+        assert_eq!(image.load_address(), Some(0xffff_ffff_8010_0000));
+        assert_eq!(image.open_functions()[&2], example().open[0].1);
+        let lengths: Vec<usize> = image.chunks().map(|chunk| chunk.records.len()).collect();
+        assert_eq!(lengths, [3, 2], "records up to the last one");
+        // Magic, versions; the header with a word for the name; each section has a first word and a checksum.
+        let section = |n_words: usize| 8 * (n_words + 2);
+        assert_eq!(bytes.len(), 16 + section(17) + section(2) + section(8 + 6) + section(8 + 4) + section(2));
+        assert_eq!(bytes[..16], *b"\x93RFT\r\n\x1a\n\x01\0\0\0\x04\0\0\0");
+        assert_eq!(bytes[16..24], *b"HEAD\x88\0\0\0");
+        assert_eq!(bytes[24..32], [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn the_functions_open_before_the_first_record_are_entered() {
+        let scratch = Scratch::new("image-open");
+        let image = parsed(&sent(&example())).unwrap();
+        let imported = image.write_directory(&scratch.path("trace"), &ImportOptions::default()).unwrap();
+        // In each thread two calls, all with their exits.
+        assert_eq!((imported.events, imported.threads, imported.lost), (8, 2, 0));
+        let records = fs::read(scratch.path("trace/2.dat")).unwrap();
+        let first = u64::from_le_bytes(records[8..16].try_into().unwrap());
+        assert_eq!(first >> 16, 0x8010_1000, "the function that was open");
+    }
+
+    #[test]
+    fn a_log_around_the_image_is_skipped() {
+        let mut bytes = b"booting\r\n".to_vec();
+        bytes.extend(sent(&example()));
+        bytes.extend(b"halted\r\n");
+        assert_eq!(parsed(&bytes).unwrap().warnings(), &[] as &[String]);
+        let damaged = bytes.len() - 60;
+        bytes[damaged] ^= 1;
+        assert!(offset_of_error(&bytes) > 10);
+    }
+
+    #[test]
+    fn a_cut_image_is_read_as_far_as_it_goes() {
+        let bytes = sent(&example());
+        let header_end = 16 + 8 * 19;
+        let mut n_records = 0;
+        for length in 0..bytes.len() {
+            if length < header_end {
+                offset_of_error(&bytes[..length]);
+                continue;
+            }
+            let image = parsed(&bytes[..length]).unwrap();
+            let [warning] = image.warnings() else { panic!("{length}: {:?}", image.warnings()) };
+            assert!(warning.contains("ends early") && warning.contains(&format!("at byte {length}")), "{warning}");
+            let now = image.chunks().map(|chunk| chunk.records.len()).sum();
+            assert!(now >= n_records, "{length}");
+            n_records = now;
+        }
+        assert_eq!(n_records, 5);
+    }
+
+    #[test]
+    fn every_changed_byte_is_noticed() {
+        let bytes = sent(&example());
+        for place in 0..bytes.len() {
+            for change in [1, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[place] ^= change;
+                match parsed(&changed) {
+                    Err(Error::BadImage { offset, .. }) => assert!(offset <= place as u64),
+                    Err(error) => panic!("{error}"),
+                    // A length that reaches beyond the end, or the end's tag, which is one of later versions then.
+                    Ok(image) => assert!(image.warnings()[0].contains("ends early"), "{place}: {:?}", image.warnings()),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_an_error() {
+        let changed = |change: &dyn Fn(&mut Parts)| {
+            let mut parts = example();
+            change(&mut parts);
+            parsed(&sent(&parts)).unwrap_err().to_string()
+        };
+        assert!(changed(&|parts| parts.head[head::CHUNK_BYTES] = 0).contains("kernel::install"));
+        assert!(changed(&|parts| parts.head[head::CHUNK_BYTES] = 1000).contains("1000"));
+        assert!(changed(&|parts| parts.head[head::BYTE_ORDER] = 1).contains("byte order"));
+        assert!(changed(&|parts| parts.head[head::NAME_BYTES] = 9).contains("name"));
+        assert!(changed(&|parts| parts.chunks[0].0[0] = 0).contains("thread 0"));
+        assert!(changed(&|parts| parts.chunks[0].0[3] = 1024).contains("depth 1024"));
+        assert!(changed(&|parts| parts.open[0].0 = 0).contains("no thread's id"));
+        let new_thread = kind::RESYNC | kind::NEW_THREAD;
+        assert!(changed(&|parts| parts.chunks[0].1.push((4_000, new_thread))).contains("names thread 0"));
+        let mut other = sent(&example());
+        other[12] = 99;
+        assert!(parsed(&other).unwrap_err().to_string().contains("records of version 99"));
+        let text: Vec<u8> =
+            sent(&example()).iter().flat_map(|&b| if b == b'\n' { vec![b'\r', b] } else { vec![b] }).collect();
+        assert!(parsed(&text).unwrap_err().to_string().contains("make it raw"));
+    }
+
+    fn record() -> impl Strategy<Value = (u64, u64)> {
+        let word = (0..6_u64, 0..0x40_u64).prop_map(|(address, bits)| address << ADDRESS_SHIFT | bits);
+        (prop_oneof![4 => 900..10_000_u64, 1 => any::<u64>()], prop_oneof![8 => word, 1 => any::<u64>()])
+    }
+
+    fn parts() -> impl Strategy<Value = Parts> {
+        let chunk =
+            (1..4_u64, 0..8_u64, 0..8_u64, 0..5_u64, 0..3_u64, prop_oneof![Just(0), 900..2_000_u64, any::<u64>()])
+                .prop_map(|(tid, index, prev, depth, adopted, taken)| [tid, index, prev, depth, adopted, taken]);
+        let chunks = prop::collection::vec((chunk, prop::collection::vec(record(), 0..40)), 0..8);
+        let open = prop::collection::btree_map(1..4_u32, prop::collection::vec(any::<u64>(), 0..6), 0..3);
+        let words = prop::array::uniform3(prop_oneof![2 => 0..10_000_u64, 1 => any::<u64>()]);
+        (chunks, open, words, ".{0,12}", any::<u64>()).prop_map(|(chunks, open, [first, stop, wall], name, hz)| {
+            let mut head = head(chunks.len(), &name);
+            head[head::FIRST_TSC] = first;
+            head[head::STOP_TSC] = stop;
+            head[head::WALL_NANOS] = wall;
+            head[head::TSC_HZ] = hz;
+            head[head::FLAGS] = hz & 15;
+            Parts { head, name, open: open.into_iter().collect(), chunks }
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever a kernel's memory holds is read as it was, or refused; and decoded without a panic.
+        #[test]
+        fn any_chunks_are_read_as_they_were(parts in parts()) {
+            let result = parsed(&sent(&parts));
+            let names_bad_thread = matches!(&result, Err(Error::BadImage { problem, .. }) if problem.contains("names thread"));
+            if !names_bad_thread {
+                let image = result.unwrap();
+                prop_assert_eq!(image.name(), &parts.name);
+                for (read, (_, records)) in image.chunks().zip(&parts.chunks) {
+                    let taken = read.header.taken_tsc.load(std::sync::atomic::Ordering::Relaxed);
+                    let valid = |&(tsc, word): &(u64, u64)| (tsc >= taken).then_some((tsc, word));
+                    let expected: Vec<_> = records.iter().filter_map(valid).collect();
+                    let found: Vec<_> = read.records.iter().filter_map(|record| record.read(taken)).collect();
+                    prop_assert_eq!(found, expected);
+                }
+                let scratch = Scratch::new("image-any");
+                match image.write_directory(&scratch.path("trace"), &ImportOptions::default()) {
+                    Ok(_) | Err(Error::NoEvents { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+
+        /// Bytes that are no image, and images with wrong bytes, are refused without a panic.
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            parts in parts(),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut image = sent(&parts);
+            for (place, byte) in changes {
+                let place = place.index(image.len());
+                image[place] = byte;
+            }
+            let behind_magic = [&MAGIC[..], &[1, 0, 0, 0, 4, 0, 0, 0], &bytes].concat();
+            for bytes in [&image[..], &bytes, &behind_magic] {
+                prop_assert!(catch_unwind(|| parsed(bytes).map(drop)).is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The running program: memory for the tracer, the end of threads, clocks, modules and facts for the metadata.
+
+use std::fs;
+use std::io;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use memmap2::Mmap;
+
+use rftrace::abi::{LEFT_BUCKET_BYTES, ThreadBlock};
+
+use super::modules::{self, Module};
+use super::symbols::{self, SymbolTable};
+use super::sysinfo;
+use crate::Error;
+use crate::backend;
+use crate::host::{Memory, Program};
+use crate::uftrace::encode::{SystemInfo, Usage};
+
+/// Threads that can be traced at the same time. A block takes address space only, until its thread is traced.
+const MAX_THREADS: usize = 8192;
+
+/// Buckets of the table of left frames: 32,768 frames. It takes memory for those that are used. A larger one
+/// makes an unwinder slower that meets a frame before the tracer has noticed that it runs again.
+const LEFT_BUCKETS: usize = 512;
+
+/// Slots for call sites: half of them are used at the most. It takes memory for those that are in use.
+const MAX_SITES: usize = 1 << 23;
+
+/// Memory for records, per-thread blocks and left frames, zeroed and never unmapped.
+pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
+    let blocks_bytes = MAX_THREADS * size_of::<ThreadBlock>();
+    let blocks = map(blocks_bytes)?;
+    // SAFETY: the range was just mapped. The advice keeps a thread's first call from touching 2 MiB; it may fail.
+    unsafe { libc::madvise(blocks.cast(), blocks_bytes, libc::MADV_NOHUGEPAGE) };
+    let left_bytes = LEFT_BUCKETS * LEFT_BUCKET_BYTES;
+    let left = map(left_bytes)?;
+    // The buffer last: it is what may be too large, and then little was taken in vain.
+    let buffer = map(buffer_bytes)?;
+    prepare(buffer, buffer_bytes);
+    let thread_start_key = thread_key();
+    // SAFETY: the handler is made for this and runs in the child, on its only thread. Without memory for it a child goes
+    // on with its parent's threads in its trace.
+    unsafe { libc::pthread_atfork(None, None, Some(backend::rftrace_backend_forked)) };
+    Ok(Memory {
+        buffer,
+        blocks,
+        blocks_bytes,
+        left,
+        left_bytes,
+        thread_start: thread_start_key.map(|_| libc::pthread_setspecific as _),
+        thread_start_key: thread_start_key.unwrap_or(0),
+    })
+}
+
+/// Memory for the table of call sites: zeroed, never unmapped, and taken as far as it is used.
+pub(crate) fn reserve_sites() -> Result<Option<&'static [AtomicU64]>, Error> {
+    let bytes = MAX_SITES * size_of::<AtomicU64>();
+    let memory = map(bytes)?;
+    // SAFETY: the range was just mapped. The advice keeps a small table from taking 2 MiB; it may fail.
+    unsafe { libc::madvise(memory.cast(), bytes, libc::MADV_NOHUGEPAGE) };
+    // SAFETY: zeroed memory, aligned to a page, that is given to nobody else and stays mapped.
+    Ok(Some(unsafe { slice::from_raw_parts(memory.cast(), MAX_SITES) }))
+}
+
+fn map(bytes: usize) -> Result<*mut u8, Error> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new anonymous mapping.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return Err(Error::OutOfMemory { bytes, source: io::Error::last_os_error() });
+    }
+    Ok(memory.cast())
+}
+
+/// Backs the buffer with memory now, so that the first pass through it is not one of page faults. A buffer that would
+/// take most of what is free is left to fill as it is used.
+fn prepare(buffer: *mut u8, bytes: usize) {
+    let free = sysinfo::available_bytes();
+    // SAFETY: the range was just mapped; both calls are advice that may fail.
+    unsafe {
+        libc::madvise(buffer.cast(), bytes, libc::MADV_HUGEPAGE);
+        if (bytes as u64) < free / 2 {
+            libc::madvise(buffer.cast(), bytes, libc::MADV_POPULATE_WRITE);
+        }
+    }
+}
+
+/// A thread-specific key whose destructor tells the tracer that a thread ends. Made early, its number is low: values of
+/// the first 32 keys are stored without allocation. A program that has used up all keys gets none: then the blocks of
+/// threads that end are not used again.
+fn thread_key() -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: `key` is writable; the destructor is made for the blocks that the tracer stores under this key.
+    let status = unsafe { libc::pthread_key_create(&raw mut key, Some(backend::rftrace_backend_thread_exit)) };
+    (status == 0).then_some(key)
+}
+
+/// CLOCK_MONOTONIC.
+pub(crate) fn monotonic_nanos() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// The frequency of the time stamp counter, if anybody tells it.
+pub(crate) fn tsc_hz() -> Option<u64> {
+    sysinfo::tsc_hz().map(|(hz, _)| hz)
+}
+
+/// Functions are known by their names.
+pub(crate) const HAS_NAMES: bool = true;
+
+/// What is looked up when the tracer is installed: programs that lock themselves in (uhyve by landlock) cannot do so
+/// when they save the trace. The files stay mapped, which takes address space only.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(super) modules: Vec<(Module, Option<Arc<Mmap>>)>,
+    system: SystemInfo,
+}
+
+impl Known {
+    /// What is known now.
+    pub(crate) fn collect() -> Self {
+        let modules = modules::loaded_modules(&[]).unwrap_or_default().into_iter();
+        let modules = modules.map(|module| {
+            let file = symbols::map_file(&module.file_path()).ok();
+            (module, file)
+        });
+        Self { modules: modules.collect(), system: SystemInfo::collect() }
+    }
+
+    /// A module's file, if it was mapped.
+    pub(super) fn file(&self, module: &Module) -> Option<Arc<Mmap>> {
+        self.modules.iter().find(|(known, _)| known.is_same_load(module)).and_then(|(_, file)| file.clone())
+    }
+
+    /// The functions of a module. One that is gone or unreadable has no names; its calls are still recorded.
+    fn symbols(&self, module: &Module) -> Option<SymbolTable> {
+        let path = module.file_path();
+        match self.file(module) {
+            Some(file) => symbols::symbols_of(file, &path).ok(),
+            None => symbols::read_symbols(&path).ok(),
+        }
+    }
+}
+
+/// Everything about the running program. `_binary_name` is not needed: the kernel knows the program's path.
+pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
+    let known_modules: Vec<&Module> = known.modules.iter().map(|(module, _)| module).collect();
+    let modules = modules::loaded_modules(&known_modules)
+        .unwrap_or_else(|_| known_modules.iter().map(|&module| module.clone()).collect());
+    let modules = modules
+        .into_iter()
+        .map(|module| {
+            let symbols = known.symbols(&module);
+            (module, symbols)
+        })
+        .collect();
+    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let mut system = known.system.clone();
+    system.usage = Usage::of_this_process();
+    Program {
+        pid: std::process::id(),
+        exe_name: system.exe_name.clone(),
+        modules,
+        stack: stack(&maps),
+        system,
+        tsc_hz: sysinfo::tsc_hz().map(|(hz, source)| (hz, source.name())),
+        invariant_tsc: Some(sysinfo::invariant_tsc()),
+    }
+}
+
+/// The address range of the main thread's stack.
+fn stack(maps: &[u8]) -> Option<(u64, u64)> {
+    let line = maps.split(|&byte| byte == b'\n').find(|line| line.ends_with(b" [stack]"))?;
+    let range = std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
+    let (start, end) = range.split_once('-')?;
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}
