@@ -280,6 +280,7 @@ fn parse_chunk(section: &Section) -> Result<Option<(ChunkHeader, Vec<Record>)>, 
         fill: AtomicU32::new(short(offset_of!(ChunkHeader, fill))),
         n_adopted: AtomicU32::new(short(offset_of!(ChunkHeader, n_adopted))),
         taken_tsc: AtomicU64::new(taken_tsc),
+        core: AtomicU32::new(short(offset_of!(ChunkHeader, core))),
     };
     Ok(Some((header, records)))
 }
@@ -397,6 +398,7 @@ mod tests {
                 fill: 7.into(),
                 n_adopted: (*n_adopted as u32).into(),
                 taken_tsc: (*taken_tsc).into(),
+                core: 3.into(),
             };
             let records: Vec<Record> =
                 records.iter().map(|&(tsc, word)| Record { tsc: tsc.into(), word: word.into() }).collect();
