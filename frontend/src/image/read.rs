@@ -356,9 +356,11 @@ mod tests {
         head: [u64; head::N_WORDS],
         name: String,
         open: Vec<(u32, Vec<u64>)>,
-        /// Thread, index, index before, depth, further threads, when taken, records.
-        chunks: Vec<([u64; 6], Vec<(u64, u64)>)>,
+        chunks: Vec<ChunkParts>,
     }
+
+    /// Thread, index, index before, depth, further threads, when taken; records.
+    type ChunkParts = ([u64; 6], Vec<(u64, u64)>);
 
     const HZ: u64 = 2_000_000_000;
 
@@ -398,7 +400,7 @@ mod tests {
                 fill: 7.into(),
                 n_adopted: (*n_adopted as u32).into(),
                 taken_tsc: (*taken_tsc).into(),
-                core: 3.into(),
+                core: 0.into(),
             };
             let records: Vec<Record> =
                 records.iter().map(|&(tsc, word)| Record { tsc: tsc.into(), word: word.into() }).collect();
