@@ -355,9 +355,11 @@ mod tests {
         head: [u64; head::N_WORDS],
         name: String,
         open: Vec<(u32, Vec<u64>)>,
-        /// Thread, index, index before, depth, further threads, when taken, records.
-        chunks: Vec<([u64; 6], Vec<(u64, u64)>)>,
+        chunks: Vec<Part>,
     }
+
+    /// Thread, index, index before, depth, further threads, when taken; records.
+    type Part = ([u64; 6], Vec<(u64, u64)>);
 
     const HZ: u64 = 2_000_000_000;
 
