@@ -62,6 +62,7 @@
 //! - 8192 threads at the same time; further ones run untraced and are counted.
 
 #![cfg_attr(not(feature = "import"), no_std)]
+#![cfg_attr(not(feature = "std"), allow(rustdoc::broken_intra_doc_links, reason = "the text tells of what `std` has"))]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;

@@ -216,8 +216,12 @@ fn what_cannot_be_imported() {
     refused(&bytes[..100], &[], &["/image: byte 100: ", "ends in the image's header"]);
     refused(b"log\r\n", &[], &["/image: byte 0: ", "there is no image"]);
     refused(&image(0, 1, &[]), &[], &["0 events"]);
-    refused(&bytes, &["--binary", "/nonexistent/kernel"], &["cannot read /nonexistent/kernel: No such file"]);
-    refused(&bytes, &["--binary", utf8(&kernel.path("kernel.c"))], &["kernel.c"]);
+    refused(
+        &bytes,
+        &["--binary", "/nonexistent/kernel"],
+        &["cannot read /nonexistent/kernel: No such file or directory (os error 2)\n"],
+    );
+    refused(&bytes, &["--binary", utf8(&kernel.path("kernel.c"))], &["kernel.c", "give the kernel's ELF file"]);
 
     // Without its end it is imported.
     let (is_success, said) = kernel.import(&bytes[..bytes.len() - 60], &[]);
