@@ -63,6 +63,7 @@ impl Clock {
     }
 
     /// The clock that was 0 when the counter was, and counts `hz` ticks a second. It is exact at `tsc`, and near it.
+    #[cfg(target_os = "linux")]
     pub(crate) fn from_start(tsc: u64, hz: u64) -> Self {
         let hz = u128::from(hz.max(1));
         let nanos = u64::try_from(u128::from(tsc) * 1_000_000_000 / hz).unwrap_or(u64::MAX);

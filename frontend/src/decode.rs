@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use rftrace::abi::{ADDRESS_SHIFT, Record, kind, state};
+use rftrace::abi::{ADDRESS_SHIFT, RETURN_STACK_ENTRIES, Record, kind, state};
 
 use crate::backend::{Chunk, exit_word};
 
@@ -278,6 +278,10 @@ struct Decoder<'a, F> {
 /// Addresses that a decoder remembers, a power of two.
 const KNOWN: usize = 256;
 
+/// Open functions among which that of an exit is looked for: more than a return stack has, for those whose exits are missing.
+/// An image may have any records; it must not take for ever.
+const SEARCHED: usize = 4 * RETURN_STACK_ENTRIES;
+
 /// What each record passes is inlined: this crate is compiled with the program's flags, and where it is instrumented each
 /// function that is left costs two hooks.
 impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
@@ -378,8 +382,9 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     #[inline(always)]
     fn leave(&mut self, tsc: u64, exit_word: u64) -> Result<(), E> {
         // Exits are recorded innermost first; what lies above the one that matches ended without a record.
-        match self.open.iter().rposition(|frame| frame.exit_word == exit_word) {
-            Some(place) => self.close_to(place, tsc),
+        let n_passed_over = self.open.len().saturating_sub(SEARCHED);
+        match self.open[n_passed_over..].iter().rposition(|frame| frame.exit_word == exit_word) {
+            Some(place) => self.close_to(n_passed_over + place, tsc),
             None => Ok(()),
         }
     }

@@ -277,3 +277,71 @@ pub const fn tsc_hz_from_interval(ticks: u64, nanos: u64) -> Option<u64> {
     let hz = ticks as u128 * 1_000_000_000 / nanos as u128;
     if hz == 0 || hz > u64::MAX as u128 { None } else { Some(hz as u64) }
 }
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    fn memory(n_bytes: usize) -> &'static mut [u8] {
+        vec![1; n_bytes].leak()
+    }
+
+    #[test]
+    fn a_small_buffer_is_refused() {
+        let minimum = match install(memory(100), &mut [], Mode::Stop) {
+            Err(InstallError::BufferTooSmall { bytes: 100, minimum }) => minimum,
+            result => panic!("{result:?}"),
+        };
+        let message = install(memory(minimum - 1), &mut [], Mode::Stop).unwrap_err().to_string();
+        assert!(message.contains(&(minimum - 1).to_string()) && message.contains(&minimum.to_string()), "{message}");
+    }
+
+    #[test]
+    fn blocks_and_buffer_share_the_memory() {
+        for (n_bytes, skipped) in [(MINIMUM_BYTES, 0), (MINIMUM_BYTES, 1), (1 << 20, 63), (1 << 30, 5)] {
+            // Memory that is only reserved.
+            // SAFETY: an anonymous mapping that nobody else has, and that stays.
+            let memory: &'static mut [u8] = unsafe {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                let memory =
+                    libc::mmap(ptr::null_mut(), n_bytes + 64, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+                assert_ne!(memory, libc::MAP_FAILED);
+                core::slice::from_raw_parts_mut(memory.cast::<u8>().add(skipped), n_bytes)
+            };
+            let end = memory.as_ptr_range().end;
+            let (blocks, buffer) = split_blocks(memory);
+            assert!(blocks.as_ptr().cast::<ThreadBlock>().is_aligned());
+            assert!((2..=MAX_BLOCKS).contains(&(blocks.len() / size_of::<ThreadBlock>())));
+            assert_eq!(blocks.as_ptr_range().end, buffer.as_ptr());
+            assert_eq!(buffer.as_ptr_range().end, end);
+            assert!(buffer.len() >= backend::minimum_bytes(), "{}", buffer.len());
+        }
+    }
+
+    #[test]
+    fn a_frequency_from_an_interval() {
+        assert_eq!(tsc_hz_from_interval(25_000_000, 10_000_000), Some(2_500_000_000));
+        assert_eq!(tsc_hz_from_interval(u64::MAX, 1), None);
+        assert_eq!(tsc_hz_from_interval(0, 1), None);
+        assert_eq!(tsc_hz_from_interval(1, 0), None);
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        let name = "n".repeat(MAX_NAME_BYTES + 1);
+        let machine = Machine { name: &name, load_address: 0, tsc_hz: Some(5), wall_nanos: Some(7) };
+        let mut n_bytes = 0;
+        let written = write_image(&machine, |bytes| {
+            assert!(!bytes.is_empty() && bytes.len() <= 512);
+            n_bytes += bytes.len();
+            Ok::<(), ()>(())
+        });
+        assert!(written.is_ok() && n_bytes > MAX_NAME_BYTES);
+        let mut n_calls = 0;
+        let failed = write_image(&machine, |_| {
+            n_calls += 1;
+            Err("no line")
+        });
+        assert_eq!((failed, n_calls), (Err("no line"), 1));
+    }
+}

@@ -44,6 +44,17 @@
 //! Threads may run meanwhile. Libraries that are opened later are patched when recording is next switched on, or by
 //! [`Tracer::patch`].
 //!
+//! # Kernels
+//!
+//! The module [`kernel`] is for all that has no operating system. With `default-features = false` it is what is left of this
+//! crate, which then is `no_std` without `alloc`.
+//!
+//! # Features
+//!
+//! - `std` (default): all but the module [`kernel`].
+//! - `import` (part of `std`): on Linux, `Image` reads what a kernel has sent and writes it as a directory. Alone, it does
+//!   not need the tracer to be linked.
+//!
 //! # Limits
 //!
 //! - One buffer in the life of a program. Record and save as often as you like.
@@ -51,6 +62,7 @@
 //! - 8192 threads at the same time; further ones run untraced and are counted.
 
 #![cfg_attr(not(feature = "import"), no_std)]
+#![cfg_attr(not(feature = "std"), allow(rustdoc::broken_intra_doc_links, reason = "the text tells of what `std` has"))]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;

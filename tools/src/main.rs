@@ -5,6 +5,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
+#[cfg(target_os = "linux")]
+use anyhow::anyhow;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(target_os = "linux")]
@@ -206,12 +208,14 @@ fn run_report(args: ReportArgs) -> Result<()> {
 
 #[cfg(target_os = "linux")]
 fn run_import(args: &ImportArgs) -> Result<()> {
-    let image = Image::read(&args.image)?;
+    // These errors' texts have those of their sources.
+    let whole = |error: rftrace_frontend::Error| anyhow!("{error}");
+    let image = Image::read(&args.image).map_err(whole)?;
     let mut options = ImportOptions::default();
     options.binary.clone_from(&args.binary);
     options.load_address = args.load_address;
     options.tsc_hz = args.tsc_hz;
-    let imported = image.write_directory(&args.output, &options)?;
+    let imported = image.write_directory(&args.output, &options).map_err(whole)?;
     for warning in &imported.warnings {
         eprintln!("rftrace: {}: {warning}", args.image.display());
     }

@@ -1,6 +1,7 @@
 //! Writes what an image holds as a uftrace directory.
 
 use std::collections::HashSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rftrace::abi::{ADDRESS_SHIFT, kind};
@@ -112,8 +113,7 @@ impl Image {
         let load_address = options.load_address.or_else(|| self.load_address());
         let (range, table) = match &options.binary {
             Some(path) => {
-                let table = symbols::read_symbols(path)
-                    .map_err(|source| Error::Read { path: path.clone(), source: source_of(source, path) })?;
+                let table = symbols::read_symbols(path).map_err(|error| unreadable(error, path))?;
                 let (range, table) = table.loaded_at(load_address);
                 warnings.extend(self.doubt(path, load_address, range.start, &table));
                 (range, Some(table))
@@ -175,11 +175,15 @@ impl Image {
     }
 }
 
-/// The error without the path, which it names at its beginning.
-fn source_of(error: std::io::Error, path: &Path) -> std::io::Error {
+/// The error of reading the symbols of a binary. It names the path at its beginning.
+fn unreadable(error: io::Error, path: &Path) -> Error {
     let text = error.to_string();
-    match text.strip_prefix(&format!("{}: ", path.display())) {
-        Some(rest) => std::io::Error::new(error.kind(), rest.to_owned()),
-        None => error,
-    }
+    let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
+    let remedy = match error.kind() {
+        io::ErrorKind::InvalidData => {
+            "; give the kernel's ELF file of 64 bits, before it is made into an image to boot"
+        }
+        _ => "",
+    };
+    Error::Read { path: path.to_owned(), source: io::Error::new(error.kind(), format!("{text}{remedy}")) }
 }

@@ -356,11 +356,11 @@ mod tests {
         head: [u64; head::N_WORDS],
         name: String,
         open: Vec<(u32, Vec<u64>)>,
-        chunks: Vec<ChunkParts>,
+        chunks: Vec<Part>,
     }
 
     /// Thread, index, index before, depth, further threads, when taken; records.
-    type ChunkParts = ([u64; 6], Vec<(u64, u64)>);
+    type Part = ([u64; 6], Vec<(u64, u64)>);
 
     const HZ: u64 = 2_000_000_000;
 

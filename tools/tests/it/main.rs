@@ -4,6 +4,8 @@ mod dir;
 
 mod cli;
 mod hostile;
+#[cfg(target_os = "linux")]
+mod import;
 mod reader;
 mod replay;
 mod report;
