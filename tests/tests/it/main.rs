@@ -12,6 +12,7 @@ mod debugger;
 mod deep;
 mod filters;
 mod full;
+mod kvm;
 mod misuse;
 mod names;
 mod patched;
