@@ -18,6 +18,7 @@ mod names;
 mod patched;
 mod registers;
 mod rust_at_large;
+mod samplers;
 mod sanitizers;
 mod storm;
 mod strikes;
