@@ -167,16 +167,27 @@ fn the_newest_records_are_read_from_memory() {
     let run = gdb(&program.path, &commands);
     let expected = ["entry first", "entry middle", "entry stop_here", "exit stop_here"];
     assert_eq!(events(&run.stdout), expected, "{}{}", run.stdout, run.stderr);
-    // Of a core file, and in lldb, they are the same.
-    let core = run.path("core");
-    let of_core = gdb(&program.path, &[&format!("core-file {}", core.display()), "rftrace-records 4"]);
+    // Those of a core file are the same.
+    let core = format!("core-file {}", run.path("core").display());
+    let of_core = gdb(&program.path, &[&core, "rftrace-records 4"]);
     assert_eq!(events(&of_core.stdout), expected, "{}{}", of_core.stdout, of_core.stderr);
+
     let Some(lldb) = lldb() else { return };
     let mut command = Command::new(lldb);
-    command.args(["--no-lldbinit", "--batch", "--core"]).arg(&core).arg("-o");
+    command.args(["--no-lldbinit", "--batch", "-o"]);
     command.arg(format!("command script import {}", script("lldb/rftrace.py").display()));
-    let of_lldb = Run::of_any(command.args(["-o", "rftrace-records 4"]).arg(&program.path));
-    assert_eq!(events(&of_lldb.stdout), expected, "{}{}", of_lldb.stdout, of_lldb.stderr);
+    command.args([
+        "-o",
+        "break set -n rftrace_dump_full_uftrace",
+        "-o",
+        "run",
+        "-o",
+        "rftrace-records 3",
+        "-o",
+        "kill",
+    ]);
+    let run = Run::of_any(command.arg(&program.path));
+    assert_eq!(events(&run.stdout), ["exit stop_here", "exit middle", "exit first"], "{}{}", run.stdout, run.stderr);
 }
 
 #[test]
