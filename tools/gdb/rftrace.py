@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import select
 import subprocess
 import sys
 import time
@@ -52,12 +53,23 @@ class Alarm:
         native = connection is None or connection.type == "native"
         # gdb passes what it gets on to a remote target, but ignores it while a program of its own has the terminal.
         pid = gdb.selected_inferior().pid if native else os.getpid()
-        script = f"while read -r _; do sleep {seconds:.6f}; kill -INT {pid} 2>/dev/null || exit; done"
-        self.shell = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
+        script = f"while read -r _; do sleep {seconds:.6f}; echo; kill -INT {pid} 2>/dev/null || exit; done"
+        self.is_set = False
+        pipe = subprocess.PIPE
+        self.shell = subprocess.Popen(["sh", "-c", script], stdin=pipe, stdout=pipe, start_new_session=True)
 
-    def set(self):
+    def set(self, _event):
+        """The program goes on, which gdb tells for each thread: the time begins."""
+        if self.is_set:
+            return
+        self.is_set = True
         self.shell.stdin.write(b"\n")
         self.shell.stdin.flush()
+
+    def rang(self):
+        """Whether it interrupted since it was set; if not, somebody else did."""
+        ready, _, _ = select.select([self.shell.stdout], [], [], 0)
+        return bool(ready) and os.read(self.shell.stdout.fileno(), 1) == b"\n"
 
     def end(self):
         """No signal comes after this."""
@@ -105,13 +117,26 @@ CPUs are threads. With -f FILE folded stacks are written for flame graphs. -h ex
         on_stop = stops.append
         gdb.events.stop.connect(on_stop)
         alarm = Alarm(arguments.interval / 1000)
-        n_stops, ended = 0, None
+        on_cont = alarm.set
+        gdb.events.cont.connect(on_cont)
+        n_stops, n_early, ended = 0, 0, None
         try:
             while n_stops < arguments.samples and not ended:
                 stops.clear()
-                alarm.set()
-                gdb.execute("continue", to_string=True)
+                alarm.is_set = False
+                try:
+                    gdb.execute("continue", to_string=True)
+                except KeyboardInterrupt:
+                    # The alarm came before gdb was waiting for the program: gdb itself was interrupted.
+                    n_early += 1
+                    if not alarm.rang():
+                        raise
+                    if n_early > arguments.samples:
+                        ended = "the interval is too short for this target"
+                    continue
                 ended = self.why_not(stops)
+                if not ended and not alarm.rang():
+                    ended = "interrupted"
                 if not ended:
                     n_stops += 1
                     self.take(samples, arguments)
@@ -120,6 +145,7 @@ CPUs are threads. With -f FILE folded stacks are written for flame graphs. -h ex
         finally:
             alarm.end()
             gdb.events.stop.disconnect(on_stop)
+            gdb.events.cont.disconnect(on_cont)
         return samples, n_stops, ended
 
     @staticmethod
