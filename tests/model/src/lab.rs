@@ -8,10 +8,12 @@ use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::abi::{
     ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES,
-    ReturnEntry, ThreadBlock, action, kind, state,
+    ReturnEntry, ThreadBlock, action, init, kind, state,
 };
 use crate::control::CONTROL;
 use crate::decode::{self, EventKind, Minima, Window};
@@ -105,7 +107,8 @@ impl Lab {
             thread_start_key: 0,
         };
         // SAFETY: the memory is fresh and lives as long as this `Lab`; there is no `thread_start`.
-        unsafe { backend::initialize(&args) }.expect("the tracer takes the memory");
+        let status = unsafe { backend::initialize(&args) };
+        assert_eq!(status, init::OK, "the tracer takes the memory");
         AREAS.set(Areas {
             blocks: (args.blocks.addr(), blocks_bytes),
             buffer: (args.buffer.addr(), options.buffer_bytes),
@@ -143,7 +146,11 @@ impl Lab {
 
     /// Waits as the frontend does, for threads of the system.
     pub fn quiesce(&self) {
-        backend::quiesce();
+        let deadline = Instant::now() + Duration::from_secs(1);
+        backend::quiesce(|| {
+            thread::yield_now();
+            Instant::now() < deadline
+        });
     }
 
     /// The thread that runs ends.
@@ -216,7 +223,7 @@ impl Lab {
         minima.set(0, min_ticks);
         let start = self.control().cycle_start_tsc.load(Relaxed);
         let window = Window { start, end: arch::ticks(), is_hidden: &|_| false, minima };
-        let tasks = decode::tasks();
+        let tasks = decode::tasks(backend::chunks(), backend::open_by_thread());
         let events = tasks.iter().map(|task| {
             let mut events = Vec::new();
             let result = decode::decode(task, &window, |event| {
