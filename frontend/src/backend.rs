@@ -5,6 +5,8 @@
 
 use core::slice;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+#[cfg(feature = "std")]
+use std::collections::HashMap;
 
 use rftrace::abi::{
     self, ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, ThreadBlock, chunk_state, kind,
@@ -165,6 +167,12 @@ pub(crate) fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
     })
     // Without it the block is not a thread's, or that of one that has ended.
     .filter(|block| !block.limit.load(Acquire).is_null())
+}
+
+/// [`open_functions`] of all threads, by their ids.
+#[cfg(feature = "std")]
+pub(crate) fn open_by_thread() -> HashMap<u32, Vec<u64>> {
+    threads().map(|thread| (thread.tid.load(Relaxed), open_functions(thread).collect())).collect()
 }
 
 /// The words of the exit records of the recorded functions that are open in a thread now, outermost first.

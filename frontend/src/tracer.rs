@@ -519,9 +519,7 @@ fn quiesce() {
 /// The tasks of this program.
 fn tasks() -> Vec<Task<'static>> {
     // First of all: recording is off, but the threads go on, and what returns is not known any more.
-    let open = backend::threads()
-        .map(|thread| (thread.tid.load(Relaxed), backend::open_functions(thread).collect()))
-        .collect();
+    let open = backend::open_by_thread();
     decode::tasks(backend::chunks(), open)
 }
 

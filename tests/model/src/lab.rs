@@ -8,6 +8,8 @@ use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::abi::{
     ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES,
@@ -144,9 +146,10 @@ impl Lab {
 
     /// Waits as the frontend does, for threads of the system.
     pub fn quiesce(&self) {
+        let deadline = Instant::now() + Duration::from_secs(1);
         backend::quiesce(|| {
-            std::thread::yield_now();
-            true
+            thread::yield_now();
+            Instant::now() < deadline
         });
     }
 
@@ -220,9 +223,7 @@ impl Lab {
         minima.set(0, min_ticks);
         let start = self.control().cycle_start_tsc.load(Relaxed);
         let window = Window { start, end: arch::ticks(), is_hidden: &|_| false, minima };
-        let open = |block: &ThreadBlock| (block.tid.load(Relaxed), backend::open_functions(block).collect());
-        let open = backend::threads().map(open).collect();
-        let tasks = decode::tasks(backend::chunks(), open);
+        let tasks = decode::tasks(backend::chunks(), backend::open_by_thread());
         let events = tasks.iter().map(|task| {
             let mut events = Vec::new();
             let result = decode::decode(task, &window, |event| {

@@ -47,11 +47,3 @@ mod backend;
 #[path = "../../../frontend/src/decode.rs"]
 #[allow(dead_code, reason = "a part of the frontend")]
 mod decode;
-
-/// The errors of `backend`.
-#[derive(Debug)]
-#[allow(dead_code, reason = "only shown")]
-enum Error {
-    AlreadyInitialized,
-    BufferTooSmall { bytes: usize, minimum: usize },
-}
