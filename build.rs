@@ -17,7 +17,8 @@ use cargo_metadata::Message;
 /// Everything that the tracer is made of, relative to the package.
 const SOURCES: [&str; 2] = ["staticlib", "src/abi.rs"];
 
-/// The target that `autokernel` gives to Hermit programs: its code uses no vector registers.
+/// What the tracer of Hermit programs is built for, whose kernel may be traced too: its code uses no vector registers. Rustup
+/// has no library for Hermit itself.
 const KERNEL_TARGET: &str = "x86_64-unknown-none";
 
 /// What changes the tracer's code.
@@ -71,9 +72,10 @@ struct Backend {
 impl Backend {
     fn from_env() -> Self {
         let outer = cargo_var("TARGET").to_string_lossy().into_owned();
+        let is_hermit = outer.contains("hermit");
         let target = match env::var("RFTRACE_TARGET_TRIPLE") {
             Ok(target) if !target.is_empty() => target,
-            _ if has_feature("autokernel") && outer.contains("hermit") => KERNEL_TARGET.to_owned(),
+            _ if is_hermit => KERNEL_TARGET.to_owned(),
             _ => outer,
         };
         Self {
@@ -81,7 +83,11 @@ impl Backend {
             out: cargo_var("OUT_DIR").into(),
             target,
             build_core: has_feature("buildcore"),
-            features: TRACER_FEATURES.into_iter().filter(|name| has_feature(name)).collect(),
+            // Hermit's handlers return with `iretq`. Without the feature a traced one crashes.
+            features: TRACER_FEATURES
+                .into_iter()
+                .filter(|&name| has_feature(name) || is_hermit && name == "interruptsafe")
+                .collect(),
         }
     }
 

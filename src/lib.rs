@@ -35,7 +35,7 @@
 //!
 //! - `backend` (default): builds and links the tracer. A frontend that only needs the [`abi`] switches it off.
 //! - `interruptsafe`: for kernels that trace their interrupt handlers.
-//! - `autokernel`: for Hermit targets, builds the tracer for `x86_64-unknown-none`.
+//! - `autokernel`: says nothing new. For Hermit targets the tracer is always built for `x86_64-unknown-none`, `interruptsafe`.
 //! - `buildcore`: compiles `core` from source (`-Z build-std=core`, needs nightly and the component `rust-src`).
 //!
 //! The environment variable `RFTRACE_TARGET_TRIPLE` names another target for the tracer: a triple, or the path of a
