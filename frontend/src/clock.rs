@@ -3,7 +3,7 @@
 #[cfg(feature = "std")]
 use std::thread;
 #[cfg(feature = "std")]
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[cfg(feature = "std")]
 use crate::host;
@@ -62,6 +62,13 @@ impl Clock {
         Self { first, nanos_per_tick }
     }
 
+    /// The line through `first` with so many ticks per second.
+    #[cfg(feature = "std")]
+    pub(crate) fn at_rate(first: ClockPair, hz: u64) -> Self {
+        let nanos_per_tick = (1_000_000_000u128 << 32) / u128::from(hz.max(1));
+        Self { first, nanos_per_tick: u64::try_from(nanos_per_tick).unwrap_or(u64::MAX) }
+    }
+
     /// The clock that was 0 when the counter was, and counts `hz` ticks a second. It is exact at `tsc`, and near it.
     #[cfg(target_os = "linux")]
     pub(crate) fn from_start(tsc: u64, hz: u64) -> Self {
@@ -85,6 +92,20 @@ impl Clock {
         let per_second = (1_000_000_000u128 << 32) / u128::from(self.nanos_per_tick.max(1));
         u64::try_from(per_second).unwrap_or(u64::MAX)
     }
+}
+
+/// Unix time minus the monotonic clock in nanoseconds. Of several tries the one with the shortest time around its look at the
+/// wall clock is best.
+#[cfg(feature = "std")]
+pub(crate) fn utc_offset_nanos() -> Option<i64> {
+    let one_try = || {
+        let before = host::monotonic_nanos();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        let width = host::monotonic_nanos().saturating_sub(before);
+        let unix = i64::try_from(unix.as_nanos()).ok()?;
+        Some((width, unix.checked_sub_unsigned(before.saturating_add(width / 2))?))
+    };
+    (0..TRIES).filter_map(|_| one_try()).min_by_key(|&(width, _)| width).map(|(_, offset)| offset)
 }
 
 /// How many ticks a duration takes, by what the system says or, if it does not, by a look at both clocks.
@@ -119,6 +140,24 @@ mod tests {
         assert!(clock.nanos(1_501_000).abs_diff(505_000) <= 1);
         assert_eq!(clock.nanos(0), 4_667);
         assert!(clock.tsc_hz().abs_diff(3_000_000_000) < 10);
+    }
+
+    #[test]
+    fn a_told_rate_is_kept() {
+        let first = ClockPair { tsc: 1_000, nanos: 5_000 };
+        let clock = Clock::at_rate(first, 2_500_000_000);
+        assert!(clock.nanos(2_500_001_000).abs_diff(1_000_005_000) <= 1);
+        assert!(clock.tsc_hz().abs_diff(2_500_000_000) < 10);
+        assert_eq!(Clock::at_rate(first, 0).nanos(1_000), 5_000);
+    }
+
+    #[test]
+    fn the_wall_clock_is_what_the_offset_says() {
+        let offset = utc_offset_nanos().expect("there is a wall clock");
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos();
+        let computed = i128::from(offset) + i128::from(host::monotonic_nanos());
+        let difference = computed - i128::try_from(unix).expect("it is before the year 10^21");
+        assert!(difference.abs() < 100_000_000, "{difference} ns");
     }
 
     #[test]

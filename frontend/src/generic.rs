@@ -1,17 +1,22 @@
 //! What this crate needs where there is no Linux (on Hermit): memory from the allocator, one module.
 
 use std::alloc::{Layout, alloc_zeroed};
+use std::env::{self, consts::OS};
 use std::io;
 use std::iter;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
+use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rftrace::abi::{LEFT_BUCKET_BYTES, LeftCell, MAX_CHUNK_BYTES};
 
 use crate::Error;
+use crate::calendar;
+use crate::clock;
 use crate::host::{Memory, Program};
+use crate::tsc::{self, TscSource};
 use crate::uftrace::encode::SystemInfo;
 
 /// Zeroed memory for records that is never given back. Per-thread blocks lie in thread-local storage.
@@ -45,9 +50,15 @@ pub(crate) fn reserve_sites() -> Result<Option<&'static [AtomicU64]>, Error> {
     Ok(None)
 }
 
-/// The frequency of the time stamp counter is not known.
+/// The rate of the time stamp counter. The clock is no help in measuring it: kernels compute it from the counter by what they
+/// know of the rate, in whole microseconds. So the kernel is asked where nobody knows better.
+pub(crate) fn exact_rate() -> Option<(u64, TscSource)> {
+    tsc::exact_hz().or_else(|| Some((kernel_hz()?, TscSource::Kernel)))
+}
+
+/// The frequency of the time stamp counter, if anybody tells it.
 pub(crate) fn tsc_hz() -> Option<u64> {
-    None
+    exact_rate().map(|(hz, _)| hz)
 }
 
 /// Functions are not known by their names.
@@ -138,20 +149,20 @@ impl Known {
 
 /// Everything about the running program.
 pub(crate) fn program(_known: &Known, binary_name: &str) -> Program {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = monotonic_nanos() / 1_000_000_000;
+    let n_cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let system = SystemInfo {
         exe_name: binary_name.to_owned(),
-        command_line: binary_name.to_owned(),
-        cpus_online: 1,
-        cpus_possible: 1,
-        cpu_description: "x86-64".to_owned(),
+        command_line: command_line().unwrap_or_else(|| binary_name.to_owned()),
+        cpus_online: n_cpus,
+        cpus_possible: n_cpus,
+        cpu_description: tsc::processor_name().unwrap_or_else(|| "x86-64".to_owned()),
         memory: "0.0 / 0.0 GB".to_owned(),
-        kernel: std::env::consts::OS.to_owned(),
-        hostname: std::env::consts::OS.to_owned(),
-        distribution: format!("\"{}\"", std::env::consts::OS),
-        record_date: "Thu Jan  1 00:00:00 1970".to_owned(),
-        utc_offset: since_epoch.as_secs().cast_signed() - now.cast_signed(),
+        kernel: OS.to_owned(),
+        hostname: OS.to_owned(),
+        distribution: format!("\"{OS}\""),
+        record_date: calendar::date(unix.as_secs()),
+        utc_offset: clock::utc_offset_nanos().map_or(0, |nanos| (nanos + 500_000_000).div_euclid(1_000_000_000)),
         ..SystemInfo::default()
     };
     Program {
@@ -160,20 +171,42 @@ pub(crate) fn program(_known: &Known, binary_name: &str) -> Program {
         modules: vec![LoadedModule { name: binary_name.to_owned(), start: image_start() }],
         stack: None,
         system,
-        tsc_hz: None,
-        invariant_tsc: None,
+        tsc_hz: exact_rate().map(|(hz, source)| (hz, source.name())),
+        invariant_tsc: Some(tsc::is_invariant()),
     }
 }
 
+/// The arguments, separated by spaces, in one line.
+fn command_line() -> Option<String> {
+    let arguments: Vec<_> = env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let line = arguments.join(" ").replace(char::is_control, " ");
+    (!line.is_empty()).then_some(line)
+}
+
+#[cfg(target_os = "hermit")]
+unsafe extern "C" {
+    safe fn sys_image_start_addr() -> usize;
+    safe fn sys_get_processor_frequency() -> u16;
+}
+
+/// The address that the image was loaded at.
 #[cfg(target_os = "hermit")]
 fn image_start() -> u64 {
-    unsafe extern "C" {
-        safe fn sys_image_start_addr() -> usize;
-    }
     sys_image_start_addr() as u64
 }
 
 #[cfg(not(target_os = "hermit"))]
 fn image_start() -> u64 {
     0
+}
+
+/// The frequency that the kernel's clock goes by; it knows MHz.
+#[cfg(target_os = "hermit")]
+fn kernel_hz() -> Option<u64> {
+    Some(u64::from(sys_get_processor_frequency()) * 1_000_000).filter(|&hz| hz > 0)
+}
+
+#[cfg(not(target_os = "hermit"))]
+fn kernel_hz() -> Option<u64> {
+    None
 }

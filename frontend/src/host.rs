@@ -5,14 +5,15 @@ use std::ffi::{c_int, c_void};
 
 #[cfg(all(feature = "std", not(target_os = "linux")))]
 pub(crate) use crate::generic::{
-    Catalogue, HAS_NAMES, Known, LoadedModule, TracedFunction, monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
+    Catalogue, HAS_NAMES, Known, LoadedModule, TracedFunction, exact_rate, monotonic_nanos, program, reserve,
+    reserve_sites, tsc_hz,
 };
 #[cfg(target_os = "linux")]
 pub(crate) use crate::linux::LoadedModule;
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) use crate::linux::functions::{Catalogue, TracedFunction};
 #[cfg(all(feature = "std", target_os = "linux"))]
-pub(crate) use crate::linux::{HAS_NAMES, Known, monotonic_nanos, program, reserve, reserve_sites, tsc_hz};
+pub(crate) use crate::linux::{HAS_NAMES, Known, exact_rate, monotonic_nanos, program, reserve, reserve_sites, tsc_hz};
 use crate::uftrace::encode::SystemInfo;
 
 /// Memory for the tracer, zeroed and never given back.

@@ -88,6 +88,8 @@ mod own;
 mod uftrace;
 
 // What traces the program that it is in.
+#[cfg(all(feature = "std", any(test, not(target_os = "linux"))))]
+mod calendar;
 #[cfg(feature = "std")]
 mod choice;
 #[cfg(feature = "std")]

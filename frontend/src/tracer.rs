@@ -13,7 +13,7 @@ use crate::Mode;
 use crate::PatchedSites;
 use crate::backend;
 use crate::choice::Choice;
-use crate::clock::{Clock, ClockPair};
+use crate::clock::{self, Clock, ClockPair};
 use crate::decode::{self, Task};
 use crate::filter::{Filter, Function, Selected};
 use crate::host::{self, Known};
@@ -187,6 +187,7 @@ impl Config {
         Ok(TRACER.get_or_init(|| Tracer {
             directory: self.directory,
             first: ClockPair::now(),
+            utc_offset_nanos: clock::utc_offset_nanos(),
             known,
             choice: Mutex::new(choice),
             dumping: Mutex::new(()),
@@ -230,6 +231,8 @@ static TRACER: OnceLock<Tracer> = OnceLock::new();
 pub struct Tracer {
     directory: PathBuf,
     first: ClockPair,
+    /// Unix time minus the clock of the pairs.
+    utc_offset_nanos: Option<i64>,
     known: Known,
     choice: Mutex<Choice>,
     /// Held by whoever reads the buffer.
@@ -479,15 +482,16 @@ impl Tracer {
             return Err(Error::NoEvents { hook_called });
         }
         let last = ClockPair::now();
+        let rate = host::exact_rate();
         let totals = write(&Recording {
             tasks: &tasks,
             start_tsc,
             stop_tsc: control.stop_tsc.load(Relaxed),
-            clock: Clock::between(self.first, last),
+            clock: rate.map_or_else(|| Clock::between(self.first, last), |(hz, _)| Clock::at_rate(self.first, hz)),
             pairs: [self.first, last],
-            unix_nanos: None,
+            unix_nanos: self.utc_offset_nanos.and_then(|offset| self.first.nanos.checked_add_signed(offset)),
             minima: &self.choice().minima(),
-            tsc_hz_source: "measured",
+            tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()),
         })?;
         if then == Then::Empty {
             backend::reset();

@@ -17,7 +17,7 @@ pub(crate) enum TscSource {
 
 impl TscSource {
     /// Returns its name in the trace's metadata.
-    #[cfg(all(feature = "import", target_os = "linux"))]
+    #[cfg(any(feature = "std", all(feature = "import", target_os = "linux")))]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Hypervisor => "hypervisor",
@@ -97,6 +97,22 @@ fn crystal_hz() -> Option<u64> {
     non_zero(u64::try_from(scaled.checked_div(denominator.into())?).ok()?)
 }
 
+/// The processor's name for itself, in one line.
+#[cfg(all(feature = "std", any(test, not(target_os = "linux"))))]
+pub(crate) fn processor_name() -> Option<String> {
+    const FIRST: u32 = 0x8000_0002;
+    const LAST: u32 = 0x8000_0004;
+
+    let mut bytes = Vec::new();
+    for number in FIRST..=LAST {
+        let CpuidResult { eax, ebx, ecx, edx } = leaf(0x8000_0000, number)?;
+        bytes.extend([eax, ebx, ecx, edx].into_iter().flat_map(u32::to_le_bytes));
+    }
+    let text = String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next()?).replace(char::is_control, " ");
+    let name = text.trim();
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
 /// Returns `leaf` if the processor has it: leaf `base` says which is the last of its group.
 fn leaf(base: u32, leaf: u32) -> Option<CpuidResult> {
     (cpuid(base).eax >= leaf).then(|| cpuid(leaf))
@@ -111,4 +127,16 @@ fn cpuid(leaf: u32) -> CpuidResult {
 
 fn non_zero(hz: u64) -> Option<u64> {
     Some(hz).filter(|&hz| hz > 0)
+}
+
+#[cfg(all(test, feature = "std", target_os = "linux"))]
+mod tests {
+    #[test]
+    fn the_name_is_that_which_linux_shows() {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let shown = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        if let (Some((_, shown)), Some(name)) = (shown, super::processor_name()) {
+            assert_eq!(name.split_whitespace().collect::<Vec<_>>(), shown.split_whitespace().collect::<Vec<_>>());
+        }
+    }
 }

@@ -13,7 +13,9 @@ pub(crate) mod symbols;
 pub(crate) mod sysinfo;
 
 #[cfg(feature = "std")]
-pub(crate) use self::process::{HAS_NAMES, Known, monotonic_nanos, program, reserve, reserve_sites, tsc_hz};
+pub(crate) use self::process::{
+    HAS_NAMES, Known, exact_rate, monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
+};
 
 /// A module of the running program, with its functions.
 pub(crate) type LoadedModule = (modules::Module, Option<symbols::SymbolTable>);

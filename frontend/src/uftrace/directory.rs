@@ -30,7 +30,7 @@ pub(crate) struct Recording<'a> {
     pub(crate) stop_tsc: u64,
     pub(crate) clock: Clock,
     pub(crate) pairs: [ClockPair; 2],
-    /// Unix time at the first pair, where it is not that of the machine that writes.
+    /// Unix time at the first pair.
     pub(crate) unix_nanos: Option<u64>,
     pub(crate) minima: &'a Minima,
     /// Who says how fast the clock runs.
@@ -164,7 +164,10 @@ fn prepare(directory: &Path) -> Result<(), Error> {
         let path = path.to_owned();
         move |source| Error::Write { path, source }
     };
-    fs::create_dir_all(directory).map_err(failed(directory))?;
+    // Hermit's kernel (0.11) panics when it is to make a directory that is there.
+    if !directory.is_dir() {
+        fs::create_dir_all(directory).map_err(failed(directory))?;
+    }
     // Only a directory that is a trace is cleaned: `info` says so.
     let is_trace = fs::read(directory.join("info")).is_ok_and(|info| info.starts_with(MAGIC));
     if !is_trace {
@@ -290,7 +293,7 @@ fn session_id([first, last]: &[ClockPair; 2], pid: u32) -> String {
     format!("{mixed:016x}")
 }
 
-/// The two pairs that ticks were converted by, so that traces of guest and host can be aligned later.
+/// What ticks were converted by, and the wall clock at the first pair, so that traces of guest and host can be aligned later.
 fn write_clock(out: &mut impl Write, recording: &Recording<'_>, program: &Program) -> io::Result<()> {
     let [first, last] = recording.pairs;
     writeln!(out, "first_tsc={}\nfirst_nanos={}", first.tsc, first.nanos)?;
