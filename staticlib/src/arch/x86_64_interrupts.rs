@@ -110,7 +110,9 @@ pub(crate) fn interrupted(parent_loc: usize, child_ip: usize, top_loc: usize) ->
     if current_cs & 3 != 0 {
         return None;
     }
-    let is_nested = top_loc.wrapping_sub(parent_loc) <= hooks::MAX_FRAME_BYTES;
+    // The same slot is that of an earlier handler, whose `iretq` has led to the interrupt trampoline: it may be gone, and its
+    // stack goes on.
+    let is_nested = (1..=hooks::MAX_FRAME_BYTES).contains(&top_loc.wrapping_sub(parent_loc));
     // A function that has returned and is at T's first instruction has given its slot up.
     let end =
         if is_nested { top_loc.wrapping_add(size_of::<usize>()) } else { (parent_loc | (PAGE - 1)).wrapping_add(1) };
