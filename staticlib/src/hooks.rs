@@ -163,8 +163,8 @@ pub(crate) extern "C" fn interrupt_exit(stack_pointer: usize) -> usize {
         Some((block, frames(block).find(found)?))
     });
     let Some((block, entry)) = found else {
-        // It was left: its thread's block served others meanwhile.
-        let parent_loc = arch::slot_below(stack_pointer);
+        // It was left: by another handler on a stack near its own, or its thread's block served others meanwhile.
+        let parent_loc = left::slot_of(stamp).unwrap_or_else(|| arch::slot_below(stack_pointer));
         let parent_ip = exit_find(parent_loc);
         exit_done(parent_loc);
         return parent_ip;
@@ -660,7 +660,7 @@ fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
 /// Whether the function with this slot, whose frame is running or was left on this stack, will return to the trampoline.
 fn is_hooked(parent_loc: usize) -> bool {
     let parent_ip = running_slot(parent_loc).load(Relaxed);
-    arch::is_trampoline(parent_ip) || parent_ip == arch::interrupt_trampoline()
+    arch::is_trampoline(parent_ip) || arch::is_interrupt_trampoline(parent_ip)
 }
 
 /// The slot of a frame that is running on this thread.

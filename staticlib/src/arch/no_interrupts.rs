@@ -21,6 +21,11 @@ pub(crate) fn interrupt_trampoline() -> usize {
     0
 }
 
+/// It is none.
+pub(crate) fn is_interrupt_trampoline(_address: usize) -> bool {
+    false
+}
+
 /// No frame is.
 pub(crate) fn slot_below(_stack_pointer: usize) -> usize {
     0

@@ -55,7 +55,7 @@ pub(crate) enum Interrupted {
 }
 
 // The interrupt trampoline: `iretq` of a hooked handler comes here. All registers and flags are those of the interrupted
-// code, and so is the stack with its red zone.
+// code, and so is the stack with its red zone. The interrupt flag is clear while the entry is looked for.
 global_asm!(
     ".p2align 4",
     ".type rftrace_interrupt_trampoline,@function",
@@ -64,6 +64,10 @@ global_asm!(
     ".cfi_undefined rip",
     "lea rsp, [rsp - {red_zone} - 8]", // room for the return address
     "pushfq",
+    // The handler's stack is free: another interrupt on it would have the same slot. Until here its frame shows where it
+    // came from.
+    "cli",
+    ".Lrftrace_interrupt_alone:",
     "push rax",
     "push rcx",
     "push rdx",
@@ -96,6 +100,20 @@ pub(crate) fn interrupt_trampoline() -> usize {
         );
     }
     address
+}
+
+/// Whether an address is that of the interrupt trampoline: its beginning, where it can be interrupted itself.
+pub(crate) fn is_interrupt_trampoline(address: usize) -> bool {
+    let end: usize;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!(
+            "lea {end}, [rip + .Lrftrace_interrupt_alone]",
+            end = out(reg) end,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    (interrupt_trampoline()..end).contains(&address)
 }
 
 /// Where the slot of a handler is that has interrupted code on its own stack, with this stack pointer.

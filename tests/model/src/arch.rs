@@ -402,7 +402,7 @@ pub(crate) fn is_trampoline(address: usize) -> bool {
 
 #[path = "../../../staticlib/src/arch/no_interrupts.rs"]
 mod interrupts;
-pub(crate) use interrupts::{Interrupted, interrupt_trampoline, interrupted, slot_below};
+pub(crate) use interrupts::{Interrupted, interrupt_trampoline, interrupted, is_interrupt_trampoline, slot_below};
 
 /// # Safety
 ///
