@@ -1,6 +1,8 @@
 //! Where the tracer knows of no interrupts: under an OS, or without the feature `interruptsafe`. As
 //! `x86_64_interrupts.rs` has it.
 
+use core::sync::atomic::AtomicUsize;
+
 /// A function that was called by an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "there is none")]
@@ -20,6 +22,14 @@ pub(crate) fn interrupted(_parent_loc: usize, _child_ip: usize, _top_loc: usize)
 pub(crate) fn interrupt_trampoline() -> usize {
     0
 }
+
+/// Nothing has to be done.
+pub(crate) fn keep_interrupts_off(_parent_loc: usize) -> bool {
+    false
+}
+
+/// As above.
+pub(crate) fn let_interrupts_in(_flags: &AtomicUsize) {}
 
 /// No frame is.
 pub(crate) fn slot_below(_stack_pointer: usize) -> usize {
