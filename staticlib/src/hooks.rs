@@ -100,17 +100,24 @@ impl Hook {
     }
 
     /// What tells its entry from others.
-    fn stamp(self, now: u64) -> u64 {
+    fn stamp(self, parent_loc: usize, now: u64) -> u64 {
         match self {
             Self::Return => now,
-            Self::Interrupt { stack_pointer } => interrupt_stamp(stack_pointer),
+            Self::Interrupt { stack_pointer } => {
+                let had_interrupts = arch::keep_interrupts_off(parent_loc);
+                interrupt_stamp(stack_pointer) & !NO_INTERRUPTS | if had_interrupts { 0 } else { NO_INTERRUPTS }
+            }
         }
     }
 }
 
-/// The stamp of an interrupt handler's entry: younger than any time, and found by the interrupted stack pointer.
+/// In an interrupt handler's stamp: the interrupted code had interrupts off. No part of an address: its upper bits are alike.
+const NO_INTERRUPTS: u64 = 1 << 62;
+
+/// The stamp of an interrupt handler's entry: younger than any time, and found by the interrupted stack pointer. With
+/// [`NO_INTERRUPTS`] set, for comparing.
 fn interrupt_stamp(stack_pointer: usize) -> u64 {
-    stack_pointer as u64 | 1 << 63
+    stack_pointer as u64 | 1 << 63 | NO_INTERRUPTS
 }
 
 /// Records the entry of a function, and hooks its return. One that is [`state::HIDDEN`] is only hooked.
@@ -145,7 +152,7 @@ fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64, state: u64, hoo
         place.write(now, entry_word | kind::ENTRY);
     }
     let slot = running_slot(parent_loc);
-    new.entered.store(hook.stamp(now), Relaxed);
+    new.entered.store(hook.stamp(parent_loc, now), Relaxed);
     new.exit_word.store(entry_word | state | kind::EXIT, Relaxed);
     new.parent_ip.store(slot.load(Relaxed), Relaxed);
     new.parent_loc.store(parent_loc, Release);
@@ -154,26 +161,36 @@ fn push(block: &ThreadBlock, parent_loc: usize, entry_word: u64, state: u64, hoo
 }
 
 /// An interrupt handler has returned: records its exit. Returns where the interrupted code goes on, whose stack pointer is
-/// given.
+/// given; `flags` become its flags.
 #[allow(dead_code, reason = "nobody interrupts where there is an OS")]
-pub(crate) extern "C" fn interrupt_exit(stack_pointer: usize) -> usize {
+pub(crate) extern "C" fn interrupt_exit(stack_pointer: usize, flags: &AtomicUsize) -> usize {
     let stamp = interrupt_stamp(stack_pointer);
     let found = thread::existing_block().and_then(|block| {
-        let found = |entry: &&ReturnEntry| entry.entered.load(Relaxed) == stamp && !has_slot(entry, 0);
+        let found = |entry: &&ReturnEntry| entry.entered.load(Relaxed) | NO_INTERRUPTS == stamp && !has_slot(entry, 0);
         Some((block, frames(block).find(found)?))
     });
-    let Some((block, entry)) = found else {
-        // It was left: by another handler on a stack near its own, or its thread's block served others meanwhile.
-        let parent_loc = left::slot_of(stamp).unwrap_or_else(|| arch::slot_below(stack_pointer));
-        let parent_ip = exit_find(parent_loc);
-        exit_done(parent_loc);
-        return parent_ip;
+    let (parent_ip, entered) = match found {
+        Some((block, entry)) => {
+            let (parent_ip, entered) = (entry.parent_ip.load(Relaxed), entry.entered.load(Relaxed));
+            let place = stack_pointer & !(align_of::<usize>() - 1);
+            set_busy(block, place);
+            remove(block, entry);
+            clear_busy(block, place);
+            (parent_ip, entered)
+        }
+        None => {
+            // It was left: by another handler on a stack near its own, or its thread's block served others meanwhile.
+            let left = left::find(|entered| entered | NO_INTERRUPTS == stamp);
+            let parent_loc = left.map_or_else(|| arch::slot_below(stack_pointer), |left| left.parent_loc);
+            let parent_ip = exit_find(parent_loc);
+            let entered = look_up(parent_loc, |_| true).entered;
+            exit_done(parent_loc);
+            (parent_ip, entered)
+        }
     };
-    let parent_ip = entry.parent_ip.load(Relaxed);
-    let place = stack_pointer & !(align_of::<usize>() - 1);
-    set_busy(block, place);
-    remove(block, entry);
-    clear_busy(block, place);
+    if entered & NO_INTERRUPTS == 0 {
+        arch::let_interrupts_in(flags);
+    }
     parent_ip
 }
 
@@ -660,7 +677,7 @@ fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
 /// Whether the function with this slot, whose frame is running or was left on this stack, will return to the trampoline.
 fn is_hooked(parent_loc: usize) -> bool {
     let parent_ip = running_slot(parent_loc).load(Relaxed);
-    arch::is_trampoline(parent_ip) || arch::is_interrupt_trampoline(parent_ip)
+    arch::is_trampoline(parent_ip) || parent_ip == arch::interrupt_trampoline()
 }
 
 /// The slot of a frame that is running on this thread.

@@ -173,9 +173,9 @@ pub(crate) fn nearest_above(parent_loc: usize) -> Option<usize> {
     (1..=MAX_WORDS).map(|words| slot_above(parent_loc, words)).find(|&slot| innermost(slot).is_some())
 }
 
-/// The slot of the entry with this stamp in place of a time, see `hooks.rs`: all cells are searched.
+/// An entry whose time, or what stands in its place, is wanted: all cells are searched.
 #[allow(dead_code, reason = "nobody interrupts where there is an OS")]
-pub(crate) fn slot_of(entered: u64) -> Option<usize> {
+pub(crate) fn find(is_wanted: impl Fn(u64) -> bool) -> Option<Left> {
     let cells = CONTROL.left.load(Acquire);
     if !in_use() || cells.is_null() {
         return None;
@@ -183,9 +183,9 @@ pub(crate) fn slot_of(entered: u64) -> Option<usize> {
     let n_cells = CONTROL.n_left_buckets.load(Relaxed).wrapping_mul(LEFT_BUCKET_CELLS);
     // SAFETY: the whole table, which stays mapped; cells consist of atomics.
     let cells = unsafe { slice::from_raw_parts(cells, n_cells) };
-    let found = |cell: &&LeftCell| cell.entry.entered.load(Relaxed) == entered;
-    let mut slots = cells.iter().filter(found).map(|cell| cell.entry.parent_loc.load(Relaxed));
-    slots.find(|&slot| with_slot(slot).any(|left| left.entered == entered))
+    let found = cells.iter().filter(|cell| is_wanted(cell.entry.entered.load(Relaxed)));
+    let mut slots = found.map(|cell| cell.entry.parent_loc.load(Relaxed));
+    slots.find_map(|slot| with_slot(slot).find(|left| is_wanted(left.entered)))
 }
 
 /// Takes away the settled entries with this slot that were entered before `entered`, in ticks: they are dead.

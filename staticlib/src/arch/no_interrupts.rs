@@ -1,6 +1,8 @@
 //! Where the tracer knows of no interrupts: under an OS, or without the feature `interruptsafe`. As
 //! `x86_64_interrupts.rs` has it.
 
+use core::sync::atomic::AtomicUsize;
+
 /// A function that was called by an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "there is none")]
@@ -21,10 +23,13 @@ pub(crate) fn interrupt_trampoline() -> usize {
     0
 }
 
-/// It is none.
-pub(crate) fn is_interrupt_trampoline(_address: usize) -> bool {
+/// Nothing has to be done.
+pub(crate) fn keep_interrupts_off(_parent_loc: usize) -> bool {
     false
 }
+
+/// As above.
+pub(crate) fn let_interrupts_in(_flags: &AtomicUsize) {}
 
 /// No frame is.
 pub(crate) fn slot_below(_stack_pointer: usize) -> usize {

@@ -21,21 +21,23 @@
 //!
 //! - Interrupts of devices and `int n` (vectors from 32 on) that have interrupted code of the same privilege: RIP in the
 //!   frame is replaced by the interrupt trampoline, which keeps every register and flag and the red zone below the
-//!   interrupted stack pointer.
+//!   interrupted stack pointer. The interrupt flag in the frame is cleared, and the trampoline's own `iretq` brings it back.
 //! - Exceptions (vectors below 32): their handlers show the frame, or change it to go on elsewhere. It stays as it is, and
 //!   the call is recorded as one that takes no time.
 //!
 //! Which vector it is the interrupt descriptor table tells: the gate whose function lies closest before the call of the hook.
 
 use core::arch::{asm, global_asm};
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::hooks;
 
 /// Bytes below the stack pointer that belong to the interrupted code (System V ABI for AMD64, 3.2.2).
 const RED_ZONE: usize = 128;
-/// Bytes of the frame.
-const FRAME_BYTES: usize = 5 * size_of::<usize>();
+/// The interrupt flag.
+const IF: usize = 1 << 9;
 /// Words below the frame in which the slot may be.
 const MAX_EXTRA_WORDS: usize = 2;
 /// Vectors of the processor's own exceptions.
@@ -45,46 +47,67 @@ const LONGEST_PROLOGUE: usize = 128;
 /// The page size: where no open function says that a stack goes on, it is read up to the end of its page.
 const PAGE: usize = 4096;
 
+/// What the processor pushes.
+#[repr(C)]
+struct Frame {
+    ip: AtomicUsize,
+    cs: AtomicUsize,
+    flags: AtomicUsize,
+    stack_pointer: AtomicUsize,
+    ss: AtomicUsize,
+}
+
 /// A function that was called by an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupted {
-    /// Its return can be hooked in the slot where the hook expects it; this was rsp when it was interrupted.
+    /// Its return can be hooked in the slot where the hook expects it; this was rsp of the interrupted code.
     Hookable(usize),
     /// Its frame is not to be touched.
     Untouchable,
 }
 
 // The interrupt trampoline: `iretq` of a hooked handler comes here. All registers and flags are those of the interrupted
-// code, and so is the stack with its red zone. The interrupt flag is clear while the entry is looked for.
+// code, and so is the stack with its red zone; but interrupts are off, see `keep_interrupts_off`.
 global_asm!(
     ".p2align 4",
     ".type rftrace_interrupt_trampoline,@function",
     "rftrace_interrupt_trampoline:",
     ".cfi_startproc",
     ".cfi_undefined rip",
-    "lea rsp, [rsp - {red_zone} - 8]", // room for the return address
+    "lea rsp, [rsp - {red_zone} - {frame_bytes}]",
     "pushfq",
-    // The handler's stack is free: another interrupt on it would have the same slot. Until here its frame shows where it
-    // came from.
-    "cli",
-    ".Lrftrace_interrupt_alone:",
     "push rax",
     "push rcx",
     "push rdx",
     "push r11",
-    "lea rdx, [rsp + {red_zone} + 48]",
+    // The frame from which the interrupted code goes on.
+    "mov eax, cs",
+    "mov [rsp + 40 + {cs}], rax",
+    "mov rax, [rsp + 32]",
+    "mov [rsp + 40 + {flags}], rax",
+    "lea rdx, [rsp + 40 + {frame_bytes} + {red_zone}]",
+    "mov [rsp + 40 + {stack_pointer}], rdx",
+    "mov eax, ss",
+    "mov [rsp + 40 + {ss}], rax",
+    "lea rcx, [rsp + 40 + {flags}]",
     "lea rax, [rip + {interrupt_exit}]",
     "call rftrace_call_saved",
-    "mov [rsp + 40], r11",
+    "mov [rsp + 40 + {ip}], r11",
     "pop r11",
     "pop rdx",
     "pop rcx",
     "pop rax",
-    "popfq",
-    "ret {red_zone}",
+    "lea rsp, [rsp + 8]",
+    "iretq",
     ".cfi_endproc",
     ".size rftrace_interrupt_trampoline, . - rftrace_interrupt_trampoline",
     red_zone = const RED_ZONE,
+    frame_bytes = const size_of::<Frame>(),
+    ip = const offset_of!(Frame, ip),
+    cs = const offset_of!(Frame, cs),
+    flags = const offset_of!(Frame, flags),
+    stack_pointer = const offset_of!(Frame, stack_pointer),
+    ss = const offset_of!(Frame, ss),
     interrupt_exit = sym hooks::interrupt_exit,
 );
 
@@ -102,23 +125,24 @@ pub(crate) fn interrupt_trampoline() -> usize {
     address
 }
 
-/// Whether an address is that of the interrupt trampoline: its beginning, where it can be interrupted itself.
-pub(crate) fn is_interrupt_trampoline(address: usize) -> bool {
-    let end: usize;
-    // SAFETY: computes an address.
-    unsafe {
-        asm!(
-            "lea {end}, [rip + .Lrftrace_interrupt_alone]",
-            end = out(reg) end,
-            options(nostack, nomem, preserves_flags),
-        );
-    }
-    (interrupt_trampoline()..end).contains(&address)
+/// Has the handler whose frame begins at `parent_loc` return with interrupts off. Returns whether they were on.
+///
+/// Otherwise an interrupt that waits would strike at the trampoline's first instruction: on the interrupted stack that would
+/// grow without end, and on a stack of its own the next handler would take the slot of the one whose exit is not recorded yet.
+pub(crate) fn keep_interrupts_off(parent_loc: usize) -> bool {
+    // SAFETY: the frame of the handler that runs, as `interrupted` has found it.
+    let frame = unsafe { &*(parent_loc as *const Frame) };
+    frame.flags.fetch_and(!IF, Relaxed) & IF != 0
+}
+
+/// Has the trampoline go on with interrupts on.
+pub(crate) fn let_interrupts_in(flags: &AtomicUsize) {
+    flags.fetch_or(IF, Relaxed);
 }
 
 /// Where the slot of a handler is that has interrupted code on its own stack, with this stack pointer.
 pub(crate) fn slot_below(stack_pointer: usize) -> usize {
-    (stack_pointer & !15).wrapping_sub(FRAME_BYTES)
+    (stack_pointer & !15).wrapping_sub(size_of::<Frame>())
 }
 
 /// What the function that runs was called by, if it was an interrupt. `parent_loc` and `child_ip` are what the hook found,
@@ -128,15 +152,14 @@ pub(crate) fn interrupted(parent_loc: usize, child_ip: usize, top_loc: usize) ->
     if current_cs & 3 != 0 {
         return None;
     }
-    // The same slot is that of an earlier handler, whose `iretq` has led to the interrupt trampoline: it may be gone, and its
-    // stack goes on.
+    // The same slot is that of an earlier handler on this stack, which has been left.
     let is_nested = (1..=hooks::MAX_FRAME_BYTES).contains(&top_loc.wrapping_sub(parent_loc));
     // A function that has returned and is at T's first instruction has given its slot up.
     let end =
         if is_nested { top_loc.wrapping_add(size_of::<usize>()) } else { (parent_loc | (PAGE - 1)).wrapping_add(1) };
     for n_extra in 0..=MAX_EXTRA_WORDS {
         let frame = parent_loc.wrapping_add(n_extra.wrapping_mul(size_of::<usize>()));
-        if end.wrapping_sub(frame) < FRAME_BYTES || end < frame {
+        if end.wrapping_sub(frame) < size_of::<Frame>() || end < frame {
             // Nobody knows whether there is more of this stack.
             return (!is_nested && clears_direction_flag(child_ip)).then_some(Interrupted::Untouchable);
         }

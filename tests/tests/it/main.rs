@@ -13,6 +13,7 @@ mod deep;
 mod filters;
 mod full;
 mod images;
+mod kernel;
 mod kvm;
 mod misuse;
 mod names;

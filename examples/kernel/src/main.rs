@@ -1,0 +1,154 @@
+//! A small kernel that traces itself with rftrace, for QEMU's x86-64 machine.
+//!
+//! It has what a kernel has that makes tracing hard: interrupts, tasks that are switched, a second core, a panic. What the
+//! tracer needs of a kernel is in [`trace`], and thread-local storage in [`tasks`]; the rest is the kernel. README.md
+//! tells how to run it, and how to do the same in another kernel.
+
+#![no_std]
+#![no_main]
+#![feature(abi_x86_interrupt)]
+
+extern crate rftrace as _; // the tracer: mcount
+
+mod apic;
+mod boot;
+mod clock;
+mod interrupts;
+mod memory;
+mod options;
+mod port;
+mod serial;
+mod smp;
+mod tasks;
+mod trace;
+mod work;
+
+use core::hint::spin_loop;
+use core::panic::PanicInfo;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+
+use clock::Rates;
+use options::{Mode, Options};
+use smp::{CORES, Core};
+
+/// What QEMU's device isa-debug-exit gets. QEMU then ends with the status `2 * code + 1`.
+#[repr(u8)]
+enum Exit {
+    /// QEMU's status 33.
+    Success = 16,
+    /// QEMU's status 35.
+    Panic = 17,
+    /// QEMU's status 37.
+    WrongResults = 18,
+}
+
+/// Set when all is prepared and the tasks may run.
+static MAY_START: AtomicBool = AtomicBool::new(false);
+
+/// The first function of the first core, on the stack of boot.s.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_main(start_info: &'static boot::StartInfo) -> ! {
+    serial::init();
+    interrupts::init();
+    apic::disable_pics();
+    let core = &CORES[0];
+    core.init_this();
+
+    let options = Options::parse(boot::command_line(start_info));
+    let rates = clock::measure();
+    memory::init();
+    trace::install(rates);
+    let cores = &CORES[..options.n_cores];
+    for (core, entries) in cores.iter().zip(work::choose(&options)) {
+        tasks::create(core, entries);
+    }
+    if options.n_cores == 2 {
+        smp::start_second(rates);
+    }
+    if options.mode != Mode::Tree {
+        tasks::set_timer(&options, rates);
+    }
+
+    let start = clock::ticks();
+    trace::start();
+    MAY_START.store(true, Release);
+    run_tasks(core);
+    while !cores.iter().all(|core| core.has_finished.load(Acquire)) {
+        spin_loop();
+    }
+    trace::stop();
+    let is_right = report(cores, clock::ticks() - start, rates);
+    trace::send();
+    exit(if is_right { Exit::Success } else { Exit::WrongResults })
+}
+
+/// The first function of the second core.
+#[unsafe(no_mangle)]
+extern "C" fn second_core_main() -> ! {
+    let core = &CORES[1];
+    core.init_this();
+    core.has_started.store(true, Release);
+    while !MAY_START.load(Acquire) {
+        spin_loop();
+    }
+    run_tasks(core);
+    interrupts::halt()
+}
+
+/// Runs the tasks of this core until they have ended. Everything from here on is traced.
+#[inline(never)]
+fn run_tasks(core: &'static Core) {
+    trace::set_core(core.number);
+    tasks::start_timer();
+    tasks::run_all(core);
+    apic::stop_timer();
+    interrupts::disable();
+    core.has_finished.store(true, Release);
+}
+
+/// Prints what the tasks have done. Returns whether all their results were right.
+fn report(cores: &[Core], n_ticks: u64, rates: Rates) -> bool {
+    let millis = n_ticks * 1000 / rates.tsc_hz;
+    let mut is_right = true;
+    for core in cores {
+        let n_interrupts = core.n_ticks.load(Relaxed);
+        let hz = n_interrupts * 1000 / millis.max(1);
+        println!("core {}: {n_interrupts} timer interrupts in {millis} ms, {hz} Hz", core.number);
+        for (number, task) in core.tasks.iter().enumerate().skip(1) {
+            let (n_rounds, n_wrong) = (task.n_rounds.load(Relaxed), task.n_wrong.load(Relaxed));
+            println!("core {} task {number}: {n_rounds} rounds, {n_wrong} wrong", core.number);
+            is_right &= n_rounds > 0 && n_wrong == 0;
+        }
+    }
+    is_right
+}
+
+/// Ends QEMU. Where it has no such device, the core halts.
+fn exit(code: Exit) -> ! {
+    // SAFETY: the device does nothing but end QEMU.
+    unsafe { port::write(0xf4, code as u8) };
+    interrupts::halt()
+}
+
+/// The trace is sent after a panic too. Functions that are open then end with it.
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    /// The number of the core that panicked first, plus 1.
+    static FIRST: AtomicUsize = AtomicUsize::new(0);
+
+    trace::stop();
+    interrupts::disable();
+    let core = smp::this_core();
+    match FIRST.compare_exchange(0, core.number + 1, AcqRel, Acquire) {
+        Ok(_) => {}
+        // Sending the trace has panicked.
+        Err(first) if first == core.number + 1 => exit(Exit::Panic),
+        Err(_) => interrupts::halt(),
+    }
+    smp::stop_other(core);
+    serial::force_free();
+    println!("{info}");
+    trace::send();
+    exit(Exit::Panic)
+}

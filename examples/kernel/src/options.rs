@@ -1,0 +1,81 @@
+//! What to run: the kernel's command line, words of the form `name=value`.
+
+/// What the kernel does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Every task computes its result twice. No timer, so the calls are the same in each run.
+    Tree,
+    /// Tasks compute their results again and again under timer interrupts.
+    Storm,
+    /// As `Storm`, and one of the tasks panics.
+    Panic,
+}
+
+/// What handles the timer's interrupts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Timer {
+    /// A traced function that is called from an assembly stub. It switches tasks.
+    Stub,
+    /// A function that is itself entered by the interrupt, and returns from it. It only counts.
+    Iret,
+}
+
+/// The command line.
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub mode: Mode,
+    /// `cores=1` or `2`.
+    pub n_cores: usize,
+    /// `hz=…`: timer interrupts in a second, on each core.
+    pub timer_hz: u32,
+    /// `seconds=…`: how long a storm lasts.
+    pub seconds: u32,
+    pub timer: Timer,
+    /// `handlers=all`, or `stubs`: tasks do without functions that are entered by interrupts themselves.
+    pub with_iret_handlers: bool,
+}
+
+impl Options {
+    /// Reads a command line.
+    ///
+    /// # Panics
+    ///
+    /// When a word is not understood.
+    pub fn parse(line: &str) -> Self {
+        let mut options = Self {
+            mode: Mode::Tree,
+            n_cores: 2,
+            timer_hz: 10_000,
+            seconds: 1,
+            timer: Timer::Stub,
+            with_iret_handlers: true,
+        };
+        for word in line.split_ascii_whitespace() {
+            match word.split_once('=') {
+                Some(("mode", "tree")) => options.mode = Mode::Tree,
+                Some(("mode", "storm")) => options.mode = Mode::Storm,
+                Some(("mode", "panic")) => options.mode = Mode::Panic,
+                Some(("cores", "1")) => options.n_cores = 1,
+                Some(("cores", "2")) => options.n_cores = 2,
+                Some(("hz", number)) => options.timer_hz = parse_number(word, number),
+                Some(("seconds", number)) => options.seconds = parse_number(word, number),
+                Some(("timer", "stub")) => options.timer = Timer::Stub,
+                Some(("timer", "iret")) => options.timer = Timer::Iret,
+                Some(("handlers", "all")) => options.with_iret_handlers = true,
+                Some(("handlers", "stubs")) => options.with_iret_handlers = false,
+                _ => panic!(
+                    "the command line has \"{word}\"; known are mode=tree|storm|panic cores=1|2 hz=N seconds=N \
+                     timer=stub|iret handlers=all|stubs"
+                ),
+            }
+        }
+        options
+    }
+}
+
+fn parse_number(word: &str, number: &str) -> u32 {
+    match number.parse() {
+        Ok(number) if (1..=1_000_000).contains(&number) => number,
+        _ => panic!("the command line has \"{word}\", which must be a number from 1 to 1000000"),
+    }
+}

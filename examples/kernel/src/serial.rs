@@ -1,0 +1,69 @@
+//! The console: the first serial port. `println!` writes to it.
+
+use core::fmt::{self, Write};
+use core::hint::spin_loop;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::interrupts;
+use crate::port;
+
+/// COM1.
+const BASE: u16 = 0x3f8;
+const LINE_CONTROL: u16 = BASE + 3;
+const LINE_STATUS: u16 = BASE + 5;
+/// In the line status: the next byte may be written.
+const IS_EMPTY: u8 = 1 << 5;
+
+/// Held by the core that prints.
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+struct Serial;
+
+impl Write for Serial {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            // SAFETY: the serial port does nothing but send.
+            unsafe {
+                while port::read(LINE_STATUS) & IS_EMPTY == 0 {
+                    spin_loop();
+                }
+                port::write(BASE, byte);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prepares the port: 8 bits, no parity, no interrupts.
+pub fn init() {
+    // SAFETY: as above.
+    unsafe {
+        port::write(BASE + 1, 0);
+        port::write(LINE_CONTROL, 0x03);
+    }
+}
+
+/// Prints, while interrupts are off and no other core prints.
+pub fn print(arguments: fmt::Arguments<'_>) {
+    interrupts::without(|| {
+        while BUSY.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+            spin_loop();
+        }
+        // Writing to this port cannot fail.
+        let _ = Serial.write_fmt(arguments);
+        BUSY.store(false, Release);
+    });
+}
+
+/// Makes the port free, for a panic: the core that was printing does not run any more.
+pub fn force_free() {
+    BUSY.store(false, Release);
+}
+
+#[macro_export]
+macro_rules! println {
+    ($($arguments:tt)*) => {
+        $crate::serial::print(format_args!("{}\n", format_args!($($arguments)*)))
+    };
+}

@@ -1,0 +1,103 @@
+//! What a kernel does to be traced: gives the tracer memory, switches it on and off, and sends what was recorded.
+
+use core::cell::UnsafeCell;
+use core::convert::Infallible;
+use core::ffi::c_void;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+use rftrace_frontend::kernel::{self, Machine, Mode};
+
+use crate::clock::{self, Rates};
+use crate::port;
+
+unsafe extern "C" {
+    safe fn rftrace_backend_set_core(number: u32);
+    safe fn rftrace_backend_suspend_thread() -> *mut c_void;
+    unsafe fn rftrace_backend_resume_thread(block: *mut c_void);
+    unsafe fn rftrace_backend_thread_exit(block: *mut c_void);
+}
+
+/// For the newest records of all tasks, 16 bytes each; older ones are overwritten.
+const BUFFER_BYTES: usize = 1 << 20;
+/// QEMU's debug console: what is written here goes to the file that `-debugcon` names.
+const DEBUG_CONSOLE: u16 = 0xe9;
+
+/// The tracer asks for no alignment, but wastes nothing with this one.
+#[repr(C, align(65536))]
+struct Buffer {
+    bytes: UnsafeCell<[u8; BUFFER_BYTES]>,
+    is_taken: AtomicBool,
+}
+
+// SAFETY: the memory is given away once.
+unsafe impl Sync for Buffer {}
+
+static BUFFER: Buffer = Buffer { bytes: UnsafeCell::new([0; BUFFER_BYTES]), is_taken: AtomicBool::new(false) };
+static TSC_HZ: AtomicU64 = AtomicU64::new(0);
+static WALL_NANOS: AtomicU64 = AtomicU64::new(0);
+
+/// Gives the tracer its memory.
+///
+/// # Panics
+///
+/// The second time.
+pub fn install(rates: Rates) {
+    assert!(!BUFFER.is_taken.swap(true, AcqRel), "the trace buffer was given away already");
+    // SAFETY: nobody else has a reference to it, as this line is reached once.
+    let buffer = unsafe { &mut *BUFFER.bytes.get() };
+    // No function is left without returning here, by longjmp or the like, so there is no memory for such.
+    if let Err(error) = kernel::install(buffer, &mut [], Mode::Ring) {
+        panic!("{error}");
+    }
+    TSC_HZ.store(rates.tsc_hz, Relaxed);
+}
+
+/// Starts recording. Inlined, as is [`stop`]: what runs while recording is on is recorded.
+#[inline(always)]
+pub fn start() {
+    WALL_NANOS.store(clock::wall_nanos(), Relaxed);
+    kernel::enable();
+}
+
+/// Stops recording.
+#[inline(always)]
+pub fn stop() {
+    kernel::disable();
+}
+
+/// Has the trace tell on which core the task that runs is. Here tasks stay on their core; elsewhere it is told at each switch.
+#[inline(always)]
+pub fn set_core(number: usize) {
+    rftrace_backend_set_core(number as u32);
+}
+
+/// The task that runs ends, in the trace too: nothing that it does from now on is recorded.
+#[inline(always)]
+pub fn end_task() {
+    let block = rftrace_backend_suspend_thread();
+    // SAFETY: on the same task, and what it was suspended with.
+    unsafe {
+        rftrace_backend_resume_thread(block);
+        rftrace_backend_thread_exit(block);
+    }
+}
+
+/// Sends what was recorded, if the tracer has its memory. Neither locks nor memory are needed, so a panic handler may call it.
+pub fn send() {
+    if !BUFFER.is_taken.load(Acquire) {
+        return;
+    }
+    let machine = Machine {
+        name: "rftrace-example-kernel",
+        // The kernel runs where it was linked to.
+        load_address: 0,
+        tsc_hz: Some(TSC_HZ.load(Relaxed)).filter(|&hz| hz != 0),
+        wall_nanos: Some(WALL_NANOS.load(Relaxed)).filter(|&nanos| nanos != 0),
+    };
+    let Ok(()) = kernel::write_image(&machine, |bytes| {
+        // SAFETY: the debug console does nothing but write to a file.
+        unsafe { port::write_all(DEBUG_CONSOLE, bytes) };
+        Ok::<(), Infallible>(())
+    });
+}

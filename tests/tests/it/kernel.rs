@@ -1,0 +1,329 @@
+//! examples/kernel under QEMU: its results, its trees, and that what its tasks record is balanced.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rftrace::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, kind};
+use rftrace_frontend::{Image, ImportOptions};
+use rftrace_tests::traces::{outline_of_tree, trees};
+use rftrace_tests::{Run, assert_same_lines, fixtures, require, tools};
+
+const TARGET: &str = "x86_64-unknown-none";
+/// What the names of the kernel's functions begin with.
+const PREFIX: &str = "rftrace_example_kernel::";
+/// How QEMU ends when the kernel wants it: all was well, or it has panicked.
+const SUCCESS: i32 = 33;
+const PANIC: i32 = 35;
+/// Real time: cores run side by side, and interrupts come at the ends of basic blocks.
+const REAL_TIME: &[&str] = &["-accel", "tcg,thread=multi"];
+/// Time counted in instructions, for one and for two cores, which take turns: 8 ns for each instruction of a core. Interrupts
+/// come between any two of them, and in each run at the same ones.
+const COUNTED_TIME: [&[&str]; 2] =
+    [&["-accel", "tcg", "-icount", "shift=3,sleep=off"], &["-accel", "tcg", "-icount", "shift=2,sleep=off"]];
+
+/// The kernel, built once; `None` if what that needs is missing, which is said.
+fn kernel() -> Option<&'static Path> {
+    static KERNEL: OnceLock<PathBuf> = OnceLock::new();
+    if !require(&["nightly", "qemu-system-x86_64"]) {
+        return None;
+    }
+    if !has_library() {
+        tools::missing("nightly's library of x86_64-unknown-none");
+        return None;
+    }
+    Some(KERNEL.get_or_init(|| {
+        let target_folder = fixtures::build_folder("kernel");
+        let mut cargo = fixtures::cargo(Some("nightly"));
+        // There are the flags for the kernel.
+        cargo.current_dir(fixtures::repository().join("examples/kernel"));
+        tools::run(cargo.args(["build", "--release", "--target-dir"]).arg(&target_folder));
+        target_folder.join(TARGET).join("release/rftrace-example-kernel")
+    }))
+}
+
+fn has_library() -> bool {
+    let mut rustc = Command::new("rustc");
+    fixtures::without_settings(&mut rustc);
+    rustc.env_remove("RUSTUP_TOOLCHAIN").args(["+nightly", "--print", "target-libdir", "--target", TARGET]);
+    let folder = tools::text(&mut rustc);
+    fs::read_dir(folder.trim())
+        .is_ok_and(|files| files.flatten().any(|file| file.file_name().to_string_lossy().starts_with("libcore-")))
+}
+
+/// Boots the kernel with a command line, and makes a directory `trace` of what it sends.
+fn boot(kernel: &Path, n_cores: usize, clock: &[&str], command_line: &str, status: i32) -> Run {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-cpu", "max", "-m", "64M", "-display", "none", "-monitor", "none", "-no-reboot", "-serial", "stdio"]);
+    qemu.args(["-debugcon", "file:trace.img", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
+    qemu.args(clock).args(["-smp", &n_cores.to_string(), "-append", command_line]).arg("-kernel").arg(kernel);
+    let run = Run::of_any(&mut qemu);
+    assert_eq!(run.status.code(), Some(status), "{command_line}:\n{}{}", run.stdout, run.stderr);
+    let image = Image::read(&run.path("trace.img")).unwrap();
+    assert_eq!(image.name(), "rftrace-example-kernel");
+    let mut options = ImportOptions::default();
+    options.binary = Some(kernel.to_owned());
+    let imported = image.write_directory(&run.path("trace"), &options).unwrap();
+    assert_eq!(imported.lost, 0);
+    run
+}
+
+/// The calls of each task, without crate names, in the order of their texts: which core comes first is chance.
+fn outlines(run: &Run) -> Vec<String> {
+    let mut outlines: Vec<String> =
+        trees(&run.trace("trace")).iter().map(|tree| outline_of_tree(tree, PREFIX)).collect();
+    outlines.sort();
+    outlines
+}
+
+const YIELD: &str = "  interrupts::yielded
+    tasks::switch
+";
+
+/// A task that yields once, between two rounds that call `first` and `second`.
+fn two_rounds(name: &str, first: &str, second: &str) -> String {
+    format!("tasks::tell_core\nwork::{name}\n{first}{YIELD}{second}tasks::end\n")
+}
+
+/// What the tasks of each core do in `mode=tree`, and what the core does before and after.
+fn expected_outlines() -> [Vec<String>; 2] {
+    let idle = "run_tasks\n  tasks::run_all\n    interrupts::yielded\n      tasks::switch\n".to_owned();
+    let timer = "  interrupts::timer\n    tasks::tick\n    tasks::switch\n";
+    // Of 3, which needs 2 and 1, of which the first needs 1 and 0.
+    let fibonacci = "  work::fibonacci
+    work::fibonacci
+      work::fibonacci
+      work::fibonacci
+    work::fibonacci
+";
+    // Of 0 3 1 4 2: of nothing, and of 3 1 4 2, which becomes 2 1 and 4.
+    let sort = "  work::sort
+    work::sort
+    work::sort
+      work::sort
+        work::sort
+          work::sort
+          work::sort
+        work::sort
+      work::sort
+        work::sort
+        work::sort
+";
+    let paging = format!(
+        "  memory::unmap
+  interrupts::page_fault
+  memory::map
+  interrupts::system_call
+    tasks::count_system_call
+  work::checksum
+{}",
+        "    work::add_to_checksum\n".repeat(9)
+    );
+    let recursion = format!("{timer}{fibonacci}");
+    let mut first =
+        vec![idle.clone(), two_rounds("recursion", &recursion, &recursion), two_rounds("paging", &paging, &paging)];
+    let mut both = first.clone();
+    both.extend([idle, two_rounds("sorting", sort, sort), two_rounds("paging", &paging, &paging)]);
+    first.sort();
+    both.sort();
+    [first, both]
+}
+
+#[test]
+fn the_tree_is_exact_on_one_and_on_two_cores() {
+    let Some(kernel) = kernel() else { return };
+    for (n_cores, expected) in [1, 2].into_iter().zip(expected_outlines()) {
+        let run = boot(kernel, n_cores, REAL_TIME, &format!("mode=tree cores={n_cores}"), SUCCESS);
+        let actual = outlines(&run);
+        assert_same_lines(&actual.join("\n"), &expected.join("\n"), &format!("{n_cores} cores"));
+        let raw = RawTrace::read(&run.path("trace.img"));
+        assert_eq!(raw.check(), 0, "functions are open at the end");
+    }
+}
+
+#[test]
+fn the_trace_of_a_panic_arrives() {
+    let Some(kernel) = kernel() else { return };
+    for n_cores in [1, 2] {
+        let run = boot(kernel, n_cores, REAL_TIME, &format!("mode=panic cores={n_cores} seconds=1000"), PANIC);
+        assert!(run.stdout.contains("panicked at src/work.rs"), "{}", run.stdout);
+        assert!(run.stdout.contains("as the command line wants it"), "{}", run.stdout);
+        let trace = run.trace("trace");
+        let panicking: Vec<String> = trees(&trace)
+            .iter()
+            .map(|tree| outline_of_tree(tree, ""))
+            .filter(|outline| outline.contains("work::panicking"))
+            .collect();
+        let [outline] = &panicking[..] else { panic!("tasks that panic: {panicking:?}") };
+        // A timer interrupt may come at any place but after the panic.
+        let is_timer =
+            |line: &&str| ["interrupts::timer", "tasks::tick", "tasks::switch"].iter().any(|name| line.ends_with(name));
+        let end: Vec<&str> = outline.lines().filter(|line| !is_timer(line)).rev().take(5).collect();
+        let descend = format!("{PREFIX}work::descend");
+        let expected = [5, 4, 3, 2, 1].map(|depth| {
+            format!(
+                "{:indent$}{}",
+                "",
+                if depth == 5 { "__rustc::rust_begin_unwind" } else { &descend },
+                indent = 2 * depth
+            )
+        });
+        assert_eq!(end, expected, "{outline}");
+    }
+}
+
+/// How often in a second the timer has interrupted a core, and for how many milliseconds, as the kernel says.
+fn interrupts(run: &Run, core: usize) -> (u64, u64) {
+    let prefix = format!("core {core}: ");
+    let line =
+        run.stdout.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_else(|| panic!("{}", run.stdout));
+    let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [_, millis, hz] = numbers[..] else { panic!("{line}") };
+    (hz, millis)
+}
+
+/// Timer interrupts for ten seconds, as many in a second as `words` say and `least_hz` at least, while tasks check their results.
+fn storm(n_cores: usize, clock: &[&str], least_hz: u64, words: &str) {
+    let Some(kernel) = kernel() else { return };
+    let command_line = format!("mode=storm cores={n_cores} seconds=10 {words}");
+    // With another status a task's result was wrong, or the processor found a fault.
+    let run = boot(kernel, n_cores, clock, &command_line, SUCCESS);
+    for core in 0..n_cores {
+        let (hz, millis) = interrupts(&run, core);
+        assert!(hz >= least_hz && millis >= 10_000, "{}", run.stdout);
+    }
+    let n_right = run.stdout.lines().filter(|line| line.ends_with(" rounds, 0 wrong")).count();
+    assert_eq!(n_right, 2 * n_cores, "{}", run.stdout);
+    let raw = RawTrace::read(&run.path("trace.img"));
+    assert!(raw.n_records() > 50_000, "the ring is full of records: {}", raw.n_records());
+    raw.check();
+    assert_eq!(run.trace("trace").tasks().len(), 3 * n_cores);
+}
+
+#[test]
+fn a_storm_on_one_core() {
+    storm(1, COUNTED_TIME[0], 10_000, "hz=12000");
+}
+
+#[test]
+fn a_storm_on_two_cores() {
+    storm(2, COUNTED_TIME[1], 10_000, "hz=12000");
+}
+
+/// How many interrupts come here depends on what else the machine does.
+#[test]
+fn a_storm_on_two_cores_side_by_side() {
+    storm(2, REAL_TIME, 100, "hz=12000");
+}
+
+#[test]
+fn a_storm_of_functions_that_interrupts_enter() {
+    storm(1, COUNTED_TIME[0], 10_000, "hz=12000 timer=iret");
+    // Cores that take turns lose interrupts while they wait.
+    storm(2, COUNTED_TIME[1], 10_000, "hz=22000 timer=iret");
+    storm(2, REAL_TIME, 100, "hz=12000 timer=iret");
+}
+
+/// The records of each task as they were sent, read without the frontend, which mends what is not balanced.
+struct RawTrace {
+    /// By task and the chunk's place in time.
+    chunks: BTreeMap<(u32, u64), RawChunk>,
+}
+
+struct RawChunk {
+    /// Where its task was before.
+    prev_index: u64,
+    /// Functions that were open before.
+    n_open: usize,
+    words: Vec<u64>,
+}
+
+impl RawTrace {
+    fn read(path: &Path) -> Self {
+        let image = fs::read(path).unwrap();
+        let words: Vec<u64> =
+            image.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect();
+        let mut chunks = BTreeMap::new();
+        // The magic and the versions; then sections: tag and size, content, checksum.
+        let mut rest = &words[2..];
+        while let [head, following @ ..] = rest {
+            let (content, behind) = following.split_at((head >> 32) as usize / 8);
+            if (*head as u32).to_le_bytes() == *b"CHNK" {
+                let (header, records) = content.split_at(CHUNK_HEADER_BYTES / 8);
+                let field = |offset: usize| header[offset / 8] >> (offset % 8 * 8);
+                let taken_tsc = field(offset_of!(ChunkHeader, taken_tsc));
+                let n_open = field(offset_of!(ChunkHeader, depth)) as u32 as usize;
+                let index = field(offset_of!(ChunkHeader, index));
+                let mut tid = field(offset_of!(ChunkHeader, tid)) as u32;
+                let mut chunk =
+                    RawChunk { prev_index: field(offset_of!(ChunkHeader, prev_index)), n_open, words: Vec::new() };
+                for record in records.chunks_exact(2).filter(|record| record[0] >= taken_tsc) {
+                    const NEW_THREAD: u64 = kind::RESYNC | kind::NEW_THREAD;
+                    if record[1] & (kind::MASK | kind::NEW_THREAD) == NEW_THREAD {
+                        // A task has ended, and another one goes on in its chunk.
+                        assert!(chunks.insert((tid, index), chunk).is_none());
+                        tid = (record[1] >> ADDRESS_SHIFT) as u32;
+                        chunk = RawChunk { prev_index: 0, n_open: 0, words: Vec::new() };
+                    } else {
+                        chunk.words.push(record[1]);
+                    }
+                }
+                assert!(chunks.insert((tid, index), chunk).is_none());
+            }
+            rest = &behind[1..];
+        }
+        Self { chunks }
+    }
+
+    fn n_records(&self) -> usize {
+        self.chunks.values().map(|chunk| chunk.words.len()).sum()
+    }
+
+    /// Checks that each exit is that of the innermost open function, and that each chunk begins where the one before has ended.
+    /// Returns how many functions are open at the end.
+    fn check(&self) -> usize {
+        struct Task {
+            last_index: u64,
+            /// The addresses of open functions, as far as they are known.
+            open: Vec<Option<u64>>,
+        }
+        let mut tasks: BTreeMap<u32, Task> = BTreeMap::new();
+        for (&(tid, index), chunk) in &self.chunks {
+            let first = || Task { last_index: chunk.prev_index, open: vec![None; chunk.n_open] };
+            let task = tasks.entry(tid).or_insert_with(first);
+            if task.last_index != chunk.prev_index {
+                // The ring has passed over the task's chunk from long ago, and has overwritten some since.
+                *task = first();
+            }
+            task.last_index = index;
+            let open = &mut task.open;
+            // A function whose hook an interrupt has struck when the exit was recorded still counts as open.
+            let n_more = chunk.n_open.checked_sub(open.len());
+            assert!(
+                n_more.is_some_and(|n_more| n_more <= 1),
+                "task {tid}: {} functions are open before chunk {index}, which says {}",
+                open.len(),
+                chunk.n_open
+            );
+            for (place, word) in chunk.words.iter().enumerate() {
+                let here = || format!("task {tid}, chunk {index}, record {place}: {word:#x}, open: {open:x?}");
+                let address = word >> ADDRESS_SHIFT;
+                match word & kind::MASK {
+                    kind::ENTRY if word & kind::POINT != 0 => {}
+                    kind::ENTRY => open.push(Some(address)),
+                    kind::EXIT => {
+                        let entered = open.last().copied().unwrap_or_else(|| panic!("no function is open: {}", here()));
+                        assert!(entered.is_none_or(|entered| entered == address), "another function: {}", here());
+                        open.pop();
+                    }
+                    kind::RESYNC if word & kind::CORE != 0 => {}
+                    _ => panic!("records were lost: {}", here()),
+                }
+            }
+        }
+        tasks.values().map(|task| task.open.len()).sum()
+    }
+}
