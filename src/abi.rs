@@ -18,7 +18,7 @@
 //! | `rftrace_backend_filter(u8)` | not 0: recording is filtered as [`FilterControl`] says; 0: everything is recorded |
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
 //! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
-//! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | a thread ends: closes its frames, lets its chunk and block go |
+//! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | the thread with this block, or null for the calling one, ends: closes its frames, lets its chunk and block go |
 //! | `rftrace_backend_set_core(u32)` | the calling thread runs on this core from now on; for kernels, at each switch of tasks |
 //! | `rftrace_backend_forked()` | in the child of a fork: forgets the other threads, begins a new cycle |
 //! | `__monstartup`, `_mcleanup` | on Linux: nothing; they keep gprof's start-up code (linked by `-pg`) quiet |

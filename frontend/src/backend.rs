@@ -3,8 +3,9 @@
 //!
 //! What reads the tracer's symbols is inlined or generic: a program that only imports images links without the tracer.
 
-use core::slice;
+use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::{ptr, slice};
 #[cfg(feature = "std")]
 use std::collections::HashMap;
 
@@ -18,6 +19,9 @@ unsafe extern "C" {
     safe fn rftrace_backend_control_v4() -> *const Control;
     safe fn rftrace_backend_enable();
     safe fn rftrace_backend_disable();
+    safe fn rftrace_backend_set_core(core: u32);
+    /// See [`rftrace::abi`]; the destructor of a thread-specific key.
+    pub(crate) unsafe fn rftrace_backend_thread_exit(block: *mut c_void);
 }
 
 #[cfg(feature = "std")]
@@ -30,8 +34,6 @@ unsafe extern "C" {
 
 #[cfg(all(feature = "std", target_os = "linux"))]
 unsafe extern "C" {
-    /// See [`rftrace::abi`]; the destructor of a thread-specific key.
-    pub(crate) unsafe fn rftrace_backend_thread_exit(block: *mut std::ffi::c_void);
     /// See [`rftrace::abi`]; a handler of `pthread_atfork`.
     pub(crate) unsafe fn rftrace_backend_forked();
 }
@@ -70,6 +72,19 @@ pub(crate) fn enable() {
 #[inline(always)]
 pub(crate) fn disable() {
     rftrace_backend_disable();
+}
+
+/// The calling thread runs on this core from now on.
+#[inline(always)]
+pub(crate) fn set_core(core: u32) {
+    rftrace_backend_set_core(core);
+}
+
+/// The calling thread ends: its open functions do, and nothing more is recorded of it.
+#[inline(always)]
+pub(crate) fn end_thread() {
+    // SAFETY: the calling thread's own block.
+    unsafe { rftrace_backend_thread_exit(ptr::null_mut()) };
 }
 
 /// Gives all chunks that have no writer back and begins a new cycle. Recording must be off.

@@ -188,6 +188,20 @@ pub fn disable() {
     backend::disable();
 }
 
+/// The task that calls this runs on the core with this number from now on. To be called whenever a task begins to run on a
+/// core; the trace tells it where it has changed, as an event `rftrace:core_N`.
+#[inline(always)]
+pub fn set_core(core: u32) {
+    backend::set_core(core);
+}
+
+/// The task that calls this ends: its open functions do too, and nothing more is recorded of it. The memory of its block may be
+/// used for another task then, cleared.
+#[inline(always)]
+pub fn end_thread() {
+    backend::end_thread();
+}
+
 /// Whether recording is on.
 #[inline(always)]
 #[must_use]

@@ -243,11 +243,12 @@ extern "C" fn rftrace_backend_set_core(core: u32) {
 ///
 /// # Safety
 ///
-/// `block` is the block of the calling thread, as `thread_start` got it.
+/// `block` is the block of the calling thread, as `thread_start` got it; or null, for that block.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
-    let pointer = block;
-    if pointer.is_null() || arch::thread_block() != pointer {
+    let own = arch::thread_block();
+    let pointer = if block.is_null() { own } else { block };
+    if pointer.is_null() || pointer == UNTRACED || pointer != own {
         return;
     }
     // SAFETY: by this function's contract.

@@ -125,7 +125,25 @@ impl Task {
             ptr::copy_nonoverlapping(template, start, initialised);
             thread_pointer.write(thread_pointer as u64);
         }
+        #[cfg(feature = "threadhook")]
+        self.make_area(thread_pointer);
         self.thread_pointer.store(thread_pointer as u64, Relaxed);
+    }
+
+    /// Makes the tracer's area of this task, behind the thread pointer; the word after that leads to it.
+    #[cfg(feature = "threadhook")]
+    fn make_area(&self, thread_pointer: *mut u64) {
+        use rftrace::abi::ThreadArea;
+
+        let leads_there = thread_pointer.wrapping_add(1);
+        let area = (leads_there.wrapping_add(1) as u64).next_multiple_of(align_of::<ThreadArea>() as u64);
+        let end = self.tls.get() as u64 + TLS_BYTES as u64;
+        assert!(
+            area + size_of::<ThreadArea>() as u64 <= end,
+            "the tracer's area does not fit: raise TLS_BYTES in tasks.rs"
+        );
+        // SAFETY: within this task's room, which is zero from the start and not used yet.
+        unsafe { leads_there.write(area) };
     }
 
     /// Has it run `entry` when it is its turn.
@@ -140,6 +158,10 @@ impl Task {
         self.is_ready.store(true, Release);
     }
 }
+
+// What the tracer calls with the feature `threadhook`, see docs/kernels.md.
+#[cfg(feature = "threadhook")]
+core::arch::global_asm!(".globl rftrace_thread_area", "rftrace_thread_area:", "mov r11, fs:[8]", "ret");
 
 /// Where a task begins: calls its first function, which is in rbx. Not traced, as it does not return.
 #[unsafe(naked)]

@@ -2,7 +2,6 @@
 
 use core::cell::UnsafeCell;
 use core::convert::Infallible;
-use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -10,13 +9,6 @@ use rftrace_frontend::kernel::{self, Machine, Mode};
 
 use crate::clock::{self, Rates};
 use crate::port;
-
-unsafe extern "C" {
-    safe fn rftrace_backend_set_core(number: u32);
-    safe fn rftrace_backend_suspend_thread() -> *mut c_void;
-    unsafe fn rftrace_backend_resume_thread(block: *mut c_void);
-    unsafe fn rftrace_backend_thread_exit(block: *mut c_void);
-}
 
 /// For the newest records of all tasks, 16 bytes each; older ones are overwritten.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -69,18 +61,13 @@ pub fn stop() {
 /// Has the trace tell on which core the task that runs is. Here tasks stay on their core; elsewhere it is told at each switch.
 #[inline(always)]
 pub fn set_core(number: usize) {
-    rftrace_backend_set_core(number as u32);
+    kernel::set_core(number as u32);
 }
 
 /// The task that runs ends, in the trace too: nothing that it does from now on is recorded.
 #[inline(always)]
 pub fn end_task() {
-    let block = rftrace_backend_suspend_thread();
-    // SAFETY: on the same task, and what it was suspended with.
-    unsafe {
-        rftrace_backend_resume_thread(block);
-        rftrace_backend_thread_exit(block);
-    }
+    kernel::end_thread();
 }
 
 /// Sends what was recorded, if the tracer has its memory. Neither locks nor memory are needed, so a panic handler may call it.

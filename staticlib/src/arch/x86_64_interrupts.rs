@@ -200,7 +200,27 @@ fn code_segment() -> usize {
 }
 
 /// Whether the handler in which `child_ip` lies is one of an exception, or of nobody knows what.
+///
+/// The handlers of interrupts are remembered, as the table is long.
 fn is_exception(child_ip: usize) -> bool {
+    const N_KNOWN: usize = 16;
+    static KNOWN: [AtomicUsize; N_KNOWN] = [const { AtomicUsize::new(0) }; N_KNOWN];
+
+    let known = KNOWN.get((child_ip >> 4) % N_KNOWN);
+    if known.is_some_and(|known| known.load(Relaxed) == child_ip) {
+        return false;
+    }
+    let is_exception = looks_like_exception(child_ip);
+    if let Some(known) = known
+        && !is_exception
+    {
+        known.store(child_ip, Relaxed);
+    }
+    is_exception
+}
+
+/// The same, by the interrupt descriptor table.
+fn looks_like_exception(child_ip: usize) -> bool {
     #[repr(C, packed)]
     struct TableRegister {
         limit: u16,

@@ -28,6 +28,16 @@ const COUNTED_TIME: [&[&str]; 2] =
 /// The kernel, built once; `None` if what that needs is missing, which is said.
 fn kernel() -> Option<&'static Path> {
     static KERNEL: OnceLock<PathBuf> = OnceLock::new();
+    built(&KERNEL, "kernel", &[])
+}
+
+/// The kernel that says itself where its tasks' state is.
+fn kernel_without_tls() -> Option<&'static Path> {
+    static KERNEL: OnceLock<PathBuf> = OnceLock::new();
+    built(&KERNEL, "kernel-threadhook", &["--features", "threadhook"])
+}
+
+fn built(kernel: &'static OnceLock<PathBuf>, folder: &str, options: &[&str]) -> Option<&'static Path> {
     if !require(&["nightly", "qemu-system-x86_64"]) {
         return None;
     }
@@ -35,12 +45,12 @@ fn kernel() -> Option<&'static Path> {
         tools::missing("nightly's library of x86_64-unknown-none");
         return None;
     }
-    Some(KERNEL.get_or_init(|| {
-        let target_folder = fixtures::build_folder("kernel");
+    Some(kernel.get_or_init(|| {
+        let target_folder = fixtures::build_folder(folder);
         let mut cargo = fixtures::cargo(Some("nightly"));
         // There are the flags for the kernel.
         cargo.current_dir(fixtures::repository().join("examples/kernel"));
-        tools::run(cargo.args(["build", "--release", "--target-dir"]).arg(&target_folder));
+        tools::run(cargo.args(["build", "--release"]).args(options).arg("--target-dir").arg(&target_folder));
         target_folder.join(TARGET).join("release/rftrace-example-kernel")
     }))
 }
@@ -135,6 +145,20 @@ fn expected_outlines() -> [Vec<String>; 2] {
 #[test]
 fn the_tree_is_exact_on_one_and_on_two_cores() {
     let Some(kernel) = kernel() else { return };
+    check_trees(kernel);
+}
+
+#[test]
+fn the_tree_is_exact_without_thread_local_storage() {
+    let Some(kernel) = kernel_without_tls() else { return };
+    let symbols = tools::text(Command::new("nm").arg(kernel));
+    assert!(symbols.contains("rftrace_thread_area") && !symbols.contains("rftrace_local_block"), "{symbols}");
+    check_trees(kernel);
+    let storm = boot(kernel, 1, COUNTED_TIME[0], "mode=storm cores=1 seconds=1 hz=12000 timer=iret", SUCCESS);
+    RawTrace::read(&storm.path("trace.img")).check();
+}
+
+fn check_trees(kernel: &Path) {
     for (n_cores, expected) in [1, 2].into_iter().zip(expected_outlines()) {
         let run = boot(kernel, n_cores, REAL_TIME, &format!("mode=tree cores={n_cores}"), SUCCESS);
         let actual = outlines(&run);
