@@ -677,7 +677,7 @@ fn threads() -> impl Iterator<Item = &'static ThreadBlock> {
 /// Whether the function with this slot, whose frame is running or was left on this stack, will return to the trampoline.
 fn is_hooked(parent_loc: usize) -> bool {
     let parent_ip = running_slot(parent_loc).load(Relaxed);
-    arch::is_trampoline(parent_ip) || parent_ip == arch::interrupt_trampoline()
+    arch::is_trampoline(parent_ip) || arch::is_interrupt_trampoline(parent_ip)
 }
 
 /// The slot of a frame that is running on this thread.

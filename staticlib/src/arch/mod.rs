@@ -6,7 +6,8 @@ mod interrupts;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 pub(crate) use interrupts::{
-    Interrupted, interrupt_trampoline, interrupted, keep_interrupts_off, let_interrupts_in, slot_below,
+    Interrupted, interrupt_trampoline, interrupted, is_interrupt_trampoline, keep_interrupts_off, let_interrupts_in,
+    slot_below,
 };
 #[cfg_attr(all(target_arch = "x86_64", not(feature = "threadhook")), path = "x86_64_tls.rs")]
 #[cfg_attr(all(target_arch = "x86_64", feature = "threadhook"), path = "x86_64_threadhook.rs")]

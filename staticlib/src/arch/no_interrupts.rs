@@ -23,6 +23,11 @@ pub(crate) fn interrupt_trampoline() -> usize {
     0
 }
 
+/// It is none: a slot may hold any value.
+pub(crate) fn is_interrupt_trampoline(_address: usize) -> bool {
+    false
+}
+
 /// Nothing has to be done.
 pub(crate) fn keep_interrupts_off(_parent_loc: usize) -> bool {
     false

@@ -125,6 +125,11 @@ pub(crate) fn interrupt_trampoline() -> usize {
     address
 }
 
+/// Whether an address is that of the interrupt trampoline.
+pub(crate) fn is_interrupt_trampoline(address: usize) -> bool {
+    address == interrupt_trampoline()
+}
+
 /// Has the handler whose frame begins at `parent_loc` return with interrupts off. Returns whether they were on.
 ///
 /// Otherwise an interrupt that waits would strike at the trampoline's first instruction: on the interrupted stack that would

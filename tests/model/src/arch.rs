@@ -403,7 +403,8 @@ pub(crate) fn is_trampoline(address: usize) -> bool {
 #[path = "../../../staticlib/src/arch/no_interrupts.rs"]
 mod interrupts;
 pub(crate) use interrupts::{
-    Interrupted, interrupt_trampoline, interrupted, keep_interrupts_off, let_interrupts_in, slot_below,
+    Interrupted, interrupt_trampoline, interrupted, is_interrupt_trampoline, keep_interrupts_off, let_interrupts_in,
+    slot_below,
 };
 
 /// # Safety
