@@ -337,7 +337,9 @@ fn settle(block: &ThreadBlock, parent_loc: usize, stack_pointer: usize, caller_l
             leave_above(block, caller);
             return;
         }
-    } else if left::nearest_above(parent_loc).is_some_and(|slot| is_hooked(slot) && bring_back(block, slot)) {
+    } else if left::nearest_above(parent_loc)
+        .is_some_and(|slot| is_hooked(slot) && has_living_caller(block, slot) && bring_back(block, slot))
+    {
         return;
     }
     leave_unknown(block, parent_loc, stack_pointer);
@@ -484,6 +486,22 @@ fn bring_back(block: &ThreadBlock, parent_loc: usize) -> bool {
             break;
         }
         entry.exit_word.store(exit_word & !kind::LEFT, Relaxed);
+    }
+    true
+}
+
+/// Whether a left frame may run again: it is its stack's first, or its caller is open or was left too. What returned took the
+/// frames that it had called with it, though their slots may still look hooked.
+fn has_living_caller(block: &ThreadBlock, parent_loc: usize) -> bool {
+    let mut slot = parent_loc;
+    while let Some(caller_loc) = left::outermost(slot).and_then(|left| left.caller_loc()) {
+        if find(block, caller_loc).is_some() {
+            return true;
+        }
+        if left::count(caller_loc) == 0 {
+            return false;
+        }
+        slot = caller_loc;
     }
     true
 }
