@@ -1,0 +1,65 @@
+//! `rftrace import`.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use rftrace_frontend::{Image, ImportOptions};
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace import trace.img --binary kernel.elf     to the directory `uftrace.data`
+  rftrace import trace.img --binary kernel.elf -o mytrace && rftrace replay mytrace";
+
+/// Makes a trace directory of what a kernel sent.
+///
+/// The image is what the kernel's `rftrace_frontend::kernel::write_image` wrote to a serial port or the like. What comes
+/// before and behind it in the file is skipped.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ImportArgs {
+    /// The file with the image.
+    image: PathBuf,
+    /// The kernel's ELF file, for the names of its functions.
+    #[arg(long, value_name = "ELF")]
+    binary: Option<PathBuf>,
+    /// Where to write to. A trace that is there is replaced.
+    #[arg(short, long, value_name = "DIR", default_value = "uftrace.data")]
+    output: PathBuf,
+    /// Where the kernel's lowest loadable segment lay in memory, if the image tells it wrong.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    load_address: Option<u64>,
+    /// Ticks per second of the time stamp counter, if the kernel did not know it.
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u64).range(1..))]
+    tsc_hz: Option<u64>,
+}
+
+/// A number, hexadecimal with `0x`.
+fn parse_address(text: &str) -> Result<u64, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(args: &ImportArgs) -> Result<()> {
+    // These errors' texts have those of their sources.
+    let whole = |error: rftrace_frontend::Error| anyhow!("{error}");
+    let image = Image::read(&args.image).map_err(whole)?;
+    let mut options = ImportOptions::default();
+    options.binary.clone_from(&args.binary);
+    options.load_address = args.load_address;
+    options.tsc_hz = args.tsc_hz;
+    let imported = image.write_directory(&args.output, &options).map_err(whole)?;
+    for warning in &imported.warnings {
+        eprintln!("rftrace: {}: {warning}", args.image.display());
+    }
+    eprintln!(
+        "{}: {} events of {} threads; look at it with: rftrace replay {0}",
+        args.output.display(),
+        imported.events,
+        imported.threads
+    );
+    Ok(())
+}

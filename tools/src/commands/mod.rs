@@ -1,0 +1,30 @@
+//! The subcommands, a module each: its arguments and `run`.
+
+use anyhow::Result;
+use clap::Subcommand;
+
+mod common;
+#[cfg(target_os = "linux")]
+mod import;
+mod replay;
+mod report;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Replay(replay::ReplayArgs),
+    Report(report::ReportArgs),
+    #[cfg(target_os = "linux")]
+    Import(import::ImportArgs),
+}
+
+impl Command {
+    /// Does what the command says.
+    pub(crate) fn run(self) -> Result<()> {
+        match self {
+            Self::Replay(args) => replay::run(args),
+            Self::Report(args) => report::run(args),
+            #[cfg(target_os = "linux")]
+            Self::Import(args) => import::run(&args),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `rftrace replay`.
+
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use rftrace_tools::{Info, ReplayOptions, replay};
+
+use super::common::{DirArg, find_program, open, print, print_warnings};
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace replay mytrace                   everything that was recorded in the directory `mytrace`
+  rftrace replay --builtin mytrace | head  its first lines, without uftrace";
+
+/// Shows every call, in order of time.
+///
+/// If uftrace is installed, it does the work, as it knows more: arguments, source lines, kernel functions.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    dir: DirArg,
+    /// Don't use uftrace, even if it is installed.
+    #[arg(long)]
+    builtin: bool,
+    /// Say afterwards where the trace lies and what else can be done with it.
+    #[arg(long)]
+    hints: bool,
+}
+
+/// Runs it.
+pub(crate) fn run(args: ReplayArgs) -> Result<()> {
+    let dir = args.dir.path();
+    let uftrace = find_program("uftrace");
+    match &uftrace {
+        Some(uftrace) if !args.builtin => replay_with(uftrace, &dir)?,
+        _ => replay_builtin(&dir)?,
+    }
+    if args.hints {
+        print_hints(&dir, uftrace.is_some());
+    }
+    Ok(())
+}
+
+fn replay_builtin(dir: &Path) -> Result<()> {
+    let trace = open(dir)?;
+    let mut options = ReplayOptions::default();
+    options.color = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let summary = print(|out| replay(&trace, &options, out))?;
+    print_warnings(&trace, &summary);
+    Ok(())
+}
+
+/// Lets uftrace show the trace.
+fn replay_with(uftrace: &Path, dir: &Path) -> Result<()> {
+    // Its message for a directory that is none does not help, ours does.
+    Info::read(&dir.join("info"))?;
+    let status = Command::new(uftrace)
+        .args([OsStr::new("replay"), OsStr::new("--no-pager"), OsStr::new("-d"), dir.as_os_str()])
+        .status()
+        .with_context(|| format!("cannot run {}; try --builtin", uftrace.display()))?;
+    if !status.success() && !is_closed_pipe(status) {
+        bail!("{} replay -d {}: {status}; try --builtin", uftrace.display(), dir.display());
+    }
+    Ok(())
+}
+
+fn print_hints(dir: &Path, has_uftrace: bool) {
+    let whole = dir.canonicalize();
+    eprintln!("\nThe trace lies in {}", whole.as_deref().unwrap_or(dir).display());
+    // As it was called, so that the line can be copied.
+    let program = std::env::args_os().next().unwrap_or_else(|| "rftrace".into());
+    let (program, dir) = (program.display(), dir.display());
+    eprintln!("Try also:\n  {program} report {dir}");
+    if has_uftrace {
+        eprintln!(
+            "  uftrace report -d {dir}           time of each function, with filters\n  \
+             uftrace graph -d {dir}            call graph\n  \
+             uftrace tui -d {dir}              call graph to browse\n  \
+             uftrace dump --chrome -d {dir}    JSON for https://ui.perfetto.dev"
+        );
+    } else {
+        eprintln!(
+            "uftrace has more views (graph, tui, dump --chrome) and is not installed: apt install uftrace, or see \
+             https://github.com/namhyung/uftrace"
+        );
+    }
+}
+
+/// Whether a program ended because nobody reads its output any more.
+#[cfg(unix)]
+fn is_closed_pipe(status: ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    const SIGPIPE: i32 = 13;
+    status.signal() == Some(SIGPIPE)
+}
+
+#[cfg(not(unix))]
+fn is_closed_pipe(_: ExitStatus) -> bool {
+    false
+}
