@@ -173,6 +173,8 @@ pub mod chunk_state {
     pub const PARTIAL: u32 = 3;
     /// Like FULL, but a hook that a signal has interrupted may still write a record that it has reserved here.
     pub const KEPT: u32 = 4;
+    /// Like KEPT, but its thread has let it go.
+    pub const WAITING: u32 = 5;
 }
 
 /// The first 64 bytes of a chunk. Records fill the rest.
