@@ -328,7 +328,7 @@ fn claim() -> Option<(*mut ChunkHeader, u64)> {
             chunk_state::FULL | chunk_state::PARTIAL => ring,
             chunk_state::KEPT => ring && n_seen >= n_chunks && is_written(chunk),
             chunk_state::WAITING => {
-                let age = taken.wrapping_sub(index.load(Relaxed));
+                let age = taken.saturating_sub(index.load(Relaxed));
                 ring && (age >= (n_chunks as u64).wrapping_mul(PATIENCE) || is_written(chunk))
             }
             _ => false,
@@ -340,7 +340,8 @@ fn claim() -> Option<(*mut ChunkHeader, u64)> {
         if before != chunk_state::FREE {
             if index.load(Relaxed) > taken {
                 // This thread was held up here, and others have gone once around: this is not the oldest chunk any more.
-                state.store(chunk_state::FULL, Release);
+                let is_full = matches!(before, chunk_state::FULL | chunk_state::PARTIAL);
+                state.store(if is_full { chunk_state::FULL } else { chunk_state::WAITING }, Release);
                 continue;
             }
             CONTROL.shared.n_overwritten.fetch_add(1, Relaxed);
