@@ -6,11 +6,15 @@ use clap::Subcommand;
 mod common;
 #[cfg(target_os = "linux")]
 mod import;
+#[cfg(target_os = "linux")]
+mod record;
 mod replay;
 mod report;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    #[cfg(target_os = "linux")]
+    Record(record::RecordArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     #[cfg(target_os = "linux")]
@@ -21,6 +25,8 @@ impl Command {
     /// Does what the command says.
     pub(crate) fn run(self) -> Result<()> {
         match self {
+            #[cfg(target_os = "linux")]
+            Self::Record(args) => record::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             #[cfg(target_os = "linux")]
