@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod callsites;
 mod duration;
 mod error;
 mod events;
@@ -48,6 +49,7 @@ mod replay;
 mod report;
 mod session;
 mod stack;
+mod stats;
 mod symbols;
 mod tasks;
 mod text;
@@ -55,6 +57,8 @@ mod trace;
 mod tree;
 mod warning;
 
+pub use callsites::CallSites;
+pub use duration::Duration;
 pub use error::{Error, Result};
 pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
 pub use info::Info;
@@ -63,6 +67,7 @@ pub use record::{Kind, RECORD_SIZE, Record};
 pub use records::Records;
 pub use replay::{ReplayOptions, replay};
 pub use report::{Report, Row, SortKey};
+pub use stats::TaskStats;
 pub use trace::{Task, Trace};
 pub use tree::{Call, CallTree, Calls};
 pub use warning::{Warning, Warnings};

@@ -20,6 +20,10 @@ Example:
   rftrace replay --hints mytrace";
 
 fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if let Some(code) = commands::cargo::main() {
+        return code;
+    }
     match Cli::parse().command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.downcast_ref().is_some_and(Error::is_closed_pipe) => ExitCode::SUCCESS,

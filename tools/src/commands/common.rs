@@ -63,3 +63,39 @@ fn is_executable(path: &Path) -> bool {
 fn is_executable(path: &Path) -> bool {
     path.is_file()
 }
+
+/// A path as a word for a shell, relative to the current directory if it lies there.
+pub(crate) fn shell_word(path: &Path) -> String {
+    let here = std::env::current_dir().ok();
+    let path = here
+        .and_then(|here| path.strip_prefix(here).ok())
+        .filter(|rest| rest.components().next().is_some())
+        .unwrap_or(path);
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    // What begins with a dash would be an option.
+    let dash = if text.starts_with('-') { "./" } else { "" };
+    format!("'{dash}{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        for (path, word) in [
+            ("/tmp/a-b_c.d", "/tmp/a-b_c.d"),
+            ("/tmp/a b", "'/tmp/a b'"),
+            ("-x", "'./-x'"),
+            ("it's", "'it'\\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(Path::new(path)), word);
+        }
+        assert_eq!(shell_word(&std::env::current_dir().unwrap().join("trace")), "trace");
+    }
+}

@@ -3,6 +3,8 @@
 use anyhow::Result;
 use clap::Subcommand;
 
+#[cfg(target_os = "linux")]
+pub(crate) mod cargo;
 mod common;
 #[cfg(target_os = "linux")]
 mod import;
