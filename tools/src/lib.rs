@@ -5,6 +5,7 @@
 //! - [`Trace::open`] reads a directory's metadata.
 //! - [`Trace::records`] and [`Trace::merged`] read what was recorded, of one task or of all in order of time.
 //! - [`Trace::call_tree`] makes a tree of a task's calls, for tests and for tools that want all of it in memory.
+//! - [`add_symbols`] names the functions of a trace from elsewhere.
 //! - [`replay`] and [`Report`] are the text outputs of the `rftrace` command.
 //!
 //! # Example
@@ -50,6 +51,8 @@ mod report;
 mod session;
 mod stack;
 mod stats;
+#[cfg(target_os = "linux")]
+mod symbolize;
 mod symbols;
 mod tasks;
 mod text;
@@ -68,6 +71,8 @@ pub use records::Records;
 pub use replay::{ReplayOptions, replay};
 pub use report::{Report, Row, SortKey};
 pub use stats::TaskStats;
+#[cfg(target_os = "linux")]
+pub use symbolize::{SymbolOptions, Symbolized, add_symbols};
 pub use trace::{Task, Trace};
 pub use tree::{Call, CallTree, Calls};
 pub use warning::{Warning, Warnings};

@@ -47,6 +47,15 @@ pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) {
     }
 }
 
+/// A number, hexadecimal with `0x`.
+#[cfg(target_os = "linux")]
+pub(crate) fn parse_address(text: &str) -> Result<u64, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
 /// Looks for an executable file in `PATH`.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let dirs = std::env::var_os("PATH")?;

@@ -10,6 +10,8 @@ mod common;
 mod import;
 mod replay;
 mod report;
+#[cfg(target_os = "linux")]
+mod symbols;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -17,6 +19,8 @@ pub(crate) enum Command {
     Report(report::ReportArgs),
     #[cfg(target_os = "linux")]
     Import(import::ImportArgs),
+    #[cfg(target_os = "linux")]
+    Symbols(symbols::SymbolsArgs),
 }
 
 impl Command {
@@ -27,6 +31,8 @@ impl Command {
             Self::Report(args) => report::run(args),
             #[cfg(target_os = "linux")]
             Self::Import(args) => import::run(&args),
+            #[cfg(target_os = "linux")]
+            Self::Symbols(args) => symbols::run(args),
         }
     }
 }
