@@ -41,6 +41,7 @@ mod callsites;
 mod duration;
 mod error;
 mod events;
+mod facts;
 mod info;
 mod maps;
 mod merge;
@@ -64,6 +65,7 @@ pub use callsites::CallSites;
 pub use duration::Duration;
 pub use error::{Error, Result};
 pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
+pub use facts::Module;
 pub use info::Info;
 pub use merge::Merged;
 pub use record::{Kind, RECORD_SIZE, Record};
@@ -78,7 +80,7 @@ pub use tree::{Call, CallTree, Calls};
 pub use warning::{Warning, Warnings};
 
 /// How much was read, and what was wrong with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
     /// The number of records.

@@ -71,6 +71,11 @@ impl Session {
         module.symbols.find(addr - module.start)
     }
 
+    /// The number of known functions of the module that begins at `start`.
+    pub(crate) fn symbols_at(&self, start: u64) -> usize {
+        self.modules.iter().find(|module| module.start == start).map_or(0, |module| module.symbols.len())
+    }
+
     /// Whether any module lies at `addr`, at any time.
     pub(crate) fn is_code(&self, addr: u64) -> bool {
         self.module(u64::MAX, addr).is_some()

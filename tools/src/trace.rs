@@ -168,7 +168,6 @@ impl Trace {
     }
 
     /// All sessions, in the order of `task.txt`.
-    #[cfg(target_os = "linux")]
     pub(crate) fn sessions(&self) -> &[Session] {
         &self.sessions
     }

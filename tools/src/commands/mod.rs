@@ -6,8 +6,10 @@ use clap::Subcommand;
 #[cfg(target_os = "linux")]
 pub(crate) mod cargo;
 mod common;
+mod completions;
 #[cfg(target_os = "linux")]
 mod import;
+mod info;
 mod replay;
 mod report;
 #[cfg(target_os = "linux")]
@@ -17,10 +19,13 @@ mod symbols;
 pub(crate) enum Command {
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
+    Info(info::InfoArgs),
     #[cfg(target_os = "linux")]
     Import(import::ImportArgs),
     #[cfg(target_os = "linux")]
     Symbols(symbols::SymbolsArgs),
+    Completions(completions::CompletionsArgs),
+    Man(completions::ManArgs),
 }
 
 impl Command {
@@ -29,10 +34,13 @@ impl Command {
         match self {
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
+            Self::Info(args) => info::run(args),
             #[cfg(target_os = "linux")]
             Self::Import(args) => import::run(&args),
             #[cfg(target_os = "linux")]
             Self::Symbols(args) => symbols::run(args),
+            Self::Completions(args) => completions::completions(&args),
+            Self::Man(args) => completions::man(&args),
         }
     }
 }

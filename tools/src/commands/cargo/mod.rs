@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, bail};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 mod arguments;
 mod build;
@@ -107,6 +107,11 @@ impl CargoCommand {
     }
 }
 
+/// The command line, for manual pages.
+pub(crate) fn command() -> clap::Command {
+    CargoCli::command()
+}
+
 /// Does what is asked for if this process is `cargo rftrace`, or what cargo runs programs with.
 pub(crate) fn main() -> Option<ExitCode> {
     let mut args = std::env::args_os();
@@ -199,7 +204,6 @@ fn code_of(status: ExitStatus) -> ExitCode {
 
 /// What to say if an option of rftrace is among those of cargo.
 fn misplaced(args: &[OsString], subcommand: &str) -> Option<String> {
-    use clap::CommandFactory;
     let cli = CargoCli::command();
     let is_own = |arg: &OsString| {
         let arg = arg.to_string_lossy();
