@@ -9,5 +9,7 @@ mod import;
 mod reader;
 mod replay;
 mod report;
+#[cfg(target_os = "linux")]
+mod symbols;
 mod tree;
 mod uftrace;
