@@ -39,6 +39,7 @@
 mod duration;
 mod error;
 mod events;
+mod export;
 mod info;
 mod maps;
 mod merge;
@@ -57,6 +58,7 @@ mod warning;
 
 pub use error::{Error, Result};
 pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
+pub use export::{Sink, Track};
 pub use info::Info;
 pub use merge::Merged;
 pub use record::{Kind, RECORD_SIZE, Record};
