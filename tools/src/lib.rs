@@ -6,6 +6,7 @@
 //! - [`Trace::records`] and [`Trace::merged`] read what was recorded, of one task or of all in order of time.
 //! - [`Trace::call_tree`] makes a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`replay`] and [`Report`] are the text outputs of the `rftrace` command.
+//! - [`export`] gives a trace to a [`Sink`], which writes it in the format of another tool.
 //!
 //! # Example
 //!
@@ -58,7 +59,7 @@ mod warning;
 
 pub use error::{Error, Result};
 pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
-pub use export::{Sink, Track};
+pub use export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory};
 pub use info::Info;
 pub use merge::Merged;
 pub use record::{Kind, RECORD_SIZE, Record};

@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 mod common;
+mod dump;
 #[cfg(target_os = "linux")]
 mod import;
 mod replay;
@@ -13,6 +14,7 @@ mod report;
 pub(crate) enum Command {
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
+    Dump(dump::DumpArgs),
     #[cfg(target_os = "linux")]
     Import(import::ImportArgs),
 }
@@ -23,6 +25,7 @@ impl Command {
         match self {
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
+            Self::Dump(args) => dump::run(args),
             #[cfg(target_os = "linux")]
             Self::Import(args) => import::run(&args),
         }

@@ -1,5 +1,21 @@
 //! Timelines in the formats of other tools.
 
+mod chrome;
+mod directory;
+mod firefox;
+mod folded;
+mod perfetto;
+mod walk;
+mod wall_clock;
+
+pub use chrome::Chrome;
+pub use directory::write_directory;
+pub use firefox::Firefox;
+pub use folded::Folded;
+pub use perfetto::Perfetto;
+pub use walk::{ExportOptions, export};
+pub use wall_clock::WallClock;
+
 use crate::error::Result;
 
 /// A thread, or something else with a line of its own.
