@@ -8,7 +8,8 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use std::sync::atomic::{AtomicU8, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::thread;
 
 use rftrace_frontend::Tracer;
 
@@ -19,6 +20,10 @@ const BREAKPOINT: u8 = 0xcc;
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 /// The byte that it took the place of.
 static BYTE: AtomicU8 = AtomicU8::new(0);
+/// A thread has come by.
+static IS_HIT: AtomicBool = AtomicBool::new(false);
+/// The byte is back.
+static IS_GONE: AtomicBool = AtomicBool::new(false);
 
 /// Has recording begin when the function `name` is called. `Err` says why that cannot be.
 pub(crate) fn arm(tracer: &Tracer, name: &str) -> Result<(), String> {
@@ -46,26 +51,31 @@ pub(crate) fn hit(tracer: &Tracer, context: *mut c_void) -> bool {
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let rip = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
     let place = rip.wrapping_sub(1) as usize;
-    let armed = PLACE.load(Acquire);
-    if armed == place && armed != 0 {
-        if poke(place, BYTE.load(Acquire)).is_ok() && PLACE.compare_exchange(place, 0, AcqRel, Acquire).is_ok() {
-            tracer.enable();
+    if place != PLACE.load(Acquire) || place == 0 {
+        return false;
+    }
+    if IS_HIT.swap(true, AcqRel) {
+        // Another thread was faster.
+        while !IS_GONE.load(Acquire) {
+            thread::yield_now();
         }
-        *rip -= 1;
-        return true;
+    } else {
+        // In this order: who calls the function when the breakpoint is gone finds recording on.
+        tracer.enable();
+        let _ = poke(place, BYTE.load(Acquire));
+        if tracer.patched_sites().patched > 0 {
+            // The function may begin with its call, which was not itself.
+            tracer.patch();
+        }
+        IS_GONE.store(true, Release);
     }
-    // Another thread may have been faster: the byte is back then, and is run again.
-    // SAFETY: a byte of the code that was just run.
-    let is_gone = BYTE.load(Acquire) != 0 && unsafe { (place as *const u8).read_volatile() } != BREAKPOINT;
-    if is_gone {
-        *rip -= 1;
-    }
-    is_gone
+    *rip -= 1;
+    true
 }
 
 /// Whether there is a breakpoint.
 pub(crate) fn is_armed() -> bool {
-    PLACE.load(Acquire) != 0
+    PLACE.load(Acquire) != 0 && !IS_HIT.load(Acquire)
 }
 
 /// The signal of breakpoints.
