@@ -18,6 +18,7 @@ mod kvm;
 mod misuse;
 mod names;
 mod patched;
+mod record;
 mod registers;
 mod rust_at_large;
 mod samplers;
