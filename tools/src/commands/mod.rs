@@ -10,6 +10,8 @@ mod completions;
 #[cfg(target_os = "linux")]
 mod import;
 mod info;
+#[cfg(target_os = "linux")]
+mod record;
 mod replay;
 mod report;
 #[cfg(target_os = "linux")]
@@ -17,6 +19,8 @@ mod symbols;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    #[cfg(target_os = "linux")]
+    Record(record::RecordArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     Info(info::InfoArgs),
@@ -32,6 +36,8 @@ impl Command {
     /// Does what the command says.
     pub(crate) fn run(self) -> Result<()> {
         match self {
+            #[cfg(target_os = "linux")]
+            Self::Record(args) => record::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             Self::Info(args) => info::run(args),

@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -189,7 +190,9 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
 
 /// Runs cargo to its end. An interrupt by the terminal goes to the program; what it did until then is worth a report.
 fn wait(cargo: &mut Command) -> Result<ExitStatus> {
-    ctrlc::set_handler(|| {}).context("cannot prepare for interrupts")?;
+    // A handler, unlike an ignored signal, is not for the child.
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default())
+        .context("cannot prepare for interrupts")?;
     cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))
 }
 
