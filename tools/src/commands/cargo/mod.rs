@@ -17,6 +17,7 @@ mod build;
 mod config;
 mod flags;
 mod names;
+mod record_options;
 mod runner;
 mod session;
 mod status;
@@ -24,6 +25,7 @@ mod summary;
 mod toolchain;
 
 use arguments::CargoArguments;
+use record_options::RecordOptions;
 use session::{Orders, Session};
 use status::status;
 use toolchain::Toolchain;
@@ -32,6 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo rftrace run --release -- --verbose file.txt   build, run, and see where the time went
   cargo rftrace test parser                           record each test binary; results are as untraced
+  cargo rftrace -F 'app::parse*' run --example demo   only what is called within some functions
   cargo rftrace -o trace run -p server --bin serverd  choose where the trace goes
   cargo rftrace --bootstrap bench                     without nightly: let a stable compiler take the flag
   cargo rftrace build --release                       build only; says how to record the program
@@ -67,6 +70,8 @@ struct Options {
     /// No report, only errors.
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    record: RecordOptions,
 }
 
 #[derive(Subcommand)]
@@ -175,7 +180,8 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
         traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,
         one_trace: options.output.is_some() && subcommand == "run",
         quiet: options.quiet,
-        record: Vec::new(),
+        record: options.record.into_args(),
+        target: target.clone(),
         user_runner: config.runner(&toolchain, &target)?,
         variables: environment.before(),
     })?;

@@ -35,7 +35,8 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
     let mut recorded = Vec::new();
     for run in runs {
         let Some(dir) = &run.trace else { continue };
-        let program = run.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = if runs.len() > 1 { dir.file_name() } else { run.program.file_name() };
+        let program = name.unwrap_or_default().to_string_lossy().into_owned();
         match read(dir) {
             Ok(report) => recorded.push(Recorded { dir: dir.clone(), program, report }),
             Err(error) => warning(&format!("{program} left no trace: {error:#}")),
@@ -103,7 +104,7 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
 }
 
 /// What to do about losses.
-const REMEDY: &str = "record less (a filter), or give the trace a larger buffer";
+const REMEDY: &str = "give it more room (--buffer 1G), or record less (--filter, --depth, --time-filter)";
 
 fn plural(count: u64, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
