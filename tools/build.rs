@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// What the library exports: the hooks, and the functions of the C library that it takes the place of.
-const EXPORTS: [&str; 19] = [
+const EXPORTS: [&str; 20] = [
     "mcount",
     "__fentry__",
     "__monstartup",
@@ -26,6 +26,7 @@ const EXPORTS: [&str; 19] = [
     "execlp",
     "fexecve",
     "execveat",
+    "daemon",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -24,8 +24,9 @@ const NAMES: [&CStr; N_NAMES] = [
     c"execlp",
     c"fexecve",
     c"execveat",
+    c"daemon",
 ];
-const N_NAMES: usize = 11;
+const N_NAMES: usize = 12;
 const SIGACTION: usize = 1;
 
 /// The C library's own.
@@ -175,3 +176,5 @@ exec!(execle, 7);
 exec!(execlp, 8);
 exec!(fexecve, 9);
 exec!(execveat, 10);
+// Its parent ends within the C library.
+exec!(daemon, 11);

@@ -50,8 +50,7 @@ pub(crate) fn save(moment: Moment) {
     alone(|| {
         let name = format!("part-{}-{}", std::process::id(), process::monotonic_nanos());
         let part = recording.settings.folder.join(name);
-        // Where a sandbox was put up, a thread may be what it kills for.
-        let result = if moment == Moment::Exit && !is_sandboxed() {
+        let result = if moment == Moment::Exit && may_start_threads() {
             recording.tracer.save_to(&part)
         } else {
             recording.tracer.save_alone(&part)
@@ -119,11 +118,15 @@ fn describe(part: &Path, result: &Result<Saved, Error>) {
     let _ = fs::write(part.join("part.txt"), text);
 }
 
-/// Whether system calls are filtered.
-fn is_sandboxed() -> bool {
+/// Whether a save may start threads. Not in a sandbox, which may kill for it, and not when the main thread has ended: the end
+/// of a thread that is the last one for the C library ends the process.
+fn may_start_threads() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
-    mode.is_none_or(|mode| mode.trim() != "0")
+    let is = |key: &str, value: &str| {
+        let found = status.lines().find_map(|line| line.strip_prefix(key));
+        found.is_some_and(|found| found.trim().starts_with(value))
+    };
+    is("Seccomp:", "0") && !is("State:", "Z")
 }
 
 /// Runs `work` while no signal handler runs on this thread.

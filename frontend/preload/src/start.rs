@@ -56,7 +56,7 @@ fn begin(settings: Settings) {
     unsafe {
         __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut());
         __cxa_at_quick_exit(at_exit, ptr::null_mut());
-        libc::pthread_atfork(None, None, Some(forked));
+        libc::pthread_atfork(Some(fork_begins), None, Some(forked));
     }
     signals::install(&recording.settings);
     if !is_off {
@@ -76,11 +76,16 @@ extern "C" fn at_exit(_: *mut c_void) {
     save::save(Moment::Exit);
 }
 
+unsafe extern "C" fn fork_begins() {
+    if let Some(recording) = RECORDING.get() {
+        with_signals_blocked(|| process::fork_begins(&recording.settings.folder));
+    }
+}
+
 unsafe extern "C" fn forked() {
     save::forked();
-    process::forked();
     if let Some(recording) = RECORDING.get() {
-        with_signals_blocked(|| process::register(&recording.settings.folder));
+        with_signals_blocked(|| process::forked(&recording.settings.folder));
     }
 }
 

@@ -54,12 +54,15 @@ struct TaskLine {
     text: String,
 }
 
-/// Makes one directory of all parts in `work`.
-pub(crate) fn merge(work: &Path, dir: &Path, ended: &Ended) -> Result<Merged> {
+/// Makes one directory of all parts in `work`; `None` if there is nothing.
+pub(crate) fn merge(work: &Path, dir: &Path, ended: &Ended) -> Result<Option<Merged>> {
     let mut merged = Merged::default();
     let mut parts = read_parts(work, &mut merged)?;
     if !parts.iter().any(Part::has_trace) {
-        bail!("{}", why_nothing(work, &merged, ended));
+        if !merged.errors.is_empty() {
+            bail!("{}", merged.errors.join("\n"));
+        }
+        return Ok(None);
     }
     let mut tids = Vec::new();
     let mut events = EventIds::default();
@@ -93,7 +96,7 @@ pub(crate) fn merge(work: &Path, dir: &Path, ended: &Ended) -> Result<Merged> {
     tids.sort_by_key(|&tid| (tid != main.pid, tid));
     write_info(&parts, main, &tids, dir, ended)?;
     merged.snapshots = take_snapshots(work, dir)?;
-    Ok(merged)
+    Ok(Some(merged))
 }
 
 /// The parts, in the order in which they were saved.
@@ -381,27 +384,20 @@ fn take_snapshots(work: &Path, dir: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Why there is no trace.
-fn why_nothing(work: &Path, merged: &Merged, ended: &Ended) -> String {
+pub(crate) fn why_nothing(work: &Path, ended: &Ended) -> &'static str {
     use std::os::unix::process::ExitStatusExt;
 
-    if !merged.errors.is_empty() {
-        return merged.errors.join("\n");
-    }
     let was_begun = fs::read_dir(work).is_ok_and(|entries| {
         entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("process-"))
     });
     match (was_begun, ended.status.signal()) {
         (true, Some(9)) => {
-            "nothing was recorded: the program was killed by SIGKILL, before which nothing can be saved \
-                            (a snapshot can, earlier: kill -USR1)"
-                .to_owned()
+            "the program was killed by SIGKILL, before which nothing can be saved (but earlier, by a snapshot)"
         }
         (true, _) => {
-            "nothing was recorded: no function that calls the tracer ran while recording was on, or the program \
-                      ended in a way that leaves no time to save, such as a system call of its own"
-                .to_owned()
+            "no function that calls the tracer ran while recording was on, or the program ended by a system call of its own"
         }
-        (false, _) => "nothing was recorded: the program did not load the tracer, or does not call it".to_owned(),
+        (false, _) => "the program did not load the tracer, or nothing in it calls it",
     }
 }
 

@@ -101,14 +101,11 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     let output = output::Output::prepare(args.output.as_deref(), args.live)?;
     let environment = environment(&args, &output)?;
     let ended = run::run(&program, &args.command, &preload, environment)?;
-    let merged = merge::merge(output.work(), output.dir(), &ended);
     let code = ended.code();
-    let merged = match merged {
-        Ok(merged) => merged,
-        Err(error) => {
-            output.discard();
-            return Err(error);
-        }
+    let Some(merged) = merge::merge(output.work(), output.dir(), &ended)? else {
+        eprintln!("rftrace: nothing was recorded: {}", merge::why_nothing(output.work(), &ended));
+        output.discard();
+        std::process::exit(code);
     };
     output.finish()?;
     if args.live {

@@ -119,13 +119,18 @@ fn is_ignored(signal: i32) -> bool {
 /// Waits for processes that outlive the program, such as daemons: they have something to save. A signal ends the wait.
 fn wait_for_others(work: &Path) {
     const INTERVAL: Duration = Duration::from_millis(20);
+    /// How long a child takes at most, from the fork until it tells of itself.
+    const FORK: Duration = Duration::from_secs(1);
 
+    let since = Instant::now();
+    while is_forking(work) && since.elapsed() < FORK {
+        thread::sleep(Duration::from_millis(1));
+    }
     if living(work).is_empty() {
         return;
     }
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
     let mut said = false;
-    let since = Instant::now();
     loop {
         let living = living(work);
         if living.is_empty() {
@@ -141,6 +146,12 @@ fn wait_for_others(work: &Path) {
         }
         thread::sleep(INTERVAL);
     }
+}
+
+/// Whether a fork was announced whose child has not told of itself. If the fork failed it never does.
+fn is_forking(work: &Path) -> bool {
+    fs::read_dir(work)
+        .is_ok_and(|entries| entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("fork-")))
 }
 
 /// The recorded processes that have not ended.
