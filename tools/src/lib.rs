@@ -65,7 +65,7 @@ pub use callsites::CallSites;
 pub use duration::Duration;
 pub use error::{Error, Result};
 pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
-pub use facts::Module;
+pub use facts::{Gaps, Module};
 pub use info::Info;
 pub use merge::Merged;
 pub use record::{Kind, RECORD_SIZE, Record};
