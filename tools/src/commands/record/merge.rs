@@ -81,6 +81,7 @@ pub(crate) fn merge(work: &Path, dir: &Path, ended: &Ended) -> Result<Option<Mer
         let lines = events.names.iter().map(|(name, id)| format!("EVENT: {id} {name}\n"));
         write(&dir.join("events.txt"), lines.collect::<String>().as_bytes())?;
     }
+    merge_names(&parts, dir)?;
     let lines = merge_tasks(&mut parts, dir)?;
     write(&dir.join("task.txt"), lines.as_bytes())?;
     merged.threads = tids.len();
@@ -263,6 +264,27 @@ fn identity(path: &Path) -> Result<[String; 2]> {
         line.unwrap_or_default().trim().to_owned()
     };
     Ok([field("# path name:"), field("# build-id:")])
+}
+
+/// The names of threads, in order of time.
+fn merge_names(parts: &[Part], dir: &Path) -> Result<()> {
+    /// Bytes of a record; the time is at its end.
+    const BYTES: usize = 48;
+    const NAME: &str = "perf-cpu0.dat";
+
+    let mut records = Vec::new();
+    for path in parts.iter().filter(|part| part.has_trace()).map(|part| part.dir.join(NAME)) {
+        match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            bytes => records.extend(bytes.with_context(|| format!("cannot read {}", path.display()))?),
+        }
+    }
+    let (records, _) = records.as_chunks_mut::<BYTES>();
+    if records.is_empty() {
+        return Ok(());
+    }
+    records.sort_by_key(|record| record.last_chunk().map(|time| u64::from_le_bytes(*time)));
+    write(&dir.join(NAME), records.as_flattened())
 }
 
 /// One map for each program that ran, and one `task.txt`.
