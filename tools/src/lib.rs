@@ -7,6 +7,7 @@
 //! - [`Trace::call_tree`] makes a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`add_symbols`] names the functions of a trace from elsewhere.
 //! - [`replay`] and [`Report`] are the text outputs of the `rftrace` command.
+//! - [`export`] gives a trace to a [`Sink`], which writes it in the format of another tool.
 //!
 //! # Example
 //!
@@ -41,6 +42,7 @@ mod callsites;
 mod duration;
 mod error;
 mod events;
+mod export;
 mod facts;
 mod info;
 mod maps;
@@ -65,6 +67,7 @@ pub use callsites::CallSites;
 pub use duration::Duration;
 pub use error::{Error, Result};
 pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
+pub use export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory};
 pub use facts::{Gaps, Module};
 pub use info::Info;
 pub use merge::Merged;

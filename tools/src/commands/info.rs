@@ -89,7 +89,7 @@ fn write(
     let info = |key: &str| trace.info().get(key).map(str::to_owned);
     section(out, "Program", PROGRAM.map(|(word, key)| (word, info(key).map(|value| readable(key, &value)))))?;
     section(out, "Machine", MACHINE.map(|(word, key)| (word, info(key))))?;
-    write_tasks(out, tasks)?;
+    write_tasks(out, trace, tasks)?;
     write_gaps(out, tasks, gaps)?;
     write_modules(out, trace)?;
     let of_clock = |key: &str| clock.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
@@ -128,7 +128,7 @@ fn section<const N: usize>(out: &mut dyn Write, title: &str, lines: [(&str, Opti
     writeln!(out)
 }
 
-fn write_tasks(out: &mut dyn Write, tasks: &[TaskStats]) -> io::Result<()> {
+fn write_tasks(out: &mut dyn Write, trace: &Trace, tasks: &[TaskStats]) -> io::Result<()> {
     let begin = tasks.iter().filter(|task| task.records > 0).map(|task| task.first_ns).min().unwrap_or(0);
     let sum = |value: fn(&TaskStats) -> u64| tasks.iter().map(value).fold(0, u64::saturating_add);
     writeln!(
@@ -141,7 +141,7 @@ fn write_tasks(out: &mut dyn Write, tasks: &[TaskStats]) -> io::Result<()> {
     let title = ("PID", "TID", "Records", "Calls", "Lost", "From", "To");
     let (pid, tid, records, calls, lost, from, to) = title;
     writeln!(out, "  {pid:>8} {tid:>8} {records:>13} {calls:>13} {lost:>10} {from:>12} {to:>12}  Name")?;
-    for task in tasks {
+    for (task, of_trace) in tasks.iter().zip(trace.tasks()) {
         let at = |time_ns: u64| match task.records {
             0 => String::new(),
             _ => Duration(time_ns.saturating_sub(begin)).to_string(),
@@ -156,7 +156,7 @@ fn write_tasks(out: &mut dyn Write, tasks: &[TaskStats]) -> io::Result<()> {
             HumanCount(task.lost_calls).to_string(),
             at(task.first_ns),
             at(task.last_ns),
-            "",
+            of_trace.name(),
             if task.overwritten { " (the beginning was overwritten)" } else { "" }
         )?;
     }

@@ -7,6 +7,7 @@ use clap::Subcommand;
 pub(crate) mod cargo;
 mod common;
 mod completions;
+mod dump;
 #[cfg(target_os = "linux")]
 mod import;
 mod info;
@@ -24,6 +25,7 @@ pub(crate) enum Command {
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     Info(info::InfoArgs),
+    Dump(dump::DumpArgs),
     #[cfg(target_os = "linux")]
     Import(import::ImportArgs),
     #[cfg(target_os = "linux")]
@@ -41,6 +43,7 @@ impl Command {
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             Self::Info(args) => info::run(args),
+            Self::Dump(args) => dump::run(args),
             #[cfg(target_os = "linux")]
             Self::Import(args) => import::run(&args),
             #[cfg(target_os = "linux")]
