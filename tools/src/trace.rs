@@ -36,6 +36,7 @@ pub struct Task {
     /// The sessions this task ran in, with when each began, in order of time.
     sessions: Vec<(u64, usize)>,
     process_name: Arc<str>,
+    name: Option<String>,
 }
 
 impl Task {
@@ -54,9 +55,9 @@ impl Task {
         &self.process_name
     }
 
-    /// The thread's name. The format has none, so it is that of the process.
+    /// The thread's name; that of the process, if the trace has none, as uftrace's do.
     pub fn name(&self) -> &str {
-        &self.process_name
+        self.name.as_deref().unwrap_or(&self.process_name)
     }
 }
 
@@ -91,7 +92,12 @@ impl Trace {
                     };
                     processes.sessions.entry(pid).or_default().push((time_ns, idx));
                 }
-                TaskLine::Task { tid, pid } => processes.add_task(tid, pid),
+                TaskLine::Task { tid, pid, name } => {
+                    processes.add_task(tid, pid);
+                    if !name.is_empty() {
+                        processes.names.insert(tid, name);
+                    }
+                }
                 TaskLine::Fork { time_ns, pid, ppid } => {
                     processes.parents.entry(pid).or_insert((time_ns, ppid));
                     processes.add_task(pid, pid);
@@ -221,6 +227,8 @@ struct Processes {
     /// Each task's process, and the tasks in the order they are mentioned.
     pids: HashMap<u32, u32>,
     tids: Vec<u32>,
+    /// The last name of each task that has one.
+    names: HashMap<u32, String>,
 }
 
 impl Processes {
@@ -244,7 +252,8 @@ impl Processes {
                 let exe_name = sessions.last().and_then(|&(_, idx)| exe_names.get(idx)).map_or("", String::as_str);
                 (sessions, exe_name.rsplit('/').next().unwrap_or_default().into())
             });
-            Task { tid, pid, sessions: sessions.clone(), process_name: Arc::clone(process_name) }
+            let name = self.names.get(&tid).cloned();
+            Task { tid, pid, sessions: sessions.clone(), process_name: Arc::clone(process_name), name }
         })
         .collect()
     }

@@ -107,6 +107,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
         output.discard();
         std::process::exit(code);
     };
+    summary::keep(&merged, output.dir())?;
     output.finish()?;
     if args.live {
         super::replay::show(output.dir())?;
