@@ -3,6 +3,7 @@
 mod dir;
 
 mod cli;
+mod dump;
 mod export;
 mod hostile;
 #[cfg(target_os = "linux")]
