@@ -156,14 +156,24 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the trace is of.
+/// The traced command, no longer than fits over a picture.
 fn title(trace: &Trace) -> String {
     let command = trace.info().get("cmdline").map(str::trim).filter(|command| !command.is_empty());
     // It is escaped, for uftrace's JSON.
     let unescaped = command.and_then(|command| serde_json::from_str::<String>(&format!("\"{command}\"")).ok());
     let name = || trace.tasks().first().map(|task| task.process_name()).filter(|name| !name.is_empty());
-    unescaped.unwrap_or_else(|| command.or_else(name).unwrap_or("rftrace").to_owned())
+    let whole = unescaped.unwrap_or_else(|| command.or_else(name).unwrap_or("rftrace").to_owned());
+    let (program, arguments) = whole.split_once(' ').map_or((whole.as_str(), ""), |(first, rest)| (first, rest));
+    let program = program.rsplit('/').next().unwrap_or(program);
+    let mut title = format!("{program} {arguments}").trim_end().to_owned();
+    if let Some((cut, _)) = title.char_indices().nth(MAX_TITLE) {
+        title.truncate(cut);
+        title.push('…');
+    }
+    title
 }
+
+const MAX_TITLE: usize = 80;
 
 /// The directory's name with an extension, in the current directory.
 fn derived_name(dir: &Path, extension: &str) -> PathBuf {

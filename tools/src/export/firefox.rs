@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use fxprof_processed_profile::{
@@ -129,10 +129,43 @@ impl<W: Write> Firefox<W> {
     }
 }
 
-/// The format has whole microseconds, and readers take more than was possible for all that was possible. So rounding up
-/// is right, and rounding down would show a thread of short calls as idle.
+/// Processor time in the unit that [`InNanos`] makes of the library's.
 fn cpu_delta(ns: u64) -> CpuDelta {
-    CpuDelta::from_micros(ns.div_ceil(1000))
+    CpuDelta::from_micros(ns)
+}
+
+/// What the library says of the unit of processor times, and what the format has as well.
+const UNITS: [&[u8]; 2] = ["\"threadCPUDelta\":\"µs\"".as_bytes(), b"\"threadCPUDelta\":\"ns\""];
+
+/// Passes a profile on, in which processor times are nanoseconds: the library has whole microseconds only, in which a
+/// thread of short calls is either idle or busy several times over.
+struct InNanos<'o, W> {
+    out: &'o mut W,
+    /// The profile up to its units, which are near its beginning.
+    head: Vec<u8>,
+    is_done: bool,
+}
+
+impl<W: Write> Write for InNanos<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_done {
+            return self.out.write(bytes);
+        }
+        let [from, to] = UNITS;
+        let seen = self.head.len().saturating_sub(from.len());
+        self.head.extend_from_slice(bytes);
+        if let Some(place) = self.head[seen..].windows(from.len()).position(|window| window == from) {
+            self.is_done = true;
+            self.out.write_all(&self.head[..seen + place])?;
+            self.out.write_all(to)?;
+            self.out.write_all(&self.head[seen + place + from.len()..])?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 impl<W: Write> Sink for Firefox<W> {
@@ -202,8 +235,9 @@ impl<W: Write> Sink for Firefox<W> {
             self.profile.add_sample(thread.handle, end, None, cpu_delta(thread.cpu_ns), 0);
             self.profile.set_thread_end_time(thread.handle, end);
         }
-        serde_json::to_writer(&mut self.out, &self.profile).map_err(|error| Error::Write(error.into()))?;
-        self.out.flush().map_err(Error::Write)
+        let mut out = InNanos { out: &mut self.out, head: Vec::new(), is_done: false };
+        serde_json::to_writer(&mut out, &self.profile).map_err(|error| Error::Write(error.into()))?;
+        out.flush().map_err(Error::Write)
     }
 }
 

@@ -347,6 +347,7 @@ fn parse_firefox(bytes: &[u8]) -> BTreeMap<Vec<String>, u64> {
     let profile: Value = serde_json::from_slice(bytes).expect("valid JSON");
     let interval_ms = profile["meta"]["interval"].as_f64().expect("milliseconds");
     assert!((interval_ms - 1e-6).abs() < 1e-12, "a nanosecond");
+    assert_eq!(profile["meta"]["sampleUnits"]["threadCPUDelta"], "ns");
     let mut found = BTreeMap::new();
     for thread in profile["threads"].as_array().expect("threads") {
         let strings = thread["stringArray"].as_array().expect("names");
@@ -363,6 +364,13 @@ fn parse_firefox(bytes: &[u8]) -> BTreeMap<Vec<String>, u64> {
             assert!(((pair[1] - pair[0]) * 1e6 - weights[idx] as f64).abs() < 0.5, "sample {idx}");
         }
         assert_eq!(weights.last().copied().unwrap_or(0), 0);
+        // A sample's processor time is what came before it: the time of the one before, if that was in a function.
+        let cpu = column("samples", "threadCPUDelta");
+        for (idx, stack) in column("samples", "stack").iter().enumerate().take(weights.len().saturating_sub(1)) {
+            let used = cpu[idx + 1].as_u64().expect("a number");
+            assert!(used == weights[idx] || used == 0, "{used}");
+            assert!(used == 0 || !stack.is_null());
+        }
         for (stack, weight) in column("samples", "stack").iter().zip(weights) {
             let mut names = Vec::new();
             let mut next = stack.as_u64();
