@@ -3,6 +3,8 @@
 mod dir;
 
 mod cli;
+mod dump;
+mod export;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod import;
