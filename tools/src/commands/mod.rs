@@ -7,6 +7,7 @@ mod common;
 mod dump;
 #[cfg(target_os = "linux")]
 mod import;
+mod merge;
 mod replay;
 mod report;
 
@@ -15,6 +16,7 @@ pub(crate) enum Command {
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     Dump(dump::DumpArgs),
+    Merge(merge::MergeArgs),
     #[cfg(target_os = "linux")]
     Import(import::ImportArgs),
 }
@@ -26,6 +28,7 @@ impl Command {
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             Self::Dump(args) => dump::run(args),
+            Self::Merge(args) => merge::run(&args),
             #[cfg(target_os = "linux")]
             Self::Import(args) => import::run(&args),
         }
