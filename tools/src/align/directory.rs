@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::clock::NANOS_PER_SECOND;
 use super::stage::{Lane, Output};
-use super::timeline::{Merge, Of, Source};
+use super::timeline::{KvmThread, Merge, Of, Source};
 use crate::Summary;
 use crate::error::{Error, Result, read_file};
 use crate::events::{SCHED_IN, SCHED_OUT};
@@ -20,6 +20,10 @@ const BLOCK_BYTES: usize = 64 * 1024;
 const FIRST_USER_EVENT: u64 = 1_000_000;
 /// Names of events that are told apart; KVM has far fewer.
 const MAX_EVENT_NAMES: usize = 100_000;
+/// The program that KVM's events are of, its place, and the size of each of its functions.
+const KVM: &str = "kvm-events";
+const KVM_BASE: u64 = 0x40_0000;
+const KVM_FUNCTION_BYTES: u64 = 16;
 /// The greatest depth that a record can hold.
 const MAX_DEPTH: u64 = 1023;
 
@@ -244,12 +248,26 @@ impl Metadata<'_> {
         };
         let sid = unused_sid(&mut self.sids, "6b766d6b766d6b76");
         let pid = lanes().next().map_or(1, |(info, _)| info.track.pid);
-        let mut text = format!("SESS timestamp={} pid={pid} sid={sid} exename=\"kvm\"\n", Seconds(first_ns));
-        for (info, lane) in lanes().filter(|(_, lane)| lane.is_written) {
-            let _ = writeln!(text, "TASK timestamp={} tid={} pid={pid}", Seconds(lane.first_ns), info.track.tid);
+        let mut text = format!("SESS timestamp={} pid={pid} sid={sid} exename=\"{KVM}\"\n", Seconds(first_ns));
+        let mut symbols = format!("# symbols: {}\n# path name: {KVM}\n", lanes().count() + 1);
+        let mut end = KVM_BASE;
+        for (info, lane) in lanes() {
+            if lane.is_written {
+                let _ = writeln!(text, "TASK timestamp={} tid={} pid={pid}", Seconds(lane.first_ns), info.track.tid);
+            }
+            if let (Of::Kvm { tid }, Some(addr)) = (info.of, lane.around) {
+                let name = merge.kvm_threads.get(&tid).map_or_else(String::new, KvmThread::function_name);
+                let _ = writeln!(symbols, "{:016x} T {name}", addr - KVM_BASE);
+                end = addr + KVM_FUNCTION_BYTES;
+            }
         }
+        let _ = writeln!(symbols, "{:016x} ? __func_end", end - KVM_BASE);
         self.task_txt.push_str(&text);
-        let map = "ffffffffffff-ffffffffffff rw-p 00000000 00:00 0 [stack]\n";
+        write_file(&self.dir.join(format!("{KVM}.sym")), symbols.as_bytes())?;
+        let map = format!(
+            "{KVM_BASE:x}-{end:x} r-xp 00000000 00:00 0 {KVM}\n\
+             ffffffffffff-ffffffffffff rw-p 00000000 00:00 0 [stack]\n"
+        );
         write_file(&self.dir.join(format!("sid-{sid}.map")), map.as_bytes())
     }
 }
@@ -321,6 +339,8 @@ struct LaneFile {
     path: PathBuf,
     block: Vec<u8>,
     depth: u64,
+    /// A function that all of it happens in: uftrace hides events outside of functions.
+    around: Option<u64>,
     is_written: bool,
     first_ns: u64,
     last_ns: u64,
@@ -336,7 +356,9 @@ struct DirectoryOutput<'d> {
 
 impl<'d> DirectoryOutput<'d> {
     fn new(dir: &'d Path, merge: &Merge) -> Self {
+        let mut functions = (KVM_BASE..).step_by(KVM_FUNCTION_BYTES as usize);
         let lanes = merge.lanes.iter().map(|info| LaneFile {
+            around: if matches!(info.of, Of::Kvm { .. }) { functions.next() } else { None },
             tid: info.track.tid,
             path: dir.join(format!("{}.dat", info.track.tid)),
             block: Vec::new(),
@@ -349,6 +371,15 @@ impl<'d> DirectoryOutput<'d> {
     }
 
     fn record(&mut self, lane: Lane, time_ns: u64, kind: u64, addr: u64) -> Result<()> {
+        let state = &self.lanes[lane];
+        match state.around {
+            Some(around) if !state.is_written && state.block.is_empty() => self.push(lane, time_ns, ENTRY, around)?,
+            _ => {}
+        }
+        self.push(lane, time_ns, kind, addr)
+    }
+
+    fn push(&mut self, lane: Lane, time_ns: u64, kind: u64, addr: u64) -> Result<()> {
         const MAGIC: u64 = 5;
         let lane = &mut self.lanes[lane];
         // An exit has the depth of its entry.
@@ -361,7 +392,7 @@ impl<'d> DirectoryOutput<'d> {
         }
         if lane.block.is_empty() {
             lane.block.reserve_exact(BLOCK_BYTES);
-            if !lane.is_written && lane.first_ns == 0 {
+            if !lane.is_written {
                 lane.first_ns = time_ns;
             }
         }
@@ -372,6 +403,12 @@ impl<'d> DirectoryOutput<'d> {
     }
 
     fn flush_all(&mut self) -> Result<()> {
+        for lane in 0..self.lanes.len() {
+            let LaneFile { around, depth, last_ns, .. } = self.lanes[lane];
+            if let Some(around) = around.filter(|_| depth > 0) {
+                self.push(lane, last_ns, EXIT, around)?;
+            }
+        }
         self.lanes.iter_mut().try_for_each(LaneFile::flush)?;
         if let Some(counters) = &mut self.counters {
             let path = self.dir.join("extern.dat");

@@ -113,6 +113,11 @@ pub(super) struct KvmThread {
 }
 
 impl KvmThread {
+    /// The name of a function that stands for the thread.
+    pub(super) fn function_name(&self) -> String {
+        self.vcpu.map_or("kvm".to_owned(), |vcpu| format!("kvm_vcpu_{vcpu}"))
+    }
+
     pub(super) fn name(&self) -> String {
         match self.vcpu {
             Some(vcpu) => format!("KVM vcpu {vcpu} ({})", self.comm),

@@ -260,14 +260,18 @@ fn a_directory_has_everything_side_by_side() {
     expect(
         &found,
         &[
+            (1, "9 Entry kvm"),
             (1, "9 kvm:kvm_write_tsc_offset"),
+            (1, "9 Exit kvm"),
             (900, "7 Entry b"),
             (1000, "1 Entry main"),
             (1200, "1 Entry a"),
+            (1210, "70 Entry kvm_vcpu_0"),
             (1210, "70 kvm:kvm_exit_IO_INSTRUCTION"),
             (1220, "70 kvm:kvm_pio"),
             (1250, "7 rftrace:mark"),
             (1290, "70 kvm:kvm_entry"),
+            (1290, "70 Exit kvm_vcpu_0"),
             (1300, "1 Exit a"),
             (2000, "1 Exit main"),
             (2100, "7 Exit b"),
