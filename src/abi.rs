@@ -18,8 +18,8 @@
 //! | `rftrace_backend_filter(u8)` | not 0: recording is filtered as [`FilterControl`] says; 0: everything is recorded |
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
 //! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
-//! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | the thread with this block, or null for the calling one, ends: closes its frames, lets its chunk and block go |
-//! | `rftrace_backend_set_core(u32)` | the calling thread runs on this core from now on; for kernels, at each switch of tasks |
+//! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | the calling thread, whose block this is (or null), ends |
+//! | `rftrace_backend_set_core(u32)` | the calling thread runs on this core from now on |
 //! | `rftrace_backend_forked()` | in the child of a fork: forgets the other threads, begins a new cycle |
 //! | `__monstartup`, `_mcleanup` | on Linux: nothing; they keep gprof's start-up code (linked by `-pg`) quiet |
 //!
@@ -29,7 +29,6 @@
 //! the call (`child_ip`) into r11 and jumps to `rftrace_patched_mcount`; that comes back with a jump to the address. The
 //! stack and all other registers are as at the call, rsp where it was before it. Calls and returns of the traced function
 //! then are paired for the processor's return predictor. `rftrace_patched_fentry` is the same for `__fentry__`.
-
 //!
 //! # The feature `threadhook`
 //!
@@ -173,6 +172,8 @@ pub mod chunk_state {
     pub const PARTIAL: u32 = 3;
     /// Like FULL, but a hook that a signal has interrupted may still write a record that it has reserved here.
     pub const KEPT: u32 = 4;
+    /// Like KEPT, but its thread has let it go.
+    pub const WAITING: u32 = 5;
 }
 
 /// The first 64 bytes of a chunk. Records fill the rest.

@@ -1,5 +1,4 @@
 //! The tracer, as the rest of this crate sees it: safe functions over its symbols and its memory.
-
 //!
 //! What reads the tracer's symbols is inlined or generic: a program that only imports images links without the tracer.
 

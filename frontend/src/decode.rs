@@ -25,6 +25,11 @@ struct Segment<'a> {
 }
 
 impl Segment<'_> {
+    /// Whether no record is younger than the one behind it.
+    fn is_ordered(&self) -> bool {
+        self.records().map(|(tsc, _)| tsc).is_sorted()
+    }
+
     /// Time and word of each record.
     fn records(&self) -> impl Iterator<Item = (u64, u64)> {
         let taken_tsc = self.taken_tsc;
@@ -235,14 +240,13 @@ pub(crate) fn decode<E>(
             decoder.gap(task, segment.depth as usize, first)?;
         }
         prev_index = Some(segment.index);
-        records.clear();
-        records.extend(segment.records());
-        order_times(&mut records);
-        for (place, &(tsc, word)) in records.iter().enumerate() {
-            decoder.record(tsc, word)?;
-            if place == 0 && segment.core != 0 {
-                decoder.runs_on(u64::from(segment.core) - 1, tsc)?;
-            }
+        if segment.is_ordered() {
+            decoder.segment(segment.core, segment.records())?;
+        } else {
+            records.clear();
+            records.extend(segment.records());
+            order_times(&mut records);
+            decoder.segment(segment.core, records.iter().copied())?;
         }
     }
     decoder.finish()
@@ -285,6 +289,17 @@ const SEARCHED: usize = 4 * RETURN_STACK_ENTRIES;
 /// What each record passes is inlined: this crate is compiled with the program's flags, and where it is instrumented each
 /// function that is left costs two hooks.
 impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
+    /// The records of one chunk, in order.
+    fn segment(&mut self, core: u32, records: impl Iterator<Item = (u64, u64)>) -> Result<(), E> {
+        for (place, (tsc, word)) in records.enumerate() {
+            self.record(tsc, word)?;
+            if place == 0 && core != 0 {
+                self.runs_on(u64::from(core) - 1, tsc)?;
+            }
+        }
+        Ok(())
+    }
+
     fn record(&mut self, tsc: u64, word: u64) -> Result<(), E> {
         if tsc >= self.window.start && !self.started {
             self.start(tsc)?;

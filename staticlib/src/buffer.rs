@@ -5,10 +5,13 @@
 //!
 //! A signal may strike when a hook has reserved a record, and the handler fill the chunk and take the next one before the
 //! record is written. So a thread keeps its last chunk until it takes one more. Others get it before only if the ring has
-//! nothing else and all its records are written. For a record to end up in another thread's chunk handlers would have to fill
-//! a whole further chunk, and the whole ring to be overwritten, before the interrupted hook goes on.
+//! nothing else and all its records are written. Handlers may even fill a whole further chunk: under a storm of interrupts a
+//! task may have many turns and not get on. A chunk of a ring whose records are not all written is therefore let go as WAITING,
+//! and is passed over until they are. A hook that never goes on, as the handler has jumped out of it, must not take chunks away
+//! for good: after [`PATIENCE`] rounds of the ring the chunk is used again all the same.
 
 use core::mem::size_of;
+use core::slice;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::compiler_fence;
 
@@ -20,6 +23,9 @@ use crate::control::CONTROL;
 
 /// Records for which a new thread goes on in the chunk of another.
 const LEAST_ROOM: usize = 8;
+
+/// Rounds of the ring for which a WAITING chunk is passed over, at the most.
+const PATIENCE: u64 = 64;
 
 /// A record that was reserved in this thread's chunk.
 pub(crate) struct Reserved(*const Record);
@@ -229,7 +235,6 @@ fn chunk_at(place: u64) -> *mut ChunkHeader {
 
 /// Takes the next chunk of the buffer.
 fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
-    release(block, block.kept_chunk.swap(0, Relaxed));
     let Some((chunk, index)) = claim() else {
         return false;
     };
@@ -286,7 +291,9 @@ fn release(block: &ThreadBlock, kept_chunk: usize) {
         // SAFETY: a chunk of the buffer, whose header any thread may access.
         let header = unsafe { &*(kept_chunk as *const ChunkHeader) };
         if header.tid.load(Relaxed) == block.tid.load(Relaxed) {
-            let _ = header.state.compare_exchange(chunk_state::KEPT, chunk_state::FULL, AcqRel, Relaxed);
+            let ring = CONTROL.overwriting.load(Relaxed) != 0;
+            let next = if ring && !is_written(header) { chunk_state::WAITING } else { chunk_state::FULL };
+            let _ = header.state.compare_exchange(chunk_state::KEPT, next, AcqRel, Relaxed);
         }
     }
 }
@@ -294,11 +301,14 @@ fn release(block: &ThreadBlock, kept_chunk: usize) {
 /// Whether no hook will write into a full chunk any more.
 fn is_written(chunk: *const ChunkHeader) -> bool {
     let n_records = records_per_chunk(CONTROL.chunk_bytes.load(Relaxed));
-    let records = chunk.wrapping_add(1).cast::<Record>();
     // SAFETY: a chunk of the buffer, whose header any thread may access.
     let taken_tsc = unsafe { &*chunk }.taken_tsc.load(Relaxed);
     // SAFETY: the chunk's memory behind its header.
-    (0..n_records).all(|i| unsafe { &*records.wrapping_add(i) }.read(taken_tsc).is_some())
+    let records = unsafe { slice::from_raw_parts(chunk.wrapping_add(1).cast::<Record>(), n_records) };
+    // Four at a time: each thread does this with each chunk of a ring.
+    let (lines, rest) = records.as_chunks::<4>();
+    let written = |record: &Record| record.read(taken_tsc).is_some();
+    lines.iter().all(|line| line.iter().all(written)) && rest.iter().all(written)
 }
 
 /// Finds a chunk to write into and makes it OWNED. Returns it with its index. What it held is given up.
@@ -321,6 +331,10 @@ fn claim() -> Option<(*mut ChunkHeader, u64)> {
             chunk_state::FREE => true,
             chunk_state::FULL | chunk_state::PARTIAL => ring,
             chunk_state::KEPT => ring && n_seen >= n_chunks && is_written(chunk),
+            chunk_state::WAITING => {
+                let age = taken.saturating_sub(index.load(Relaxed));
+                ring && (age >= (n_chunks as u64).wrapping_mul(PATIENCE) || is_written(chunk))
+            }
             _ => false,
         };
         // Acquire and Release: the records of the last owner are written before those of the new one.
@@ -330,7 +344,8 @@ fn claim() -> Option<(*mut ChunkHeader, u64)> {
         if before != chunk_state::FREE {
             if index.load(Relaxed) > taken {
                 // This thread was held up here, and others have gone once around: this is not the oldest chunk any more.
-                state.store(chunk_state::FULL, Release);
+                let is_full = matches!(before, chunk_state::FULL | chunk_state::PARTIAL);
+                state.store(if is_full { chunk_state::FULL } else { chunk_state::WAITING }, Release);
                 continue;
             }
             CONTROL.shared.n_overwritten.fetch_add(1, Relaxed);
@@ -366,7 +381,7 @@ pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
         if ![own_chunk, kept_chunk].contains(&Some(chunk as usize)) {
             // SAFETY: a chunk of the buffer, whose header any thread may access.
             let state = unsafe { &(*chunk).state };
-            for from in [chunk_state::OWNED, chunk_state::KEPT] {
+            for from in [chunk_state::OWNED, chunk_state::KEPT, chunk_state::WAITING] {
                 let _ = state.compare_exchange(from, chunk_state::FULL, AcqRel, Relaxed);
             }
         }
@@ -383,10 +398,10 @@ pub(crate) fn free_full_chunks() {
         let chunk = chunk_at(place);
         // SAFETY: a chunk of the buffer, whose header any thread may access.
         let state = unsafe { &(*chunk).state };
-        if state.load(Relaxed) == chunk_state::KEPT && !is_written(chunk) {
+        if [chunk_state::KEPT, chunk_state::WAITING].contains(&state.load(Relaxed)) && !is_written(chunk) {
             continue;
         }
-        for from in [chunk_state::FULL, chunk_state::PARTIAL, chunk_state::KEPT] {
+        for from in [chunk_state::FULL, chunk_state::PARTIAL, chunk_state::KEPT, chunk_state::WAITING] {
             let _ = state.compare_exchange(from, chunk_state::FREE, AcqRel, Relaxed);
         }
     }

@@ -42,6 +42,15 @@ pub enum Error {
         reason: Cow<'static, str>,
     },
 
+    /// A binary cannot be read, or is not one of the trace.
+    #[error("{}: {reason}", path.display())]
+    Binary {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do about it.
+        reason: String,
+    },
+
     /// A file of the output could not be written.
     #[error("{}: cannot write it", path.display())]
     WriteFile {

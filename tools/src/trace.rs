@@ -195,10 +195,19 @@ impl Trace {
         sessions.peek().is_none() || sessions.any(|session| session.is_empty() || session.is_code(addr))
     }
 
-    fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
+    /// All sessions, in the order of `task.txt`.
+    pub(crate) fn sessions(&self) -> &[Session] {
+        &self.sessions
+    }
+
+    /// The index of the session in which a task is at `time_ns`.
+    pub(crate) fn session_at(&self, task: &Task, time_ns: u64) -> Option<usize> {
         let after = task.sessions.partition_point(|&(since, _)| since <= time_ns);
-        let &(_, idx) = task.sessions.get(after.saturating_sub(1))?;
-        self.sessions.get(idx)?.symbol(time_ns, addr)
+        task.sessions.get(after.saturating_sub(1)).map(|&(_, idx)| idx)
+    }
+
+    fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
+        self.sessions.get(self.session_at(task, time_ns)?)?.symbol(time_ns, addr)
     }
 }
 

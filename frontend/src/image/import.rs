@@ -11,7 +11,7 @@ use super::read::Image;
 use crate::Error;
 use crate::clock::{Clock, ClockPair};
 use crate::decode::{self, Minima};
-use crate::host::Program;
+use crate::host::{Identity, Program};
 use crate::linux::modules::{Module, map_path};
 use crate::linux::symbols::{self, ADDRESS_MASK, SymbolTable};
 use crate::linux::sysinfo;
@@ -76,6 +76,7 @@ impl Image {
             unix_nanos: self.unix_nanos(),
             minima: &Minima::default(),
             tsc_hz_source,
+            n_writers: directory::all_processors(),
         };
         let totals = directory::write(&recording, directory, &program)?;
         if totals.invariant_tsc == Some(false) {
@@ -145,7 +146,16 @@ impl Image {
         };
         let tsc_hz = self.tsc_hz().zip(self.tsc_hz_source()).map(|(hz, source)| (hz, source.name()));
         let invariant_tsc = Some(self.word(head::FLAGS) & super::flag::INVARIANT_TSC != 0);
-        Ok(Program { pid: 1, exe_name, modules: vec![(module, table)], stack: None, system, tsc_hz, invariant_tsc })
+        Ok(Program {
+            pid: 1,
+            identify: Identity::of_number,
+            exe_name,
+            modules: vec![(module, table)],
+            stack: None,
+            system,
+            tsc_hz,
+            invariant_tsc,
+        })
     }
 
     /// What seems wrong with the binary: most of what was recorded lies in none of its functions.
@@ -176,12 +186,12 @@ impl Image {
 }
 
 /// The error of reading the symbols of a binary. It names the path at its beginning.
-fn unreadable(error: io::Error, path: &Path) -> Error {
+pub(crate) fn unreadable(error: io::Error, path: &Path) -> Error {
     let text = error.to_string();
     let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
     let remedy = match error.kind() {
         io::ErrorKind::InvalidData => {
-            "; give the kernel's ELF file of 64 bits, before it is made into an image to boot"
+            "; give the ELF file of 64 bits, of a kernel the one before it is made into an image to boot"
         }
         _ => "",
     };

@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "an import needs a part of it"))]
 
+pub(crate) mod binary;
 #[cfg(feature = "std")]
 pub(crate) mod functions;
 pub(crate) mod modules;
@@ -11,6 +12,8 @@ pub(crate) mod patch;
 mod process;
 pub(crate) mod symbols;
 pub(crate) mod sysinfo;
+#[cfg(feature = "std")]
+mod threads;
 
 #[cfg(feature = "std")]
 pub(crate) use self::process::{

@@ -1,9 +1,9 @@
 //! x86-64 with the feature `threadhook`: where a thread's block is, the kernel says.
 //!
-//! The kernel defines the function `rftrace_thread_area`, which returns in r11 the address of a
-//! [`ThreadArea`] that belongs to the running task, and changes no other register, not even a
-//! flag. It is called amid functions and interrupt handlers, is not traced itself, and needs no more than a return address'
-//! room on the stack. Where there is no task yet it returns the address of `rftrace_untraced_area`.
+//! The kernel defines the function `rftrace_thread_area`, which returns in r11 the address of a [`ThreadArea`] that belongs
+//! to the running task, and changes no other register, not even a flag. It is called amid functions and interrupt handlers,
+//! is not traced itself, and needs no more room on the stack than for a return address. Where there is no task yet it
+//! returns the address of `rftrace_untraced_area`.
 
 use core::arch::asm;
 use core::ptr;

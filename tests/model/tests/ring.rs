@@ -27,6 +27,8 @@ thread_local! {
     /// Steps until the signal comes.
     static AFTER: Cell<Option<usize>> = const { Cell::new(None) };
     static MEANWHILE: Cell<fn(&Lab)> = const { Cell::new(|_| ()) };
+    /// Calls that the handler makes before that.
+    static HANDLER_CALLS: Cell<usize> = const { Cell::new(3) };
     /// Calls that the other threads make in the meantime.
     static OTHER_CALLS: Cell<[usize; 2]> = const { Cell::new([0; 2]) };
     static LAB: RefCell<Option<Rc<Lab>>> = const { RefCell::new(None) };
@@ -38,12 +40,13 @@ fn at_point(_address: usize) {
     AFTER.set(due.and_then(|after| after.checked_sub(1)));
     if due == Some(0) {
         // The first of these calls may need a chunk, or the last.
-        for i in 0..3 {
+        let n_calls = HANDLER_CALLS.get();
+        for i in 0..n_calls {
             call(HANDLER, i);
         }
         LAB.with_borrow(|lab| MEANWHILE.get()(lab.as_deref().expect("a tracer")));
         THREAD.set(STRUCK);
-        call(HANDLER, 3);
+        call(HANDLER, n_calls);
     }
 }
 
@@ -160,6 +163,17 @@ fn a_late_record_stays_in_its_chunk_of_a_ring() {
 #[test]
 fn a_late_record_stays_in_its_chunk_of_the_smallest_ring() {
     strike_everywhere(true, 4, make_calls, |found, did| did.ends_with(found));
+}
+
+/// Handlers fill further chunks before the struck hook goes on, as under a storm of interrupts.
+#[test]
+fn a_late_record_stays_in_its_chunk_of_a_ring_in_a_storm() {
+    HANDLER_CALLS.set(2 * records_per_chunk(MIN_CHUNK_BYTES) / 4 + 8);
+    strike_everywhere(true, 8, make_calls, |found, did| {
+        // The ring passes over the chunk that waits for a record, not over those that came after it.
+        let mut rest = did.iter();
+        found.iter().all(|word| rest.any(|done| done == word)) && (found.is_empty() || rest.next().is_none())
+    });
 }
 
 /// What is recorded in the new cycle.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::mem::offset_of;
+use std::mem::{self, offset_of};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -343,10 +343,16 @@ impl RawTrace {
             last_index: u64,
             /// The addresses of open functions, as far as they are known.
             open: Vec<Option<u64>>,
+            /// Whether one more may be open: the first chunk that is left says one too few where an interrupt has struck a hook.
+            may_have_one_more: bool,
         }
         let mut tasks: BTreeMap<u32, Task> = BTreeMap::new();
         for (&(tid, index), chunk) in &self.chunks {
-            let first = || Task { last_index: chunk.prev_index, open: vec![None; chunk.n_open] };
+            let first = || Task {
+                last_index: chunk.prev_index,
+                open: vec![None; chunk.n_open],
+                may_have_one_more: chunk.prev_index != 0,
+            };
             let task = tasks.entry(tid).or_insert_with(first);
             if task.last_index != chunk.prev_index {
                 // The ring has passed over the task's chunk from long ago, and has overwritten some since.
@@ -368,6 +374,7 @@ impl RawTrace {
                 match word & kind::MASK {
                     kind::ENTRY if word & kind::POINT != 0 => {}
                     kind::ENTRY => open.push(Some(address)),
+                    kind::EXIT if open.is_empty() && mem::take(&mut task.may_have_one_more) => {}
                     kind::EXIT => {
                         let entered = open.last().copied().unwrap_or_else(|| panic!("no function is open: {}", here()));
                         assert!(entered.is_none_or(|entered| entered == address), "another function: {}", here());

@@ -47,19 +47,65 @@ pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) {
     }
 }
 
+/// A number, hexadecimal with `0x`.
+#[cfg(target_os = "linux")]
+pub(crate) fn parse_address(text: &str) -> Result<u64, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
 /// Looks for an executable file in `PATH`.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let dirs = std::env::var_os("PATH")?;
     std::env::split_paths(&dirs).map(|dir| dir.join(name)).find(|path| is_executable(path))
 }
 
+/// Whether a file may be run.
 #[cfg(unix)]
-fn is_executable(path: &Path) -> bool {
+pub(crate) fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(not(unix))]
-fn is_executable(path: &Path) -> bool {
+pub(crate) fn is_executable(path: &Path) -> bool {
     path.is_file()
+}
+
+/// A path as a word for a shell, relative to the current directory if it lies there.
+pub(crate) fn shell_word(path: &Path) -> String {
+    let here = std::env::current_dir().ok();
+    let path = here
+        .and_then(|here| path.strip_prefix(here).ok())
+        .filter(|rest| rest.components().next().is_some())
+        .unwrap_or(path);
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    // What begins with a dash would be an option.
+    let dash = if text.starts_with('-') { "./" } else { "" };
+    format!("'{dash}{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        for (path, word) in [
+            ("/tmp/a-b_c.d", "/tmp/a-b_c.d"),
+            ("/tmp/a b", "'/tmp/a b'"),
+            ("-x", "'./-x'"),
+            ("it's", "'it'\\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(Path::new(path)), word);
+        }
+        assert_eq!(shell_word(&std::env::current_dir().unwrap().join("trace")), "trace");
+    }
 }

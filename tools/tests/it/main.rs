@@ -10,5 +10,7 @@ mod merge;
 mod reader;
 mod replay;
 mod report;
+#[cfg(target_os = "linux")]
+mod symbols;
 mod tree;
 mod uftrace;
