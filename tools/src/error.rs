@@ -60,6 +60,13 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// Several sources cannot be brought together, for the reason that it tells, with the remedy.
+    #[error("{reason}")]
+    Unaligned {
+        /// What is not known or does not fit, and what to do about it.
+        reason: String,
+    },
+
     /// The trace, or what was chosen of it, cannot be written in this format.
     #[error("{0}")]
     Export(Cow<'static, str>),

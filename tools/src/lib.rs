@@ -7,6 +7,7 @@
 //! - [`Trace::call_tree`] makes a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`add_symbols`] names the functions of a trace from elsewhere.
 //! - [`replay`] and [`Report`] are the text outputs of the `rftrace` command.
+//! - [`Merge`] brings traces of a guest and its host, KVM's events and what perf recorded onto one timeline.
 //! - [`export`] gives a trace to a [`Sink`], which writes it in the format of another tool.
 //!
 //! # Example
@@ -38,6 +39,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod align;
 mod callsites;
 mod duration;
 mod error;
@@ -63,6 +65,7 @@ mod trace;
 mod tree;
 mod warning;
 
+pub use align::{ClockFile, Merge, MergeOptions, TscClock};
 pub use callsites::CallSites;
 pub use duration::Duration;
 pub use error::{Error, Result};

@@ -11,6 +11,7 @@ mod dump;
 #[cfg(target_os = "linux")]
 mod import;
 mod info;
+mod merge;
 #[cfg(target_os = "linux")]
 mod record;
 mod replay;
@@ -26,6 +27,7 @@ pub(crate) enum Command {
     Report(report::ReportArgs),
     Info(info::InfoArgs),
     Dump(dump::DumpArgs),
+    Merge(merge::MergeArgs),
     #[cfg(target_os = "linux")]
     Import(import::ImportArgs),
     #[cfg(target_os = "linux")]
@@ -44,6 +46,7 @@ impl Command {
             Self::Report(args) => report::run(args),
             Self::Info(args) => info::run(args),
             Self::Dump(args) => dump::run(args),
+            Self::Merge(args) => merge::run(&args),
             #[cfg(target_os = "linux")]
             Self::Import(args) => import::run(&args),
             #[cfg(target_os = "linux")]

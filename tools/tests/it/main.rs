@@ -8,6 +8,7 @@ mod export;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod import;
+mod merge;
 mod reader;
 mod replay;
 mod report;
