@@ -76,9 +76,9 @@ impl Kernel {
         self.folder.path().join(name)
     }
 
-    /// Every function calls the next one, moved by `slide`; records have addresses within functions.
+    /// Every function calls the next one, moved by `slide`.
     pub(crate) fn records(&self, slide: u64) -> Vec<(u64, u64, bool)> {
-        let calls = ["boot", "_start", "branch", "leaf"].map(|name| self.functions[name] + slide + 4);
+        let calls = ["boot", "_start", "branch", "leaf"].map(|name| self.functions[name] + slide);
         let levels = || [0, 1, 2, 3].into_iter().zip(calls);
         let entries = levels().map(|(level, address)| (2_000 + 2_000 * level, address, false));
         let exits = levels().rev().map(|(level, address)| (20_000 - 2_000 * level, address, true));
@@ -173,7 +173,7 @@ fn without_names() {
     let (is_success, said) = kernel.import(&bytes, &[]);
     assert!(is_success && said.contains("no binary was given (--binary): functions are shown as addresses"), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
-    assert!(kernel.replay().contains(&format!("{:x}", (kernel.functions["leaf"] + 4) & 0xffff_ffff_ffff)));
+    assert!(kernel.replay().contains(&format!("{:x}", kernel.functions["leaf"] & 0xffff_ffff_ffff)));
     let uftrace = text(Command::new("uftrace").args(["replay", "--no-pager", "-d"]).arg(kernel.path("trace")));
     assert!(uftrace.is_none_or(|replay| replay.contains("3.000 us")));
 
