@@ -242,15 +242,23 @@ fn place(binary: &Binary, module: &Module, load_address: Option<u64>) -> Place {
         let n_known = module.addresses.iter().filter(|&&address| loaded.is_recorded_at(address)).count();
         Place { loaded, load_address: load_address & maps::ADDR_MASK, n_known }
     };
+    // Making a table takes time: the first that is right for all is taken.
+    let is_right = |place: &Place| place.n_known == module.addresses.len();
     let (first, others) = (count(candidates[0]), &candidates[1..]);
-    others.iter().fold(first, |best, &other| {
-        // The others are rarely right, and making a table takes time.
-        if best.n_known == module.addresses.len() {
-            return best;
-        }
-        let other = count(other);
-        if other.n_known > best.n_known { other } else { best }
-    })
+    let best =
+        others.iter().fold(first, |best, &other| if is_right(&best) { best } else { better(best, count(other)) });
+    match load_address {
+        None if !best.fits(module) => match binary.find_load_address(&module.addresses) {
+            Some(found) => better(best, count(found)),
+            None => best,
+        },
+        _ => best,
+    }
+}
+
+/// Of equally good ones the first.
+fn better(first: Place, second: Place) -> Place {
+    if second.n_known > first.n_known { second } else { first }
 }
 
 /// Writes the files of one binary.

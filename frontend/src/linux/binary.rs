@@ -1,5 +1,7 @@
 //! The functions of an ELF file for a trace that was recorded elsewhere: by a kernel, or on another machine.
 
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -56,6 +58,43 @@ impl Binary {
     #[must_use]
     pub fn link_address(&self) -> u64 {
         self.table.link_address()
+    }
+
+    /// Where that page lay, as far as the addresses of records tell: where at least half of them can be recorded ones.
+    #[must_use]
+    pub fn find_load_address(&self, recorded: &HashSet<u64>) -> Option<u64> {
+        /// So many addresses are looked at to find places, and so many places are tried.
+        const SAMPLE: usize = 64;
+        const TRIED: usize = 8;
+        /// A call to the hook ends within so many bytes of a function's beginning, mostly.
+        const PROLOGUE_BYTES: u64 = 64;
+
+        let step = (recorded.len() / SAMPLE).max(1);
+        let mut sorted: Vec<u64> = recorded.iter().copied().collect();
+        sorted.sort_unstable();
+        let mut votes: HashMap<u64, usize> = HashMap::new();
+        for address in sorted.into_iter().step_by(step) {
+            for symbol in self.table.symbols() {
+                let start = address.wrapping_sub(symbol.address) & ADDRESS_MASK;
+                if start % page_size() < PROLOGUE_BYTES {
+                    *votes.entry(start - start % page_size()).or_default() += 1;
+                }
+            }
+        }
+        let mut places: Vec<(usize, u64)> = votes.into_iter().map(|(start, n_votes)| (n_votes, start)).collect();
+        places.sort_unstable_by_key(|&(n_votes, start)| (Reverse(n_votes), start));
+        let count = |start: u64| {
+            let loaded = self.loaded_at(start);
+            recorded.iter().filter(|&&address| loaded.is_recorded_at(address)).count()
+        };
+        let counted = places.into_iter().take(TRIED).map(|(_, start)| (count(start), start));
+        let (n_known, start) = counted.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
+        (2 * n_known >= recorded.len()).then_some(start)
+    }
+
+    /// Its functions alone.
+    pub(crate) fn into_table(self) -> SymbolTable {
+        self.table
     }
 
     /// The functions when that page lies at `address`.

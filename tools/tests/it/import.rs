@@ -228,3 +228,37 @@ fn what_cannot_be_imported() {
     assert!(is_success && said.contains("the image ends early") && said.contains("1 of 1 chunks"), "{said}");
     assert!(kernel.path("trace").exists());
 }
+
+/// Raw records of two threads as `dump_trace` writes them; `is_old`: as that of 0.3 does, ticks and no depths.
+fn raw(kernel: &Kernel, slide: u64, is_old: bool) -> Vec<u8> {
+    let mut depth = 0;
+    let mut record = |(tsc, address, is_exit): (u64, u64, bool)| {
+        depth -= u64::from(is_exit);
+        let (time, shown_depth) = if is_old { (tsc, 0) } else { (tsc / 2, depth) };
+        depth += u64::from(!is_exit);
+        [time, address << 16 | shown_depth << 6 | 5 << 3 | u64::from(is_exit)]
+    };
+    let words: Vec<u64> = kernel.records(slide).into_iter().flat_map(&mut record).collect();
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn raw_records_of_both_versions() {
+    let Some(kernel) = Kernel::build() else { return };
+    let elf = kernel.path("kernel.elf");
+    for slide in [0, 0x20_0000] {
+        for is_old in [false, true] {
+            let hz: &[&str] = if is_old { &["--tsc-hz", "2000000000"] } else { &[] };
+            let (is_success, said) =
+                kernel.import(&raw(&kernel, slide, is_old), &[&["--binary", utf8(&elf)], hz].concat());
+            assert!(is_success && said.lines().count() == 1 && said.contains("8 events of 1 threads"), "{said}");
+            assert_eq!(kernel.replay(), REPLAY);
+        }
+    }
+    let (is_success, said) = kernel.import(&raw(&kernel, 0, true), &["--binary", utf8(&elf)]);
+    assert!(is_success && said.contains("times are ticks") && said.contains("--tsc-hz"), "{said}");
+    let mut damaged = raw(&kernel, 0, false);
+    damaged[16 * 3 + 8] ^= 8;
+    let (is_success, said) = kernel.import(&damaged, &[]);
+    assert!(!is_success && said.contains("/image: byte 48: no record that `dump_trace` writes is here"), "{said}");
+}
