@@ -15,7 +15,7 @@ use rftrace::abi::{LEFT_BUCKET_BYTES, LeftCell, MAX_CHUNK_BYTES};
 use crate::Error;
 use crate::calendar;
 use crate::clock;
-use crate::host::{Memory, Program};
+use crate::host::{Identity, Memory, Program};
 use crate::tsc::{self, TscSource};
 use crate::uftrace::encode::SystemInfo;
 
@@ -167,6 +167,7 @@ pub(crate) fn program(_known: &Known, binary_name: &str) -> Program {
     };
     Program {
         pid: 1,
+        identify: Identity::of_number,
         exe_name: binary_name.to_owned(),
         modules: vec![LoadedModule { name: binary_name.to_owned(), start: image_start() }],
         stack: None,

@@ -30,10 +30,27 @@ pub(crate) struct Memory {
     pub(crate) thread_start_key: u32,
 }
 
+/// What the system calls a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) tid: u32,
+    /// Empty if it is unknown.
+    pub(crate) name: String,
+}
+
+impl Identity {
+    /// Of a thread of which only the tracer's number is known.
+    pub(crate) fn of_number(number: u32) -> Self {
+        Self { tid: number, name: String::new() }
+    }
+}
+
 /// The running program.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) pid: u32,
+    /// What the system calls the thread with some number of the tracer.
+    pub(crate) identify: fn(u32) -> Identity,
     /// Its path as in the map.
     pub(crate) exe_name: String,
     /// The program first, then its libraries.

@@ -253,6 +253,12 @@ pub struct Saved {
     pub lost: u64,
     /// Whether the processor's time stamp counter runs at a constant rate. If not (or unknown), times are not exact.
     pub invariant_tsc: Option<bool>,
+    /// Stop mode: the buffer was used up, and recording stopped.
+    pub full: bool,
+    /// Ring mode: pieces of the buffer whose events were overwritten.
+    pub chunks_overwritten: u64,
+    /// Threads, since the program began, that were not traced because too many lived at the same time.
+    pub untraced_threads: u32,
 }
 
 /// The state of the buffer.
@@ -315,6 +321,13 @@ impl Tracer {
         patched::disable();
     }
 
+    /// Whether recording is on.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        backend::is_enabled()
+    }
+
     /// Records until the guard is dropped. Guards may be nested.
     #[inline(always)]
     pub fn record(&self) -> Recorder {
@@ -374,7 +387,7 @@ impl Tracer {
     #[inline(always)]
     pub fn save(&self) -> Result<Saved, Error> {
         patched::disable();
-        self.write_directory(&self.directory, &program_name(), Then::Empty)
+        self.write_directory(&self.directory, &program_name(), Then::Empty, directory::all_processors())
     }
 
     /// Like [`save`](Self::save), to another directory.
@@ -385,7 +398,21 @@ impl Tracer {
     #[inline(always)]
     pub fn save_to(&self, directory: impl AsRef<Path>) -> Result<Saved, Error> {
         patched::disable();
-        self.write_directory(directory.as_ref(), &program_name(), Then::Empty)
+        self.write_directory(directory.as_ref(), &program_name(), Then::Empty, directory::all_processors())
+    }
+
+    /// Like [`save_to`](Self::save_to), with no thread but the calling one: for a process that is about to be killed, or that
+    /// may not start threads. Call sites that are [patched](Config::patched) stay switched on.
+    ///
+    /// This allocates memory. A signal handler may call it only if what it has interrupted does not hold the allocator's lock.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`save`](Self::save).
+    #[inline(always)]
+    pub fn save_alone(&self, directory: impl AsRef<Path>) -> Result<Saved, Error> {
+        backend::disable();
+        self.write_directory(directory.as_ref(), &program_name(), Then::Empty, 1)
     }
 
     /// Writes what the buffer holds to a directory and goes on: recording pauses, nothing is given up.
@@ -399,7 +426,7 @@ impl Tracer {
     pub fn snapshot(&self, directory: impl AsRef<Path>) -> Result<Saved, Error> {
         let was_on = backend::is_enabled();
         backend::disable();
-        let saved = self.write_directory(directory.as_ref(), &program_name(), Then::Keep);
+        let saved = self.write_directory(directory.as_ref(), &program_name(), Then::Keep, directory::all_processors());
         if was_on {
             backend::enable();
         }
@@ -421,7 +448,7 @@ impl Tracer {
     #[inline(always)]
     pub fn save_named(&self, directory: impl AsRef<Path>, binary_name: &str) -> Result<Saved, Error> {
         patched::disable();
-        self.write_directory(directory.as_ref(), binary_name, Then::Empty)
+        self.write_directory(directory.as_ref(), binary_name, Then::Empty, directory::all_processors())
     }
 
     /// Stops recording, writes only the records to a file and empties the buffer. See [`dump_trace`](crate::dump_trace)
@@ -433,7 +460,7 @@ impl Tracer {
     #[inline(always)]
     pub fn save_records(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         patched::disable();
-        self.read(Then::Empty, |recording| directory::write_raw(recording, path.as_ref())).map(drop)
+        self.read(Then::Empty, 1, |recording| directory::write_raw(recording, path.as_ref())).map(drop)
     }
 
     /// What became of the call sites, if they are patched; see [`Config::patched`]. All 0 if they are not.
@@ -457,20 +484,39 @@ impl Tracer {
         backend::unrecorded(patch::undo);
     }
 
-    fn write_directory(&self, directory: &Path, binary_name: &str, then: Then) -> Result<Saved, Error> {
-        let totals = self
-            .read(then, |recording| directory::write(recording, directory, &host::program(&self.known, binary_name)))?;
-        Ok(Saved {
-            directory: directory.to_owned(),
-            events: totals.n_events,
-            threads: totals.n_threads,
-            lost: totals.n_lost,
-            invariant_tsc: totals.invariant_tsc,
-        })
+    fn write_directory(
+        &self,
+        directory: &Path,
+        binary_name: &str,
+        then: Then,
+        n_writers: usize,
+    ) -> Result<Saved, Error> {
+        let mut saved = None;
+        self.read(then, n_writers, |recording| {
+            let totals = directory::write(recording, directory, &host::program(&self.known, binary_name))?;
+            let control = backend::control();
+            saved = Some(Saved {
+                directory: directory.to_owned(),
+                events: totals.n_events,
+                threads: totals.n_threads,
+                lost: totals.n_lost,
+                invariant_tsc: totals.invariant_tsc,
+                full: control.full.load(Relaxed) != 0,
+                chunks_overwritten: control.shared.n_overwritten.load(Relaxed),
+                untraced_threads: control.n_untraced_threads.load(Relaxed),
+            });
+            Ok(totals)
+        })?;
+        saved.ok_or(Error::NoEvents { hook_called: true })
     }
 
     /// Passes what the buffer holds to `write`. Recording must be off.
-    fn read(&self, then: Then, write: impl FnOnce(&Recording<'_>) -> Result<Totals, Error>) -> Result<Totals, Error> {
+    fn read(
+        &self,
+        then: Then,
+        n_writers: usize,
+        write: impl FnOnce(&Recording<'_>) -> Result<Totals, Error>,
+    ) -> Result<Totals, Error> {
         let _alone = self.dumping.lock().unwrap_or_else(PoisonError::into_inner);
         quiesce();
         let control = backend::control();
@@ -492,6 +538,7 @@ impl Tracer {
             unix_nanos: self.utc_offset_nanos.and_then(|offset| self.first.nanos.checked_add_signed(offset)),
             minima: &self.choice().minima(),
             tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()),
+            n_writers,
         })?;
         if then == Then::Empty {
             backend::reset();

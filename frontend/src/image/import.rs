@@ -11,7 +11,7 @@ use super::read::{Image, Source};
 use crate::Error;
 use crate::clock::{Clock, ClockPair};
 use crate::decode::{self, Minima};
-use crate::host::Program;
+use crate::host::{Identity, Program};
 use crate::linux::binary::Binary;
 use crate::linux::modules::{Module, map_path};
 use crate::linux::symbols::{ADDRESS_MASK, SymbolTable};
@@ -79,6 +79,7 @@ impl Image {
             unix_nanos: self.unix_nanos(),
             minima: &Minima::default(),
             tsc_hz_source,
+            n_writers: directory::all_processors(),
         };
         let totals = directory::write(&recording, directory, &program)?;
         if totals.invariant_tsc == Some(false) {
@@ -171,7 +172,16 @@ impl Image {
         let tsc_hz = self.tsc_hz().zip(self.tsc_hz_source()).map(|(hz, source)| (hz, source.name()));
         let is_kernel = self.source() == Source::Kernel;
         let invariant_tsc = is_kernel.then(|| self.word(head::FLAGS) & super::flag::INVARIANT_TSC != 0);
-        Ok(Program { pid: 1, exe_name, modules: vec![(module, table)], stack: None, system, tsc_hz, invariant_tsc })
+        Ok(Program {
+            pid: 1,
+            identify: Identity::of_number,
+            exe_name,
+            modules: vec![(module, table)],
+            stack: None,
+            system,
+            tsc_hz,
+            invariant_tsc,
+        })
     }
 
     /// The addresses of all entries, each once.

@@ -12,6 +12,8 @@ pub(crate) mod patch;
 mod process;
 pub(crate) mod symbols;
 pub(crate) mod sysinfo;
+#[cfg(feature = "std")]
+mod threads;
 
 #[cfg(feature = "std")]
 pub(crate) use self::process::{

@@ -14,8 +14,8 @@ use rftrace::abi::{LEFT_BUCKET_BYTES, ThreadBlock};
 use super::modules::{self, Module};
 use super::symbols::{self, SymbolTable};
 use super::sysinfo;
+use super::threads;
 use crate::Error;
-use crate::backend;
 use crate::host::{Memory, Program};
 use crate::tsc::TscSource;
 use crate::uftrace::encode::{SystemInfo, Usage};
@@ -42,16 +42,17 @@ pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
     let buffer = map(buffer_bytes)?;
     prepare(buffer, buffer_bytes);
     let thread_start_key = thread_key();
+    threads::keep_in(map(threads::TABLE_BYTES)?, thread_start_key);
     // SAFETY: the handler is made for this and runs in the child, on its only thread. Without memory for it a child goes
     // on with its parent's threads in its trace.
-    unsafe { libc::pthread_atfork(None, None, Some(backend::rftrace_backend_forked)) };
+    unsafe { libc::pthread_atfork(None, None, Some(threads::forked)) };
     Ok(Memory {
         buffer,
         blocks,
         blocks_bytes,
         left,
         left_bytes,
-        thread_start: thread_start_key.map(|_| libc::pthread_setspecific as _),
+        thread_start: thread_start_key.map(|_| threads::thread_start as _),
         thread_start_key: thread_start_key.unwrap_or(0),
     })
 }
@@ -96,7 +97,7 @@ fn prepare(buffer: *mut u8, bytes: usize) {
 fn thread_key() -> Option<libc::pthread_key_t> {
     let mut key = 0;
     // SAFETY: `key` is writable; the destructor is made for the blocks that the tracer stores under this key.
-    let status = unsafe { libc::pthread_key_create(&raw mut key, Some(backend::rftrace_backend_thread_exit)) };
+    let status = unsafe { libc::pthread_key_create(&raw mut key, Some(threads::thread_exit)) };
     (status == 0).then_some(key)
 }
 
@@ -172,6 +173,7 @@ pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
     system.usage = Usage::of_this_process();
     Program {
         pid: std::process::id(),
+        identify: threads::identify,
         exe_name: system.exe_name.clone(),
         modules,
         stack: stack(&maps),

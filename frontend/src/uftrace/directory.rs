@@ -3,7 +3,7 @@
 //! Records go straight from the buffer to the files, a chunk's worth at a time; tasks are written in parallel. The file
 //! `info` comes last: without it a directory is no trace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::format::{MAGIC, NO_STACK, RECORD_BYTES, USER_EVENT, feature, record};
 use crate::Error;
 use crate::clock::{Clock, ClockPair};
 use crate::decode::{self, Event, EventKind, Minima, Task, Window};
-use crate::host::{LoadedModule, Program};
+use crate::host::{Identity, LoadedModule, Program};
 use crate::own;
 
 /// Bytes of records that are collected before they are written.
@@ -35,6 +35,8 @@ pub(crate) struct Recording<'a> {
     pub(crate) minima: &'a Minima,
     /// Who says how fast the clock runs.
     pub(crate) tsc_hz_source: &'static str,
+    /// Threads that may write it, the calling one included.
+    pub(crate) n_writers: usize,
 }
 
 impl<'a> Recording<'a> {
@@ -44,9 +46,10 @@ impl<'a> Recording<'a> {
 }
 
 /// What was written of one task.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Written {
-    tid: u32,
+    /// Who it is in the trace.
+    identity: Identity,
     n_records: u64,
     first_nanos: u64,
     last_nanos: u64,
@@ -91,8 +94,10 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
 
     prepare(directory)?;
     let ids = EventIds::default();
-    let mut written = in_parallel(recording.tasks, |task| {
-        write_task(task, &window, recording.clock, &ids, &directory.join(format!("{}.dat", task.tid)))
+    let identities = identities(recording.tasks, program.identify);
+    let mut written = in_parallel(recording, |place| {
+        let identity = identities[place].clone();
+        write_task(&recording.tasks[place], &window, recording.clock, &ids, directory, identity)
     })?;
     written.retain(|task| task.n_records > 0);
     if written.is_empty() {
@@ -113,9 +118,12 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     let last = written.iter().map(|task| task.last_nanos).max().unwrap_or(0);
     write_file(&directory.join("task.txt"), |out| {
         encode::session(out, first, program.pid, &sid, &program.exe_name)?;
-        written.iter().try_for_each(|task| encode::task(out, task.first_nanos, task.tid, program.pid))
+        written.iter().try_for_each(|task| {
+            let Identity { tid, name } = &task.identity;
+            encode::task(out, task.first_nanos, *tid, program.pid, name)
+        })
     })?;
-    let tids: Vec<u32> = written.iter().map(|task| task.tid).collect();
+    let tids: Vec<u32> = written.iter().map(|task| task.identity.tid).collect();
     let mut features = feature::TASK_SESSION | feature::SYM_REL_ADDR | feature::MAX_STACK;
     if !events.is_empty() {
         features |= feature::EVENT;
@@ -201,11 +209,33 @@ fn is_trace_file(path: &Path) -> bool {
     }
 }
 
-/// Runs `work` on every task, on as many threads as there are processors, and collects the results in order.
+/// Who the tasks are. The system may use an id again after a thread has ended; then the later thread's id is raised by more
+/// than the system gives out (`PID_MAX_LIMIT`).
+fn identities(tasks: &[Task<'_>], identify: fn(u32) -> Identity) -> Vec<Identity> {
+    const RAISE: u32 = 1 << 22;
+
+    let mut taken = BTreeSet::new();
+    let unique = |task: &Task<'_>| {
+        let mut identity = identify(task.tid);
+        while !taken.insert(identity.tid) {
+            identity.tid = identity.tid.wrapping_add(RAISE);
+        }
+        identity
+    };
+    tasks.iter().map(unique).collect()
+}
+
+/// As many writers as there are processors.
+pub(crate) fn all_processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Runs `work` on every task's place, on as many threads as the recording allows, and collects the results in order.
 fn in_parallel<T: Send>(
-    tasks: &[Task<'_>],
-    work: impl Fn(&Task<'_>) -> Result<T, Error> + Sync,
+    recording: &Recording<'_>,
+    work: impl Fn(usize) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
+    let tasks = recording.tasks;
     // The longest first: then no thread is left alone with it at the end.
     let mut order: Vec<usize> = (0..tasks.len()).collect();
     order.sort_by_key(|&place| std::cmp::Reverse(tasks[place].capacity()));
@@ -213,11 +243,11 @@ fn in_parallel<T: Send>(
     let one_worker = || {
         let mut done = Vec::new();
         while let Some(&place) = order.get(next.fetch_add(1, Relaxed)) {
-            done.push((place, work(&tasks[place])));
+            done.push((place, work(place)));
         }
         done
     };
-    let n_workers = thread::available_parallelism().map_or(1, usize::from).min(tasks.len());
+    let n_workers = recording.n_writers.min(tasks.len());
     let mut done = thread::scope(|scope| {
         // Where no thread can be started this one does all.
         let others: Vec<_> =
@@ -237,9 +267,11 @@ fn write_task(
     window: &Window<'_>,
     clock: Clock,
     ids: &EventIds,
-    path: &Path,
+    directory: &Path,
+    identity: Identity,
 ) -> Result<Written, Error> {
-    let mut written = Written { tid: task.tid, ..Written::default() };
+    let path = directory.join(format!("{}.dat", identity.tid));
+    let mut written = Written { identity, ..Written::default() };
     let mut file = None;
     let mut block: Vec<u8> = Vec::with_capacity(BLOCK_BYTES);
     let result = decode::decode(task, window, |event| {
@@ -247,7 +279,7 @@ fn write_task(
         let bytes = encode_event(event, nanos, ids);
         if written.n_records == 0 {
             // A task without events gets no file.
-            file = Some(File::create(path)?);
+            file = Some(File::create(&path)?);
             written.first_nanos = nanos;
         }
         if let EventKind::Lost(n) = event.kind {
@@ -268,7 +300,7 @@ fn write_task(
         Some(file) => file.write_all(&block),
         None => Ok(()),
     });
-    result.map_err(|source| Error::Write { path: path.to_owned(), source })?;
+    result.map_err(|source| Error::Write { path, source })?;
     Ok(written)
 }
 
@@ -346,7 +378,7 @@ fn write_symbols(directory: &Path, program: &Program) -> Result<(), Error> {
     let modules: Vec<(String, &LoadedModule)> =
         program.modules.iter().filter_map(|module| Some((named(module)?, module))).collect();
     let ids = modules.iter().map(|(map_path, (module, _))| ModuleId { map_path, build_id: module.build_id.as_deref() });
-    let mut done = std::collections::BTreeSet::new();
+    let mut done = BTreeSet::new();
     for (name, (map_path, (_, symbols))) in symfile::file_names(ids).into_iter().zip(&modules) {
         let (Some(name), Some(symbols)) = (name, symbols) else { continue };
         // The same library loaded twice has one file.

@@ -199,10 +199,15 @@ pub(crate) fn session(out: &mut impl Write, nanos: u64, pid: u32, sid: &str, exe
     writeln!(out, "SESS timestamp={seconds}.{fraction:09} pid={pid} sid={sid} exename=\"{exe_name}\"")
 }
 
-/// A `TASK` line of `task.txt`.
-pub(crate) fn task(out: &mut impl Write, nanos: u64, tid: u32, pid: u32) -> io::Result<()> {
+/// A `TASK` line of `task.txt`. uftrace reads it up to the pid; `name`, if it is known, is for others.
+pub(crate) fn task(out: &mut impl Write, nanos: u64, tid: u32, pid: u32, name: &str) -> io::Result<()> {
     let (seconds, fraction) = timestamp(nanos);
-    writeln!(out, "TASK timestamp={seconds}.{fraction:09} tid={tid} pid={pid}")
+    write!(out, "TASK timestamp={seconds}.{fraction:09} tid={tid} pid={pid}")?;
+    if name.is_empty() {
+        return writeln!(out);
+    }
+    let name: String = name.chars().map(|c| if c == '"' || c.is_control() { ' ' } else { c }).collect();
+    writeln!(out, " comm=\"{name}\"")
 }
 
 fn timestamp(nanos: u64) -> (u64, u64) {
@@ -278,13 +283,15 @@ mod tests {
     fn lines_of_task_and_map() {
         let mut out = Vec::new();
         session(&mut out, 1_000_000_002, 42, "0123456789abcdef", "/bin/x").unwrap();
-        task(&mut out, 5, 1, 42).unwrap();
+        task(&mut out, 5, 1, 42, "").unwrap();
+        task(&mut out, 5, 2, 42, "a \"b\"").unwrap();
         map_line(&mut out, (0x1000, 0x2000), "r-xp", "/bin/x", Some("ab")).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "SESS timestamp=1.000000002 pid=42 sid=0123456789abcdef exename=\"/bin/x\"");
         assert_eq!(lines[1], "TASK timestamp=0.000000005 tid=1 pid=42");
-        assert!(lines[2].starts_with("000000001000-000000002000 r-xp 00000000 00:00 0 "));
-        assert!(lines[2].ends_with(" /bin/x build-id:ab"));
+        assert_eq!(lines[2], "TASK timestamp=0.000000005 tid=2 pid=42 comm=\"a  b \"");
+        assert!(lines[3].starts_with("000000001000-000000002000 r-xp 00000000 00:00 0 "));
+        assert!(lines[3].ends_with(" /bin/x build-id:ab"));
     }
 }

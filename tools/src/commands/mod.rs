@@ -6,6 +6,8 @@ use clap::Subcommand;
 mod common;
 #[cfg(target_os = "linux")]
 mod import;
+#[cfg(target_os = "linux")]
+mod record;
 mod replay;
 mod report;
 #[cfg(target_os = "linux")]
@@ -13,6 +15,8 @@ mod symbols;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    #[cfg(target_os = "linux")]
+    Record(record::RecordArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     #[cfg(target_os = "linux")]
@@ -25,6 +29,8 @@ impl Command {
     /// Does what the command says.
     pub(crate) fn run(self) -> Result<()> {
         match self {
+            #[cfg(target_os = "linux")]
+            Self::Record(args) => record::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             #[cfg(target_os = "linux")]

@@ -46,6 +46,14 @@ pub(crate) fn run(args: ReplayArgs) -> Result<()> {
     Ok(())
 }
 
+/// Shows a trace on stdout.
+pub(crate) fn show(dir: &Path) -> Result<()> {
+    match find_program("uftrace") {
+        Some(uftrace) => replay_with(&uftrace, dir),
+        None => replay_builtin(dir),
+    }
+}
+
 fn replay_builtin(dir: &Path) -> Result<()> {
     let trace = open(dir)?;
     let mut options = ReplayOptions::default();

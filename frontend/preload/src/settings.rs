@@ -1,0 +1,50 @@
+//! What `rftrace record` wants. Children inherit it.
+
+use std::env;
+use std::ffi::c_int;
+use std::path::PathBuf;
+
+use rftrace_frontend::Mode;
+
+/// How to record. Filters and patching are read by the frontend itself.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// `RFTRACE_RECORD`: the folder that saves go to, each into a folder of its own; an absolute path.
+    pub(crate) folder: PathBuf,
+    /// `RFTRACE_RECORD_BUFFER`: bytes.
+    pub(crate) buffer_bytes: usize,
+    /// `RFTRACE_RECORD_MODE`: `ring` or `stop`.
+    pub(crate) mode: Mode,
+    /// `RFTRACE_RECORD_OFF`: recording is off at first.
+    pub(crate) is_off: bool,
+    /// `RFTRACE_RECORD_FORCE`: also if nothing calls a hook yet.
+    pub(crate) force: bool,
+    /// `RFTRACE_RECORD_PARENT`: the process that runs `rftrace record`.
+    pub(crate) parent: u32,
+    /// `RFTRACE_RECORD_SNAPSHOT`: the signal for a snapshot; 0 for none.
+    pub(crate) snapshot: c_int,
+    /// `RFTRACE_RECORD_TOGGLE`: the signal that switches recording on and off; 0 for none.
+    pub(crate) toggle: c_int,
+}
+
+/// Bytes of the buffer where nothing is said.
+const DEFAULT_BYTES: usize = 256 << 20;
+
+impl Settings {
+    /// Reads them. `None` if this process is not to be recorded.
+    pub(crate) fn read() -> Option<Self> {
+        let folder = PathBuf::from(env::var_os("RFTRACE_RECORD")?);
+        let text = |name: &str| env::var(name).unwrap_or_default();
+        let number = |name: &str| text(name).parse().unwrap_or(0);
+        folder.is_absolute().then(|| Self {
+            folder,
+            buffer_bytes: text("RFTRACE_RECORD_BUFFER").parse().unwrap_or(DEFAULT_BYTES),
+            mode: if text("RFTRACE_RECORD_MODE") == "ring" { Mode::Ring } else { Mode::Stop },
+            is_off: text("RFTRACE_RECORD_OFF") == "1",
+            force: text("RFTRACE_RECORD_FORCE") == "1",
+            parent: text("RFTRACE_RECORD_PARENT").parse().unwrap_or(0),
+            snapshot: number("RFTRACE_RECORD_SNAPSHOT"),
+            toggle: number("RFTRACE_RECORD_TOGGLE"),
+        })
+    }
+}

@@ -1,0 +1,246 @@
+//! Signals: a save before one kills the program, snapshots, and the switch.
+//!
+//! A signal has a handler of this library only as long as it has none of the program's, and the program does not see it:
+//! who asks is told that the default action is in force, and who wants that gets the handler.
+
+use std::arch::asm;
+use std::ffi::{c_int, c_void};
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::interpose::{errno, real_sigaction, set_errno};
+use crate::process;
+use crate::save::{self, Moment, RECORDING};
+use crate::settings::Settings;
+
+/// Signals whose default action is the process's end, but for SIGKILL.
+const FATAL: [c_int; 23] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGUSR1,
+    libc::SIGSEGV,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGSTKFLT,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGSYS,
+    0,
+];
+
+/// Those of the settings.
+static SNAPSHOT: AtomicI32 = AtomicI32::new(0);
+static TOGGLE: AtomicI32 = AtomicI32::new(0);
+
+/// The stack that handlers work on: the program's may be used up, or small.
+static STACK: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+const STACK_BYTES: usize = 1 << 20;
+/// For the main thread, on which a handler begins.
+const ALTERNATE_BYTES: usize = 64 << 10;
+
+/// Which handler of this library a signal gets.
+fn handler_of(signal: c_int) -> Option<libc::sighandler_t> {
+    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = match signal {
+        0 => return None,
+        signal if signal == SNAPSHOT.load(Relaxed) => on_snapshot,
+        signal if signal == TOGGLE.load(Relaxed) => on_toggle,
+        signal if FATAL.contains(&signal) => on_fatal,
+        _ => return None,
+    };
+    RECORDING.get().map(|_| handler as libc::sighandler_t)
+}
+
+fn is_ours(action: &libc::sigaction) -> bool {
+    let ours: [extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void); 3] = [on_snapshot, on_toggle, on_fatal];
+    ours.iter().any(|&handler| handler as libc::sighandler_t == action.sa_sigaction)
+}
+
+/// Installs the handlers where the default action is in force.
+pub(crate) fn install(settings: &Settings) {
+    SNAPSHOT.store(settings.snapshot, Relaxed);
+    TOGGLE.store(settings.toggle, Relaxed);
+    STACK.store(map(STACK_BYTES), Relaxed);
+    // A handler cannot begin on a stack that is used up. A program may set another; it is told of this one.
+    let alternate = libc::stack_t { ss_sp: map(ALTERNATE_BYTES).cast(), ss_flags: 0, ss_size: ALTERNATE_BYTES };
+    if !alternate.ss_sp.is_null() {
+        // SAFETY: the memory is new and stays mapped.
+        unsafe { libc::sigaltstack(&raw const alternate, ptr::null_mut()) };
+    }
+    let chosen = [settings.snapshot, settings.toggle];
+    for signal in FATAL.into_iter().chain(chosen) {
+        let Some(handler) = handler_of(signal) else { continue };
+        let mut current = MaybeUninit::uninit();
+        // SAFETY: the structure is filled by the call if it succeeds.
+        let known = unsafe { real_sigaction(signal, ptr::null(), current.as_mut_ptr()) } == 0;
+        // SAFETY: as above.
+        if known && unsafe { current.assume_init() }.sa_sigaction == libc::SIG_DFL {
+            set(signal, handler);
+        }
+    }
+}
+
+fn map(bytes: usize) -> *mut u8 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new anonymous mapping.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED { ptr::null_mut() } else { memory.cast() }
+}
+
+/// Gives a signal a handler of this library.
+fn set(signal: c_int, handler: libc::sighandler_t) -> c_int {
+    // SAFETY: all zero is a valid value.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: the handler is made for this; the set is writable.
+    unsafe {
+        libc::sigfillset(&raw mut action.sa_mask);
+        real_sigaction(signal, &raw const action, ptr::null_mut())
+    }
+}
+
+/// Sets the default action, for good.
+fn set_default(signal: c_int) {
+    // SAFETY: all zero is the default action.
+    unsafe {
+        let action: libc::sigaction = mem::zeroed();
+        real_sigaction(signal, &raw const action, ptr::null_mut());
+    }
+}
+
+/// `sigaction`, as the program sees it.
+///
+/// # Safety
+///
+/// As of the C library's.
+pub(crate) unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let ours = handler_of(signal);
+    // SAFETY: by this function's contract, null or valid.
+    let wants_default = unsafe { new.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
+    let status = match ours {
+        Some(handler) if wants_default => {
+            // SAFETY: `old` is null or writable.
+            let status = unsafe { real_sigaction(signal, ptr::null(), old) };
+            if status == 0 { set(signal, handler) } else { status }
+        }
+        // SAFETY: by this function's contract.
+        _ => unsafe { real_sigaction(signal, new, old) },
+    };
+    // SAFETY: null, or filled by now.
+    if let Some(old) = unsafe { old.as_mut() }.filter(|old| status == 0 && is_ours(old)) {
+        // SAFETY: all zero is the default action.
+        *old = unsafe { mem::zeroed() };
+    }
+    status
+}
+
+/// `signal`, with the flags of one of its kinds.
+///
+/// # Safety
+///
+/// The handler is one, or stands for none.
+pub(crate) unsafe fn signal(signal: c_int, handler: libc::sighandler_t, flags: c_int) -> libc::sighandler_t {
+    if handler == libc::SIG_ERR {
+        set_errno(libc::EINVAL);
+        return libc::SIG_ERR;
+    }
+    // SAFETY: all zero is a valid value.
+    let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { (mem::zeroed(), mem::zeroed()) };
+    new.sa_sigaction = handler;
+    new.sa_flags = flags;
+    // SAFETY: the sets and structures are writable.
+    unsafe {
+        if flags & libc::SA_NODEFER == 0 {
+            libc::sigaddset(&raw mut new.sa_mask, signal);
+        }
+        match sigaction(signal, &raw const new, &raw mut old) {
+            0 => old.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    }
+}
+
+extern "C" fn on_fatal(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    let errno = errno();
+    on_own_stack(save_killed);
+    set_default(signal);
+    // SAFETY: the kernel passes what the signal is about.
+    let is_fault =
+        unsafe { &*info }.si_code > 0 && [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL].contains(&signal);
+    // What has faulted does so again. Other signals are sent again; they wait until this returns.
+    if !is_fault {
+        // SAFETY: the calls take no pointers.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) };
+    }
+    set_errno(errno);
+}
+
+extern "C" fn save_killed() {
+    save::save(Moment::Killed);
+}
+
+extern "C" fn on_snapshot(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut c_void) {
+    let errno = errno();
+    on_own_stack(take_snapshot);
+    set_errno(errno);
+}
+
+extern "C" fn take_snapshot() {
+    save::snapshot();
+}
+
+extern "C" fn on_toggle(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut c_void) {
+    let errno = errno();
+    if process::is_owner() {
+        on_own_stack(toggle);
+    }
+    set_errno(errno);
+}
+
+extern "C" fn toggle() {
+    let Some(tracer) = RECORDING.get().map(|recording| recording.tracer) else { return };
+    if tracer.is_recording() {
+        tracer.disable();
+    } else {
+        tracer.enable();
+    }
+}
+
+/// Calls `work` on the stack that is kept for this; on the present one if another thread has it, or if there is none.
+fn on_own_stack(work: extern "C" fn()) {
+    let stack = STACK.swap(ptr::null_mut(), Relaxed);
+    if stack.is_null() {
+        return work();
+    }
+    let top = stack.wrapping_add(STACK_BYTES);
+    // SAFETY: the stack is large, aligned to a page, and this thread's alone; r12 is kept by `work`.
+    unsafe {
+        asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {work}",
+            "mov rsp, r12",
+            out("r12") _,
+            top = in(reg) top,
+            work = in(reg) work,
+            clobber_abi("C"),
+        );
+    }
+    STACK.store(stack, Relaxed);
+}

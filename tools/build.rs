@@ -1,0 +1,48 @@
+//! Has `rftrace-preload` linked as a shared library.
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+
+/// What the library exports: the hooks, and the functions of the C library that it takes the place of.
+const EXPORTS: [&str; 20] = [
+    "mcount",
+    "__fentry__",
+    "__monstartup",
+    "_mcleanup",
+    "_exit",
+    "_Exit",
+    "sigaction",
+    "signal",
+    "bsd_signal",
+    "__sysv_signal",
+    "execve",
+    "execv",
+    "execvp",
+    "execvpe",
+    "execl",
+    "execle",
+    "execlp",
+    "fexecve",
+    "execveat",
+    "daemon",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=build.rs");
+    let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
+    if [target("OS"), target("ENV"), target("ARCH")] != ["linux", "gnu", "x86_64"] {
+        return Ok(());
+    }
+    // All else stays inside: no program is to find the standard library's functions here.
+    let script = PathBuf::from(env::var("OUT_DIR")?).join("exports.map");
+    fs::write(&script, format!("{{ global: {}; local: *; }};\n", EXPORTS.join("; ")))?;
+    let script = format!("-Wl,--version-script={}", script.display());
+    let needed = EXPORTS.map(|symbol| format!("-Wl,--undefined={symbol}"));
+    let name = "-Wl,-soname,rftrace-preload".to_owned();
+    for argument in ["-shared".to_owned(), script, name].iter().chain(&needed) {
+        println!("cargo::rustc-link-arg-bin=rftrace-preload={argument}");
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! `rftrace record`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+mod merge;
+mod output;
+mod program;
+mod run;
+mod summary;
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace record -- ./program --its-options     to the directory `uftrace.data`
+  rftrace record --ring --buffer 16M ./server   the end of what happens, until it ends or is killed
+  rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
+  rftrace record --live ./app | less            show the calls when it has ended
+
+Programs call the tracer if they were built for it:
+  RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release --target x86_64-unknown-linux-gnu
+  gcc -pg …, g++ -pg …, clang -pg …
+
+While the program runs:
+  kill -USR1 PID   writes a trace of what the buffer holds to `snapshot-…` in the directory
+  kill -USR2 PID   switches recording off and on";
+
+/// Runs a program and records every call of its functions.
+///
+/// The program is not changed: a library that is preloaded records what its calls of `mcount` or `__fentry__` tell. Children
+/// are recorded too. The exit status is that of the program, or 128 plus the number of the signal that killed it.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RecordArgs {
+    /// Where to write to. A trace that is there gets the suffix `.old`.
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G.
+    #[arg(short, long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    buffer: usize,
+    /// When the buffer is full, go on and forget the oldest: keep the end of what happens.
+    #[arg(long, conflicts_with = "stop")]
+    ring: bool,
+    /// When the buffer is full, stop recording: keep the beginning. This is the default.
+    #[arg(long)]
+    stop: bool,
+    /// Record only these functions and what is called within them. A name, a glob, or a regex between slashes.
+    #[arg(short = 'F', long, value_name = "PATTERN")]
+    filter: Vec<String>,
+    /// Record neither these functions nor what is called within them.
+    #[arg(short = 'N', long, value_name = "PATTERN")]
+    notrace: Vec<String>,
+    /// Record so many levels of calls.
+    #[arg(short = 'D', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
+    depth: Option<u32>,
+    /// Record only calls that last so long, and those around them: 500ns, 10us, 1ms, 2s.
+    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_time)]
+    time_filter: Option<String>,
+    /// Further rules, as in the variable RFTRACE_FILTER: `include=app::*; exclude=*::fmt; size=64`.
+    #[arg(long, value_name = "RULES")]
+    rules: Vec<String>,
+    /// Make NOPs of call sites that are not recorded, and jumps of the others: costs less.
+    #[arg(long)]
+    patched: bool,
+    /// Begin with recording switched off. A signal switches it on.
+    #[arg(long)]
+    disabled: bool,
+    /// Begin to record when this function is first called.
+    #[arg(long, value_name = "FUNCTION")]
+    trigger: Option<String>,
+    /// The signal that has a snapshot written, a name or a number; `none` for none.
+    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = run::parse_signal)]
+    signal_snapshot: i32,
+    /// The signal that switches recording off and on.
+    #[arg(long, value_name = "SIGNAL", default_value = "USR2", value_parser = run::parse_signal)]
+    signal_toggle: i32,
+    /// Show the calls when the program has ended. Without -o the trace is not kept.
+    #[arg(long)]
+    live: bool,
+    /// Run the program even if it seems not to call the tracer: a script, or a program that loads libraries which do.
+    #[arg(long)]
+    force: bool,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Runs it; ends this process with the program's exit status.
+pub(crate) fn run(args: RecordArgs) -> Result<()> {
+    let preload = run::find_preload()?;
+    let program = program::find(&args.command[0])?;
+    if !args.force {
+        program::check(&program)?;
+    }
+    let output = output::Output::prepare(args.output.as_deref(), args.live)?;
+    let environment = environment(&args, &output)?;
+    let ended = run::run(&program, &args.command, &preload, environment)?;
+    let code = ended.code();
+    let Some(merged) = merge::merge(output.work(), output.dir(), &ended)? else {
+        eprintln!("rftrace: nothing was recorded: {}", merge::why_nothing(output.work(), &ended));
+        output.discard();
+        std::process::exit(code);
+    };
+    output.finish()?;
+    if args.live {
+        super::replay::show(output.dir())?;
+    }
+    if !args.quiet {
+        summary::print(&merged, &args, output.dir(), &ended);
+    }
+    drop(output);
+    std::process::exit(code)
+}
+
+/// What the preloaded library is told.
+fn environment(args: &RecordArgs, output: &output::Output) -> Result<Vec<(&'static str, OsString)>> {
+    let mut variables: Vec<(&str, OsString)> = vec![
+        ("RFTRACE_RECORD", output.work().into()),
+        ("RFTRACE_RECORD_BUFFER", args.buffer.to_string().into()),
+        ("RFTRACE_RECORD_MODE", if args.ring { "ring" } else { "stop" }.into()),
+        ("RFTRACE_RECORD_PARENT", std::process::id().to_string().into()),
+        ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot.to_string().into()),
+        ("RFTRACE_RECORD_TOGGLE", args.signal_toggle.to_string().into()),
+    ];
+    if args.signal_snapshot == args.signal_toggle && args.signal_snapshot != 0 {
+        bail!("--signal-snapshot and --signal-toggle name the same signal");
+    }
+    let mut flag = |name, is_set| {
+        if is_set {
+            variables.push((name, "1".into()));
+        }
+    };
+    flag("RFTRACE_RECORD_OFF", args.disabled);
+    flag("RFTRACE_RECORD_FORCE", args.force);
+    flag("RFTRACE_PATCHED", args.patched);
+    if let Some(function) = &args.trigger {
+        variables.push(("RFTRACE_RECORD_TRIGGER", function.into()));
+    }
+    let rules = rules(args);
+    if !rules.is_empty() {
+        rules.parse::<rftrace_frontend::Filter>().context("what to record")?;
+        variables.push(("RFTRACE_FILTER", rules.into()));
+    }
+    Ok(variables)
+}
+
+/// The filter, in the frontend's language.
+fn rules(args: &RecordArgs) -> String {
+    let pattern = |key: &'static str| move |pattern: &String| format!("{key}={}", pattern.replace(';', "\\;"));
+    let mut rules: Vec<String> = args.filter.iter().map(pattern("below")).collect();
+    rules.extend(args.notrace.iter().map(pattern("not_below")));
+    rules.extend(args.depth.map(|levels| format!("depth={levels}")));
+    rules.extend(args.time_filter.as_ref().map(|time| format!("min={time}")));
+    rules.extend(args.rules.iter().cloned());
+    rules.join("; ")
+}
+
+/// A size such as `64M`.
+fn parse_size(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1usize << 30,
+        unit => return Err(format!("`{unit}` is no unit; K, M and G are")),
+    };
+    let number: usize = digits.parse().map_err(|_| "a size is a number and a unit, such as 64M".to_owned())?;
+    let bytes = number.checked_mul(unit).filter(|&bytes| bytes <= 1 << 44);
+    let bytes = bytes.ok_or_else(|| "more than there is memory".to_owned())?;
+    if bytes < 64 << 10 { Err("64K is the least".to_owned()) } else { Ok(bytes) }
+}
+
+/// A duration such as `10us`; a number alone is nanoseconds, as in uftrace.
+fn parse_time(text: &str) -> Result<String, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| "a time is a number and a unit, such as 10us".to_owned())?;
+    let unit = match &text[digits.len()..] {
+        "" | "ns" | "nsec" => "ns",
+        "us" | "usec" => "us",
+        "ms" | "msec" => "ms",
+        "s" | "sec" => "s",
+        unit => return Err(format!("`{unit}` is no unit; ns, us, ms and s are")),
+    };
+    Ok(format!("{number}{unit}"))
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Its process.
+    pub(crate) pid: u32,
+    pub(crate) status: std::process::ExitStatus,
+    pub(crate) elapsed: Duration,
+    /// Lines of the section `usageinfo`.
+    pub(crate) usage: Vec<String>,
+}
