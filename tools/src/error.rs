@@ -60,6 +60,15 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// Context switches cannot be recorded.
+    #[error("context switches cannot be recorded: {remedy}")]
+    Schedule {
+        /// Why, and what to do about it.
+        remedy: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+
     /// The output could not be written.
     #[error("cannot write the output")]
     Write(#[source] io::Error),
