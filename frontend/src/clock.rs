@@ -87,6 +87,12 @@ impl Clock {
         }
     }
 
+    /// How many nanoseconds 2^32 ticks take: all that a reader needs, beside the first pair, to find a record's ticks again.
+    #[cfg(any(feature = "std", all(feature = "import", target_os = "linux")))]
+    pub(crate) fn nanos_per_2_32_ticks(&self) -> u64 {
+        self.nanos_per_tick
+    }
+
     /// Ticks per second as measured between the pairs.
     pub(crate) fn tsc_hz(&self) -> u64 {
         let per_second = (1_000_000_000u128 << 32) / u128::from(self.nanos_per_tick.max(1));

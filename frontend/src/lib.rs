@@ -118,5 +118,10 @@ pub use linux::binary::{Binary, LoadedBinary};
 pub use mode::Mode;
 #[cfg(feature = "std")]
 pub use patched::{PatchedSites, PlainReason};
+/// How fast the time stamp counter of this machine runs, in ticks a second, as far as it tells: exactly, or rounded to MHz.
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub fn machine_tsc_hz() -> Option<u64> {
+    linux::sysinfo::tsc_hz().map(|(hz, _)| hz)
+}
 #[cfg(feature = "std")]
 pub use tracer::{Config, Recorder, Saved, Statistics, Tracer};

@@ -51,7 +51,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// A file of a trace directory could not be written.
+    /// A file of the output could not be written.
     #[error("{}: cannot write it", path.display())]
     WriteFile {
         /// The file.
@@ -68,6 +68,17 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+
+    /// Several sources cannot be brought together, for the reason that it tells, with the remedy.
+    #[error("{reason}")]
+    Unaligned {
+        /// What is not known or does not fit, and what to do about it.
+        reason: String,
+    },
+
+    /// The trace, or what was chosen of it, cannot be written in this format.
+    #[error("{0}")]
+    Export(Cow<'static, str>),
 
     /// The output could not be written.
     #[error("cannot write the output")]

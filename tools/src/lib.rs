@@ -7,6 +7,8 @@
 //! - [`Trace::call_tree`] makes a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`add_symbols`] names the functions of a trace from elsewhere.
 //! - [`replay`] and [`Report`] are the text outputs of the `rftrace` command.
+//! - [`Merge`] brings traces of a guest and its host, KVM's events and what perf recorded onto one timeline.
+//! - [`export`] gives a trace to a [`Sink`], which writes it in the format of another tool.
 //!
 //! # Example
 //!
@@ -37,9 +39,11 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod align;
 mod duration;
 mod error;
 mod events;
+mod export;
 mod info;
 mod maps;
 mod merge;
@@ -61,8 +65,10 @@ mod trace;
 mod tree;
 mod warning;
 
+pub use align::{ClockFile, Merge, MergeOptions, TscClock};
 pub use error::{Error, Result};
 pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
+pub use export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory};
 pub use info::Info;
 pub use merge::Merged;
 pub use record::{Kind, RECORD_SIZE, Record};

@@ -12,7 +12,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TaskLine {
     /// A program was started, and its address space is described in `sid-<sid>.map`.
-    Session { time_ns: u64, pid: u32, sid: String },
+    Session { time_ns: u64, pid: u32, sid: String, exe_name: String },
     /// A thread.
     Task { tid: u32, pid: u32 },
     /// A process that another one forked.
@@ -50,7 +50,9 @@ pub(crate) fn parse(path: &Path, bytes: &[u8], warnings: &mut Warnings) -> Resul
 fn session(line: &str) -> Option<TaskLine> {
     // Some versions write the process as `tid=`.
     let pid = field(line, "pid").or_else(|| field(line, "tid"))?;
-    Some(TaskLine::Session { time_ns: timestamp(line)?, pid: pid.parse().ok()?, sid: sid(line)? })
+    let exe_name = line.split_once("exename=\"").map_or("", |(_, quoted)| quoted.strip_suffix('"').unwrap_or(quoted));
+    let (time_ns, pid) = (timestamp(line)?, pid.parse().ok()?);
+    Some(TaskLine::Session { time_ns, pid, sid: sid(line)?, exe_name: exe_name.to_owned() })
 }
 
 fn task(line: &str) -> Option<TaskLine> {
@@ -106,7 +108,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                TaskLine::Session { time_ns: 1_000_000_002, pid: 3, sid: sid() },
+                TaskLine::Session { time_ns: 1_000_000_002, pid: 3, sid: sid(), exe_name: "/a b".into() },
                 TaskLine::Task { tid: 4, pid: 3 },
                 TaskLine::Fork { time_ns: 2_000_000_000, pid: 5, ppid: 3 },
                 TaskLine::Dlopen { time_ns: 2_000_000_001, sid: sid(), base: 0x7f00, path: "/lib/a.so".into() },

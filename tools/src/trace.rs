@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::{Error, Result, read_file};
 use crate::events::EventNames;
@@ -36,6 +37,7 @@ pub struct Task {
     pid: u32,
     /// The sessions this task ran in, with when each began, in order of time.
     sessions: Vec<(u64, usize)>,
+    process_name: Arc<str>,
 }
 
 impl Task {
@@ -47,6 +49,16 @@ impl Task {
     /// The number of the process it belongs to.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// The file name of the program that its process ran last; empty, if the trace does not tell.
+    pub fn process_name(&self) -> &str {
+        &self.process_name
+    }
+
+    /// The thread's name. The format has none, so it is that of the process.
+    pub fn name(&self) -> &str {
+        &self.process_name
     }
 }
 
@@ -65,15 +77,17 @@ impl Trace {
         let lines = tasks::parse(&path, &read_file(&path)?, &mut warnings)?;
         let mut processes = Processes::default();
         let mut sessions = Vec::new();
+        let mut exe_names = Vec::new();
         let mut idx_of_sid = HashMap::new();
         let mut loader = SymbolLoader::default();
         for line in lines {
             match line {
-                TaskLine::Session { time_ns, pid, sid } => {
+                TaskLine::Session { time_ns, pid, sid, exe_name } => {
                     let idx = match idx_of_sid.get(&sid) {
                         Some(&idx) => idx,
                         None => {
                             sessions.push(Session::read(dir, &sid, &mut loader)?);
+                            exe_names.push(exe_name);
                             idx_of_sid.insert(sid, sessions.len() - 1);
                             sessions.len() - 1
                         }
@@ -102,7 +116,7 @@ impl Trace {
             0 => Switches::default(),
             _ => Switches::read(dir, &mut warnings)?,
         };
-        let tasks = processes.into_tasks(info.tids(), &mut warnings);
+        let tasks = processes.into_tasks(info.tids(), &exe_names, &mut warnings);
         Ok(Self { dir: dir.to_owned(), info, tasks, sessions, events, switches, warnings })
     }
 
@@ -143,6 +157,20 @@ impl Trace {
     /// A `.dat` file cannot be read.
     pub fn merged(&self) -> Result<Merged<'_>> {
         Merged::new(self)
+    }
+
+    /// The time of the first record; `None` if there are no records.
+    ///
+    /// # Errors
+    ///
+    /// A `.dat` file cannot be read.
+    pub fn start_ns(&self) -> Result<Option<u64>> {
+        let mut start_ns = None;
+        for task in &self.tasks {
+            let first = self.records(task).next().transpose()?.map(|record| record.time_ns);
+            start_ns = start_ns.into_iter().chain(first).min();
+        }
+        Ok(start_ns)
     }
 
     /// The calls of one of the trace's tasks.
@@ -215,7 +243,7 @@ impl Processes {
         }
     }
 
-    fn into_tasks(self, announced: &[u32], warnings: &mut Warnings) -> Vec<Task> {
+    fn into_tasks(self, announced: &[u32], exe_names: &[String], warnings: &mut Warnings) -> Vec<Task> {
         let mut seen = HashSet::new();
         let tids = announced.iter().chain(&self.tids).copied().filter(|&tid| seen.insert(tid));
         let mut of_pid = HashMap::new();
@@ -224,8 +252,12 @@ impl Processes {
                 warnings.add(Warning::UnknownTask, 1);
                 tid
             });
-            let sessions: &Vec<_> = of_pid.entry(pid).or_insert_with(|| self.sessions_of(pid));
-            Task { tid, pid, sessions: sessions.clone() }
+            let (sessions, process_name): &(Vec<_>, Arc<str>) = of_pid.entry(pid).or_insert_with(|| {
+                let sessions = self.sessions_of(pid);
+                let exe_name = sessions.last().and_then(|&(_, idx)| exe_names.get(idx)).map_or("", String::as_str);
+                (sessions, exe_name.rsplit('/').next().unwrap_or_default().into())
+            });
+            Task { tid, pid, sessions: sessions.clone(), process_name: Arc::clone(process_name) }
         })
         .collect()
     }

@@ -18,6 +18,7 @@ mod memory;
 mod options;
 mod port;
 mod serial;
+mod serve;
 mod smp;
 mod tasks;
 mod trace;
@@ -59,6 +60,9 @@ extern "C" fn kernel_main(start_info: &'static boot::StartInfo) -> ! {
     let rates = clock::measure();
     memory::init();
     trace::install(rates);
+    if options.mode == Mode::Serve {
+        serve();
+    }
     let cores = &CORES[..options.n_cores];
     for (core, entries) in cores.iter().zip(work::choose(&options)) {
         tasks::create(core, entries);
@@ -81,6 +85,16 @@ extern "C" fn kernel_main(start_info: &'static boot::StartInfo) -> ! {
     let is_right = report(cores, clock::ticks() - start, rates);
     trace::send();
     exit(if is_right { Exit::Success } else { Exit::WrongResults })
+}
+
+/// Answers what is asked by the console. No task or second core is needed.
+fn serve() -> ! {
+    println!("ready");
+    trace::start();
+    serve::serve();
+    trace::stop();
+    trace::send();
+    exit(Exit::Success)
 }
 
 /// The first function of the second core.

@@ -9,6 +9,8 @@ pub enum Mode {
     Storm,
     /// As `Storm`, and one of the tasks panics.
     Panic,
+    /// No tasks: what the console asks is answered.
+    Serve,
 }
 
 /// What handles the timer's interrupts.
@@ -55,6 +57,7 @@ impl Options {
                 Some(("mode", "tree")) => options.mode = Mode::Tree,
                 Some(("mode", "storm")) => options.mode = Mode::Storm,
                 Some(("mode", "panic")) => options.mode = Mode::Panic,
+                Some(("mode", "serve")) => options.mode = Mode::Serve,
                 Some(("cores", "1")) => options.n_cores = 1,
                 Some(("cores", "2")) => options.n_cores = 2,
                 Some(("hz", number)) => options.timer_hz = parse_number(word, number),
@@ -64,7 +67,7 @@ impl Options {
                 Some(("handlers", "all")) => options.with_iret_handlers = true,
                 Some(("handlers", "stubs")) => options.with_iret_handlers = false,
                 _ => panic!(
-                    "the command line has \"{word}\"; known are mode=tree|storm|panic cores=1|2 hz=N seconds=N \
+                    "the command line has \"{word}\"; known are mode=tree|storm|panic|serve cores=1|2 hz=N seconds=N \
                      timer=stub|iret handlers=all|stubs"
                 ),
             }

@@ -12,6 +12,8 @@ use crate::port;
 const BASE: u16 = 0x3f8;
 const LINE_CONTROL: u16 = BASE + 3;
 const LINE_STATUS: u16 = BASE + 5;
+/// In the line status: a byte has arrived.
+const HAS_BYTE: u8 = 1 << 0;
 /// In the line status: the next byte may be written.
 const IS_EMPTY: u8 = 1 << 5;
 
@@ -54,6 +56,24 @@ pub fn print(arguments: fmt::Arguments<'_>) {
         let _ = Serial.write_fmt(arguments);
         BUSY.store(false, Release);
     });
+}
+
+/// Waits for a byte. Inlined: waiting is no call that a trace should have again and again.
+#[inline(always)]
+pub fn receive() -> u8 {
+    // SAFETY: reading takes a byte that has arrived, and does nothing else.
+    unsafe {
+        while port::read(LINE_STATUS) & HAS_BYTE == 0 {
+            spin_loop();
+        }
+        port::read(BASE)
+    }
+}
+
+/// Prints a number in a line.
+#[inline(never)]
+pub fn send_number(number: u64) {
+    print(format_args!("{number}\n"));
 }
 
 /// Makes the port free, for a panic: the core that was printing does not run any more.

@@ -337,6 +337,7 @@ fn write_clock(out: &mut impl Write, recording: &Recording<'_>, program: &Progra
     writeln!(out, "first_tsc={}\nfirst_nanos={}", first.tsc, first.nanos)?;
     writeln!(out, "last_tsc={}\nlast_nanos={}", last.tsc, last.nanos)?;
     writeln!(out, "tsc_hz={}\ntsc_hz_source={}", recording.clock.tsc_hz(), recording.tsc_hz_source)?;
+    writeln!(out, "nanos_per_2_32_ticks={}", recording.clock.nanos_per_2_32_ticks())?;
     if let Some(nanos) = recording.unix_nanos {
         writeln!(out, "first_unix_nanos={nanos}")?;
     }

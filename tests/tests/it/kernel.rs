@@ -16,17 +16,17 @@ const TARGET: &str = "x86_64-unknown-none";
 /// What the names of the kernel's functions begin with.
 const PREFIX: &str = "rftrace_example_kernel::";
 /// How QEMU ends when the kernel wants it: all was well, or it has panicked.
-const SUCCESS: i32 = 33;
+pub(crate) const SUCCESS: i32 = 33;
 const PANIC: i32 = 35;
 /// Real time: cores run side by side, and interrupts come at the ends of basic blocks.
-const REAL_TIME: &[&str] = &["-accel", "tcg,thread=multi"];
+pub(crate) const REAL_TIME: &[&str] = &["-accel", "tcg,thread=multi"];
 /// Time counted in instructions, for one and for two cores, which take turns: 8 ns for each instruction of a core. Interrupts
 /// come between any two of them, and in each run at the same ones.
 const COUNTED_TIME: [&[&str]; 2] =
     [&["-accel", "tcg", "-icount", "shift=3,sleep=off"], &["-accel", "tcg", "-icount", "shift=2,sleep=off"]];
 
 /// The kernel, built once; `None` if what that needs is missing, which is said.
-fn kernel() -> Option<&'static Path> {
+pub(crate) fn kernel() -> Option<&'static Path> {
     static KERNEL: OnceLock<PathBuf> = OnceLock::new();
     built(&KERNEL, "kernel", &[])
 }
@@ -65,7 +65,7 @@ fn has_library() -> bool {
 }
 
 /// Boots the kernel with a command line, and makes a directory `trace` of what it sends.
-fn boot(kernel: &Path, n_cores: usize, clock: &[&str], command_line: &str, status: i32) -> Run {
+pub(crate) fn boot(kernel: &Path, n_cores: usize, clock: &[&str], command_line: &str, status: i32) -> Run {
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-cpu", "max", "-m", "64M", "-display", "none", "-monitor", "none", "-no-reboot", "-serial", "stdio"]);
     qemu.args(["-debugcon", "file:trace.img", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
@@ -259,7 +259,7 @@ fn a_storm_of_functions_that_interrupts_enter() {
 }
 
 /// The records of each task as they were sent, read without the frontend, which mends what is not balanced.
-struct RawTrace {
+pub(crate) struct RawTrace {
     /// By task and the chunk's place in time.
     chunks: BTreeMap<(u32, u64), RawChunk>,
 }
@@ -270,10 +270,11 @@ struct RawChunk {
     /// Functions that were open before.
     n_open: usize,
     words: Vec<u64>,
+    ticks: Vec<u64>,
 }
 
 impl RawTrace {
-    fn read(path: &Path) -> Self {
+    pub(crate) fn read(path: &Path) -> Self {
         let image = fs::read(path).unwrap();
         let words: Vec<u64> =
             image.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect();
@@ -289,17 +290,22 @@ impl RawTrace {
                 let n_open = field(offset_of!(ChunkHeader, depth)) as u32 as usize;
                 let index = field(offset_of!(ChunkHeader, index));
                 let mut tid = field(offset_of!(ChunkHeader, tid)) as u32;
-                let mut chunk =
-                    RawChunk { prev_index: field(offset_of!(ChunkHeader, prev_index)), n_open, words: Vec::new() };
+                let mut chunk = RawChunk {
+                    prev_index: field(offset_of!(ChunkHeader, prev_index)),
+                    n_open,
+                    words: Vec::new(),
+                    ticks: Vec::new(),
+                };
                 for record in records.chunks_exact(2).filter(|record| record[0] >= taken_tsc) {
                     const NEW_THREAD: u64 = kind::RESYNC | kind::NEW_THREAD;
                     if record[1] & (kind::MASK | kind::NEW_THREAD) == NEW_THREAD {
                         // A task has ended, and another one goes on in its chunk.
                         assert!(chunks.insert((tid, index), chunk).is_none());
                         tid = (record[1] >> ADDRESS_SHIFT) as u32;
-                        chunk = RawChunk { prev_index: 0, n_open: 0, words: Vec::new() };
+                        chunk = RawChunk { prev_index: 0, n_open: 0, words: Vec::new(), ticks: Vec::new() };
                     } else {
                         chunk.words.push(record[1]);
+                        chunk.ticks.push(record[0]);
                     }
                 }
                 assert!(chunks.insert((tid, index), chunk).is_none());
@@ -307,6 +313,23 @@ impl RawTrace {
             rest = &behind[1..];
         }
         Self { chunks }
+    }
+
+    /// When each task entered and left functions, in ticks.
+    pub(crate) fn ticks(&self) -> BTreeMap<u32, Vec<u64>> {
+        let mut ticks: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for (&(tid, _), chunk) in &self.chunks {
+            for (&word, &tick) in chunk.words.iter().zip(&chunk.ticks) {
+                let n_events = match word & kind::MASK {
+                    // A call that takes no time has one record.
+                    kind::ENTRY if word & kind::POINT != 0 => 2,
+                    kind::ENTRY | kind::EXIT => 1,
+                    _ => 0,
+                };
+                ticks.entry(tid).or_default().extend((0..n_events).map(|_| tick));
+            }
+        }
+        ticks
     }
 
     fn n_records(&self) -> usize {

@@ -15,6 +15,7 @@ mod full;
 mod images;
 mod kernel;
 mod kvm;
+mod merge;
 mod misuse;
 mod names;
 mod patched;

@@ -4,8 +4,10 @@ use anyhow::Result;
 use clap::Subcommand;
 
 mod common;
+mod dump;
 #[cfg(target_os = "linux")]
 mod import;
+mod merge;
 #[cfg(target_os = "linux")]
 mod record;
 mod replay;
@@ -19,6 +21,8 @@ pub(crate) enum Command {
     Record(record::RecordArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
+    Dump(dump::DumpArgs),
+    Merge(merge::MergeArgs),
     #[cfg(target_os = "linux")]
     Import(import::ImportArgs),
     #[cfg(target_os = "linux")]
@@ -33,6 +37,8 @@ impl Command {
             Self::Record(args) => record::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
+            Self::Dump(args) => dump::run(args),
+            Self::Merge(args) => merge::run(&args),
             #[cfg(target_os = "linux")]
             Self::Import(args) => import::run(&args),
             #[cfg(target_os = "linux")]

@@ -1,0 +1,196 @@
+//! `rftrace merge`.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use rftrace_tools::{Chrome, ClockFile, Error, Merge, MergeOptions, Perfetto, Sink, Summary};
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace merge -o both.json guest.trace host.trace --kvm kvm-events.txt    for https://ui.perfetto.dev
+  rftrace merge -o both guest.trace host.trace --tsc-offset=-38491779229228 && rftrace replay both
+  rftrace merge -o all.pftrace guest.trace --kvm trace.dat --perf counters.csv --perf perf.data --cut
+
+Recording (docs/merge.md has more):
+  tools/setup_kvm_tracing.sh run qemu-system-x86_64 -accel kvm …            KVM's events, with the guest's TSC offset
+  trace-cmd record -C x86-tsc -e kvm qemu-system-x86_64 -accel kvm …        the same as trace.dat
+  perf stat -I 100 -x, -o counters.csv -p PID                               counters
+  perf sched record -k CLOCK_MONOTONIC -o perf.data                         context switches";
+
+/// Brings the traces of a guest and its host onto one timeline.
+///
+/// The guest's time stamp counter is moved by the offset that KVM's events tell, and ticks become nanoseconds of the host's clock.
+/// Without KVM's events the wall clocks of both decide, which is right to milliseconds at best; how it was done is said on stderr.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct MergeArgs {
+    /// The guest's trace directory.
+    guest: PathBuf,
+    /// Trace directories of programs on the host, such as the hypervisor.
+    hosts: Vec<PathBuf>,
+    /// Where to write to: `*.json` for Chrome's trace events, `*.pftrace` for Perfetto, else a directory for uftrace and rftrace.
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// Write in this format, whatever the output is called.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// KVM's events in ticks: a `trace.dat` of trace-cmd, text of it or of tracefs, or a tracefs instance's folder.
+    #[arg(long, value_name = "FILE")]
+    kvm: Vec<PathBuf>,
+    /// Counters (`perf stat -I MS -x SEP`) or context switches (`perf.data` or the text of `perf script`).
+    #[arg(long, value_name = "FILE")]
+    perf: Vec<PathBuf>,
+    /// Frequency of the host's time stamp counter [default: what the directories say; auto: else what this machine says].
+    #[arg(long, value_name = "N|auto", value_parser = parse_khz)]
+    tsc_khz: Option<Khz>,
+    /// Guest's ticks minus host's ticks [default: auto: by KVM's events, else by the wall clocks].
+    #[arg(long, value_name = "N|auto", value_parser = parse_offset, allow_hyphen_values = true)]
+    tsc_offset: Option<Offset>,
+    /// Leave out what was before the guest's first record or after its last one.
+    #[arg(long)]
+    cut: bool,
+    /// Show no progress, and say nothing that is no warning.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Chrome,
+    Perfetto,
+    Uftrace,
+}
+
+impl Format {
+    fn of(path: &Path) -> Self {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => Self::Chrome,
+            Some("pftrace" | "perfetto-trace" | "perfetto") => Self::Perfetto,
+            _ => Self::Uftrace,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Khz {
+    Auto,
+    Given(u64),
+}
+
+fn parse_khz(text: &str) -> Result<Khz, String> {
+    match text.parse() {
+        _ if text == "auto" => Ok(Khz::Auto),
+        Ok(khz @ 1..=1_000_000_000) => Ok(Khz::Given(khz)),
+        _ => Err("it must be `auto` or a number of kilohertz".to_owned()),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Offset {
+    Auto,
+    Given(i64),
+}
+
+/// A signed number, or one of 64 bits without sign as KVM's events have it.
+fn parse_offset(text: &str) -> Result<Offset, String> {
+    let number = || text.parse::<i64>().ok().or_else(|| text.parse::<u64>().ok().map(u64::cast_signed));
+    match text {
+        "auto" => Ok(Offset::Auto),
+        _ => number().map(Offset::Given).ok_or_else(|| "it must be `auto` or a number of ticks of 64 bits".to_owned()),
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(args: &MergeArgs) -> Result<()> {
+    let mut options = MergeOptions::default();
+    options.guest.clone_from(&args.guest);
+    options.hosts.clone_from(&args.hosts);
+    options.kvm.clone_from(&args.kvm);
+    options.perf.clone_from(&args.perf);
+    options.cut = args.cut;
+    options.tsc_offset = match args.tsc_offset {
+        Some(Offset::Given(offset)) => Some(offset),
+        Some(Offset::Auto) | None => None,
+    };
+    options.tsc_khz = match args.tsc_khz {
+        Some(Khz::Given(khz)) => Some(khz),
+        Some(Khz::Auto) => khz_of_this_machine(args)?,
+        None => None,
+    };
+    let mut merge = Merge::open(&options)?;
+    for note in merge.notes() {
+        eprintln!("rftrace: {note}");
+    }
+    let bar = (!args.quiet && std::io::stderr().is_terminal()).then(|| {
+        let style = ProgressStyle::with_template("{spinner} {human_pos} events, {elapsed}, {per_sec}");
+        ProgressBar::no_length().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+    });
+    if let Some(bar) = bar.clone() {
+        merge.on_progress(move |count| bar.set_position(count));
+    }
+    let result = match args.format.unwrap_or_else(|| Format::of(&args.output)) {
+        Format::Uftrace => merge.write_directory(&args.output).map_err(anyhow::Error::from),
+        Format::Chrome => to_file(&args.output, |out| merge.export(&mut Chrome::new(out) as &mut dyn Sink)),
+        Format::Perfetto => to_file(&args.output, |out| merge.export(&mut Perfetto::new(out, None) as &mut dyn Sink)),
+    };
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let summary = result?;
+    let of_metadata =
+        merge.traces().flat_map(|trace| trace.warnings().to_string().lines().map(str::to_owned).collect::<Vec<_>>());
+    for line in of_metadata.chain(summary.warnings.to_string().lines().map(str::to_owned)) {
+        eprintln!("rftrace: {line}");
+    }
+    if summary.records == 0 {
+        bail!("the sources hold no events");
+    }
+    if !args.quiet {
+        eprintln!("{}: {} events", args.output.display(), summary.records);
+    }
+    Ok(())
+}
+
+/// What this machine says, where no directory says it.
+fn khz_of_this_machine(args: &MergeArgs) -> Result<Option<u64>> {
+    for dir in args.hosts.iter().chain([&args.guest]) {
+        if ClockFile::read(dir)?.is_some() {
+            return Ok(None);
+        }
+    }
+    let khz = tsc_khz();
+    khz.map(Some)
+        .ok_or_else(|| anyhow!("this machine does not tell the frequency of its time stamp counter: give --tsc-khz N"))
+}
+
+#[cfg(target_os = "linux")]
+fn tsc_khz() -> Option<u64> {
+    rftrace_frontend::machine_tsc_hz().map(|hz| hz / 1000)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn tsc_khz() -> Option<u64> {
+    None
+}
+
+/// Writes a file; one that is not whole is removed.
+fn to_file(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> rftrace_tools::Result<Summary>) -> Result<Summary> {
+    let cannot = || format!("cannot write {}", path.display());
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(path).with_context(cannot)?);
+    let result = write(&mut out).and_then(|summary| out.flush().map_err(Error::Write).map(|()| summary));
+    if result.is_err() {
+        // What is in the buffer must not be written when it is dropped.
+        let (file, _) = out.into_parts();
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    match result {
+        Err(error @ Error::Write(_)) => Err(error).with_context(cannot),
+        result => Ok(result?),
+    }
+}
