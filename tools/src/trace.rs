@@ -10,6 +10,7 @@ use crate::error::{Error, Result, read_file};
 use crate::events::EventNames;
 use crate::info::Info;
 use crate::merge::Merged;
+use crate::perf::{self, Switch, Switches};
 use crate::records::Records;
 use crate::session::{Session, SymbolLoader};
 use crate::symbols::Symbol;
@@ -25,6 +26,7 @@ pub struct Trace {
     tasks: Vec<Task>,
     sessions: Vec<Session>,
     events: EventNames,
+    switches: Switches,
     warnings: Warnings,
 }
 
@@ -62,7 +64,8 @@ impl Task {
 }
 
 impl Trace {
-    /// Reads the metadata of the trace in `dir`: `info`, `task.txt`, the maps, the symbols and the event names.
+    /// Reads the metadata of the trace in `dir`: `info`, `task.txt`, the maps, the symbols, the event names, and the
+    /// context switches.
     ///
     /// # Errors
     ///
@@ -115,8 +118,12 @@ impl Trace {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => EventNames::default(),
             Err(error) => return Err(error),
         };
+        let switches = match info.features() & perf::FEATURE {
+            0 => Switches::default(),
+            _ => Switches::read(dir, &mut warnings)?,
+        };
         let tasks = processes.into_tasks(info.tids(), &exe_names, &mut warnings);
-        Ok(Self { dir: dir.to_owned(), info, tasks, sessions, events, warnings })
+        Ok(Self { dir: dir.to_owned(), info, tasks, sessions, events, switches, warnings })
     }
 
     /// The directory that was opened.
@@ -199,6 +206,11 @@ impl Trace {
     pub(crate) fn may_be_code(&self, task: &Task, addr: u64) -> bool {
         let mut sessions = task.sessions.iter().filter_map(|&(_, idx)| self.sessions.get(idx)).peekable();
         sessions.peek().is_none() || sessions.any(|session| session.is_empty() || session.is_code(addr))
+    }
+
+    /// When a task got and lost processors.
+    pub(crate) fn switches(&self, task: &Task) -> &[Switch] {
+        self.switches.of_task(task.tid)
     }
 
     /// All sessions, in the order of `task.txt`.

@@ -150,7 +150,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
 pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals, Error> {
     let window = recording.window(&|_| false);
     let mut totals = Totals { n_threads: recording.tasks.len(), ..Totals::default() };
-    let ids = EventIds::default();
+    let no_names = EventIds::default();
     write_file(path, |out| {
         for task in recording.tasks {
             if recording.tasks.len() > 1 {
@@ -158,12 +158,18 @@ pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals
                 out.write_all(&encode::record(nanos, record::EVENT, 0, USER_EVENT + u64::from(task.tid)))?;
             }
             decode::decode(task, &window, |event| {
-                totals.n_events += 1;
-                if let EventKind::Lost(n) = event.kind {
-                    totals.n_lost = totals.n_lost.saturating_add(n);
-                    return Ok(());
+                match event.kind {
+                    EventKind::Entry | EventKind::Exit => {
+                        totals.n_events += 1;
+                        out.write_all(&encode_event(event, recording.clock.nanos(event.tsc), &no_names))
+                    }
+                    // The file has no names for other events, and an id would be taken for a thread's.
+                    EventKind::Lost(n) => {
+                        totals.n_lost = totals.n_lost.saturating_add(n);
+                        Ok(())
+                    }
+                    EventKind::Gap | EventKind::Core(_) => Ok(()),
                 }
-                out.write_all(&encode_event(event, recording.clock.nanos(event.tsc), &ids))
             })?;
         }
         Ok(())

@@ -64,6 +64,9 @@ pub(crate) const RECORD_BYTES: usize = 16;
 pub(crate) const MAX_DEPTH: u16 = 1023;
 /// Bits of a record's second word.
 pub(crate) mod record {
+    /// The bits of the type.
+    #[cfg(target_os = "linux")]
+    pub(crate) const KIND: u64 = 3;
     pub(crate) const MAGIC: u64 = 5 << 3;
     pub(crate) const DEPTH_SHIFT: u32 = 6;
     pub(crate) const ADDRESS_SHIFT: u32 = 16;

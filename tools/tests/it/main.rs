@@ -13,6 +13,8 @@ mod reader;
 mod replay;
 mod report;
 #[cfg(target_os = "linux")]
+mod schedule;
+#[cfg(target_os = "linux")]
 mod symbols;
 mod tree;
 mod uftrace;
