@@ -17,16 +17,16 @@ use super::common::{DirArg, open, print_warnings};
 const EXAMPLES: &str = "\
 Examples:
   rftrace dump --chrome mytrace > trace.json           for https://ui.perfetto.dev, chrome://tracing, Tracy
-  rftrace dump --perfetto mytrace -o trace.pftrace     for https://ui.perfetto.dev, a fifth of the size
+  rftrace dump --perfetto mytrace -o trace.pftrace     for https://ui.perfetto.dev, a third of the size
   rftrace dump --flamegraph mytrace -o flame.svg       for any browser
   rftrace dump --firefox mytrace -o profile.json       for https://profiler.firefox.com
-  rftrace dump --chrome --from 1.5s --to 1.52s mytrace 20 ms of it
+  rftrace dump --chrome --from 1.5s --to 1.6s mytrace  100 ms of it
   rftrace dump --uftrace --tid 7 mytrace -o part       one thread as a trace of its own";
 
 /// Writes a trace in the format of another tool.
 ///
 /// The output is valid also where records were lost or exits are missing. Times without a unit are seconds of the trace's
-/// clock, as in `uftrace replay --time`; those with one (`ns`, `us`, `ms`, `s`, `m`) are since the trace's start. Functions
+/// clock, as in `uftrace replay -r`; those with one (`ns`, `us`, `ms`, `s`, `m`) are since the trace's start. Functions
 /// that are open at --from are entered there, those that are open at --to end there.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("format").required(true))]

@@ -618,6 +618,45 @@ fn an_unreadable_file() {
     assert_eq!(found.events.keys().collect::<Vec<_>>(), [&(7, 7)]);
 }
 
+fn fill_with_counters(sink: &mut dyn Sink) {
+    let track = Track { pid: 3, tid: 4 };
+    sink.process(3, "host").unwrap();
+    sink.thread(track, "vcpu 0").unwrap();
+    sink.counter(3, 10, "cycles", 1.5).unwrap();
+    sink.enter(track, 11, "run").unwrap();
+    sink.exit(track, 12).unwrap();
+    sink.counter(3, 20, "cycles", 0.25).unwrap();
+    sink.finish().unwrap();
+}
+
+/// Counters, which traces do not have but merged timelines do.
+#[test]
+fn counters() {
+    let mut sink = Perfetto::new(Vec::new(), None);
+    fill_with_counters(&mut sink);
+    let whole = proto::Trace::parse_from_bytes(&sink.into_inner()).unwrap();
+    let clocks = &whole.packet[0].clock_snapshot().clocks;
+    assert_eq!(clocks.iter().map(|clock| clock.clock_id()).collect::<Vec<_>>(), [3]);
+    let descriptors = || whole.packet.iter().filter(|packet| packet.has_track_descriptor());
+    let process = descriptors().find(|packet| packet.track_descriptor().process.is_some()).unwrap().track_descriptor();
+    let counter = descriptors().find(|packet| packet.track_descriptor().counter.is_some()).unwrap().track_descriptor();
+    assert_eq!((counter.name(), counter.parent_uuid()), ("cycles", process.uuid()));
+    let values =
+        whole.packet.iter().filter(|packet| packet.track_event().type_() == Type::TYPE_COUNTER).map(|packet| {
+            assert_eq!((packet.timestamp_clock_id(), packet.track_event().track_uuid()), (3, counter.uuid()));
+            (packet.timestamp(), packet.track_event().double_counter_value())
+        });
+    assert_eq!(values.collect::<Vec<_>>(), [(10, 1.5), (20, 0.25)]);
+
+    let mut sink = Firefox::new(Vec::new(), "prog", 0, None);
+    fill_with_counters(&mut sink);
+    let profile: Value = serde_json::from_slice(&sink.into_inner()).unwrap();
+    let counter = &profile["counters"][0];
+    assert_eq!(counter["name"], "cycles");
+    // The format has differences.
+    assert_eq!(counter["samples"]["count"], serde_json::json!([1.5, -1.25]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

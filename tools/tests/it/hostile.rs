@@ -30,20 +30,17 @@ fn read(dir: &Path) -> Result<(), Error> {
     }
     let mut options = ExportOptions::default();
     options.from_ns = Some(3);
-    for options in [ExportOptions::default(), options] {
-        export(&trace, &options, &mut Chrome::new(Vec::new()))?;
-        export(&trace, &options, &mut Perfetto::new(Vec::new(), WallClock::of(&trace)))?;
-        export(&trace, &options, &mut Folded::new(Vec::new(), true))?;
-        // There may be nothing to draw, or times too long for samples; and no records for a directory.
-        for sink in [
-            &mut Folded::flame_graph(Vec::new(), false, "") as &mut dyn Sink,
-            &mut Firefox::new(Vec::new(), "", 0, None),
-        ] {
-            accept_refusal(export(&trace, &options, sink))?;
-        }
-        let parent = tempfile::tempdir().expect("a temporary directory");
-        accept_refusal(write_directory(&trace, &options, &parent.path().join("part")))?;
+    export(&trace, &ExportOptions::default(), &mut Chrome::new(Vec::new()))?;
+    export(&trace, &options, &mut Perfetto::new(Vec::new(), WallClock::of(&trace)))?;
+    export(&trace, &options, &mut Folded::new(Vec::new(), true))?;
+    // There may be nothing to draw, or times too long for samples; and no records for a directory.
+    let sinks: [&mut dyn Sink; 2] =
+        [&mut Folded::flame_graph(Vec::new(), false, ""), &mut Firefox::new(Vec::new(), "", 0, None)];
+    for sink in sinks {
+        accept_refusal(export(&trace, &ExportOptions::default(), sink))?;
     }
+    let parent = tempfile::tempdir().expect("a temporary directory");
+    accept_refusal(write_directory(&trace, &options, &parent.path().join("part")))?;
     Ok(())
 }
 
