@@ -34,7 +34,7 @@ While the program runs:
 /// The program is not changed: a library that is preloaded records what its calls of `mcount` or `__fentry__` tell. Children
 /// are recorded too. The exit status is that of the program, or 128 plus the number of the signal that killed it.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct RecordArgs {
     /// Where to write to. A trace that is there gets the suffix `.old`.
     #[arg(short, long, value_name = "DIR")]
