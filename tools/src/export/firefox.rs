@@ -17,6 +17,10 @@ use crate::events::SCHEDULE;
 /// The most samples and markers that are taken: what browsers can still open, and 400 MB of memory here.
 const MAX_SAMPLES: usize = 10_000_000;
 
+/// The longest time between two changes of a thread: it takes a sample for each [`MAX_WEIGHT`], and damaged times may be
+/// centuries apart.
+const MAX_PAUSE_NS: u64 = 24 * 60 * 60 * 1_000_000_000;
+
 /// The weight of a sample is an `i32`; longer times become several.
 const MAX_WEIGHT: u64 = i32::MAX as u64;
 
@@ -100,6 +104,14 @@ impl<W: Write> Firefox<W> {
         let handle = self.thread_handle(track);
         let Some(thread) = self.threads.get_mut(&track) else { return Ok(()) };
         let since_ns = thread.last_ns.unwrap_or(time_ns);
+        if time_ns.saturating_sub(since_ns) > MAX_PAUSE_NS {
+            let reason = format!(
+                "task {} does nothing for more than a day: the times of its records may be damaged; choose a part with --from \
+                 and --to, or another format",
+                track.tid
+            );
+            return Err(Error::Export(reason.into()));
+        }
         thread.last_ns = Some(time_ns.max(since_ns));
         let (stack, is_running) = thread.open.last().map_or((None, false), |&(stack, runs)| (Some(stack), runs));
         let mut cpu_ns = thread.cpu_ns;
