@@ -11,7 +11,10 @@ fuzz_target!(|input: (&str, &str)| {
         std::hint::black_box((filter.matches_any(name), filter.matches_any(text)));
     }
     // A name that is no pattern matches itself.
-    if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":<>_ &(),.".contains(&byte)) && name.trim() == name {
+    if !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":<>_ &(),.".contains(&byte))
+        && name.trim() == name
+    {
         let filter: Filter = format!("include={name}").parse().expect("a plain name is a rule");
         assert!(filter.matches_any(name), "{name}");
     }

@@ -42,7 +42,8 @@ impl Tag {
                 (*b"HEAD", words)
             }
             Self::Chunk { tid, index, prev_index, depth, n_adopted } => {
-                let head = [u64::from(tid) << 32, index.into(), prev_index.into(), depth.into(), n_adopted.into(), 1, 0];
+                let head =
+                    [u64::from(tid) << 32, index.into(), prev_index.into(), depth.into(), n_adopted.into(), 1, 0];
                 (*b"CHNK", head.to_vec())
             }
             Self::Open { tid } => (*b"OPEN", vec![tid.into()]),

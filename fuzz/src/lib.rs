@@ -4,7 +4,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rftrace_tools::{Chrome, ExportOptions, Firefox, Folded, Perfetto, export};
+
 extern crate rftrace as _;
+
+/// A valid trace of two tasks.
+pub const DIRECTORY: [(&str, &[u8]); 9] = [
+    ("info", include_bytes!("../seeds/directory/info")),
+    ("task.txt", include_bytes!("../seeds/directory/task.txt")),
+    ("sid-00c0ffee00c0ffee.map", include_bytes!("../seeds/directory/sid-00c0ffee00c0ffee.map")),
+    ("prog.sym", include_bytes!("../seeds/directory/prog.sym")),
+    ("prog.dbg", include_bytes!("../seeds/directory/prog.dbg")),
+    ("events.txt", include_bytes!("../seeds/directory/events.txt")),
+    ("7.dat", include_bytes!("../seeds/directory/7.dat")),
+    ("8.dat", include_bytes!("../seeds/directory/8.dat")),
+    ("perf-cpu0.dat", include_bytes!("../seeds/directory/perf-cpu0.dat")),
+];
 
 /// A folder for the files of this process, in memory where that is possible.
 pub fn folder() -> &'static Path {
@@ -36,4 +51,9 @@ pub fn read_directory(dir: &Path) {
         report.sort(rftrace_tools::SortKey::Own);
         let _ = report.write(usize::MAX, &mut std::io::sink());
     }
+    let options = ExportOptions::default();
+    let _ = export(&trace, &options, &mut Chrome::new(std::io::sink()));
+    let _ = export(&trace, &options, &mut Perfetto::new(std::io::sink(), None));
+    let _ = export(&trace, &options, &mut Folded::new(std::io::sink(), true));
+    let _ = export(&trace, &options, &mut Firefox::new(std::io::sink(), "prog", 0, None));
 }

@@ -133,3 +133,13 @@ proptest! {
         let _ = read(files.write().path());
     }
 }
+
+/// Found by fuzzing: a sample for each two seconds of centuries.
+#[test]
+fn times_that_are_centuries_apart() {
+    let end = 1 << 62;
+    let trace = crate::dir::trace(&[entry(10, 0, MAIN), exit(end, 0, MAIN)]);
+    let mut firefox = rftrace_tools::Firefox::new(std::io::sink(), "prog", 0, None);
+    let error = rftrace_tools::export(&trace.open(), &Default::default(), &mut firefox).expect_err("too long a time");
+    assert!(error.to_string().contains("task 7 does nothing for more than a day"), "{error}");
+}
