@@ -100,6 +100,10 @@ fn describe(part: &Path, result: &Result<Saved, Error>) {
     if let Some(fork) = process::fork() {
         let _ = writeln!(text, "ppid={}\nforked_nanos={}", fork.parent, fork.nanos);
     }
+    let result = result.as_ref().inspect_err(|_| {
+        // The disk may be full.
+        let _ = fs::remove_dir_all(part);
+    });
     let _ = match result {
         Ok(saved) => writeln!(
             text,
@@ -114,6 +118,7 @@ fn describe(part: &Path, result: &Result<Saved, Error>) {
         Err(Error::NoEvents { .. }) => writeln!(text, "events=0"),
         Err(error) => writeln!(text, "error={}", error.to_string().replace('\n', " ")),
     };
+    text.push_str("complete=1\n");
     let _ = fs::create_dir_all(part);
     let _ = fs::write(part.join("part.txt"), text);
 }

@@ -224,14 +224,9 @@ fn counts_are_those_of_uftrace() {
         return;
     }
     let c = &c_program().path;
-    for (mode, n_children) in [
-        ("plain", 0),
-        ("threads", 0),
-        ("fork", 3),
-        ("fork_threads", 1),
-        ("fork_exec", 1),
-        ("exec_fails", 0),
-    ] {
+    for (mode, n_children) in
+        [("plain", 0), ("threads", 0), ("fork", 3), ("fork_threads", 1), ("fork_exec", 1), ("exec_fails", 0)]
+    {
         let mut expected = uftrace_calls(c, &[mode]);
         // Functions that are open at a fork are open in the child's trace too.
         for name in ["main", "how"] {
