@@ -116,7 +116,12 @@ fn describe(part: &Path, result: &Result<Saved, Error>) {
             saved.untraced_threads
         ),
         Err(Error::NoEvents { .. }) => writeln!(text, "events=0"),
-        Err(error) => writeln!(text, "error={}", error.to_string().replace('\n', " ")),
+        Err(error) => {
+            // Its advice is for programs that can save again.
+            let error = error.to_string().replace('\n', " ");
+            let problem = error.split("; ").next().unwrap_or_default();
+            writeln!(text, "error={problem}; choose another directory with --output")
+        }
     };
     text.push_str("complete=1\n");
     let _ = fs::create_dir_all(part);
