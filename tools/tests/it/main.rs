@@ -6,6 +6,7 @@ mod cli;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod import;
+mod info;
 mod reader;
 mod replay;
 mod report;
