@@ -52,8 +52,8 @@
 //! # Features
 //!
 //! - `std` (default): all but the module [`kernel`].
-//! - `import` (part of `std`): on Linux, `Image` reads what a kernel has sent and writes it as a directory. Alone, it does
-//!   not need the tracer to be linked.
+//! - `import` (part of `std`): on Linux, `Image` reads what a kernel has sent, or `dump_trace` has written, and writes it as
+//!   a directory; `Binary` names the functions of a trace from elsewhere. Alone, it does not need the tracer to be linked.
 //!
 //! # Limits
 //!
@@ -113,6 +113,8 @@ pub use filter::{Filter, Function, Selected};
 pub use image::import::{ImportOptions, Imported};
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub use image::read::Image;
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub use linux::binary::{Binary, LoadedBinary};
 pub use mode::Mode;
 #[cfg(feature = "std")]
 pub use patched::{PatchedSites, PlainReason};

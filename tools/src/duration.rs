@@ -6,7 +6,7 @@ use std::fmt;
 ///
 /// The text is 10 columns wide, more from 1000 seconds on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Duration(pub(crate) u64);
+pub struct Duration(pub u64);
 
 /// The unit that a duration is shown in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -42,6 +42,28 @@ pub enum Error {
         reason: Cow<'static, str>,
     },
 
+    /// A binary cannot be read, or is not one of the trace.
+    #[error("{}: {reason}", path.display())]
+    Binary {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do about it.
+        reason: String,
+    },
+
+    /// A file of the output could not be written.
+    #[error("{}: cannot write it", path.display())]
+    WriteFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// The trace, or what was chosen of it, cannot be written in this format.
+    #[error("{0}")]
+    Export(Cow<'static, str>),
+
     /// The output could not be written.
     #[error("cannot write the output")]
     Write(#[source] io::Error),

@@ -12,6 +12,11 @@ const VERSION: u32 = 4;
 const LITTLE_ENDIAN: u8 = 1;
 const CLASS_64_BIT: u8 = 2;
 
+/// The feature bit for records of the kernel, in files of their own.
+pub(crate) const KERNEL: u64 = 1 << 2;
+/// The feature bit for events of `perf`, in files of their own.
+pub(crate) const PERF_EVENT: u64 = 1 << 8;
+
 /// The section that each bit of the info mask announces, in file order.
 const SECTIONS: [Section; 16] = [
     Section::lines(&["exename"]),
@@ -148,6 +153,26 @@ impl Info {
         }
         Ok(tids)
     }
+}
+
+/// A valid `info` file for only these tasks and features.
+pub(crate) fn select_tids(info: &[u8], tids: &[u32], features: u64) -> Vec<u8> {
+    let mut header = info.to_vec();
+    let text = header.split_off(HEADER_SIZE.min(header.len()));
+    if let Some(mask) = header.get_mut(16..24) {
+        mask.iter_mut().zip(features.to_le_bytes()).for_each(|(byte, keep)| *byte &= keep);
+    }
+    for line in text.split_inclusive(|&byte| byte == b'\n') {
+        if line.starts_with(b"taskinfo:nr_tid=") {
+            header.extend(format!("taskinfo:nr_tid={}\n", tids.len()).bytes());
+        } else if line.starts_with(b"taskinfo:tids=") {
+            let tids: Vec<_> = tids.iter().map(u32::to_string).collect();
+            header.extend(format!("taskinfo:tids={}\n", tids.join(",")).bytes());
+        } else {
+            header.extend(line);
+        }
+    }
+    header
 }
 
 /// Takes the sections one after the other.

@@ -5,7 +5,9 @@
 //! - [`Trace::open`] reads a directory's metadata.
 //! - [`Trace::records`] and [`Trace::merged`] read what was recorded, of one task or of all in order of time.
 //! - [`Trace::call_tree`] makes a tree of a task's calls, for tests and for tools that want all of it in memory.
+//! - [`add_symbols`] names the functions of a trace from elsewhere.
 //! - [`replay`] and [`Report`] are the text outputs of the `rftrace` command.
+//! - [`export`] gives a trace to a [`Sink`], which writes it in the format of another tool.
 //!
 //! # Example
 //!
@@ -36,9 +38,12 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod callsites;
 mod duration;
 mod error;
 mod events;
+mod export;
+mod facts;
 mod info;
 mod maps;
 mod merge;
@@ -48,6 +53,9 @@ mod replay;
 mod report;
 mod session;
 mod stack;
+mod stats;
+#[cfg(target_os = "linux")]
+mod symbolize;
 mod symbols;
 mod tasks;
 mod text;
@@ -55,20 +63,27 @@ mod trace;
 mod tree;
 mod warning;
 
+pub use callsites::CallSites;
+pub use duration::Duration;
 pub use error::{Error, Result};
 pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
+pub use export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory};
+pub use facts::{Gaps, Module};
 pub use info::Info;
 pub use merge::Merged;
 pub use record::{Kind, RECORD_SIZE, Record};
 pub use records::Records;
 pub use replay::{ReplayOptions, replay};
 pub use report::{Report, Row, SortKey};
+pub use stats::TaskStats;
+#[cfg(target_os = "linux")]
+pub use symbolize::{SymbolOptions, Symbolized, add_symbols};
 pub use trace::{Task, Trace};
 pub use tree::{Call, CallTree, Calls};
 pub use warning::{Warning, Warnings};
 
 /// How much was read, and what was wrong with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
     /// The number of records.

@@ -9,7 +9,7 @@ use crate::text;
 pub(crate) const ADDR_MASK: u64 = 0xffff_ffff_ffff;
 
 /// A module's place: symbols lie at `start` plus their own address.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) start: u64,
     /// The first address after the module.

@@ -54,6 +54,22 @@ impl Record {
         let depth = ((word >> 6) & 0x3ff) as u16;
         Some(Self { time_ns, kind, has_payload: word & 0x4 != 0, depth, addr: word >> 16 })
     }
+
+    /// Encodes the record. Depths and addresses that do not fit are cut: depths to 1023, addresses to their low 48 bits.
+    pub fn encode(&self) -> [u8; RECORD_SIZE] {
+        let kind = match self.kind {
+            Kind::Entry => 0,
+            Kind::Exit => 1,
+            Kind::Lost => 2,
+            Kind::Event => 3,
+        };
+        let depth = u64::from(self.depth.min(0x3ff));
+        let word = self.addr << 16 | depth << 6 | MAGIC << 3 | u64::from(self.has_payload) << 2 | kind;
+        let mut bytes = [0; RECORD_SIZE];
+        bytes[..8].copy_from_slice(&self.time_ns.to_le_bytes());
+        bytes[8..].copy_from_slice(&word.to_le_bytes());
+        bytes
+    }
 }
 
 #[cfg(test)]
@@ -72,6 +88,7 @@ mod tests {
             addr: 0x55e5_b1f4_e070,
         };
         assert_eq!(Record::decode(bytes), Some(record));
+        assert_eq!(record.encode(), *bytes);
     }
 
     #[test]
@@ -82,6 +99,9 @@ mod tests {
         bytes[8..].copy_from_slice(&word.to_le_bytes());
         let record = Record { time_ns: 7, kind: Kind::Exit, has_payload: true, depth: 1023, addr: 0x1234_5678_9abc };
         assert_eq!(Record::decode(&bytes), Some(record));
+        assert_eq!(record.encode(), bytes);
+        let wide = Record { depth: u16::MAX, addr: 0xffff_1234_5678_9abc, ..record };
+        assert_eq!(wide.encode(), bytes);
     }
 
     #[test]

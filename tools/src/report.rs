@@ -9,6 +9,7 @@ use crate::duration::Duration;
 use crate::error::{Error, Result};
 use crate::events::SCHEDULE;
 use crate::stack::{CallStack, Ended, Step};
+use crate::stats::TaskStats;
 use crate::trace::{Task, Trace};
 use crate::warning::Warnings;
 
@@ -45,6 +46,7 @@ pub enum SortKey {
 #[derive(Debug)]
 pub struct Report {
     rows: Vec<Row>,
+    tasks: Vec<TaskStats>,
     summary: Summary,
 }
 
@@ -57,15 +59,21 @@ impl Report {
     pub fn read(trace: &Trace) -> Result<Self> {
         let mut table = Table { trace, rows: Vec::new(), idx_of_name: HashMap::new() };
         let mut summary = Summary { records: 0, warnings: Warnings::default() };
+        let mut tasks = Vec::new();
         for task in trace.tasks() {
-            table.add_task(task, &mut summary)?;
+            tasks.push(table.add_task(task, &mut summary)?);
         }
-        Ok(Self { rows: table.rows, summary })
+        Ok(Self { rows: table.rows, tasks, summary })
     }
 
     /// The functions in the order of their first return.
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// How much was recorded of each task, in the trace's order.
+    pub fn tasks(&self) -> &[TaskStats] {
+        &self.tasks
     }
 
     /// How much was read, and the flaws in it.
@@ -109,14 +117,15 @@ struct Table<'t> {
 }
 
 impl Table<'_> {
-    fn add_task(&mut self, task: &Task, summary: &mut Summary) -> Result<()> {
+    fn add_task(&mut self, task: &Task, summary: &mut Summary) -> Result<TaskStats> {
+        let mut stats = TaskStats::new(task);
         let mut records = self.trace.records(task);
         let mut stack = CallStack::new();
         let mut calls = TaskCalls { task, open: Vec::new(), n_open: HashMap::new() };
         let mut steps = Vec::new();
         for record in &mut records {
             let record = record?;
-            summary.records += 1;
+            stats.add(self.trace, &record);
             let same_function = |a, b| self.trace.same_function(task, record.time_ns, a, b);
             stack.apply(&record, same_function, &mut steps);
             for step in &steps {
@@ -127,9 +136,11 @@ impl Table<'_> {
         for step in &steps {
             self.apply(&mut calls, step);
         }
-        summary.warnings.merge(records.warnings());
+        stats.warnings.merge(records.warnings());
+        summary.records += stats.records;
+        summary.warnings.merge(&stats.warnings);
         summary.warnings.merge(stack.warnings());
-        Ok(())
+        Ok(stats)
     }
 
     fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step) {

@@ -12,6 +12,10 @@ use crate::warning::Warnings;
 /// One run of one program, from its start or `exec` on.
 #[derive(Debug)]
 pub(crate) struct Session {
+    /// The name of its map file.
+    pub(crate) map_file: String,
+    /// What the map file says, in its order.
+    pub(crate) mappings: Vec<Mapping>,
     modules: Vec<Module>,
     /// Libraries loaded at run time, with when; in the order of the file.
     opened: Vec<(u64, Module)>,
@@ -33,14 +37,16 @@ impl Module {
 impl Session {
     /// Reads the map file of session `sid` and the symbols of its modules.
     pub(crate) fn read(dir: &Path, sid: &str, loader: &mut SymbolLoader) -> Result<Self> {
-        let path = dir.join(format!("sid-{sid}.map"));
+        let map_file = format!("sid-{sid}.map");
+        let path = dir.join(&map_file);
+        let mappings = maps::parse(&path, &read_file(&path)?)?;
         let mut modules = Vec::new();
-        for mapping in maps::parse(&path, &read_file(&path)?)? {
-            let symbols = loader.load(dir, &mapping)?;
+        for mapping in &mappings {
+            let symbols = loader.load(dir, mapping)?;
             modules.push(Module { start: mapping.start, end: mapping.end, symbols });
         }
         modules.sort_by_key(|module| module.start);
-        Ok(Self { modules, opened: Vec::new() })
+        Ok(Self { map_file, mappings, modules, opened: Vec::new() })
     }
 
     /// Adds a library that was loaded at `base`; how large it is, only its symbols say.
@@ -63,6 +69,11 @@ impl Session {
     pub(crate) fn symbol(&self, time_ns: u64, addr: u64) -> Option<&Symbol> {
         let module = self.module(time_ns, addr)?;
         module.symbols.find(addr - module.start)
+    }
+
+    /// The number of known functions of the module that begins at `start`.
+    pub(crate) fn symbols_at(&self, start: u64) -> usize {
+        self.modules.iter().find(|module| module.start == start).map_or(0, |module| module.symbols.len())
     }
 
     /// Whether any module lies at `addr`, at any time.

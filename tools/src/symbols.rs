@@ -76,6 +76,11 @@ impl SymbolTable {
         (addr - symbol.addr < symbol.size).then_some(symbol)
     }
 
+    /// The number of symbols.
+    pub(crate) fn len(&self) -> usize {
+        self.symbols.len()
+    }
+
     /// The first address after all symbols.
     pub(crate) fn end(&self) -> u64 {
         self.symbols.last().map_or(0, |symbol| symbol.addr.saturating_add(symbol.size))

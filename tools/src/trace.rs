@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::{Error, Result, read_file};
 use crate::events::EventNames;
@@ -34,6 +35,8 @@ pub struct Task {
     pid: u32,
     /// The sessions this task ran in, with when each began, in order of time.
     sessions: Vec<(u64, usize)>,
+    process_name: Arc<str>,
+    name: Option<String>,
 }
 
 impl Task {
@@ -45,6 +48,16 @@ impl Task {
     /// The number of the process it belongs to.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// The file name of the program that its process ran last; empty, if the trace does not tell.
+    pub fn process_name(&self) -> &str {
+        &self.process_name
+    }
+
+    /// The thread's name; that of the process, if the trace has none, as uftrace's do.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.process_name)
     }
 }
 
@@ -62,22 +75,29 @@ impl Trace {
         let lines = tasks::parse(&path, &read_file(&path)?, &mut warnings)?;
         let mut processes = Processes::default();
         let mut sessions = Vec::new();
+        let mut exe_names = Vec::new();
         let mut idx_of_sid = HashMap::new();
         let mut loader = SymbolLoader::default();
         for line in lines {
             match line {
-                TaskLine::Session { time_ns, pid, sid } => {
+                TaskLine::Session { time_ns, pid, sid, exe_name } => {
                     let idx = match idx_of_sid.get(&sid) {
                         Some(&idx) => idx,
                         None => {
                             sessions.push(Session::read(dir, &sid, &mut loader)?);
+                            exe_names.push(exe_name);
                             idx_of_sid.insert(sid, sessions.len() - 1);
                             sessions.len() - 1
                         }
                     };
                     processes.sessions.entry(pid).or_default().push((time_ns, idx));
                 }
-                TaskLine::Task { tid, pid } => processes.add_task(tid, pid),
+                TaskLine::Task { tid, pid, name } => {
+                    processes.add_task(tid, pid);
+                    if !name.is_empty() {
+                        processes.names.insert(tid, name);
+                    }
+                }
                 TaskLine::Fork { time_ns, pid, ppid } => {
                     processes.parents.entry(pid).or_insert((time_ns, ppid));
                     processes.add_task(pid, pid);
@@ -95,7 +115,7 @@ impl Trace {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => EventNames::default(),
             Err(error) => return Err(error),
         };
-        let tasks = processes.into_tasks(info.tids(), &mut warnings);
+        let tasks = processes.into_tasks(info.tids(), &exe_names, &mut warnings);
         Ok(Self { dir: dir.to_owned(), info, tasks, sessions, events, warnings })
     }
 
@@ -138,6 +158,20 @@ impl Trace {
         Merged::new(self)
     }
 
+    /// The time of the first record; `None` if there are no records.
+    ///
+    /// # Errors
+    ///
+    /// A `.dat` file cannot be read.
+    pub fn start_ns(&self) -> Result<Option<u64>> {
+        let mut start_ns = None;
+        for task in &self.tasks {
+            let first = self.records(task).next().transpose()?.map(|record| record.time_ns);
+            start_ns = start_ns.into_iter().chain(first).min();
+        }
+        Ok(start_ns)
+    }
+
     /// The calls of one of the trace's tasks.
     ///
     /// # Errors
@@ -167,10 +201,19 @@ impl Trace {
         sessions.peek().is_none() || sessions.any(|session| session.is_empty() || session.is_code(addr))
     }
 
-    fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
+    /// All sessions, in the order of `task.txt`.
+    pub(crate) fn sessions(&self) -> &[Session] {
+        &self.sessions
+    }
+
+    /// The index of the session in which a task is at `time_ns`.
+    pub(crate) fn session_at(&self, task: &Task, time_ns: u64) -> Option<usize> {
         let after = task.sessions.partition_point(|&(since, _)| since <= time_ns);
-        let &(_, idx) = task.sessions.get(after.saturating_sub(1))?;
-        self.sessions.get(idx)?.symbol(time_ns, addr)
+        task.sessions.get(after.saturating_sub(1)).map(|&(_, idx)| idx)
+    }
+
+    fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
+        self.sessions.get(self.session_at(task, time_ns)?)?.symbol(time_ns, addr)
     }
 }
 
@@ -184,6 +227,8 @@ struct Processes {
     /// Each task's process, and the tasks in the order they are mentioned.
     pids: HashMap<u32, u32>,
     tids: Vec<u32>,
+    /// The last name of each task that has one.
+    names: HashMap<u32, String>,
 }
 
 impl Processes {
@@ -193,7 +238,7 @@ impl Processes {
         }
     }
 
-    fn into_tasks(self, announced: &[u32], warnings: &mut Warnings) -> Vec<Task> {
+    fn into_tasks(self, announced: &[u32], exe_names: &[String], warnings: &mut Warnings) -> Vec<Task> {
         let mut seen = HashSet::new();
         let tids = announced.iter().chain(&self.tids).copied().filter(|&tid| seen.insert(tid));
         let mut of_pid = HashMap::new();
@@ -202,8 +247,13 @@ impl Processes {
                 warnings.add(Warning::UnknownTask, 1);
                 tid
             });
-            let sessions: &Vec<_> = of_pid.entry(pid).or_insert_with(|| self.sessions_of(pid));
-            Task { tid, pid, sessions: sessions.clone() }
+            let (sessions, process_name): &(Vec<_>, Arc<str>) = of_pid.entry(pid).or_insert_with(|| {
+                let sessions = self.sessions_of(pid);
+                let exe_name = sessions.last().and_then(|&(_, idx)| exe_names.get(idx)).map_or("", String::as_str);
+                (sessions, exe_name.rsplit('/').next().unwrap_or_default().into())
+            });
+            let name = self.names.get(&tid).cloned();
+            Task { tid, pid, sessions: sessions.clone(), process_name: Arc::clone(process_name), name }
         })
         .collect()
     }

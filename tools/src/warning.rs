@@ -72,7 +72,8 @@ impl Warnings {
         }
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Adds what another reader has met.
+    pub fn merge(&mut self, other: &Self) {
         for (warning, count) in other.iter() {
             self.add(warning, count);
         }

@@ -186,12 +186,12 @@ impl Image {
 }
 
 /// The error of reading the symbols of a binary. It names the path at its beginning.
-fn unreadable(error: io::Error, path: &Path) -> Error {
+pub(crate) fn unreadable(error: io::Error, path: &Path) -> Error {
     let text = error.to_string();
     let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
     let remedy = match error.kind() {
         io::ErrorKind::InvalidData => {
-            "; give the kernel's ELF file of 64 bits, before it is made into an image to boot"
+            "; give the ELF file of 64 bits, of a kernel the one before it is made into an image to boot"
         }
         _ => "",
     };

@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "an import needs a part of it"))]
 
+pub(crate) mod binary;
 #[cfg(feature = "std")]
 pub(crate) mod functions;
 pub(crate) mod modules;

@@ -34,7 +34,7 @@ type Header = FileHeader64<LittleEndian>;
 const ENDIAN: LittleEndian = LittleEndian;
 
 /// The functions of one file, by address, one per address.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SymbolTable {
     symbols: Vec<Symbol>,
     names: Names,
@@ -71,7 +71,7 @@ pub(crate) enum Binding {
 }
 
 /// The string table with the names.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Names {
     /// A range of the mapped file.
     Mapped(Arc<Mmap>, std::ops::Range<usize>),
@@ -83,6 +83,11 @@ impl SymbolTable {
     /// Returns the functions in ascending order of their addresses.
     pub(crate) fn symbols(&self) -> &[Symbol] {
         &self.symbols
+    }
+
+    /// Returns the address for which the start of the module was linked.
+    pub(crate) fn link_address(&self) -> u64 {
+        self.link_address
     }
 
     /// Returns the GNU build-id of the file in lower-case hexadecimal.
@@ -146,6 +151,14 @@ impl SymbolTable {
             symbol.address -= first;
         }
         (first..end.next_multiple_of(page_size()).min(ADDRESS_MASK), self)
+    }
+
+    /// Returns the table with all addresses `offset` higher.
+    pub(crate) fn moved_up(mut self, offset: u64) -> Self {
+        for symbol in &mut self.symbols {
+            symbol.address = symbol.address.saturating_add(offset);
+        }
+        self
     }
 
     /// Returns a table of global functions with these addresses, sizes and names.

@@ -16,7 +16,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read as _, Write};
+use std::path::Path;
 
 use crate::linux::symbols::{Binding, Symbol, SymbolTable};
 
@@ -94,6 +96,40 @@ pub(crate) fn file_names<'a>(modules: impl IntoIterator<Item = ModuleId<'a>>) ->
             claim(format!("{base}.sym"), module).or_else(|| claim(format!("{base}-{}.sym", mark(module)), module))
         })
         .collect()
+}
+
+/// Returns the name of the symbol file for `module` in `directory`, where there may be others already. `None`: see
+/// [`file_names`].
+///
+/// # Errors
+/// Those of reading the file that has the plain name.
+pub(crate) fn file_name_in(directory: &Path, module: ModuleId<'_>) -> io::Result<Option<String>> {
+    let plain = directory.join(format!("{}.sym", basename(module.map_path)));
+    let head = match File::open(&plain) {
+        Ok(file) => head(file)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Head::default(),
+        Err(error) => return Err(error),
+    };
+    let owner = head.map_path.as_ref().map(|map_path| ModuleId { map_path, build_id: head.build_id.as_deref() });
+    Ok(file_names(owner.into_iter().chain([module])).pop().flatten())
+}
+
+/// The first lines of a symbol file.
+#[derive(Default)]
+struct Head {
+    map_path: Option<String>,
+    build_id: Option<String>,
+}
+
+fn head(file: File) -> io::Result<Head> {
+    /// More than a path and a build-id take.
+    const MAX_BYTES: u64 = 16 * 1024;
+    let mut text = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let comments = || text.lines().map_while(|line| line.strip_prefix("# "));
+    let value = |key: &str| comments().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
+    Ok(Head { map_path: value("path name: "), build_id: value("build-id: ") })
 }
 
 /// Returns whether uftrace takes the file of `owner` for the file of `module`.

@@ -6,6 +6,8 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use rftrace_frontend::{Image, ImportOptions};
 
+use super::common::parse_address;
+
 const EXAMPLES: &str = "\
 Examples:
   rftrace import trace.img --binary kernel.elf     to the directory `uftrace.data`
@@ -32,14 +34,6 @@ pub(crate) struct ImportArgs {
     /// Ticks per second of the time stamp counter, if the kernel did not know it.
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u64).range(1..))]
     tsc_hz: Option<u64>,
-}
-
-/// A number, hexadecimal with `0x`.
-fn parse_address(text: &str) -> Result<u64, std::num::ParseIntError> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    }
 }
 
 /// Runs it.

@@ -17,7 +17,7 @@ fn section(tag: &[u8; 4], words: &[u64]) -> Vec<u8> {
 }
 
 /// An image of one thread with these records: time, address and whether it is an exit. 2 GHz.
-fn image(load_address: u64, tsc_hz: u64, records: &[(u64, u64, bool)]) -> Vec<u8> {
+pub(crate) fn image(load_address: u64, tsc_hz: u64, records: &[(u64, u64, bool)]) -> Vec<u8> {
     let source = if tsc_hz > 0 { 1 } else { 0 };
     let head = [
         0x0807_0605_0403_0201,
@@ -45,15 +45,15 @@ fn image(load_address: u64, tsc_hz: u64, records: &[(u64, u64, bool)]) -> Vec<u8
     [start, section(b"HEAD", &head), section(b"CHNK", &chunk), section(b"END\n", &[0, 1])].concat()
 }
 
-struct Kernel {
-    folder: TempDir,
+pub(crate) struct Kernel {
+    pub(crate) folder: TempDir,
     /// Addresses for which the functions were linked.
-    functions: HashMap<String, u64>,
+    pub(crate) functions: HashMap<String, u64>,
 }
 
 impl Kernel {
     /// `None` where there is no compiler.
-    fn build() -> Option<Self> {
+    pub(crate) fn build() -> Option<Self> {
         let source = "__attribute__((section(\".boot\"))) void boot(void) { __asm__ volatile(\"\"); }\n\
                       void leaf(void) { __asm__ volatile(\"\"); }\n\
                       void branch(void) { leaf(); }\n\
@@ -72,12 +72,12 @@ impl Kernel {
         Some(Self { functions: text.lines().map(symbol).collect(), folder })
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Every function calls the next one, moved by `slide`; records have addresses within functions.
-    fn records(&self, slide: u64) -> Vec<(u64, u64, bool)> {
+    pub(crate) fn records(&self, slide: u64) -> Vec<(u64, u64, bool)> {
         let calls = ["boot", "_start", "branch", "leaf"].map(|name| self.functions[name] + slide + 4);
         let levels = || [0, 1, 2, 3].into_iter().zip(calls);
         let entries = levels().map(|(level, address)| (2_000 + 2_000 * level, address, false));
@@ -92,7 +92,7 @@ impl Kernel {
     }
 
     /// What `rftrace import` with these arguments says, and whether it succeeds.
-    fn import(&self, bytes: &[u8], arguments: &[&str]) -> (bool, String) {
+    pub(crate) fn import(&self, bytes: &[u8], arguments: &[&str]) -> (bool, String) {
         let image = self.write_image(bytes);
         let mut rftrace = Command::new(env!("CARGO_BIN_EXE_rftrace"));
         rftrace.args(["import", &image, "-o", utf8(&self.path("trace"))]).args(arguments);
@@ -101,7 +101,7 @@ impl Kernel {
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    fn replay(&self) -> String {
+    pub(crate) fn replay(&self) -> String {
         let mut rftrace = Command::new(env!("CARGO_BIN_EXE_rftrace"));
         let output =
             rftrace.args(["replay", "--builtin", utf8(&self.path("trace"))]).output().expect("the command starts");
@@ -110,12 +110,12 @@ impl Kernel {
     }
 }
 
-fn utf8(path: &Path) -> &str {
+pub(crate) fn utf8(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
 /// What a program prints; `None` if it is not installed.
-fn text(command: &mut Command) -> Option<String> {
+pub(crate) fn text(command: &mut Command) -> Option<String> {
     let output = match command.output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             eprintln!("skipped: {command:?}: not installed");
@@ -128,7 +128,7 @@ fn text(command: &mut Command) -> Option<String> {
     Some(out)
 }
 
-const REPLAY: &str = "\
+pub(crate) const REPLAY: &str = "\
 # DURATION     TID     FUNCTION
             [     1] | boot() {
             [     1] |   _start() {
@@ -221,7 +221,7 @@ fn what_cannot_be_imported() {
         &["--binary", "/nonexistent/kernel"],
         &["cannot read /nonexistent/kernel: No such file or directory (os error 2)\n"],
     );
-    refused(&bytes, &["--binary", utf8(&kernel.path("kernel.c"))], &["kernel.c", "give the kernel's ELF file"]);
+    refused(&bytes, &["--binary", utf8(&kernel.path("kernel.c"))], &["kernel.c", "give the ELF file"]);
 
     // Without its end it is imported.
     let (is_success, said) = kernel.import(&bytes[..bytes.len() - 60], &[]);

@@ -6,8 +6,11 @@ mod cli;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod import;
+mod info;
 mod reader;
 mod replay;
 mod report;
+#[cfg(target_os = "linux")]
+mod symbols;
 mod tree;
 mod uftrace;

@@ -111,6 +111,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
         output.discard();
         std::process::exit(if merged.errors.is_empty() { code } else { code.max(1) });
     }
+    summary::keep(&merged, output.dir())?;
     output.finish()?;
     if args.live {
         super::replay::show(output.dir())?;

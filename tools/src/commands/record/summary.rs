@@ -3,6 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
+use anyhow::{Context, Result};
+
 use super::merge::Merged;
 use super::{Ended, RecordArgs};
 
@@ -49,6 +51,14 @@ pub(crate) fn print(merged: &Merged, args: &RecordArgs, dir: &Path, ended: &Ende
     }
     let dir = shown(dir);
     eprintln!("rftrace: the trace lies in {dir}; look at it with\n  rftrace report {dir}\n  rftrace replay {dir}");
+}
+
+/// Writes into the trace what was not recorded, for those who look at it later.
+pub(crate) fn keep(merged: &Merged, dir: &Path) -> Result<()> {
+    let path = dir.join("record.txt");
+    let Merged { full, overwritten, untraced_threads, .. } = merged;
+    let text = format!("full={full}\noverwritten={overwritten}\nuntraced_threads={untraced_threads}\n");
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A path below the working directory, as the user would type it.

@@ -1,0 +1,50 @@
+//! Building only.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result};
+use rftrace_tools::CallSites;
+use serde_json::Value;
+
+use super::arguments::CargoArguments;
+use super::code_of;
+use super::status::{status, warning};
+use crate::commands::common::shell_word;
+
+/// Runs cargo and says where the programs are.
+pub(super) fn run(cargo: &mut Command, args: &CargoArguments, quiet: bool) -> Result<ExitCode> {
+    let name = cargo.get_program().display().to_string();
+    if args.has_message_format() {
+        return Ok(code_of(cargo.status().with_context(|| format!("cannot run {name}"))?));
+    }
+    let mut child = cargo.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run {name}"))?;
+    let mut programs = Vec::new();
+    for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+        let line = line.with_context(|| format!("cannot read what {name} prints"))?;
+        programs.extend(program(&line));
+    }
+    let exit = child.wait().with_context(|| format!("cannot wait for {name}"))?;
+    if exit.success() && !quiet {
+        for path in &programs {
+            let sites = CallSites::read(path)?;
+            if sites.count == 0 {
+                warning(&format!("{} has no call of `mcount`, nothing of it can be recorded", path.display()));
+            } else {
+                let path = shell_word(path);
+                status("Built", &format!("{path} ({} instrumented functions)", sites.count));
+                status("Next", &format!("rftrace record -o uftrace.data -- {path}"));
+            }
+        }
+    }
+    Ok(code_of(exit))
+}
+
+/// The program that one of cargo's messages says it has built.
+fn program(line: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let is_program = message["reason"] == "compiler-artifact"
+        && !message["target"]["kind"].as_array()?.iter().any(|kind| kind == "custom-build");
+    is_program.then(|| message["executable"].as_str().map(PathBuf::from))?
+}

@@ -1,0 +1,81 @@
+//! The environment of cargo that makes it instrument, without taking away what the user has set.
+//!
+//! Cargo takes flags from one of four places, the first that has any: CARGO_ENCODED_RUSTFLAGS, RUSTFLAGS, those of the
+//! target, `build.rustflags`. The latter two are lists that variables add to, whatever form the configuration has. With a
+//! `--target` none of them reaches build scripts and procedural macros.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::arguments::CargoArguments;
+use super::config::Config;
+use super::toolchain::Toolchain;
+
+/// What makes rustc call `mcount` in each prologue.
+const FLAG: [&str; 2] = ["-Z", "instrument-mcount"];
+
+/// Variables that are set for cargo, and are as before again for the program.
+#[derive(Debug, Default)]
+pub(super) struct Environment {
+    /// The names, the values for cargo and the values that the user had set.
+    changes: Vec<(String, OsString, Option<OsString>)>,
+}
+
+impl Environment {
+    pub(super) fn set(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.changes.push((name.to_owned(), value.as_ref().to_owned(), env::var_os(name)));
+    }
+
+    /// Adds `words` to what the variable has, with `separator` between them.
+    fn append(&mut self, name: &str, separator: &str, words: &[&str]) {
+        let mut value = env::var_os(name).unwrap_or_default();
+        for word in words {
+            if !value.is_empty() {
+                value.push(separator);
+            }
+            value.push(word);
+        }
+        self.set(name, value);
+    }
+
+    pub(super) fn apply(&self, command: &mut Command) {
+        command.envs(self.changes.iter().map(|(name, value, _)| (name, value)));
+    }
+
+    /// What the user had set.
+    pub(super) fn before(&self) -> Vec<(String, Option<OsString>)> {
+        self.changes.iter().map(|(name, _, before)| (name.clone(), before.clone())).collect()
+    }
+}
+
+/// The name of the variable for `target.<triple>.<key>`.
+pub(super) fn target_variable(target: &str, key: &str) -> String {
+    format!("CARGO_TARGET_{}_{key}", target.to_uppercase().replace(['-', '.'], "_"))
+}
+
+/// What makes cargo build instrumented programs with names.
+pub(super) fn environment(
+    toolchain: &Toolchain,
+    config: &Config,
+    args: &CargoArguments,
+    target: &str,
+) -> Result<Environment> {
+    let mut environment = Environment::default();
+    if env::var_os("CARGO_ENCODED_RUSTFLAGS").is_some() {
+        environment.append("CARGO_ENCODED_RUSTFLAGS", "\x1f", &FLAG);
+    } else if env::var_os("RUSTFLAGS").is_some() {
+        environment.append("RUSTFLAGS", " ", &FLAG);
+    } else if config.has_target_rustflags(toolchain, target)? {
+        environment.append(&target_variable(target, "RUSTFLAGS"), " ", &FLAG);
+    } else {
+        environment.append("CARGO_BUILD_RUSTFLAGS", " ", &FLAG);
+    }
+    // Names of functions come from the symbol table.
+    for profile in args.profiles() {
+        environment.set(&format!("CARGO_PROFILE_{}_STRIP", profile.to_uppercase().replace('-', "_")), "none");
+    }
+    Ok(environment)
+}

@@ -1,0 +1,251 @@
+//! `cargo rftrace`: builds, runs and records a Rust program.
+//!
+//! Cargo does all the work. It gets a toolchain that can instrument, flags for the code of the target alone, a target
+//! directory of its own, and this program as what it runs programs with ([`runner`]). What was recorded comes back as a
+//! list in the [`session`], and ends as a [`summary`].
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::{CommandFactory, Parser, Subcommand};
+
+mod arguments;
+mod build;
+mod config;
+mod flags;
+mod names;
+mod record_options;
+mod runner;
+mod session;
+mod status;
+mod summary;
+mod toolchain;
+
+use arguments::CargoArguments;
+use record_options::RecordOptions;
+use session::{Orders, Session};
+use status::status;
+use toolchain::Toolchain;
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo rftrace run --release -- --verbose file.txt   build, run, and see where the time went
+  cargo rftrace test parser                           record each test binary; results are as untraced
+  cargo rftrace -F 'app::parse*' run --example demo   only what is called within some functions
+  cargo rftrace -o trace run -p server --bin serverd  choose where the trace goes
+  cargo rftrace --bootstrap bench                     without nightly: let a stable compiler take the flag
+  cargo rftrace build --release                       build only; says how to record the program
+
+Options of rftrace go before `run`, options of cargo behind it, unchanged, those of the program behind `--`.
+All functions of the program and its dependencies are recorded, but for those of the precompiled standard library
+(instrument it with cargo's -Z build-std), and but for what the compiler has inlined. Build scripts and procedural macros
+are not instrumented. The target directory is `rftrace` within your own; traces lie there in `traces`.";
+
+/// Builds a Rust program with every function instrumented, runs it, records its calls, and shows where the time went.
+#[derive(Parser)]
+#[command(name = "cargo-rftrace", bin_name = "cargo rftrace", version, after_help = EXAMPLES)]
+pub(crate) struct CargoCli {
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    command: CargoCommand,
+}
+
+#[derive(clap::Args)]
+struct Options {
+    /// Where to write the trace to; for tests and benchmarks, one directory for each binary in it
+    /// [default: target/rftrace/traces/NAME].
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Use the present toolchain even if it is no nightly, with RUSTC_BOOTSTRAP=1. Build scripts that look for
+    /// unstable features will find them.
+    #[arg(long)]
+    bootstrap: bool,
+    /// Show this many functions in the report.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    limit: usize,
+    /// No report, only errors.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    record: RecordOptions,
+}
+
+#[derive(Subcommand)]
+enum CargoCommand {
+    /// Run a binary or an example.
+    #[command(visible_alias = "r", after_help = RUN_EXAMPLE)]
+    Run(Rest),
+    /// Run the tests; each test binary has a trace of its own. Documentation tests run, and are not recorded.
+    #[command(visible_alias = "t", after_help = TEST_EXAMPLE)]
+    Test(Rest),
+    /// Run the benchmarks; each binary has a trace of its own.
+    #[command(after_help = BENCH_EXAMPLE)]
+    Bench(Rest),
+    /// Only build; says where the programs are, and how to record them.
+    #[command(visible_alias = "b", after_help = BUILD_EXAMPLE)]
+    Build(Rest),
+}
+
+const RUN_EXAMPLE: &str = "Example:\n  cargo rftrace run --release --example demo -- input.txt";
+const TEST_EXAMPLE: &str = "Example:\n  cargo rftrace test --lib parser -- --test-threads 1";
+const BENCH_EXAMPLE: &str = "Example:\n  cargo rftrace bench --bench throughput";
+const BUILD_EXAMPLE: &str = "Example:\n  cargo rftrace build --release --bins";
+
+#[derive(clap::Args)]
+struct Rest {
+    /// Arguments for cargo: see `cargo help run` and so on.
+    #[arg(value_name = "CARGO ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+impl CargoCommand {
+    fn into_parts(self) -> (&'static str, Vec<OsString>) {
+        match self {
+            Self::Run(rest) => ("run", rest.args),
+            Self::Test(rest) => ("test", rest.args),
+            Self::Bench(rest) => ("bench", rest.args),
+            Self::Build(rest) => ("build", rest.args),
+        }
+    }
+}
+
+/// The command line, for manual pages.
+pub(crate) fn command() -> clap::Command {
+    CargoCli::command()
+}
+
+/// Does what is asked for if this process is `cargo rftrace`, or what cargo runs programs with.
+pub(crate) fn main() -> Option<ExitCode> {
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_default();
+    if Path::new(&name).file_name() == Some(OsStr::new(session::RUNNER)) {
+        return Some(exit_code(runner::run(Path::new(&name), args.collect())));
+    }
+    if args.next()? != "cargo" {
+        return None;
+    }
+    // What is behind `--` is the program's; clap would take out the two dashes.
+    let mut head: Vec<OsString> = args.collect();
+    let tail = match head.iter().position(|arg| arg == "--") {
+        Some(pos) => head.split_off(pos),
+        None => Vec::new(),
+    };
+    let cli = CargoCli::parse_from(std::iter::once("cargo-rftrace".into()).chain(head));
+    Some(exit_code(run(cli, tail)))
+}
+
+fn exit_code(result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        status::error(&format!("{error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
+    let options = cli.options;
+    let (subcommand, args) = cli.command.into_parts();
+    if let Some(message) = misplaced(&args, subcommand) {
+        status::error(&message);
+        return Ok(ExitCode::from(2));
+    }
+    let args = CargoArguments::new(subcommand, args, program_args);
+    if args.asks_for_help() {
+        return cargo_help(&args);
+    }
+
+    let toolchain = Toolchain::choose(options.bootstrap)?;
+    if !options.quiet {
+        status("Toolchain", &toolchain.to_string());
+    }
+    let config = config::Config::read(&toolchain, &args)?;
+    let target = config.target(&toolchain, &args)?;
+    let target_dir = config::target_dir(&toolchain, &args)?.join("rftrace");
+
+    let mut cargo = toolchain.cargo();
+    args.add_to(&mut cargo, &target, &target_dir);
+    let mut environment = flags::environment(&toolchain, &config, &args, &target)?;
+    if args.only_builds() {
+        environment.apply(&mut cargo);
+        return build::run(&mut cargo, &args, options.quiet);
+    }
+
+    let session = Session::create()?;
+    environment.set(&flags::target_variable(&target, "RUNNER"), session.runner_path());
+    let traces = options.output.clone().unwrap_or_else(|| target_dir.join("traces"));
+    session.give(&Orders {
+        traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,
+        one_trace: options.output.is_some() && subcommand == "run",
+        quiet: options.quiet,
+        record: options.record.into_args(),
+        target: target.clone(),
+        user_runner: config.runner(&toolchain, &target)?,
+        variables: environment.before(),
+    })?;
+    environment.apply(&mut cargo);
+
+    let exit = wait(&mut cargo)?;
+    if !options.quiet {
+        summary::print(&session.runs()?, options.limit, exit.success())?;
+    }
+    Ok(code_of(exit))
+}
+
+/// Runs cargo to its end. An interrupt by the terminal goes to the program; what it did until then is worth a report.
+fn wait(cargo: &mut Command) -> Result<ExitStatus> {
+    // A handler, unlike an ignored signal, is not for the child.
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default())
+        .context("cannot prepare for interrupts")?;
+    cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))
+}
+
+/// The exit code that tells what `status` tells, as shells do.
+fn code_of(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| {
+        use std::os::unix::process::ExitStatusExt;
+        Some(128 + status.signal()?)
+    });
+    code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// What to say if an option of rftrace is among those of cargo.
+fn misplaced(args: &[OsString], subcommand: &str) -> Option<String> {
+    let cli = CargoCli::command();
+    let is_own = |arg: &OsString| {
+        let arg = arg.to_string_lossy();
+        let name = arg.split('=').next().unwrap_or_default().to_owned();
+        // Those that cargo has too, and its own, are cargo's.
+        let known = |option: &clap::Arg| {
+            option
+                .get_long()
+                .is_some_and(|long| name == format!("--{long}") && !["quiet", "help", "version"].contains(&long))
+                || name == "-o"
+        };
+        cli.get_arguments().any(known).then_some(name)
+    };
+    let name = args.iter().find_map(is_own)?;
+    Some(format!(
+        "{name} is an option of rftrace and goes before `{subcommand}`: cargo rftrace {name} … {subcommand} …"
+    ))
+}
+
+/// Lets cargo show the help of its own subcommand.
+fn cargo_help(args: &CargoArguments) -> Result<ExitCode> {
+    let mut cargo = Command::new(toolchain::present_cargo());
+    cargo.arg(args.subcommand()).args(args.before_program());
+    Ok(code_of(cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))?))
+}
+
+/// Runs a command of the toolchain and returns what it prints to stdout.
+fn output_of(command: &mut Command) -> Result<String> {
+    let name = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("cannot run {name}"))?;
+    if !output.status.success() {
+        let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+        bail!("{name} {}: {}\n{}", args.join(" "), output.status, String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,123 @@
+//! What cargo runs programs with: `rftrace record`, in an environment as the user has set it.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, anyhow};
+use indicatif::HumanCount;
+use rftrace_tools::CallSites;
+
+use super::session::{self, Orders, ProgramRun};
+use super::status::{status, warning};
+
+/// Runs the program in `args`; `name` is this program's path, beside the session's files.
+pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
+    let dir = name.parent().context("no directory")?;
+    let orders = session::orders(dir)?;
+    let mut args = args.into_iter();
+    let program = PathBuf::from(args.next().context("no program to run")?);
+
+    // The user's runner, then `rftrace record`, then the program.
+    let mut words = orders.user_runner.clone();
+    if is_of_target(&program, &orders.target) {
+        let sites = CallSites::read(&program)?;
+        let is_forced = orders.record.iter().any(|option| option == "--force");
+        let problem = if is_forced { None } else { problem(&sites) };
+        let trace = problem.is_none().then(|| trace_dir(dir, &orders, &program));
+        if let Some(problem) = problem {
+            warning(&format!("{} is not recorded: {problem}", program.display()));
+        }
+        if let Some(trace) = &trace {
+            if !orders.quiet {
+                status("Tracing", &format!("{} instrumented functions", HumanCount(sites.count)));
+            }
+            words.extend([std::env::current_exe()?.into(), "record".into(), "--quiet".into()]);
+            words.extend(orders.record.iter().cloned());
+            words.extend(["-o".into(), trace.into(), "--".into()]);
+        }
+        session::add_run(dir, &ProgramRun { program: program.clone(), trace })?;
+    }
+    words.push(program.into());
+    words.extend(args);
+
+    let mut words = words.into_iter();
+    let mut command = Command::new(words.next().context("no program to run")?);
+    command.args(words);
+    for (variable, value) in &orders.variables {
+        match value {
+            Some(value) => command.env(variable, value),
+            None => command.env_remove(variable),
+        };
+    }
+    let error = command.exec();
+    Err(anyhow!(error).context(format!("cannot run {}", command.get_program().display())))
+}
+
+/// Whether a program is the target's. Procedural macros have tests too, but no instrumentation.
+fn is_of_target(program: &Path, target: &str) -> bool {
+    !is_doctest(program) && program.components().any(|component| component.as_os_str() == target)
+}
+
+/// Whether this is a program of documentation tests: there is one for each, which is gone after it.
+fn is_doctest(program: &Path) -> bool {
+    let parent = program.parent().and_then(Path::file_name).unwrap_or_default();
+    parent.to_string_lossy().starts_with("rustdoctest")
+}
+
+/// Why a program cannot be recorded.
+fn problem(sites: &CallSites) -> Option<&'static str> {
+    // In the C library there is a `mcount` too.
+    if !sites.is_dynamic {
+        Some(
+            "it is linked statically, so no tracer can be given to it from outside. Build it without \
+             `-C target-feature=+crt-static`, or add the crates rftrace and rftrace-frontend to it",
+        )
+    } else if sites.has_own_hooks {
+        Some("it has a tracer of its own, which writes its own trace")
+    } else if sites.count == 0 {
+        Some(
+            "it has no call of `mcount`: either all its functions were inlined, or the flag `-Z instrument-mcount` did not reach \
+             the compiler. Look with `cargo rftrace build -v`: a compiler wrapper, or `--config …rustflags` with a higher \
+             priority, may have replaced it",
+        )
+    } else {
+        None
+    }
+}
+
+/// Where the trace of `program` goes. Programs of the same name have the digits that cargo gave them.
+fn trace_dir(dir: &Path, orders: &Orders, program: &Path) -> PathBuf {
+    if orders.one_trace {
+        return orders.traces.clone();
+    }
+    let file = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let taken: HashSet<PathBuf> =
+        session::runs(dir).unwrap_or_default().into_iter().filter_map(|run| run.trace).collect();
+    let short = orders.traces.join(without_hash(&file));
+    if taken.contains(&short) { orders.traces.join(file) } else { short }
+}
+
+/// A test binary's name without cargo's 16 hexadecimal digits.
+fn without_hash(name: &str) -> &str {
+    match name.rsplit_once('-') {
+        Some((short, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => short,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert_eq!(without_hash("rg"), "rg");
+        assert_eq!(without_hash("my-tool"), "my-tool");
+        assert_eq!(without_hash("my_tool-0123456789abcdef"), "my_tool");
+        assert!(is_doctest(Path::new("/tmp/rustdoctestzbHUbO/rust_out")));
+        assert!(!is_doctest(Path::new("/w/target/debug/deps/rust_out-0123456789abcdef")));
+    }
+}

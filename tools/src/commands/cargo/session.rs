@@ -1,0 +1,99 @@
+//! What `cargo rftrace` and the programs that cargo runs for it tell each other: files in a temporary directory.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+/// The name under which this program is cargo's runner.
+pub(super) const RUNNER: &str = "rftrace-runner";
+
+const ORDERS: &str = "orders.json";
+const RUNS: &str = "runs.json";
+
+/// What the runner has to know.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Orders {
+    /// Where traces go.
+    pub(super) traces: PathBuf,
+    /// Whether that is the trace itself.
+    pub(super) one_trace: bool,
+    pub(super) quiet: bool,
+    /// The triple that programs are built for; others are a part of the compiler.
+    pub(super) target: String,
+    /// Options for `rftrace record`.
+    pub(super) record: Vec<OsString>,
+    /// The user's own runner, and its arguments.
+    pub(super) user_runner: Vec<OsString>,
+    /// Variables as the user has set them.
+    pub(super) variables: Vec<(String, Option<OsString>)>,
+}
+
+/// A program that was run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ProgramRun {
+    pub(super) program: PathBuf,
+    /// Where its trace should be; none, if it was not recorded.
+    pub(super) trace: Option<PathBuf>,
+}
+
+/// The directory, which goes with this.
+#[derive(Debug)]
+pub(super) struct Session(TempDir);
+
+impl Session {
+    pub(super) fn create() -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("rftrace-").tempdir().context("cannot make a temporary directory")?;
+        if dir.path().to_string_lossy().contains(char::is_whitespace) {
+            bail!("{}: cargo cannot run what has a space in its path; set TMPDIR to another one", dir.path().display());
+        }
+        let this = std::env::current_exe().context("cannot find this program's own path")?;
+        let link = dir.path().join(RUNNER);
+        std::os::unix::fs::symlink(&this, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
+        Ok(Self(dir))
+    }
+
+    /// What cargo runs programs with.
+    pub(super) fn runner_path(&self) -> PathBuf {
+        self.0.path().join(RUNNER)
+    }
+
+    pub(super) fn give(&self, orders: &Orders) -> Result<()> {
+        let path = self.0.path().join(ORDERS);
+        fs::write(&path, serde_json::to_vec(orders)?).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The programs that were run.
+    pub(super) fn runs(&self) -> Result<Vec<ProgramRun>> {
+        runs(self.0.path())
+    }
+}
+
+/// Reads what `cargo rftrace` wants of a runner in `dir`.
+pub(super) fn orders(dir: &Path) -> Result<Orders> {
+    let path = dir.join(ORDERS);
+    let text = fs::read(&path).with_context(|| format!("{}: only `cargo rftrace` starts this", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| path.display().to_string())
+}
+
+/// The programs that were run up to now.
+pub(super) fn runs(dir: &Path) -> Result<Vec<ProgramRun>> {
+    let path = dir.join(RUNS);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    text.lines().map(|line| serde_json::from_str(line).with_context(|| path.display().to_string())).collect()
+}
+
+/// Adds a program.
+pub(super) fn add_run(dir: &Path, run: &ProgramRun) -> Result<()> {
+    let path = dir.join(RUNS);
+    let line = serde_json::to_string(run)? + "\n";
+    let write = || File::options().create(true).append(true).open(&path)?.write_all(line.as_bytes());
+    write().with_context(|| format!("cannot write {}", path.display()))
+}

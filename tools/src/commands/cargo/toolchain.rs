@@ -1,0 +1,139 @@
+//! A toolchain that can instrument.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::output_of;
+
+/// What to do where no toolchain can instrument.
+const REMEDY: &str = "install one with `rustup toolchain install nightly`, or let the present compiler take the unstable flag \
+                      `-Z instrument-mcount`: `cargo rftrace --bootstrap …`";
+
+/// How cargo and rustc are called.
+#[derive(Debug)]
+pub(super) struct Toolchain {
+    /// The toolchain's name, if rustup has to switch to it.
+    name: Option<String>,
+    /// Whether unstable flags are allowed by RUSTC_BOOTSTRAP.
+    bootstrap: bool,
+    release: String,
+    host: String,
+}
+
+impl Toolchain {
+    /// The present one if it is a nightly or may be used as such, else rustup's nightly.
+    pub(super) fn choose(bootstrap: bool) -> Result<Self> {
+        let bootstrap = bootstrap || env::var_os("RUSTC_BOOTSTRAP").is_some_and(|value| value == "1");
+        let present = Self::asked(None, bootstrap).context(
+            "cannot ask the compiler for its version; is Rust installed? See https://rustup.rs, or set RUSTC",
+        )?;
+        if bootstrap || present.is_unstable() {
+            return Ok(Self { bootstrap: bootstrap && !present.is_unstable(), ..present });
+        }
+        let Some(nightly) = installed_nightly(&present.host) else {
+            bail!("{} is no nightly, and rustup has none; {REMEDY}", present.release);
+        };
+        Self::asked(Some(nightly.clone()), false)
+            .with_context(|| format!("rustup's toolchain {nightly} does not work; {REMEDY}"))
+    }
+
+    /// Asks the compiler of a toolchain what it is.
+    fn asked(name: Option<String>, bootstrap: bool) -> Result<Self> {
+        let mut toolchain = Self { name, bootstrap, release: String::new(), host: String::new() };
+        let text = output_of(toolchain.rustc().arg("-vV"))?;
+        let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
+        toolchain.release = field("release: ").context("`rustc -vV` has no line `release:`")?;
+        toolchain.host = field("host: ").context("`rustc -vV` has no line `host:`")?;
+        Ok(toolchain)
+    }
+
+    fn is_unstable(&self) -> bool {
+        ["-nightly", "-dev"].iter().any(|channel| self.release.contains(channel))
+    }
+
+    /// The triple of this machine.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(super) fn cargo(&self) -> Command {
+        self.command(present_cargo(), "cargo")
+    }
+
+    pub(super) fn rustc(&self) -> Command {
+        self.command(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()), "rustc")
+    }
+
+    fn command(&self, present: OsString, name: &str) -> Command {
+        let mut command = match &self.name {
+            Some(toolchain) => {
+                let mut rustup = Command::new("rustup");
+                rustup.args(["run", toolchain, name]);
+                rustup
+            }
+            None => Command::new(present),
+        };
+        // Cargo has set it to itself, and another cargo would believe it.
+        command.env_remove("CARGO");
+        if self.bootstrap {
+            command.env("RUSTC_BOOTSTRAP", "1");
+        }
+        command
+    }
+}
+
+impl fmt::Display for Toolchain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{name} (rustc {})", self.release),
+            None if self.bootstrap => write!(f, "rustc {} with RUSTC_BOOTSTRAP=1", self.release),
+            None => write!(f, "rustc {}", self.release),
+        }
+    }
+}
+
+/// The cargo that started this program, or that of the search path.
+pub(super) fn present_cargo() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// The name of a nightly toolchain: the one without a date, else that with the newest.
+fn installed_nightly(host: &str) -> Option<String> {
+    newest_nightly(&output_of(Command::new("rustup").args(["toolchain", "list"])).ok()?, host)
+}
+
+fn newest_nightly(list: &str, host: &str) -> Option<String> {
+    let names = list.lines().filter_map(|line| line.split_whitespace().next());
+    let nightly = names.filter(|name| *name == "nightly" || name.starts_with("nightly-") && name.ends_with(host));
+    let rank = |name: &&str| {
+        let date = name.strip_prefix("nightly-").and_then(|rest| rest.strip_suffix(host)).unwrap_or_default();
+        (date.is_empty(), date.to_owned())
+    };
+    nightly.max_by_key(rank).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::newest_nightly;
+
+    #[test]
+    fn nightlies() {
+        let host = "x86_64-unknown-linux-gnu";
+        let newest = |names: &[&str]| {
+            let list: String = names.iter().map(|name| format!("{name}-{host}\n")).collect();
+            newest_nightly(&list, host).map(|name| name.strip_suffix(&format!("-{host}")).unwrap().to_owned())
+        };
+        assert_eq!(newest(&["stable", "1.95.0"]), None);
+        assert_eq!(newest(&["nightly-2026-01-02", "nightly-2026-03-01", "stable"]).unwrap(), "nightly-2026-03-01");
+        assert_eq!(newest(&["nightly-2026-01-02", "nightly", "nightly-2027-01-01"]).unwrap(), "nightly");
+        assert_eq!(newest_nightly("nightly-aarch64-unknown-linux-gnu\n", host), None);
+        assert_eq!(
+            newest_nightly(&format!("nightly-{host} (active, default)\n"), host).unwrap(),
+            format!("nightly-{host}")
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! `rftrace dump`.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{ArgGroup, Args};
+use indicatif::{ProgressBar, ProgressStyle};
+use rftrace_tools::{
+    Chrome, Error, ExportOptions, Firefox, Folded, Perfetto, RECORD_SIZE, Sink, Summary, Trace, Track, WallClock,
+    export, write_directory,
+};
+
+use super::common::{DirArg, open, print_warnings};
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace dump --chrome mytrace > trace.json           for https://ui.perfetto.dev, chrome://tracing, Tracy
+  rftrace dump --perfetto mytrace -o trace.pftrace     for https://ui.perfetto.dev, a fifth of the size
+  rftrace dump --flamegraph mytrace -o flame.svg       for any browser
+  rftrace dump --firefox mytrace -o profile.json       for https://profiler.firefox.com
+  rftrace dump --chrome --from 1.5s --to 1.52s mytrace 20 ms of it
+  rftrace dump --uftrace --tid 7 mytrace -o part       one thread as a trace of its own";
+
+/// Writes a trace in the format of another tool.
+///
+/// The output is valid also where records were lost or exits are missing. Times without a unit are seconds of the trace's
+/// clock, as in `uftrace replay --time`; those with one (`ns`, `us`, `ms`, `s`, `m`) are since the trace's start. Functions
+/// that are open at --from are entered there, those that are open at --to end there.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, group = ArgGroup::new("format").required(true))]
+pub(crate) struct DumpArgs {
+    #[command(flatten)]
+    dir: DirArg,
+    /// JSON of Chrome's trace events.
+    #[arg(long, group = "format")]
+    chrome: bool,
+    /// Perfetto's protobuf.
+    #[arg(long, group = "format")]
+    perfetto: bool,
+    /// A flame graph (SVG): functions as wide as they took time.
+    #[arg(long, group = "format")]
+    flamegraph: bool,
+    /// Folded stacks, each with the nanoseconds in its innermost function.
+    #[arg(long, group = "format")]
+    folded: bool,
+    /// JSON of the Firefox Profiler, in which a sample is a nanosecond. It is kept in memory as a whole.
+    #[arg(long, group = "format")]
+    firefox: bool,
+    /// A trace directory with the chosen part.
+    #[arg(long, group = "format", requires = "output")]
+    uftrace: bool,
+    /// Where to write to [default: stdout; `DIR.svg` or `DIR.pftrace` if that is a terminal].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Leave out what is before.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    from: Option<Time>,
+    /// Leave out this time and what is after.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    to: Option<Time>,
+    /// Only this task. Can be given several times.
+    #[arg(long, value_name = "TID", visible_alias = "task")]
+    tid: Vec<u32>,
+    /// Give each thread a stack of its own, in flame graphs and folded stacks.
+    #[arg(long)]
+    by_thread: bool,
+    /// Show no progress.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Time {
+    SinceStart(u64),
+    Absolute(u64),
+}
+
+fn parse_time(text: &str) -> Result<Time, String> {
+    // Longer units first: `ms` ends with `s`.
+    let units = [("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000), ("s", 1_000_000_000), ("m", 60_000_000_000)];
+    let with_unit = units.iter().find_map(|&(unit, ns)| Some((text.strip_suffix(unit)?, ns)));
+    let (number, unit_ns) = with_unit.unwrap_or((text, 1_000_000_000));
+    let ns = parse_decimal(number.trim(), unit_ns)
+        .ok_or("it must be a number, with `ns`, `us`, `ms`, `s` or `m` for a time since the trace's start")?;
+    Ok(if with_unit.is_some() { Time::SinceStart(ns) } else { Time::Absolute(ns) })
+}
+
+/// `number` times `unit_ns`, to the nanosecond: times of clocks have more digits than a floating-point number.
+fn parse_decimal(number: &str, unit_ns: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if number.is_empty() || number == "." || !is_digits(whole) || !is_digits(fraction) {
+        return None;
+    }
+    let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.checked_mul(unit_ns)? };
+    let fraction = fraction.get(..12).unwrap_or(fraction);
+    let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+    let digits = if fraction.is_empty() { 0 } else { fraction.parse::<u128>().ok()? };
+    whole.checked_add(u64::try_from(digits * u128::from(unit_ns) / scale).ok()?)
+}
+
+/// Runs it.
+pub(crate) fn run(args: DumpArgs) -> Result<()> {
+    let dir = args.dir.path();
+    let trace = open(&dir)?;
+    let start_ns = trace.start_ns()?.unwrap_or(0);
+    let absolute = |time| match time {
+        Time::SinceStart(ns) => start_ns.saturating_add(ns),
+        Time::Absolute(ns) => ns,
+    };
+    let mut options = ExportOptions::default();
+    options.from_ns = args.from.map(absolute);
+    options.to_ns = args.to.map(absolute);
+    options.tids = args.tid;
+    if let (Some(from), Some(to)) = (options.from_ns, options.to_ns)
+        && from >= to
+    {
+        bail!("nothing is between --from and --to: the first must be the earlier one");
+    }
+
+    let summary = match &args.output {
+        Some(output) if args.uftrace => write_directory(&trace, &options, output)?,
+        _ => {
+            let extension = if args.flamegraph { "svg" } else { "pftrace" };
+            let is_for_terminals = args.chrome || args.folded || args.firefox;
+            let mut out = Output::open(args.output, (!is_for_terminals).then(|| derived_name(&dir, extension)))?;
+            let title = title(&trace);
+            let origin_ns = options.from_ns.map_or(start_ns, |from_ns| from_ns.max(start_ns));
+            let wall_clock = WallClock::of(&trace);
+            let result = {
+                let out = &mut out.writer;
+                let mut sink: Box<dyn Sink + '_> = if args.chrome {
+                    Box::new(Chrome::new(out))
+                } else if args.perfetto {
+                    Box::new(Perfetto::new(out, wall_clock))
+                } else if args.flamegraph {
+                    Box::new(Folded::flame_graph(out, args.by_thread, &title))
+                } else if args.folded {
+                    Box::new(Folded::new(out, args.by_thread))
+                } else {
+                    Box::new(Firefox::new(out, &title, origin_ns, wall_clock))
+                };
+                export_with_progress(&trace, &options, sink.as_mut(), args.quiet)
+            };
+            out.close(result)?
+        }
+    };
+    print_warnings(&trace, &summary);
+    Ok(())
+}
+
+/// What the trace is of.
+fn title(trace: &Trace) -> String {
+    let command = trace.info().get("cmdline").map(str::trim).filter(|command| !command.is_empty());
+    let name = || trace.tasks().first().map(|task| task.process_name()).filter(|name| !name.is_empty());
+    command.or_else(name).unwrap_or("rftrace").to_owned()
+}
+
+/// The directory's name with an extension, in the current directory.
+fn derived_name(dir: &Path, extension: &str) -> PathBuf {
+    let whole = dir.canonicalize();
+    let name = whole.as_deref().unwrap_or(dir).file_name().unwrap_or("rftrace".as_ref());
+    let mut name = PathBuf::from(name);
+    name.as_mut_os_string().push(format!(".{extension}"));
+    name
+}
+
+/// Where the output goes.
+struct Output {
+    /// Its file; `None` for stdout.
+    path: Option<PathBuf>,
+    writer: BufWriter<Box<dyn Write>>,
+    /// Whether nobody has said so.
+    is_derived: bool,
+}
+
+impl Output {
+    /// Opens `path`; without one, stdout, or the file `derived` if stdout is a terminal.
+    fn open(path: Option<PathBuf>, derived: Option<PathBuf>) -> Result<Self> {
+        let is_derived = path.is_none();
+        let path = path.or_else(|| derived.filter(|_| io::stdout().is_terminal()));
+        let writer: Box<dyn Write> = match &path {
+            Some(path) => Box::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
+            None => Box::new(io::stdout().lock()),
+        };
+        Ok(Self { path, writer: BufWriter::with_capacity(256 * 1024, writer), is_derived })
+    }
+
+    /// Says in which file an error happened, or where the output is.
+    fn close(mut self, result: rftrace_tools::Result<Summary>) -> Result<Summary> {
+        let result = result.and_then(|summary| self.writer.flush().map_err(Error::Write).map(|()| summary));
+        match (result, &self.path) {
+            (Err(error @ Error::Write(_)), Some(path)) => {
+                Err(error).with_context(|| format!("{} is incomplete", path.display()))
+            }
+            (Err(error), Some(path)) => Err(error).with_context(|| format!("{} has only a part", path.display())),
+            (Ok(summary), Some(path)) if self.is_derived => {
+                eprintln!("{} is written", path.display());
+                Ok(summary)
+            }
+            (result, _) => Ok(result?),
+        }
+    }
+}
+
+fn export_with_progress(
+    trace: &Trace,
+    options: &ExportOptions,
+    sink: &mut dyn Sink,
+    quiet: bool,
+) -> rftrace_tools::Result<Summary> {
+    if quiet || !io::stderr().is_terminal() {
+        return export(trace, options, sink);
+    }
+    let sizes = trace.tasks().iter().map(|task| trace.dir().join(format!("{}.dat", task.tid())));
+    let n_bytes: u64 = sizes.filter_map(|path| path.metadata().ok()).map(|metadata| metadata.len()).sum();
+    let style = ProgressStyle::with_template("{bar:40} {human_pos} events, {elapsed}");
+    let bar = ProgressBar::new(n_bytes / RECORD_SIZE as u64);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut sink = Progress { sink, bar, n_events: 0 };
+    let result = export(trace, options, &mut sink);
+    sink.bar.finish_and_clear();
+    result
+}
+
+/// Passes everything on, and shows how much that was.
+struct Progress<'s> {
+    sink: &'s mut dyn Sink,
+    bar: ProgressBar,
+    n_events: u64,
+}
+
+impl Progress<'_> {
+    fn count(&mut self) {
+        self.n_events += 1;
+        if self.n_events.is_multiple_of(1 << 16) {
+            self.bar.set_position(self.n_events);
+        }
+    }
+}
+
+impl Sink for Progress<'_> {
+    fn process(&mut self, pid: u32, name: &str) -> rftrace_tools::Result<()> {
+        self.sink.process(pid, name)
+    }
+
+    fn thread(&mut self, track: Track, name: &str) -> rftrace_tools::Result<()> {
+        self.sink.thread(track, name)
+    }
+
+    fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> rftrace_tools::Result<()> {
+        self.count();
+        self.sink.enter(track, time_ns, name)
+    }
+
+    fn exit(&mut self, track: Track, time_ns: u64) -> rftrace_tools::Result<()> {
+        self.count();
+        self.sink.exit(track, time_ns)
+    }
+
+    fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> rftrace_tools::Result<()> {
+        self.count();
+        self.sink.instant(track, time_ns, name)
+    }
+
+    fn counter(&mut self, pid: u32, time_ns: u64, name: &str, value: f64) -> rftrace_tools::Result<()> {
+        self.sink.counter(pid, time_ns, name, value)
+    }
+
+    fn finish(&mut self) -> rftrace_tools::Result<()> {
+        self.sink.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Time, parse_time};
+
+    #[test]
+    fn times() {
+        let since_start = |text| match parse_time(text) {
+            Ok(Time::SinceStart(ns)) => Some(ns),
+            _ => None,
+        };
+        assert_eq!(since_start("1.5s"), Some(1_500_000_000));
+        assert_eq!(since_start("20ms"), Some(20_000_000));
+        assert_eq!(since_start(".25 us"), Some(250));
+        assert_eq!(since_start("7ns"), Some(7));
+        assert_eq!(since_start("2m"), Some(120_000_000_000));
+        assert!(matches!(parse_time("12345.678901234"), Ok(Time::Absolute(12_345_678_901_234))));
+        assert!(matches!(parse_time("3"), Ok(Time::Absolute(3_000_000_000))));
+        for bad in ["", ".", "s", "-1s", "1e3", "1.2.3", "99999999999s", "1h", "٣s", "1.é"] {
+            assert!(parse_time(bad).is_err(), "{bad}");
+        }
+    }
+}

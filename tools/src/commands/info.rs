@@ -1,0 +1,190 @@
+//! `rftrace info`.
+
+use std::io::{self, Write};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::HumanCount;
+use rftrace_tools::{Duration, Error, Gaps, Summary, TaskStats, Trace};
+
+use super::common::{DirArg, open, print, print_warnings};
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace info mytrace            the program, the machine, threads, losses, modules and the clock
+  rftrace info mytrace | grep -i lost";
+
+/// Shows what a trace is of: program, machine, threads, losses, modules, clock.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct InfoArgs {
+    #[command(flatten)]
+    dir: DirArg,
+}
+
+/// What the `info` file may say, with the words for people.
+const PROGRAM: [(&str, &str); 13] = [
+    ("recorded by", "uftrace_version"),
+    ("recorded on", "record_date"),
+    ("program", "exename"),
+    ("build-id", "build_id"),
+    ("command line", "cmdline"),
+    ("exit status", "exit_status"),
+    ("elapsed time", "elapsed_time"),
+    ("CPU time, system", "usageinfo:systime"),
+    ("CPU time, user", "usageinfo:usrtime"),
+    ("context switches", "usageinfo:ctxsw"),
+    ("max. resident KiB", "usageinfo:maxrss"),
+    ("page faults", "usageinfo:pagefault"),
+    ("blocks", "usageinfo:iops"),
+];
+
+const MACHINE: [(&str, &str); 7] = [
+    ("CPU", "cpuinfo:desc"),
+    ("number of CPUs", "cpuinfo:nr_cpus"),
+    ("memory", "meminfo"),
+    ("load", "loadinfo"),
+    ("kernel", "osinfo:kernel"),
+    ("host", "osinfo:hostname"),
+    ("distribution", "osinfo:distro"),
+];
+
+/// The keys of `clock.txt`.
+const CLOCK: [(&str, &str); 9] = [
+    ("TSC frequency (Hz)", "tsc_hz"),
+    ("measured by", "tsc_hz_source"),
+    ("TSC at the start", "first_tsc"),
+    ("time at the start (ns)", "first_nanos"),
+    ("TSC at the end", "last_tsc"),
+    ("time at the end (ns)", "last_nanos"),
+    ("Unix time at start (ns)", "first_unix_nanos"),
+    ("reported TSC frequency", "reported_tsc_hz"),
+    ("reported by", "reported_tsc_hz_source"),
+];
+
+/// Runs it.
+pub(crate) fn run(args: InfoArgs) -> Result<()> {
+    let dir = args.dir.path();
+    let trace = open(&dir)?;
+    let tasks = trace.tasks().iter().map(|task| TaskStats::read(&trace, task));
+    let tasks: Vec<TaskStats> = tasks.collect::<Result<_, _>>().with_context(|| dir.display().to_string())?;
+    let (clock, gaps) = (trace.clock()?, trace.gaps()?);
+    print(|out| write(&trace, &tasks, &gaps, &clock, out).map_err(Error::Write))?;
+    let mut summary = Summary::default();
+    for task in &tasks {
+        summary.records += task.records;
+        summary.warnings.merge(&task.warnings);
+    }
+    print_warnings(&trace, &summary);
+    Ok(())
+}
+
+fn write(
+    trace: &Trace,
+    tasks: &[TaskStats],
+    gaps: &Gaps,
+    clock: &[(String, String)],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let info = |key: &str| trace.info().get(key).map(str::to_owned);
+    section(out, "Program", PROGRAM.map(|(word, key)| (word, info(key).map(|value| readable(key, &value)))))?;
+    section(out, "Machine", MACHINE.map(|(word, key)| (word, info(key))))?;
+    write_tasks(out, trace, tasks)?;
+    write_gaps(out, tasks, gaps)?;
+    write_modules(out, trace)?;
+    let of_clock = |key: &str| clock.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
+    section(out, "Clock", CLOCK.map(|(word, key)| (word, of_clock(key))))?;
+    if let Some(value) = of_clock("invariant_tsc").filter(|value| value != "true") {
+        writeln!(out, "  {:24} {value}: the TSC may change its rate, or stop", "invariant")?;
+    }
+    Ok(())
+}
+
+/// Values as people expect them.
+fn readable(key: &str, value: &str) -> String {
+    match key {
+        // What `wait` returns: the exit code above the signal.
+        "exit_status" => match value.trim().parse::<u32>() {
+            Ok(status) if status & 0x7f != 0 => format!("killed by signal {}", status & 0x7f),
+            Ok(status) => (status >> 8).to_string(),
+            Err(_) => value.to_owned(),
+        },
+        // The file is made for JSON.
+        "cmdline" => value.replace("\\\"", "\"").replace("\\\\", "\\"),
+        _ => value.to_owned(),
+    }
+}
+
+fn section<const N: usize>(out: &mut dyn Write, title: &str, lines: [(&str, Option<String>); N]) -> io::Result<()> {
+    if lines.iter().all(|(_, value)| value.is_none()) {
+        return Ok(());
+    }
+    writeln!(out, "{title}")?;
+    for (word, value) in lines {
+        if let Some(value) = value {
+            writeln!(out, "  {word:24} {value}")?;
+        }
+    }
+    writeln!(out)
+}
+
+fn write_tasks(out: &mut dyn Write, trace: &Trace, tasks: &[TaskStats]) -> io::Result<()> {
+    let begin = tasks.iter().filter(|task| task.records > 0).map(|task| task.first_ns).min().unwrap_or(0);
+    let sum = |value: fn(&TaskStats) -> u64| tasks.iter().map(value).fold(0, u64::saturating_add);
+    writeln!(
+        out,
+        "Threads: {} with {} records of {} calls",
+        HumanCount(tasks.len() as u64),
+        HumanCount(sum(|task| task.records)),
+        HumanCount(sum(|task| task.calls))
+    )?;
+    let title = ("PID", "TID", "Records", "Calls", "Lost", "From", "To");
+    let (pid, tid, records, calls, lost, from, to) = title;
+    writeln!(out, "  {pid:>8} {tid:>8} {records:>13} {calls:>13} {lost:>10} {from:>12} {to:>12}  Name")?;
+    for (task, of_trace) in tasks.iter().zip(trace.tasks()) {
+        let at = |time_ns: u64| match task.records {
+            0 => String::new(),
+            _ => Duration(time_ns.saturating_sub(begin)).to_string(),
+        };
+        writeln!(
+            out,
+            "  {:8} {:8} {:>13} {:>13} {:>10} {:>12} {:>12}  {}{}",
+            task.pid,
+            task.tid,
+            HumanCount(task.records).to_string(),
+            HumanCount(task.calls).to_string(),
+            HumanCount(task.lost_calls).to_string(),
+            at(task.first_ns),
+            at(task.last_ns),
+            of_trace.name(),
+            if task.overwritten { " (the beginning was overwritten)" } else { "" }
+        )?;
+    }
+    writeln!(out)
+}
+
+/// What was not recorded.
+fn write_gaps(out: &mut dyn Write, tasks: &[TaskStats], gaps: &Gaps) -> io::Result<()> {
+    let losses = super::common::losses(tasks, gaps);
+    for loss in &losses {
+        writeln!(out, "{loss}")?;
+    }
+    if losses.is_empty() { Ok(()) } else { writeln!(out) }
+}
+
+fn write_modules(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
+    let modules = trace.modules();
+    if modules.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "Modules\n  {:>14} {:>14} {:>10}  Path", "From", "To", "Functions")?;
+    for module in &modules {
+        let build_id = module.build_id.as_ref().map(|id| format!("  build-id {id}")).unwrap_or_default();
+        let functions = HumanCount(module.symbols as u64).to_string();
+        writeln!(out, "  {:14x} {:14x} {functions:>10}  {}{build_id}", module.start, module.end, module.path)?;
+    }
+    if modules.iter().all(|module| module.symbols == 0) {
+        writeln!(out, "  No function has a name: give the trace those of its program with `rftrace symbols`.")?;
+    }
+    writeln!(out)
+}

@@ -1,0 +1,73 @@
+//! `rftrace symbols`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use clap::error::ErrorKind;
+use rftrace_tools::{SymbolOptions, add_symbols};
+
+use super::common::parse_address;
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace symbols mytrace --binary kernel.elf        names for the functions of a kernel
+  rftrace symbols mytrace -b prog -b libwork.so      a trace from another machine
+  rftrace symbols mytrace -b prog && uftrace replay --srcline -d mytrace";
+
+/// Adds the names and source lines of functions to a trace that has only addresses.
+///
+/// For traces of kernels, and from machines that did not have the symbols. A binary is found in the trace by its build-id,
+/// its file name, or the addresses that were called. Names go to a `.sym` file in the directory, source lines to a `.dbg`
+/// file; those that are there are replaced.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SymbolsArgs {
+    /// The trace directory.
+    dir: PathBuf,
+    /// The ELF file of the kernel, program or library that was traced. Can be given several times.
+    #[arg(short, long = "binary", value_name = "ELF", required = true)]
+    binaries: Vec<PathBuf>,
+    /// Where the lowest loadable segment lay in memory, if the trace tells it wrong. For one binary.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    load_address: Option<u64>,
+    /// Leave out source lines.
+    #[arg(long)]
+    no_lines: bool,
+    /// Say nothing of what was written.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Runs it.
+pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
+    if args.load_address.is_some() && args.binaries.len() > 1 {
+        let message = "--load-address is for one binary; call rftrace symbols once for each\n";
+        clap::Error::raw(ErrorKind::ArgumentConflict, message).exit();
+    }
+    let mut options = SymbolOptions::new(args.binaries);
+    options.load_address = args.load_address;
+    options.lines = !args.no_lines;
+    for written in add_symbols(&args.dir, &options)? {
+        let (called, known) = written.called;
+        // Calls into other modules have addresses in no function.
+        if 2 * known < called && !written.is_same_build {
+            eprintln!(
+                "rftrace: {}: only {known} of {called} addresses that were called lie in its functions when it is loaded at \
+                 {:#x}: is it the binary that was traced, and was it loaded there (--load-address)?",
+                written.binary.display(),
+                written.load_address
+            );
+        }
+        if args.quiet {
+            continue;
+        }
+        let lines = match written.lines {
+            0 if args.no_lines => String::new(),
+            0 => ", no source lines (built without debug information)".to_owned(),
+            n => format!(", source lines of {n} (uftrace replay --srcline)"),
+        };
+        eprintln!("{}: {} functions{lines}", written.file.display(), written.functions);
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! A new trace directory with a part of a trace.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::walk::{ExportOptions, Item, walk};
+use crate::Summary;
+use crate::error::{Error, Result, read_file};
+use crate::events::{SCHED_IN, SCHED_OUT};
+use crate::info::{KERNEL, PERF_EVENT, select_tids};
+use crate::record::{Kind, Record};
+use crate::trace::Trace;
+use crate::warning::Warnings;
+
+/// Writes the chosen part of `trace` as a trace directory of its own, which must not exist or be empty.
+///
+/// Its records are balanced: exits that are missing are there, and functions that are open at the beginning are entered
+/// there. Arguments and return values are left out, and so is what is not in the tasks' own files: events of `perf` and of
+/// the kernel. Symbols, maps and other files are copied. `info` comes last: a directory without it is no trace.
+///
+/// # Errors
+///
+/// The trace cannot be read, nothing in it is chosen, or the directory not be written.
+pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path) -> Result<Summary> {
+    let tasks = options.tasks(trace)?;
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::WriteFile { path, source }
+    };
+    prepare(directory)?;
+    let mut summary = Summary { records: 0, warnings: Warnings::default() };
+    let mut tids = Vec::new();
+    for task in tasks {
+        let path = directory.join(format!("{}.dat", task.tid()));
+        let mut file = Records { path: path.clone(), out: None, depth: 0 };
+        walk(trace, task, options, &mut summary, &mut |item| file.write(item).map_err(failed(&path)))?;
+        if let Some(mut out) = file.out {
+            out.flush().map_err(failed(&file.path))?;
+            tids.push(task.tid());
+        }
+    }
+    if tids.is_empty() {
+        // Nothing but the empty directory is there yet.
+        return Err(Error::Export("no records in this part of the trace".into()));
+    }
+    copy_metadata(trace.dir(), directory)?;
+    let info = read_file(&trace.dir().join("info"))?;
+    let path = directory.join("info");
+    fs::write(&path, select_tids(&info, &tids, !(KERNEL | PERF_EVENT))).map_err(failed(&path))?;
+    Ok(summary)
+}
+
+fn prepare(directory: &Path) -> Result<()> {
+    let failed = |source| Error::WriteFile { path: directory.to_owned(), source };
+    fs::create_dir_all(directory).map_err(failed)?;
+    if fs::read_dir(directory).map_err(failed)?.next().is_some() {
+        let reason = format!("{}: not empty; choose another directory, or remove it", directory.display());
+        return Err(Error::Export(reason.into()));
+    }
+    Ok(())
+}
+
+/// Copies all files but `info`, records, and what is recorded for each processor.
+fn copy_metadata(from: &Path, to: &Path) -> Result<()> {
+    let unreadable = |path: &Path, source| Error::Io { path: path.to_owned(), source };
+    for entry in fs::read_dir(from).map_err(|source| unreadable(from, source))? {
+        let path = entry.map_err(|source| unreadable(from, source))?.path();
+        let Some(name) = path.file_name() else { continue };
+        let is_metadata = name != "info" && path.extension().is_none_or(|extension| extension != "dat");
+        if is_metadata && path.is_file() {
+            let target = to.join(name);
+            fs::copy(&path, &target).map_err(|source| Error::WriteFile { path: target, source })?;
+        }
+    }
+    Ok(())
+}
+
+/// A task's file, which is made when its first record comes.
+struct Records {
+    path: PathBuf,
+    out: Option<BufWriter<File>>,
+    depth: u16,
+}
+
+impl Records {
+    fn write(&mut self, item: Item) -> io::Result<()> {
+        let depth = self.depth;
+        let (time_ns, kind, addr) = match item {
+            Item::Enter { time_ns, function } => {
+                self.depth = depth.saturating_add(1);
+                (time_ns, Kind::Entry, function.addr)
+            }
+            Item::Exit { time_ns, function } => {
+                self.depth = depth.saturating_sub(1);
+                (time_ns, Kind::Exit, function.addr)
+            }
+            Item::Wait { time_ns } => (time_ns, Kind::Event, SCHED_OUT),
+            Item::Resume { time_ns } => (time_ns, Kind::Event, SCHED_IN),
+            Item::Event { time_ns, id } => (time_ns, Kind::Event, id),
+            Item::Lost { time_ns, count } => (time_ns, Kind::Lost, count),
+        };
+        let depth = if kind == Kind::Exit { self.depth } else { depth };
+        let out = match &mut self.out {
+            Some(out) => out,
+            None => self.out.insert(BufWriter::new(File::create(&self.path)?)),
+        };
+        out.write_all(&Record { time_ns, kind, has_payload: false, depth, addr }.encode())
+    }
+}
