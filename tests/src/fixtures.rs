@@ -267,3 +267,15 @@ pub fn executables(messages: &str) -> Vec<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
 }
+
+/// Builds the command-line tools, once, and returns the folder with `rftrace` and `cargo-rftrace`.
+pub fn command_line() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let target_folder = build_folder("command-line");
+        let mut cargo = cargo(None);
+        cargo.args(["build", "-p", "rftrace-tools", "--bins", "--manifest-path"]);
+        tools::run(cargo.arg(repository().join("Cargo.toml")).arg("--target-dir").arg(&target_folder));
+        target_folder.join("debug")
+    })
+}

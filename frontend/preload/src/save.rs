@@ -100,6 +100,10 @@ fn describe(part: &Path, result: &Result<Saved, Error>) {
     if let Some(fork) = process::fork() {
         let _ = writeln!(text, "ppid={}\nforked_nanos={}", fork.parent, fork.nanos);
     }
+    let result = result.as_ref().inspect_err(|_| {
+        // The disk may be full.
+        let _ = fs::remove_dir_all(part);
+    });
     let _ = match result {
         Ok(saved) => writeln!(
             text,
@@ -112,8 +116,14 @@ fn describe(part: &Path, result: &Result<Saved, Error>) {
             saved.untraced_threads
         ),
         Err(Error::NoEvents { .. }) => writeln!(text, "events=0"),
-        Err(error) => writeln!(text, "error={}", error.to_string().replace('\n', " ")),
+        Err(error) => {
+            // Its advice is for programs that can save again.
+            let error = error.to_string().replace('\n', " ");
+            let problem = error.split("; ").next().unwrap_or_default();
+            writeln!(text, "error={problem}; choose another directory with --output")
+        }
     };
+    text.push_str("complete=1\n");
     let _ = fs::create_dir_all(part);
     let _ = fs::write(part.join("part.txt"), text);
 }

@@ -5,6 +5,7 @@ extern crate rftrace as _; // the tracer itself
 
 mod archive;
 mod calls;
+mod cargo_rftrace;
 mod conformance;
 mod control_flow;
 mod cycles;

@@ -82,8 +82,10 @@ fn calls(run: &Run) -> BTreeMap<String, u64> {
 #[track_caller]
 fn check(mode: &str, [leaves, n_tasks, n_sessions]: [u64; 3]) -> Run {
     let program = &c_program().path;
+    let folder = tempfile::tempdir().unwrap();
     let mut plain = Command::new(program);
-    plain.arg(mode).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
+    // gprof leaves a file there.
+    plain.current_dir(&folder).arg(mode).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
     // Its own signals for snapshots and the switch would kill it.
     let expected = (!["snapshot", "toggle"].contains(&mode)).then(|| plain.status().unwrap());
     let run = record(&[], program, &[mode]);
@@ -212,7 +214,8 @@ fn uftrace_calls(program: &Path, arguments: &[&str]) -> BTreeMap<String, u64> {
     let dir = folder.path().join("trace");
     let mut command = Command::new("uftrace");
     command.args(["record", "--no-libcall", "--no-event", "--max-stack=1024", "-d"]).arg(&dir).arg(program);
-    let silent = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let silent =
+        command.args(arguments).current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = silent.status().unwrap();
     assert!(status.code().is_some(), "{status}");
     counted(&dir)

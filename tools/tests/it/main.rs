@@ -9,6 +9,7 @@ mod hostile;
 #[cfg(target_os = "linux")]
 mod import;
 mod merge;
+mod info;
 mod reader;
 mod replay;
 mod report;

@@ -90,15 +90,37 @@ impl CargoArguments {
         }
         cargo.args(&self.program);
     }
-
-    /// Whether an argument is for the program.
-    #[cfg(test)]
-    fn program(&self) -> &[OsString] {
-        &self.program
-    }
 }
 
 /// Splits what a configuration calls a list: words of a string.
 pub(super) fn words(text: &OsStr) -> Vec<OsString> {
     text.to_string_lossy().split_whitespace().map(OsString::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings() {
+        let own = ["--config", "a=1", "--release", "--config=b=2", "--profile", "my-dist", "--target"];
+        let args = CargoArguments::new("test", own.map(OsString::from).into(), vec!["--".into(), "--no-run".into()]);
+        assert_eq!(args.config().collect::<Vec<_>>(), ["--config", "a=1", "--config", "b=2"]);
+        assert_eq!(args.profiles().last().unwrap(), "my-dist");
+        assert_eq!(args.values("--target").count(), 0, "its value is missing");
+        assert!(!args.only_builds(), "that is an argument of the program");
+    }
+
+    #[test]
+    fn what_is_missing_is_added() {
+        let command = |own: &[&str]| {
+            let args =
+                CargoArguments::new("run", own.iter().map(OsString::from).collect(), vec!["--".into(), "x".into()]);
+            let mut cargo = Command::new("cargo");
+            args.add_to(&mut cargo, "host", Path::new("dir"));
+            cargo.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(command(&["-p", "a"]), "run --target host --target-dir dir -p a -- x");
+        assert_eq!(command(&["--target-dir=t", "--target", "T"]), "run --target-dir=t --target T -- x");
+    }
 }

@@ -69,13 +69,14 @@ fn is_doctest(program: &Path) -> bool {
 
 /// Why a program cannot be recorded.
 fn problem(sites: &CallSites) -> Option<&'static str> {
-    if sites.has_own_hooks {
-        Some("it has a tracer of its own, which writes its own trace")
-    } else if !sites.is_dynamic {
+    // In the C library there is a `mcount` too.
+    if !sites.is_dynamic {
         Some(
             "it is linked statically, so no tracer can be given to it from outside. Build it without \
              `-C target-feature=+crt-static`, or add the crates rftrace and rftrace-frontend to it",
         )
+    } else if sites.has_own_hooks {
+        Some("it has a tracer of its own, which writes its own trace")
     } else if sites.count == 0 {
         Some(
             "it has no call of `mcount`: either all its functions were inlined, or the flag `-Z instrument-mcount` did not reach \

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rftrace_tools::{Info, RECORD_SIZE};
 
 use super::Ended;
@@ -54,15 +54,12 @@ struct TaskLine {
     text: String,
 }
 
-/// Makes one directory of all parts in `work`; `None` if there is nothing.
-pub(crate) fn merge(work: &Path, dir: &Path, ended: &Ended) -> Result<Option<Merged>> {
+/// Makes one directory of all parts in `work`. Of nothing it makes nothing; `processes` is 0 then.
+pub(crate) fn merge(work: &Path, dir: &Path, ended: &Ended) -> Result<Merged> {
     let mut merged = Merged::default();
     let mut parts = read_parts(work, &mut merged)?;
     if !parts.iter().any(Part::has_trace) {
-        if !merged.errors.is_empty() {
-            bail!("{}", merged.errors.join("\n"));
-        }
-        return Ok(None);
+        return Ok(merged);
     }
     let mut tids = Vec::new();
     let mut events = EventIds::default();
@@ -101,7 +98,7 @@ pub(crate) fn merge(work: &Path, dir: &Path, ended: &Ended) -> Result<Option<Mer
     tids.sort_by_key(|&tid| (tid != main.pid, tid));
     write_info(&parts, main, &tids, dir, ended)?;
     merged.snapshots = take_snapshots(work, dir)?;
-    Ok(Some(merged))
+    Ok(merged)
 }
 
 /// The parts, in the order in which they were saved.
@@ -116,10 +113,13 @@ fn read_parts(work: &Path, merged: &mut Merged) -> Result<Vec<Part>> {
             continue;
         }
         let Some((_, nanos)) = name.strip_prefix("part-").and_then(|name| name.split_once('-')) else { continue };
-        let Ok(text) = fs::read_to_string(dir.join("part.txt")) else {
-            merged.errors.push(format!("{name} is incomplete: its process was killed while it saved"));
+        let text = fs::read_to_string(dir.join("part.txt")).unwrap_or_default();
+        if !text.ends_with("complete=1\n") {
+            merged
+                .errors
+                .push(format!("{name} is incomplete: its process was killed while it saved, or the disk is full"));
             continue;
-        };
+        }
         let fields: HashMap<String, String> =
             text.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         let number = |key: &str| fields.get(key).and_then(|value| value.parse::<u64>().ok());

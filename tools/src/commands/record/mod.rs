@@ -108,11 +108,15 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     let schedule = schedule.map(|events| events.record(output.work())).transpose()?;
     let ended = run::run(&program, &args.command, &preload, environment)?;
     let code = ended.code();
-    let Some(merged) = merge::merge(output.work(), output.dir(), &ended)? else {
-        eprintln!("rftrace: nothing was recorded: {}", merge::why_nothing(output.work(), &ended));
+    let merged = merge::merge(output.work(), output.dir(), &ended)?;
+    if merged.processes == 0 {
+        merged.errors.iter().for_each(|error| eprintln!("rftrace: {error}"));
+        if merged.errors.is_empty() {
+            eprintln!("rftrace: nothing was recorded: {}", merge::why_nothing(output.work(), &ended));
+        }
         output.discard();
-        std::process::exit(code);
-    };
+        std::process::exit(if merged.errors.is_empty() { code } else { code.max(1) });
+    }
     summary::keep(&merged, output.dir())?;
     if let Some(schedule) = schedule {
         schedule.finish(output.dir())?;

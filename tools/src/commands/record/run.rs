@@ -14,7 +14,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::iterator::{Signals, SignalsInfo};
 
 use super::Ended;
 
@@ -79,16 +80,16 @@ pub(crate) fn run(
 
     // From here on this process outlives the signals of the terminal: the program decides what they mean.
     let handled = [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal));
-    let mut signals = Signals::new(handled).context("cannot handle signals")?;
+    let mut signals = SignalsInfo::<WithOrigin>::new(handled).context("cannot handle signals")?;
     let handle = signals.handle();
     let started = Instant::now();
     let mut child = child.spawn().with_context(|| format!("cannot run {}", program.display()))?;
     let pid = child.id();
     let forwarder = thread::spawn(move || {
         let target = Pid::from_raw(pid.cast_signed());
-        for signal in &mut signals {
-            // The terminal sends the others to the program too.
-            if let (SIGTERM | SIGHUP, Ok(signal)) = (signal, Signal::try_from(signal)) {
+        for origin in &mut signals {
+            // What the terminal sends the program gets too.
+            if let (Some(_), Ok(signal)) = (origin.process, Signal::try_from(origin.signal)) {
                 let _ = kill(target, signal);
             }
         }

@@ -1,0 +1,321 @@
+//! `cargo rftrace` on a workspace that knows nothing of rftrace (`fixtures/cargo`): what it prints and how it ends is as
+//! without, and what it records is right.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rftrace_tests::fixtures::{self, TARGET, command_line, without_settings};
+use rftrace_tests::{require, traces};
+use rftrace_tools::{CallSites, Trace};
+use tempfile::TempDir;
+
+/// A copy of the workspace.
+struct Workspace {
+    folder: TempDir,
+}
+
+/// How a command ended, and what it printed.
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Workspace {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        copy(&fixtures::folder("cargo"), folder.path());
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A command in the workspace, as a user's shell would run it.
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        without_settings(&mut command);
+        // Builds share what they have in common.
+        command.env("CARGO_TARGET_DIR", self.target_folder()).env("CARGO_INCREMENTAL", "0");
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    fn target_folder(&self) -> PathBuf {
+        self.path("target")
+    }
+
+    /// `cargo rftrace`, as cargo finds it in the search path.
+    fn cargo_rftrace(&self, args: &[&str]) -> Command {
+        let mut cargo = self.command("cargo");
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        let paths = std::iter::once(command_line().to_owned()).chain(std::env::split_paths(&paths));
+        cargo.env("PATH", std::env::join_paths(paths).unwrap()).arg("rftrace").args(args);
+        cargo
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        ended(&mut self.cargo_rftrace(args))
+    }
+
+    /// The trace of a program, checked.
+    fn trace(&self, name: &str) -> Trace {
+        traces::open(&self.target_folder().join("rftrace/traces").join(name))
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            // Somebody may have built it in place.
+            true if entry.file_name() == "target" => {}
+            true => copy(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+fn ended(command: &mut Command) -> Ended {
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+}
+
+/// How often functions of the workspace were called, by name without generic arguments.
+fn calls(trace: &Trace, name: &str) -> u64 {
+    traces::calls_per_task(trace).iter().filter_map(|calls| calls.get(name)).sum()
+}
+
+#[test]
+fn a_program_runs_as_without_and_is_recorded() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let args = ["run", "--features", "shapes/round", "--", "3", "--a", "b c"];
+    let plain = ended(workspace.command("cargo").args(args));
+    let run = workspace.run(&args);
+    assert_eq!((run.code, &run.stdout), (Some(3), &plain.stdout), "{}", run.stderr);
+    assert_eq!(plain.code, Some(3));
+    assert!(run.stdout.contains("words: [\"--a\", \"b c\"]; flags: round\n"), "{}", run.stdout);
+
+    let trace = workspace.trace("app");
+    for (function, count) in [("app::main", 1), ("app::sum", 2), ("shapes::area", 10), ("shapes::flags", 1)] {
+        assert_eq!(calls(&trace, function), count, "{function}");
+    }
+    let names: Vec<&str> = trace.tasks().iter().map(rftrace_tools::Task::name).collect();
+    assert_eq!(names, ["app", "worker"]);
+    for text in ["Recorded ", " in 2 threads over ", ", none lost", "Function, by self time", "Function, by total time"]
+    {
+        assert!(run.stderr.contains(text), "{text:?} in {}", run.stderr);
+    }
+    assert!(run.stderr.contains(" 1  app::main\n"), "{}", run.stderr);
+    for next in ["rftrace replay ", "rftrace dump "] {
+        assert!(run.stderr.contains(&format!("{next}target/rftrace/traces/app")), "{}", run.stderr);
+    }
+
+    // What is a part of the compiler is not instrumented.
+    let of_host = workspace.target_folder().join("rftrace/debug");
+    let built: Vec<PathBuf> = files(&of_host)
+        .into_iter()
+        .filter(|path| path.ends_with("build-script-build") || path.extension().is_some_and(|suffix| suffix == "so"))
+        .collect();
+    assert!(built.len() >= 2, "a build script and a procedural macro in {}", of_host.display());
+    for path in built {
+        assert_eq!(CallSites::read(&path).unwrap().count, 0, "{}", path.display());
+    }
+    // A build of one's own is left alone.
+    assert_eq!(CallSites::read(&workspace.target_folder().join("debug/app")).unwrap().count, 0);
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn a_stripped_profile_has_names_and_options_are_passed_on() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let run = workspace.run(&["-o", "my trace", "-F", "*::sum", "run", "--release"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let trace = traces::open(&workspace.path("my trace"));
+    assert_eq!((calls(&trace, "app::sum"), calls(&trace, "shapes::area")), (2, 10));
+    assert_eq!(calls(&trace, "app::main"), 0, "not within the chosen function");
+    assert!(run.stderr.contains("rftrace replay 'my trace'"), "{}", run.stderr);
+
+    let run = workspace.run(&["--quiet", "run", "--release", "--quiet", "--example", "demo"]);
+    assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (Some(0), "demo: 4\n", ""));
+    assert_eq!(calls(&workspace.trace("demo"), "shapes::area"), 1);
+}
+
+#[test]
+fn tests_have_the_same_results_and_a_trace_for_each_binary() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let args = ["test", "--workspace"];
+    let run = workspace.run(&args);
+    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+    let plain = ended(workspace.command("cargo").args(args));
+    assert_eq!(results(&run.stdout), results(&plain.stdout));
+    assert!(results(&run.stdout).iter().any(|line| line.contains("should_panic - should panic ... ok")));
+    assert!(results(&run.stdout).iter().any(|line| line.contains("src/lib.rs - area")), "documentation tests run");
+
+    // 21 levels in three tests.
+    let trace = workspace.trace("panics");
+    assert_eq!((calls(&trace, "panics::deep"), calls(&trace, "shapes::area")), (63, 4));
+    assert_eq!(calls(&workspace.trace("shapes"), "shapes::area"), 2);
+    assert_eq!(calls(&workspace.trace("app"), "app::sum"), 1);
+    assert!(!run.stderr.contains("warning"), "{}", run.stderr);
+
+    let run = workspace.run(&["test", "--test", "panics", "--", "--ignored"]);
+    assert_eq!(run.code, Some(101), "a test that fails, fails: {}", run.stderr);
+    assert!(run.stderr.contains("Recorded "), "{}", run.stderr);
+
+    let run = workspace.run(&["bench", "--bench", "areas"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.stdout.contains("areas: 999000 in "), "{}", run.stdout);
+    assert_eq!(calls(&workspace.trace("areas"), "shapes::area"), 1000);
+}
+
+/// The lines about tests, in some order of their own.
+fn results(stdout: &str) -> Vec<String> {
+    let of_tests = stdout.lines().filter(|line| line.starts_with("test "));
+    let mut lines: Vec<String> =
+        of_tests.map(|line| line.split("; finished in").next().unwrap_or_default().to_owned()).collect();
+    lines.sort();
+    assert!(lines.len() > 8, "{stdout}");
+    lines
+}
+
+#[test]
+fn the_users_flags_and_runner_are_kept() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    fs::create_dir(workspace.path(".cargo")).unwrap();
+    let configs = [
+        ("[build]\nrustflags = '--cfg one'", " one"),
+        ("[build]\nrustflags = ['--cfg', 'two']", " two"),
+        ("[target.'cfg(unix)']\nrustflags = ['--cfg', 'one']\n[build]\nrustflags = '--cfg two'", " one"),
+        ("[target.'cfg(windows)']\nrustflags = ['--cfg', 'one']\n[build]\nrustflags = '--cfg two'", " two"),
+    ];
+    let of_target = format!("[target.{TARGET}]\nrustflags = '--cfg two'\nrunner = ['env', 'RAN_BY=a runner']");
+    for (config, flags) in configs.into_iter().chain([(of_target.as_str(), " two")]) {
+        fs::write(workspace.path(".cargo/config.toml"), config).unwrap();
+        let run = workspace.run(&["run"]);
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        assert!(run.stdout.contains(&format!("flags:{flags}\nRUSTFLAGS=None\n")), "{config}: {}", run.stdout);
+        assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2, "{config}");
+    }
+    let run = ended(workspace.cargo_rftrace(&["run"]).env("RUSTFLAGS", "--cfg one"));
+    assert!(run.stdout.contains("flags: one\nRUSTFLAGS=Some(\"--cfg one\")\n"), "{}", run.stdout);
+    assert!(run.stdout.contains("CARGO_BUILD_RUSTFLAGS=None\nCARGO_PROFILE_RELEASE_STRIP=None\n"), "{}", run.stdout);
+    assert!(run.stdout.contains("RAN_BY=Some(\"a runner\")"), "{}", run.stdout);
+    assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
+}
+
+#[test]
+fn stable_takes_the_flag_if_it_is_asked_to() {
+    let workspace = Workspace::new();
+    let run = workspace.run(&["--bootstrap", "run"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
+}
+
+#[test]
+fn programs_that_cannot_be_recorded_run_and_say_why() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let mut run = workspace.cargo_rftrace(&["run", "--", "3"]);
+    let run = ended(run.env("RUSTFLAGS", "-C target-feature=+crt-static"));
+    assert_eq!(run.code, Some(3), "{}", run.stderr);
+    assert!(run.stdout.contains("sum: 63\n"), "{}", run.stdout);
+    assert!(run.stderr.contains("is not recorded: it is linked statically"), "{}", run.stderr);
+
+    // A wrapper that drops the flag.
+    let wrapper = workspace.path("wrapper");
+    let script = "#!/bin/bash\nargs=()\nfor arg; do case $arg in -Z) ;; instrument-mcount) ;; *) args+=(\"$arg\") ;; esac; done\n\
+                  exec \"${args[@]}\"\n";
+    fs::write(&wrapper, script).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut run = workspace.cargo_rftrace(&["run", "--target-dir", "other", "--", "4"]);
+    let run = ended(run.env("RUSTC_WRAPPER", &wrapper));
+    assert_eq!(run.code, Some(4), "{}", run.stderr);
+    assert!(run.stderr.contains("is not recorded: it has no call of `mcount`"), "{}", run.stderr);
+}
+
+#[test]
+fn building_only() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let run = workspace.run(&["build", "--bins"]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(0), ""), "{}", run.stderr);
+    let program = format!("target/rftrace/{TARGET}/debug/app");
+    assert!(run.stderr.contains(&format!("rftrace record -o uftrace.data -- {program}\n")), "{}", run.stderr);
+    let sites = CallSites::read(&workspace.path(&program)).unwrap();
+    assert!(sites.count > 10 && sites.is_dynamic && !sites.has_own_hooks, "{sites:?}");
+    let count = format!("({} instrumented functions)", sites.count);
+    assert!(run.stderr.contains(&count), "{count} in {}", run.stderr);
+}
+
+#[test]
+fn mistakes_have_a_remedy() {
+    let workspace = Workspace::new();
+    let run = workspace.run(&["run", "--limit", "3"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("--limit is an option of rftrace and goes before `run`"), "{}", run.stderr);
+    assert_eq!(workspace.run(&["--nonsense", "run"]).code, Some(2));
+
+    let help = workspace.run(&["--help"]);
+    assert_eq!(help.code, Some(0));
+    for text in
+        ["Usage: cargo rftrace [OPTIONS] <COMMAND>", "\n  cargo rftrace run --release -- ", "--filter <PATTERN>"]
+    {
+        assert!(help.stdout.contains(text), "{text} in {}", help.stdout);
+    }
+    for subcommand in ["run", "test", "bench", "build"] {
+        let help = workspace.run(&[subcommand, "--help"]);
+        assert!(help.stdout.contains(&format!("Example:\n  cargo rftrace {subcommand} ")), "{}", help.stdout);
+    }
+
+    // A rustup with nothing but stable, and a compiler that is stable.
+    let bin = workspace.path("bin");
+    fs::create_dir(&bin).unwrap();
+    for (name, script) in [
+        ("rustup", "echo stable-x86_64-unknown-linux-gnu"),
+        ("rustc", "echo rustc 1.95.0; echo release: 1.95.0; echo host: x86_64-unknown-linux-gnu"),
+    ] {
+        fs::write(bin.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = workspace.command(command_line().join("cargo-rftrace"));
+    let run = ended(command.arg("run").env("PATH", &bin));
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    for remedy in ["`rustup toolchain install nightly`", "--bootstrap"] {
+        assert!(run.stderr.contains(remedy), "{remedy} in {}", run.stderr);
+    }
+
+    if require(&["nightly"]) {
+        let run = workspace.run(&["run", "--target", "x86_64-unknown-linux-musl"]);
+        assert_eq!(run.code, Some(1), "{}", run.stderr);
+        assert!(run.stderr.contains("add the crates rftrace and rftrace-frontend"), "{}", run.stderr);
+    }
+}
