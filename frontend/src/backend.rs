@@ -149,7 +149,9 @@ pub(crate) struct Chunk<'a> {
 pub(crate) fn chunks() -> impl Iterator<Item = Chunk<'static>> {
     let control = control();
     let start = control.chunks.load(Acquire);
-    let n_chunks = if start.is_null() { 0 } else { control.n_chunks.load(Relaxed) };
+    // Further chunks were never taken, and their memory may not be there yet.
+    let n_taken = usize::try_from(control.shared.next_index.load(Relaxed)).unwrap_or(usize::MAX);
+    let n_chunks = if start.is_null() { 0 } else { control.n_chunks.load(Relaxed).min(n_taken) };
     let chunk_bytes = control.chunk_bytes.load(Relaxed);
     (0..n_chunks).filter_map(move |place| {
         let chunk = start.wrapping_add(place * chunk_bytes);

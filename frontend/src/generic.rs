@@ -20,7 +20,7 @@ use crate::tsc::{self, TscSource};
 use crate::uftrace::encode::SystemInfo;
 
 /// Zeroed memory for records that is never given back. Per-thread blocks lie in thread-local storage.
-pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
+pub(crate) fn reserve(buffer_bytes: usize, _prefault: bool) -> Result<Memory, Error> {
     /// Frames that threads leave without returning are few: 1,024 of them.
     const LEFT_BYTES: usize = 16 * LEFT_BUCKET_BYTES;
 

@@ -41,6 +41,7 @@ pub struct Config {
     directory: PathBuf,
     filter: Option<Filter>,
     patched: bool,
+    prefault: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,7 @@ impl Config {
             directory: PathBuf::from("trace"),
             filter: None,
             patched: false,
+            prefault: true,
         }
     }
 
@@ -124,6 +126,14 @@ impl Config {
         self
     }
 
+    /// Whether the buffer is backed with memory at once, so that recording does not have to wait for it. On by default, for
+    /// buffers that take less than half of what is free. Without it the buffer takes the memory that is used.
+    #[must_use]
+    pub fn prefault(mut self, prefault: bool) -> Self {
+        self.prefault = prefault;
+        self
+    }
+
     /// Gives the buffer to the tracer that is linked into this program. Recording is off at first.
     ///
     /// This works once in the life of a program: the buffer stays in use until its end.
@@ -159,7 +169,7 @@ impl Config {
         // The tracer starts at a chunk's boundary. Memory from the system begins at a page's.
         let slack = abi::chunk_bytes(bytes);
         let buffer_bytes = bytes.checked_add(slack).ok_or(Error::BufferTooLarge { records: bytes / 16 })?;
-        let memory = host::reserve(buffer_bytes)?;
+        let memory = host::reserve(buffer_bytes, self.prefault)?;
         let args = InitArgs {
             buffer: memory.buffer,
             buffer_bytes,

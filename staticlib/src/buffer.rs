@@ -356,6 +356,11 @@ fn claim() -> Option<(*mut ChunkHeader, u64)> {
     None
 }
 
+/// How many chunks, from the first on, may ever have been taken. The memory of the others may not be there yet.
+fn n_touched() -> u64 {
+    CONTROL.shared.next_index.load(Relaxed).min(CONTROL.n_chunks.load(Relaxed) as u64)
+}
+
 /// Stop mode: the buffer is used up.
 fn stop_full() {
     if CONTROL.full.swap(1, Relaxed) == 0 {
@@ -376,7 +381,7 @@ pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
     });
     let own_chunk = cursor.map(|cursor| cursor.wrapping_sub(1) & !mask);
     let kept_chunk = own.map(|own| own.kept_chunk.load(Relaxed));
-    for place in 0..CONTROL.n_chunks.load(Relaxed) as u64 {
+    for place in 0..n_touched() {
         let chunk = chunk_at(place);
         if ![own_chunk, kept_chunk].contains(&Some(chunk as usize)) {
             // SAFETY: a chunk of the buffer, whose header any thread may access.
@@ -394,7 +399,7 @@ pub(crate) fn free_full_chunks() {
         return;
     }
     let n_chunks = CONTROL.n_chunks.load(Relaxed) as u64;
-    for place in 0..n_chunks {
+    for place in 0..n_touched() {
         let chunk = chunk_at(place);
         // SAFETY: a chunk of the buffer, whose header any thread may access.
         let state = unsafe { &(*chunk).state };

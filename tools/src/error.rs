@@ -60,6 +60,15 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// Context switches cannot be recorded.
+    #[error("context switches cannot be recorded: {remedy}")]
+    Schedule {
+        /// Why, and what to do about it.
+        remedy: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+
     /// Several sources cannot be brought together, for the reason that it tells, with the remedy.
     #[error("{reason}")]
     Unaligned {

@@ -22,6 +22,25 @@ pub struct Module {
     pub symbols: usize,
 }
 
+/// What `rftrace record` says was not recorded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Gaps {
+    /// Processes whose buffers were full before their end, so that the rest is missing.
+    pub full: u64,
+    /// Pieces of buffers that later records took the place of, so that the beginning is missing.
+    pub overwritten: u64,
+    /// Threads that were too many at a time.
+    pub untraced_threads: u64,
+}
+
+impl Gaps {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 impl Trace {
     /// The modules of all programs in the trace, each once, in the order of the map files.
     pub fn modules(&self) -> Vec<Module> {
@@ -49,7 +68,31 @@ impl Trace {
     ///
     /// The file exists and cannot be read.
     pub fn clock(&self) -> Result<Vec<(String, String)>> {
-        let bytes = match read_file(&self.dir().join("clock.txt")) {
+        self.pairs("clock.txt")
+    }
+
+    /// What was not recorded, by the file `record.txt`, which only `rftrace record` writes. Losses that have a place in the
+    /// trace are in [`TaskStats`](crate::TaskStats).
+    ///
+    /// # Errors
+    ///
+    /// The file exists and cannot be read.
+    pub fn gaps(&self) -> Result<Gaps> {
+        let pairs = self.pairs("record.txt")?;
+        let number = |key: &str| {
+            let value = pairs.iter().find(|(name, _)| name == key).and_then(|(_, value)| value.parse().ok());
+            value.unwrap_or(0)
+        };
+        Ok(Gaps {
+            full: number("full"),
+            overwritten: number("overwritten"),
+            untraced_threads: number("untraced_threads"),
+        })
+    }
+
+    /// The lines `key=value` of a file; none, if it does not exist.
+    fn pairs(&self, name: &str) -> Result<Vec<(String, String)>> {
+        let bytes = match read_file(&self.dir().join(name)) {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             bytes => bytes?,
         };

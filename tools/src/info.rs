@@ -14,6 +14,8 @@ const CLASS_64_BIT: u8 = 2;
 
 /// The feature bit for records of the kernel, in files of their own.
 pub(crate) const KERNEL: u64 = 1 << 2;
+/// The feature bit for events among the records.
+pub(crate) const EVENT: u64 = 1 << 7;
 /// The feature bit for events of `perf`, in files of their own.
 pub(crate) const PERF_EVENT: u64 = 1 << 8;
 
@@ -155,12 +157,12 @@ impl Info {
     }
 }
 
-/// A valid `info` file for only these tasks and features.
-pub(crate) fn select_tids(info: &[u8], tids: &[u32], features: u64) -> Vec<u8> {
+/// The same `info` file for only these tasks, and with other features.
+pub(crate) fn rewrite(info: &[u8], tids: &[u32], features: u64) -> Vec<u8> {
     let mut header = info.to_vec();
     let text = header.split_off(HEADER_SIZE.min(header.len()));
     if let Some(mask) = header.get_mut(16..24) {
-        mask.iter_mut().zip(features.to_le_bytes()).for_each(|(byte, keep)| *byte &= keep);
+        mask.copy_from_slice(&features.to_le_bytes());
     }
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         if line.starts_with(b"taskinfo:nr_tid=") {

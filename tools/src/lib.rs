@@ -33,8 +33,8 @@
 //! # Limits
 //!
 //! - Only little-endian 64-bit traces.
-//! - Function arguments, return values and data of events are skipped, and so are files of other sources: `perf-cpu*.dat`,
-//!   `kernel-*.dat`, `extern.dat`, `*.dbg`.
+//! - Function arguments, return values and data of events are skipped, and so are files of other sources: `kernel-*.dat`,
+//!   `extern.dat`, `*.dbg`; of `perf-cpu*.dat` all but context switches, which are held in memory, 8 bytes each.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -49,10 +49,13 @@ mod facts;
 mod info;
 mod maps;
 mod merge;
+mod perf;
 mod record;
 mod records;
 mod replay;
 mod report;
+#[cfg(target_os = "linux")]
+mod schedule;
 mod session;
 mod stack;
 mod stats;
@@ -71,13 +74,15 @@ pub use duration::Duration;
 pub use error::{Error, Result};
 pub use events::{EventNames, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
 pub use export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory};
-pub use facts::Module;
+pub use facts::{Gaps, Module};
 pub use info::Info;
 pub use merge::Merged;
 pub use record::{Kind, RECORD_SIZE, Record};
 pub use records::Records;
 pub use replay::{ReplayOptions, replay};
 pub use report::{Report, Row, SortKey};
+#[cfg(target_os = "linux")]
+pub use schedule::{ScheduleEvents, ScheduleRecorder};
 pub use stats::TaskStats;
 #[cfg(target_os = "linux")]
 pub use symbolize::{SymbolOptions, Symbolized, add_symbols};

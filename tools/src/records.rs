@@ -1,10 +1,12 @@
-//! The records of one task, read from its `<tid>.dat` piece by piece.
+//! The records of one task, read from its `<tid>.dat` piece by piece, and its context switches among them.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::events::SCHED_IN;
+use crate::perf::Switch;
 use crate::record::{Kind, RECORD_SIZE, Record};
 use crate::trace::{Task, Trace};
 use crate::warning::{Warning, Warnings};
@@ -27,6 +29,8 @@ const MAX_LOST: u64 = u32::MAX as u64;
 /// - Payloads are skipped. Their lengths are not in the file, so the next record is searched for: it has the magic number,
 ///   is not earlier, and names an address in a module or a known event.
 /// - What is no record is skipped in the same way.
+/// - Context switches of `perf-cpu<N>.dat` come as events, at their times, with depth 0; those before the first
+///   record and behind the last one are left out.
 ///
 /// A missing file is a task without records. No file is kept open, so a trace can have more tasks than a process may have
 /// open files.
@@ -36,13 +40,17 @@ pub struct Records<'t> {
     task: &'t Task,
     file: Window,
     last_ns: u64,
+    /// The context switches that are left, and the next record of the file, which was read to know which of both is first.
+    switches: &'t [Switch],
+    head: Option<Record>,
     warnings: Warnings,
 }
 
 impl<'t> Records<'t> {
     pub(crate) fn new(trace: &'t Trace, task: &'t Task) -> Self {
         let path = trace.dir().join(format!("{}.dat", task.tid()));
-        Self { trace, task, file: Window::new(path), last_ns: 0, warnings: Warnings::default() }
+        let switches = trace.switches(task);
+        Self { trace, task, file: Window::new(path), last_ns: 0, switches, head: None, warnings: Warnings::default() }
     }
 
     /// The flaws met up to here.
@@ -50,7 +58,48 @@ impl<'t> Records<'t> {
         &self.warnings
     }
 
+    /// The next record or context switch; at one time the record.
     fn read(&mut self) -> Result<Option<Record>> {
+        if self.switches.is_empty() {
+            return match self.head.take() {
+                None => self.read_file(),
+                head => Ok(head),
+            };
+        }
+        if self.head.is_none() {
+            let is_first = self.last_ns == 0;
+            self.head = self.read_file()?;
+            self.skip_switches(is_first);
+        }
+        match self.switches.split_first() {
+            Some((switch, left)) if self.head.is_some_and(|head| switch.time_ns() < head.time_ns) => {
+                self.switches = left;
+                let (time_ns, addr) = (switch.time_ns(), switch.event());
+                Ok(Some(Record { time_ns, kind: Kind::Event, has_payload: false, depth: 0, addr }))
+            }
+            _ => Ok(self.head.take()),
+        }
+    }
+
+    /// Drops the switches before the first record and behind the last one: nothing is known of what the task did then.
+    fn skip_switches(&mut self, is_first: bool) {
+        let Some(head) = self.head else {
+            self.switches = &[];
+            return;
+        };
+        if is_first {
+            let is_before = |switch: &Switch| switch.time_ns() < head.time_ns;
+            let n_before = self.switches.partition_point(is_before);
+            let rest = self.switches.get(n_before..).unwrap_or_default();
+            // It was without a processor since before the first record, by another clock at least.
+            self.switches = match rest {
+                [first, rest @ ..] if first.event() == SCHED_IN => rest,
+                _ => rest,
+            };
+        }
+    }
+
+    fn read_file(&mut self) -> Result<Option<Record>> {
         loop {
             self.file.fill(RECORD_SIZE)?;
             let Some(first) = self.file.rest().first_chunk() else {
@@ -133,6 +182,7 @@ impl Iterator for Records<'_> {
         let result = self.read().transpose();
         if let Some(Err(_)) = result {
             self.file.close();
+            self.switches = &[];
         }
         result
     }

@@ -16,6 +16,9 @@ use crate::trace::Trace;
 /// So many different addresses are compared with the functions of a binary: more than programs have functions.
 const MAX_ADDRESSES: usize = 1 << 20;
 
+/// At one of so many called addresses a binary must have a function. Those of calls into other modules are in none.
+const MIN_SHARE: usize = 8;
+
 /// What to name functions by. See [`add_symbols`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -49,7 +52,7 @@ pub struct Symbolized {
     pub functions: usize,
     /// For how many of them the source line was written.
     pub lines: usize,
-    /// How many functions of the module were called, and how many of these the binary has.
+    /// How many addresses of the module were called, and at how many of these the binary can have been.
     pub called: (usize, usize),
     /// Whether its build-id is that of the trace's module.
     pub is_same_build: bool,
@@ -113,6 +116,13 @@ struct Place {
     loaded: LoadedBinary,
     load_address: u64,
     n_known: usize,
+}
+
+impl Place {
+    /// Whether the binary may be the module. In a wrong one some addresses are behind calls too, by chance.
+    fn fits(&self, module: &Module) -> bool {
+        self.n_known * MIN_SHARE >= module.addresses.len()
+    }
 }
 
 fn modules(trace: &Trace) -> Vec<Module> {
@@ -188,10 +198,10 @@ fn find_module(
             return Err(other_build(binary, module));
         }
         let place = place(binary, module, load_address);
-        return if place.n_known > 0 || module.addresses.is_empty() {
+        return if place.fits(module) || has_same_id(binary, module) == Some(true) {
             Ok((idx, place))
         } else {
-            Err(no_address(path, module, load_address))
+            Err(no_address(path, module, &place, load_address))
         };
     }
     let fitting = (0..modules.len()).filter(is_free).filter(|&idx| has_same_id(binary, &modules[idx]) != Some(false));
@@ -206,7 +216,7 @@ fn find_module(
             Err(other_build(binary, module))
         }
         (None, [module]) if taken.is_empty() && !module.addresses.is_empty() => {
-            Err(no_address(path, module, load_address))
+            Err(no_address(path, module, &place(binary, module, load_address), load_address))
         }
         (None, _) => {
             let names: BTreeSet<&str> = modules.iter().map(Module::name).collect();
@@ -216,8 +226,7 @@ fn find_module(
     }
 }
 
-/// Where a binary lies, if it is this module: of the places that the map may mean, the one where most called addresses are
-/// functions of it.
+/// Where a binary lies, if it is this module: of the places that the map may mean, the one where most called addresses fit.
 fn place(binary: &Binary, module: &Module, load_address: Option<u64>) -> Place {
     let candidates = match load_address {
         Some(address) => vec![address],
@@ -230,18 +239,26 @@ fn place(binary: &Binary, module: &Module, load_address: Option<u64>) -> Place {
     };
     let count = |load_address: u64| {
         let loaded = binary.loaded_at(load_address);
-        let n_known = module.addresses.iter().filter(|&&address| loaded.has_function_at(address)).count();
+        let n_known = module.addresses.iter().filter(|&&address| loaded.is_recorded_at(address)).count();
         Place { loaded, load_address: load_address & maps::ADDR_MASK, n_known }
     };
+    // Making a table takes time: the first that is right for all is taken.
+    let is_right = |place: &Place| place.n_known == module.addresses.len();
     let (first, others) = (count(candidates[0]), &candidates[1..]);
-    others.iter().fold(first, |best, &other| {
-        // The others are rarely right, and making a table takes time.
-        if best.n_known == module.addresses.len() {
-            return best;
-        }
-        let other = count(other);
-        if other.n_known > best.n_known { other } else { best }
-    })
+    let best =
+        others.iter().fold(first, |best, &other| if is_right(&best) { best } else { better(best, count(other)) });
+    match load_address {
+        None if !best.fits(module) => match binary.find_load_address(&module.addresses) {
+            Some(found) => better(best, count(found)),
+            None => best,
+        },
+        _ => best,
+    }
+}
+
+/// Of equally good ones the first.
+fn better(first: Place, second: Place) -> Place {
+    if second.n_known > first.n_known { second } else { first }
 }
 
 /// Writes the files of one binary.
@@ -383,13 +400,17 @@ fn other_build(binary: &Binary, module: &Module) -> Error {
     wrong(binary.path(), reason)
 }
 
-fn no_address(path: &Path, module: &Module, load_address: Option<u64>) -> Error {
-    let place = match load_address {
+fn no_address(path: &Path, module: &Module, place: &Place, load_address: Option<u64>) -> Error {
+    let assumed = match load_address {
         Some(address) => format!("at {address:#x}"),
         None => format!("as the map says ({:#x}) or where it was linked", module.start()),
     };
+    let found = match place.n_known {
+        0 => "none".to_owned(),
+        n => format!("only {n}"),
+    };
     let reason = format!(
-        "none of the {} addresses that were called in {} lies in a function of it when it is loaded {place}: \
+        "{found} of the {} addresses that were called in {} can be in a function of it when it is loaded {assumed}: \
          is it the binary that was traced, and where was it loaded (--load-address)?",
         module.addresses.len(),
         module.name()

@@ -13,8 +13,8 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(crate) enum TaskLine {
     /// A program was started, and its address space is described in `sid-<sid>.map`.
     Session { time_ns: u64, pid: u32, sid: String, exe_name: String },
-    /// A thread.
-    Task { tid: u32, pid: u32 },
+    /// A thread. Its name is rftrace's addition, uftrace has none; empty if it is unknown.
+    Task { tid: u32, pid: u32, name: String },
     /// A process that another one forked.
     Fork { time_ns: u64, pid: u32, ppid: u32 },
     /// A library that was loaded at run time.
@@ -57,7 +57,9 @@ fn session(line: &str) -> Option<TaskLine> {
 
 fn task(line: &str) -> Option<TaskLine> {
     timestamp(line)?;
-    Some(TaskLine::Task { tid: field(line, "tid")?.parse().ok()?, pid: field(line, "pid")?.parse().ok()? })
+    let name = line.split_once(" comm=\"").map_or("", |(_, quoted)| quoted.strip_suffix('"').unwrap_or(quoted));
+    let (tid, pid) = (field(line, "tid")?.parse().ok()?, field(line, "pid")?.parse().ok()?);
+    Some(TaskLine::Task { tid, pid, name: name.to_owned() })
 }
 
 fn fork(line: &str) -> Option<TaskLine> {
@@ -99,6 +101,7 @@ mod tests {
     fn every_kind_of_line() {
         let text = b"SESS timestamp=1.000000002 pid=3 sid=0123456789abcdef exename=\"/a b\"\n\
                      TASK timestamp=1.000000003 tid=4 pid=3\n\
+                     TASK timestamp=1.000000003 tid=5 pid=3 comm=\"a pid=9\"\n\
                      FORK timestamp=2.000000000 pid=5 ppid=3\n\
                      DLOP timestamp=2.000000001 tid=5 sid=0123456789abcdef base=7f00 libname=\"/lib/a.so\"\n\
                      NEWS whatever\n";
@@ -109,7 +112,8 @@ mod tests {
             lines,
             [
                 TaskLine::Session { time_ns: 1_000_000_002, pid: 3, sid: sid(), exe_name: "/a b".into() },
-                TaskLine::Task { tid: 4, pid: 3 },
+                TaskLine::Task { tid: 4, pid: 3, name: String::new() },
+                TaskLine::Task { tid: 5, pid: 3, name: "a pid=9".into() },
                 TaskLine::Fork { time_ns: 2_000_000_000, pid: 5, ppid: 3 },
                 TaskLine::Dlopen { time_ns: 2_000_000_001, sid: sid(), base: 0x7f00, path: "/lib/a.so".into() },
             ]

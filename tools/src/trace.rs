@@ -10,6 +10,7 @@ use crate::error::{Error, Result, read_file};
 use crate::events::EventNames;
 use crate::info::Info;
 use crate::merge::Merged;
+use crate::perf::{self, Switch, Switches};
 use crate::records::Records;
 use crate::session::{Session, SymbolLoader};
 use crate::symbols::Symbol;
@@ -25,6 +26,7 @@ pub struct Trace {
     tasks: Vec<Task>,
     sessions: Vec<Session>,
     events: EventNames,
+    switches: Switches,
     warnings: Warnings,
 }
 
@@ -36,6 +38,7 @@ pub struct Task {
     /// The sessions this task ran in, with when each began, in order of time.
     sessions: Vec<(u64, usize)>,
     process_name: Arc<str>,
+    name: Option<String>,
 }
 
 impl Task {
@@ -54,14 +57,15 @@ impl Task {
         &self.process_name
     }
 
-    /// The thread's name. The format has none, so it is that of the process.
+    /// The thread's name; that of the process, if the trace has none, as uftrace's do.
     pub fn name(&self) -> &str {
-        &self.process_name
+        self.name.as_deref().unwrap_or(&self.process_name)
     }
 }
 
 impl Trace {
-    /// Reads the metadata of the trace in `dir`: `info`, `task.txt`, the maps, the symbols and the event names.
+    /// Reads the metadata of the trace in `dir`: `info`, `task.txt`, the maps, the symbols, the event names, and the
+    /// context switches.
     ///
     /// # Errors
     ///
@@ -91,7 +95,12 @@ impl Trace {
                     };
                     processes.sessions.entry(pid).or_default().push((time_ns, idx));
                 }
-                TaskLine::Task { tid, pid } => processes.add_task(tid, pid),
+                TaskLine::Task { tid, pid, name } => {
+                    processes.add_task(tid, pid);
+                    if !name.is_empty() {
+                        processes.names.insert(tid, name);
+                    }
+                }
                 TaskLine::Fork { time_ns, pid, ppid } => {
                     processes.parents.entry(pid).or_insert((time_ns, ppid));
                     processes.add_task(pid, pid);
@@ -109,8 +118,12 @@ impl Trace {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => EventNames::default(),
             Err(error) => return Err(error),
         };
+        let switches = match info.features() & perf::FEATURE {
+            0 => Switches::default(),
+            _ => Switches::read(dir, &mut warnings)?,
+        };
         let tasks = processes.into_tasks(info.tids(), &exe_names, &mut warnings);
-        Ok(Self { dir: dir.to_owned(), info, tasks, sessions, events, warnings })
+        Ok(Self { dir: dir.to_owned(), info, tasks, sessions, events, switches, warnings })
     }
 
     /// The directory that was opened.
@@ -195,6 +208,11 @@ impl Trace {
         sessions.peek().is_none() || sessions.any(|session| session.is_empty() || session.is_code(addr))
     }
 
+    /// When a task got and lost processors.
+    pub(crate) fn switches(&self, task: &Task) -> &[Switch] {
+        self.switches.of_task(task.tid)
+    }
+
     /// All sessions, in the order of `task.txt`.
     pub(crate) fn sessions(&self) -> &[Session] {
         &self.sessions
@@ -221,6 +239,8 @@ struct Processes {
     /// Each task's process, and the tasks in the order they are mentioned.
     pids: HashMap<u32, u32>,
     tids: Vec<u32>,
+    /// The last name of each task that has one.
+    names: HashMap<u32, String>,
 }
 
 impl Processes {
@@ -244,7 +264,8 @@ impl Processes {
                 let exe_name = sessions.last().and_then(|&(_, idx)| exe_names.get(idx)).map_or("", String::as_str);
                 (sessions, exe_name.rsplit('/').next().unwrap_or_default().into())
             });
-            Task { tid, pid, sessions: sessions.clone(), process_name: Arc::clone(process_name) }
+            let name = self.names.get(&tid).cloned();
+            Task { tid, pid, sessions: sessions.clone(), process_name: Arc::clone(process_name), name }
         })
         .collect()
     }

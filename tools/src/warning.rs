@@ -25,6 +25,8 @@ pub enum Warning {
     MissingExit,
     /// A record that the tracer itself says it lost.
     LostRecord,
+    /// A context switch that the kernel says it lost.
+    LostSwitch,
 }
 
 impl Warning {
@@ -38,6 +40,7 @@ impl Warning {
             Self::PayloadSkipped => "records carry arguments or other data, which are not shown",
             Self::StrayExit => "function exits had no entry and were ignored",
             Self::MissingExit => "functions ended without a recorded exit",
+            Self::LostSwitch => "context switches were lost: the machine was too busy to write them",
             Self::LostRecord => "records were lost while tracing: give the tracer a larger buffer",
         }
     }

@@ -7,6 +7,7 @@
 //! - [`save`] writes what was recorded, each time into a folder of its own.
 //! - [`process`] knows which process this is: that of the beginning, a child, or a guest in its parent's memory.
 //! - [`signals`] saves before the program is killed, and hides this from the program.
+//! - [`trigger`] begins to record at a function.
 //! - [`interpose`] takes the place of functions of the C library after which there is no program any more.
 //!
 //! **Invariant**: nothing here uses the program's allocator, and all signals are blocked while this library is at work. So a
@@ -22,6 +23,7 @@ mod save;
 mod settings;
 mod signals;
 mod start;
+mod trigger;
 
 /// Its own, so that the program's may be locked, broken or recorded.
 #[global_allocator]

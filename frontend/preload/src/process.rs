@@ -9,6 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The process whose memory this is. A child of `vfork` is a guest in its parent's.
 static OWNER: AtomicU32 = AtomicU32::new(0);
+/// When this program began to be recorded, by CLOCK_MONOTONIC: it tells the programs of one process apart. A child that was forked
+/// goes on with its parent's.
+static PROGRAM_NANOS: AtomicU64 = AtomicU64::new(0);
 /// The process that forked this one, if it was recorded; 0 if not.
 static FORKED_BY: AtomicU32 = AtomicU32::new(0);
 /// When, by CLOCK_MONOTONIC.
@@ -24,6 +27,12 @@ pub(crate) struct Fork {
 /// This process is recorded from here on.
 pub(crate) fn begin() {
     OWNER.store(std::process::id(), Relaxed);
+    PROGRAM_NANOS.store(monotonic_nanos(), Relaxed);
+}
+
+/// When the program began that runs in this process.
+pub(crate) fn program_nanos() -> u64 {
+    PROGRAM_NANOS.load(Relaxed)
 }
 
 thread_local! {
@@ -45,7 +54,7 @@ pub(crate) fn forked(folder: &Path) {
     let parent = OWNER.load(Relaxed);
     FORKED_BY.store(parent, Relaxed);
     FORKED_NANOS.store(monotonic_nanos(), Relaxed);
-    begin();
+    OWNER.store(std::process::id(), Relaxed);
     let _ = fs::rename(announcement(folder, parent), own_file(folder));
 }
 

@@ -95,7 +95,7 @@ pub(crate) fn forked() {
 
 /// Writes `part.txt`. If that cannot be done nobody can be told.
 fn describe(part: &Path, result: &Result<Saved, Error>) {
-    let mut text = format!("pid={}\n", std::process::id());
+    let mut text = format!("pid={}\nprogram={}\n", std::process::id(), process::program_nanos());
     // Writing to a String does not fail.
     if let Some(fork) = process::fork() {
         let _ = writeln!(text, "ppid={}\nforked_nanos={}", fork.parent, fork.nanos);

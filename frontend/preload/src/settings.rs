@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) mode: Mode,
     /// `RFTRACE_RECORD_OFF`: recording is off at first.
     pub(crate) is_off: bool,
+    /// `RFTRACE_RECORD_TRIGGER`: the function at which recording begins; empty for none.
+    pub(crate) trigger: String,
     /// `RFTRACE_RECORD_FORCE`: also if nothing calls a hook yet.
     pub(crate) force: bool,
     /// `RFTRACE_RECORD_PARENT`: the process that runs `rftrace record`.
@@ -41,6 +43,7 @@ impl Settings {
             buffer_bytes: text("RFTRACE_RECORD_BUFFER").parse().unwrap_or(DEFAULT_BYTES),
             mode: if text("RFTRACE_RECORD_MODE") == "ring" { Mode::Ring } else { Mode::Stop },
             is_off: text("RFTRACE_RECORD_OFF") == "1",
+            trigger: text("RFTRACE_RECORD_TRIGGER"),
             force: text("RFTRACE_RECORD_FORCE") == "1",
             parent: text("RFTRACE_RECORD_PARENT").parse().unwrap_or(0),
             snapshot: number("RFTRACE_RECORD_SNAPSHOT"),

@@ -15,6 +15,7 @@ use crate::interpose::{errno, real_sigaction, set_errno};
 use crate::process;
 use crate::save::{self, Moment, RECORDING};
 use crate::settings::Settings;
+use crate::trigger;
 
 /// Signals whose default action is the process's end, but for SIGKILL.
 const FATAL: [c_int; 23] = [
@@ -176,8 +177,12 @@ pub(crate) unsafe fn signal(signal: c_int, handler: libc::sighandler_t, flags: c
     }
 }
 
-extern "C" fn on_fatal(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+extern "C" fn on_fatal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let errno = errno();
+    let tracer = RECORDING.get().map(|recording| recording.tracer);
+    if signal == trigger::SIGNAL && tracer.is_some_and(|tracer| trigger::hit(tracer, context)) {
+        return set_errno(errno);
+    }
     on_own_stack(save_killed);
     set_default(signal);
     // SAFETY: the kernel passes what the signal is about.

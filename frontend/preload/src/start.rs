@@ -12,6 +12,7 @@ use crate::process;
 use crate::save::{self, Moment, RECORDING, Recording, with_signals_blocked};
 use crate::settings::Settings;
 use crate::signals;
+use crate::trigger;
 
 /// Called by the dynamic linker before the program's own constructors.
 #[used]
@@ -34,22 +35,20 @@ extern "C" fn start() {
 
 fn begin(settings: Settings) {
     let config = Config::new().capacity_bytes(settings.buffer_bytes).mode(settings.mode).directory(&settings.folder);
+    // Most programs, and children of programs, do not fill it.
+    let config = config.prefault(false);
     let tracer = match config.install() {
         Ok(tracer) => tracer,
-        Err(error) => {
-            let text = error.to_string();
-            let place = settings.folder.join(format!("error-{}", std::process::id()));
-            let _ = fs::write(&place, &text);
-            // SAFETY: the call takes nothing.
-            if unsafe { libc::getppid() }.cast_unsigned() == settings.parent && !was_recorded(&settings) {
-                interpose::leave(1);
-            }
-            return;
-        }
+        Err(error) => return refuse(&settings, &error.to_string()),
     };
+    if !settings.trigger.is_empty()
+        && let Err(problem) = trigger::arm(tracer, &settings.trigger)
+    {
+        return refuse(&settings, &problem);
+    }
     process::begin();
     process::register(&settings.folder);
-    let is_off = settings.is_off;
+    let is_off = settings.is_off || trigger::is_armed();
     let recording = RECORDING.get_or_init(|| Recording { settings, tracer });
     // SAFETY: the functions are of these types. Without a module they are called last of all: whatever registers a function
     // later, the dynamic linker's own included, has it called earlier.
@@ -61,6 +60,15 @@ fn begin(settings: Settings) {
     signals::install(&recording.settings);
     if !is_off {
         tracer.enable();
+    }
+}
+
+/// This program is not recorded. If it is the first one, it is not run either: what was asked for makes no sense.
+fn refuse(settings: &Settings, problem: &str) {
+    let _ = fs::write(settings.folder.join(format!("error-{}", std::process::id())), problem);
+    // SAFETY: the call takes nothing.
+    if unsafe { libc::getppid() }.cast_unsigned() == settings.parent && !was_recorded(settings) {
+        interpose::leave(1);
     }
 }
 

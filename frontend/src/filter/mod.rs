@@ -252,6 +252,13 @@ impl Filter {
         self.min_duration
     }
 
+    /// Whether the pattern of any rule matches `name`. For the fuzzer.
+    #[cfg(fuzzing)]
+    #[doc(hidden)]
+    pub fn matches_any(&self, name: &str) -> bool {
+        self.rules.iter().any(|rule| rule.pattern.matches(name))
+    }
+
     pub(crate) fn rules(&self) -> &[Rule] {
         &self.rules
     }

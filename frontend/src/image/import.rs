@@ -7,25 +7,27 @@ use std::path::{Path, PathBuf};
 use rftrace::abi::{ADDRESS_SHIFT, kind};
 
 use super::head;
-use super::read::Image;
+use super::read::{Image, Source};
 use crate::Error;
 use crate::clock::{Clock, ClockPair};
 use crate::decode::{self, Minima};
 use crate::host::{Identity, Program};
+use crate::linux::binary::Binary;
 use crate::linux::modules::{Module, map_path};
-use crate::linux::symbols::{self, ADDRESS_MASK, SymbolTable};
+use crate::linux::symbols::{ADDRESS_MASK, SymbolTable};
 use crate::linux::sysinfo;
 use crate::uftrace::directory::{self, Recording};
 use crate::uftrace::encode::SystemInfo;
 use crate::uftrace::format::NO_STACK;
 
-/// How to import an image. See [`Image::write_directory`].
+/// How to import an image, or raw records. See [`Image::write_directory`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ImportOptions {
-    /// The kernel's ELF file, for the names of its functions. Without it they are shown as addresses.
+    /// The ELF file of the kernel or program, for the names of its functions. Without it they are shown as addresses.
     pub binary: Option<PathBuf>,
-    /// The virtual address of its lowest loadable segment, instead of what the image says.
+    /// The virtual address of its lowest loadable segment, instead of what the image says. Raw records do not tell it; then
+    /// it is found by the addresses in them.
     pub load_address: Option<u64>,
     /// Frequency of the time stamp counter in Hz, instead of what the image says.
     pub tsc_hz: Option<u64>,
@@ -60,6 +62,7 @@ impl Image {
         }
         let clock = self.clock(options, &mut warnings);
         let tsc_hz_source = match (options.tsc_hz, self.tsc_hz_source()) {
+            _ if self.source() == Source::RawNanos => "none",
             (Some(_), _) => "option",
             (None, Some(source)) => source.name(),
             (None, None) => "none",
@@ -93,14 +96,27 @@ impl Image {
         /// What a tick counts for where nothing is known: a nanosecond.
         const UNKNOWN_HZ: u64 = 1_000_000_000;
 
-        let hz = options.tsc_hz.filter(|&hz| hz > 0).or_else(|| self.tsc_hz()).unwrap_or_else(|| {
-            warnings.push(
+        let told = options.tsc_hz.filter(|&hz| hz > 0);
+        let remark = match (self.source(), told, self.tsc_hz()) {
+            (Source::RawNanos, Some(_), _) => "the times in this file are nanoseconds already: --tsc-hz is ignored",
+            (Source::Kernel, None, None) => {
                 "the frequency of the time stamp counter is not known: times are ticks, not nanoseconds; give --tsc-hz, or let \
                  the kernel tell it (`Machine::tsc_hz`)"
-                    .to_owned(),
-            );
-            UNKNOWN_HZ
-        });
+            }
+            (Source::RawTicks, None, _) => {
+                "times are ticks, not nanoseconds, as this file of rftrace-frontend 0.3 does not say how fast the time stamp \
+                 counter was; give --tsc-hz (Linux prints it when it boots: dmesg | grep -i tsc)"
+            }
+            (Source::RawUnknown, None, _) => {
+                "times are taken for nanoseconds; if rftrace-frontend 0.3 has written this file they are ticks: give --tsc-hz"
+            }
+            _ => "",
+        };
+        if !remark.is_empty() {
+            warnings.push(remark.to_owned());
+        }
+        let told = told.filter(|_| self.source() != Source::RawNanos);
+        let hz = told.or_else(|| self.tsc_hz()).unwrap_or(UNKNOWN_HZ);
         Clock::from_start(self.word(head::FIRST_TSC), hz)
     }
 
@@ -110,13 +126,22 @@ impl Image {
 
     /// What the metadata says, and the kernel's functions.
     fn program(&self, options: &ImportOptions, clock: &Clock, warnings: &mut Vec<String>) -> Result<Program, Error> {
-        let name = if self.name().trim().is_empty() { "kernel" } else { self.name() };
-        let load_address = options.load_address.or_else(|| self.load_address());
-        let (range, table) = match &options.binary {
-            Some(path) => {
-                let table = symbols::read_symbols(path).map_err(|error| unreadable(error, path))?;
-                let (range, table) = table.loaded_at(load_address);
-                warnings.extend(self.doubt(path, load_address, range.start, &table));
+        let binary = options.binary.as_deref().map(Binary::read).transpose()?;
+        let load_address = options.load_address.or_else(|| self.load_address()).or_else(|| match self.source() {
+            Source::Kernel => None,
+            _ => binary.as_ref()?.find_load_address(&self.called_addresses()),
+        });
+        let file_name = || Some(options.binary.as_deref()?.file_name()?.to_string_lossy().into_owned());
+        let name = match (self.name().trim(), self.source()) {
+            ("", Source::Kernel) => "kernel".to_owned(),
+            ("", _) => file_name().unwrap_or_else(|| "program".to_owned()),
+            (name, _) => name.to_owned(),
+        };
+        let (range, table) = match binary {
+            Some(binary) => {
+                let path = binary.path().to_owned();
+                let (range, table) = binary.into_table().loaded_at(load_address);
+                warnings.extend(self.doubt(&path, load_address, range.start, &table));
                 (range, Some(table))
             }
             None => {
@@ -125,8 +150,8 @@ impl Image {
             }
         };
         let build_id = table.as_ref().and_then(|table| table.build_id().map(str::to_owned));
-        let module = Module::of_image(name, range, build_id.clone());
-        let exe_name = map_path(Path::new(name));
+        let module = Module::of_image(&name, range, build_id.clone());
+        let exe_name = map_path(Path::new(&name));
         let unix_seconds = self.unix_nanos().unwrap_or(0).cast_signed() / 1_000_000_000;
         let first_seconds = clock.nanos(self.word(head::FIRST_TSC)).cast_signed() / 1_000_000_000;
         let system = SystemInfo {
@@ -145,7 +170,8 @@ impl Image {
             ..SystemInfo::default()
         };
         let tsc_hz = self.tsc_hz().zip(self.tsc_hz_source()).map(|(hz, source)| (hz, source.name()));
-        let invariant_tsc = Some(self.word(head::FLAGS) & super::flag::INVARIANT_TSC != 0);
+        let is_kernel = self.source() == Source::Kernel;
+        let invariant_tsc = is_kernel.then(|| self.word(head::FLAGS) & super::flag::INVARIANT_TSC != 0);
         Ok(Program {
             pid: 1,
             identify: Identity::of_number,
@@ -158,6 +184,15 @@ impl Image {
         })
     }
 
+    /// The addresses of all entries, each once.
+    fn called_addresses(&self) -> HashSet<u64> {
+        let records = self.chunks().flat_map(|chunk| {
+            let taken_tsc = chunk.header.taken_tsc.load(std::sync::atomic::Ordering::Relaxed);
+            chunk.records.iter().filter_map(move |record| record.read(taken_tsc))
+        });
+        records.filter(|(_, word)| word & kind::MASK == kind::ENTRY).map(|(_, word)| word >> ADDRESS_SHIFT).collect()
+    }
+
     /// What seems wrong with the binary: most of what was recorded lies in none of its functions.
     fn doubt(&self, path: &Path, load_address: Option<u64>, start: u64, table: &SymbolTable) -> Option<String> {
         let path = path.display();
@@ -166,19 +201,14 @@ impl Image {
                 "{path} has no symbols: functions are shown as addresses; give a binary that is not stripped"
             ));
         }
-        let records = self.chunks().flat_map(|chunk| {
-            let taken_tsc = chunk.header.taken_tsc.load(std::sync::atomic::Ordering::Relaxed);
-            chunk.records.iter().filter_map(move |record| record.read(taken_tsc))
-        });
-        let entries = records.filter(|(_, word)| word & kind::MASK == kind::ENTRY);
-        let addresses: HashSet<u64> = entries.map(|(_, word)| word >> ADDRESS_SHIFT).collect();
+        let addresses = self.called_addresses();
         let is_known = |address: &&u64| address.checked_sub(start).is_some_and(|offset| table.lookup(offset).is_some());
         let n_known = addresses.iter().filter(is_known).count();
         let place = load_address.map_or("where it was linked".to_owned(), |address| format!("at {address:#x}"));
         (2 * n_known < addresses.len()).then(|| {
             format!(
-                "only {n_known} of {} functions that were called are in {path} when it is loaded {place}: is it the binary of this \
-                 kernel, and the load address right (--load-address)?",
+                "only {n_known} of {} functions that were called are in {path} when it is loaded {place}: is it the binary that \
+                 was traced, and the load address right (--load-address)?",
                 addresses.len()
             )
         })

@@ -6,6 +6,8 @@
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod import;
 #[cfg(all(feature = "import", target_os = "linux"))]
+mod raw;
+#[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod read;
 pub(crate) mod write;
 

@@ -11,14 +11,17 @@ use rftrace::abi::{
     Record, kind,
 };
 
+use super::raw;
 use super::{BYTE_ORDER, Checksum, MAGIC, MAX_NAME_BYTES, VERSION, flag, head, tag};
 use crate::Error;
 use crate::backend::Chunk;
 use crate::tsc::TscSource;
 
-/// What a kernel recorded, as [`kernel::write_image`](crate::kernel::write_image) sent it.
+/// What was recorded elsewhere: an image that [`kernel::write_image`](crate::kernel::write_image) has sent, or records that
+/// `dump_trace` has written, of this version or of rftrace-frontend 0.3.
 #[derive(Debug)]
 pub struct Image {
+    source: Source,
     words: [u64; head::N_WORDS],
     name: String,
     open: HashMap<u32, Vec<u64>>,
@@ -26,15 +29,29 @@ pub struct Image {
     warnings: Vec<String>,
 }
 
+/// Where the records are from, which says what their times are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// An image: ticks.
+    Kernel,
+    /// `dump_trace` of this version.
+    RawNanos,
+    /// `dump_trace` of rftrace-frontend 0.3.
+    RawTicks,
+    /// `dump_trace` of one of both.
+    RawUnknown,
+}
+
 impl Image {
-    /// Reads the image in the file at `path`: what stands before it, such as a log that was sent by the same line, and behind
-    /// it is skipped.
+    /// Reads the file at `path`. Before and behind an image there may be other data, such as a log that was sent by the same
+    /// line. A file of raw records begins with the first.
     ///
     /// An image that ends early is read as far as it goes; [`warnings`](Self::warnings) tell of that.
     ///
     /// # Errors
     ///
-    /// [`Error::Read`], or [`Error::BadImage`] for a file that holds no image, one of another version or a damaged one.
+    /// [`Error::Read`], or [`Error::BadImage`] for a file that holds neither image nor records, one of another version or a
+    /// damaged one.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::parse(&bytes, path)
@@ -53,6 +70,21 @@ impl Image {
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// One that is complete.
+    pub(super) fn new(
+        source: Source,
+        words: [u64; head::N_WORDS],
+        chunks: Vec<(ChunkHeader, Vec<Record>)>,
+        warnings: Vec<String>,
+    ) -> Self {
+        Self { source, words, name: String::new(), open: HashMap::new(), chunks, warnings }
+    }
+
+    /// Where the records are from.
+    pub(super) fn source(&self) -> Source {
+        self.source
     }
 
     /// The kernel's name, as it gave it.
@@ -95,13 +127,13 @@ impl Image {
 }
 
 /// What is wrong with an image.
-struct Bad {
+pub(super) struct Bad {
     /// In bytes from the beginning of the file.
     offset: u64,
     problem: String,
 }
 
-fn bad<T>(offset: usize, problem: impl Into<String>) -> Result<T, Bad> {
+pub(super) fn bad<T>(offset: usize, problem: impl Into<String>) -> Result<T, Bad> {
     Err(Bad { offset: offset as u64, problem: problem.into() })
 }
 
@@ -166,12 +198,16 @@ const DAMAGED: &str = "the image was changed or mixed with other output on its w
 
 fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     let Some(start) = bytes.windows(MAGIC.len()).position(|part| part == MAGIC) else {
+        if raw::is_raw(bytes) {
+            return raw::parse(bytes);
+        }
         // What is left of the magic where a terminal was in between.
         let translated = bytes.windows(3).any(|part| part == &MAGIC[1..4]);
         let problem = if translated {
             "the line that the image came by changes bytes (ends of lines, or the eighth bit): make it raw"
         } else {
-            "there is no image in this file; it must hold what `kernel::write_image` sent"
+            "there is no image in this file, and it does not begin with records; it must hold what `kernel::write_image` sent or \
+             `dump_trace` wrote"
         };
         return bad(0, problem);
     };
@@ -246,7 +282,7 @@ fn parse_head(section: &Section) -> Result<Image, Bad> {
         return bad(section.offset, format!("the kernel's name is longer than its section; {DAMAGED}"));
     };
     let name = String::from_utf8_lossy(name).into_owned();
-    Ok(Image { words, name, open: HashMap::new(), chunks: Vec::new(), warnings: Vec::new() })
+    Ok(Image { name, ..Image::new(Source::Kernel, words, Vec::new(), Vec::new()) })
 }
 
 /// The chunk of a section; `None` if even its header is cut off.
@@ -286,7 +322,7 @@ fn parse_chunk(section: &Section) -> Result<Option<(ChunkHeader, Vec<Record>)>, 
 }
 
 /// Whether uftrace takes this for a thread's id.
-fn is_tid(tid: u64) -> bool {
+pub(super) fn is_tid(tid: u64) -> bool {
     (1..=i32::MAX as u64).contains(&tid)
 }
 

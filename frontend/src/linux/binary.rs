@@ -1,10 +1,13 @@
 //! The functions of an ELF file for a trace that was recorded elsewhere: by a kernel, or on another machine.
 
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::symbols::{self, ADDRESS_MASK, SymbolTable};
+use super::symbols::{self, ADDRESS_MASK, Code, SymbolTable};
 use super::sysinfo::page_size;
 use crate::Error;
 use crate::image::import::unreadable;
@@ -15,6 +18,7 @@ use crate::uftrace::symfile::{self, ModuleId};
 pub struct Binary {
     path: PathBuf,
     table: SymbolTable,
+    code: Option<Code>,
 }
 
 impl Binary {
@@ -24,8 +28,12 @@ impl Binary {
     ///
     /// [`Error::Read`].
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let table = symbols::read_symbols(path).map_err(|error| unreadable(error, path))?;
-        Ok(Self { path: path.to_owned(), table })
+        let read = || -> io::Result<Self> {
+            let file = symbols::map_file(path)?;
+            let code = Code::of(Arc::clone(&file), path)?;
+            Ok(Self { path: path.to_owned(), table: symbols::symbols_of(file, path)?, code })
+        };
+        read().map_err(|error| unreadable(error, path))
     }
 
     /// The file that was read.
@@ -52,12 +60,49 @@ impl Binary {
         self.table.link_address()
     }
 
+    /// Where that page lay, as far as the addresses of records tell: where at least half of them can be recorded ones.
+    #[must_use]
+    pub fn find_load_address(&self, recorded: &HashSet<u64>) -> Option<u64> {
+        /// So many addresses are looked at to find places, and so many places are tried.
+        const SAMPLE: usize = 64;
+        const TRIED: usize = 8;
+        /// A call to the hook ends within so many bytes of a function's beginning, mostly.
+        const PROLOGUE_BYTES: u64 = 64;
+
+        let step = (recorded.len() / SAMPLE).max(1);
+        let mut sorted: Vec<u64> = recorded.iter().copied().collect();
+        sorted.sort_unstable();
+        let mut votes: HashMap<u64, usize> = HashMap::new();
+        for address in sorted.into_iter().step_by(step) {
+            for symbol in self.table.symbols() {
+                let start = address.wrapping_sub(symbol.address) & ADDRESS_MASK;
+                if start % page_size() < PROLOGUE_BYTES {
+                    *votes.entry(start - start % page_size()).or_default() += 1;
+                }
+            }
+        }
+        let mut places: Vec<(usize, u64)> = votes.into_iter().map(|(start, n_votes)| (n_votes, start)).collect();
+        places.sort_unstable_by_key(|&(n_votes, start)| (Reverse(n_votes), start));
+        let count = |start: u64| {
+            let loaded = self.loaded_at(start);
+            recorded.iter().filter(|&&address| loaded.is_recorded_at(address)).count()
+        };
+        let counted = places.into_iter().take(TRIED).map(|(_, start)| (count(start), start));
+        let (n_known, start) = counted.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
+        (2 * n_known >= recorded.len()).then_some(start)
+    }
+
+    /// Its functions alone.
+    pub(crate) fn into_table(self) -> SymbolTable {
+        self.table
+    }
+
     /// The functions when that page lies at `address`.
     #[must_use]
     pub fn loaded_at(&self, address: u64) -> LoadedBinary {
         let page = address - address % page_size();
         let (range, table) = self.table.clone().loaded_at(Some(page));
-        LoadedBinary { range, table, slide: page.wrapping_sub(self.link_address()) }
+        LoadedBinary { range, table, code: self.code.clone(), slide: page.wrapping_sub(self.link_address()) }
     }
 }
 
@@ -67,6 +112,7 @@ pub struct LoadedBinary {
     range: Range<u64>,
     /// Relative to the beginning of `range`.
     table: SymbolTable,
+    code: Option<Code>,
     /// How much higher it is than it was linked.
     slide: u64,
 }
@@ -78,10 +124,20 @@ impl LoadedBinary {
         self.range.clone()
     }
 
-    /// Whether a function is at `address`.
+    /// Whether `address` is that of a record: in a function, at its beginning or behind a call.
+    ///
+    /// Functions lie so close to each other that in a wrong binary, too, most addresses are in some function.
     #[must_use]
-    pub fn has_function_at(&self, address: u64) -> bool {
-        address.checked_sub(self.range.start).is_some_and(|offset| self.table.lookup(offset).is_some())
+    pub fn is_recorded_at(&self, address: u64) -> bool {
+        let Some(offset) = address.checked_sub(self.range.start) else { return false };
+        let Some(symbol) = self.table.lookup(offset) else { return false };
+        let is_behind_call = || self.code.as_ref()?.has_call_before(self.linked(address));
+        symbol.address == offset || is_behind_call().unwrap_or(true)
+    }
+
+    /// The address in the file.
+    fn linked(&self, address: u64) -> u64 {
+        canonical(address.wrapping_sub(self.slide) & ADDRESS_MASK)
     }
 
     /// The functions in order: address relative to `start`, address as in the file, name.
@@ -90,8 +146,7 @@ impl LoadedBinary {
     pub fn functions(&self, start: u64) -> impl Iterator<Item = (u64, u64, String)> {
         let offset = self.range.start.saturating_sub(start);
         self.table.symbols().iter().map(move |symbol| {
-            let linked = (self.range.start + symbol.address).wrapping_sub(self.slide) & ADDRESS_MASK;
-            (symbol.address + offset, canonical(linked), self.table.name(symbol))
+            (symbol.address + offset, self.linked(self.range.start + symbol.address), self.table.name(symbol))
         })
     }
 

@@ -1,4 +1,4 @@
-//! The ELF modules mapped in this process, read from `/proc/self/maps`.
+//! The ELF modules mapped in this process, read from `/proc/thread-self/maps`.
 //!
 //! A module is one load of one file: the run of mappings that the kernel or the dynamic linker made for its segments,
 //! merged into one address range. **Invariant:** the range starts where the lowest `PT_LOAD` segment was mapped, and
@@ -85,10 +85,9 @@ impl Module {
 /// What is in `known`, the modules at an earlier time, is taken from there: the program may have lost access to the files.
 ///
 /// # Errors
-/// Those of reading `/proc/self/maps`. Files that cannot be opened lose only their build-id.
+/// Those of reading the map. Files that cannot be opened lose only their build-id.
 pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
-    let maps_path = Path::new("/proc/self/maps");
-    let text = fs::read(maps_path).map_err(|error| symbols::with_path(maps_path, &error))?;
+    let text = own_maps()?;
     let mut modules = parse_maps(&text, page_size());
 
     if let Ok(exe) = exe_path()
@@ -113,6 +112,16 @@ pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
     });
     modules.sort_by_key(|module| !module.is_main);
     Ok(separate_loads(modules))
+}
+
+/// Returns the map of this process's memory.
+///
+/// # Errors
+/// Those of reading it.
+pub(crate) fn own_maps() -> io::Result<Vec<u8>> {
+    // When the main thread has ended, the process as a whole has no memory any more.
+    let path = Path::new("/proc/thread-self/maps");
+    fs::read(path).map_err(|error| symbols::with_path(path, &error))
 }
 
 /// Returns the path of the running program, without the mark for deleted files.

@@ -1,6 +1,5 @@
 //! The running program: memory for the tracer, the end of threads, clocks, modules and facts for the metadata.
 
-use std::fs;
 use std::io;
 use std::ptr;
 use std::slice;
@@ -31,7 +30,7 @@ const LEFT_BUCKETS: usize = 512;
 const MAX_SITES: usize = 1 << 23;
 
 /// Memory for records, per-thread blocks and left frames, zeroed and never unmapped.
-pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
+pub(crate) fn reserve(buffer_bytes: usize, prefault: bool) -> Result<Memory, Error> {
     let blocks_bytes = MAX_THREADS * size_of::<ThreadBlock>();
     let blocks = map(blocks_bytes)?;
     // SAFETY: the range was just mapped. The advice keeps a thread's first call from touching 2 MiB; it may fail.
@@ -40,7 +39,7 @@ pub(crate) fn reserve(buffer_bytes: usize) -> Result<Memory, Error> {
     let left = map(left_bytes)?;
     // The buffer last: it is what may be too large, and then little was taken in vain.
     let buffer = map(buffer_bytes)?;
-    prepare(buffer, buffer_bytes);
+    prepare(buffer, buffer_bytes, prefault);
     let thread_start_key = thread_key();
     threads::keep_in(map(threads::TABLE_BYTES)?, thread_start_key);
     // SAFETY: the handler is made for this and runs in the child, on its only thread. Without memory for it a child goes
@@ -80,12 +79,12 @@ fn map(bytes: usize) -> Result<*mut u8, Error> {
 
 /// Backs the buffer with memory now, so that the first pass through it is not one of page faults. A buffer that would
 /// take most of what is free is left to fill as it is used.
-fn prepare(buffer: *mut u8, bytes: usize) {
+fn prepare(buffer: *mut u8, bytes: usize, prefault: bool) {
     let free = sysinfo::available_bytes();
     // SAFETY: the range was just mapped; both calls are advice that may fail.
     unsafe {
         libc::madvise(buffer.cast(), bytes, libc::MADV_HUGEPAGE);
-        if (bytes as u64) < free / 2 {
+        if prefault && (bytes as u64) < free / 2 {
             libc::madvise(buffer.cast(), bytes, libc::MADV_POPULATE_WRITE);
         }
     }
@@ -168,7 +167,7 @@ pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
             (module, symbols)
         })
         .collect();
-    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let maps = modules::own_maps().unwrap_or_default();
     let mut system = known.system.clone();
     system.usage = Usage::of_this_process();
     Program {

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::encode;
+use super::format::perf::NAME_BYTES;
 use super::format::{MAGIC, NO_STACK, RECORD_BYTES, USER_EVENT, feature, record};
 use crate::Error;
 use crate::clock::{Clock, ClockPair};
@@ -123,10 +124,14 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
             encode::task(out, task.first_nanos, *tid, program.pid, name)
         })
     })?;
+    let has_names = write_names(directory, program, &written)?;
     let tids: Vec<u32> = written.iter().map(|task| task.identity.tid).collect();
     let mut features = feature::TASK_SESSION | feature::SYM_REL_ADDR | feature::MAX_STACK;
     if !events.is_empty() {
         features |= feature::EVENT;
+    }
+    if has_names {
+        features |= feature::PERF_EVENT;
     }
     write_file(&directory.join("info"), |out| {
         encode::info(out, features, &program.system, &tids, Duration::from_nanos(last - first))
@@ -145,7 +150,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
 pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals, Error> {
     let window = recording.window(&|_| false);
     let mut totals = Totals { n_threads: recording.tasks.len(), ..Totals::default() };
-    let ids = EventIds::default();
+    let no_names = EventIds::default();
     write_file(path, |out| {
         for task in recording.tasks {
             if recording.tasks.len() > 1 {
@@ -153,12 +158,18 @@ pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals
                 out.write_all(&encode::record(nanos, record::EVENT, 0, USER_EVENT + u64::from(task.tid)))?;
             }
             decode::decode(task, &window, |event| {
-                totals.n_events += 1;
-                if let EventKind::Lost(n) = event.kind {
-                    totals.n_lost = totals.n_lost.saturating_add(n);
-                    return Ok(());
+                match event.kind {
+                    EventKind::Entry | EventKind::Exit => {
+                        totals.n_events += 1;
+                        out.write_all(&encode_event(event, recording.clock.nanos(event.tsc), &no_names))
+                    }
+                    // The file has no names for other events, and an id would be taken for a thread's.
+                    EventKind::Lost(n) => {
+                        totals.n_lost = totals.n_lost.saturating_add(n);
+                        Ok(())
+                    }
+                    EventKind::Gap | EventKind::Core(_) => Ok(()),
                 }
-                out.write_all(&encode_event(event, recording.clock.nanos(event.tsc), &ids))
             })?;
         }
         Ok(())
@@ -195,7 +206,7 @@ fn is_trace_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, ""));
     match extension {
-        "dat" => stem.bytes().all(|byte| byte.is_ascii_digit()),
+        "dat" => stem == "perf-cpu0" || stem.bytes().all(|byte| byte.is_ascii_digit()),
         "map" => stem.starts_with("sid-"),
         "sym" => true,
         "txt" => ["task", "events", "clock"].contains(&stem),
@@ -319,6 +330,26 @@ fn write_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result
         .map_err(|source| Error::Write { path: PathBuf::from(path), source })
 }
 
+/// The names of threads that are called otherwise than the program, if there are such: uftrace takes the program's name where
+/// nothing else is said. Returns whether there are any.
+fn write_names(directory: &Path, program: &Program, written: &[Written]) -> Result<bool, Error> {
+    let own = program.exe_name.rsplit('/').next().unwrap_or_default().as_bytes();
+    let own = own.get(..NAME_BYTES - 1).unwrap_or(own);
+    let mut named: Vec<&Written> =
+        written.iter().filter(|task| !["".as_bytes(), own].contains(&task.identity.name.as_bytes())).collect();
+    named.sort_by_key(|task| task.first_nanos);
+    if named.is_empty() {
+        return Ok(false);
+    }
+    write_file(&directory.join("perf-cpu0.dat"), |out| {
+        named.iter().try_for_each(|task| {
+            let Identity { tid, name } = &task.identity;
+            out.write_all(&encode::thread_name(task.first_nanos, *tid, program.pid, name))
+        })
+    })?;
+    Ok(true)
+}
+
 /// Sixteen digits that tell this recording from others.
 fn session_id([first, last]: &[ClockPair; 2], pid: u32) -> String {
     let mixed = (first.tsc ^ last.nanos.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(pid);
@@ -397,7 +428,16 @@ mod tests {
 
     #[test]
     fn only_trace_files_are_removed() {
-        for name in ["info", "1.dat", "sid-0123456789abcdef.map", "prog.sym", "task.txt", "events.txt", "clock.txt"] {
+        for name in [
+            "info",
+            "1.dat",
+            "perf-cpu0.dat",
+            "sid-0123456789abcdef.map",
+            "prog.sym",
+            "task.txt",
+            "events.txt",
+            "clock.txt",
+        ] {
             assert!(is_trace_file(Path::new(name)), "{name}");
         }
         for name in ["data.dat", "world.map", "notes.txt", "infos", "x.rs", "default.opts"] {

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use super::format::{
-    BUILD_ID_DIGITS, CLASS_64, HEADER_BYTES, LITTLE_ENDIAN, MAGIC, MAX_DEPTH, RECORD_BYTES, VERSION, info_bit, record,
+    BUILD_ID_DIGITS, CLASS_64, HEADER_BYTES, LITTLE_ENDIAN, MAGIC, MAX_DEPTH, RECORD_BYTES, VERSION, info_bit, perf,
+    record,
 };
 
 /// What the machine and the program were, for `info`. All texts are single lines.
@@ -210,6 +211,32 @@ pub(crate) fn task(out: &mut impl Write, nanos: u64, tid: u32, pid: u32, name: &
     writeln!(out, " comm=\"{name}\"")
 }
 
+/// A record of `perf` that names a thread.
+pub(crate) fn thread_name(nanos: u64, tid: u32, pid: u32, name: &str) -> [u8; perf::COMM_BYTES] {
+    let mut text = [0; perf::NAME_BYTES];
+    let bytes = name.as_bytes();
+    let length = bytes.len().min(perf::NAME_BYTES - 1);
+    text[..length].copy_from_slice(&bytes[..length]);
+    let mut record = [0; perf::COMM_BYTES];
+    let fields: [&[u8]; 9] = [
+        &perf::COMM.to_le_bytes(),
+        &0u16.to_le_bytes(),
+        &(perf::COMM_BYTES as u16).to_le_bytes(),
+        &pid.to_le_bytes(),
+        &tid.to_le_bytes(),
+        &text,
+        &pid.to_le_bytes(),
+        &tid.to_le_bytes(),
+        &nanos.to_le_bytes(),
+    ];
+    let mut rest = &mut record[..];
+    for field in fields {
+        // The sizes add up to that of the record.
+        let _ = rest.write_all(field);
+    }
+    record
+}
+
 fn timestamp(nanos: u64) -> (u64, u64) {
     (nanos / 1_000_000_000, nanos % 1_000_000_000)
 }
@@ -277,6 +304,19 @@ mod tests {
             let line = text.lines().find_map(|line| line.strip_prefix("build_id:")).unwrap();
             assert_eq!(line.len(), 40);
         }
+    }
+
+    #[test]
+    fn a_name_is_a_record_of_perf() {
+        let bytes = thread_name(0x0102, 7, 5, "a name of many letters");
+        let text = b"a name of many \0";
+        let expected: [&[u8]; 4] = [
+            &[3, 0, 0, 0, 0, 0, 48, 0, 5, 0, 0, 0, 7, 0, 0, 0],
+            text,
+            &[5, 0, 0, 0, 7, 0, 0, 0],
+            &[2, 1, 0, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(bytes[..], expected.concat());
     }
 
     #[test]

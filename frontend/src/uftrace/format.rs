@@ -8,6 +8,7 @@
 //! | `<module>.sym` | the module's functions |
 //! | `<tid>.dat` | the task's records, [`RECORD_BYTES`] each |
 //! | `events.txt` | names of the events in the `.dat` files |
+//! | `perf-cpu0.dat` | the names of threads that have names of their own, as records of `perf` |
 //!
 //! A record is two little-endian words: the time in nanoseconds of CLOCK_MONOTONIC, and
 //! `type[1:0] more[2] magic[5:3] depth[15:6] address[63:16]`.
@@ -33,6 +34,8 @@ pub(crate) mod feature {
     pub(crate) const SYM_REL_ADDR: u64 = 1 << 5;
     /// The header's maximum depth is valid.
     pub(crate) const MAX_STACK: u64 = 1 << 6;
+    /// There are files `perf-cpu*.dat`.
+    pub(crate) const PERF_EVENT: u64 = 1 << 8;
     /// There are EVENT records, named in `events.txt`.
     pub(crate) const EVENT: u64 = 1 << 7;
 }
@@ -61,12 +64,25 @@ pub(crate) const RECORD_BYTES: usize = 16;
 pub(crate) const MAX_DEPTH: u16 = 1023;
 /// Bits of a record's second word.
 pub(crate) mod record {
+    /// The bits of the type.
+    #[cfg(target_os = "linux")]
+    pub(crate) const KIND: u64 = 3;
     pub(crate) const MAGIC: u64 = 5 << 3;
     pub(crate) const DEPTH_SHIFT: u32 = 6;
     pub(crate) const ADDRESS_SHIFT: u32 = 16;
     pub(crate) const ENTRY: u64 = 0;
     pub(crate) const EXIT: u64 = 1;
     pub(crate) const EVENT: u64 = 3;
+}
+
+/// Records of `perf`, see `perf_event_open(2)`.
+pub(crate) mod perf {
+    /// The type of a record with a thread's name.
+    pub(crate) const COMM: u32 = 3;
+    /// Bytes of a name, with a NUL.
+    pub(crate) const NAME_BYTES: usize = 16;
+    /// Bytes of such a record: header, pid, tid and name; then, for each record, pid, tid and time.
+    pub(crate) const COMM_BYTES: usize = 8 + 4 + 4 + NAME_BYTES + 4 + 4 + 8;
 }
 
 /// The first event id that a user (of uftrace's format) may name.

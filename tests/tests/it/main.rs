@@ -19,6 +19,7 @@ mod merge;
 mod misuse;
 mod names;
 mod patched;
+mod record;
 mod registers;
 mod rust_at_large;
 mod samplers;

@@ -92,7 +92,7 @@ impl Clock {
 
     fn nanos(&self, tick: i128) -> u64 {
         let ticks = tick - self.first_tsc;
-        let nanos = (ticks.abs() * self.nanos_per_2_32_ticks >> 32) * ticks.signum();
+        let nanos = ((ticks.abs() * self.nanos_per_2_32_ticks) >> 32) * ticks.signum();
         u64::try_from(self.first_nanos + nanos).unwrap()
     }
 }

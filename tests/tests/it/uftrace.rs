@@ -1,9 +1,11 @@
 //! Every command of uftrace takes the traces, without a warning.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
 use rftrace_tests::traces::uftrace;
 use rftrace_tests::{CProgram, Run, require};
+use rftrace_tools::{Chrome, ExportOptions, export};
 use serde_json::Value;
 
 /// A trace with nine threads of which eight make 50 calls.
@@ -57,6 +59,10 @@ fn dumps() {
     let of_phase = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
     // A worker, 50 times two calls, in eight threads.
     assert_eq!((of_phase("B"), of_phase("E")), (808, 808));
+    let mut own = Chrome::new(Vec::new());
+    export(&run.trace("trace"), &ExportOptions::default(), &mut own).unwrap();
+    let own: Value = serde_json::from_slice(&own.into_inner()).unwrap();
+    assert_eq!(functions(&own), functions(&chrome));
 
     let flames = uftrace(&["dump", "--flame-graph"], &dir);
     let stacks: Vec<&str> = flames.lines().filter_map(|line| line.rsplit_once(' ')).map(|(stack, _)| stack).collect();
@@ -64,6 +70,21 @@ fn dumps() {
 
     assert_eq!(uftrace(&["dump"], &dir).matches("[entry] inner(").count(), 400);
     assert!(uftrace(&["dump", "--graphviz"], &dir).contains("inner"));
+}
+
+/// Entries with their functions, and exits, of each task in the order of a file.
+fn functions(chrome: &Value) -> BTreeMap<u64, Vec<(u64, Option<&str>)>> {
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for event in chrome["traceEvents"].as_array().expect("a list of events") {
+        let name = match event["ph"].as_str() {
+            Some("B") => event["name"].as_str(),
+            Some("E") => None,
+            _ => continue,
+        };
+        let time_ns = (event["ts"].as_f64().expect("a time") * 1000.0).round() as u64;
+        found.entry(event["tid"].as_u64().expect("a task")).or_default().push((time_ns, name));
+    }
+    found
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use rftrace_tools::{Error, Summary, Trace};
+use indicatif::HumanCount;
+use rftrace_tools::{Error, Gaps, Summary, TaskStats, Trace};
 
 #[derive(Args)]
 pub(crate) struct DirArg {
@@ -72,6 +73,30 @@ pub(crate) fn is_executable(path: &Path) -> bool {
 #[cfg(not(unix))]
 pub(crate) fn is_executable(path: &Path) -> bool {
     path.is_file()
+}
+
+/// What was not recorded, and what to do about it: a sentence each.
+pub(crate) fn losses(tasks: &[TaskStats], gaps: &Gaps) -> Vec<String> {
+    const REMEDY: &str =
+        "give it more room (--buffer 1G), or record less (--filter, --notrace, --depth, --time-filter)";
+
+    let lost = tasks.iter().map(|task| task.lost_calls).fold(0, u64::saturating_add);
+    let mut found = Vec::new();
+    if gaps.full > 0 {
+        found.push(format!(
+            "The buffer was full before the end, and the rest was lost: {REMEDY}, or keep the end (--ring)"
+        ));
+    }
+    if gaps.overwritten > 0 || tasks.iter().any(|task| task.overwritten) {
+        found.push(format!("The beginning was lost, later records took its place: {REMEDY}"));
+    }
+    if lost > 0 {
+        found.push(format!("Lost calls, nested more than 1023 levels deep: {}", HumanCount(lost)));
+    }
+    if gaps.untraced_threads > 0 {
+        found.push(format!("Lost threads, which were too many at a time: {}", HumanCount(gaps.untraced_threads)));
+    }
+    found
 }
 
 /// A path as a word for a shell, relative to the current directory if it lies there.

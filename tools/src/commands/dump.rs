@@ -17,16 +17,16 @@ use super::common::{DirArg, open, print_warnings};
 const EXAMPLES: &str = "\
 Examples:
   rftrace dump --chrome mytrace > trace.json           for https://ui.perfetto.dev, chrome://tracing, Tracy
-  rftrace dump --perfetto mytrace -o trace.pftrace     for https://ui.perfetto.dev, a fifth of the size
+  rftrace dump --perfetto mytrace -o trace.pftrace     for https://ui.perfetto.dev, a third of the size
   rftrace dump --flamegraph mytrace -o flame.svg       for any browser
   rftrace dump --firefox mytrace -o profile.json       for https://profiler.firefox.com
-  rftrace dump --chrome --from 1.5s --to 1.52s mytrace 20 ms of it
+  rftrace dump --chrome --from 1.5s --to 1.6s mytrace  100 ms of it
   rftrace dump --uftrace --tid 7 mytrace -o part       one thread as a trace of its own";
 
 /// Writes a trace in the format of another tool.
 ///
 /// The output is valid also where records were lost or exits are missing. Times without a unit are seconds of the trace's
-/// clock, as in `uftrace replay --time`; those with one (`ns`, `us`, `ms`, `s`, `m`) are since the trace's start. Functions
+/// clock, as in `uftrace replay -r`; those with one (`ns`, `us`, `ms`, `s`, `m`) are since the trace's start. Functions
 /// that are open at --from are entered there, those that are open at --to end there.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("format").required(true))]
@@ -77,6 +77,16 @@ enum Time {
     Absolute(u64),
 }
 
+impl Time {
+    /// Nanoseconds of the trace's clock.
+    fn absolute(self, trace: &Trace) -> Result<u64> {
+        Ok(match self {
+            Self::SinceStart(ns) => trace.start_ns()?.unwrap_or(0).saturating_add(ns),
+            Self::Absolute(ns) => ns,
+        })
+    }
+}
+
 fn parse_time(text: &str) -> Result<Time, String> {
     // Longer units first: `ms` ends with `s`.
     let units = [("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000), ("s", 1_000_000_000), ("m", 60_000_000_000)];
@@ -105,14 +115,9 @@ fn parse_decimal(number: &str, unit_ns: u64) -> Option<u64> {
 pub(crate) fn run(args: DumpArgs) -> Result<()> {
     let dir = args.dir.path();
     let trace = open(&dir)?;
-    let start_ns = trace.start_ns()?.unwrap_or(0);
-    let absolute = |time| match time {
-        Time::SinceStart(ns) => start_ns.saturating_add(ns),
-        Time::Absolute(ns) => ns,
-    };
     let mut options = ExportOptions::default();
-    options.from_ns = args.from.map(absolute);
-    options.to_ns = args.to.map(absolute);
+    options.from_ns = args.from.map(|time| time.absolute(&trace)).transpose()?;
+    options.to_ns = args.to.map(|time| time.absolute(&trace)).transpose()?;
     options.tids = args.tid;
     if let (Some(from), Some(to)) = (options.from_ns, options.to_ns)
         && from >= to
@@ -127,7 +132,6 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
             let is_for_terminals = args.chrome || args.folded || args.firefox;
             let mut out = Output::open(args.output, (!is_for_terminals).then(|| derived_name(&dir, extension)))?;
             let title = title(&trace);
-            let origin_ns = options.from_ns.map_or(start_ns, |from_ns| from_ns.max(start_ns));
             let wall_clock = WallClock::of(&trace);
             let result = {
                 let out = &mut out.writer;
@@ -140,7 +144,8 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
                 } else if args.folded {
                     Box::new(Folded::new(out, args.by_thread))
                 } else {
-                    Box::new(Firefox::new(out, &title, origin_ns, wall_clock))
+                    let start_ns = Time::SinceStart(0).absolute(&trace)?.max(options.from_ns.unwrap_or(0));
+                    Box::new(Firefox::new(out, &title, start_ns, wall_clock))
                 };
                 export_with_progress(&trace, &options, sink.as_mut(), args.quiet)
             };
@@ -151,12 +156,24 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the trace is of.
+/// The traced command, no longer than fits over a picture.
 fn title(trace: &Trace) -> String {
     let command = trace.info().get("cmdline").map(str::trim).filter(|command| !command.is_empty());
+    // It is escaped, for uftrace's JSON.
+    let unescaped = command.and_then(|command| serde_json::from_str::<String>(&format!("\"{command}\"")).ok());
     let name = || trace.tasks().first().map(|task| task.process_name()).filter(|name| !name.is_empty());
-    command.or_else(name).unwrap_or("rftrace").to_owned()
+    let whole = unescaped.unwrap_or_else(|| command.or_else(name).unwrap_or("rftrace").to_owned());
+    let (program, arguments) = whole.split_once(' ').map_or((whole.as_str(), ""), |(first, rest)| (first, rest));
+    let program = program.rsplit('/').next().unwrap_or(program);
+    let mut title = format!("{program} {arguments}").trim_end().to_owned();
+    if let Some((cut, _)) = title.char_indices().nth(MAX_TITLE) {
+        title.truncate(cut);
+        title.push('…');
+    }
+    title
 }
+
+const MAX_TITLE: usize = 80;
 
 /// The directory's name with an extension, in the current directory.
 fn derived_name(dir: &Path, extension: &str) -> PathBuf {

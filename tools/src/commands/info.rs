@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::HumanCount;
-use rftrace_tools::{Duration, Error, Summary, TaskStats, Trace};
+use rftrace_tools::{Duration, Error, Gaps, Summary, TaskStats, Trace};
 
 use super::common::{DirArg, open, print, print_warnings};
 
@@ -68,8 +68,8 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     let trace = open(&dir)?;
     let tasks = trace.tasks().iter().map(|task| TaskStats::read(&trace, task));
     let tasks: Vec<TaskStats> = tasks.collect::<Result<_, _>>().with_context(|| dir.display().to_string())?;
-    let clock = trace.clock()?;
-    print(|out| write(&trace, &tasks, &clock, out).map_err(Error::Write))?;
+    let (clock, gaps) = (trace.clock()?, trace.gaps()?);
+    print(|out| write(&trace, &tasks, &gaps, &clock, out).map_err(Error::Write))?;
     let mut summary = Summary::default();
     for task in &tasks {
         summary.records += task.records;
@@ -79,11 +79,18 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     Ok(())
 }
 
-fn write(trace: &Trace, tasks: &[TaskStats], clock: &[(String, String)], out: &mut dyn Write) -> io::Result<()> {
+fn write(
+    trace: &Trace,
+    tasks: &[TaskStats],
+    gaps: &Gaps,
+    clock: &[(String, String)],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let info = |key: &str| trace.info().get(key).map(str::to_owned);
     section(out, "Program", PROGRAM.map(|(word, key)| (word, info(key).map(|value| readable(key, &value)))))?;
     section(out, "Machine", MACHINE.map(|(word, key)| (word, info(key))))?;
-    write_tasks(out, tasks)?;
+    write_tasks(out, trace, tasks)?;
+    write_gaps(out, tasks, gaps)?;
     write_modules(out, trace)?;
     let of_clock = |key: &str| clock.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
     section(out, "Clock", CLOCK.map(|(word, key)| (word, of_clock(key))))?;
@@ -121,7 +128,7 @@ fn section<const N: usize>(out: &mut dyn Write, title: &str, lines: [(&str, Opti
     writeln!(out)
 }
 
-fn write_tasks(out: &mut dyn Write, tasks: &[TaskStats]) -> io::Result<()> {
+fn write_tasks(out: &mut dyn Write, trace: &Trace, tasks: &[TaskStats]) -> io::Result<()> {
     let begin = tasks.iter().filter(|task| task.records > 0).map(|task| task.first_ns).min().unwrap_or(0);
     let sum = |value: fn(&TaskStats) -> u64| tasks.iter().map(value).fold(0, u64::saturating_add);
     writeln!(
@@ -134,7 +141,7 @@ fn write_tasks(out: &mut dyn Write, tasks: &[TaskStats]) -> io::Result<()> {
     let title = ("PID", "TID", "Records", "Calls", "Lost", "From", "To");
     let (pid, tid, records, calls, lost, from, to) = title;
     writeln!(out, "  {pid:>8} {tid:>8} {records:>13} {calls:>13} {lost:>10} {from:>12} {to:>12}  Name")?;
-    for task in tasks {
+    for (task, of_trace) in tasks.iter().zip(trace.tasks()) {
         let at = |time_ns: u64| match task.records {
             0 => String::new(),
             _ => Duration(time_ns.saturating_sub(begin)).to_string(),
@@ -149,14 +156,20 @@ fn write_tasks(out: &mut dyn Write, tasks: &[TaskStats]) -> io::Result<()> {
             HumanCount(task.lost_calls).to_string(),
             at(task.first_ns),
             at(task.last_ns),
-            "",
+            of_trace.name(),
             if task.overwritten { " (the beginning was overwritten)" } else { "" }
         )?;
     }
-    if sum(|task| task.lost_calls) > 0 || tasks.iter().any(|task| task.overwritten) {
-        writeln!(out, "  Not all was recorded: give the trace a larger buffer, or record less with a filter.")?;
-    }
     writeln!(out)
+}
+
+/// What was not recorded.
+fn write_gaps(out: &mut dyn Write, tasks: &[TaskStats], gaps: &Gaps) -> io::Result<()> {
+    let losses = super::common::losses(tasks, gaps);
+    for loss in &losses {
+        writeln!(out, "{loss}")?;
+    }
+    if losses.is_empty() { Ok(()) } else { writeln!(out) }
 }
 
 fn write_modules(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {

@@ -53,7 +53,7 @@ pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
         // Calls into other modules have addresses in no function.
         if 2 * known < called && !written.is_same_build {
             eprintln!(
-                "rftrace: {}: only {known} of {called} addresses that were called lie in its functions when it is loaded at \
+                "rftrace: {}: only {known} of {called} addresses that were called can be in its functions when it is loaded at \
                  {:#x}: is it the binary that was traced, and was it loaded there (--load-address)?",
                 written.binary.display(),
                 written.load_address

@@ -8,7 +8,7 @@ use super::walk::{ExportOptions, Item, walk};
 use crate::Summary;
 use crate::error::{Error, Result, read_file};
 use crate::events::{SCHED_IN, SCHED_OUT};
-use crate::info::{KERNEL, PERF_EVENT, select_tids};
+use crate::info::{self, EVENT, KERNEL, PERF_EVENT};
 use crate::record::{Kind, Record};
 use crate::trace::Trace;
 use crate::warning::Warnings;
@@ -31,13 +31,15 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
     prepare(directory)?;
     let mut summary = Summary { records: 0, warnings: Warnings::default() };
     let mut tids = Vec::new();
+    let mut has_events = false;
     for task in tasks {
         let path = directory.join(format!("{}.dat", task.tid()));
-        let mut file = Records { path: path.clone(), out: None, depth: 0 };
+        let mut file = Records { path: path.clone(), out: None, depth: 0, has_events: false };
         walk(trace, task, options, &mut summary, &mut |item| file.write(item).map_err(failed(&path)))?;
         if let Some(mut out) = file.out {
             out.flush().map_err(failed(&file.path))?;
             tids.push(task.tid());
+            has_events |= file.has_events;
         }
     }
     if tids.is_empty() {
@@ -47,7 +49,9 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
     copy_metadata(trace.dir(), directory)?;
     let info = read_file(&trace.dir().join("info"))?;
     let path = directory.join("info");
-    fs::write(&path, select_tids(&info, &tids, !(KERNEL | PERF_EVENT))).map_err(failed(&path))?;
+    // Context switches are events among the records now.
+    let features = trace.info().features() & !(KERNEL | PERF_EVENT) | if has_events { EVENT } else { 0 };
+    fs::write(&path, info::rewrite(&info, &tids, features)).map_err(failed(&path))?;
     Ok(summary)
 }
 
@@ -81,6 +85,7 @@ struct Records {
     path: PathBuf,
     out: Option<BufWriter<File>>,
     depth: u16,
+    has_events: bool,
 }
 
 impl Records {
@@ -100,6 +105,7 @@ impl Records {
             Item::Event { time_ns, id } => (time_ns, Kind::Event, id),
             Item::Lost { time_ns, count } => (time_ns, Kind::Lost, count),
         };
+        self.has_events |= kind == Kind::Event;
         let depth = if kind == Kind::Exit { self.depth } else { depth };
         let out = match &mut self.out {
             Some(out) => out,

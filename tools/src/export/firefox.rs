@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use fxprof_processed_profile::{
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::events::SCHEDULE;
 
 /// The most samples and markers that are taken: what browsers can still open, and 400 MB of memory here.
-const MAX_SAMPLES: usize = 10_000_000;
+const MAX_SAMPLES: u64 = 10_000_000;
 
 /// The weight of a sample is an `i32`; longer times become several.
 const MAX_WEIGHT: u64 = i32::MAX as u64;
@@ -32,7 +32,7 @@ pub struct Firefox<W> {
     processes: HashMap<u32, ProcessHandle>,
     threads: HashMap<Track, Thread>,
     counters: HashMap<(u32, String), (CounterHandle, f64)>,
-    n_samples: usize,
+    n_samples: u64,
 }
 
 struct Thread {
@@ -78,9 +78,9 @@ impl<W: Write> Firefox<W> {
         Timestamp::from_nanos_since_reference(time_ns.saturating_sub(self.start_ns))
     }
 
-    /// Makes room for one more sample or marker.
-    fn count(&mut self) -> Result<()> {
-        self.n_samples += 1;
+    /// Makes room for more samples or markers.
+    fn count(&mut self, n: u64) -> Result<()> {
+        self.n_samples = self.n_samples.saturating_add(n);
         if self.n_samples > MAX_SAMPLES {
             let reason = format!(
                 "more than {MAX_SAMPLES} entries, exits and events: the Firefox Profiler's format has to be in memory as \
@@ -98,15 +98,15 @@ impl<W: Write> Firefox<W> {
     /// The thread of a track, after samples for the time since its last change.
     fn advance(&mut self, track: Track, time_ns: u64) -> Result<()> {
         let handle = self.thread_handle(track);
+        let since_ns = self.threads.get(&track).and_then(|thread| thread.last_ns).unwrap_or(time_ns);
+        self.count(time_ns.saturating_sub(since_ns).div_ceil(MAX_WEIGHT))?;
         let Some(thread) = self.threads.get_mut(&track) else { return Ok(()) };
-        let since_ns = thread.last_ns.unwrap_or(time_ns);
         thread.last_ns = Some(time_ns.max(since_ns));
         let (stack, is_running) = thread.open.last().map_or((None, false), |&(stack, runs)| (Some(stack), runs));
         let mut cpu_ns = thread.cpu_ns;
         let mut at_ns = since_ns;
         while at_ns < time_ns {
             let weight = MAX_WEIGHT.min(time_ns - at_ns);
-            self.count()?;
             self.profile.add_sample(handle, self.timestamp(at_ns), stack, cpu_delta(cpu_ns), weight as i32);
             cpu_ns = if is_running { weight } else { 0 };
             at_ns += weight;
@@ -129,10 +129,43 @@ impl<W: Write> Firefox<W> {
     }
 }
 
-/// The format has whole microseconds, and readers take more than was possible for all that was possible. So rounding up
-/// is right, and rounding down would show a thread of short calls as idle.
+/// Processor time in the unit that [`InNanos`] makes of the library's.
 fn cpu_delta(ns: u64) -> CpuDelta {
-    CpuDelta::from_micros(ns.div_ceil(1000))
+    CpuDelta::from_micros(ns)
+}
+
+/// What the library says of the unit of processor times, and what the format has as well.
+const UNITS: [&[u8]; 2] = ["\"threadCPUDelta\":\"µs\"".as_bytes(), b"\"threadCPUDelta\":\"ns\""];
+
+/// Passes a profile on, in which processor times are nanoseconds: the library has whole microseconds only, in which a
+/// thread of short calls is either idle or busy several times over.
+struct InNanos<'o, W> {
+    out: &'o mut W,
+    /// The profile up to its units, which are near its beginning.
+    head: Vec<u8>,
+    is_done: bool,
+}
+
+impl<W: Write> Write for InNanos<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_done {
+            return self.out.write(bytes);
+        }
+        let [from, to] = UNITS;
+        let seen = self.head.len().saturating_sub(from.len());
+        self.head.extend_from_slice(bytes);
+        if let Some(place) = self.head[seen..].windows(from.len()).position(|window| window == from) {
+            self.is_done = true;
+            self.out.write_all(&self.head[..seen + place])?;
+            self.out.write_all(to)?;
+            self.out.write_all(&self.head[seen + place + from.len()..])?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 impl<W: Write> Sink for Firefox<W> {
@@ -170,7 +203,7 @@ impl<W: Write> Sink for Firefox<W> {
     }
 
     fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
-        self.count()?;
+        self.count(1)?;
         let thread = self.thread_handle(track);
         let timing = MarkerTiming::Instant(self.timestamp(time_ns));
         let name = self.profile.intern_string(name);
@@ -184,7 +217,7 @@ impl<W: Write> Sink for Firefox<W> {
         if !value.is_finite() {
             return Ok(());
         }
-        self.count()?;
+        self.count(1)?;
         let (process, timestamp) = (self.process_handle(pid, self.start_ns), self.timestamp(time_ns));
         let profile = &mut self.profile;
         let counter = self.counters.entry((pid, name.to_owned()));
@@ -202,8 +235,9 @@ impl<W: Write> Sink for Firefox<W> {
             self.profile.add_sample(thread.handle, end, None, cpu_delta(thread.cpu_ns), 0);
             self.profile.set_thread_end_time(thread.handle, end);
         }
-        serde_json::to_writer(&mut self.out, &self.profile).map_err(|error| Error::Write(error.into()))?;
-        self.out.flush().map_err(Error::Write)
+        let mut out = InNanos { out: &mut self.out, head: Vec::new(), is_done: false };
+        serde_json::to_writer(&mut out, &self.profile).map_err(|error| Error::Write(error.into()))?;
+        out.flush().map_err(Error::Write)
     }
 }
 

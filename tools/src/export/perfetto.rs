@@ -36,6 +36,7 @@ const PACKET_TAG: u8 = 1 << 3 | 2;
 pub struct Perfetto<W> {
     out: W,
     wall_clock: Option<WallClock>,
+    has_clock: bool,
     packet: Vec<u8>,
     sequences: HashMap<Track, Sequence>,
     processes: HashMap<u32, u64>,
@@ -56,6 +57,7 @@ impl<W: Write> Perfetto<W> {
         Self {
             out,
             wall_clock,
+            has_clock: false,
             packet: Vec::new(),
             sequences: HashMap::new(),
             processes: HashMap::new(),
@@ -70,10 +72,7 @@ impl<W: Write> Perfetto<W> {
     }
 
     fn write(&mut self, packet: &TracePacket) -> Result<()> {
-        if self.n_uuids == 0 {
-            self.n_uuids = 1;
-            self.write_clock()?;
-        }
+        self.write_clock()?;
         self.packet.clear();
         self.packet.push(PACKET_TAG);
         // Only a slice that is too short makes this fail; a vector grows.
@@ -82,8 +81,11 @@ impl<W: Write> Perfetto<W> {
         self.out.write_all(&self.packet).map_err(Error::Write)
     }
 
-    /// Says what clock the times are of.
+    /// Says what clock the times are of, before anything else.
     fn write_clock(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.has_clock, true) {
+            return Ok(());
+        }
         let clock = self.wall_clock.unwrap_or_default();
         let mut clocks = vec![Clock { clock_id: Some(MONOTONIC), timestamp: Some(clock.time_ns) }];
         if let Some(unix_ns) = self.wall_clock.map(|clock| clock.unix_ns) {
@@ -236,10 +238,7 @@ impl<W: Write> Sink for Perfetto<W> {
     }
 
     fn finish(&mut self) -> Result<()> {
-        if self.n_uuids == 0 {
-            self.n_uuids = 1;
-            self.write_clock()?;
-        }
+        self.write_clock()?;
         self.out.flush().map_err(Error::Write)
     }
 }

@@ -7,18 +7,18 @@ use std::process::{Command, Output, Stdio};
 use crate::dir::{A, Dir, MAIN, entry, exit, trace};
 
 /// The command, without any other program in its `PATH`.
-fn rftrace(args: &[&str]) -> Command {
+pub(crate) fn rftrace(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rftrace"));
     command.args(args).env("PATH", "/nonexistent").env_remove("NO_COLOR");
     command
 }
 
-fn run(args: &[&str]) -> (Option<i32>, String, String) {
+pub(crate) fn run(args: &[&str]) -> (Option<i32>, String, String) {
     parts(&rftrace(args).output().expect("the command starts"))
 }
 
 /// Exit code, stdout and stderr.
-fn parts(output: &Output) -> (Option<i32>, String, String) {
+pub(crate) fn parts(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -27,7 +27,7 @@ fn sample() -> Dir {
     trace(&[entry(1, 0, MAIN), entry(2, 1, A), exit(3, 1, A), exit(5, 0, MAIN)])
 }
 
-fn utf8(path: &Path) -> &str {
+pub(crate) fn utf8(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rftrace_tools::{Error, ReplayOptions, Report, SCHED_IN, SCHED_OUT, SortKey, Trace};
+use rftrace_tools::{
+    Chrome, Error, ExportOptions, Firefox, Folded, Perfetto, ReplayOptions, Report, SCHED_IN, SCHED_OUT, Sink, SortKey,
+    Summary, Trace, WallClock, export, write_directory,
+};
 
 use crate::dir::{A, B, Files, MAIN, MARK, entry, event, exit, lost, with_payload};
 
@@ -25,7 +28,27 @@ fn read(dir: &Path) -> Result<(), Error> {
     for task in trace.tasks() {
         let _ = trace.call_tree(task)?.to_string();
     }
+    let mut options = ExportOptions::default();
+    options.from_ns = Some(3);
+    export(&trace, &ExportOptions::default(), &mut Chrome::new(Vec::new()))?;
+    export(&trace, &options, &mut Perfetto::new(Vec::new(), WallClock::of(&trace)))?;
+    export(&trace, &options, &mut Folded::new(Vec::new(), true))?;
+    // There may be nothing to draw, or times too long for samples; and no records for a directory.
+    let sinks: [&mut dyn Sink; 2] =
+        [&mut Folded::flame_graph(Vec::new(), false, ""), &mut Firefox::new(Vec::new(), "", 0, None)];
+    for sink in sinks {
+        accept_refusal(export(&trace, &ExportOptions::default(), sink))?;
+    }
+    let parent = tempfile::tempdir().expect("a temporary directory");
+    accept_refusal(write_directory(&trace, &options, &parent.path().join("part")))?;
     Ok(())
+}
+
+fn accept_refusal(result: Result<Summary, Error>) -> Result<(), Error> {
+    match result {
+        Ok(_) | Err(Error::Export(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 #[test]
@@ -61,7 +84,7 @@ fn losses_with_great_depths() {
 }
 
 /// Records with all kinds, plausible and implausible addresses, and times that go back now and then.
-fn records() -> impl Strategy<Value = Vec<[u8; 16]>> {
+pub(crate) fn records() -> impl Strategy<Value = Vec<[u8; 16]>> {
     let one = (0..100_u64, 0..5_u8, 0..6_u64, any::<bool>(), prop_oneof![Just(MAIN), Just(A), Just(B), 0..1_u64 << 48]);
     let one = one.prop_map(|(time, kind, depth, payload, addr)| {
         let record = match kind {

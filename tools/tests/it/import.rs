@@ -76,9 +76,9 @@ impl Kernel {
         self.folder.path().join(name)
     }
 
-    /// Every function calls the next one, moved by `slide`; records have addresses within functions.
+    /// Every function calls the next one, moved by `slide`.
     pub(crate) fn records(&self, slide: u64) -> Vec<(u64, u64, bool)> {
-        let calls = ["boot", "_start", "branch", "leaf"].map(|name| self.functions[name] + slide + 4);
+        let calls = ["boot", "_start", "branch", "leaf"].map(|name| self.functions[name] + slide);
         let levels = || [0, 1, 2, 3].into_iter().zip(calls);
         let entries = levels().map(|(level, address)| (2_000 + 2_000 * level, address, false));
         let exits = levels().rev().map(|(level, address)| (20_000 - 2_000 * level, address, true));
@@ -173,7 +173,7 @@ fn without_names() {
     let (is_success, said) = kernel.import(&bytes, &[]);
     assert!(is_success && said.contains("no binary was given (--binary): functions are shown as addresses"), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
-    assert!(kernel.replay().contains(&format!("{:x}", (kernel.functions["leaf"] + 4) & 0xffff_ffff_ffff)));
+    assert!(kernel.replay().contains(&format!("{:x}", kernel.functions["leaf"] & 0xffff_ffff_ffff)));
     let uftrace = text(Command::new("uftrace").args(["replay", "--no-pager", "-d"]).arg(kernel.path("trace")));
     assert!(uftrace.is_none_or(|replay| replay.contains("3.000 us")));
 
@@ -227,4 +227,38 @@ fn what_cannot_be_imported() {
     let (is_success, said) = kernel.import(&bytes[..bytes.len() - 60], &[]);
     assert!(is_success && said.contains("the image ends early") && said.contains("1 of 1 chunks"), "{said}");
     assert!(kernel.path("trace").exists());
+}
+
+/// Raw records of two threads as `dump_trace` writes them; `is_old`: as that of 0.3 does, ticks and no depths.
+fn raw(kernel: &Kernel, slide: u64, is_old: bool) -> Vec<u8> {
+    let mut depth = 0;
+    let mut record = |(tsc, address, is_exit): (u64, u64, bool)| {
+        depth -= u64::from(is_exit);
+        let (time, shown_depth) = if is_old { (tsc, 0) } else { (tsc / 2, depth) };
+        depth += u64::from(!is_exit);
+        [time, address << 16 | shown_depth << 6 | 5 << 3 | u64::from(is_exit)]
+    };
+    let words: Vec<u64> = kernel.records(slide).into_iter().flat_map(&mut record).collect();
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn raw_records_of_both_versions() {
+    let Some(kernel) = Kernel::build() else { return };
+    let elf = kernel.path("kernel.elf");
+    for slide in [0, 0x20_0000] {
+        for is_old in [false, true] {
+            let hz: &[&str] = if is_old { &["--tsc-hz", "2000000000"] } else { &[] };
+            let (is_success, said) =
+                kernel.import(&raw(&kernel, slide, is_old), &[&["--binary", utf8(&elf)], hz].concat());
+            assert!(is_success && said.lines().count() == 1 && said.contains("8 events of 1 threads"), "{said}");
+            assert_eq!(kernel.replay(), REPLAY);
+        }
+    }
+    let (is_success, said) = kernel.import(&raw(&kernel, 0, true), &["--binary", utf8(&elf)]);
+    assert!(is_success && said.contains("times are ticks") && said.contains("--tsc-hz"), "{said}");
+    let mut damaged = raw(&kernel, 0, false);
+    damaged[16 * 3 + 8] ^= 8;
+    let (is_success, said) = kernel.import(&damaged, &[]);
+    assert!(!is_success && said.contains("/image: byte 48: no record that `dump_trace` writes is here"), "{said}");
 }

@@ -3,6 +3,8 @@
 mod dir;
 
 mod cli;
+mod dump;
+mod export;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod import;
@@ -10,6 +12,8 @@ mod merge;
 mod reader;
 mod replay;
 mod report;
+#[cfg(target_os = "linux")]
+mod schedule;
 #[cfg(target_os = "linux")]
 mod symbols;
 mod tree;

@@ -77,7 +77,7 @@ fn offset(program: &str, name: &str) -> u64 {
 
 /// A trace of that program, named `/bin/prog`, without symbols.
 fn trace_of(program: &str, build_id: Option<&str>) -> dir::Dir {
-    let at = |name| dir::BASE + offset(program, name) + 4;
+    let at = |name| dir::BASE + offset(program, name);
     let records = [
         dir::entry(1000, 0, at("branch")),
         dir::entry(2000, 1, at("leaf")),

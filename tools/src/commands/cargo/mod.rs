@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -16,6 +17,7 @@ mod build;
 mod config;
 mod flags;
 mod names;
+mod record_options;
 mod runner;
 mod session;
 mod status;
@@ -23,6 +25,7 @@ mod summary;
 mod toolchain;
 
 use arguments::CargoArguments;
+use record_options::RecordOptions;
 use session::{Orders, Session};
 use status::status;
 use toolchain::Toolchain;
@@ -31,6 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo rftrace run --release -- --verbose file.txt   build, run, and see where the time went
   cargo rftrace test parser                           record each test binary; results are as untraced
+  cargo rftrace -F 'app::parse*' run --example demo   only what is called within some functions
   cargo rftrace -o trace run -p server --bin serverd  choose where the trace goes
   cargo rftrace --bootstrap bench                     without nightly: let a stable compiler take the flag
   cargo rftrace build --release                       build only; says how to record the program
@@ -66,6 +70,8 @@ struct Options {
     /// No report, only errors.
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    record: RecordOptions,
 }
 
 #[derive(Subcommand)]
@@ -174,7 +180,8 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
         traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,
         one_trace: options.output.is_some() && subcommand == "run",
         quiet: options.quiet,
-        record: Vec::new(),
+        record: options.record.into_args(),
+        target: target.clone(),
         user_runner: config.runner(&toolchain, &target)?,
         variables: environment.before(),
     })?;
@@ -189,7 +196,9 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
 
 /// Runs cargo to its end. An interrupt by the terminal goes to the program; what it did until then is worth a report.
 fn wait(cargo: &mut Command) -> Result<ExitStatus> {
-    ctrlc::set_handler(|| {}).context("cannot prepare for interrupts")?;
+    // A handler, unlike an ignored signal, is not for the child.
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default())
+        .context("cannot prepare for interrupts")?;
     cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))
 }
 

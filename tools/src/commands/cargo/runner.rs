@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, anyhow};
+use indicatif::HumanCount;
 use rftrace_tools::CallSites;
 
 use super::session::{self, Orders, ProgramRun};
 use super::status::{status, warning};
-use crate::commands::common::shell_word;
 
 /// Runs the program in `args`; `name` is this program's path, beside the session's files.
 pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
@@ -22,20 +22,19 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
 
     // The user's runner, then `rftrace record`, then the program.
     let mut words = orders.user_runner.clone();
-    if !is_doctest(&program) {
+    if is_of_target(&program, &orders.target) {
         let sites = CallSites::read(&program)?;
-        let trace = problem(&sites).map_or_else(
-            || Some(trace_dir(dir, &orders, &program)),
-            |why| {
-                warning(&format!("{} is not recorded: {why}", program.display()));
-                None
-            },
-        );
+        let is_forced = orders.record.iter().any(|option| option == "--force");
+        let problem = if is_forced { None } else { problem(&sites) };
+        let trace = problem.is_none().then(|| trace_dir(dir, &orders, &program));
+        if let Some(problem) = problem {
+            warning(&format!("{} is not recorded: {problem}", program.display()));
+        }
         if let Some(trace) = &trace {
             if !orders.quiet {
-                status("Tracing", &format!("{} ({} instrumented functions)", shell_word(&program), sites.count));
+                status("Tracing", &format!("{} instrumented functions", HumanCount(sites.count)));
             }
-            words.extend([std::env::current_exe()?.into(), "record".into()]);
+            words.extend([std::env::current_exe()?.into(), "record".into(), "--quiet".into()]);
             words.extend(orders.record.iter().cloned());
             words.extend(["-o".into(), trace.into(), "--".into()]);
         }
@@ -55,6 +54,11 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
     }
     let error = command.exec();
     Err(anyhow!(error).context(format!("cannot run {}", command.get_program().display())))
+}
+
+/// Whether a program is the target's. Procedural macros have tests too, but no instrumentation.
+fn is_of_target(program: &Path, target: &str) -> bool {
+    !is_doctest(program) && program.components().any(|component| component.as_os_str() == target)
 }
 
 /// Whether this is a program of documentation tests: there is one for each, which is gone after it.

@@ -23,6 +23,8 @@ pub(super) struct Orders {
     /// Whether that is the trace itself.
     pub(super) one_trace: bool,
     pub(super) quiet: bool,
+    /// The triple that programs are built for; others are a part of the compiler.
+    pub(super) target: String,
     /// Options for `rftrace record`.
     pub(super) record: Vec<OsString>,
     /// The user's own runner, and its arguments.

@@ -9,12 +9,12 @@ use std::time::Duration as StdDuration;
 use anstyle::Style;
 use anyhow::{Context, Result};
 use indicatif::{HumanCount, ProgressBar};
-use rftrace_tools::{Duration, Report, Row, Trace};
+use rftrace_tools::{Duration, Error, Gaps, Report, Row, TaskStats, Trace};
 
 use super::names::shortened;
 use super::session::ProgramRun;
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
-use crate::commands::common::{find_program, shell_word};
+use crate::commands::common::{find_program, losses, shell_word};
 
 /// Columns where the output is no terminal.
 const DEFAULT_COLUMNS: usize = 120;
@@ -28,6 +28,7 @@ struct Recorded {
     dir: PathBuf,
     program: String,
     report: Report,
+    gaps: Gaps,
 }
 
 /// Reads the traces of what was run and prints what is in them.
@@ -35,9 +36,12 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
     let mut recorded = Vec::new();
     for run in runs {
         let Some(dir) = &run.trace else { continue };
-        let program = run.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = if runs.len() > 1 { dir.file_name() } else { run.program.file_name() };
+        let program = name.unwrap_or_default().to_string_lossy().into_owned();
         match read(dir) {
-            Ok(report) => recorded.push(Recorded { dir: dir.clone(), program, report }),
+            Ok((report, gaps)) => recorded.push(Recorded { dir: dir.clone(), program, report, gaps }),
+            // `rftrace record` has said why.
+            Err(_) if !dir.join("info").exists() => warning(&format!("{program} left no trace")),
             Err(error) => warning(&format!("{program} left no trace: {error:#}")),
         }
     }
@@ -58,30 +62,33 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
     Ok(())
 }
 
-fn read(dir: &Path) -> Result<Report> {
+fn read(dir: &Path) -> Result<(Report, Gaps)> {
     let spinner = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     spinner.set_message(format!("reading {}", shell_word(dir)));
     spinner.enable_steady_tick(StdDuration::from_millis(100));
-    let report = Trace::open(dir).and_then(|trace| Report::read(&trace));
+    let read = || {
+        let trace = Trace::open(dir)?;
+        Ok::<_, Error>((Report::read(&trace)?, trace.gaps()?))
+    };
+    let read = read();
     spinner.finish_and_clear();
-    report.with_context(|| dir.display().to_string())
+    read.with_context(|| dir.display().to_string())
 }
 
 fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
     let tasks = recorded.report.tasks();
-    let sum = |value: fn(&rftrace_tools::TaskStats) -> u64| tasks.iter().map(value).fold(0, u64::saturating_add);
+    let sum = |value: fn(&TaskStats) -> u64| tasks.iter().map(value).fold(0, u64::saturating_add);
     let first = tasks.iter().filter(|task| task.records > 0).map(|task| task.first_ns).min().unwrap_or(0);
     let last = tasks.iter().map(|task| task.last_ns).max().unwrap_or(0);
     let n_functions = recorded.report.rows().iter().filter(|row| row.name != NO_FUNCTION).count();
     let n_tasks = tasks.iter().filter(|task| task.records > 0).count();
-    let lost = sum(|task| task.lost_calls);
-    let overwritten = tasks.iter().any(|task| task.overwritten);
+    let losses = losses(tasks, &recorded.gaps);
     let of = if is_one_of_many { format!("{}: ", recorded.program) } else { String::new() };
-    let losses = if lost == 0 && !overwritten { ", none lost" } else { "" };
+    let none_lost = if losses.is_empty() { ", none lost" } else { "" };
     status(
         "Recorded",
         &format!(
-            "{of}{} {} of {} {} in {} {} over {}{losses}",
+            "{of}{} {} of {} {} in {} {} over {}{none_lost}",
             HumanCount(sum(|task| task.calls)),
             plural(sum(|task| task.calls), "call"),
             HumanCount(n_functions as u64),
@@ -91,19 +98,13 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
             Duration(last.saturating_sub(first)).to_string().trim(),
         ),
     );
-    if lost > 0 {
-        warning(&format!("{of}{} {} lost: {REMEDY}", HumanCount(lost), plural(lost, "call")));
-    }
-    if overwritten {
-        warning(&format!("{of}the beginning was overwritten by what came later: {REMEDY}"));
+    for loss in &losses {
+        warning(&format!("{of}{loss}"));
     }
     for line in recorded.report.summary().warnings.to_string().lines() {
         warning(&format!("{of}{line}"));
     }
 }
-
-/// What to do about losses.
-const REMEDY: &str = "record less (a filter), or give the trace a larger buffer";
 
 fn plural(count: u64, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -66,11 +66,15 @@ pub(crate) fn merge(work: &Path, dir: &Path, ended: &Ended) -> Result<Option<Mer
     }
     let mut tids = Vec::new();
     let mut events = EventIds::default();
+    // Which program a task ran when it was last saved.
+    let mut programs = HashMap::new();
     for part in parts.iter().filter(|part| part.has_trace()) {
         let map = events.of_part(part)?;
         for tid in part.tids()? {
             let name = format!("{tid}.dat");
-            append(&part.dir.join(&name), &dir.join(&name), &map)?;
+            let program = (part.pid, part.fields.get("program"));
+            let goes_on = programs.insert(tid, program) == Some(program);
+            append(&part.dir.join(&name), &dir.join(&name), &map, goes_on)?;
             if !tids.contains(&tid) {
                 tids.push(tid);
             }
@@ -81,6 +85,7 @@ pub(crate) fn merge(work: &Path, dir: &Path, ended: &Ended) -> Result<Option<Mer
         let lines = events.names.iter().map(|(name, id)| format!("EVENT: {id} {name}\n"));
         write(&dir.join("events.txt"), lines.collect::<String>().as_bytes())?;
     }
+    merge_names(&parts, dir)?;
     let lines = merge_tasks(&mut parts, dir)?;
     write(&dir.join("task.txt"), lines.as_bytes())?;
     merged.threads = tids.len();
@@ -174,13 +179,32 @@ impl EventIds {
     }
 }
 
-/// Puts a task's records behind those that are there. Times do not go back: two saves know the clock's rate to some digits.
-fn append(from: &Path, to: &Path, ids: &HashMap<u64, u64>) -> Result<()> {
-    const EVENT: u64 = 3;
-    const ADDRESS_SHIFT: u32 = 16;
+/// A record of a task: its time, and the rest.
+type RawRecord = [u64; 2];
+/// The bits of the second word.
+const TYPE: u64 = 3;
+const ENTRY: u64 = 0;
+const EXIT: u64 = 1;
+const EVENT: u64 = 3;
+const DEPTH_SHIFT: u32 = 6;
+const ADDRESS_SHIFT: u32 = 16;
 
+fn depth(record: RawRecord) -> u64 {
+    record[1] >> DEPTH_SHIFT & ((1 << (ADDRESS_SHIFT - DEPTH_SHIFT)) - 1)
+}
+
+/// Puts a task's records behind those that are there. Times do not go back: two saves know the clock's rate to some digits.
+///
+/// If the same program `goes_on`, functions that were open at the save are neither left nor entered again.
+fn append(from: &Path, to: &Path, ids: &HashMap<u64, u64>, goes_on: bool) -> Result<()> {
     if ids.is_empty() && !to.exists() {
         return move_file(from, to);
+    }
+    let n_open = if goes_on { open_functions(from, to)? } else { 0 };
+    if n_open > 0 {
+        let file = OpenOptions::new().write(true).open(to);
+        file.and_then(|file| file.set_len(file.metadata()?.len() - n_open * RECORD_SIZE as u64))
+            .with_context(|| format!("cannot write {}", to.display()))?;
     }
     let mut last = last_time(to)?;
     let reading = || format!("cannot read {}", from.display());
@@ -189,6 +213,7 @@ fn append(from: &Path, to: &Path, ids: &HashMap<u64, u64>) -> Result<()> {
     let output = OpenOptions::new().create(true).append(true).open(to).with_context(writing)?;
     let mut output = BufWriter::with_capacity(256 << 10, output);
     let mut record = [0; RECORD_SIZE];
+    input.seek_relative((n_open * RECORD_SIZE as u64).cast_signed()).with_context(reading)?;
     loop {
         match input.read_exact(&mut record) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
@@ -197,7 +222,7 @@ fn append(from: &Path, to: &Path, ids: &HashMap<u64, u64>) -> Result<()> {
         let (words, _) = record.as_chunks::<8>();
         let [time, mut word] = [words[0], words[1]].map(u64::from_le_bytes);
         last = last.max(time);
-        if word & 3 == EVENT
+        if word & TYPE == EVENT
             && let Some(id) = ids.get(&(word >> ADDRESS_SHIFT))
         {
             word = word & ((1 << ADDRESS_SHIFT) - 1) | id << ADDRESS_SHIFT;
@@ -208,6 +233,39 @@ fn append(from: &Path, to: &Path, ids: &HashMap<u64, u64>) -> Result<()> {
             .with_context(writing)?;
     }
     output.flush().with_context(writing)
+}
+
+/// How many functions are open from the end of one file to the beginning of the next: the one ends with their exits, the other
+/// begins with their entries.
+fn open_functions(from: &Path, to: &Path) -> Result<u64> {
+    /// More than are ever open.
+    const MOST: usize = 1024;
+
+    let bytes = fs::metadata(to).with_context(|| format!("cannot read {}", to.display()))?.len();
+    let n_records = bytes / RECORD_SIZE as u64;
+    let n_read = n_records.min(MOST as u64);
+    let mut end = read_records(to, n_records - n_read, MOST)?;
+    end.reverse();
+    let beginning = read_records(from, 0, MOST)?;
+    let is_open = |place: usize, exit: RawRecord, entry: RawRecord| {
+        let fits =
+            exit[1] & TYPE == EXIT && entry[1] & TYPE == ENTRY && exit[1] >> DEPTH_SHIFT == entry[1] >> DEPTH_SHIFT;
+        fits && depth(exit) == place as u64 && exit[0] == end[0][0] && entry[0] == beginning[0][0]
+    };
+    let pairs = end.iter().zip(&beginning).enumerate();
+    Ok(pairs.take_while(|&(place, (&exit, &entry))| is_open(place, exit, entry)).count() as u64)
+}
+
+/// Some records of a file, from one on.
+fn read_records(path: &Path, first: u64, most: usize) -> Result<Vec<RawRecord>> {
+    let context = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(context)?;
+    file.seek(SeekFrom::Start(first * RECORD_SIZE as u64)).with_context(context)?;
+    let mut bytes = Vec::new();
+    file.take((most * RECORD_SIZE) as u64).read_to_end(&mut bytes).with_context(context)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    let (records, _) = words.as_chunks::<2>();
+    Ok(records.iter().map(|words| words.map(u64::from_le_bytes)).collect())
 }
 
 /// The time of a file's last record; 0 if it has none.
@@ -263,6 +321,27 @@ fn identity(path: &Path) -> Result<[String; 2]> {
         line.unwrap_or_default().trim().to_owned()
     };
     Ok([field("# path name:"), field("# build-id:")])
+}
+
+/// The names of threads, in order of time.
+fn merge_names(parts: &[Part], dir: &Path) -> Result<()> {
+    /// Bytes of a record; the time is at its end.
+    const BYTES: usize = 48;
+    const NAME: &str = "perf-cpu0.dat";
+
+    let mut records = Vec::new();
+    for path in parts.iter().filter(|part| part.has_trace()).map(|part| part.dir.join(NAME)) {
+        match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            bytes => records.extend(bytes.with_context(|| format!("cannot read {}", path.display()))?),
+        }
+    }
+    let (records, _) = records.as_chunks_mut::<BYTES>();
+    if records.is_empty() {
+        return Ok(());
+    }
+    records.sort_by_key(|record| record.last_chunk().map(|time| u64::from_le_bytes(*time)));
+    write(&dir.join(NAME), records.as_flattened())
 }
 
 /// One map for each program that ran, and one `task.txt`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use rftrace_tools::ScheduleEvents;
 
 mod merge;
 mod output;
@@ -33,7 +34,7 @@ While the program runs:
 /// The program is not changed: a library that is preloaded records what its calls of `mcount` or `__fentry__` tell. Children
 /// are recorded too. The exit status is that of the program, or 128 plus the number of the signal that killed it.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct RecordArgs {
     /// Where to write to. A trace that is there gets the suffix `.old`.
     #[arg(short, long, value_name = "DIR")]
@@ -77,6 +78,9 @@ pub(crate) struct RecordArgs {
     /// The signal that switches recording off and on.
     #[arg(long, value_name = "SIGNAL", default_value = "USR2", value_parser = run::parse_signal)]
     signal_toggle: i32,
+    /// Record context switches too: when threads wait, and how long (`linux:schedule`). Needs the kernel's perf events.
+    #[arg(long)]
+    schedule: bool,
     /// Show the calls when the program has ended. Without -o the trace is not kept.
     #[arg(long)]
     live: bool,
@@ -98,8 +102,10 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     if !args.force {
         program::check(&program)?;
     }
+    let schedule = args.schedule.then(ScheduleEvents::open).transpose()?;
     let output = output::Output::prepare(args.output.as_deref(), args.live)?;
     let environment = environment(&args, &output)?;
+    let schedule = schedule.map(|events| events.record(output.work())).transpose()?;
     let ended = run::run(&program, &args.command, &preload, environment)?;
     let code = ended.code();
     let Some(merged) = merge::merge(output.work(), output.dir(), &ended)? else {
@@ -107,6 +113,10 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
         output.discard();
         std::process::exit(code);
     };
+    summary::keep(&merged, output.dir())?;
+    if let Some(schedule) = schedule {
+        schedule.finish(output.dir())?;
+    }
     output.finish()?;
     if args.live {
         super::replay::show(output.dir())?;

@@ -3,6 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
+use anyhow::{Context, Result};
+
 use super::merge::Merged;
 use super::{Ended, RecordArgs};
 
@@ -51,6 +53,14 @@ pub(crate) fn print(merged: &Merged, args: &RecordArgs, dir: &Path, ended: &Ende
     eprintln!("rftrace: the trace lies in {dir}; look at it with\n  rftrace report {dir}\n  rftrace replay {dir}");
 }
 
+/// Writes into the trace what was not recorded, for those who look at it later.
+pub(crate) fn keep(merged: &Merged, dir: &Path) -> Result<()> {
+    let path = dir.join("record.txt");
+    let Merged { full, overwritten, untraced_threads, .. } = merged;
+    let text = format!("full={full}\noverwritten={overwritten}\nuntraced_threads={untraced_threads}\n");
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// A path below the working directory, as the user would type it.
 fn shown(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
@@ -62,7 +72,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

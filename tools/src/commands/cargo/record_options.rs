@@ -1,0 +1,78 @@
+//! The options of `rftrace record` that `cargo rftrace` takes too, and passes on.
+
+use std::ffi::OsString;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+
+use crate::commands::record::RecordArgs;
+
+/// Those that `cargo rftrace` has itself, or decides.
+const OWN: [&str; 4] = ["output", "live", "quiet", "command"];
+
+/// What was given of them, as arguments.
+#[derive(Debug, Default)]
+pub(super) struct RecordOptions(Vec<OsString>);
+
+impl RecordOptions {
+    /// The arguments for `rftrace record`.
+    pub(super) fn into_args(self) -> Vec<OsString> {
+        self.0
+    }
+}
+
+fn options() -> Vec<Arg> {
+    let command = RecordArgs::augment_args(Command::new("record"));
+    let passed_on = command.get_arguments().filter(|arg| !OWN.contains(&arg.get_id().as_str()));
+    passed_on.map(|arg| arg.clone().help_heading("Options of rftrace record")).collect()
+}
+
+impl Args for RecordOptions {
+    fn augment_args(command: Command) -> Command {
+        command.args(options())
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for RecordOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Vec::new();
+        for option in options() {
+            let id = option.get_id().as_str();
+            let (Some(ValueSource::CommandLine), Some(long)) = (matches.value_source(id), option.get_long()) else {
+                continue;
+            };
+            if !option.get_action().takes_values() {
+                args.push(format!("--{long}").into());
+                continue;
+            }
+            for value in matches.get_raw(id).into_iter().flatten() {
+                let mut arg = OsString::from(format!("--{long}="));
+                arg.push(value);
+                args.push(arg);
+            }
+        }
+        Ok(Self(args))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_passed_on() {
+        let command = RecordOptions::augment_args(Command::new("test"));
+        let given = ["test", "-F", "app::*", "--ring", "--filter=x", "-b", "1M"];
+        let options = RecordOptions::from_arg_matches(&command.get_matches_from(given)).unwrap();
+        assert_eq!(options.into_args(), ["--buffer=1M", "--ring", "--filter=app::*", "--filter=x"]);
+    }
+}

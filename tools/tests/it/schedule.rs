@@ -1,0 +1,144 @@
+//! Context switches: `perf-cpu<N>.dat`, and `rftrace record --schedule`.
+
+use std::fs;
+use std::process::Command;
+
+use rftrace_tools::{Kind, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning};
+
+use crate::dir::{A, Files, MAIN, entry, exit};
+
+const OUT: u16 = 1 << 13;
+const PREEMPTED: u16 = 1 << 14;
+
+/// A context switch as the kernel writes it.
+fn switch(tid: u32, time: u64, flags: u16) -> Vec<u8> {
+    let head = [&14_u32.to_le_bytes()[..], &flags.to_le_bytes(), &24_u16.to_le_bytes()].concat();
+    [&head[..], &7_u32.to_le_bytes(), &tid.to_le_bytes(), &time.to_le_bytes()].concat()
+}
+
+/// A trace of two tasks with these files.
+fn files(processors: &[Vec<Vec<u8>>]) -> Files {
+    let first = [entry(100, 0, MAIN), entry(200, 1, A), exit(600, 1, A), exit(900, 0, MAIN)];
+    let mut files = Files::new(&[(7, &first), (8, &[entry(300, 0, A), exit(500, 0, A)])]);
+    files.0.get_mut("info").expect("a file")[17] |= 1;
+    for (place, records) in processors.iter().enumerate() {
+        files.0.insert(format!("perf-cpu{place}.dat"), records.concat());
+    }
+    files
+}
+
+#[test]
+fn switches_are_among_the_records_of_their_task() {
+    let trace = files(&[
+        vec![
+            switch(7, 50, OUT),
+            switch(7, 90, 0),
+            switch(7, 250, OUT),
+            switch(8, 290, 0),
+            switch(7, 650, OUT | PREEMPTED),
+        ],
+        // It was moved to another processor.
+        vec![switch(99, 1, OUT), switch(7, 350, 0), switch(8, 510, OUT), switch(7, 700, 0), switch(7, 950, OUT)],
+    ])
+    .write();
+    let opened = trace.open();
+    let events = |idx: usize| -> Vec<(u64, u64)> {
+        let records = opened.records(&opened.tasks()[idx]).map(|record| record.expect("no error"));
+        records.filter(|record| record.kind == Kind::Event).map(|record| (record.time_ns, record.addr)).collect()
+    };
+    assert_eq!(events(0), [(250, SCHED_OUT), (350, SCHED_IN), (650, SCHED_OUT_PREEMPTED), (700, SCHED_IN)]);
+    assert_eq!(events(1), []);
+    let mut out = Vec::new();
+    let summary = rftrace_tools::replay(&opened, &Default::default(), &mut out).expect("a replay");
+    let expected = "\
+# DURATION     TID     FUNCTION
+            [     7] | main() {
+            [     7] |   a() {
+            [     7] |     /* linux:sched-out */
+            [     8] | a() {
+   0.100 us [     7] |     /* linux:sched-in */
+   0.200 us [     8] | } /* a */
+   0.400 us [     7] |   } /* a */
+   0.050 us [     7] |   /* linux:schedule (pre-empted) */
+   0.800 us [     7] | } /* main */
+";
+    assert_eq!(String::from_utf8_lossy(&out), expected);
+    assert!(summary.warnings.is_empty() && opened.warnings().is_empty());
+    let mut uftrace = Command::new("uftrace");
+    uftrace.args(["replay", "--no-pager", "--color=no", "-d"]).arg(trace.path());
+    if let Some(replayed) = crate::import::text(&mut uftrace) {
+        assert_eq!(replayed, expected);
+    }
+}
+
+#[test]
+fn damaged_files() {
+    let mut files = files(&[vec![switch(7, 250, OUT), switch(7, 350, 0)]]);
+    let bytes = files.0.get_mut("perf-cpu0.dat").expect("a file");
+    bytes.truncate(40);
+    let dir = files.write();
+    assert_eq!(dir.open().warnings().count(Warning::CutRecord), 1);
+    // Without the feature bit the file is none of the trace.
+    files.0.get_mut("info").expect("a file")[17] = 0;
+    assert!(files.write().open().warnings().is_empty());
+    files.0.get_mut("info").expect("a file")[17] = 1;
+    files.0.remove("perf-cpu0.dat");
+    let dir = files.write();
+    fs::create_dir(dir.file("perf-cpu0.dat")).expect("a writable folder");
+    let error = rftrace_tools::Trace::open(dir.path()).expect_err("a folder is no file");
+    assert!(error.to_string().contains("perf-cpu0.dat"), "{error}");
+}
+
+#[test]
+fn a_recorded_program_waits_in_its_functions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = "#include <pthread.h>\n#include <unistd.h>\n\
+                  __attribute__((noinline)) int doze(int n) { usleep(n); return n; }\n\
+                  void *work(void *p) { for (int i = 0; i < 3; i++) doze(2000); return p; }\n\
+                  int main(void) { pthread_t t; pthread_create(&t, 0, work, 0); work(0); pthread_join(t, 0); return 0; }\n";
+    fs::write(folder.path().join("prog.c"), source).expect("a writable folder");
+    let mut gcc = Command::new("gcc");
+    gcc.current_dir(&folder).args(["-pg", "-O1", "-fno-inline", "-o", "prog", "prog.c", "-lpthread"]);
+    if crate::import::text(&mut gcc).is_none() {
+        return;
+    }
+    let mut record = Command::new(env!("CARGO_BIN_EXE_rftrace"));
+    record.current_dir(&folder).args(["record", "--schedule", "-o", "trace", "-q", "--", "./prog"]);
+    let output = record.output().expect("the command starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() && said.contains("context switches cannot be recorded") {
+        assert!(said.lines().count() == 1, "{said}");
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let trace = folder.path().join("trace");
+    let opened = rftrace_tools::Trace::open(&trace).expect("a trace");
+    let mut n_waits = 0;
+    for task in opened.tasks() {
+        let mut open = Vec::new();
+        let mut since = None;
+        for record in opened.records(task) {
+            let record = record.expect("no error");
+            match (record.kind, record.addr) {
+                (Kind::Entry, addr) => open.push(opened.function_name(task, record.time_ns, addr).into_owned()),
+                (Kind::Exit, _) => drop(open.pop()),
+                (Kind::Event, SCHED_OUT) => since = Some(record.time_ns),
+                (Kind::Event, SCHED_IN) => {
+                    let waited = since.take().map_or(0, |since| record.time_ns - since);
+                    n_waits += usize::from(waited > 1_900_000 && open.last().is_some_and(|name| name == "doze"));
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(n_waits, 6, "each nap of both threads");
+    assert!(opened.warnings().is_empty(), "{}", opened.warnings());
+    let mut uftrace = Command::new("uftrace");
+    uftrace.args(["replay", "--no-pager", "--color=no", "-d"]).arg(&trace);
+    if let Some(replayed) = crate::import::text(&mut uftrace) {
+        let mut ours = Vec::new();
+        rftrace_tools::replay(&opened, &Default::default(), &mut ours).expect("a replay");
+        assert_eq!(String::from_utf8_lossy(&ours), replayed);
+    }
+}
