@@ -173,7 +173,7 @@ fn a_guest_is_aligned_with_its_host_to_the_tick() {
         } else {
             // A nanosecond of the guest, whose idea of the counter's rate may be a wrong one, in nanoseconds of the host.
             let ticks = (1_i128 << 32) / Clock::read(&dir).nanos_per_2_32_ticks + 1;
-            let width = u64::try_from(ticks * clock.nanos_per_2_32_ticks >> 32).unwrap() + 1;
+            let width = u64::try_from((ticks * clock.nanos_per_2_32_ticks) >> 32).unwrap() + 1;
             for (found, expected) in found.iter().zip(&expected) {
                 assert_eq!(found.len(), expected.len());
                 let is_near = |(found, expected): (&u64, &u64)| (*found..=found + width).contains(expected);
