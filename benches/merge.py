@@ -12,6 +12,7 @@ import argparse
 import bisect
 import heapq
 import json
+import operator
 import os
 import shutil
 import struct
@@ -48,19 +49,20 @@ def read_symbols(directory):
         if not line.startswith("#"):
             address, _, name = line.split(" ", 2)
             addresses.append(int(address, 16) + start)
-            names.append(json.dumps(name))
+            names.append(name)
     return addresses, names
 
 
 def read_events(directory, pid, offset, reference):
-    """Events of a directory's tasks: time in nanoseconds of the host, kind, tid, name."""
+    """Events of a directory's tasks, with their times in nanoseconds of the host."""
     clock = read_clock(directory)
     addresses, names = read_symbols(directory)
     return heapq.merge(
         *(
             read_task(path, pid, clock, offset, reference, addresses, names)
             for path in sorted(directory.glob("[0-9]*.dat"))
-        )
+        ),
+        key=operator.itemgetter(0),
     )
 
 
@@ -68,28 +70,35 @@ def read_task(path, pid, clock, offset, reference, addresses, names):
     first_tsc, first_nanos, rate = clock
     host_tsc, host_nanos, host_rate = reference
     tid = int(path.stem)
+    stack = []
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             for nanos, word in RECORD.iter_unpack(block):
                 # The tick that has this time: the quotient, rounded up.
                 ticks = first_tsc - (-((nanos - first_nanos) << 32) // rate) - offset
                 host = host_nanos + ((ticks - host_tsc) * host_rate >> 32)
-                name = names[bisect.bisect_right(addresses, word >> 16) - 1]
-                yield host, word & 3, pid, tid, name
+                if word & 3 == 0:
+                    name = names[bisect.bisect_right(addresses, word >> 16) - 1]
+                    stack.append(name)
+                    yield host, {"ph": "B", "ts": host / 1000, "pid": pid, "tid": tid, "name": name}
+                elif word & 3 == 1 and stack:
+                    stack.pop()
+                    yield host, {"ph": "E", "ts": host / 1000, "pid": pid, "tid": tid}
+    while stack:
+        stack.pop()
+        yield host, {"ph": "E", "ts": host / 1000, "pid": pid, "tid": tid}
 
 
 def merge(output, guest, host, offset):
     reference = read_clock(host)
-    events = heapq.merge(read_events(guest, 1, offset, reference), read_events(host, 7, 0, reference))
+    events = heapq.merge(
+        read_events(guest, 1, offset, reference), read_events(host, 7, 0, reference), key=operator.itemgetter(0)
+    )
     with open(output, "w") as out:
         out.write('{"traceEvents":[\n')
         separator = ""
-        for nanos, kind, pid, tid, name in events:
-            time = f"{nanos // 1000}.{nanos % 1000:03}"
-            if kind == 0:
-                out.write(f'{separator}{{"ph":"B","ts":{time},"pid":{pid},"tid":{tid},"name":{name}}}')
-            elif kind == 1:
-                out.write(f'{separator}{{"ph":"E","ts":{time},"pid":{pid},"tid":{tid}}}')
+        for _, event in events:
+            out.write(separator + json.dumps(event))
             separator = ",\n"
         out.write("\n]}\n")
 
@@ -165,9 +174,10 @@ def fingerprint(path):
     count, total = 0, 0
     with open(path) as file:
         for line in file:
-            if line.startswith(('{"ph":"B"', '{"ph":"E"')):
+            event = json.loads(line.rstrip(",\n")) if line.startswith('{"ph"') else {}
+            if event.get("ph") in ("B", "E"):
                 count += 1
-                total += hash(line.rstrip(",\n"))
+                total += hash(tuple(sorted(event.items())))
     return count, total
 
 

@@ -8,8 +8,8 @@ mod export;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod import;
-mod merge;
 mod info;
+mod merge;
 mod reader;
 mod replay;
 mod report;

@@ -41,7 +41,7 @@ impl Clock {
     /// The time of a tick, by the definition of the clock.
     fn nanos(self, tick: u64) -> u64 {
         let ticks = i128::from(tick) - i128::from(self.first_tsc);
-        let nanos = ticks.unsigned_abs() * u128::from(self.nanos_per_2_32_ticks) >> 32;
+        let nanos = (ticks.unsigned_abs() * u128::from(self.nanos_per_2_32_ticks)) >> 32;
         let nanos = i128::try_from(nanos).unwrap() * ticks.signum();
         u64::try_from(i128::from(self.first_nanos) + nanos).unwrap()
     }
