@@ -214,12 +214,26 @@ struct Frame {
     shown: bool,
 }
 
+/// Takes events.
+pub(crate) trait Emit {
+    /// Why it could not.
+    type Error;
+
+    /// Takes the next one.
+    fn emit(&mut self, event: Event) -> Result<(), Self::Error>;
+}
+
+impl<E, F: FnMut(Event) -> Result<(), E>> Emit for F {
+    type Error = E;
+
+    #[inline(always)]
+    fn emit(&mut self, event: Event) -> Result<(), E> {
+        self(event)
+    }
+}
+
 /// Walks a task's records and passes the events of the window on, in order.
-pub(crate) fn decode<E>(
-    task: &Task<'_>,
-    window: &Window<'_>,
-    emit: impl FnMut(Event) -> Result<(), E>,
-) -> Result<(), E> {
+pub(crate) fn decode<F: Emit>(task: &Task<'_>, window: &Window<'_>, emit: F) -> Result<(), F::Error> {
     let mut decoder = Decoder {
         window,
         emit,
@@ -288,9 +302,9 @@ const SEARCHED: usize = 4 * RETURN_STACK_ENTRIES;
 
 /// What each record passes is inlined: this crate is compiled with the program's flags, and where it is instrumented each
 /// function that is left costs two hooks.
-impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
+impl<F: Emit> Decoder<'_, F> {
     /// The records of one chunk, in order.
-    fn segment(&mut self, core: u32, records: impl Iterator<Item = (u64, u64)>) -> Result<(), E> {
+    fn segment(&mut self, core: u32, records: impl Iterator<Item = (u64, u64)>) -> Result<(), F::Error> {
         for (place, (tsc, word)) in records.enumerate() {
             self.record(tsc, word)?;
             if place == 0 && core != 0 {
@@ -300,7 +314,8 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         Ok(())
     }
 
-    fn record(&mut self, tsc: u64, word: u64) -> Result<(), E> {
+    #[inline(always)]
+    fn record(&mut self, tsc: u64, word: u64) -> Result<(), F::Error> {
         if tsc >= self.window.start && !self.started {
             self.start(tsc)?;
         }
@@ -311,7 +326,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
             kind::ENTRY => self.enter(tsc, tsc, exit_word(word)),
             kind::EXIT if word & (kind::LEFT | state::HIDDEN) != 0 => Ok(()),
             kind::EXIT => self.leave(tsc, exit_word(word)),
-            kind::LOST => self.event(EventKind::Lost(word >> ADDRESS_SHIFT), tsc, 0),
+            kind::LOST => self.rare_event(EventKind::Lost(word >> ADDRESS_SHIFT), tsc, 0),
             kind::RESYNC if word & kind::CORE != 0 => self.runs_on(word >> ADDRESS_SHIFT, tsc),
             _ => {
                 let open = (word >> ADDRESS_SHIFT) as usize;
@@ -321,16 +336,16 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     }
 
     /// The task runs on this core.
-    fn runs_on(&mut self, core: u64, tsc: u64) -> Result<(), E> {
+    fn runs_on(&mut self, core: u64, tsc: u64) -> Result<(), F::Error> {
         if self.started && self.core != Some(core) {
             self.core = Some(core);
-            self.event(EventKind::Core(core), tsc, 0)?;
+            self.rare_event(EventKind::Core(core), tsc, 0)?;
         }
         Ok(())
     }
 
     /// The first record of the window: functions that were entered before it are entered now.
-    fn start(&mut self, tsc: u64) -> Result<(), E> {
+    fn start(&mut self, tsc: u64) -> Result<(), F::Error> {
         self.started = true;
         self.last_tsc = tsc;
         self.n_shown = 0;
@@ -345,7 +360,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
 
     /// A function is entered. `entered` is when that was, as far as it counts for its duration.
     #[inline(always)]
-    fn enter(&mut self, tsc: u64, entered: u64, exit_word: u64) -> Result<(), E> {
+    fn enter(&mut self, tsc: u64, entered: u64, exit_word: u64) -> Result<(), F::Error> {
         let address = exit_word >> ADDRESS_SHIFT;
         let hidden = self.n_hidden > 0 || self.is_hidden(address);
         if hidden {
@@ -370,7 +385,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
 
     /// A shown function is entered: passes that on, or holds it back where a call may be too short.
     #[inline(always)]
-    fn hold(&mut self, tsc: u64, address: u64) -> Result<(), E> {
+    fn hold(&mut self, tsc: u64, address: u64) -> Result<(), F::Error> {
         if self.window.minima.changes.is_empty() {
             self.event(EventKind::Entry, tsc, address)?;
         } else if self.started {
@@ -381,12 +396,12 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     }
 
     /// Passes on what was held back.
-    fn release(&mut self) -> Result<(), E> {
-        self.held.drain(..).try_for_each(&mut self.emit)
+    fn release(&mut self) -> Result<(), F::Error> {
+        self.held.drain(..).try_for_each(|event| self.emit.emit(event))
     }
 
     /// A function was entered whose return was not hooked.
-    fn point(&mut self, tsc: u64, address: u64) -> Result<(), E> {
+    fn point(&mut self, tsc: u64, address: u64) -> Result<(), F::Error> {
         if self.n_hidden > 0 || self.is_hidden(address) {
             return Ok(());
         }
@@ -395,7 +410,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     }
 
     #[inline(always)]
-    fn leave(&mut self, tsc: u64, exit_word: u64) -> Result<(), E> {
+    fn leave(&mut self, tsc: u64, exit_word: u64) -> Result<(), F::Error> {
         // Exits are recorded innermost first; what lies above the one that matches ended without a record.
         let n_passed_over = self.open.len().saturating_sub(SEARCHED);
         match self.open[n_passed_over..].iter().rposition(|frame| frame.exit_word == exit_word) {
@@ -406,7 +421,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
 
     /// Closes all functions but the outermost `n_open`, innermost first.
     #[inline(always)]
-    fn close_to(&mut self, n_open: usize, tsc: u64) -> Result<(), E> {
+    fn close_to(&mut self, n_open: usize, tsc: u64) -> Result<(), F::Error> {
         while self.open.len() > n_open {
             let Some(frame) = self.open.pop() else { break };
             if frame.shown {
@@ -424,11 +439,11 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
     }
 
     /// Records are missing before a chunk: the functions open at its start are `depth`, whichever they are.
-    fn gap(&mut self, task: &Task<'_>, depth: usize, first: bool) -> Result<(), E> {
+    fn gap(&mut self, task: &Task<'_>, depth: usize, first: bool) -> Result<(), F::Error> {
         let tsc = self.last_tsc;
         self.close_to(depth, tsc)?;
         if !first {
-            self.event(EventKind::Gap, tsc, 0)?;
+            self.rare_event(EventKind::Gap, tsc, 0)?;
         }
         if self.open.len() < depth {
             let known = if first { functions_open_at_start(task, depth) } else { Vec::new() };
@@ -443,7 +458,7 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), E> {
+    fn finish(&mut self) -> Result<(), F::Error> {
         if !self.started {
             return Ok(());
         }
@@ -451,14 +466,21 @@ impl<E, F: FnMut(Event) -> Result<(), E>> Decoder<'_, F> {
         self.close_to(0, end)
     }
 
-    fn event(&mut self, kind: EventKind, tsc: u64, address: u64) -> Result<(), E> {
+    /// One that is not an entry or exit.
+    #[cold]
+    fn rare_event(&mut self, kind: EventKind, tsc: u64, address: u64) -> Result<(), F::Error> {
+        self.event(kind, tsc, address)
+    }
+
+    #[inline(always)]
+    fn event(&mut self, kind: EventKind, tsc: u64, address: u64) -> Result<(), F::Error> {
         if !self.started {
             return Ok(());
         }
         if !self.held.is_empty() {
             self.release()?;
         }
-        (self.emit)(Event { kind, tsc, address, depth: self.n_shown })
+        self.emit.emit(Event { kind, tsc, address, depth: self.n_shown })
     }
 }
 

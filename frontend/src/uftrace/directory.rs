@@ -17,7 +17,7 @@ use super::format::perf::NAME_BYTES;
 use super::format::{MAGIC, NO_STACK, RECORD_BYTES, USER_EVENT, feature, record};
 use crate::Error;
 use crate::clock::{Clock, ClockPair};
-use crate::decode::{self, Event, EventKind, Minima, Task, Window};
+use crate::decode::{self, Emit, Event, EventKind, Minima, Task, Window};
 use crate::host::{Identity, LoadedModule, Program};
 use crate::own;
 
@@ -157,7 +157,7 @@ pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals
                 let nanos = recording.clock.nanos(recording.start_tsc);
                 out.write_all(&encode::record(nanos, record::EVENT, 0, USER_EVENT + u64::from(task.tid)))?;
             }
-            decode::decode(task, &window, |event| {
+            decode::decode(task, &window, |event: Event| {
                 match event.kind {
                     EventKind::Entry | EventKind::Exit => {
                         totals.n_events += 1;
@@ -267,6 +267,53 @@ fn in_parallel<T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
+/// Writes the file of a task.
+struct TaskWriter<'a> {
+    path: &'a Path,
+    clock: Clock,
+    ids: &'a EventIds,
+    /// A task without events gets no file.
+    file: Option<File>,
+    block: Vec<u8>,
+    written: Written,
+}
+
+impl Emit for &mut TaskWriter<'_> {
+    type Error = io::Error;
+
+    // Inlined where it is called for each entry and exit: this crate is compiled with the program's flags, and a function
+    // costs two hooks.
+    #[inline(always)]
+    fn emit(&mut self, event: Event) -> io::Result<()> {
+        let nanos = self.clock.nanos(event.tsc);
+        let bytes = encode_event(event, nanos, self.ids);
+        if self.written.n_records == 0 {
+            self.file = Some(File::create(self.path)?);
+            self.written.first_nanos = nanos;
+        }
+        if let EventKind::Lost(n) = event.kind {
+            self.written.n_lost = self.written.n_lost.saturating_add(n);
+        }
+        self.written.last_nanos = nanos;
+        self.written.n_records += 1;
+        self.block.extend_from_slice(&bytes);
+        if self.block.len() + RECORD_BYTES > BLOCK_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl TaskWriter<'_> {
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(&self.block)?;
+            self.block.clear();
+        }
+        Ok(())
+    }
+}
+
 fn write_task(
     task: &Task<'_>,
     window: &Window<'_>,
@@ -276,35 +323,12 @@ fn write_task(
     identity: Identity,
 ) -> Result<Written, Error> {
     let path = directory.join(format!("{}.dat", identity.tid));
-    let mut written = Written { identity, ..Written::default() };
-    let mut file = None;
-    let mut block: Vec<u8> = Vec::with_capacity(BLOCK_BYTES);
-    let result = decode::decode(task, window, |event| {
-        let nanos = clock.nanos(event.tsc);
-        let bytes = encode_event(event, nanos, ids);
-        if written.n_records == 0 {
-            // A task without events gets no file.
-            file = Some(File::create(&path)?);
-            written.first_nanos = nanos;
-        }
-        if let EventKind::Lost(n) = event.kind {
-            written.n_lost = written.n_lost.saturating_add(n);
-        }
-        written.last_nanos = nanos;
-        written.n_records += 1;
-        block.extend_from_slice(&bytes);
-        if block.len() + RECORD_BYTES > BLOCK_BYTES
-            && let Some(file) = &mut file
-        {
-            file.write_all(&block)?;
-            block.clear();
-        }
-        Ok(())
-    });
-    let result = result.and_then(|()| match &mut file {
-        Some(file) => file.write_all(&block),
-        None => Ok(()),
-    });
+    let written = Written { identity, ..Written::default() };
+    let mut writer =
+        TaskWriter { path: &path, clock, ids, file: None, block: Vec::with_capacity(BLOCK_BYTES), written };
+    let result = decode::decode(task, window, &mut writer);
+    let result = result.and_then(|()| writer.flush());
+    let written = writer.written;
     result.map_err(|source| Error::Write { path, source })?;
     Ok(written)
 }
