@@ -226,7 +226,7 @@ impl Lab {
         let tasks = decode::tasks(backend::chunks(), backend::open_by_thread());
         let events = tasks.iter().map(|task| {
             let mut events = Vec::new();
-            let result = decode::decode(task, &window, |event| {
+            let result = decode::decode(task, &window, |event: decode::Event| {
                 events.push(match event.kind {
                     EventKind::Entry => Event::Entry(event.address),
                     EventKind::Exit => Event::Exit(event.address),
