@@ -288,11 +288,12 @@ fn keep(block: &ThreadBlock, cursor: usize, mask: usize) {
 /// Lets a chunk go that the thread has kept, unless another thread has it by now.
 fn release(block: &ThreadBlock, kept_chunk: usize) {
     if kept_chunk != 0 {
+        let chunk = kept_chunk as *const ChunkHeader;
         // SAFETY: a chunk of the buffer, whose header any thread may access.
-        let header = unsafe { &*(kept_chunk as *const ChunkHeader) };
+        let header = unsafe { &*chunk };
         if header.tid.load(Relaxed) == block.tid.load(Relaxed) {
             let ring = CONTROL.overwriting.load(Relaxed) != 0;
-            let next = if ring && !is_written(header) { chunk_state::WAITING } else { chunk_state::FULL };
+            let next = if ring && !is_written(chunk) { chunk_state::WAITING } else { chunk_state::FULL };
             let _ = header.state.compare_exchange(chunk_state::KEPT, next, AcqRel, Relaxed);
         }
     }
