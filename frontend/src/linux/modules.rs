@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::symbols;
 use super::sysinfo::page_size;
+use crate::uftrace::encode::spelled;
 
 /// The symbolic link to the running program, valid even after its file was deleted.
 const PROC_EXE: &str = "/proc/self/exe";
@@ -137,15 +138,12 @@ pub(crate) fn exe_path() -> io::Result<PathBuf> {
     })
 }
 
-/// Returns `path` as it may stand in a trace directory, where white space and quotes end a path: these and control
-/// characters become `_`, bytes that are not UTF-8 the replacement character.
+/// Returns `path` as it may stand in a trace directory, see [`spelled`]; bytes that are not UTF-8 become the replacement
+/// character.
 ///
 /// The map, the header of the symbol file and the name of the program must all be spelled this way.
 pub(crate) fn map_path(path: &Path) -> String {
-    path.to_string_lossy()
-        .chars()
-        .map(|c| if c.is_whitespace() || c.is_control() || c == '"' { '_' } else { c })
-        .collect()
+    path.to_string_lossy().chars().map(spelled).collect()
 }
 
 /// Returns the modules in `text`, which is in the format of `/proc/<pid>/maps`, by address.

@@ -357,10 +357,14 @@ fn write_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result
 /// The names of threads that are called otherwise than the program, if there are such: uftrace takes the program's name where
 /// nothing else is said. Returns whether there are any.
 fn write_names(directory: &Path, program: &Program, written: &[Written]) -> Result<bool, Error> {
-    let own = program.exe_name.rsplit('/').next().unwrap_or_default().as_bytes();
-    let own = own.get(..NAME_BYTES - 1).unwrap_or(own);
-    let mut named: Vec<&Written> =
-        written.iter().filter(|task| !["".as_bytes(), own].contains(&task.identity.name.as_bytes())).collect();
+    let own = program.exe_name.rsplit('/').next().unwrap_or_default();
+    let is_named = |task: &&Written| {
+        let name: String = task.identity.name.trim_end_matches('\u{fffd}').chars().map(encode::spelled).collect();
+        // The system cuts names, perhaps amid a character or behind a space.
+        let may_be_cut = name.len() + char::MAX_LEN_UTF8 >= NAME_BYTES;
+        name != own && !name.is_empty() && !(may_be_cut && own.starts_with(&name))
+    };
+    let mut named: Vec<&Written> = written.iter().filter(is_named).collect();
     named.sort_by_key(|task| task.first_nanos);
     if named.is_empty() {
         return Ok(false);

@@ -67,6 +67,12 @@ pub(crate) struct Usage {
     pub(crate) blocks_written: u64,
 }
 
+/// A character of a path as it may stand in a trace directory, where white space and quotes end a path: these and control
+/// characters become `_`.
+pub(crate) fn spelled(c: char) -> char {
+    if c.is_whitespace() || c.is_control() || c == '"' { '_' } else { c }
+}
+
 /// One record of a `.dat` file. `kind` is one of the types in [`record`]; a `depth` beyond the format's range is cut.
 pub(crate) fn record(nanos: u64, kind: u64, depth: usize, address: u64) -> [u8; RECORD_BYTES] {
     let depth = u64::from(MAX_DEPTH).min(depth as u64);
