@@ -315,6 +315,19 @@ fn what_is_recorded_can_be_chosen() {
     assert_eq!(calls(&run), BTreeMap::from([("leaf".to_owned(), 4), ("work".to_owned(), 1)]));
 }
 
+/// What was recorded is not lost with the trace.
+#[test]
+fn where_no_trace_can_be_written() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = record(&[], &c_program().path, &["in_the_way"]);
+    assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
+    assert!(run.stderr.contains("trace/task.txt") && run.stderr.contains("stays in "), "{}", run.stderr);
+    let parts = fs::read_dir(run.path("trace/.recording")).unwrap().flatten();
+    assert!(parts.filter(|part| part.path().join("part.txt").is_file()).count() == 1, "{}", run.stderr);
+}
+
 #[test]
 fn a_full_buffer_is_told_of() {
     if !require(&["gcc"]) {

@@ -108,7 +108,16 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     let schedule = schedule.map(|events| events.record(output.work())).transpose()?;
     let ended = run::run(&program, &args.command, &preload, environment)?;
     let code = ended.code();
-    let merged = merge::merge(output.work(), output.dir(), &ended)?;
+    let merged = match merge::merge(output.work(), output.dir(), &ended) {
+        Ok(merged) => merged,
+        Err(error) => {
+            let work = output.keep();
+            return Err(error.context(format!(
+                "no trace could be made of what was recorded, which stays in {}, a directory for each process and save",
+                work.display()
+            )));
+        }
+    };
     if merged.processes == 0 {
         merged.errors.iter().for_each(|error| eprintln!("rftrace: {error}"));
         if merged.errors.is_empty() {

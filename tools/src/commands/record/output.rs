@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::mem;
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, bail};
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail};
 /// The folder in it that processes write to while they are recorded.
 const WORK: &str = ".recording";
 
-/// A directory that is being written. Dropped before [`Output::finish`], or temporary, it is removed.
+/// A directory that is being written. A temporary one is removed when this is dropped.
 pub(crate) struct Output {
     dir: PathBuf,
     work: PathBuf,
@@ -48,6 +49,12 @@ impl Output {
     /// Removes what is not part of the trace.
     pub(crate) fn finish(&self) -> Result<()> {
         fs::remove_dir_all(&self.work).with_context(|| format!("cannot remove {}", self.work.display()))
+    }
+
+    /// Leaves everything as it is, a temporary directory too. Returns where processes have written to.
+    pub(crate) fn keep(mut self) -> PathBuf {
+        self.is_temporary = false;
+        mem::take(&mut self.work)
     }
 
     /// Nothing was recorded: removes what was made.
