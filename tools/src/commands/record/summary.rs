@@ -4,6 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use indicatif::HumanCount;
 
 use super::merge::Merged;
 use super::{Ended, RecordArgs};
@@ -19,7 +20,7 @@ pub(crate) fn print(merged: &Merged, args: &RecordArgs, dir: &Path, ended: &Ende
     let of = |number: usize, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
     eprintln!(
         "rftrace: {} calls of {} in {}",
-        grouped(merged.events / 2),
+        HumanCount(merged.events / 2),
         of(merged.threads, "thread", "threads"),
         of(merged.processes, "process", "processes"),
     );
@@ -37,7 +38,7 @@ pub(crate) fn print(merged: &Merged, args: &RecordArgs, dir: &Path, ended: &Ende
     if merged.lost > 0 {
         eprintln!(
             "rftrace: {} calls deeper than 1023 levels were not recorded; the trace shows where",
-            grouped(merged.lost)
+            HumanCount(merged.lost)
         );
     }
     if merged.untraced_threads > 0 {
@@ -65,19 +66,6 @@ pub(crate) fn keep(merged: &Merged, dir: &Path) -> Result<()> {
 fn shown(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     path.strip_prefix(here).unwrap_or(path).display().to_string()
-}
-
-/// A number with commas.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// A size as `--buffer` takes it.
