@@ -8,11 +8,8 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-
-use cargo_metadata::Message;
+use std::process::{Command, ExitCode};
 
 /// Everything that the tracer is made of, relative to the package.
 const SOURCES: [&str; 2] = ["staticlib", "src/abi.rs"];
@@ -127,7 +124,7 @@ impl Backend {
 
     fn compile(&self, manifest: &Path, object: &Path) -> Result<(), String> {
         let mut cargo = isolated_cargo(&self.out, self.build_core)?;
-        cargo.args(["rustc", "--release", "--lib", "--message-format=json"]);
+        cargo.args(["rustc", "--release", "--lib"]);
         cargo.arg("--manifest-path").arg(manifest);
         cargo.arg("--target-dir").arg(self.out.join("target"));
         cargo.args(["--target", &self.target]);
@@ -147,37 +144,15 @@ impl Backend {
         // An object of an earlier build must not be taken for this one's; without it cargo has to compile again.
         let _ = fs::remove_file(object);
         let _ = fs::remove_dir_all(self.out.join("target"));
-        let mut child = cargo
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("cannot start {}: {e}", cargo.get_program().display()))?;
-        let mut diagnostics = child.stderr.take().expect("stderr is piped");
-        let reader = std::thread::spawn(move || {
-            let mut text = Vec::new();
-            std::io::Read::read_to_end(&mut diagnostics, &mut text).map(|_| text)
-        });
-        let mut text = String::new();
-        let mut missing_core = false;
-        for message in Message::parse_stream(BufReader::new(child.stdout.take().expect("stdout is piped"))) {
-            // Lines that are no messages come from tools that cargo runs.
-            if let Ok(Message::CompilerMessage(diagnostic)) = message {
-                let diagnostic = diagnostic.message;
-                missing_core |= diagnostic.code.is_some_and(|code| code.code == "E0463");
-                text += &diagnostic.rendered.unwrap_or(diagnostic.message);
-            }
-        }
-        let status = child.wait().map_err(|e| format!("cargo got lost: {e}"))?;
-        let progress = reader.join().ok().and_then(Result::ok).unwrap_or_default();
-        text += &String::from_utf8_lossy(&progress);
+        let output = cargo.output().map_err(|e| format!("cannot start {}: {e}", cargo.get_program().display()))?;
+        let text = String::from_utf8_lossy(&output.stderr);
         eprintln!("{text}");
-        if status.success() && object.is_file() {
+        if output.status.success() && object.is_file() {
             return Ok(());
         }
         let toolchain = env::var("RUSTUP_TOOLCHAIN").map_or(String::new(), |name| format!(" --toolchain {name}"));
         let target = &self.target;
-        if missing_core {
+        if text.contains("error[E0463]") {
             return Err(format!(
                 "the tracer is built for {target}, and this toolchain has no library for that target: \
                  rustup target add {target}{toolchain} (or, with nightly and rust-src, the feature `buildcore` of rftrace)"
@@ -192,7 +167,7 @@ impl Backend {
         if self.build_core && text.contains("nightly") {
             return Err("the feature `buildcore` needs a nightly toolchain: cargo +nightly …".to_owned());
         }
-        Err(format!("the tracer could not be built for {target} ({status}):\n{text}"))
+        Err(format!("the tracer could not be built for {target} ({}):\n{text}", output.status))
     }
 
     /// Puts the object into an archive, which `cc` also tells cargo to link.

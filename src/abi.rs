@@ -1,8 +1,8 @@
 //! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
 //!
 //! This file is compiled into both sides and is the only definition. **A change of any layout or meaning below
-//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v4`,
-//! `rftrace_backend_control_v4`): sides that do not fit then fail to link instead of misreading each other.
+//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v5`,
+//! `rftrace_backend_control_v5`): sides that do not fit then fail to link instead of misreading each other.
 //!
 //! # Symbols of the backend
 //!
@@ -10,8 +10,8 @@
 //! |---|---|
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
 //! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
-//! | `rftrace_backend_init_v4(*const InitArgs) -> u32` | takes the memory to record into, once; returns an [`init`] status |
-//! | `rftrace_backend_control_v4() -> *const Control` | the control block, for reading the chunks |
+//! | `rftrace_backend_init_v5(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
+//! | `rftrace_backend_control_v5() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
 //! | `rftrace_backend_reset()` | while off: frees all full chunks and starts a new cycle |
@@ -38,11 +38,11 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-/// The version of this interface. Part of the names of `rftrace_backend_init_v4` and `rftrace_backend_control_v4`.
-pub const VERSION: u32 = 4;
+/// The version of this interface. Part of the names of `rftrace_backend_init_v5` and `rftrace_backend_control_v5`.
+pub const VERSION: u32 = 5;
 
 /// Return-stack entries of one thread. A call that finds the stack full is counted, not recorded.
 ///
@@ -107,6 +107,18 @@ pub mod kind {
     pub const NEW_THREAD: u64 = 1 << 2;
     /// Set in a RESYNC word: no function was left, but from here on the thread runs on the core whose number is the address.
     pub const CORE: u64 = 1 << 3;
+    /// Set in a RESYNC word: the thread has left a whole stack, whose number is the address. The exits of the functions that
+    /// are open there follow, as many as [`FUNCTIONS_MASK`] says. The stack may run again.
+    pub const SUSPENDED: u64 = 1 << 4;
+    /// Set in a RESYNC word: the thread runs on the stack with this number, which was left. The entries of the functions that
+    /// are open there follow, each with the bit [`AGAIN`].
+    pub const RESUMED: u64 = 1 << 5;
+    /// Set in an ENTRY word: the function was entered before and left without its returning; it runs again.
+    pub const AGAIN: u64 = 1 << 3;
+    /// The bits of a SUSPENDED word that hold the number of functions: that many times [`FUNCTIONS_ONE`].
+    pub const FUNCTIONS_MASK: u64 = 0xffc0;
+    /// One function there.
+    pub const FUNCTIONS_ONE: u64 = 1 << 6;
 }
 
 /// Bits of an exit word between the kind and the address: what an open function means for the calls in it, while recording
@@ -162,31 +174,57 @@ pub const ADDRESS_SHIFT: u32 = 16;
 
 /// States of a chunk.
 pub mod chunk_state {
+    /// The bits of a [`lease`](super::lease) that hold it.
+    pub const MASK: u64 = 7;
     /// Holds nothing of this cycle.
-    pub const FREE: u32 = 0;
+    pub const FREE: u64 = 0;
     /// One thread writes into it, and only that thread may let it go.
-    pub const OWNED: u32 = 1;
+    pub const OWNED: u64 = 1;
     /// Holds records and has no writer.
-    pub const FULL: u32 = 2;
+    pub const FULL: u64 = 2;
     /// Like FULL, but its writer ended early: the next new thread may go on behind what is there.
-    pub const PARTIAL: u32 = 3;
+    pub const PARTIAL: u64 = 3;
     /// Like FULL, but a hook that a signal has interrupted may still write a record that it has reserved here.
-    pub const KEPT: u32 = 4;
+    pub const KEPT: u64 = 4;
     /// Like KEPT, but its thread has let it go.
-    pub const WAITING: u32 = 5;
+    pub const WAITING: u64 = 5;
+}
+
+/// A chunk's lease, one word: `index << 3 | state`. The index tells the takings of all chunks apart, in the life of a program.
+pub mod lease {
+    use super::chunk_state;
+
+    const INDEX_SHIFT: u32 = chunk_state::MASK.trailing_ones();
+
+    /// That of the chunk that was taken as number `index`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn new(index: u64, state: u64) -> u64 {
+        index << INDEX_SHIFT | state
+    }
+
+    /// One of [`chunk_state`].
+    #[must_use]
+    #[inline(always)]
+    pub const fn state(lease: u64) -> u64 {
+        lease & chunk_state::MASK
+    }
+
+    /// The chunk's place in the order in which all chunks were taken, from 1.
+    #[must_use]
+    #[inline(always)]
+    pub const fn index(lease: u64) -> u64 {
+        lease >> INDEX_SHIFT
+    }
 }
 
 /// The first 64 bytes of a chunk. Records fill the rest.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ChunkHeader {
-    /// One of [`chunk_state`].
-    pub state: AtomicU32,
-    /// The thread that writes or wrote into it; ids count from 1, 0 means that the chunk is being prepared.
-    pub tid: AtomicU32,
-    /// The chunk's place in the order in which all chunks were taken, from 1.
-    pub index: AtomicU64,
-    /// `index` of the chunk that the same thread filled before, 0 for its first one.
+    /// When it was taken last, by number, and what state it is in; see [`lease`].
+    pub lease: AtomicU64,
+    /// Index of the chunk that the same thread filled before, 0 for its first one.
     pub prev_index: AtomicU64,
     /// Functions that were open in the thread when it took the chunk.
     pub depth: AtomicU32,
@@ -194,10 +232,23 @@ pub struct ChunkHeader {
     pub fill: AtomicU32,
     /// How many further threads went on in this chunk, each behind a RESYNC record with the bit [`kind::NEW_THREAD`].
     pub n_adopted: AtomicU32,
+    /// The thread that writes or wrote into it; ids count from 1, 0 means that the chunk is being prepared.
+    pub tid: AtomicU32,
     /// When the chunk was taken, in ticks: records with earlier times are an earlier owner's.
     pub taken_tsc: AtomicU64,
     /// The core on which the thread ran then, plus 1; 0 if nobody has told.
     pub core: AtomicU32,
+    /// How many stacks were resumed in this chunk, each with a RESYNC record with the bit [`kind::RESUMED`].
+    pub n_resumed: AtomicU32,
+}
+
+impl ChunkHeader {
+    /// The chunk's place in the order in which all chunks were taken, from 1.
+    #[must_use]
+    #[inline(always)]
+    pub fn index(&self) -> u64 {
+        lease::index(self.lease.load(Relaxed))
+    }
 }
 
 /// Bytes of a chunk before its first record.
@@ -211,18 +262,15 @@ pub const CHUNK_HEADER_BYTES: usize = size_of::<ChunkHeader>();
 pub struct ReturnEntry {
     /// The return address (`parent_ip`) that the trampoline's address replaced.
     pub parent_ip: AtomicUsize,
-    /// Address of the stack slot with the return address (`parent_loc`); 0 in an entry that is free or half-written,
-    /// [`GONE`] in one that another thread has taken.
-    pub parent_loc: AtomicUsize,
+    /// What names the function's frame: on x86-64 the address of its return address (`parent_loc`). 0 in an entry that is free
+    /// or half-written, odd in one that another thread claims.
+    pub frame: AtomicUsize,
     /// The word of the exit record to come.
     pub exit_word: AtomicU64,
-    /// When the function was entered, in ticks. Of two entries with the same slot the younger is the living one, but for a
-    /// chain of tail calls, whose members all live.
-    pub entered: AtomicU64,
+    /// Larger than that of any earlier call with the same frame; on x86-64 the time of the call, in ticks. Of two entries with
+    /// the same frame the later is the living one, but for a chain of tail calls, whose members all live.
+    pub sequence: AtomicU64,
 }
-
-/// `parent_loc` of an entry whose frame went on running on another thread.
-pub const GONE: usize = 1;
 
 /// A place in the table of left frames; its memory is used by `staticlib/src/left.rs`. Two entries long: the trampoline's
 /// CFI expression takes the table for a return stack. The first of the two is none: a stack that begins with no slot is
@@ -239,15 +287,15 @@ pub struct LeftCell {
     pub link: AtomicUsize,
     /// Not used.
     pub padding: AtomicU64,
-    /// The entry; `parent_loc` is 0 if there is none.
+    /// The entry; `frame` is 0 if there is none.
     pub entry: ReturnEntry,
 }
 
 /// All the tracer keeps for one thread. Only its own thread (and signal handlers on it) writes to it, but for
-/// `parent_loc` of an entry, which other threads may set to [`GONE`].
+/// `frame` of an entry, which other threads may claim, and `chunk_mask`, which becomes 0 with a new buffer.
 ///
-/// Invariants: `sp` lies between `base` and `limit`; entries at or above `sp` have `parent_loc` 0; `stack[0]` is a
-/// sentinel whose `parent_loc` is no slot's address; `cursor` is 0, the end of a chunk, or the place of the next
+/// Invariants: `sp` lies between `base` and `limit`; entries at or above `sp` have `frame` 0; `stack[0]` is a
+/// sentinel whose `frame` is no function's; `cursor` is 0, the end of a chunk, or the place of the next
 /// record in a chunk that this thread owns.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -264,7 +312,7 @@ pub struct ThreadBlock {
     pub limit: AtomicPtr<ReturnEntry>,
     /// Address of the next record. `cursor & chunk_mask == 0` sends the hooks to their slow paths.
     pub cursor: AtomicUsize,
-    /// Size of a chunk minus 1.
+    /// Size of a chunk minus 1; 0 until the thread has come to the buffer that is in use. Other threads may set it to 0.
     pub chunk_mask: AtomicUsize,
     /// The thread's id, from 1.
     pub tid: AtomicU32,
@@ -274,15 +322,19 @@ pub struct ThreadBlock {
     pub parked_cursor: AtomicUsize,
     /// When tracing went off, for the RESYNC record.
     pub resync_tsc: AtomicU64,
-    /// `index` of the chunk taken last.
+    /// Index of the chunk taken last.
     pub last_index: AtomicU64,
     /// The LOST record that the next loss adds to, as long as it is the newest record.
     pub lost_record: AtomicUsize,
-    /// The slot of the function for which a slow path is at work, 0 for none: signal handlers then leave the stack's order
+    /// The frame of the function for which a slow path is at work, 0 for none: signal handlers then leave the stack's order
     /// alone.
     pub busy: AtomicUsize,
-    /// The chunk that the thread had before, as long as it is KEPT; 0 for none.
-    pub kept_chunk: AtomicUsize,
+    /// The lowest that `sp` has been since then.
+    pub busy_floor: AtomicPtr<ReturnEntry>,
+    /// Index of the chunk that the thread had before, which may be KEPT for it; 0 for none.
+    pub kept_index: AtomicU64,
+    /// While the thread takes a chunk, an index that is not above that of any chunk that it may have by that; 0 otherwise.
+    pub taking: AtomicU64,
     /// Number of the block behind this one in the free list, plus 1; 0 for none.
     pub next_free: AtomicU32,
     /// How often `rftrace_backend_thread_exit` was called for this thread.
@@ -352,7 +404,7 @@ pub struct Control {
     pub stop_tsc: AtomicU64,
     /// The id that the next thread gets.
     pub next_tid: AtomicU32,
-    /// Threads that could not be traced because all blocks were in use.
+    /// Threads that could not be traced because all blocks were in use, or because they have a shadow stack.
     pub n_untraced_threads: AtomicU32,
     /// Calls that could not be recorded because every chunk was being written to by a thread (ring mode).
     pub n_lost_no_chunk: AtomicU64,
@@ -360,6 +412,38 @@ pub struct Control {
     pub filter: FilterControl,
     /// What changes often has a cache line of its own.
     pub shared: ControlShared,
+}
+
+impl Control {
+    /// Chunks that may ever have been taken, from the first on. The memory of the others may not be there yet.
+    #[must_use]
+    #[inline(always)]
+    pub fn n_touched_chunks(&self) -> usize {
+        let shared = &self.shared;
+        let n_taken = shared.next_index.load(Relaxed).saturating_sub(shared.first_index.load(Relaxed));
+        self.n_chunks.load(Relaxed).min(n_taken as usize)
+    }
+}
+
+/// The parts of [`ControlShared::n_takers`].
+pub mod takers {
+    /// The bits that count the threads.
+    pub const COUNT: u32 = (1 << 16) - 1;
+    /// The bits that count forks: the takers of before are not there any more, or find that they need not be counted out.
+    pub const FORKS: u32 = !COUNT & !REPLACING;
+    /// Counts a fork.
+    pub const FORK: u32 = COUNT + 1;
+    /// The buffer is being replaced; nobody takes a chunk.
+    pub const REPLACING: u32 = 1 << 31;
+}
+
+impl ControlShared {
+    /// Whether no thread is taking a chunk.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_quiet(&self) -> bool {
+        self.n_takers.load(SeqCst) & !takers::FORKS == 0
+    }
 }
 
 /// What is recorded while recording is filtered. The frontend writes it, also while threads are recording: calls at that
@@ -398,7 +482,9 @@ pub struct ControlShared {
     pub end_index: AtomicU64,
     /// Full chunks that were used again in this cycle (ring mode).
     pub n_overwritten: AtomicU64,
-    /// Threads that are taking a chunk at this moment.
+    /// `next_index` when the buffer was given, a multiple of `n_chunks`.
+    pub first_index: AtomicU64,
+    /// Threads that are taking or leaving a chunk at this moment, and more, see [`takers`].
     pub n_takers: AtomicU32,
     /// The last stamp of a cell in the table of left frames.
     pub left_stamp: AtomicU64,
@@ -411,6 +497,8 @@ pub struct ControlShared {
 }
 
 /// The memory that a frontend gives to the tracer. It must stay mapped for the rest of the program and be all zero.
+///
+/// The tracer takes a buffer each time, and the rest (`blocks`, `left`, `thread_start`) with the first one only.
 #[derive(Debug)]
 #[repr(C)]
 pub struct InitArgs {
@@ -437,16 +525,22 @@ pub struct InitArgs {
     pub thread_start_key: u32,
 }
 
-/// What `rftrace_backend_init_v4` returns.
+/// What `rftrace_backend_init_v5` returns.
 pub mod init {
     /// The memory was taken.
     pub const OK: u32 = 0;
-    /// The tracer has its memory already.
+    /// The tracer has its memory already, and was built for a target without OS: it cannot tell all threads of another one.
     pub const ALREADY_DONE: u32 = 1;
     /// The buffer holds fewer than [`super::MIN_CHUNKS`] chunks.
     pub const BUFFER_TOO_SMALL: u32 = 2;
     /// The memory for blocks does not hold two, or is not aligned.
     pub const BAD_BLOCKS: u32 = 3;
+    /// Recording is on: the buffer is in use.
+    pub const RECORDING: u32 = 4;
+    /// A thread is taking a chunk at this moment: try again.
+    pub const BUSY: u32 = 5;
+    /// The calling thread has a shadow stack, so its returns cannot be hooked.
+    pub const SHADOW_STACK: u32 = 6;
 }
 
 /// The size of the chunks that a region is cut into.
@@ -489,9 +583,9 @@ const _: () = assert!(state::MASK | kind::MASK | kind::LEFT == (1 << ADDRESS_SHI
 const _: () = assert!(SITE_FACTOR <= i32::MAX as usize);
 // The trampoline's CFI expression has these offsets in its bytes.
 const _: () = assert!(offset_of!(ReturnEntry, parent_ip) == 0);
-const _: () = assert!(offset_of!(ReturnEntry, parent_loc) == 8);
+const _: () = assert!(offset_of!(ReturnEntry, frame) == 8);
 const _: () = assert!(size_of::<LeftCell>() == 2 * size_of::<ReturnEntry>());
-const _: () = assert!(offset_of!(LeftCell, no_slot) == offset_of!(ReturnEntry, parent_loc));
+const _: () = assert!(offset_of!(LeftCell, no_slot) == offset_of!(ReturnEntry, frame));
 const _: () = assert!(offset_of!(LeftCell, entry) == size_of::<ReturnEntry>());
 const _: () = assert!(offset_of!(ThreadBlock, next) == 0);
 const _: () = assert!(offset_of!(ThreadBlock, psp) == 8);

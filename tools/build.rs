@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// What the library exports: the hooks, and the functions of the C library that it takes the place of.
-const EXPORTS: [&str; 20] = [
+const EXPORTS: [&str; 22] = [
     "mcount",
     "__fentry__",
     "__monstartup",
@@ -27,6 +27,8 @@ const EXPORTS: [&str; 20] = [
     "fexecve",
     "execveat",
     "daemon",
+    "prctl",
+    "syscall",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -41,7 +43,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let script = format!("-Wl,--version-script={}", script.display());
     let needed = EXPORTS.map(|symbol| format!("-Wl,--undefined={symbol}"));
     let name = "-Wl,-soname,rftrace-preload".to_owned();
-    for argument in ["-shared".to_owned(), script, name].iter().chain(&needed) {
+    // Who runs it as a program is told what it is.
+    let entry = "-Wl,--entry=rftrace_preload_start".to_owned();
+    for argument in ["-shared".to_owned(), script, name, entry].iter().chain(&needed) {
         println!("cargo::rustc-link-arg-bin=rftrace-preload={argument}");
     }
     Ok(())

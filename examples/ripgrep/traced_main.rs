@@ -22,7 +22,7 @@ fn main() -> ExitCode {
                 "rftrace: {} events of {} threads in {}{}",
                 saved.events,
                 saved.threads,
-                saved.directory.display(),
+                saved.path.display(),
                 if full { " (the buffer was full before the end)" } else { "" }
             );
             code

@@ -16,7 +16,10 @@ typedef struct Events Events;
  * Gives the tracer a buffer for max_event_count function entries and exits, 16 bytes each. Recording is off at first.
  *
  * If overwriting, the buffer is a ring that keeps the most recent events; otherwise recording stops when it is used up.
- * Returns NULL when it is called a second time, when the size is too small, or when there is no memory.
+ * Returns NULL while recording is on, when the size is too small, or when there is no memory.
+ *
+ * It may be called again while recording is off, for a buffer of another size or mode. What was not written of the one
+ * before is gone, and writing with its Events fails.
  *
  * On Linux, with the environment variable RFTRACE_PATCHED=1, calls of the hooks become NOPs while recording is off, and jumps
  * while it is on. A value that is neither 0 nor 1 is an error.

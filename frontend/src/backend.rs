@@ -3,19 +3,19 @@
 //! What reads the tracer's symbols is inlined or generic: a program that only imports images links without the tracer.
 
 use core::ffi::c_void;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::{ptr, slice};
 #[cfg(feature = "std")]
 use std::collections::HashMap;
 
 use rftrace::abi::{
     self, ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, ThreadBlock, chunk_state, kind,
-    state,
+    lease, state,
 };
 
 unsafe extern "C" {
-    fn rftrace_backend_init_v4(args: *const InitArgs) -> u32;
-    safe fn rftrace_backend_control_v4() -> *const Control;
+    fn rftrace_backend_init_v5(args: *const InitArgs) -> u32;
+    safe fn rftrace_backend_control_v5() -> *const Control;
     safe fn rftrace_backend_enable();
     safe fn rftrace_backend_disable();
     safe fn rftrace_backend_set_core(core: u32);
@@ -46,7 +46,7 @@ unsafe extern "C" {
 #[inline]
 pub(crate) unsafe fn initialize(args: &InitArgs) -> u32 {
     // SAFETY: by this function's contract.
-    unsafe { rftrace_backend_init_v4(args) }
+    unsafe { rftrace_backend_init_v5(args) }
 }
 
 /// The smallest buffer that the tracer takes, wherever it lies.
@@ -58,7 +58,7 @@ pub(crate) const fn minimum_bytes() -> usize {
 #[inline]
 pub(crate) fn control() -> &'static Control {
     // SAFETY: the function returns the address of a static variable all of whose fields are atomics.
-    unsafe { &*rftrace_backend_control_v4() }
+    unsafe { &*rftrace_backend_control_v5() }
 }
 
 /// Starts recording. Inlined, as is all that runs while recording is on: this crate may be instrumented too.
@@ -128,7 +128,7 @@ pub(crate) fn is_enabled() -> bool {
 /// into that thread's own chunk, either before the reader comes by or unseen.
 #[inline]
 pub(crate) fn quiesce(mut wait: impl FnMut() -> bool) -> bool {
-    let is_quiet = || control().shared.n_takers.load(SeqCst) == 0;
+    let is_quiet = || control().shared.is_quiet();
     while !is_quiet() {
         if !wait() {
             return is_quiet();
@@ -149,15 +149,13 @@ pub(crate) struct Chunk<'a> {
 pub(crate) fn chunks() -> impl Iterator<Item = Chunk<'static>> {
     let control = control();
     let start = control.chunks.load(Acquire);
-    // Further chunks were never taken, and their memory may not be there yet.
-    let n_taken = usize::try_from(control.shared.next_index.load(Relaxed)).unwrap_or(usize::MAX);
-    let n_chunks = if start.is_null() { 0 } else { control.n_chunks.load(Relaxed).min(n_taken) };
+    let n_chunks = if start.is_null() { 0 } else { control.n_touched_chunks() };
     let chunk_bytes = control.chunk_bytes.load(Relaxed);
     (0..n_chunks).filter_map(move |place| {
         let chunk = start.wrapping_add(place * chunk_bytes);
         // SAFETY: chunk `place` of the buffer, which stays mapped; all fields are atomics.
         let header = unsafe { &*chunk.cast::<ChunkHeader>() };
-        let used = header.state.load(Acquire) != chunk_state::FREE && header.tid.load(Acquire) != 0;
+        let used = lease::state(header.lease.load(Acquire)) != chunk_state::FREE && header.tid.load(Acquire) != 0;
         let first = chunk.wrapping_add(CHUNK_HEADER_BYTES).cast::<Record>();
         // SAFETY: the rest of the chunk; records consist of atomics.
         let records = unsafe { slice::from_raw_parts(first, abi::records_per_chunk(chunk_bytes)) };

@@ -3,8 +3,7 @@
 use std::io;
 
 use crate::Mode;
-use crate::patched;
-use crate::tracer::{Config, Tracer};
+use crate::tracer::{Config, SaveOptions, Tracer, switch};
 
 /// The trace buffer that [`init`] has given to the tracer.
 #[derive(Clone, Copy, Debug)]
@@ -14,12 +13,15 @@ pub struct Events {
 
 /// Gives the tracer a buffer for `max_event_count` entries and exits, 16 bytes each. Recording is off at first.
 ///
+/// It may be called again while recording is off, for a buffer of another size or mode; what was not written of the one before is
+/// gone, and writing with its `Events` is an error then.
+///
 /// If `overwriting`, the buffer is a ring that keeps the most recent events; otherwise recording stops when it is
 /// used up. [`Config::install`] does the same without panicking.
 ///
 /// # Panics
 ///
-/// When called a second time, when the size is below the minimum (about 160 events) or when there is no memory for it.
+/// While recording is on, when the size is below the minimum (about 160 events) or when there is no memory for it.
 /// The message is that of the [`Error`](crate::Error).
 #[must_use]
 pub fn init(max_event_count: usize, overwriting: bool) -> &'static mut Events {
@@ -33,13 +35,13 @@ pub fn init(max_event_count: usize, overwriting: bool) -> &'static mut Events {
 /// Starts recording, in all threads. Does nothing before [`init`] and when the buffer is used up.
 #[inline(always)]
 pub fn enable() {
-    patched::enable();
+    switch::enable();
 }
 
 /// Stops recording, in all threads.
 #[inline(always)]
 pub fn disable() {
-    patched::disable();
+    switch::disable();
 }
 
 /// Stops recording, writes what was recorded as a uftrace directory and empties the buffer.
@@ -53,7 +55,7 @@ pub fn disable() {
 /// what was recorded is kept.
 #[inline(always)]
 pub fn dump_full_uftrace(events: &mut Events, out_dir: &str, binary_name: &str) -> io::Result<()> {
-    events.tracer.save_named(out_dir, binary_name)?;
+    events.tracer.save_with(&SaveOptions::new().directory(out_dir).binary_name(binary_name))?;
     Ok(())
 }
 
@@ -80,6 +82,6 @@ pub fn dump_full_uftrace(events: &mut Events, out_dir: &str, binary_name: &str) 
 /// As those of [`dump_full_uftrace`].
 #[inline(always)]
 pub fn dump_trace(events: &mut Events, outfile: &str) -> io::Result<()> {
-    events.tracer.save_records(outfile)?;
+    events.tracer.save_with(&SaveOptions::new().records_only(outfile))?;
     Ok(())
 }

@@ -12,8 +12,17 @@ use crate::PatchedSites;
 /// Its `Debug` output is the message too: it is what `expect` and a `main` that returns it show.
 #[non_exhaustive]
 pub enum Error {
-    /// The tracer has a buffer already; it takes one in the life of a program.
+    /// The tracer has a buffer already; without Linux it takes one in the life of a program.
     AlreadyInitialized,
+    /// Recording is on: its buffer cannot be replaced.
+    Recording,
+    /// A thread has been amid a hook for a second: the buffer cannot be replaced.
+    Busy,
+    /// The thread has a shadow stack (Intel's and AMD's CET): the processor kills programs whose return addresses change, which is
+    /// what a tracer does.
+    ShadowStack,
+    /// A later `init` or `Config::install` has given the tracer another buffer.
+    Replaced,
     /// The buffer holds too few records.
     BufferTooSmall {
         /// What was asked for, in bytes.
@@ -96,12 +105,46 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// What went wrong, and what the user of a program can do about it that cannot save once more.
+    #[must_use]
+    pub fn with_remedy(&self) -> String {
+        /// `EMFILE`, which has no kind.
+        const TOO_MANY_FILES: i32 = 24;
+
+        let (Self::Write { path, source } | Self::Read { path, source }) = self else { return self.to_string() };
+        let remedy = match source.kind() {
+            _ if source.raw_os_error() == Some(TOO_MANY_FILES) => "the number of open files is limited (ulimit -n)",
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some room, or choose another directory",
+            io::ErrorKind::FileTooLarge => "the size of files is limited (ulimit -f)",
+            io::ErrorKind::OutOfMemory => "memory is limited (ulimit -v); `rftrace symbols` adds names",
+            _ => "choose another directory",
+        };
+        let what = if matches!(self, Self::Write { .. }) { "write" } else { "read the names of functions of" };
+        format!("cannot {what} {}: {source}: {remedy}", path.display())
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AlreadyInitialized => write!(
                 f,
                 "rftrace is initialised already; use the first Events (or Tracer) for all recordings of this program"
+            ),
+            Self::Recording => write!(f, "recording is on; switch it off before you give the tracer another buffer"),
+            Self::Busy => write!(
+                f,
+                "a thread is stopped inside the tracer, which cannot take another buffer meanwhile; try again when it runs"
+            ),
+            Self::ShadowStack => write!(
+                f,
+                "this program runs with a shadow stack (CET), with which returns cannot be traced; start it with \
+                 GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, or build it with -fcf-protection=none"
+            ),
+            Self::Replaced => write!(
+                f,
+                "the buffer of this Events (or Tracer) was replaced by a later one; use what the last init (or install) returned"
             ),
             Self::BufferTooSmall { bytes, minimum } => {
                 let events = minimum / 16;

@@ -43,9 +43,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use rftrace::abi::{InitArgs, LEFT_BUCKET_BYTES, LeftCell, ThreadBlock, init};
 
 use crate::backend;
+use crate::clock::tsc::{self, TscSource};
 use crate::image::write::Writer;
 use crate::image::{BYTE_ORDER, MAX_NAME_BYTES, flag, head};
-use crate::tsc::{self, TscSource};
 
 pub use crate::mode::Mode;
 
@@ -62,6 +62,8 @@ const QUIESCE_TRIES: u32 = 1_000_000;
 pub enum InstallError {
     /// It has its memory already.
     AlreadyInstalled,
+    /// The kernel runs with a shadow stack (CET), with which returns cannot be hooked.
+    ShadowStack,
     /// The buffer holds too few chunks.
     BufferTooSmall {
         /// What was given, in bytes.
@@ -76,6 +78,12 @@ impl fmt::Display for InstallError {
         match self {
             Self::AlreadyInstalled => {
                 write!(f, "the tracer has its buffer already; it takes one in the life of a kernel")
+            }
+            Self::ShadowStack => {
+                write!(
+                    f,
+                    "the kernel runs with a shadow stack (CET), with which returns cannot be traced; switch it off (IA32_S_CET)"
+                )
             }
             Self::BufferTooSmall { bytes, minimum } => {
                 write!(f, "a trace buffer of {bytes} bytes is too small, it takes at least {minimum}")
@@ -147,6 +155,7 @@ pub fn install(buffer: &'static mut [u8], left: &'static mut [u8], mode: Mode) -
     match unsafe { backend::initialize(&args) } {
         init::OK => Ok(()),
         init::ALREADY_DONE => Err(InstallError::AlreadyInstalled),
+        init::SHADOW_STACK => Err(InstallError::ShadowStack),
         _ => Err(too_small),
     }
 }

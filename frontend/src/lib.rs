@@ -57,7 +57,7 @@
 //!
 //! # Limits
 //!
-//! - One buffer in the life of a program. Record and save as often as you like.
+//! - One buffer at a time. Record and save as often as you like.
 //! - 1023 nested calls per thread are recorded; deeper ones are counted and shown as `rftrace:lost_…`.
 //! - 8192 threads at the same time; further ones run untraced and are counted.
 
@@ -66,62 +66,52 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod backend;
+mod clock;
 mod image;
 pub mod kernel;
 mod mode;
-mod tsc;
 
 // What writes uftrace directories.
 #[cfg(feature = "import")]
-mod clock;
-#[cfg(feature = "import")]
 mod decode;
+#[cfg(all(feature = "import", target_os = "linux"))]
+mod elf;
 #[cfg(feature = "import")]
 mod error;
 #[cfg(feature = "import")]
-mod host;
-#[cfg(all(feature = "import", target_os = "linux"))]
-mod linux;
+mod filter;
 #[cfg(feature = "import")]
-mod own;
+mod host;
 #[cfg(feature = "import")]
 mod uftrace;
 
 // What traces the program that it is in.
-#[cfg(all(feature = "std", any(test, not(target_os = "linux"))))]
-mod calendar;
-#[cfg(feature = "std")]
-mod choice;
 #[cfg(feature = "std")]
 mod compat;
 #[cfg(feature = "std")]
-mod filter;
-#[cfg(all(feature = "std", not(target_os = "linux")))]
-mod generic;
-#[cfg(feature = "std")]
-mod patched;
+mod patch;
 #[cfg(feature = "std")]
 mod tracer;
 
 #[cfg(feature = "std")]
 pub use compat::{Events, disable, dump_full_uftrace, dump_trace, enable, init};
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub use elf::binary::{Binary, LoadedBinary};
 #[cfg(feature = "import")]
 pub use error::Error;
 #[cfg(feature = "std")]
 pub use filter::{Filter, Function, Selected};
 #[cfg(all(feature = "import", target_os = "linux"))]
+pub use image::contents::Image;
+#[cfg(all(feature = "import", target_os = "linux"))]
 pub use image::import::{ImportOptions, Imported};
-#[cfg(all(feature = "import", target_os = "linux"))]
-pub use image::read::Image;
-#[cfg(all(feature = "import", target_os = "linux"))]
-pub use linux::binary::{Binary, LoadedBinary};
 pub use mode::Mode;
 #[cfg(feature = "std")]
-pub use patched::{PatchedSites, PlainReason};
+pub use patch::{PatchedSites, PlainReason};
 /// How fast the time stamp counter of this machine runs, in ticks a second, as far as it tells: exactly, or rounded to MHz.
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub fn machine_tsc_hz() -> Option<u64> {
-    linux::sysinfo::tsc_hz().map(|(hz, _)| hz)
+    host::linux::sysinfo::tsc_hz().map(|(hz, _)| hz)
 }
 #[cfg(feature = "std")]
-pub use tracer::{Config, Recorder, Saved, Statistics, Tracer};
+pub use tracer::{Config, Recorder, SaveOptions, Saved, Statistics, Tracer};

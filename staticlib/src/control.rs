@@ -1,69 +1,25 @@
-//! The control block and the functions that a frontend calls.
+//! The functions that a frontend calls.
 
 use core::mem::{align_of, size_of};
 use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
+use core::sync::atomic::fence;
 
-use crate::abi::{
-    self, Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES, MIN_CHUNKS, PARTIAL_SLOTS, ThreadBlock,
-    action, enabled, init, state,
-};
+use crate::abi::{self, Control, InitArgs, LEFT_BUCKET_BYTES, MIN_CHUNKS, ThreadBlock, enabled, init};
 use crate::arch;
-use crate::buffer;
+use crate::buffer::{self, Region};
+use crate::control_block::CONTROL;
 use crate::thread;
 
-/// The one control block.
-pub(crate) static CONTROL: Control = Control {
-    enabled: AtomicU8::new(0),
-    overwriting: AtomicU8::new(0),
-    full: AtomicU8::new(0),
-    chunk_bytes: AtomicUsize::new(0),
-    n_chunks: AtomicUsize::new(0),
-    chunks: AtomicPtr::new(ptr::null_mut()),
-    threads: AtomicPtr::new(ptr::null_mut()),
-    blocks: AtomicPtr::new(ptr::null_mut()),
-    n_blocks: AtomicUsize::new(0),
-    left: AtomicPtr::new(ptr::null_mut()),
-    n_left_buckets: AtomicUsize::new(0),
-    any_left: AtomicU8::new(0),
-    thread_start: AtomicPtr::new(ptr::null_mut()),
-    thread_start_key: AtomicU32::new(0),
-    cycle_start_tsc: AtomicU64::new(0),
-    stop_tsc: AtomicU64::new(0),
-    next_tid: AtomicU32::new(1),
-    n_untraced_threads: AtomicU32::new(0),
-    n_lost_no_chunk: AtomicU64::new(0),
-    filter: FilterControl {
-        active: AtomicU8::new(0),
-        default_action: AtomicU8::new(action::RECORD),
-        sites: AtomicPtr::new(ptr::null_mut()),
-        sites_mask: AtomicUsize::new(0),
-        decisive: AtomicU32::new(state::OUT as u32),
-        wanted: AtomicU32::new(0),
-        depth_limit: AtomicU32::new(state::DEPTH_MASK as u32),
-        min_ticks: AtomicU64::new(0),
-    },
-    shared: ControlShared {
-        next_index: AtomicU64::new(0),
-        end_index: AtomicU64::new(0),
-        n_overwritten: AtomicU64::new(0),
-        n_takers: AtomicU32::new(0),
-        left_stamp: AtomicU64::new(0),
-        n_blocks_used: AtomicU32::new(0),
-        free_block: AtomicU64::new(0),
-        partial: [const { AtomicU64::new(0) }; PARTIAL_SLOTS],
-    },
-};
-
-/// Takes the memory to record into, once in the life of a program. Returns an [`init`] status.
+/// Takes memory to record into. Another buffer than the first takes the place of the one before, and what that holds is
+/// given up. Returns an [`init`] status.
 ///
 /// # Safety
 ///
 /// The memory that `args` names is writable, all zero, used by nobody else and stays mapped as long as the program
-/// runs. `thread_start`, if given, may be called on any thread.
+/// runs, also when another buffer has taken its place. `thread_start`, if given, may be called on any thread.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rftrace_backend_init_v4(args: *const InitArgs) -> u32 {
+unsafe extern "C" fn rftrace_backend_init_v5(args: *const InitArgs) -> u32 {
     // SAFETY: by this function's contract `args` points to a live InitArgs.
     let args = unsafe { &*args };
     let start = args.buffer as usize;
@@ -74,6 +30,33 @@ unsafe extern "C" fn rftrace_backend_init_v4(args: *const InitArgs) -> u32 {
     if args.buffer.is_null() || n_chunks < MIN_CHUNKS {
         return init::BUFFER_TOO_SMALL;
     }
+    if arch::has_shadow_stack() {
+        return init::SHADOW_STACK;
+    }
+    if CONTROL.enabled.load(SeqCst) != enabled::OFF {
+        return init::RECORDING;
+    }
+    let region =
+        Region { chunks: args.buffer.wrapping_add(skipped), n_chunks, chunk_bytes, overwriting: args.overwriting != 0 };
+    buffer::replace(&region, || if is_first() { take_other_memory(args) } else { send_to_new_buffer() }, begin_cycle)
+}
+
+/// Whether the tracer has had no buffer yet.
+fn is_first() -> bool {
+    CONTROL.chunk_bytes.load(Relaxed) == 0
+}
+
+/// Sends the hooks of all threads to their slow paths, where they find the new buffer.
+fn send_to_new_buffer() -> u32 {
+    if cfg!(target_os = "none") {
+        return init::ALREADY_DONE;
+    }
+    thread::blocks().for_each(|block| block.chunk_mask.store(0, SeqCst));
+    init::OK
+}
+
+/// Takes the memory that is not for records.
+fn take_other_memory(args: &InitArgs) -> u32 {
     let n_blocks = args.blocks_bytes / size_of::<ThreadBlock>();
     let in_tls = cfg!(target_os = "none");
     let aligned = args.blocks as usize & (align_of::<ThreadBlock>() - 1) == 0;
@@ -81,12 +64,6 @@ unsafe extern "C" fn rftrace_backend_init_v4(args: *const InitArgs) -> u32 {
     if !in_tls && (args.blocks.is_null() || n_blocks < 2 || !aligned) {
         return init::BAD_BLOCKS;
     }
-    // Whoever sets the chunk size first owns the initialisation.
-    if CONTROL.chunk_bytes.compare_exchange(0, chunk_bytes, SeqCst, Relaxed).is_err() {
-        return init::ALREADY_DONE;
-    }
-    CONTROL.n_chunks.store(n_chunks, Relaxed);
-    CONTROL.overwriting.store(args.overwriting, Relaxed);
     CONTROL.blocks.store(args.blocks.cast(), Relaxed);
     CONTROL.n_blocks.store(n_blocks, Relaxed);
     let n_left_buckets = args.left_bytes / LEFT_BUCKET_BYTES;
@@ -97,15 +74,12 @@ unsafe extern "C" fn rftrace_backend_init_v4(args: *const InitArgs) -> u32 {
     }
     CONTROL.thread_start_key.store(args.thread_start_key, Relaxed);
     CONTROL.thread_start.store(args.thread_start.map_or(ptr::null_mut(), |f| f as *mut core::ffi::c_void), Relaxed);
-    CONTROL.shared.end_index.store(n_chunks as u64, Relaxed);
-    // Last: `enable` goes by it.
-    CONTROL.chunks.store(args.buffer.wrapping_add(skipped), Release);
     init::OK
 }
 
 /// The control block.
 #[unsafe(no_mangle)]
-extern "C" fn rftrace_backend_control_v4() -> *const Control {
+extern "C" fn rftrace_backend_control_v5() -> *const Control {
     &raw const CONTROL
 }
 

@@ -5,8 +5,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::abi::{ADDRESS_SHIFT, ReturnEntry, action, enabled, site_slot, state};
-use crate::control::CONTROL;
+use crate::abi::{ADDRESS_SHIFT, action, enabled, site_slot, state};
+use crate::control_block::CONTROL;
 
 /// What an entry passes on to the entries of the calls in it. OUT is not among it: then there are none.
 pub(crate) const PASSED_ON: u64 = state::IN | state::DEPTH_MASK;
@@ -35,14 +35,14 @@ pub(crate) fn action(child_ip: usize) -> u8 {
     filter.default_action.load(Relaxed)
 }
 
-/// The state of a function that `caller`, the innermost open one, calls; `None`: it is not recorded, nor is its return
-/// hooked.
-pub(crate) fn state(action: u8, caller: &ReturnEntry) -> Option<u64> {
+/// The state of a function that the innermost open one calls, whose own is in `caller`; `None`: it is not recorded, nor is its
+/// return hooked.
+pub(crate) fn state(action: u8, caller: u64) -> Option<u64> {
     if CONTROL.enabled.load(Relaxed) != enabled::FILTERED {
         return Some(0);
     }
     let filter = &CONTROL.filter;
-    let outer = caller.exit_word.load(Relaxed) & state::MASK;
+    let outer = caller & state::MASK;
     let decisive = u64::from(filter.decisive.load(Relaxed));
     let wanted = u64::from(filter.wanted.load(Relaxed));
     let is_in = outer & decisive == wanted;

@@ -2,30 +2,31 @@
 //!
 //! After a `longjmp` they are dead. After a switch of stacks (coroutines) they live and will run again, on this thread or
 //! on another. When they are left nobody can tell which it is, so their entries are kept here until the frame runs again
-//! or a younger one with its slot comes here.
+//! or a younger one with its frame comes here.
 //!
-//! The table is one for all threads: buckets of cells, found by a hash of the slot. The trampoline's unwind information
+//! The table is one for all threads: buckets of cells, found by a hash of the frame. The trampoline's unwind information
 //! walks it like a return stack.
 //!
 //! Two threads may move the same entry: the one that leaves the frame, and the one that runs it now. So an entry comes
 //! here in steps. It is written to a cell as *pending*; then one compare-exchange of the entry's old place decides who
-//! moves it; the winner confirms its cell and the other withdraws its own. A pending entry can be found and taken too:
-//! who takes it marks it as dead, and its owner frees the cell.
+//! moves it; the winner confirms its cell and the other withdraws its own. A pending entry can be found, and as soon as
+//! it has left its old place it can be taken too: who takes it marks it as dead, and its owner frees the cell.
 //!
 //! **Invariant**: an entry that moves is written to its new place before it is taken from the old one, so it can be
 //! found at every moment by who looks at the return stacks first and here second.
 //!
-//! **Invariant**: among the entries with a slot the youngest is the living one, wherever they are. If it returns to the
+//! **Invariant**: among the entries with a frame the youngest is the living one, wherever they are. If it returns to the
 //! trampoline it is a tail call, and the next younger one lives too.
 //!
 //! **Invariant**: a cell changes hands by compare-exchange of its tag, which holds a stamp that no other entry ever has.
 
 use core::slice;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::fence;
 
-use crate::abi::{LEFT_BUCKET_CELLS, LeftCell, ReturnEntry};
-use crate::arch;
-use crate::control::CONTROL;
+use crate::abi::{LEFT_BUCKET_CELLS, LeftCell};
+use crate::control_block::CONTROL;
+use crate::return_stack::Open;
 
 /// States of a cell, in its tag: nothing in it,
 const FREE: u64 = 0;
@@ -48,10 +49,7 @@ const WORD_BYTES: usize = 8;
 pub(crate) struct Left {
     cell: &'static LeftCell,
     tag: u64,
-    pub(crate) parent_ip: usize,
-    pub(crate) parent_loc: usize,
-    pub(crate) exit_word: u64,
-    pub(crate) entered: u64,
+    pub(crate) open: Open,
     link: usize,
 }
 
@@ -59,47 +57,66 @@ pub(crate) struct Left {
 pub(crate) struct Moving {
     cell: &'static LeftCell,
     stamp: u64,
-    parent_loc: usize,
+    open: Open,
     /// Its bucket is half full.
     pub(crate) is_crowded: bool,
 }
 
-/// The link of an entry whose caller's slot is `caller_loc`.
-pub(crate) fn link_to(parent_loc: usize, caller_loc: usize) -> usize {
-    caller_loc.wrapping_sub(parent_loc) / WORD_BYTES
+/// The link of an entry with this frame whose caller's is `caller`.
+pub(crate) fn link_to(frame: usize, caller: usize) -> usize {
+    caller.wrapping_sub(frame) / WORD_BYTES
 }
 
 /// Writes an entry to the table, as pending. Fails if its bucket is full, or if there is no table.
-pub(crate) fn put(entry: &ReturnEntry, parent_loc: usize, link: usize) -> Option<Moving> {
-    for (idx, cell) in bucket(parent_loc).iter().enumerate() {
+pub(crate) fn put(open: &Open, link: usize) -> Option<Moving> {
+    for (idx, cell) in bucket(open.frame).iter().enumerate() {
         let tag = cell.tag.load(Relaxed);
         if tag & STATE_MASK != FREE {
             continue;
         }
-        let stamp = CONTROL.shared.left_stamp.fetch_add(STAMP, Relaxed).wrapping_add(STAMP);
+        let stamp = next_stamp();
         if cell.tag.compare_exchange(tag, stamp | BUSY, AcqRel, Relaxed).is_err() {
             continue;
         }
         cell.link.store(link, Relaxed);
-        cell.entry.parent_ip.store(entry.parent_ip.load(Relaxed), Relaxed);
-        cell.entry.exit_word.store(entry.exit_word.load(Relaxed), Relaxed);
-        cell.entry.entered.store(entry.entered.load(Relaxed), Relaxed);
-        cell.entry.parent_loc.store(parent_loc, Release);
+        cell.entry.parent_ip.store(open.parent_ip, Relaxed);
+        cell.entry.exit_word.store(open.exit_word, Relaxed);
+        cell.entry.sequence.store(open.sequence, Relaxed);
+        cell.entry.frame.store(open.frame, Release);
         cell.tag.store(stamp | PENDING, Release);
         if !in_use() {
             CONTROL.any_left.store(1, Relaxed);
         }
-        return Some(Moving { cell, stamp, parent_loc, is_crowded: idx >= LEFT_BUCKET_CELLS / 2 });
+        return Some(Moving { cell, stamp, open: *open, is_crowded: idx >= LEFT_BUCKET_CELLS / 2 });
     }
     None
 }
 
+/// A number that no claim has.
+pub(crate) fn next_number() -> u64 {
+    next_stamp() / STAMP
+}
+
+fn next_stamp() -> u64 {
+    CONTROL.shared.left_stamp.fetch_add(STAMP, AcqRel).wrapping_add(STAMP)
+}
+
+/// Changes whenever an entry comes to the table or leaves it. Before one leaves it, it is at its new place.
+pub(crate) fn n_moves() -> u64 {
+    fence(SeqCst);
+    CONTROL.shared.left_stamp.load(SeqCst)
+}
+
 impl Moving {
-    /// The entry was taken from its old place: it is here now. Older ones with its slot are dead, unless it is a tail call.
+    /// A number that no other claim has.
+    pub(crate) fn number(&self) -> u64 {
+        self.stamp / STAMP
+    }
+
+    /// The entry was taken from its old place: it is here now. Older ones with its frame are dead, unless it is a tail call.
     pub(crate) fn confirm(self) {
-        let entered = self.cell.entry.entered.load(Relaxed);
-        if !arch::is_trampoline(self.cell.entry.parent_ip.load(Relaxed)) {
-            purge(self.parent_loc, entered);
+        if !self.open.is_tail_call() {
+            purge(self.open.frame, self.open.sequence);
         }
         let (pending, settled) = (self.stamp | PENDING, self.stamp | SETTLED);
         if self.cell.tag.compare_exchange(pending, settled, AcqRel, Relaxed).is_err() {
@@ -113,50 +130,58 @@ impl Moving {
     }
 }
 
+/// Takes an entry out of the table whose function has ended. Returns whether it was there.
+pub(crate) fn forget(ended: &Open) -> bool {
+    let mut was_there = false;
+    // Two threads may be moving it here, of which one will not.
+    for left in with_frame(ended.frame).filter(|left| left.open.sequence == ended.sequence) {
+        was_there |= left.take();
+    }
+    was_there
+}
+
 impl Left {
-    /// Takes the entry out of the table, if it is still there.
-    pub(crate) fn take(self) {
+    /// Takes the entry out of the table. Returns false if it is not there any more: another thread was faster.
+    pub(crate) fn take(self) -> bool {
+        next_stamp();
         let stamp = self.tag & !STATE_MASK;
         let exchange = |from, to| self.cell.tag.compare_exchange(stamp | from, stamp | to, AcqRel, Relaxed).is_ok();
         if self.tag & STATE_MASK == PENDING && exchange(PENDING, DEAD) {
-            return;
+            return true;
         }
         // It may have been settled meanwhile.
-        if exchange(SETTLED, BUSY) {
+        let is_taken = exchange(SETTLED, BUSY);
+        if is_taken {
             free(self.cell, stamp);
         }
+        is_taken
     }
 
-    /// Whether the entry returns to the trampoline.
-    pub(crate) fn is_tail_call(&self) -> bool {
-        arch::is_trampoline(self.parent_ip)
-    }
-
-    /// The caller's slot, of an entry that is no tail call.
-    pub(crate) fn caller_loc(&self) -> Option<usize> {
-        (self.link != 0).then(|| slot_above(self.parent_loc, self.link))
+    /// The caller's frame, of an entry that is no tail call.
+    pub(crate) fn caller(&self) -> Option<usize> {
+        (self.link != 0).then(|| frame_above(self.open.frame, self.link))
     }
 }
 
 fn free(cell: &LeftCell, stamp: u64) {
-    cell.entry.parent_loc.store(0, Relaxed);
+    cell.entry.frame.store(0, Release);
     cell.tag.store(stamp | FREE, Release);
 }
 
-/// The youngest entry with this slot; of a chain of tail calls the innermost one.
-pub(crate) fn innermost(parent_loc: usize) -> Option<Left> {
-    with_slot(parent_loc).max_by_key(|left| left.entered)
+/// The youngest entry with this frame; of a chain of tail calls the innermost one.
+pub(crate) fn innermost(frame: usize) -> Option<Left> {
+    with_frame(frame).max_by_key(|left| left.open.sequence)
 }
 
-/// The youngest entry with this slot that holds a true return address: of a chain of tail calls the outermost one.
-pub(crate) fn outermost(parent_loc: usize) -> Option<Left> {
-    with_slot(parent_loc).filter(|left| !left.is_tail_call()).max_by_key(|left| left.entered)
+/// The youngest entry with this frame that holds a true return address: of a chain of tail calls the outermost one.
+pub(crate) fn outermost(frame: usize) -> Option<Left> {
+    with_frame(frame).filter(|left| !left.open.is_tail_call()).max_by_key(|left| left.open.sequence)
 }
 
-/// Living entries with this slot: one, or a chain of tail calls.
-pub(crate) fn count(parent_loc: usize) -> usize {
-    let since = outermost(parent_loc).map_or(0, |left| left.entered);
-    with_slot(parent_loc).filter(|left| left.entered >= since).count()
+/// Living entries with this frame: one, or a chain of tail calls.
+pub(crate) fn count(frame: usize) -> usize {
+    let since = outermost(frame).map_or(0, |left| left.open.sequence);
+    with_frame(frame).filter(|left| left.open.sequence >= since).count()
 }
 
 /// Whether a frame was ever left. Programs that know neither longjmp nor coroutines are spared some searches.
@@ -164,13 +189,13 @@ pub(crate) fn in_use() -> bool {
     CONTROL.any_left.load(Relaxed) != 0
 }
 
-/// The slot of the nearest left frame that lies above this one by at most half a kilobyte.
-pub(crate) fn nearest_above(parent_loc: usize) -> Option<usize> {
+/// The nearest left frame that lies above this one by at most half a kilobyte.
+pub(crate) fn nearest_above(frame: usize) -> Option<usize> {
     const MAX_WORDS: usize = 64;
     if !in_use() {
         return None;
     }
-    (1..=MAX_WORDS).map(|words| slot_above(parent_loc, words)).find(|&slot| innermost(slot).is_some())
+    (1..=MAX_WORDS).map(|words| frame_above(frame, words)).find(|&frame| innermost(frame).is_some())
 }
 
 /// An entry whose time, or what stands in its place, is wanted: all cells are searched.
@@ -183,56 +208,60 @@ pub(crate) fn find(is_wanted: impl Fn(u64) -> bool) -> Option<Left> {
     let n_cells = CONTROL.n_left_buckets.load(Relaxed).wrapping_mul(LEFT_BUCKET_CELLS);
     // SAFETY: the whole table, which stays mapped; cells consist of atomics.
     let cells = unsafe { slice::from_raw_parts(cells, n_cells) };
-    let found = cells.iter().filter(|cell| is_wanted(cell.entry.entered.load(Relaxed)));
-    let mut slots = found.map(|cell| cell.entry.parent_loc.load(Relaxed));
-    slots.find_map(|slot| with_slot(slot).find(|left| is_wanted(left.entered)))
+    let found = cells.iter().filter(|cell| is_wanted(cell.entry.sequence.load(Relaxed)));
+    let mut frames = found.map(|cell| cell.entry.frame.load(Relaxed));
+    frames.find_map(|frame| with_frame(frame).find(|left| is_wanted(left.open.sequence)))
 }
 
-/// Takes away the settled entries with this slot that were entered before `entered`, in ticks: they are dead.
-fn purge(parent_loc: usize, entered: u64) {
-    let is_dead = |left: &Left| left.tag & STATE_MASK == SETTLED && left.entered < entered;
-    with_slot(parent_loc).filter(is_dead).for_each(Left::take);
+/// Takes away the settled entries with this frame that were entered before `sequence`: they are dead.
+fn purge(frame: usize, sequence: u64) {
+    let is_dead = |left: &Left| left.tag & STATE_MASK == SETTLED && left.open.sequence < sequence;
+    with_frame(frame).filter(is_dead).for_each(|left| {
+        left.take();
+    });
 }
 
-/// Takes away all settled entries with slots between that of a frame and its caller's, by the link: they are dead.
+/// Takes away all settled entries with frames between a frame and its caller's, by the link: they are dead.
 ///
 /// Nothing else tells that frames which were left by longjmp are dead, so a program that jumps from ever other depths
 /// needs this when the table fills. Frames too large for it may lie on two stacks, with other living ones between.
-pub(crate) fn purge_up_to_caller(parent_loc: usize, link: usize) {
+pub(crate) fn purge_up_to_caller(frame: usize, link: usize) {
     const MAX_WORDS: usize = 64;
     if link <= MAX_WORDS {
-        (1..link).for_each(|words| purge(slot_above(parent_loc, words), u64::MAX));
+        (1..link).for_each(|words| purge(frame_above(frame, words), u64::MAX));
     }
 }
 
-fn slot_above(parent_loc: usize, words: usize) -> usize {
-    parent_loc.wrapping_add(words.wrapping_mul(WORD_BYTES))
+fn frame_above(frame: usize, words: usize) -> usize {
+    frame.wrapping_add(words.wrapping_mul(WORD_BYTES))
 }
 
-fn with_slot(parent_loc: usize) -> impl Iterator<Item = Left> {
-    bucket(parent_loc).iter().filter_map(move |cell| {
-        if cell.entry.parent_loc.load(Relaxed) != parent_loc {
+fn with_frame(frame: usize) -> impl Iterator<Item = Left> {
+    bucket(frame).iter().filter_map(move |cell| {
+        if cell.entry.frame.load(Relaxed) != frame {
             return None;
         }
         let tag = cell.tag.load(Acquire);
         let left = Left {
             cell,
             tag,
-            parent_ip: cell.entry.parent_ip.load(Acquire),
-            parent_loc,
-            exit_word: cell.entry.exit_word.load(Acquire),
-            entered: cell.entry.entered.load(Acquire),
+            open: Open {
+                frame,
+                parent_ip: cell.entry.parent_ip.load(Acquire),
+                exit_word: cell.entry.exit_word.load(Acquire),
+                sequence: cell.entry.sequence.load(Acquire),
+            },
             link: cell.link.load(Acquire),
         };
         // What was read belongs together only if the cell has not changed hands.
-        let is_same = cell.entry.parent_loc.load(Acquire) == parent_loc
-            && cell.tag.load(Relaxed) & !STATE_MASK == tag & !STATE_MASK;
+        let is_same =
+            cell.entry.frame.load(Acquire) == frame && cell.tag.load(Relaxed) & !STATE_MASK == tag & !STATE_MASK;
         (is_same && matches!(tag & STATE_MASK, PENDING | SETTLED)).then_some(left)
     })
 }
 
-/// The cells among which the entries with this slot are.
-fn bucket(parent_loc: usize) -> &'static [LeftCell] {
+/// The cells among which the entries with this frame are.
+fn bucket(frame: usize) -> &'static [LeftCell] {
     /// 2 to the 64th, divided by the golden ratio: multiplying by it spreads neighbours.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -240,7 +269,7 @@ fn bucket(parent_loc: usize) -> &'static [LeftCell] {
     if cells.is_null() {
         return &[];
     }
-    let hash = ((parent_loc / WORD_BYTES) as u64).wrapping_mul(SPREAD);
+    let hash = ((frame / WORD_BYTES) as u64).wrapping_mul(SPREAD);
     // The top bits of the hash, which are the best mixed, as a fraction of the number of buckets.
     let number = u128::from(hash).wrapping_mul(CONTROL.n_left_buckets.load(Relaxed) as u128) >> 64;
     let first = cells.wrapping_add((number as usize).wrapping_mul(LEFT_BUCKET_CELLS));

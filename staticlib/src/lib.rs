@@ -1,8 +1,11 @@
 //! The tracer: `mcount`, the return trampoline and what they need, without OS, allocation or dependency.
 //!
-//! The way of an event: the assembly in [`arch`] stores it into the thread's chunk and pushes or pops the return
-//! stack. Whatever is rare goes through one save-everything routine to [`hooks`] in Rust: a thread's first call
-//! ([`thread`]), a used-up chunk ([`buffer`]), frames that ended without returning.
+//! The way of an event: the assembly in [`hooks`] stores it into the thread's chunk and pushes or pops the return
+//! stack. Whatever is rare goes through one save-everything routine to Rust: a thread's first call ([`thread`]), a
+//! used-up chunk ([`buffer`]), frames that ended without returning ([`entry`], [`exit`]).
+//!
+//! Modules import downwards: `thread_end`; `control`; [`hooks`], the assembly; [`entry`], [`exit`]; [`observe`]; [`moves`];
+//! `busy`, `left`; [`return_stack`]; [`thread`]; [`buffer`]; `chunk`, `filter`; [`arch`]; `control_block`; `abi`.
 //!
 //! **Invariant**: nothing here panics, allocates, divides by a variable without a check, or calls into another
 //! crate's compiled code; the object file has no undefined symbol but the weak `_Unwind_*`.
@@ -26,8 +29,22 @@
 mod abi;
 mod arch;
 mod buffer;
+mod busy;
+mod chunk;
 mod control;
+mod control_block;
+mod entry;
+mod exit;
 mod filter;
+#[cfg(target_arch = "x86_64")]
+#[path = "arch/x86_64/mod.rs"]
 mod hooks;
+#[cfg(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe"))]
+#[path = "arch/x86_64_interrupt_trampoline.rs"]
+mod interrupt_trampoline;
 mod left;
+mod moves;
+mod observe;
+mod return_stack;
 mod thread;
+mod thread_end;

@@ -1,59 +1,18 @@
-//! Threads: their first call, their block, their end.
+//! Threads: their first call, their block.
 
 use core::ffi::{c_int, c_void};
-use core::mem::{offset_of, transmute};
-use core::ptr;
+use core::mem::transmute;
 #[cfg(not(target_os = "none"))]
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
-use core::sync::atomic::Ordering::{Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use core::{iter, ptr};
 
 #[cfg(not(target_os = "none"))]
 use crate::abi::LEFT_BUCKET_BYTES;
 use crate::abi::{ADDRESS_SHIFT, RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock, kind};
 use crate::arch;
 use crate::buffer;
-#[cfg(not(target_os = "none"))]
-use crate::control;
-use crate::control::CONTROL;
-use crate::hooks;
-
-/// What a thread's block pointer leads to when the thread is not traced (any more): a stack that is always full, with
-/// its sentinel. Only the fields that the hooks' fast paths read.
-#[repr(C, align(64))]
-struct Untraced {
-    unused: [usize; 3],
-    sp: AtomicPtr<ReturnEntry>,
-    limit: AtomicPtr<ReturnEntry>,
-    sentinel: ReturnEntry,
-    no_lost_record: [AtomicUsize; 3],
-}
-
-const _: () = assert!(offset_of!(Untraced, sp) == offset_of!(ThreadBlock, sp));
-const _: () = assert!(offset_of!(Untraced, limit) == offset_of!(ThreadBlock, limit));
-const _: () = assert!(offset_of!(Untraced, no_lost_record) <= offset_of!(ThreadBlock, lost_record));
-const _: () =
-    assert!(offset_of!(ThreadBlock, lost_record) < offset_of!(Untraced, no_lost_record) + 3 * size_of::<usize>());
-
-static UNTRACED_BLOCK: Untraced = Untraced {
-    unused: [0; 3],
-    sp: AtomicPtr::new((&raw const UNTRACED_BLOCK.sentinel).wrapping_add(1).cast_mut()),
-    limit: AtomicPtr::new(ptr::null_mut()),
-    sentinel: ReturnEntry {
-        parent_ip: AtomicUsize::new(0),
-        parent_loc: AtomicUsize::new(usize::MAX),
-        exit_word: AtomicU64::new(0),
-        entered: AtomicU64::new(0),
-    },
-    no_lost_record: [const { AtomicUsize::new(0) }; 3],
-};
-
-/// Its address.
-pub(crate) const UNTRACED: *mut ThreadBlock = (&raw const UNTRACED_BLOCK).cast_mut().cast();
-
-/// Rounds of destructors that a thread end has (`PTHREAD_DESTRUCTOR_ITERATIONS`). The block is given back in the last
-/// one, so that the destructors of other libraries are still traced.
-const EXIT_ROUNDS: u32 = 4;
+use crate::control_block::CONTROL;
 
 /// The block of this thread; on its first call, a new one. `None` if there is none to be had.
 pub(crate) fn current_block() -> Option<&'static ThreadBlock> {
@@ -67,28 +26,35 @@ pub(crate) fn current_block() -> Option<&'static ThreadBlock> {
 pub(crate) fn existing_block() -> Option<&'static ThreadBlock> {
     let block = arch::thread_block();
     // SAFETY: blocks stay mapped and are never written as a whole.
-    (!block.is_null() && block != UNTRACED).then(|| unsafe { &*block })
+    (!block.is_null() && block != arch::UNTRACED).then(|| unsafe { &*block })
+}
+
+/// The blocks of all threads that are traced now.
+pub(crate) fn traced() -> impl Iterator<Item = &'static ThreadBlock> {
+    blocks().filter(|block| !block.limit.load(Relaxed).is_null())
 }
 
 #[cold]
 fn start_thread() {
-    let Some(pointer) = allocate() else {
+    // One with a shadow stack may not have its returns hooked.
+    let Some(pointer) = (if arch::has_shadow_stack() { None } else { allocate() }) else {
         CONTROL.n_untraced_threads.fetch_add(1, Relaxed);
         // Do not search again at every call.
-        arch::set_first_thread_block(UNTRACED);
+        arch::set_first_thread_block(arch::UNTRACED);
         return;
     };
     // SAFETY: the block was just allocated for this thread.
     let block = unsafe { &*pointer };
     let base = (&raw const block.stack).cast::<ReturnEntry>().cast_mut().wrapping_add(1);
     // SAFETY: the sentinel is the first entry of the block's stack.
-    unsafe { &*base.wrapping_sub(1) }.parent_loc.store(usize::MAX, Relaxed);
+    unsafe { &*base.wrapping_sub(1) }.frame.store(usize::MAX, Relaxed);
     let fresh = block.base.load(Relaxed).is_null();
-    block.chunk_mask.store(CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(1), Relaxed);
+    block.chunk_mask.store(0, Relaxed);
     block.tid.store(CONTROL.next_tid.fetch_add(1, Relaxed), Relaxed);
     block.last_index.store(0, Relaxed);
     block.lost_record.store(0, Relaxed);
     block.busy.store(0, Relaxed);
+    block.taking.store(0, Relaxed);
     block.resync.store(0, Relaxed);
     block.exit_rounds.store(0, Relaxed);
     block.core.store(0, Relaxed);
@@ -141,7 +107,18 @@ fn publish(pointer: *mut ThreadBlock) {
     }
 }
 
-fn call_thread_start(block: *mut ThreadBlock) {
+/// All blocks that were ever used, where they are listed.
+pub(crate) fn blocks() -> impl Iterator<Item = &'static ThreadBlock> {
+    let mut next = CONTROL.threads.load(SeqCst);
+    iter::from_fn(move || {
+        // SAFETY: blocks on the list stay mapped for ever.
+        let block = unsafe { next.as_ref() }?;
+        next = block.next.load(Relaxed);
+        Some(block)
+    })
+}
+
+pub(crate) fn call_thread_start(block: *mut ThreadBlock) {
     let function = CONTROL.thread_start.load(Relaxed);
     if function.is_null() {
         return;
@@ -188,7 +165,7 @@ fn allocate() -> Option<*mut ThreadBlock> {
 
 /// Puts a block on the free list.
 #[cfg(not(target_os = "none"))]
-fn release(block: *mut ThreadBlock) {
+pub(crate) fn release(block: *mut ThreadBlock) {
     let blocks = CONTROL.blocks.load(Relaxed) as usize;
     let number = (block as usize).wrapping_sub(blocks) / size_of::<ThreadBlock>();
     let free = &CONTROL.shared.free_block;
@@ -205,14 +182,14 @@ fn release(block: *mut ThreadBlock) {
 }
 
 #[cfg(target_os = "none")]
-fn release(_block: *mut ThreadBlock) {}
+pub(crate) fn release(_block: *mut ThreadBlock) {}
 
 /// Stops recording on this thread; the result is for [`rftrace_backend_resume_thread`]. The functions that are open now
 /// must not return before that. For frontends, which may be instrumented like the program.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_suspend_thread() -> *mut ThreadBlock {
     let block = arch::thread_block();
-    arch::set_thread_block(UNTRACED);
+    arch::set_thread_block(arch::UNTRACED);
     block
 }
 
@@ -236,68 +213,4 @@ extern "C" fn rftrace_backend_set_core(core: u32) {
     if block.core.swap(core, Relaxed) != core {
         buffer::record(block, u64::from(core.wrapping_sub(1)) << ADDRESS_SHIFT | kind::CORE | kind::RESYNC);
     }
-}
-
-/// A thread ends: called by the destructor of the key that `thread_start` sets. Records the exits of functions that
-/// will not return any more, and lets the chunk and the block go.
-///
-/// # Safety
-///
-/// `block` is the block of the calling thread, as `thread_start` got it; or null, for that block.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
-    let own = arch::thread_block();
-    let pointer = if block.is_null() { own } else { block };
-    if pointer.is_null() || pointer == UNTRACED || pointer != own {
-        return;
-    }
-    // SAFETY: by this function's contract.
-    let block = unsafe { &*pointer };
-    let again = !CONTROL.thread_start.load(Relaxed).is_null();
-    if again && block.exit_rounds.fetch_add(1, Relaxed).wrapping_add(1) < EXIT_ROUNDS {
-        call_thread_start(pointer);
-        return;
-    }
-    // From here on nothing on this thread uses the block.
-    let is_empty = hooks::close_all(block);
-    arch::set_thread_block(UNTRACED);
-    // Entries for which the table of left frames has no room keep their block, where they are found.
-    block.limit.store(if is_empty { ptr::null_mut() } else { block.base.load(Relaxed) }, Release);
-    // The place of the next record is in the cursor or, if that is 0, was put aside.
-    let parked = block.parked_cursor.swap(0, Relaxed);
-    let cursor = match block.cursor.swap(0, Relaxed) {
-        0 => parked,
-        cursor => cursor,
-    };
-    buffer::leave(block, cursor);
-    if is_empty {
-        release(pointer);
-    }
-}
-
-/// This process is the child of a fork, and the calling thread its only one: forgets the others, and what was recorded
-/// before. Functions that are open on this thread stay so.
-#[cfg(not(target_os = "none"))]
-#[unsafe(no_mangle)]
-extern "C" fn rftrace_backend_forked() {
-    let own = existing_block();
-    let mut next = CONTROL.threads.load(Relaxed);
-    while !next.is_null() {
-        let pointer = next;
-        // SAFETY: blocks on the list stay mapped for ever.
-        let block = unsafe { &*pointer };
-        next = block.next.load(Relaxed);
-        let in_use = !block.limit.load(Relaxed).is_null();
-        if in_use && !own.is_some_and(|own| ptr::eq(own, block)) {
-            block.cursor.store(0, Relaxed);
-            block.parked_cursor.store(0, Relaxed);
-            block.kept_chunk.store(0, Relaxed);
-            if hooks::forget_all(block) {
-                block.limit.store(ptr::null_mut(), Relaxed);
-                release(pointer);
-            }
-        }
-    }
-    buffer::keep_only_chunk_of(own);
-    control::begin_cycle();
 }

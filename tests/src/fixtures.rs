@@ -27,18 +27,37 @@ pub fn folder(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(kind)
 }
 
-/// A folder below cargo's target folder that stays from run to run, so that builds are quick the second time.
+/// Cargo's target folder, where the tests themselves were built.
 ///
 /// # Panics
 ///
 /// When the path of the test's own executable is unknown.
 #[must_use]
-pub fn build_folder(name: &str) -> PathBuf {
+pub fn target_folder() -> PathBuf {
     let exe = env::current_exe().expect("the test's own path");
     // target/debug/deps/test-0123456789abcdef, target/debug/binary
     let folder = exe.parent().expect("a file lies in a folder");
     let profile = if folder.ends_with("deps") { folder.parent() } else { Some(folder) };
-    profile.and_then(Path::parent).expect("programs lie in the target folder").join("tmp").join(name)
+    profile.and_then(Path::parent).expect("programs lie in the target folder").to_owned()
+}
+
+/// A folder below cargo's target folder that stays from run to run, so that builds are quick the second time. For what is built
+/// with other flags or another toolchain than the tests.
+#[must_use]
+pub fn build_folder(name: &str) -> PathBuf {
+    target_folder().join("tmp").join(name)
+}
+
+/// A cargo for a package of this repository's workspace, with the settings and the target folder of the tests: what they need is
+/// built there already.
+fn workspace_cargo(arguments: &[&str]) -> Command {
+    let mut cargo = cargo(None);
+    cargo.args(arguments).arg("--manifest-path").arg(repository().join("Cargo.toml"));
+    cargo.arg("--target-dir").arg(target_folder());
+    for name in ["CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG"] {
+        cargo.envs(env::var_os(name).map(|value| (name, value)));
+    }
+    cargo
 }
 
 /// A cargo that does not know that it is started by a test: without variables that the outer cargo set or obeys.
@@ -79,11 +98,8 @@ pub struct CLibrary {
 pub fn c_library() -> &'static CLibrary {
     static LIBRARY: OnceLock<CLibrary> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let mut cargo = cargo(None);
-        cargo.args(["build", "--release", "--message-format=json", "--manifest-path"]);
-        cargo.arg(repository().join("frontend/ffi/Cargo.toml"));
-        cargo.arg("--target-dir").arg(build_folder("c-library"));
-        let messages = tools::text(&mut cargo);
+        let mut cargo = workspace_cargo(&["build", "--release", "--package", "rftrace-frontend-ffi"]);
+        let messages = tools::text(cargo.arg("--message-format=json"));
         let messages: Vec<Value> = messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let library = messages
             .iter()
@@ -268,14 +284,11 @@ pub fn executables(messages: &str) -> Vec<PathBuf> {
     messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
 }
 
-/// Builds the command-line tools, once, and returns the folder with `rftrace` and `cargo-rftrace`.
+/// Builds the command-line tools, once, and returns the folder with `rftrace`, what it preloads, and `cargo-rftrace`.
 pub fn command_line() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let target_folder = build_folder("command-line");
-        let mut cargo = cargo(None);
-        cargo.args(["build", "-p", "rftrace-tools", "--bins", "--manifest-path"]);
-        tools::run(cargo.arg(repository().join("Cargo.toml")).arg("--target-dir").arg(&target_folder));
-        target_folder.join("debug")
+        tools::run(&mut workspace_cargo(&["build", "--package", "rftrace-tools", "--bins"]));
+        target_folder().join("debug")
     })
 }

@@ -8,7 +8,7 @@
 //! - [`conformance`]: the suite of programs that other tracers run too.
 //! - [`traces`]: traces that are checked when they are opened, outlines of calls, and what `uftrace` makes of them.
 //!
-//! Traces are read with `rftrace_tools`, which shares no code with what writes them.
+//! Traces are read with `rftrace_read`, which shares no code with what writes them.
 
 pub mod conformance;
 pub mod fixtures;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 
-use rftrace_tools::Trace;
+use rftrace_read::Trace;
 use tempfile::TempDir;
 
 use crate::traces;

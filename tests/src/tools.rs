@@ -49,8 +49,12 @@ fn is_there(tool: &str) -> bool {
         }
         tool => Command::new(tool),
     };
-    // tmux knows only -V.
-    let version = if tool == "tmux" { "-V" } else { "--version" };
+    let version = match tool {
+        "tmux" => "-V",
+        // It tells no version.
+        "setcap" => "-h",
+        _ => "--version",
+    };
     let status = command.arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }

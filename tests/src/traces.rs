@@ -5,7 +5,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-use rftrace_tools::{CallTree, Kind, Task, Trace};
+use rftrace_read::{Kind, Task, Trace};
+use rftrace_views::CallTree;
 
 /// Opens a trace and checks that it is well-formed; see [`try_open`].
 ///
@@ -90,7 +91,7 @@ fn check_task(trace: &Trace, task: &Task) -> Result<(), String> {
 /// When a task's records cannot be read, or not without a warning.
 #[must_use]
 pub fn trees(trace: &Trace) -> Vec<CallTree> {
-    let tree = |task| trace.call_tree(task).unwrap_or_else(|error| panic!("{error}"));
+    let tree = |task| CallTree::read(trace, task).unwrap_or_else(|error| panic!("{error}"));
     let trees: Vec<CallTree> = trace.tasks().iter().map(tree).collect();
     for tree in &trees {
         assert!(tree.warnings.is_empty(), "task {}: {}", tree.tid, tree.warnings);

@@ -4,20 +4,21 @@ import struct
 
 # What is known of src/abi.rs: its VERSION, which is part of a symbol's name, sizes, and offsets of fields. All else here
 # goes by these. The test `samplers::offsets_are_those_of_the_tracer` compares them with the tracer's.
-VERSION = 4
+VERSION = 5
 CONTROL_SYMBOL = "rftrace_backend_control_v{}"
 LAYOUT = {
     "Control.chunk_bytes": 8,
     "Control.n_chunks": 16,
     "Control.chunks": 24,
     "Control.cycle_start_tsc": 96,
-    "ChunkHeader.state": 0,
-    "ChunkHeader.tid": 4,
-    "ChunkHeader.taken_tsc": 40,
+    "ChunkHeader.lease": 0,
+    "ChunkHeader.tid": 28,
+    "ChunkHeader.taken_tsc": 32,
     "ChunkHeader": 64,
     "Record.tsc": 0,
     "Record.word": 8,
     "Record": 16,
+    "chunk_state.MASK": 7,
     "chunk_state.FREE": 0,
     "chunk_state.FULL": 2,
     "kind.MASK": 3,
@@ -95,8 +96,9 @@ def newest(memory, limit):
     for number in range(n_chunks):
         address = chunks + number * chunk_bytes
         header = memory.read(address, LAYOUT["ChunkHeader"])
-        state, tid = (struct.unpack_from("<I", header, LAYOUT["ChunkHeader." + name])[0] for name in ("state", "tid"))
-        (taken,) = struct.unpack_from("<Q", header, LAYOUT["ChunkHeader.taken_tsc"])
+        (tid,) = struct.unpack_from("<I", header, LAYOUT["ChunkHeader.tid"])
+        lease, taken = (struct.unpack_from("<Q", header, LAYOUT["ChunkHeader." + name])[0] for name in ("lease", "taken_tsc"))
+        state = lease & LAYOUT["chunk_state.MASK"]
         if state == LAYOUT["chunk_state.FREE"] or tid == 0:
             continue
         last = memory.word(address + chunk_bytes - LAYOUT["Record"] + LAYOUT["Record.tsc"])

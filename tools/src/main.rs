@@ -1,9 +1,12 @@
-//! The `rftrace` command.
+//! The `rftrace` command: how it is called, and what becomes of errors.
+//!
+//! Not here: the subcommands (`commands`).
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use rftrace_tools::Error;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use rftrace_read::Error;
 
 mod commands;
 
@@ -22,11 +25,19 @@ Examples:
   cargo rftrace run --release                      builds a Rust program, records it, and reports";
 
 fn main() -> ExitCode {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "full", target_os = "linux"))]
     if let Some(code) = commands::cargo::main() {
         return code;
     }
-    match Cli::parse().command.run() {
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        if cfg!(not(feature = "full")) && error.kind() == ErrorKind::InvalidSubcommand {
+            eprintln!(
+                "rftrace: this one was built with replay, report and info alone; all: cargo install --path tools"
+            );
+        }
+        error.exit()
+    });
+    match cli.command.run(Cli::command()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.downcast_ref().is_some_and(Error::is_closed_pipe) => ExitCode::SUCCESS,
         Err(error) => {

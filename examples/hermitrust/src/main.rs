@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rftrace_frontend::Config;
+use rftrace_frontend::{Config, SaveOptions};
 
 const DIRECTORY: &str = if cfg!(target_os = "hermit") { "/root/trace" } else { "trace" };
 
@@ -26,8 +26,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let _recording = tracer.record();
         application();
     }
-    let saved = tracer.save_named(DIRECTORY, "hermitrust")?;
-    println!("{} events of {} threads are in {}", saved.events, saved.threads, saved.directory.display());
+    let saved = tracer.save_with(&SaveOptions::new().directory(DIRECTORY).binary_name("hermitrust"))?;
+    println!("{} events of {} threads are in {}", saved.events, saved.threads, saved.path.display());
     Ok(())
 }
 

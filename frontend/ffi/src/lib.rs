@@ -9,9 +9,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt::Display;
 use std::ptr;
-use std::sync::OnceLock;
 
-use rftrace_frontend::{Config, Error, Filter, Mode, Tracer};
+use rftrace_frontend::{Config, Error, Filter, Mode, SaveOptions, Tracer};
 
 thread_local! {
     /// The text of the last error of this thread.
@@ -23,9 +22,6 @@ thread_local! {
 pub struct Events {
     tracer: &'static Tracer,
 }
-
-/// There is one buffer in the life of a program. C code never writes through the pointer to this.
-static EVENTS: OnceLock<Events> = OnceLock::new();
 
 fn set_last_error(error: impl Display) {
     // A path in the text may hold anything but a NUL.
@@ -39,7 +35,8 @@ fn set_last_error(error: impl Display) {
 pub extern "C" fn rftrace_init(max_event_count: usize, overwriting: bool) -> *mut Events {
     let mode = if overwriting { Mode::Ring } else { Mode::Stop };
     match Config::new().capacity_events(max_event_count).mode(mode).install() {
-        Ok(tracer) => ptr::from_ref(EVENTS.get_or_init(|| Events { tracer })).cast_mut(),
+        // Never freed: its owner may ask it at any time, and learns that its buffer was replaced.
+        Ok(tracer) => Box::into_raw(Box::new(Events { tracer })),
         Err(error) => {
             set_last_error(error);
             ptr::null_mut()
@@ -70,11 +67,15 @@ pub unsafe extern "C" fn rftrace_dump_full_uftrace(
     out_dir: *const c_char,
     binary_name: *const c_char,
 ) -> i64 {
-    rftrace_frontend::disable();
     // SAFETY: by this function's contract.
-    let (tracer, out_dir, name) = unsafe { (tracer(events), text(out_dir), text(binary_name)) };
+    let tracer = unsafe { stopped(events) };
+    // SAFETY: as above.
+    let (out_dir, name) = unsafe { (text(out_dir), text(binary_name)) };
     status(match (tracer, out_dir) {
-        (Some(tracer), Some(out_dir)) => tracer.save_named(out_dir, &name.unwrap_or_default()).map(drop),
+        (Some(tracer), Some(out_dir)) => {
+            let name = name.unwrap_or_default();
+            tracer.save_with(&SaveOptions::new().directory(&out_dir).binary_name(&name)).map(drop)
+        }
         (None, _) => Err(Error::NotInitialized),
         (_, None) => Err(Error::MissingPath),
     })
@@ -87,11 +88,10 @@ pub unsafe extern "C" fn rftrace_dump_full_uftrace(
 /// `events` is NULL or what [`rftrace_init`] returned; `outfile` is NULL or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rftrace_dump_trace(events: *mut Events, outfile: *const c_char) -> i64 {
-    rftrace_frontend::disable();
     // SAFETY: by this function's contract.
-    let (tracer, outfile) = unsafe { (tracer(events), text(outfile)) };
+    let (tracer, outfile) = unsafe { (stopped(events), text(outfile)) };
     status(match (tracer, outfile) {
-        (Some(tracer), Some(outfile)) => tracer.save_records(outfile),
+        (Some(tracer), Some(outfile)) => tracer.save_with(&SaveOptions::new().records_only(&outfile)).map(drop),
         (None, _) => Err(Error::NotInitialized),
         (_, None) => Err(Error::MissingPath),
     })
@@ -187,6 +187,23 @@ fn status(result: Result<(), Error>) -> i64 {
 unsafe fn tracer(events: *const Events) -> Option<&'static Tracer> {
     // SAFETY: by this function's contract.
     unsafe { events.as_ref() }.map(|events| events.tracer)
+}
+
+/// The tracer, which does not record any more. Inlined: this crate may be instrumented.
+///
+/// # Safety
+///
+/// As for [`tracer`].
+#[inline(always)]
+#[allow(clippy::cmp_null, reason = "`is_null` is not inlined where this crate is not optimised")]
+unsafe fn stopped(events: *const Events) -> Option<&'static Tracer> {
+    if events == ptr::null() {
+        return None;
+    }
+    // SAFETY: by this function's contract.
+    let tracer = unsafe { (*events).tracer };
+    tracer.disable();
+    Some(tracer)
 }
 
 /// # Safety

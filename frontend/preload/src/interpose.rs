@@ -1,61 +1,14 @@
-//! Functions of the C library that this takes the place of: those after which there is no program any more, and those that
-//! tell the program which signal handlers there are.
+//! Functions of the C library that this takes the place of: those after which there is no program any more, or a thread that may
+//! do nothing, and those that tell the program which signal handlers there are.
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_int, c_void};
-use std::mem::transmute;
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::Relaxed;
+use std::ffi::{c_int, c_long, c_ulong, c_void};
 
+use crate::originals::{errno, leave, original, set_errno};
 use crate::process;
 use crate::save::{self, Moment, RECORDING};
 use crate::signals;
-
-/// The functions' names; their places are those in [`ORIGINALS`].
-const NAMES: [&CStr; N_NAMES] = [
-    c"_exit",
-    c"sigaction",
-    c"execve",
-    c"execv",
-    c"execvp",
-    c"execvpe",
-    c"execl",
-    c"execle",
-    c"execlp",
-    c"fexecve",
-    c"execveat",
-    c"daemon",
-];
-const N_NAMES: usize = 12;
-const SIGACTION: usize = 1;
-
-/// The C library's own.
-static ORIGINALS: [AtomicPtr<c_void>; N_NAMES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; N_NAMES];
-
-/// Looks them up, as long as nothing can be in the way.
-pub(crate) fn find_originals() {
-    (0..N_NAMES).for_each(|place| {
-        original(place);
-    });
-}
-
-fn original(place: usize) -> *mut c_void {
-    let known = ORIGINALS[place].load(Relaxed);
-    if !known.is_null() {
-        return known;
-    }
-    // SAFETY: the name ends with a NUL.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[place].as_ptr()) };
-    ORIGINALS[place].store(found, Relaxed);
-    found
-}
-
-/// Ends the process without another word.
-pub(crate) fn leave(status: c_int) -> ! {
-    // SAFETY: ends the process.
-    unsafe { libc::syscall(libc::SYS_exit_group, status) };
-    std::process::abort()
-}
+use crate::work;
 
 #[unsafe(no_mangle)]
 extern "C" fn _exit(status: c_int) -> ! {
@@ -66,20 +19,6 @@ extern "C" fn _exit(status: c_int) -> ! {
 #[unsafe(no_mangle)]
 extern "C" fn _Exit(status: c_int) -> ! {
     _exit(status)
-}
-
-/// The C library's `sigaction`.
-///
-/// # Safety
-///
-/// As of that.
-pub(crate) unsafe fn real_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
-
-    // SAFETY: the C library has this function, with this type.
-    let original: Sigaction = unsafe { transmute(original(SIGACTION)) };
-    // SAFETY: by this function's contract.
-    unsafe { original(signal, new, old) }
 }
 
 #[unsafe(no_mangle)]
@@ -122,22 +61,53 @@ extern "C" fn before_exec(place: usize) -> *mut c_void {
     original
 }
 
-pub(crate) fn errno() -> c_int {
-    // SAFETY: the address of this thread's variable.
-    unsafe { *libc::__errno_location() }
+/// Seccomp's strict mode kills a thread for all system calls but `read`, `write`, `exit` and `sigreturn`, and takes the time
+/// stamp counter away: so nothing more is recorded of it, and what was is saved before.
+fn before_confinement() {
+    unsafe extern "C" {
+        safe fn rftrace_backend_suspend_thread() -> *mut c_void;
+    }
+    let Some(tracer) = RECORDING.get().map(|recording| recording.tracer).filter(|_| process::is_owner()) else {
+        return;
+    };
+    let errno = errno();
+    let was_on = tracer.is_recording();
+    save::save(Moment::Exec);
+    if was_on {
+        tracer.enable();
+    }
+    signals::uninstall();
+    work::confine_thread();
+    set_errno(errno);
+    rftrace_backend_suspend_thread();
 }
 
-pub(crate) fn set_errno(value: c_int) {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = value };
+/// Returns the C library's `prctl`.
+extern "C" fn before_prctl(place: usize, option: c_int, argument: c_ulong) -> *mut c_void {
+    if option == libc::PR_SET_SECCOMP && argument == c_ulong::from(libc::SECCOMP_MODE_STRICT) {
+        before_confinement();
+    }
+    original(place)
 }
 
-/// A function of the `exec` family: calls [`before_exec`], then goes on in the C library's function as if called directly,
-/// with all arguments, those on the stack included.
+/// Returns the C library's `syscall`.
+extern "C" fn before_syscall(place: usize, number: c_long, first: c_ulong, second: c_ulong) -> *mut c_void {
+    match number {
+        libc::SYS_prctl => _ = before_prctl(place, first as c_int, second),
+        libc::SYS_seccomp if first == c_ulong::from(libc::SECCOMP_SET_MODE_STRICT) && second == 0 => {
+            before_confinement()
+        }
+        _ => {}
+    }
+    original(place)
+}
+
+/// A function that calls `before` with its place and its own first arguments, then goes on in the C library's function as if
+/// called directly, with all arguments, those on the stack included.
 ///
 /// On entry rsp is 8 above a multiple of 16; seven registers are put aside, so it is one at the call.
-macro_rules! exec {
-    ($name:ident, $place:literal) => {
+macro_rules! passed_on {
+    ($name:ident, $before:ident, $place:literal) => {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -149,6 +119,9 @@ macro_rules! exec {
                 "push r8",
                 "push r9",
                 "push rax",
+                "mov rcx, rdx",
+                "mov rdx, rsi",
+                "mov rsi, rdi",
                 "mov edi, {place}",
                 "call {before}",
                 "mov r11, rax",
@@ -161,20 +134,22 @@ macro_rules! exec {
                 "pop rdi",
                 "jmp r11",
                 place = const $place,
-                before = sym before_exec,
+                before = sym $before,
             );
         }
     };
 }
 
-exec!(execve, 2);
-exec!(execv, 3);
-exec!(execvp, 4);
-exec!(execvpe, 5);
-exec!(execl, 6);
-exec!(execle, 7);
-exec!(execlp, 8);
-exec!(fexecve, 9);
-exec!(execveat, 10);
+passed_on!(execve, before_exec, 2);
+passed_on!(execv, before_exec, 3);
+passed_on!(execvp, before_exec, 4);
+passed_on!(execvpe, before_exec, 5);
+passed_on!(execl, before_exec, 6);
+passed_on!(execle, before_exec, 7);
+passed_on!(execlp, before_exec, 8);
+passed_on!(fexecve, before_exec, 9);
+passed_on!(execveat, before_exec, 10);
 // Its parent ends within the C library.
-exec!(daemon, 11);
+passed_on!(daemon, before_exec, 11);
+passed_on!(prctl, before_prctl, 12);
+passed_on!(syscall, before_syscall, 13);

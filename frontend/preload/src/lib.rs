@@ -5,26 +5,36 @@
 //! - `settings` reads what `rftrace record` wants, from the environment.
 //! - `start` is what runs first, before anything else of the program.
 //! - `save` writes what was recorded, each time into a folder of its own.
+//! - `work` is how it does so: alone, on a stack of its own. `memory` is where its memory is from.
+//! - `notes` tells `rftrace record` what cannot be written, `quota` knows how much may be.
 //! - `process` knows which process this is: that of the beginning, a child, or a guest in its parent's memory.
 //! - `signals` saves before the program is killed, and hides this from the program.
 //! - `trigger` begins to record at a function.
-//! - `interpose` takes the place of functions of the C library after which there is no program any more.
+//! - `interpose` takes the place of functions of the C library, which `originals` has.
+//!
+//! Not here: what a save writes (`rftrace-frontend`), and how parts of several processes become one trace (`rftrace-record`).
 //!
 //! **Invariant**: nothing here uses the program's allocator, and all signals are blocked while this library is at work. So a
 //! signal handler finds none of its locks held by its own thread.
+//!
+//! **Invariant**: what is at work has no effect on how the program goes on: what cannot be done is left undone, and noted.
 
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 
 extern crate rftrace as _; // the tracer itself
 
 mod interpose;
+mod memory;
+mod notes;
+mod originals;
 mod process;
+mod quota;
 mod save;
 mod settings;
 mod signals;
 mod start;
 mod trigger;
+mod work;
 
-/// Its own, so that the program's may be locked, broken or recorded.
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: memory::Memory = memory::Memory;

@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use rftrace_format::recording::{Entry, Fork};
+
 /// The process whose memory this is. A child of `vfork` is a guest in its parent's.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// When this program began to be recorded, by CLOCK_MONOTONIC: it tells the programs of one process apart. A child that was forked
@@ -16,13 +18,6 @@ static PROGRAM_NANOS: AtomicU64 = AtomicU64::new(0);
 static FORKED_BY: AtomicU32 = AtomicU32::new(0);
 /// When, by CLOCK_MONOTONIC.
 static FORKED_NANOS: AtomicU64 = AtomicU64::new(0);
-
-/// A fork.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fork {
-    pub(crate) parent: u32,
-    pub(crate) nanos: u64,
-}
 
 /// This process is recorded from here on.
 pub(crate) fn begin() {
@@ -59,7 +54,7 @@ pub(crate) fn forked(folder: &Path) {
 }
 
 fn announcement(folder: &Path, parent: u32) -> PathBuf {
-    folder.join(format!("fork-{parent}-{}", FORK.get()))
+    folder.join(Entry::Fork { parent, number: FORK.get() }.to_string())
 }
 
 /// How this process began, if a recorded one forked it.
@@ -84,8 +79,9 @@ fn own_file(folder: &Path) -> PathBuf {
     let stat = fs::read("/proc/self/stat").unwrap_or_default();
     // The command, in parentheses, may contain anything.
     let behind = stat.iter().rposition(|&byte| byte == b')').map_or(&[][..], |place| &stat[place + 1..]);
-    let start_time = String::from_utf8_lossy(behind).split_ascii_whitespace().nth(19).unwrap_or_default().to_owned();
-    folder.join(format!("process-{pid}-{start_time}"))
+    let behind = String::from_utf8_lossy(behind);
+    let started = behind.split_ascii_whitespace().nth(19).unwrap_or_default();
+    folder.join(Entry::Process { pid, started }.to_string())
 }
 
 /// CLOCK_MONOTONIC.

@@ -1,21 +1,22 @@
 //! Writing what was recorded.
 //!
-//! Each save makes a trace directory of its own, `part-<pid>-<nanoseconds>`, with a file `part.txt` that is written last.
-//! `rftrace record` makes one directory of all.
+//! Each save makes a trace directory of its own, a part, with a file that is written last. `rftrace record` makes one directory of
+//! all.
 
-use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::{Duration, Instant};
-use std::{ptr, thread};
 
-use rftrace_frontend::{Error, Saved, Tracer};
+use rftrace_format::record::RECORD_BYTES;
+use rftrace_format::recording::{self, Counts, Entry, Part};
+use rftrace_frontend::{Error, SaveOptions, Saved, Tracer};
 
+use crate::notes;
 use crate::process;
+use crate::quota;
 use crate::settings::Settings;
+use crate::work;
 
 /// A recording.
 #[derive(Debug)]
@@ -27,8 +28,10 @@ pub(crate) struct Recording {
 /// The one of this process, once it has begun.
 pub(crate) static RECORDING: OnceLock<Recording> = OnceLock::new();
 
-/// The thread that saves; 0 for none.
-static SAVING: AtomicU32 = AtomicU32::new(0);
+/// What an entry or exit takes in a trace.
+const BYTES_OF_EVENT: u64 = RECORD_BYTES as u64;
+
+const NOTHING_SAVED: &str = "nothing was saved";
 
 /// When a save comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,112 +47,133 @@ pub(crate) enum Moment {
 /// Saves what was recorded since the last save. Recording is off then.
 pub(crate) fn save(moment: Moment) {
     let Some(recording) = RECORDING.get() else { return };
-    if !process::is_owner() {
+    // In this order: a thread that may make no system calls may not ask who it is.
+    if work::is_confined() || !process::is_owner() {
         return;
     }
-    alone(|| {
-        let name = format!("part-{}-{}", std::process::id(), process::monotonic_nanos());
-        let part = recording.settings.folder.join(name);
-        let result = if moment == Moment::Exit && may_start_threads() {
-            recording.tracer.save_to(&part)
-        } else {
-            recording.tracer.save_alone(&part)
-        };
-        describe(&part, &result);
-    });
+    let save = || {
+        let name = Entry::Part { pid: std::process::id(), nanos: process::monotonic_nanos() };
+        let part = recording.settings.folder.join(name.to_string());
+        if notes::is_elsewhere() {
+            // The folder's path would be made anew there.
+            return notes::tell(&format!("{NOTHING_SAVED}: {}", notes::elsewhere(&recording.settings.folder)));
+        }
+        if quota::is_used_up(&recording.settings.folder, recording.settings.most_bytes) {
+            return describe(&part, None);
+        }
+        let single_threaded = moment != Moment::Exit || !may_start_threads();
+        let options = SaveOptions::new().directory(&part).what_fits(true).single_threaded(single_threaded);
+        let result = recording.tracer.save_with(&options);
+        describe(&part, Some(&result));
+    };
+    // What goes on goes on with its own limits.
+    if moment == Moment::Exec {
+        work::alone(save);
+    } else {
+        with_highest_limits(|| _ = work::alone(save));
+    }
 }
 
 /// Writes what the buffer holds into a directory of its own; recording goes on.
 pub(crate) fn snapshot() {
     let Some(recording) = RECORDING.get().filter(|_| process::is_owner()) else { return };
-    alone(|| {
-        let name = format!("snapshot-{}-{}", std::process::id(), process::monotonic_nanos());
-        let directory = recording.settings.folder.join(name);
-        let result = recording.tracer.snapshot(&directory);
-        describe(&directory, &result);
+    work::alone(|| {
+        let name = Entry::Snapshot { pid: std::process::id(), nanos: process::monotonic_nanos() };
+        let directory = recording.settings.folder.join(name.to_string());
+        if !notes::is_elsewhere() && !quota::is_used_up(&recording.settings.folder, recording.settings.most_bytes) {
+            let result = recording.tracer.save_with(&SaveOptions::new().directory(&directory).keep(true));
+            describe(&directory, Some(&result));
+        }
     });
 }
 
-/// Runs `work` unless this thread is saving already: then it was interrupted by its own fault. Waits for other threads.
-fn alone(work: impl FnOnce()) {
-    /// Longer than any save takes that is going on.
-    const LIMIT: Duration = Duration::from_secs(60);
-
-    // SAFETY: the call takes nothing.
-    let me = unsafe { libc::gettid() }.cast_unsigned();
-    let deadline = Instant::now() + LIMIT;
-    while let Err(other) = SAVING.compare_exchange(0, me, Acquire, Relaxed) {
-        if other == me || Instant::now() > deadline {
-            return;
+/// Tells of a save, or that none was made because enough was written. If that cannot be done either, `rftrace record` is told.
+fn describe(part: &Path, result: Option<&Result<Saved, Error>>) {
+    let folder = part.parent().unwrap_or(part);
+    let (saved, problem) = match result {
+        None => (recording::Saved::TooMuch, None),
+        Some(Ok(saved)) => {
+            let problem = saved.left_out.as_ref().map(|left_out| format!("not all was saved: {left_out}"));
+            (recording::Saved::Trace(counts(saved)), problem)
         }
-        thread::sleep(Duration::from_millis(1));
-    }
-    with_signals_blocked(work);
-    SAVING.store(0, Release);
-}
-
-/// The child of a fork has only one thread, which does not save.
-pub(crate) fn forked() {
-    SAVING.store(0, Release);
-}
-
-/// Writes `part.txt`. If that cannot be done nobody can be told.
-fn describe(part: &Path, result: &Result<Saved, Error>) {
-    let mut text = format!("pid={}\nprogram={}\n", std::process::id(), process::program_nanos());
-    // Writing to a String does not fail.
-    if let Some(fork) = process::fork() {
-        let _ = writeln!(text, "ppid={}\nforked_nanos={}", fork.parent, fork.nanos);
-    }
-    let result = result.as_ref().inspect_err(|_| {
-        // The disk may be full.
-        let _ = fs::remove_dir_all(part);
-    });
-    let _ = match result {
-        Ok(saved) => writeln!(
-            text,
-            "events={}\nthreads={}\nlost={}\nfull={}\nchunks_overwritten={}\nuntraced_threads={}",
-            saved.events,
-            saved.threads,
-            saved.lost,
-            u8::from(saved.full),
-            saved.chunks_overwritten,
-            saved.untraced_threads
-        ),
-        Err(Error::NoEvents { .. }) => writeln!(text, "events=0"),
-        Err(error) => {
-            // Its advice is for programs that can save again.
-            let error = error.to_string().replace('\n', " ");
-            let problem = error.split("; ").next().unwrap_or_default();
-            writeln!(text, "error={problem}; choose another directory with --output")
-        }
+        Some(Err(Error::NoEvents { .. })) => (recording::Saved::Trace(Counts::default()), None),
+        Some(Err(error)) => (recording::Saved::Failed, Some(format!("{NOTHING_SAVED}: {}", why(error, folder)))),
     };
-    text.push_str("complete=1\n");
-    let _ = fs::create_dir_all(part);
-    let _ = fs::write(part.join("part.txt"), text);
+    let (pid, program) = (std::process::id(), process::program_nanos());
+    let told = Part { pid, program, fork: process::fork(), saved, problem };
+    let path = part.join(recording::PART_FILE);
+    match fs::create_dir_all(part).and_then(|()| fs::write(&path, told.to_string())) {
+        Ok(()) => {
+            if let Some(Ok(saved)) = result {
+                quota::add(folder, saved.events * BYTES_OF_EVENT);
+            }
+        }
+        Err(source) => notes::tell(&told.problem.map(|problem| problem.replace('\n', " ")).unwrap_or_else(|| {
+            let error = Error::Write { path, source };
+            format!("{NOTHING_SAVED}: {}", why(&error, folder))
+        })),
+    }
+}
+
+fn counts(saved: &Saved) -> Counts {
+    Counts {
+        events: saved.events,
+        threads: saved.threads as u64,
+        lost: saved.lost,
+        full: saved.full,
+        chunks_overwritten: saved.chunks_overwritten,
+        untraced_threads: saved.untraced_threads.into(),
+    }
+}
+
+/// Why a save came to nothing, and what to do about it.
+fn why(error: &Error, folder: &Path) -> String {
+    match error {
+        Error::Write { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            notes::other_user(folder).unwrap_or_else(|| error.with_remedy())
+        }
+        _ => error.with_remedy(),
+    }
+}
+
+/// Runs `work` with the limits of this process as high as it may set them, at its end. Puts them back: the C library still writes
+/// what the program has printed.
+fn with_highest_limits(work: impl FnOnce()) {
+    let kinds = [libc::RLIMIT_FSIZE, libc::RLIMIT_NOFILE, libc::RLIMIT_AS, libc::RLIMIT_DATA];
+    let before = kinds.map(|kind| {
+        let limit = limit(kind)?;
+        let highest = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+        // SAFETY: reads a limit.
+        let is_raised = highest.rlim_cur != limit.rlim_cur && unsafe { libc::setrlimit(kind, &raw const highest) } == 0;
+        is_raised.then_some(limit)
+    });
+    work();
+    for (kind, limit) in kinds.into_iter().zip(before) {
+        if let Some(limit) = limit {
+            // SAFETY: reads a limit.
+            unsafe { libc::setrlimit(kind, &raw const limit) };
+        }
+    }
+}
+
+fn limit(kind: libc::__rlimit_resource_t) -> Option<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    (unsafe { libc::getrlimit(kind, &raw mut limit) } == 0).then_some(limit)
 }
 
 /// Whether a save may start threads. Not in a sandbox, which may kill for it, and not when the main thread has ended: the end
-/// of a thread that is the last one for the C library ends the process.
+/// of a thread that is the last one for the C library ends the process. Not where memory is limited: a thread that gets none
+/// cannot be given up.
 fn may_start_threads() -> bool {
+    let is_limited = |kind| limit(kind).is_none_or(|limit| limit.rlim_cur != libc::RLIM_INFINITY);
+    if is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA) {
+        return false;
+    }
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let is = |key: &str, value: &str| {
         let found = status.lines().find_map(|line| line.strip_prefix(key));
         found.is_some_and(|found| found.trim().starts_with(value))
     };
     is("Seccomp:", "0") && !is("State:", "Z")
-}
-
-/// Runs `work` while no signal handler runs on this thread.
-pub(crate) fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
-    let mut all = std::mem::MaybeUninit::uninit();
-    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are writable; the second is filled by the call that is given it.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let result = work();
-    // SAFETY: the set is what was in force before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
-    result
 }

@@ -13,6 +13,10 @@ pub(crate) struct Settings {
     pub(crate) folder: PathBuf,
     /// `RFTRACE_RECORD_BUFFER`: bytes.
     pub(crate) buffer_bytes: usize,
+    /// `RFTRACE_RECORD_MOST`: bytes that all processes may write together.
+    pub(crate) most_bytes: u64,
+    /// `RFTRACE_RECORD_NOTES`: where to tell what cannot be written.
+    pub(crate) notes: PathBuf,
     /// `RFTRACE_RECORD_MODE`: `ring` or `stop`.
     pub(crate) mode: Mode,
     /// `RFTRACE_RECORD_OFF`: recording is off at first.
@@ -41,6 +45,8 @@ impl Settings {
         folder.is_absolute().then(|| Self {
             folder,
             buffer_bytes: text("RFTRACE_RECORD_BUFFER").parse().unwrap_or(DEFAULT_BYTES),
+            most_bytes: text("RFTRACE_RECORD_MOST").parse().unwrap_or(u64::MAX),
+            notes: env::var_os("RFTRACE_RECORD_NOTES").unwrap_or_default().into(),
             mode: if text("RFTRACE_RECORD_MODE") == "ring" { Mode::Ring } else { Mode::Stop },
             is_off: text("RFTRACE_RECORD_OFF") == "1",
             trigger: text("RFTRACE_RECORD_TRIGGER"),

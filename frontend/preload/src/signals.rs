@@ -3,19 +3,19 @@
 //! A signal has a handler of this library only as long as it has none of the program's, and the program does not see it:
 //! who asks is told that the default action is in force, and who wants that gets the handler.
 
-use std::arch::asm;
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::AtomicI32;
-use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::interpose::{errno, real_sigaction, set_errno};
+use crate::memory;
+use crate::originals::{errno, real_sigaction, set_errno};
 use crate::process;
 use crate::save::{self, Moment, RECORDING};
 use crate::settings::Settings;
 use crate::trigger;
+use crate::work;
 
 /// Signals whose default action is the process's end, but for SIGKILL.
 const FATAL: [c_int; 23] = [
@@ -48,9 +48,6 @@ const FATAL: [c_int; 23] = [
 static SNAPSHOT: AtomicI32 = AtomicI32::new(0);
 static TOGGLE: AtomicI32 = AtomicI32::new(0);
 
-/// The stack that handlers work on: the program's may be used up, or small.
-static STACK: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-const STACK_BYTES: usize = 1 << 20;
 /// For the main thread, on which a handler begins.
 const ALTERNATE_BYTES: usize = 64 << 10;
 
@@ -75,9 +72,8 @@ fn is_ours(action: &libc::sigaction) -> bool {
 pub(crate) fn install(settings: &Settings) {
     SNAPSHOT.store(settings.snapshot, Relaxed);
     TOGGLE.store(settings.toggle, Relaxed);
-    STACK.store(map(STACK_BYTES), Relaxed);
     // A handler cannot begin on a stack that is used up. A program may set another; it is told of this one.
-    let alternate = libc::stack_t { ss_sp: map(ALTERNATE_BYTES).cast(), ss_flags: 0, ss_size: ALTERNATE_BYTES };
+    let alternate = libc::stack_t { ss_sp: memory::map(ALTERNATE_BYTES).cast(), ss_flags: 0, ss_size: ALTERNATE_BYTES };
     if !alternate.ss_sp.is_null() {
         // SAFETY: the memory is new and stays mapped.
         unsafe { libc::sigaltstack(&raw const alternate, ptr::null_mut()) };
@@ -95,12 +91,19 @@ pub(crate) fn install(settings: &Settings) {
     }
 }
 
-fn map(bytes: usize) -> *mut u8 {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new anonymous mapping.
-    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
-    if memory == libc::MAP_FAILED { ptr::null_mut() } else { memory.cast() }
+/// Takes the handlers of this library away, for good: a thread may make no system calls any more, and would be killed for those
+/// of a handler.
+pub(crate) fn uninstall() {
+    let chosen = [SNAPSHOT.swap(0, Relaxed), TOGGLE.swap(0, Relaxed)];
+    for signal in FATAL.into_iter().chain(chosen).filter(|&signal| signal != 0) {
+        let mut current = MaybeUninit::uninit();
+        // SAFETY: the structure is filled by the call if it succeeds.
+        let known = unsafe { real_sigaction(signal, ptr::null(), current.as_mut_ptr()) } == 0;
+        // SAFETY: as above.
+        if known && is_ours(&unsafe { current.assume_init() }) {
+            set_default(signal);
+        }
+    }
 }
 
 /// Gives a signal a handler of this library.
@@ -183,7 +186,7 @@ extern "C" fn on_fatal(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     if signal == trigger::SIGNAL && tracer.is_some_and(|tracer| trigger::hit(tracer, context)) {
         return set_errno(errno);
     }
-    on_own_stack(save_killed);
+    save::save(Moment::Killed);
     set_default(signal);
     // SAFETY: the kernel passes what the signal is about.
     let is_fault =
@@ -196,56 +199,25 @@ extern "C" fn on_fatal(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     set_errno(errno);
 }
 
-extern "C" fn save_killed() {
-    save::save(Moment::Killed);
-}
-
 extern "C" fn on_snapshot(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut c_void) {
     let errno = errno();
-    on_own_stack(take_snapshot);
-    set_errno(errno);
-}
-
-extern "C" fn take_snapshot() {
     save::snapshot();
+    set_errno(errno);
 }
 
 extern "C" fn on_toggle(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut c_void) {
     let errno = errno();
     if process::is_owner() {
-        on_own_stack(toggle);
+        work::alone(toggle);
     }
     set_errno(errno);
 }
 
-extern "C" fn toggle() {
+fn toggle() {
     let Some(tracer) = RECORDING.get().map(|recording| recording.tracer) else { return };
     if tracer.is_recording() {
         tracer.disable();
     } else {
         tracer.enable();
     }
-}
-
-/// Calls `work` on the stack that is kept for this; on the present one if another thread has it, or if there is none.
-fn on_own_stack(work: extern "C" fn()) {
-    let stack = STACK.swap(ptr::null_mut(), Relaxed);
-    if stack.is_null() {
-        return work();
-    }
-    let top = stack.wrapping_add(STACK_BYTES);
-    // SAFETY: the stack is large, aligned to a page, and this thread's alone; r12 is kept by `work`.
-    unsafe {
-        asm!(
-            "mov r12, rsp",
-            "mov rsp, {top}",
-            "call {work}",
-            "mov rsp, r12",
-            out("r12") _,
-            top = in(reg) top,
-            work = in(reg) work,
-            clobber_abi("C"),
-        );
-    }
-    STACK.store(stack, Relaxed);
 }

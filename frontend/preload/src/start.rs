@@ -1,18 +1,22 @@
 //! The beginning of a recording.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::ptr;
 
+use rftrace_format::recording::Entry;
 use rftrace_frontend::Config;
 
-use crate::interpose;
+use crate::memory;
+use crate::notes;
+use crate::originals;
 use crate::process;
-use crate::save::{self, Moment, RECORDING, Recording, with_signals_blocked};
+use crate::save::{self, Moment, RECORDING, Recording};
 use crate::settings::Settings;
 use crate::signals;
 use crate::trigger;
+use crate::work;
 
 /// Called by the dynamic linker before the program's own constructors.
 #[used]
@@ -25,12 +29,21 @@ unsafe extern "C" {
 }
 
 extern "C" fn start() {
-    interpose::find_originals();
+    originals::find();
+    // SAFETY: the name ends with a NUL; nobody changes the environment yet.
+    if unsafe { libc::getenv(c"RFTRACE_RECORD".as_ptr()) }.is_null() {
+        return;
+    }
+    memory::prepare();
+    work::prepare(memory::map(work::STACK_BYTES));
     let Some(settings) = Settings::read() else { return };
     if !settings.force && !calls_hooks() {
         return;
     }
-    with_signals_blocked(|| begin(settings));
+    let folder = settings.folder.clone();
+    if !work::alone(|| begin(settings)) {
+        let _ = fs::write(error_file(&folder), "there is too little memory for the tracer (ulimit -v)");
+    }
 }
 
 fn begin(settings: Settings) {
@@ -47,6 +60,7 @@ fn begin(settings: Settings) {
         return refuse(&settings, &problem);
     }
     process::begin();
+    notes::begin(&settings.notes);
     process::register(&settings.folder);
     let is_off = settings.is_off || trigger::is_armed();
     let recording = RECORDING.get_or_init(|| Recording { settings, tracer });
@@ -55,7 +69,7 @@ fn begin(settings: Settings) {
     unsafe {
         __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut());
         __cxa_at_quick_exit(at_exit, ptr::null_mut());
-        libc::pthread_atfork(Some(fork_begins), None, Some(forked));
+        libc::pthread_atfork(Some(fork_begins), Some(fork_ends), Some(forked));
     }
     signals::install(&recording.settings);
     if !is_off {
@@ -65,19 +79,24 @@ fn begin(settings: Settings) {
 
 /// This program is not recorded. If it is the first one, it is not run either: what was asked for makes no sense.
 fn refuse(settings: &Settings, problem: &str) {
-    let _ = fs::write(settings.folder.join(format!("error-{}", std::process::id())), problem);
+    let _ = fs::write(error_file(&settings.folder), problem);
     // SAFETY: the call takes nothing.
     if unsafe { libc::getppid() }.cast_unsigned() == settings.parent && !was_recorded(settings) {
-        interpose::leave(1);
+        originals::leave(1);
     }
+}
+
+/// Where it is said why this process is not recorded.
+fn error_file(folder: &Path) -> PathBuf {
+    folder.join(Entry::Error { pid: std::process::id() }.to_string())
 }
 
 /// Whether an earlier program of this process was recorded.
 fn was_recorded(settings: &Settings) -> bool {
-    let beginning = format!("process-{}-", std::process::id());
-    fs::read_dir(&settings.folder).is_ok_and(|entries| {
-        entries.flatten().any(|entry| entry.file_name().as_bytes().starts_with(beginning.as_bytes()))
-    })
+    let own = std::process::id();
+    let is_own =
+        |name: &OsStr| matches!(name.to_str().and_then(Entry::of), Some(Entry::Process { pid, .. }) if pid == own);
+    fs::read_dir(&settings.folder).is_ok_and(|entries| entries.flatten().any(|entry| is_own(&entry.file_name())))
 }
 
 extern "C" fn at_exit(_: *mut c_void) {
@@ -85,16 +104,21 @@ extern "C" fn at_exit(_: *mut c_void) {
 }
 
 unsafe extern "C" fn fork_begins() {
+    work::fork_begins();
     if let Some(recording) = RECORDING.get() {
-        with_signals_blocked(|| process::fork_begins(&recording.settings.folder));
+        process::fork_begins(&recording.settings.folder);
     }
 }
 
+unsafe extern "C" fn fork_ends() {
+    work::fork_ends();
+}
+
 unsafe extern "C" fn forked() {
-    save::forked();
     if let Some(recording) = RECORDING.get() {
-        with_signals_blocked(|| process::forked(&recording.settings.folder));
+        process::forked(&recording.settings.folder);
     }
+    work::fork_ends();
 }
 
 /// Whether the program, or a library that it starts with, calls a hook.
@@ -105,7 +129,7 @@ fn calls_hooks() -> bool {
     found
 }
 
-/// Looks through the dynamic symbols of a module for a hook that it takes from elsewhere.
+/// Looks through the relocations of a module for a hook that it takes from elsewhere.
 unsafe extern "C" fn look_for_hooks(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
     // SAFETY: `dl_iterate_phdr` passes a valid description of a module, and what it was given for `found`.
     let (info, found) = unsafe { (&*info, &mut *found.cast::<bool>()) };
@@ -118,19 +142,26 @@ unsafe extern "C" fn look_for_hooks(info: *mut libc::dl_phdr_info, _size: usize,
     c_int::from(*found)
 }
 
-/// Whether a module with this dynamic section imports a hook.
+/// Whether a module with this dynamic section imports a hook: a relocation names it. What says how many symbols there are, and
+/// which of them are imported, differs from linker to linker and from option to option.
 ///
 /// # Safety
 ///
 /// It is that of a module that is loaded at `base`.
 unsafe fn imports_hook(dynamic: *const [u64; 2], base: u64) -> bool {
     const DT_NULL: u64 = 0;
-    const DT_HASH: u64 = 4;
+    const DT_PLTRELSZ: u64 = 2;
     const DT_STRTAB: u64 = 5;
     const DT_SYMTAB: u64 = 6;
-    const DT_GNU_HASH: u64 = 0x6fff_fef5;
+    const DT_RELA: u64 = 7;
+    const DT_RELASZ: u64 = 8;
+    const DT_JMPREL: u64 = 23;
+    /// `Elf64_Rela`: the place, the symbol's number and the kind, the addend.
+    type Relocation = [u64; 3];
 
-    let (mut strings, mut symbols, mut hash, mut gnu_hash) = (0, 0, 0, 0);
+    let (mut strings, mut symbols) = (0, 0);
+    // Where relocations are, and their bytes: those for calls, and all others.
+    let mut relocations = [(0, 0); 2];
     for place in 0.. {
         // SAFETY: the section ends with DT_NULL.
         let [tag, value] = unsafe { *dynamic.add(place) };
@@ -138,29 +169,32 @@ unsafe fn imports_hook(dynamic: *const [u64; 2], base: u64) -> bool {
         let address = if value < base { base + value } else { value };
         match tag {
             DT_NULL => break,
-            DT_HASH => hash = address,
             DT_STRTAB => strings = address,
             DT_SYMTAB => symbols = address,
-            DT_GNU_HASH => gnu_hash = address,
+            DT_JMPREL => relocations[0].0 = address,
+            DT_PLTRELSZ => relocations[0].1 = value,
+            DT_RELA => relocations[1].0 = address,
+            DT_RELASZ => relocations[1].1 = value,
             _ => {}
         }
     }
     if strings == 0 || symbols == 0 {
         return false;
     }
-    // Symbols from elsewhere come first; in a table with a GNU hash, before the first that is hashed.
-    let n_symbols = match (gnu_hash, hash) {
-        // SAFETY: the header of a hash table: buckets, first symbol; buckets, symbols.
-        (1.., _) => unsafe { *(gnu_hash as *const u32).add(1) },
-        // SAFETY: as above.
-        (_, 1..) => unsafe { *(hash as *const u32).add(1) },
-        _ => 0,
-    };
-    (0..n_symbols as usize).any(|place| {
-        // SAFETY: so many symbols are there.
-        let symbol = unsafe { &*(symbols as *const libc::Elf64_Sym).add(place) };
-        // SAFETY: their names end with a NUL.
-        let name = unsafe { CStr::from_ptr((strings + u64::from(symbol.st_name)) as *const _) };
-        symbol.st_shndx == 0 && [c"mcount", c"__fentry__"].contains(&name)
+    relocations.into_iter().filter(|&(start, _)| start != 0).any(|(start, bytes)| {
+        let start = start as *const Relocation;
+        (0..bytes as usize / size_of::<Relocation>()).any(|place| {
+            // SAFETY: so many relocations are there.
+            let [_, info, _] = unsafe { *start.add(place) };
+            let number = info >> 32;
+            if number == 0 {
+                return false;
+            }
+            // SAFETY: the symbol that the relocation names.
+            let symbol = unsafe { &*(symbols as *const libc::Elf64_Sym).add(number as usize) };
+            // SAFETY: its name ends with a NUL.
+            let name = unsafe { CStr::from_ptr((strings + u64::from(symbol.st_name)) as *const _) };
+            symbol.st_shndx == 0 && [c"mcount", c"__fentry__"].contains(&name)
+        })
     })
 }

@@ -28,7 +28,7 @@ static IS_GONE: AtomicBool = AtomicBool::new(false);
 /// Has recording begin when the function `name` is called. `Err` says why that cannot be.
 pub(crate) fn arm(tracer: &Tracer, name: &str) -> Result<(), String> {
     let functions = tracer.functions();
-    let Some(function) = functions.iter().find(|function| function.name == name) else {
+    let Some(function) = functions.iter().find(|function| function.name == name || function.full_name == name) else {
         let last = name.rsplit("::").next().unwrap_or(name);
         let similar: Vec<&str> =
             functions.iter().map(|f| &*f.name).filter(|name| name.contains(last)).take(5).collect();

@@ -2,14 +2,34 @@
 
 use std::time::Duration;
 
-use super::{Filter, Flaw, RuleKind};
-use crate::filter::select::nearest;
+use super::rules::{Filter, Flaw, RuleKind};
+use super::select::nearest;
+use crate::Error;
 
 /// The keys that take no pattern.
 const LIMITS: [&str; 3] = ["depth", "min", "size"];
 
+impl Filter {
+    /// Reads a filter from text: see [above](Self#in-text).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadFilter`], with the place.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        filter(text).map_err(Flaw::into_error)
+    }
+}
+
+impl std::str::FromStr for Filter {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::parse(text)
+    }
+}
+
 /// Reads a filter.
-pub(super) fn filter(text: &str) -> Result<Filter, Flaw> {
+fn filter(text: &str) -> Result<Filter, Flaw> {
     let mut filter = Filter::new();
     for (start, rule) in split(text) {
         filter = add(filter, &rule)
@@ -102,7 +122,7 @@ mod tests {
     use super::*;
 
     fn rules(filter: &Filter) -> Vec<String> {
-        filter.rules().iter().map(super::super::Rule::text).collect()
+        filter.rules().iter().map(super::super::rules::Rule::text).collect()
     }
 
     fn problem(text: &str) -> String {

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use rftrace::abi::{action, state};
 
-use super::{Filter, Function, Rule, RuleKind, Selected};
+use super::rules::{Filter, Function, Rule, RuleKind, Selected};
 use crate::Error;
 use crate::host::{Catalogue, HAS_NAMES, TracedFunction};
 
@@ -62,6 +62,7 @@ pub(crate) fn list(filter: Option<&Filter>, catalogue: &Catalogue) -> Vec<Functi
     let mut functions: Vec<Function> = functions
         .map(|function| Function {
             name: function.name().to_owned(),
+            full_name: function.name_with_parameters().unwrap_or_else(|| function.name().to_owned()),
             module: function.module().to_owned(),
             address: function.address() as usize,
             code_bytes: function.code_bytes().unwrap_or(0),

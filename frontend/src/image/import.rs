@@ -1,24 +1,26 @@
 //! Writes what an image holds as a uftrace directory.
 
 use std::collections::HashSet;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use rftrace::abi::{ADDRESS_SHIFT, kind};
 
+use super::contents::{Image, Source};
 use super::head;
-use super::read::{Image, Source};
 use crate::Error;
-use crate::clock::{Clock, ClockPair};
+use crate::clock::{ClockPair, from_start};
 use crate::decode::{self, Minima};
-use crate::host::{Identity, Program};
-use crate::linux::binary::Binary;
-use crate::linux::modules::{Module, map_path};
-use crate::linux::symbols::{ADDRESS_MASK, SymbolTable};
-use crate::linux::sysinfo;
+use crate::elf::binary::Binary;
+use crate::elf::table::SymbolTable;
+use crate::host::linux::modules::{Module, map_path};
+use crate::host::linux::sysinfo;
+use crate::host::machine::SystemInfo;
+use crate::host::program::{Identity, Program};
 use crate::uftrace::directory::{self, Recording};
-use crate::uftrace::encode::SystemInfo;
-use crate::uftrace::format::NO_STACK;
+use rftrace_format::clock::TscClock;
+use rftrace_format::gaps::Gaps;
+use rftrace_format::map::NO_STACK;
+use rftrace_format::record::ADDRESS_MASK;
 
 /// How to import an image, or raw records. See [`Image::write_directory`].
 #[derive(Clone, Debug, Default)]
@@ -79,20 +81,35 @@ impl Image {
             unix_nanos: self.unix_nanos(),
             minima: &Minima::default(),
             tsc_hz_source,
+            gaps: Gaps {
+                full: u64::from(self.word(head::FLAGS) & super::flag::FULL != 0),
+                overwritten: self.word(head::N_OVERWRITTEN),
+                untraced_threads: self.word(head::N_UNTRACED_THREADS),
+                ..Gaps::default()
+            },
             n_writers: directory::all_processors(),
+            what_fits: false,
         };
         let totals = directory::write(&recording, directory, &program)?;
+        if totals.last_nanos == u64::MAX {
+            warnings.push(format!(
+                "at {} ticks a second the recording ends later than a clock of nanoseconds can tell, after 584 years; all that is \
+                 later happens at that moment: give the true frequency by --tsc-hz",
+                clock.hz()
+            ));
+        }
         if totals.invariant_tsc == Some(false) {
             warnings.push(
                 "the processor does not promise that its time stamp counter runs at one rate: times may be inexact"
                     .to_owned(),
             );
         }
+        warnings.extend(totals.left_out.map(|error| error.with_remedy()));
         Ok(Imported { events: totals.n_events, threads: totals.n_threads, lost: totals.n_lost, warnings })
     }
 
     /// The clock of the trace: as long as the counter has been running, as of a machine that was switched on at its 0.
-    fn clock(&self, options: &ImportOptions, warnings: &mut Vec<String>) -> Clock {
+    fn clock(&self, options: &ImportOptions, warnings: &mut Vec<String>) -> TscClock {
         /// What a tick counts for where nothing is known: a nanosecond.
         const UNKNOWN_HZ: u64 = 1_000_000_000;
 
@@ -117,7 +134,7 @@ impl Image {
         }
         let told = told.filter(|_| self.source() != Source::RawNanos);
         let hz = told.or_else(|| self.tsc_hz()).unwrap_or(UNKNOWN_HZ);
-        Clock::from_start(self.word(head::FIRST_TSC), hz)
+        from_start(self.word(head::FIRST_TSC), hz)
     }
 
     fn unix_nanos(&self) -> Option<u64> {
@@ -125,7 +142,7 @@ impl Image {
     }
 
     /// What the metadata says, and the kernel's functions.
-    fn program(&self, options: &ImportOptions, clock: &Clock, warnings: &mut Vec<String>) -> Result<Program, Error> {
+    fn program(&self, options: &ImportOptions, clock: &TscClock, warnings: &mut Vec<String>) -> Result<Program, Error> {
         let binary = options.binary.as_deref().map(Binary::read).transpose()?;
         let load_address = options.load_address.or_else(|| self.load_address()).or_else(|| match self.source() {
             Source::Kernel => None,
@@ -146,14 +163,14 @@ impl Image {
             }
             None => {
                 warnings.push("no binary was given (--binary): functions are shown as addresses".to_owned());
-                (load_address.unwrap_or(0) & ADDRESS_MASK..NO_STACK.0, None)
+                (load_address.unwrap_or(0) & ADDRESS_MASK..NO_STACK.start, None)
             }
         };
         let build_id = table.as_ref().and_then(|table| table.build_id().map(str::to_owned));
         let module = Module::of_image(&name, range, build_id.clone());
         let exe_name = map_path(Path::new(&name));
-        let unix_seconds = self.unix_nanos().unwrap_or(0).cast_signed() / 1_000_000_000;
-        let first_seconds = clock.nanos(self.word(head::FIRST_TSC)).cast_signed() / 1_000_000_000;
+        let [unix_seconds, first_seconds] = [self.unix_nanos().unwrap_or(0), clock.nanos(self.word(head::FIRST_TSC))]
+            .map(|nanos| (nanos / 1_000_000_000).cast_signed());
         let system = SystemInfo {
             command_line: exe_name.clone(),
             exe_name: exe_name.clone(),
@@ -177,6 +194,7 @@ impl Image {
             identify: Identity::of_number,
             exe_name,
             modules: vec![(module, table)],
+            without_names: None,
             stack: None,
             system,
             tsc_hz,
@@ -213,17 +231,4 @@ impl Image {
             )
         })
     }
-}
-
-/// The error of reading the symbols of a binary. It names the path at its beginning.
-pub(crate) fn unreadable(error: io::Error, path: &Path) -> Error {
-    let text = error.to_string();
-    let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
-    let remedy = match error.kind() {
-        io::ErrorKind::InvalidData => {
-            "; give the ELF file of 64 bits, of a kernel the one before it is made into an image to boot"
-        }
-        _ => "",
-    };
-    Error::Read { path: path.to_owned(), source: io::Error::new(error.kind(), format!("{text}{remedy}")) }
 }

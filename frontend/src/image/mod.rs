@@ -2,7 +2,11 @@
 //!
 //! An image is [`MAGIC`], the versions, and sections: one HEAD, an OPEN for each thread whose open functions are known, a
 //! CHUNK for each chunk in use, one END. All is made of little-endian words of 8 bytes.
+//!
+//! Not here: what the records in a chunk mean (`decode`).
 
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub(crate) mod contents;
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod import;
 #[cfg(all(feature = "import", target_os = "linux"))]
@@ -51,7 +55,7 @@ pub(crate) mod head {
     pub(crate) const WALL_NANOS: usize = 7;
     /// Ticks per second; 0: unknown.
     pub(crate) const TSC_HZ: usize = 8;
-    /// Who says so: a number of [`TscSource`](crate::tsc::TscSource).
+    /// Who says so: a number of [`TscSource`](crate::clock::tsc::TscSource).
     pub(crate) const TSC_HZ_SOURCE: usize = 9;
     /// Bits of [`flag`](super::flag).
     pub(crate) const FLAGS: usize = 10;

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use rftrace::abi::{ADDRESS_SHIFT, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind};
+use rftrace::abi::{ADDRESS_SHIFT, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, kind, lease};
 
+use super::contents::{Bad, Image, Source, bad, is_tid};
 use super::head;
-use super::read::{Bad, Image, Source, bad, is_tid};
-use crate::uftrace::format::{MAX_DEPTH, RECORD_BYTES, USER_EVENT, record};
+use rftrace_format::events::USER_EVENTS;
+use rftrace_format::record::{self, Kind, RECORD_BYTES};
 
 /// The thread of a file that names none.
 const ONLY_THREAD: u32 = 1;
@@ -27,38 +28,24 @@ pub(super) fn is_raw(bytes: &[u8]) -> bool {
 
 /// A record of the file.
 #[derive(Clone, Copy)]
-struct Entry {
-    time: u64,
-    kind: u64,
-    depth: u64,
-    address: u64,
-}
+struct Entry(record::Record);
 
 impl Entry {
     /// `None` if the bytes are no record that `dump_trace` writes.
     fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
-        let (words, _) = bytes.as_chunks();
-        let [time, word] = [words[0], words[1]].map(u64::from_le_bytes);
-        let entry = Self {
-            time,
-            kind: word & record::KIND,
-            depth: word >> record::DEPTH_SHIFT & u64::from(MAX_DEPTH),
-            address: word >> ADDRESS_SHIFT,
+        let entry = Self(record::Record::decode(bytes)?);
+        let is_known = match entry.0.kind {
+            Kind::Entry | Kind::Exit => true,
+            Kind::Event => entry.thread().is_some(),
+            Kind::Lost => false,
         };
-        // The payload flag is never set, and no record is a loss.
-        let has_magic = word & !record::KIND & ((1 << record::DEPTH_SHIFT) - 1) == record::MAGIC;
-        let is_known = match entry.kind {
-            record::ENTRY | record::EXIT => true,
-            record::EVENT => entry.thread().is_some(),
-            _ => false,
-        };
-        (has_magic && is_known).then_some(entry)
+        (is_known && !entry.0.has_payload).then_some(entry)
     }
 
     /// The thread whose records follow, if this says so.
     fn thread(&self) -> Option<u32> {
-        let tid = self.address.checked_sub(USER_EVENT).filter(|&tid| is_tid(tid))?;
-        (self.kind == record::EVENT).then_some(tid as u32)
+        let tid = self.0.addr.checked_sub(USER_EVENTS.start).filter(|&tid| is_tid(tid))?;
+        (self.0.kind == Kind::Event).then_some(tid as u32)
     }
 }
 
@@ -76,16 +63,17 @@ struct Thread {
 
 impl Thread {
     fn add(&mut self, entry: &Entry) {
-        let is_exit = entry.kind == record::EXIT;
-        let word = entry.address << ADDRESS_SHIFT | if is_exit { kind::EXIT } else { kind::ENTRY };
-        self.records.push(Record { tsc: entry.time.into(), word: word.into() });
+        let record::Record { time_ns, addr, .. } = entry.0;
+        let is_exit = entry.0.kind == Kind::Exit;
+        let word = addr << ADDRESS_SHIFT | if is_exit { kind::EXIT } else { kind::ENTRY };
+        self.records.push(Record { tsc: time_ns.into(), word: word.into() });
         if !is_exit {
-            self.open.push(entry.address);
+            self.open.push(addr);
             self.deepest = self.deepest.max(self.open.len());
             return;
         }
         let n_passed_over = self.open.len().saturating_sub(SEARCHED);
-        match self.open[n_passed_over..].iter().rposition(|&open| open == entry.address) {
+        match self.open[n_passed_over..].iter().rposition(|&open| open == addr) {
             Some(place) => {
                 let n_open = n_passed_over + place;
                 self.n_misfits += (self.open.len() - n_open - 1) as u64;
@@ -117,9 +105,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Image, Bad> {
             has_depths = true;
             continue;
         }
-        has_depths |= entry.depth > 0;
-        first = first.min(entry.time);
-        last = last.max(entry.time);
+        has_depths |= entry.0.depth > 0;
+        first = first.min(entry.0.time_ns);
+        last = last.max(entry.0.time_ns);
         threads.entry(tid).or_default().add(&entry);
     }
 
@@ -150,13 +138,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     words[head::TSC_HZ] = if source == Source::RawNanos { NANOS_PER_SECOND } else { 0 };
     let chunk = |(index, (&tid, thread)): (u64, (&u32, &mut Thread))| {
         let header = ChunkHeader {
-            state: 0.into(),
+            lease: lease::new(index, chunk_state::FULL).into(),
             tid: tid.into(),
-            index: index.into(),
             prev_index: 0.into(),
             depth: (thread.n_open_at_start as u32).into(),
             fill: 0.into(),
             n_adopted: 0.into(),
+            n_resumed: 0.into(),
             taken_tsc: 1.into(),
             core: 0.into(),
         };
@@ -176,23 +164,28 @@ mod tests {
 
     use super::*;
     use crate::Error;
+    use crate::elf::testutil::Scratch;
     use crate::image::import::{ImportOptions, Imported};
-    use crate::linux::symbols::testutil::Scratch;
-    use crate::uftrace::encode;
 
     const A: u64 = 0x5555_0000_1005;
     const B: u64 = 0x5555_0000_2005;
 
+    /// A record by its bits, kinds from 0 on: entry, exit, loss, event.
+    fn record(time: u64, kind: u64, depth: usize, address: u64) -> [u8; RECORD_BYTES] {
+        let word = address << 16 | (depth as u64) << 6 | 5 << 3 | kind;
+        *[time.to_le_bytes(), word.to_le_bytes()].as_flattened().first_chunk().unwrap()
+    }
+
     fn enter(time: u64, depth: usize, address: u64) -> [u8; RECORD_BYTES] {
-        encode::record(time, record::ENTRY, depth, address)
+        record(time, 0, depth, address)
     }
 
     fn exit(time: u64, depth: usize, address: u64) -> [u8; RECORD_BYTES] {
-        encode::record(time, record::EXIT, depth, address)
+        record(time, 1, depth, address)
     }
 
     fn thread(tid: u64) -> [u8; RECORD_BYTES] {
-        encode::record(5, record::EVENT, 0, USER_EVENT + tid)
+        record(5, 3, 0, 1_000_000 + tid)
     }
 
     fn read(bytes: &[u8]) -> Result<Image, Error> {
@@ -209,7 +202,7 @@ mod tests {
             let record = |bytes: &[u8; RECORD_BYTES]| {
                 let (words, _) = bytes.as_chunks();
                 let [time, word] = [words[0], words[1]].map(u64::from_le_bytes);
-                [time, word & record::KIND, word >> record::DEPTH_SHIFT & u64::from(MAX_DEPTH), word >> ADDRESS_SHIFT]
+                [time, word & 3, word >> 6 & 1023, word >> 16]
             };
             threads.insert(tid, bytes.as_chunks().0.iter().map(record).collect());
         }
@@ -318,9 +311,9 @@ mod tests {
             change in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
         ) {
             let word = |(time, kind, address, depth): (u64, u64, u64, usize)| match kind {
-                2 => encode::record(time, record::ENTRY, 0, address),
+                2 => record(time, 0, 0, address),
                 3 => thread(address),
-                _ => encode::record(time, kind, depth, address),
+                _ => record(time, kind, depth, address),
             };
             let mut bytes: Vec<u8> = records.into_iter().flat_map(word).collect();
             bytes.truncate(bytes.len() - n_cut);

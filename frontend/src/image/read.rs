@@ -1,7 +1,6 @@
 //! Reads an image. Its bytes come over a line and may be anything: nothing is believed before it is checked.
 
-use std::collections::HashMap;
-use std::fs;
+use std::io;
 use std::mem::offset_of;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -11,36 +10,11 @@ use rftrace::abi::{
     Record, kind,
 };
 
+use super::contents::{Bad, Image, Source, bad, is_tid};
 use super::raw;
 use super::{BYTE_ORDER, Checksum, MAGIC, MAX_NAME_BYTES, VERSION, flag, head, tag};
 use crate::Error;
-use crate::backend::Chunk;
-use crate::tsc::TscSource;
-
-/// What was recorded elsewhere: an image that [`kernel::write_image`](crate::kernel::write_image) has sent, or records that
-/// `dump_trace` has written, of this version or of rftrace-frontend 0.3.
-#[derive(Debug)]
-pub struct Image {
-    source: Source,
-    words: [u64; head::N_WORDS],
-    name: String,
-    open: HashMap<u32, Vec<u64>>,
-    chunks: Vec<(ChunkHeader, Vec<Record>)>,
-    warnings: Vec<String>,
-}
-
-/// Where the records are from, which says what their times are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// An image: ticks.
-    Kernel,
-    /// `dump_trace` of this version.
-    RawNanos,
-    /// `dump_trace` of rftrace-frontend 0.3.
-    RawTicks,
-    /// `dump_trace` of one of both.
-    RawUnknown,
-}
+use crate::elf::file::map_file;
 
 impl Image {
     /// Reads the file at `path`. Before and behind an image there may be other data, such as a log that was sent by the same
@@ -53,7 +27,12 @@ impl Image {
     /// [`Error::Read`], or [`Error::BadImage`] for a file that holds neither image nor records, one of another version or a
     /// damaged one.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let bytes = map_file(path).map_err(|error| {
+            let remedy = if error.kind() == io::ErrorKind::InvalidData { ": save what was sent in one" } else { "" };
+            let text = error.to_string();
+            let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
+            Error::Read { path: path.to_owned(), source: io::Error::new(error.kind(), format!("{text}{remedy}")) }
+        })?;
         Self::parse(&bytes, path)
     }
 
@@ -65,76 +44,6 @@ impl Image {
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, Error> {
         parse(bytes).map_err(|Bad { offset, problem }| Error::BadImage { path: path.to_owned(), offset, problem })
     }
-
-    /// What is missing in the image or was not recorded, a line each.
-    #[must_use]
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    /// One that is complete.
-    pub(super) fn new(
-        source: Source,
-        words: [u64; head::N_WORDS],
-        chunks: Vec<(ChunkHeader, Vec<Record>)>,
-        warnings: Vec<String>,
-    ) -> Self {
-        Self { source, words, name: String::new(), open: HashMap::new(), chunks, warnings }
-    }
-
-    /// Where the records are from.
-    pub(super) fn source(&self) -> Source {
-        self.source
-    }
-
-    /// The kernel's name, as it gave it.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Frequency of the time stamp counter in Hz, if the kernel knew it.
-    #[must_use]
-    pub fn tsc_hz(&self) -> Option<u64> {
-        Some(self.word(head::TSC_HZ)).filter(|&hz| hz > 0)
-    }
-
-    /// The virtual address of the kernel's lowest loadable segment; `None`: where it was linked.
-    #[must_use]
-    pub fn load_address(&self) -> Option<u64> {
-        Some(self.word(head::LOAD_ADDRESS)).filter(|&address| address > 0)
-    }
-
-    /// Who told the frequency of the counter.
-    pub(super) fn tsc_hz_source(&self) -> Option<TscSource> {
-        TscSource::from_number(self.word(head::TSC_HZ_SOURCE))
-    }
-
-    /// A word of the HEAD section, by one of the numbers in [`head`].
-    pub(super) fn word(&self, place: usize) -> u64 {
-        self.words[place]
-    }
-
-    /// All chunks, in the order in which they came.
-    pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
-        self.chunks.iter().map(|(header, records)| Chunk { header, records })
-    }
-
-    /// The words of the exit records of the functions that were open in each thread, outermost first, as far as known.
-    pub(super) fn open_functions(&self) -> &HashMap<u32, Vec<u64>> {
-        &self.open
-    }
-}
-
-/// What is wrong with an image.
-pub(super) struct Bad {
-    /// In bytes from the beginning of the file.
-    offset: u64,
-    problem: String,
-}
-
-pub(super) fn bad<T>(offset: usize, problem: impl Into<String>) -> Result<T, Bad> {
-    Err(Bad { offset: offset as u64, problem: problem.into() })
 }
 
 /// A section that was read.
@@ -308,22 +217,17 @@ fn parse_chunk(section: &Section) -> Result<Option<(ChunkHeader, Vec<Record>)>, 
         }
     }
     let header = ChunkHeader {
-        state: AtomicU32::new(short(offset_of!(ChunkHeader, state))),
+        lease: AtomicU64::new(long(offset_of!(ChunkHeader, lease))),
         tid: AtomicU32::new(tid),
-        index: AtomicU64::new(long(offset_of!(ChunkHeader, index))),
         prev_index: AtomicU64::new(long(offset_of!(ChunkHeader, prev_index))),
         depth: AtomicU32::new(depth),
         fill: AtomicU32::new(short(offset_of!(ChunkHeader, fill))),
         n_adopted: AtomicU32::new(short(offset_of!(ChunkHeader, n_adopted))),
+        n_resumed: AtomicU32::new(short(offset_of!(ChunkHeader, n_resumed))),
         taken_tsc: AtomicU64::new(taken_tsc),
         core: AtomicU32::new(short(offset_of!(ChunkHeader, core))),
     };
     Ok(Some((header, records)))
-}
-
-/// Whether uftrace takes this for a thread's id.
-pub(super) fn is_tid(tid: u64) -> bool {
-    (1..=i32::MAX as u64).contains(&tid)
 }
 
 /// A thread and its open functions; `None` if not even its id is there.
@@ -377,14 +281,17 @@ fn warn_of_losses(image: &mut Image) {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::fs;
     use std::panic::catch_unwind;
 
     use proptest::prelude::*;
+    use rftrace::abi::{chunk_state, lease};
 
     use super::*;
+    use crate::backend::Chunk;
+    use crate::elf::testutil::Scratch;
     use crate::image::import::ImportOptions;
     use crate::image::write::Writer;
-    use crate::linux::symbols::testutil::Scratch;
 
     /// What an image is made of: words of the header, threads with open functions, chunks with records.
     #[derive(Clone, Debug)]
@@ -428,13 +335,13 @@ mod tests {
         }
         for ([tid, index, prev_index, depth, n_adopted, taken_tsc], records) in &parts.chunks {
             let header = ChunkHeader {
-                state: 1.into(),
+                lease: lease::new(*index, chunk_state::OWNED).into(),
                 tid: (*tid as u32).into(),
-                index: (*index).into(),
                 prev_index: (*prev_index).into(),
                 depth: (*depth as u32).into(),
                 fill: 7.into(),
                 n_adopted: (*n_adopted as u32).into(),
+                n_resumed: 0.into(),
                 taken_tsc: (*taken_tsc).into(),
                 core: 0.into(),
             };
@@ -485,7 +392,7 @@ mod tests {
         // Magic, versions; the header with a word for the name; each section has a first word and a checksum.
         let section = |n_words: usize| 8 * (n_words + 2);
         assert_eq!(bytes.len(), 16 + section(17) + section(2) + section(8 + 6) + section(8 + 4) + section(2));
-        assert_eq!(bytes[..16], *b"\x93RFT\r\n\x1a\n\x01\0\0\0\x04\0\0\0");
+        assert_eq!(bytes[..16], *b"\x93RFT\r\n\x1a\n\x01\0\0\0\x05\0\0\0");
         assert_eq!(bytes[16..24], *b"HEAD\x88\0\0\0");
         assert_eq!(bytes[24..32], [1, 2, 3, 4, 5, 6, 7, 8]);
     }

@@ -123,20 +123,20 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
 /// A chunk's header as it is in memory.
 #[inline]
 fn header_words(header: &ChunkHeader) -> [u64; CHUNK_HEADER_BYTES / 8] {
-    let ChunkHeader { state, tid, index, prev_index, depth, fill, n_adopted, taken_tsc, core } = header;
+    let ChunkHeader { lease, tid, prev_index, depth, fill, n_adopted, taken_tsc, core, n_resumed } = header;
     let mut words = [0; CHUNK_HEADER_BYTES / 8];
     let mut put = |offset: usize, value: u64| {
         if let Some(word) = words.get_mut(offset / 8) {
             *word |= value << (offset % 8 * 8);
         }
     };
-    put(offset_of!(ChunkHeader, state), state.load(Relaxed).into());
+    put(offset_of!(ChunkHeader, lease), lease.load(Relaxed));
     put(offset_of!(ChunkHeader, tid), tid.load(Relaxed).into());
-    put(offset_of!(ChunkHeader, index), index.load(Relaxed));
     put(offset_of!(ChunkHeader, prev_index), prev_index.load(Relaxed));
     put(offset_of!(ChunkHeader, depth), depth.load(Relaxed).into());
     put(offset_of!(ChunkHeader, fill), fill.load(Relaxed).into());
     put(offset_of!(ChunkHeader, n_adopted), n_adopted.load(Relaxed).into());
+    put(offset_of!(ChunkHeader, n_resumed), n_resumed.load(Relaxed).into());
     put(offset_of!(ChunkHeader, taken_tsc), taken_tsc.load(Relaxed));
     put(offset_of!(ChunkHeader, core), core.load(Relaxed).into());
     words

@@ -5,21 +5,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::encode;
-use super::format::perf::NAME_BYTES;
-use super::format::{MAGIC, NO_STACK, RECORD_BYTES, USER_EVENT, feature, record};
+use rftrace_format::clock::{ClockFile, TscClock};
+use rftrace_format::events::{EventLine, USER_EVENTS};
+use rftrace_format::files::{self, File as TraceFile};
+use rftrace_format::gaps::Gaps;
+use rftrace_format::info::feature;
+use rftrace_format::map::{MapLine, NO_STACK, STACK};
+use rftrace_format::perf::{NAME_BYTES, ThreadName};
+use rftrace_format::record::{Kind, RECORD_BYTES, Record};
+use rftrace_format::tasks::TaskLine;
+use rftrace_format::text::{base_name, spelled};
+
 use crate::Error;
-use crate::clock::{Clock, ClockPair};
+use crate::clock::ClockPair;
 use crate::decode::{self, Emit, Event, EventKind, Minima, Task, Window};
-use crate::host::{Identity, LoadedModule, Program};
-use crate::own;
+use crate::filter::own;
+use crate::host::program::{Identity, LoadedModule, Program};
 
 /// Bytes of records that are collected before they are written.
 const BLOCK_BYTES: usize = 256 * 1024;
@@ -29,15 +37,19 @@ pub(crate) struct Recording<'a> {
     pub(crate) tasks: &'a [Task<'a>],
     pub(crate) start_tsc: u64,
     pub(crate) stop_tsc: u64,
-    pub(crate) clock: Clock,
+    /// What ticks become nanoseconds by.
+    pub(crate) clock: TscClock,
     pub(crate) pairs: [ClockPair; 2],
     /// Unix time at the first pair.
     pub(crate) unix_nanos: Option<u64>,
     pub(crate) minima: &'a Minima,
     /// Who says how fast the clock runs.
     pub(crate) tsc_hz_source: &'static str,
+    pub(crate) gaps: Gaps,
     /// Threads that may write it, the calling one included.
     pub(crate) n_writers: usize,
+    /// Whether what cannot be written is left out. Otherwise nothing counts as written then.
+    pub(crate) what_fits: bool,
 }
 
 impl<'a> Recording<'a> {
@@ -58,12 +70,55 @@ struct Written {
 }
 
 /// What was written.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) n_events: u64,
     pub(crate) n_threads: usize,
     pub(crate) n_lost: u64,
+    /// The time of the last record.
+    pub(crate) last_nanos: u64,
     pub(crate) invariant_tsc: Option<bool>,
+    /// Why something was left out, the first time.
+    pub(crate) left_out: Option<Error>,
+}
+
+/// What could not be written, and room for what must be.
+struct LeftOut<'a> {
+    is_allowed: bool,
+    first: Mutex<Option<Error>>,
+    room: &'a Path,
+}
+
+impl<'a> LeftOut<'a> {
+    /// Where something may be left out, room on the disk is kept for the small files without which a directory is no trace.
+    fn new(recording: &Recording<'_>, room: &'a Path) -> Self {
+        let is_allowed = recording.what_fits;
+        if is_allowed {
+            // A line or two for each task. Without it the files may still fit.
+            let _ = fs::write(room, vec![0; (64 << 10) + 256 * recording.tasks.len()]);
+        }
+        Self { is_allowed, first: Mutex::new(None), room }
+    }
+
+    /// Leaves something out, if that is allowed.
+    fn note(&self, error: Error) -> Result<(), Error> {
+        if !self.is_allowed {
+            return Err(error);
+        }
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        Ok(())
+    }
+
+    fn first(&self) -> Option<Error> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The small files come now.
+    fn release_room(&self) {
+        if self.is_allowed {
+            let _ = fs::remove_file(self.room);
+        }
+    }
 }
 
 /// Names for losses: uftrace shows an event by the name of its id, so each number of lost calls has an id.
@@ -72,8 +127,8 @@ struct EventIds(Mutex<BTreeMap<String, u64>>);
 
 impl EventIds {
     fn id(&self, name: String) -> u64 {
-        let mut ids = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let next = USER_EVENT + ids.len() as u64;
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = USER_EVENTS.start + ids.len() as u64;
         *ids.entry(name).or_insert(next)
     }
 
@@ -94,34 +149,40 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     let window = recording.window(&is_hidden);
 
     prepare(directory)?;
+    let room = directory.join("room");
+    let left_out = LeftOut::new(recording, &room);
     let ids = EventIds::default();
     let identities = identities(recording.tasks, program.identify);
     let mut written = in_parallel(recording, |place| {
         let identity = identities[place].clone();
-        write_task(&recording.tasks[place], &window, recording.clock, &ids, directory, identity)
+        write_task(&recording.tasks[place], &window, recording.clock, &ids, directory, identity, &left_out)
     })?;
     written.retain(|task| task.n_records > 0);
     if written.is_empty() {
-        return Err(Error::NoEvents { hook_called: true });
+        left_out.release_room();
+        return Err(left_out.first().unwrap_or(Error::NoEvents { hook_called: true }));
     }
-    write_symbols(directory, program)?;
+    write_symbols(directory, program, &left_out)?;
+    left_out.release_room();
     let sid = session_id(&recording.pairs, program.pid);
-    write_file(&directory.join(format!("sid-{sid}.map")), |out| write_map(out, program))?;
+    write_file(&directory.join(files::map(&sid)), |out| write_map(out, program))?;
     let events = ids.0.into_inner().unwrap_or_default();
     if !events.is_empty() {
-        write_file(&directory.join("events.txt"), |out| {
-            events.iter().try_for_each(|(name, &id)| encode::event_name(out, id, name))
+        write_file(&directory.join(files::EVENTS), |out| {
+            events.iter().try_for_each(|(name, &id)| write!(out, "{}", EventLine { id, name }))
         })?;
     }
-    write_file(&directory.join("clock.txt"), |out| write_clock(out, recording, program))?;
+    write_file(&directory.join(files::CLOCK), |out| write!(out, "{}", clock_file(recording, program)))?;
 
+    write_file(&directory.join(files::GAPS), |out| write!(out, "{}", recording.gaps))?;
     let first = written.iter().map(|task| task.first_nanos).min().unwrap_or(0);
     let last = written.iter().map(|task| task.last_nanos).max().unwrap_or(0);
-    write_file(&directory.join("task.txt"), |out| {
-        encode::session(out, first, program.pid, &sid, &program.exe_name)?;
+    write_file(&directory.join(files::TASKS), |out| {
+        let pid = program.pid;
+        write!(out, "{}", TaskLine::Session { time_ns: first, pid, sid: &sid, exe_name: &program.exe_name })?;
         written.iter().try_for_each(|task| {
-            let Identity { tid, name } = &task.identity;
-            encode::task(out, task.first_nanos, *tid, program.pid, name)
+            let Identity { tid, ref name } = task.identity;
+            write!(out, "{}", TaskLine::Task { time_ns: task.first_nanos, tid, pid, name })
         })
     })?;
     let has_names = write_names(directory, program, &written)?;
@@ -133,30 +194,35 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     if has_names {
         features |= feature::PERF_EVENT;
     }
-    write_file(&directory.join("info"), |out| {
-        encode::info(out, features, &program.system, &tids, Duration::from_nanos(last - first))
+    write_file(&directory.join(files::INFO), |out| {
+        out.write_all(&program.system.to_info(features, &tids, Duration::from_nanos(last - first)))
     })?;
     Ok(Totals {
         n_events: written.iter().map(|task| task.n_records).sum(),
         n_threads: written.len(),
         n_lost: written.iter().fold(0, |sum, task| sum.saturating_add(task.n_lost)),
+        last_nanos: last,
         invariant_tsc: program.invariant_tsc,
+        left_out: left_out.first(),
     })
 }
 
 /// Writes only the records, the tasks one after the other in one file. Where there are several, each begins with an
-/// EVENT record whose id is [`USER_EVENT`] plus the thread's id.
+/// EVENT record whose id is [`USER_EVENTS`]`.start` plus the thread's id.
 #[cfg(feature = "std")]
 pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals, Error> {
     let window = recording.window(&|_| false);
-    let mut totals = Totals { n_threads: recording.tasks.len(), ..Totals::default() };
+    let mut totals = Totals::default();
     let no_names = EventIds::default();
     write_file(path, |out| {
         for task in recording.tasks {
             if recording.tasks.len() > 1 {
                 let nanos = recording.clock.nanos(recording.start_tsc);
-                out.write_all(&encode::record(nanos, record::EVENT, 0, USER_EVENT + u64::from(task.tid)))?;
+                let addr = USER_EVENTS.start + u64::from(task.tid);
+                let begin = Record { time_ns: nanos, kind: Kind::Event, has_payload: false, depth: 0, addr };
+                out.write_all(&begin.encode())?;
             }
+            let before = totals.n_events;
             decode::decode(task, &window, |event: Event| {
                 match event.kind {
                     EventKind::Entry | EventKind::Exit => {
@@ -171,6 +237,7 @@ pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals
                     EventKind::Gap | EventKind::Core(_) => Ok(()),
                 }
             })?;
+            totals.n_threads += usize::from(totals.n_events > before);
         }
         Ok(())
     })?;
@@ -188,30 +255,25 @@ fn prepare(directory: &Path) -> Result<(), Error> {
         fs::create_dir_all(directory).map_err(failed(directory))?;
     }
     // Only a directory that is a trace is cleaned: `info` says so.
-    let is_trace = fs::read(directory.join("info")).is_ok_and(|info| info.starts_with(MAGIC));
-    if !is_trace {
+    if !is_trace(&directory.join(files::INFO)) {
         return Ok(());
     }
     for entry in fs::read_dir(directory).map_err(failed(directory))? {
         let path = entry.map_err(failed(directory))?.path();
-        if is_trace_file(&path) {
+        if path.file_name().and_then(|name| TraceFile::of(name.to_str()?)).is_some() {
             fs::remove_file(&path).map_err(failed(&path))?;
         }
     }
     Ok(())
 }
 
-/// Whether a trace directory has a file of this name.
-fn is_trace_file(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, ""));
-    match extension {
-        "dat" => stem == "perf-cpu0" || stem.bytes().all(|byte| byte.is_ascii_digit()),
-        "map" => stem.starts_with("sid-"),
-        "sym" => true,
-        "txt" => ["task", "events", "clock"].contains(&stem),
-        _ => name == "info",
-    }
+/// Whether this is the `info` of a trace.
+fn is_trace(info: &Path) -> bool {
+    let mut start = [0; files::MAGIC.len()];
+    // Somebody's pipe would keep this waiting.
+    info.is_file()
+        && File::open(info).and_then(|mut file| file.read_exact(&mut start)).is_ok()
+        && start == *files::MAGIC
 }
 
 /// Who the tasks are. The system may use an id again after a thread has ended; then the later thread's id is raised by more
@@ -270,7 +332,7 @@ fn in_parallel<T: Send>(
 /// Writes the file of a task.
 struct TaskWriter<'a> {
     path: &'a Path,
-    clock: Clock,
+    clock: TscClock,
     ids: &'a EventIds,
     /// A task without events gets no file.
     file: Option<File>,
@@ -312,35 +374,111 @@ impl TaskWriter<'_> {
         }
         Ok(())
     }
+
+    /// Writes the task once more over what of it could be written: the beginning, in which all calls that are open at the cut end
+    /// there.
+    fn write_what_fits(mut self, task: &Task<'_>, window: &Window<'_>) -> Written {
+        let identity = self.written.identity.clone();
+        let Some(mut file) = self.file.take() else { return self.written };
+        let mut n_records = file.metadata().map_or(0, |meta| meta.len()) / RECORD_BYTES as u64;
+        while n_records > 0 {
+            // What else is on the disk, or comes to it meanwhile, needs room too.
+            n_records -= n_records.div_ceil(16);
+            self.block.clear();
+            self.written = Written { identity: identity.clone(), ..Written::default() };
+            if file.rewind().is_ok()
+                && self.write_beginning(&mut file, task, window, n_records).is_ok()
+                && file.set_len(self.written.n_records * RECORD_BYTES as u64).is_ok()
+            {
+                return self.written;
+            }
+        }
+        let _ = fs::remove_file(self.path);
+        Written { identity, ..Written::default() }
+    }
+
+    /// Writes up to `most` records of a task.
+    fn write_beginning(&mut self, file: &mut File, task: &Task<'_>, window: &Window<'_>, most: u64) -> io::Result<()> {
+        let mut open: Vec<Event> = Vec::new();
+        let mut emitted = |event: Event| {
+            let nanos = self.clock.nanos(event.tsc);
+            self.block.extend_from_slice(&encode_event(event, nanos, self.ids));
+            if self.written.n_records == 0 {
+                self.written.first_nanos = nanos;
+            }
+            if let EventKind::Lost(n) = event.kind {
+                self.written.n_lost = self.written.n_lost.saturating_add(n);
+            }
+            self.written.last_nanos = nanos;
+            self.written.n_records += 1;
+            if self.block.len() + RECORD_BYTES > BLOCK_BYTES {
+                file.write_all(&self.block)?;
+                self.block.clear();
+            }
+            io::Result::Ok(())
+        };
+        let mut n_left = most;
+        let mut last_tsc = 0;
+        // `Err(None)` is the cut.
+        let result = decode::decode(task, window, |event: Event| {
+            match event.kind {
+                EventKind::Exit => _ = open.pop(),
+                // The exits of those that are open, its own included, have to fit.
+                _ if n_left <= open.len() as u64 + 1 => return Err(None),
+                EventKind::Entry => open.push(event),
+                _ => {}
+            }
+            n_left -= 1;
+            last_tsc = event.tsc;
+            emitted(event).map_err(Some)
+        });
+        match result {
+            Err(Some(error)) => return Err(error),
+            Err(None) => {
+                for entry in open.into_iter().rev() {
+                    emitted(Event { kind: EventKind::Exit, tsc: last_tsc, ..entry })?;
+                }
+            }
+            Ok(()) => {}
+        }
+        file.write_all(&self.block)?;
+        self.block.clear();
+        Ok(())
+    }
 }
 
 fn write_task(
     task: &Task<'_>,
     window: &Window<'_>,
-    clock: Clock,
+    clock: TscClock,
     ids: &EventIds,
     directory: &Path,
     identity: Identity,
+    left_out: &LeftOut<'_>,
 ) -> Result<Written, Error> {
-    let path = directory.join(format!("{}.dat", identity.tid));
+    let path = directory.join(files::records(identity.tid));
     let written = Written { identity, ..Written::default() };
     let mut writer =
         TaskWriter { path: &path, clock, ids, file: None, block: Vec::with_capacity(BLOCK_BYTES), written };
     let result = decode::decode(task, window, &mut writer);
-    let result = result.and_then(|()| writer.flush());
-    let written = writer.written;
-    result.map_err(|source| Error::Write { path, source })?;
-    Ok(written)
+    match result.and_then(|()| writer.flush()) {
+        Ok(()) => Ok(writer.written),
+        Err(source) => {
+            left_out.note(Error::Write { path: path.clone(), source })?;
+            Ok(writer.write_what_fits(task, window))
+        }
+    }
 }
 
 #[inline(always)]
 fn encode_event(event: Event, nanos: u64, ids: &EventIds) -> [u8; RECORD_BYTES] {
-    let (kind, address) = match event.kind {
-        EventKind::Entry => (record::ENTRY, event.address),
-        EventKind::Exit => (record::EXIT, event.address),
-        loss => (record::EVENT, ids.of_loss(loss)),
+    let (kind, addr) = match event.kind {
+        EventKind::Entry => (Kind::Entry, event.address),
+        EventKind::Exit => (Kind::Exit, event.address),
+        loss => (Kind::Event, ids.of_loss(loss)),
     };
-    encode::record(nanos, kind, event.depth, address)
+    let depth = if event.depth > u16::MAX as usize { u16::MAX } else { event.depth as u16 };
+    Record { time_ns: nanos, kind, has_payload: false, depth, addr }.encode()
 }
 
 /// Creates a file and fills it through a buffer.
@@ -357,9 +495,9 @@ fn write_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result
 /// The names of threads that are called otherwise than the program, if there are such: uftrace takes the program's name where
 /// nothing else is said. Returns whether there are any.
 fn write_names(directory: &Path, program: &Program, written: &[Written]) -> Result<bool, Error> {
-    let own = program.exe_name.rsplit('/').next().unwrap_or_default();
+    let own = base_name(&program.exe_name);
     let is_named = |task: &&Written| {
-        let name: String = task.identity.name.trim_end_matches('\u{fffd}').chars().map(encode::spelled).collect();
+        let name: String = task.identity.name.trim_end_matches('\u{fffd}').chars().map(spelled).collect();
         // The system cuts names, perhaps amid a character or behind a space.
         let may_be_cut = name.len() + char::MAX_LEN_UTF8 >= NAME_BYTES;
         name != own && !name.is_empty() && !(may_be_cut && own.starts_with(&name))
@@ -369,10 +507,10 @@ fn write_names(directory: &Path, program: &Program, written: &[Written]) -> Resu
     if named.is_empty() {
         return Ok(false);
     }
-    write_file(&directory.join("perf-cpu0.dat"), |out| {
+    write_file(&directory.join(files::perf(0)), |out| {
         named.iter().try_for_each(|task| {
-            let Identity { tid, name } = &task.identity;
-            out.write_all(&encode::thread_name(task.first_nanos, *tid, program.pid, name))
+            let Identity { tid, ref name } = task.identity;
+            out.write_all(&ThreadName { time_ns: task.first_nanos, tid, pid: program.pid, name }.encode())
         })
     })?;
     Ok(true)
@@ -385,68 +523,77 @@ fn session_id([first, last]: &[ClockPair; 2], pid: u32) -> String {
 }
 
 /// What ticks were converted by, and the wall clock at the first pair, so that traces of guest and host can be aligned later.
-fn write_clock(out: &mut impl Write, recording: &Recording<'_>, program: &Program) -> io::Result<()> {
-    let [first, last] = recording.pairs;
-    writeln!(out, "first_tsc={}\nfirst_nanos={}", first.tsc, first.nanos)?;
-    writeln!(out, "last_tsc={}\nlast_nanos={}", last.tsc, last.nanos)?;
-    writeln!(out, "tsc_hz={}\ntsc_hz_source={}", recording.clock.tsc_hz(), recording.tsc_hz_source)?;
-    writeln!(out, "nanos_per_2_32_ticks={}", recording.clock.nanos_per_2_32_ticks())?;
-    if let Some(nanos) = recording.unix_nanos {
-        writeln!(out, "first_unix_nanos={nanos}")?;
+fn clock_file(recording: &Recording<'_>, program: &Program) -> ClockFile {
+    let last = recording.pairs[1];
+    ClockFile {
+        unix_nanos: recording.unix_nanos,
+        reported_hz: program.tsc_hz.map(|(hz, source)| (hz, source.into())),
+        invariant_tsc: program.invariant_tsc,
+        utc_offset_seconds: Some(program.system.utc_offset),
+        ..ClockFile::new(recording.clock, (last.tsc, last.nanos), recording.tsc_hz_source)
     }
-    if let Some((hz, source)) = program.tsc_hz {
-        writeln!(out, "reported_tsc_hz={hz}\nreported_tsc_hz_source={source}")?;
-    }
-    if let Some(invariant) = program.invariant_tsc {
-        writeln!(out, "invariant_tsc={invariant}")?;
-    }
-    writeln!(out, "utc_offset_seconds={}", program.system.utc_offset)
+}
+
+fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {
+    write_modules(out, &program.modules)?;
+    let stack = program.stack.map(|(start, end)| MapLine::new((start, end), "rw-p", STACK, None));
+    write!(out, "{}", stack.unwrap_or(NO_STACK))
 }
 
 #[cfg(target_os = "linux")]
-fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {
-    use super::symfile::short_build_id;
-    for (module, _) in &program.modules {
-        let build_id = module.build_id.as_deref().map(short_build_id);
-        encode::map_line(out, (module.start, module.end), "r-xp", &module.map_path(), build_id)?;
-    }
-    encode::map_line(out, program.stack.unwrap_or(NO_STACK), "rw-p", "[stack]", None)
+fn write_modules(out: &mut impl Write, modules: &[LoadedModule]) -> io::Result<()> {
+    modules.iter().try_for_each(|(module, _)| {
+        let (path, build_id) = (&*module.map_path(), module.build_id.as_deref());
+        write!(out, "{}", MapLine::new((module.start, module.end), "r-xp", path, build_id))
+    })
 }
 
 #[cfg(not(target_os = "linux"))]
-fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {
-    for LoadedModule { name, start } in &program.modules {
-        encode::map_line(out, (*start, NO_STACK.0), "r-xp", name, None)?;
-    }
-    encode::map_line(out, program.stack.unwrap_or(NO_STACK), "rw-p", "[stack]", None)
+fn write_modules(out: &mut impl Write, modules: &[LoadedModule]) -> io::Result<()> {
+    modules.iter().try_for_each(|LoadedModule { name, start }| {
+        write!(out, "{}", MapLine::new((*start, NO_STACK.start), "r-xp", name, None))
+    })
 }
 
 /// A `.sym` file for each module that has symbols.
 #[cfg(target_os = "linux")]
-fn write_symbols(directory: &Path, program: &Program) -> Result<(), Error> {
-    use super::symfile::{self, ModuleId};
+fn write_symbols(directory: &Path, program: &Program, left_out: &LeftOut<'_>) -> Result<(), Error> {
+    use rftrace_format::symbols::{ModuleId, SymbolFileNames};
+
+    use super::symfile;
     let named = |(module, symbols): &'_ LoadedModule| {
         let symbols = symbols.as_ref().filter(|table| !table.symbols().is_empty());
         symbols.map(|_| module.map_path())
     };
     let modules: Vec<(String, &LoadedModule)> =
         program.modules.iter().filter_map(|module| Some((named(module)?, module))).collect();
-    let ids = modules.iter().map(|(map_path, (module, _))| ModuleId { map_path, build_id: module.build_id.as_deref() });
+    let ids = modules.iter().map(|(path, (module, _))| ModuleId { path, build_id: module.build_id.as_deref() });
     let mut done = BTreeSet::new();
-    for (name, (map_path, (_, symbols))) in symfile::file_names(ids).into_iter().zip(&modules) {
+    for (name, (map_path, (_, symbols))) in SymbolFileNames::of(ids).into_iter().zip(&modules) {
         let (Some(name), Some(symbols)) = (name, symbols) else { continue };
         // The same library loaded twice has one file.
         if !done.insert(name.clone()) {
             continue;
         }
-        write_file(&directory.join(name), |out| symfile::write_symbols(out, symbols, map_path))?;
+        let path = directory.join(name);
+        let written = write_file(&path, |out| symfile::write_symbols(out, symbols, map_path));
+        if let Err(error) = written {
+            left_out.note(error)?;
+            // A part of the names would look like all of them.
+            let _ = fs::remove_file(&path);
+        }
+    }
+    if let Some(path) = &program.without_names {
+        let source = io::ErrorKind::OutOfMemory.into();
+        // Its calls are there, and names can be added later.
+        let _ = left_out.note(Error::Read { path: path.clone(), source });
     }
     Ok(())
 }
 
 /// The image's functions are added on the host.
 #[cfg(not(target_os = "linux"))]
-fn write_symbols(_directory: &Path, _program: &Program) -> Result<(), Error> {
+fn write_symbols(_directory: &Path, _program: &Program, _left_out: &LeftOut<'_>) -> Result<(), Error> {
     Ok(())
 }
 
@@ -455,29 +602,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_trace_files_are_removed() {
-        for name in [
-            "info",
+    fn nothing_of_an_older_trace_is_left() {
+        let directory = std::env::temp_dir().join(format!("rftrace-prepare-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let foreign = ["notes.txt", "data.dat", "default.opts"];
+        let of_trace = [
             "1.dat",
             "perf-cpu0.dat",
+            "perf-cpu1.dat",
+            "extern.dat",
             "sid-0123456789abcdef.map",
             "prog.sym",
+            "prog.dbg",
             "task.txt",
             "events.txt",
             "clock.txt",
-        ] {
-            assert!(is_trace_file(Path::new(name)), "{name}");
+            "record.txt",
+        ];
+        for name in foreign.iter().chain(&of_trace) {
+            fs::write(directory.join(name), "").unwrap();
         }
-        for name in ["data.dat", "world.map", "notes.txt", "infos", "x.rs", "default.opts"] {
-            assert!(!is_trace_file(Path::new(name)), "{name}");
-        }
+        let names = || {
+            let mut names: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        prepare(&directory).unwrap();
+        assert_eq!(names().len(), foreign.len() + of_trace.len(), "it is no trace");
+        fs::write(directory.join("info"), b"Ftrace!\0").unwrap();
+        prepare(&directory).unwrap();
+        assert_eq!(names(), ["data.dat", "default.opts", "notes.txt"]);
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
     fn equal_losses_share_an_event() {
         let ids = EventIds::default();
         let first = ids.of_loss(EventKind::Lost(1));
-        assert_eq!(first, USER_EVENT);
+        assert_eq!(first, USER_EVENTS.start);
         assert_ne!(ids.of_loss(EventKind::Lost(2)), first);
         assert_eq!(ids.of_loss(EventKind::Lost(1)), first);
     }

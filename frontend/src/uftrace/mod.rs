@@ -1,7 +1,6 @@
-//! Writing uftrace's data directory: [`format`](self::format) describes it, [`encode`] makes its parts, [`directory`] puts them in place.
+//! Writing a trace directory: `directory` puts the files in place, `symfile` makes those of symbols. What their bytes are is
+//! in the crate `rftrace-format`.
 
 pub(crate) mod directory;
-pub(crate) mod encode;
-pub(crate) mod format;
 #[cfg(target_os = "linux")]
 pub(crate) mod symfile;

@@ -1,48 +1,13 @@
-//! `<basename>.sym`: the functions of one module as text.
-//!
-//! ```text
-//! # symbols: 2
-//! # path name: /usr/bin/prog
-//! # build-id: b43fc9ef81c4e3fe843842c1239349b5998de3c1
-//! 00000000000011d9 t leaf
-//! 00000000000011f2 ? __func_end
-//! 0000000000001211 T main
-//! 0000000000001260 ? __func_end
-//! ```
-//!
-//! Addresses are relative to the start of the module's map line. A symbol ends where the next line starts, so a line of
-//! type `?` ends it earlier; such lines are not counted in the first line, which only tells the reader how much to allocate.
-//! The size column of uftrace 0.14 and later is left out, because older versions drop every line that has one.
+//! The symbol file of a module, of its table of functions.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::path::Path;
 
-use crate::linux::symbols::{Binding, Symbol, SymbolTable};
+use rftrace_format::symbols::{Head, ModuleId, SymbolFileNames, SymbolLine};
 
-/// Longest build-id that uftrace compares, in hexadecimal digits.
-const BUILD_ID_MAX_DIGITS: usize = 40;
-
-/// Name that ends the symbol before it.
-const END_MARK: &str = "__func_end";
-
-/// What the name of a symbol file depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ModuleId<'a> {
-    /// Path as in the map, see [`map_path`](crate::linux::modules::map_path).
-    pub(crate) map_path: &'a str,
-    /// Build-id in hexadecimal, of any length.
-    pub(crate) build_id: Option<&'a str>,
-}
-
-/// Returns what may stand for `build_id` in symbol files and maps: its first 40 digits.
-///
-/// uftrace keeps no more, and a longer one in a map line overruns a buffer of its reader.
-pub(crate) fn short_build_id(build_id: &str) -> &str {
-    build_id.get(..BUILD_ID_MAX_DIGITS).unwrap_or(build_id)
-}
+use crate::elf::table::{Binding, Symbol, SymbolTable};
 
 /// Writes the symbol file of a module in many small pieces to `out`.
 ///
@@ -53,112 +18,56 @@ pub(crate) fn short_build_id(build_id: &str) -> &str {
 /// Those of `out`.
 pub(crate) fn write_symbols(out: &mut impl Write, table: &SymbolTable, map_path: &str) -> io::Result<()> {
     let symbols = table.symbols();
-    writeln!(out, "# symbols: {}", symbols.len())?;
-    writeln!(out, "# path name: {map_path}")?;
-    if let Some(id) = table.build_id() {
-        writeln!(out, "# build-id: {}", short_build_id(id))?;
-    }
-
-    let mut line = String::new();
+    let head = Head {
+        n_symbols: Some(symbols.len()),
+        path: Some(map_path.to_owned()),
+        build_id: table.build_id().map(str::to_owned),
+    };
+    write!(out, "{head}")?;
+    let (mut lines, mut name) = (String::new(), String::new());
     for (symbol_idx, symbol) in symbols.iter().enumerate() {
-        line.clear();
+        lines.clear();
+        name.clear();
+        table.append_name(symbol, &mut name);
+        let line = SymbolLine {
+            addr: symbol.address,
+            size: symbol.size,
+            kind: kind(symbol),
+            name: &name,
+            mangled: table.mangled_name(symbol),
+        };
         // Writing to a string cannot fail.
-        let _ = write!(line, "{:016x} {} ", symbol.address, type_letter(symbol));
-        table.append_name(symbol, &mut line);
-        line.push('\n');
+        let _ = write!(lines, "{line}");
         let end = symbol.address.saturating_add(symbol.size);
         if symbols.get(symbol_idx + 1).is_none_or(|next| end < next.address) {
-            let _ = writeln!(line, "{end:016x} ? {END_MARK}");
+            let _ = write!(lines, "{}", SymbolLine::end(end));
         }
-        out.write_all(line.as_bytes())?;
+        out.write_all(lines.as_bytes())?;
     }
     Ok(())
 }
 
-/// Returns the name of the symbol file for each of `modules`, in their order.
-///
-/// The first module with a basename gets `<basename>.sym`. A different one gets what uftrace looks for when it finds that
-/// the path or build-id in the plain file is another one: `<basename>-XXXX.sym` with the first four digits of the
-/// build-id, or without one a checksum of the path. Several loads of one module share a name, so write a name once.
-/// `None`: that name is taken too, and uftrace cannot tell the modules apart.
-///
-/// Leave out modules that get no file. If the first with a basename had none, uftrace would look only for the plain name.
-pub(crate) fn file_names<'a>(modules: impl IntoIterator<Item = ModuleId<'a>>) -> Vec<Option<String>> {
-    let mut owners: HashMap<String, ModuleId<'a>> = HashMap::new();
-    let mut claim = |name: String, module: ModuleId<'a>| {
-        let owner = owners.entry(name.clone()).or_insert(module);
-        is_same(*owner, module).then_some(name)
-    };
-    modules
-        .into_iter()
-        .map(|module| {
-            let base = basename(module.map_path);
-            claim(format!("{base}.sym"), module).or_else(|| claim(format!("{base}-{}.sym", mark(module)), module))
-        })
-        .collect()
-}
-
-/// Returns the name of the symbol file for `module` in `directory`, where there may be others already. `None`: see
-/// [`file_names`].
+/// Returns the name of the symbol file for `module` in `directory`, where there may be others already. `None`: another module
+/// has what uftrace would look for.
 ///
 /// # Errors
 /// Those of reading the file that has the plain name.
 pub(crate) fn file_name_in(directory: &Path, module: ModuleId<'_>) -> io::Result<Option<String>> {
-    let plain = directory.join(format!("{}.sym", basename(module.map_path)));
-    let head = match File::open(&plain) {
-        Ok(file) => head(file)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Head::default(),
-        Err(error) => return Err(error),
-    };
-    let owner = head.map_path.as_ref().map(|map_path| ModuleId { map_path, build_id: head.build_id.as_deref() });
-    Ok(file_names(owner.into_iter().chain([module])).pop().flatten())
-}
-
-/// The first lines of a symbol file.
-#[derive(Default)]
-struct Head {
-    map_path: Option<String>,
-    build_id: Option<String>,
-}
-
-fn head(file: File) -> io::Result<Head> {
-    /// More than a path and a build-id take.
-    const MAX_BYTES: u64 = 16 * 1024;
-    let mut text = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut text)?;
-    let text = String::from_utf8_lossy(&text);
-    let comments = || text.lines().map_while(|line| line.strip_prefix("# "));
-    let value = |key: &str| comments().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
-    Ok(Head { map_path: value("path name: "), build_id: value("build-id: ") })
-}
-
-/// Returns whether uftrace takes the file of `owner` for the file of `module`.
-fn is_same(owner: ModuleId<'_>, module: ModuleId<'_>) -> bool {
-    let ids_differ = match (owner.build_id, module.build_id) {
-        (Some(owner), Some(module)) => short_build_id(owner) != short_build_id(module),
-        _ => false,
-    };
-    owner.map_path == module.map_path && !ids_differ
-}
-
-/// Returns what tells modules with one basename apart.
-fn mark(module: ModuleId<'_>) -> String {
-    match module.build_id {
-        Some(id) => id.get(..4).unwrap_or(id).to_owned(),
-        // uftrace adds the bytes up as signed numbers.
-        None => {
-            let sum =
-                module.map_path.bytes().fold(0_u16, |sum, byte| sum.wrapping_add_signed(byte.cast_signed().into()));
-            format!("{sum:04x}")
+    let mut names = SymbolFileNames::default();
+    let plain = module.plain_name();
+    match File::open(directory.join(&plain)) {
+        Ok(file) => {
+            let mut head = Vec::new();
+            file.take(Head::MAX_BYTES as u64).read_to_end(&mut head)?;
+            names.take(plain, Head::parse(&head));
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
     }
+    Ok(names.name(module))
 }
 
-fn basename(path: &str) -> &str {
-    path.rsplit_once('/').map_or(path, |(_, name)| name)
-}
-
-fn type_letter(symbol: &Symbol) -> char {
+fn kind(symbol: &Symbol) -> char {
     match symbol.binding {
         Binding::Local => 't',
         Binding::Global => 'T',
@@ -169,8 +78,8 @@ fn type_letter(symbol: &Symbol) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linux::symbols::read_symbols;
-    use crate::linux::symbols::testutil::{Scratch, run};
+    use crate::elf::table::read_symbols;
+    use crate::elf::testutil::{Scratch, run, works};
     use std::fs;
     use std::process::Command;
 
@@ -198,7 +107,7 @@ mod tests {
 # path name: /tmp/u/a
 # build-id: b43fc9ef81c4e3fe843842c1239349b5998de3c1
 00000000000011d9 T leaf
-00000000000011f2 T mycrate::mid
+00000000000011f2 T mycrate::mid\t_RNvC7mycrate3mid
 0000000000001211 ? __func_end
 0000000000001220 T ends early
 0000000000001230 ? __func_end
@@ -224,46 +133,12 @@ mod tests {
 ffffffffffffffff ? __func_end
 "
         );
-        assert_eq!(short_build_id("abcd"), "abcd");
     }
 
     #[test]
     fn passes_errors_on() {
         let table = SymbolTable::from_list(&[(0, 1, "a")], None);
         assert_eq!(write_symbols(&mut &mut [0; 30][..], &table, "/a").unwrap_err().kind(), io::ErrorKind::WriteZero);
-    }
-
-    #[test]
-    fn names_of_files() {
-        let module = |map_path, build_id| ModuleId { map_path, build_id };
-        let names = file_names([
-            module("/bin/prog", Some("aaaa1111")),
-            module("/lib/x.so", Some("bbbb1111")),
-            // The same module loaded again.
-            module("/lib/x.so", Some("bbbb1111")),
-            // Same basename, other path; other path without build-id; other file at the same path.
-            module("/opt/x.so", Some("cccc1111")),
-            module("/usr/x.so", None),
-            module("/lib/x.so", Some("dddd1111")),
-            // Cannot be told from /opt/x.so.
-            module("/srv/x.so", Some("cccc2222")),
-            // The name that another file was given.
-            module("/bin/x.so-cccc", Some("eeee1111")),
-            module("plain", None),
-        ]);
-        let expected = [
-            Some("prog.sym"),
-            Some("x.so.sym"),
-            Some("x.so.sym"),
-            Some("x.so-cccc.sym"),
-            Some("x.so-0340.sym"),
-            Some("x.so-dddd.sym"),
-            None,
-            Some("x.so-cccc-eeee.sym"),
-            Some("plain.sym"),
-        ];
-        assert_eq!(names.iter().map(Option::as_deref).collect::<Vec<_>>(), expected);
-        assert_eq!(mark(module("/ä", None)), format!("{:04x}", (0x2f + 0xc3 - 0x100 + 0xa4 - 0x100_i32) as u16));
     }
 
     /// Lets the installed uftrace record a program, puts our symbol files in place of its own, and compares what it shows.
@@ -282,8 +157,7 @@ int main(void) { return mid(3) - 8; }
             let data = scratch.path("data");
             let mut record = Command::new("uftrace");
             record.args(["record", "--no-libcall", "-d"]).arg(&data).arg(&program);
-            if !record.output().is_ok_and(|output| output.status.success()) {
-                // There is no uftrace, or it may not trace here.
+            if !works(&mut record) {
                 return;
             }
             let mut replay = Command::new("uftrace");
@@ -299,13 +173,13 @@ int main(void) { return mid(3) - 8; }
             fs::write(&file, ours.replace(" leaf\n", " <Leaf<A, B> as C>::{closure#0}\n")).unwrap();
             assert_eq!(run(&mut replay), before.replace("leaf()", "<Leaf<A, B> as C>::{closure#0}()"));
             // With another path in the plain file, it reads the one that is named by the build-id.
-            let id = crate::linux::symbols::build_id(&program).unwrap();
+            let id = crate::elf::file::build_id(&program).unwrap();
             if let Some(id) = id.as_deref() {
                 fs::write(&file, ours.replace("# path name: ", "# path name: /other")).unwrap();
                 let path = program.to_str().unwrap();
                 let owner = format!("/other{path}");
-                let modules = [&owner, path].map(|map_path| ModuleId { map_path, build_id: Some(id) });
-                let marked = data.join(file_names(modules)[1].as_deref().unwrap());
+                let modules = [&owner, path].map(|path| ModuleId { path, build_id: Some(id) });
+                let marked = data.join(SymbolFileNames::of(modules)[1].as_deref().unwrap());
                 fs::write(marked, ours.replace(" leaf\n", " marked\n")).unwrap();
                 assert_eq!(run(&mut replay), before.replace("leaf()", "marked()"));
             }

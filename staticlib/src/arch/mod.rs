@@ -1,14 +1,38 @@
-//! What depends on the processor: the hooks, the trampoline, thread-local storage and the clock.
+//! What depends on the processor, but for the hooks themselves, which are above all else here.
+//!
+//! An entry of a return stack is named by the *frame* of its function, a word that hooks and trampolines know and that no other
+//! frame has as long as this one lives. On x86-64 it is the address of the return address. A port brings:
+//!
+//! | | |
+//! |---|---|
+//! | `is_frame`, `frames`, `frame_of_pointer` | the frames of a function and of its caller, by what the hook finds |
+//! | `return_address`, `set_return_address`, `is_hooked` | of a frame that is running |
+//! | `may_be_hooked`, `reach` | what is above it on the same stack, as far as that may be read |
+//! | `sequence`, `ticks` | which of two calls with one frame is the younger one; the time |
+//! | `trampoline`, `is_trampoline` | where hooked functions return to |
+//! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
+//! | `keeping_vectors`, `zero`, `abort` | what no Rust can say |
+//! | `interrupted` and its like | functions that an interrupt has called; `no_interrupts.rs` where there are none |
+
+use core::ptr;
+
+use crate::abi::ThreadBlock;
 
 #[cfg_attr(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe"), path = "x86_64_interrupts.rs")]
 #[cfg_attr(not(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe")), path = "no_interrupts.rs")]
-mod interrupts;
+pub(crate) mod interrupts;
+pub(crate) mod reach;
 #[cfg(target_arch = "x86_64")]
-mod x86_64;
+mod x86_64_frames;
+#[cfg(target_arch = "x86_64")]
+mod x86_64_machine;
+#[cfg(target_arch = "x86_64")]
+mod x86_64_shadow_stack;
 pub(crate) use interrupts::{
-    Interrupted, interrupt_trampoline, interrupted, is_interrupt_trampoline, keep_interrupts_off, let_interrupts_in,
-    slot_below,
+    Interrupted, frame_below, had_interrupts, interrupt_sequence, interrupt_trampoline, interrupted,
+    is_interrupt_sequence, is_of_handler, keep_interrupts_off, let_interrupts_in,
 };
+pub(crate) use reach::{MAX_FRAME_BYTES, Reach};
 #[cfg_attr(all(target_arch = "x86_64", not(feature = "threadhook")), path = "x86_64_tls.rs")]
 #[cfg_attr(all(target_arch = "x86_64", feature = "threadhook"), path = "x86_64_threadhook.rs")]
 mod local;
@@ -16,10 +40,24 @@ mod local;
 pub(crate) use local::local_block;
 pub(crate) use local::{set_first_thread_block, set_thread_block, thread_block};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{abort, is_trampoline, keeping_vectors, slots, ticks, trampoline, zero};
+pub(crate) use x86_64_frames::{
+    frame_of_pointer, is_frame, is_hooked, may_be_hooked, reach, return_address, sequence, set_return_address,
+};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64_machine::{
+    MAX_REALIGN_BYTES, abort, frames, is_trampoline, keeping_vectors, ticks, trampoline, zero,
+};
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64_shadow_stack::has_shadow_stack;
 
 #[cfg(all(feature = "threadhook", not(target_os = "none")))]
 compile_error!("the feature `threadhook` is for kernels: build it for a target without OS, see RFTRACE_TARGET_TRIPLE");
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("rftrace supports x86-64; another architecture needs its module in staticlib/src/arch");
+
+/// Stands for the block of a thread that is not traced (any more). The hooks take what is not above it for no block.
+pub(crate) const UNTRACED: *mut ThreadBlock = ptr::without_provenance_mut(UNTRACED_ADDRESS);
+/// As a number, for the hooks.
+pub(crate) const UNTRACED_ADDRESS: usize = 1;

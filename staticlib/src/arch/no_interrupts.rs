@@ -36,7 +36,27 @@ pub(crate) fn keep_interrupts_off(_parent_loc: usize) -> bool {
 /// As above.
 pub(crate) fn let_interrupts_in(_flags: &AtomicUsize) {}
 
+/// Nobody asks for one.
+pub(crate) fn interrupt_sequence(_stack_pointer: usize, _had_interrupts: bool) -> u64 {
+    0
+}
+
+/// None is.
+pub(crate) fn is_interrupt_sequence(_sequence: u64, _stack_pointer: usize) -> bool {
+    false
+}
+
+/// As above.
+pub(crate) fn is_of_handler(_sequence: u64) -> bool {
+    false
+}
+
+/// As above.
+pub(crate) fn had_interrupts(_sequence: u64) -> bool {
+    false
+}
+
 /// No frame is.
-pub(crate) fn slot_below(_stack_pointer: usize) -> usize {
+pub(crate) fn frame_below(_stack_pointer: usize) -> usize {
     0
 }

@@ -27,15 +27,13 @@
 //!
 //! Which vector it is the interrupt descriptor table tells: the gate whose function lies closest before the call of the hook.
 
-use core::arch::{asm, global_asm};
-use core::mem::{offset_of, size_of};
+use core::arch::asm;
+use core::mem::size_of;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::hooks;
-
 /// Bytes below the stack pointer that belong to the interrupted code (System V ABI for AMD64, 3.2.2).
-const RED_ZONE: usize = 128;
+pub(crate) const RED_ZONE: usize = 128;
 /// The interrupt flag.
 const IF: usize = 1 << 9;
 /// Words below the frame in which the slot may be.
@@ -49,12 +47,12 @@ const PAGE: usize = 4096;
 
 /// What the processor pushes.
 #[repr(C)]
-struct Frame {
-    ip: AtomicUsize,
-    cs: AtomicUsize,
-    flags: AtomicUsize,
-    stack_pointer: AtomicUsize,
-    ss: AtomicUsize,
+pub(crate) struct Frame {
+    pub(crate) ip: AtomicUsize,
+    pub(crate) cs: AtomicUsize,
+    pub(crate) flags: AtomicUsize,
+    pub(crate) stack_pointer: AtomicUsize,
+    pub(crate) ss: AtomicUsize,
 }
 
 /// A function that was called by an interrupt.
@@ -65,51 +63,6 @@ pub(crate) enum Interrupted {
     /// Its frame is not to be touched.
     Untouchable,
 }
-
-// The interrupt trampoline: `iretq` of a hooked handler comes here. All registers and flags are those of the interrupted
-// code, and so is the stack with its red zone; but interrupts are off, see `keep_interrupts_off`.
-global_asm!(
-    ".p2align 4",
-    ".type rftrace_interrupt_trampoline,@function",
-    "rftrace_interrupt_trampoline:",
-    ".cfi_startproc",
-    ".cfi_undefined rip",
-    "lea rsp, [rsp - {red_zone} - {frame_bytes}]",
-    "pushfq",
-    "push rax",
-    "push rcx",
-    "push rdx",
-    "push r11",
-    // The frame from which the interrupted code goes on.
-    "mov eax, cs",
-    "mov [rsp + 40 + {cs}], rax",
-    "mov rax, [rsp + 32]",
-    "mov [rsp + 40 + {flags}], rax",
-    "lea rdx, [rsp + 40 + {frame_bytes} + {red_zone}]",
-    "mov [rsp + 40 + {stack_pointer}], rdx",
-    "mov eax, ss",
-    "mov [rsp + 40 + {ss}], rax",
-    "lea rcx, [rsp + 40 + {flags}]",
-    "lea rax, [rip + {interrupt_exit}]",
-    "call rftrace_call_saved",
-    "mov [rsp + 40 + {ip}], r11",
-    "pop r11",
-    "pop rdx",
-    "pop rcx",
-    "pop rax",
-    "lea rsp, [rsp + 8]",
-    "iretq",
-    ".cfi_endproc",
-    ".size rftrace_interrupt_trampoline, . - rftrace_interrupt_trampoline",
-    red_zone = const RED_ZONE,
-    frame_bytes = const size_of::<Frame>(),
-    ip = const offset_of!(Frame, ip),
-    cs = const offset_of!(Frame, cs),
-    flags = const offset_of!(Frame, flags),
-    stack_pointer = const offset_of!(Frame, stack_pointer),
-    ss = const offset_of!(Frame, ss),
-    interrupt_exit = sym hooks::interrupt_exit,
-);
 
 /// The address of the interrupt trampoline.
 pub(crate) fn interrupt_trampoline() -> usize {
@@ -145,8 +98,32 @@ pub(crate) fn let_interrupts_in(flags: &AtomicUsize) {
     flags.fetch_or(IF, Relaxed);
 }
 
-/// Where the slot of a handler is that has interrupted code on its own stack, with this stack pointer.
-pub(crate) fn slot_below(stack_pointer: usize) -> usize {
+/// In a handler's sequence number: the interrupted code had interrupts off. No part of an address: its upper bits are alike.
+const NO_INTERRUPTS: u64 = 1 << 62;
+
+/// The sequence number of a handler that has interrupted code with this stack pointer: above all others, and it is found by it.
+pub(crate) fn interrupt_sequence(stack_pointer: usize, had_interrupts: bool) -> u64 {
+    let number = stack_pointer as u64 | 1 << 63 | NO_INTERRUPTS;
+    if had_interrupts { number & !NO_INTERRUPTS } else { number }
+}
+
+/// Whether it is that of such a handler.
+pub(crate) fn is_interrupt_sequence(sequence: u64, stack_pointer: usize) -> bool {
+    sequence | NO_INTERRUPTS == interrupt_sequence(stack_pointer, false)
+}
+
+/// Whether it is that of any such handler, which tells no time.
+pub(crate) fn is_of_handler(sequence: u64) -> bool {
+    sequence >> 63 != 0
+}
+
+/// Whether the code had interrupts on.
+pub(crate) fn had_interrupts(sequence: u64) -> bool {
+    sequence & NO_INTERRUPTS == 0
+}
+
+/// The frame of a handler that has interrupted code on its own stack, with this stack pointer.
+pub(crate) fn frame_below(stack_pointer: usize) -> usize {
     (stack_pointer & !15).wrapping_sub(size_of::<Frame>())
 }
 
@@ -158,7 +135,7 @@ pub(crate) fn interrupted(parent_loc: usize, child_ip: usize, top_loc: usize) ->
         return None;
     }
     // The same slot is that of an earlier handler on this stack, which has been left.
-    let is_nested = (1..=hooks::MAX_FRAME_BYTES).contains(&top_loc.wrapping_sub(parent_loc));
+    let is_nested = (1..=super::reach::MAX_FRAME_BYTES).contains(&top_loc.wrapping_sub(parent_loc));
     // A function that has returned and is at T's first instruction has given its slot up.
     let end =
         if is_nested { top_loc.wrapping_add(size_of::<usize>()) } else { (parent_loc | (PAGE - 1)).wrapping_add(1) };

@@ -11,11 +11,10 @@ use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{ThreadArea, ThreadBlock};
-use crate::thread;
 
 /// For code that runs where no task is.
 #[unsafe(no_mangle)]
-static rftrace_untraced_area: AtomicPtr<ThreadBlock> = AtomicPtr::new(thread::UNTRACED);
+static rftrace_untraced_area: AtomicPtr<ThreadBlock> = AtomicPtr::new(super::UNTRACED);
 
 fn area() -> *mut ThreadArea {
     let area;

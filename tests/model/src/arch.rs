@@ -1,15 +1,15 @@
-//! In place of `staticlib/src/arch/x86_64.rs`.
+//! In place of `staticlib/src/arch/x86_64/`.
 
 use std::cell::RefCell;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::abi::{ADDRESS_SHIFT, Record, ReturnEntry, ThreadBlock, action, enabled, kind, state};
-use crate::control::CONTROL;
+use crate::control_block::CONTROL;
 use crate::steer;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize};
-use crate::{filter, hooks};
+use crate::{entry, exit, filter};
 
 /// The address of the trampoline, which no code and no slot of the tests has.
 const TRAMPOLINE: usize = 0x7a7a_7a7a_7a00;
@@ -23,14 +23,19 @@ const MAX_REALIGN_BYTES: usize = 4096;
 /// Set in the address of a function that realigns its stack: the return address above its frame pointer is a copy.
 pub const REALIGNS: usize = 8;
 
+/// As the real one.
+pub(crate) const UNTRACED: *mut ThreadBlock = std::ptr::without_provenance_mut(1);
+
 static TICKS: AtomicU64 = AtomicU64::new(1);
+/// Whether threads that begin now have a shadow stack.
+static SHADOW_STACK: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The blocks of the simulated threads that share this thread of the system.
     static BLOCKS: RefCell<Vec<*mut ThreadBlock>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The words of a block that the fast paths use. A block may be the one for untraced threads, which has no more.
+/// A block, as the fast paths use it.
 struct Block(*mut ThreadBlock);
 
 impl Block {
@@ -75,7 +80,7 @@ impl Block {
     /// Takes the record of an entry back if it is the newest one and its call was too short. Returns whether it did.
     fn take_back(&self, entry: &ReturnEntry) -> Option<bool> {
         let min_ticks = CONTROL.filter.min_ticks.load(Relaxed);
-        let entered = entry.entered.load(Relaxed);
+        let entered = entry.sequence.load(Relaxed);
         if min_ticks == 0 || ticks() - entered >= min_ticks {
             return Some(false);
         }
@@ -144,10 +149,15 @@ pub unsafe fn entry(call: Call) {
         // SAFETY: as above.
         _ => unsafe { entry_filtered(call) },
     };
-    if fast.is_none() {
+    if fast.is_none() && thread_block() != UNTRACED {
         let Call { parent_loc, child_ip, stack_pointer, frame_pointer, static_chain } = call;
-        hooks::entry_slow(parent_loc, child_ip, stack_pointer, frame_pointer, static_chain);
+        entry::entry_slow(parent_loc, child_ip, stack_pointer, frame_pointer, static_chain);
     }
+}
+
+/// Whether there is no block, in place of whose address stands 0 or 1.
+fn is_none(block: &Block) -> bool {
+    block.0.addr() <= UNTRACED.addr()
 }
 
 /// # Safety
@@ -155,7 +165,7 @@ pub unsafe fn entry(call: Call) {
 /// As for [`entry`].
 unsafe fn entry_fast(call: Call) -> Option<()> {
     let block = Block(thread_block());
-    if block.0.is_null() {
+    if is_none(&block) {
         return None;
     }
     let entry = block.sp().load(Relaxed);
@@ -184,8 +194,8 @@ unsafe fn is_simple(call: Call, entry: *mut ReturnEntry) -> bool {
         return false;
     }
     // SAFETY: by this function's contract.
-    let below = unsafe { &*entry.wrapping_sub(1) }.parent_loc.load(Relaxed);
-    if below.wrapping_sub(parent_loc).wrapping_sub(1) < hooks::MAX_FRAME_BYTES {
+    let below = unsafe { &*entry.wrapping_sub(1) }.frame.load(Relaxed);
+    if below.wrapping_sub(parent_loc).wrapping_sub(1) < MAX_FRAME_BYTES {
         return true;
     }
     // SAFETY: by this function's contract.
@@ -209,10 +219,10 @@ unsafe fn record_and_hook(call: Call, block: &Block, entry: *mut ReturnEntry, st
     record.tsc.store(now, Release);
     // SAFETY: below the limit, and reserved just now.
     let entry = unsafe { &*entry };
-    entry.entered.store(now, Relaxed);
+    entry.sequence.store(now, Relaxed);
     entry.exit_word.store(word | state | kind::EXIT, Relaxed);
     entry.parent_ip.store(slot.load(Relaxed), Relaxed);
-    entry.parent_loc.store(parent_loc, Relaxed);
+    entry.frame.store(parent_loc, Relaxed);
     slot.store(TRAMPOLINE, Relaxed);
     Some(())
 }
@@ -224,7 +234,7 @@ unsafe fn record_and_hook(call: Call, block: &Block, entry: *mut ReturnEntry, st
 /// As for [`entry`].
 unsafe fn entry_filtered(call: Call) -> Option<()> {
     let block = Block(thread_block());
-    if block.0.is_null() {
+    if is_none(&block) {
         return None;
     }
     let action = filter::action(call.child_ip);
@@ -262,7 +272,7 @@ unsafe fn entry_filtered(call: Call) -> Option<()> {
 /// The return stack is full: one more for the LOST record, if that is the newest.
 fn count_lost_call(block: &Block, entry: *const ReturnEntry, parent_loc: usize) -> Option<()> {
     // SAFETY: below `sp` is an entry or the sentinel.
-    if unsafe { &*entry.wrapping_sub(1) }.parent_loc.load(Relaxed) <= parent_loc {
+    if unsafe { &*entry.wrapping_sub(1) }.frame.load(Relaxed) <= parent_loc {
         return None;
     }
     let newest = block.cursor().load(Relaxed).wrapping_sub(size_of::<Record>());
@@ -279,7 +289,7 @@ fn count_lost_call(block: &Block, entry: *const ReturnEntry, parent_loc: usize) 
 }
 
 /// As the real one, but that the prologue's bytes are a bit of its address.
-pub(crate) fn slots(parent_loc: usize, child_ip: usize, frame_pointer: usize, static_chain: usize) -> (usize, usize) {
+pub(crate) fn frames(parent_loc: usize, child_ip: usize, frame_pointer: usize, static_chain: usize) -> (usize, usize) {
     if frame_pointer.wrapping_add(8) != parent_loc {
         return (parent_loc, frame_pointer.wrapping_add(8));
     }
@@ -292,23 +302,25 @@ pub(crate) fn slots(parent_loc: usize, child_ip: usize, frame_pointer: usize, st
 }
 
 /// The return trampoline: a function that had T in its slot returned. Tells where it has to go on, which may be T again.
-pub fn exit(parent_loc: usize) -> usize {
+///
+/// `frame_pointer` is rbp then: the caller's, if that has one.
+pub fn exit(parent_loc: usize, frame_pointer: usize) -> usize {
     exit_fast(parent_loc).unwrap_or_else(|| {
-        let parent_ip = hooks::exit_find(parent_loc);
-        hooks::exit_done(parent_loc);
+        let parent_ip = exit::exit_find(parent_loc);
+        exit::exit_done(parent_loc, 0, 0, frame_pointer);
         parent_ip
     })
 }
 
 fn exit_fast(parent_loc: usize) -> Option<usize> {
     let block = Block(thread_block());
-    if block.0.is_null() {
+    if is_none(&block) {
         return None;
     }
     let above = block.sp().load(Relaxed);
     // SAFETY: below `sp` is an entry or the sentinel.
     let entry = unsafe { &*above.wrapping_sub(1) };
-    if entry.parent_loc.load(Relaxed) != parent_loc {
+    if entry.frame.load(Relaxed) != parent_loc {
         return None;
     }
     let is_recorded = match CONTROL.enabled.load(Relaxed) {
@@ -326,10 +338,10 @@ fn exit_fast(parent_loc: usize) -> Option<usize> {
         record.tsc.store(ticks(), Release);
     }
     let parent_ip = entry.parent_ip.load(Relaxed);
-    if entry.parent_loc.load(Relaxed) != parent_loc {
+    if entry.frame.load(Relaxed) != parent_loc {
         return None;
     }
-    entry.parent_loc.store(0, Relaxed);
+    entry.frame.store(0, Relaxed);
     compiler_fence(SeqCst);
     block.sp().store(above.wrapping_sub(1), Relaxed);
     Some(parent_ip)
@@ -338,8 +350,8 @@ fn exit_fast(parent_loc: usize) -> Option<usize> {
 /// The landing pad: an exception leaves the frame that returns by `parent_loc`. Tells where it would have returned to.
 #[must_use]
 pub fn unwound(parent_loc: usize) -> usize {
-    let parent_ip = hooks::unwound_find(parent_loc);
-    hooks::unwound_done(parent_loc);
+    let parent_ip = exit::unwound_find(parent_loc);
+    exit::unwound_done(parent_loc);
     parent_ip
 }
 
@@ -366,6 +378,15 @@ pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
         set_thread_block(block);
     }
     first
+}
+
+/// From now on the threads have a shadow stack, or not.
+pub fn set_shadow_stack(on: bool) {
+    SHADOW_STACK.store(on, SeqCst);
+}
+
+pub(crate) fn has_shadow_stack() -> bool {
+    SHADOW_STACK.load(SeqCst)
 }
 
 /// Another thread begins in the place of the one that runs, which has ended.
@@ -400,12 +421,20 @@ pub(crate) fn is_trampoline(address: usize) -> bool {
     address == TRAMPOLINE
 }
 
+#[path = "../../../staticlib/src/arch/x86_64_frames.rs"]
+mod frames;
 #[path = "../../../staticlib/src/arch/no_interrupts.rs"]
 mod interrupts;
-pub(crate) use interrupts::{
-    Interrupted, interrupt_trampoline, interrupted, is_interrupt_trampoline, keep_interrupts_off, let_interrupts_in,
-    slot_below,
+#[path = "../../../staticlib/src/arch/reach.rs"]
+mod reach;
+pub(crate) use frames::{
+    frame_of_pointer, is_frame, is_hooked, may_be_hooked, reach, return_address, sequence, set_return_address,
 };
+pub(crate) use interrupts::{
+    Interrupted, frame_below, had_interrupts, interrupt_sequence, interrupt_trampoline, interrupted,
+    is_interrupt_sequence, is_of_handler, keep_interrupts_off, let_interrupts_in,
+};
+pub(crate) use reach::{MAX_FRAME_BYTES, Reach};
 
 /// # Safety
 ///

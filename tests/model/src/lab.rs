@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use crate::abi::{
     ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES,
-    ReturnEntry, ThreadBlock, action, init, kind, state,
+    ReturnEntry, ThreadBlock, action, init, kind, lease, state,
 };
-use crate::control::CONTROL;
+use crate::control_block::CONTROL;
 use crate::decode::{self, EventKind, Minima, Window};
 use crate::{arch, backend};
 
@@ -61,6 +61,19 @@ pub struct Options {
     pub ring: bool,
 }
 
+/// All that is given with the first buffer, and not with later ones.
+const NO_MEMORY: InitArgs = InitArgs {
+    buffer: ptr::null_mut(),
+    buffer_bytes: 0,
+    blocks: ptr::null_mut(),
+    blocks_bytes: 0,
+    left: ptr::null_mut(),
+    left_bytes: 0,
+    overwriting: 0,
+    thread_start: None,
+    thread_start_key: 0,
+};
+
 // SAFETY: the memory is used by atomic operations only, as in a traced program.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
@@ -69,7 +82,8 @@ unsafe impl Sync for Memory {}
 /// A tracer that has recorded nothing yet; off.
 #[derive(Debug)]
 pub struct Lab {
-    _buffer: Memory,
+    /// The one in use is the last.
+    buffers: Mutex<Vec<Memory>>,
     _left: Option<Memory>,
     blocks: Memory,
     n_blocks: usize,
@@ -87,8 +101,6 @@ impl Lab {
     pub fn new(options: Options) -> Self {
         restore_control();
         arch::forget_threads();
-        let chunk_bytes = crate::abi::chunk_bytes(options.buffer_bytes);
-        let buffer = Memory::new(options.buffer_bytes, chunk_bytes);
         // One more makes the table of left frames known to unwinders.
         let n_blocks = options.n_blocks + 1;
         let blocks_bytes = n_blocks * size_of::<ThreadBlock>();
@@ -96,25 +108,37 @@ impl Lab {
         let left_bytes = options.n_left_buckets * LEFT_BUCKET_BYTES;
         let left = (left_bytes > 0).then(|| Memory::new(left_bytes, align_of::<ReturnEntry>()));
         let args = InitArgs {
-            buffer: buffer.start.as_ptr(),
-            buffer_bytes: options.buffer_bytes,
             blocks: blocks.start.as_ptr(),
             blocks_bytes,
             left: left.as_ref().map_or(ptr::null_mut(), |memory| memory.start.as_ptr()),
             left_bytes,
-            overwriting: options.ring.into(),
-            thread_start: None,
-            thread_start_key: 0,
+            ..NO_MEMORY
         };
+        let lab = Self { buffers: Mutex::default(), _left: left, blocks, n_blocks };
+        assert_eq!(lab.give_buffer(options.buffer_bytes, options.ring, &args), init::OK, "the tracer takes the memory");
+        lab
+    }
+
+    /// Gives the tracer another buffer. Returns an [`init`] status.
+    pub fn replace_buffer(&self, buffer_bytes: usize, ring: bool) -> u32 {
+        self.give_buffer(buffer_bytes, ring, &NO_MEMORY)
+    }
+
+    fn give_buffer(&self, buffer_bytes: usize, ring: bool, rest: &InitArgs) -> u32 {
+        let chunk_bytes = crate::abi::chunk_bytes(buffer_bytes);
+        let buffer = Memory::new(buffer_bytes, chunk_bytes);
+        let args = InitArgs { buffer: buffer.start.as_ptr(), buffer_bytes, overwriting: ring.into(), ..*rest };
         // SAFETY: the memory is fresh and lives as long as this `Lab`; there is no `thread_start`.
         let status = unsafe { backend::initialize(&args) };
-        assert_eq!(status, init::OK, "the tracer takes the memory");
-        AREAS.set(Areas {
-            blocks: (args.blocks.addr(), blocks_bytes),
-            buffer: (args.buffer.addr(), options.buffer_bytes),
-            chunk_bytes,
-        });
-        Self { _buffer: buffer, _left: left, blocks, n_blocks }
+        if status == init::OK {
+            AREAS.set(Areas {
+                blocks: (self.blocks.start.addr().get(), self.n_blocks * size_of::<ThreadBlock>()),
+                buffer: (args.buffer.addr(), buffer_bytes),
+                chunk_bytes,
+            });
+            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        }
+        status
     }
 
     /// Which of the blocks for threads this is.
@@ -169,13 +193,13 @@ impl Lab {
     }
 
     /// One of [`chunk_state`](crate::abi::chunk_state) for each chunk.
-    pub fn chunk_states(&self) -> impl Iterator<Item = u32> {
-        headers().map(|header| header.state.load(Acquire))
+    pub fn chunk_states(&self) -> impl Iterator<Item = u64> {
+        headers().map(|header| lease::state(header.lease.load(Acquire)))
     }
 
     /// The owner of each chunk and its place in the order in which they were taken.
     pub fn chunk_owners(&self) -> impl Iterator<Item = (u32, u64)> {
-        headers().map(|header| (header.tid.load(Relaxed), header.index.load(Relaxed)))
+        headers().map(|header| (header.tid.load(Relaxed), header.index()))
     }
 
     /// All records, by thread and in the order of chunks, as they lie in memory.
@@ -185,7 +209,7 @@ impl Lab {
         for chunk in backend::chunks() {
             let header = chunk.header;
             let mut segment = Segment {
-                index: header.index.load(Relaxed),
+                index: header.index(),
                 prev_index: header.prev_index.load(Relaxed),
                 depth: header.depth.load(Relaxed) as usize,
                 records: Vec::new(),
@@ -210,7 +234,7 @@ impl Lab {
         threads
     }
 
-    /// What the frontend makes of the records, by thread. Recording is off.
+    /// What the frontend makes of the records, by thread, whatever stack it was on. Recording is off.
     #[must_use]
     pub fn events(&self) -> BTreeMap<u32, Vec<Event>> {
         self.events_of_at_least(0)
@@ -221,25 +245,33 @@ impl Lab {
     pub fn events_of_at_least(&self, min_ticks: u64) -> BTreeMap<u32, Vec<Event>> {
         let minima = &mut Minima::default();
         minima.set(0, min_ticks);
+        let tasks = decode::task::of_threads(backend::chunks(), backend::open_by_thread());
+        tasks.iter().map(|task| (task.tid, self.events_of(task, minima))).collect()
+    }
+
+    /// What the frontend makes of the records: each thread, and each stack that was left and resumed.
+    #[must_use]
+    pub fn events_by_stack(&self) -> Vec<Vec<Event>> {
+        let tasks = decode::tasks(backend::chunks(), backend::open_by_thread());
+        tasks.iter().map(|task| self.events_of(task, &Minima::default())).collect()
+    }
+
+    fn events_of(&self, task: &decode::Task<'_>, minima: &Minima) -> Vec<Event> {
         let start = self.control().cycle_start_tsc.load(Relaxed);
         let window = Window { start, end: arch::ticks(), is_hidden: &|_| false, minima };
-        let tasks = decode::tasks(backend::chunks(), backend::open_by_thread());
-        let events = tasks.iter().map(|task| {
-            let mut events = Vec::new();
-            let result = decode::decode(task, &window, |event: decode::Event| {
-                events.push(match event.kind {
-                    EventKind::Entry => Event::Entry(event.address),
-                    EventKind::Exit => Event::Exit(event.address),
-                    EventKind::Lost(calls) => Event::Lost(calls),
-                    EventKind::Gap => Event::Gap,
-                    EventKind::Core(core) => Event::Core(core),
-                });
-                Ok::<(), Infallible>(())
+        let mut events = Vec::new();
+        let result = decode::decode(task, &window, |event: decode::Event| {
+            events.push(match event.kind {
+                EventKind::Entry => Event::Entry(event.address),
+                EventKind::Exit => Event::Exit(event.address),
+                EventKind::Lost(calls) => Event::Lost(calls),
+                EventKind::Gap => Event::Gap,
+                EventKind::Core(core) => Event::Core(core),
             });
-            let Ok(()) = result;
-            (task.tid, events)
+            Ok::<(), Infallible>(())
         });
-        events.collect()
+        let Ok(()) = result;
+        events
     }
 }
 
@@ -272,7 +304,7 @@ pub enum Event {
 }
 
 /// Whether several threads use the word at this address at a time: in the control block, in the head of a chunk, the link
-/// of a block in the free list; and return stacks, where frames move between threads.
+/// of a block in the free list, what a new buffer changes in it; and return stacks, where frames move between threads.
 #[must_use]
 pub fn is_shared(address: usize) -> bool {
     let areas = AREAS.get();
@@ -280,7 +312,8 @@ pub fn is_shared(address: usize) -> bool {
     let in_buffer = address.wrapping_sub(areas.buffer.0);
     if in_block < areas.blocks.1 {
         let field = in_block % size_of::<ThreadBlock>();
-        field == offset_of!(ThreadBlock, next_free) || field >= offset_of!(ThreadBlock, stack)
+        [offset_of!(ThreadBlock, next_free), offset_of!(ThreadBlock, chunk_mask)].contains(&field)
+            || field >= offset_of!(ThreadBlock, stack)
     } else if in_buffer < areas.buffer.1 {
         in_buffer % areas.chunk_bytes < CHUNK_HEADER_BYTES
     } else {
@@ -323,6 +356,7 @@ pub fn balanced(segments: &[Segment]) -> Vec<Event> {
                 assert_eq!(open.pop(), Some(address), "an exit of another function than the innermost: {before:x?}");
                 events.push(Event::Exit(address));
             }
+            kind::RESYNC if word & (kind::SUSPENDED | kind::RESUMED) != 0 => {}
             kind::RESYNC => {
                 assert!(open.len() >= address as usize, "{} functions are open, not {address}", open.len());
                 while open.len() > address as usize {
@@ -374,6 +408,7 @@ fn restore_control() {
         next_index,
         end_index,
         n_overwritten,
+        first_index,
         n_takers,
         left_stamp,
         n_blocks_used,
@@ -403,6 +438,7 @@ fn restore_control() {
         next_index,
         end_index,
         n_overwritten,
+        first_index,
         free_block,
         left_stamp,
         min_ticks,

@@ -1,7 +1,7 @@
 //! The tracer's Rust code without its assembly: the files of `staticlib/src` and `src/abi.rs` themselves, compiled into a
 //! crate in which everything around them can be steered.
 //!
-//! - [`arch`] replaces the assembly. Its hooks are the fast paths of `arch/x86_64.rs` line by line in Rust; the clock
+//! - [`arch`] replaces the assembly. Its hooks are the fast paths of `arch/x86_64/` line by line in Rust; the clock
 //!   counts; a thread is whatever [`steer::set_identity`] says.
 //! - [`sync`] replaces `core::sync`. The root of this crate is named `core` as well, so the tracer's own
 //!   `use core::sync::atomic::…` find it. Its atomics have the layout and the operations of the real ones, and call
@@ -30,20 +30,36 @@ pub mod sync;
 
 #[path = "../../../staticlib/src/buffer.rs"]
 mod buffer;
+#[path = "../../../staticlib/src/busy.rs"]
+mod busy;
+#[path = "../../../staticlib/src/chunk.rs"]
+mod chunk;
 #[path = "../../../staticlib/src/control.rs"]
 mod control;
+#[path = "../../../staticlib/src/control_block.rs"]
+mod control_block;
+#[path = "../../../staticlib/src/entry.rs"]
+mod entry;
+#[path = "../../../staticlib/src/exit.rs"]
+mod exit;
 #[path = "../../../staticlib/src/filter.rs"]
 mod filter;
-#[path = "../../../staticlib/src/hooks.rs"]
-mod hooks;
 #[path = "../../../staticlib/src/left.rs"]
 mod left;
+#[path = "../../../staticlib/src/moves.rs"]
+mod moves;
+#[path = "../../../staticlib/src/observe.rs"]
+mod observe;
+#[path = "../../../staticlib/src/return_stack.rs"]
+mod return_stack;
 #[path = "../../../staticlib/src/thread.rs"]
 mod thread;
+#[path = "../../../staticlib/src/thread_end.rs"]
+mod thread_end;
 
 #[path = "../../../frontend/src/backend.rs"]
 #[allow(dead_code, reason = "a part of the frontend")]
 mod backend;
-#[path = "../../../frontend/src/decode.rs"]
+#[path = "../../../frontend/src/decode/mod.rs"]
 #[allow(dead_code, reason = "a part of the frontend")]
 mod decode;

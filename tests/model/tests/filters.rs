@@ -182,7 +182,7 @@ impl Stack {
         }
         let mut ip = read(slot);
         while ip == arch::trampoline() {
-            ip = arch::exit(slot);
+            ip = arch::exit(slot, 0);
         }
         assert_eq!(ip, parent_ip, "{node:?} returns to the wrong place");
     }

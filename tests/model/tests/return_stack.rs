@@ -228,8 +228,9 @@ fn handler_call(stack_pointer: usize, frame_pointer: usize, id: usize) -> usize 
 
 fn handler_return(slot: usize, id: usize) {
     let mut ip = read(slot);
+    let frame_pointer = read(slot - 8);
     while ip == arch::trampoline() {
-        ip = arch::exit(slot);
+        ip = arch::exit(slot, frame_pointer);
     }
     if ip != CALLERS + id {
         steer::fail(format!("a signal handler returns to {ip:x}, not {:x}", CALLERS + id));
@@ -554,10 +555,11 @@ impl Program {
         let (Some(first), stack) = (group.first(), self.current()) else { return };
         let slot = first.slot;
         self.move_signal(slot + 8, self.frame_pointer_below(slot, stack));
+        let frame_pointer = self.frame_pointer_below(slot, stack);
         let mut ip = read(slot);
         while ip == arch::trampoline() {
             // The stack pointer is above the slot when T runs: a handler overwrites it.
-            ip = arch::exit(slot);
+            ip = arch::exit(slot, frame_pointer);
         }
         assert_eq!(ip, first.parent_ip, "{:x} returns to the wrong place", first.id);
         self.expect_exits(&group);
@@ -671,6 +673,7 @@ fn check(ops: &[Op], n_left_buckets: usize, what: Check) -> (BTreeMap<u32, Vec<E
     if what == Check::All {
         let at_most = program.n_lost + program.n_signals as u64;
         assert!((program.n_lost..=at_most).contains(&n_lost), "{n_lost} lost calls, not {}", program.n_lost);
+        assert_counted_once(&program.lab.events_by_stack());
     }
     if what != Check::Returns {
         let segments = program.lab.segments();
@@ -696,6 +699,22 @@ fn assert_nested(events: &[Event]) {
         }
     }
     assert!(open.is_empty(), "{open:x?} have no exits");
+}
+
+/// Each call is one call, however often the stack that it is on was left and resumed.
+fn assert_counted_once(tasks: &[Vec<Event>]) {
+    tasks.iter().for_each(|events| assert_nested(events));
+    let mut entries: Vec<u64> = tasks
+        .iter()
+        .flatten()
+        .filter_map(|event| match event {
+            Event::Entry(address) => Some(*address),
+            _ => None,
+        })
+        .collect();
+    entries.sort_unstable();
+    let twice = entries.windows(2).find(|pair| pair[0] == pair[1]);
+    assert!(twice.is_none(), "entered twice: {twice:x?} in {tasks:x?}");
 }
 
 /// Shows the first difference.

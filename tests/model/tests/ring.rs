@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use rftrace_model::abi::{ADDRESS_SHIFT, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES, kind, records_per_chunk};
+use rftrace_model::abi::{ADDRESS_SHIFT, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES, init, kind, records_per_chunk};
 use rftrace_model::arch::{self, Call};
 use rftrace_model::lab::{self, Lab, Options};
 use rftrace_model::steer;
@@ -76,7 +76,7 @@ fn nest(stack: &mut [usize], n_levels: usize, address: impl Fn(usize) -> u64) {
         let slot = base.wrapping_add(top - level * 8);
         // SAFETY: in the stack, which has eight words for each level.
         if unsafe { slot.read() } == arch::trampoline() {
-            assert_eq!(arch::exit(slot.addr()), 0x5000 + level, "a wrong return");
+            assert_eq!(arch::exit(slot.addr(), 0), 0x5000 + level, "a wrong return");
         }
     }
 }
@@ -189,6 +189,22 @@ fn a_late_record_stays_in_its_chunk_when_the_buffer_is_emptied() {
         make_calls(lab);
     };
     strike_everywhere(false, 8, empty_and_call, |found, did| {
+        found.is_empty() || did.windows(found.len()).any(|part| part == found)
+    });
+}
+
+/// A new buffer takes the place of the one in use, which is large enough for all calls before.
+#[test]
+fn a_late_record_stays_in_its_buffer_when_that_is_replaced() {
+    let replace_and_call = |lab: &Lab| {
+        lab.disable();
+        // The frontend tries again as long as somebody is taking a chunk.
+        let status = lab.replace_buffer(9 * MIN_CHUNK_BYTES, true);
+        assert_eq!(status == init::OK, lab.control().shared.n_takers.load(SeqCst) == 0);
+        lab.enable();
+        make_calls(lab);
+    };
+    strike_everywhere(false, 16, replace_and_call, |found, did| {
         found.is_empty() || did.windows(found.len()).any(|part| part == found)
     });
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
-use rftrace_model::abi::{ADDRESS_SHIFT, MIN_CHUNK_BYTES, chunk_state, kind, records_per_chunk};
+use rftrace_model::abi::{ADDRESS_SHIFT, MIN_CHUNK_BYTES, chunk_state, init, kind, records_per_chunk};
 use rftrace_model::arch::{self, Call};
 use rftrace_model::lab::{self, Event, Lab, Options, Segment};
 
@@ -115,7 +115,7 @@ impl Worker {
             // SAFETY: in the worker's stack.
             if unsafe { slot.read() } == arch::trampoline() {
                 self.step(address << ADDRESS_SHIFT | kind::EXIT, || {
-                    assert_eq!(arch::exit(slot.addr()), parent_ip, "a wrong return");
+                    assert_eq!(arch::exit(slot.addr(), 0), parent_ip, "a wrong return");
                 });
             }
         }
@@ -425,9 +425,127 @@ fn a_new_cycle_has_the_whole_buffer() {
     assert!((1..4).all(|_| cycle() >= first - records_per_chunk(MIN_CHUNK_BYTES) - 2));
 }
 
+/// A ring gives the chunks of ended threads away, whoever went on in them.
+fn a_ring_forgets_ended_threads() {
+    let n_chunks = 16;
+    let options = Options { buffer_bytes: n_chunks * MIN_CHUNK_BYTES, n_blocks: 2, n_left_buckets: 0, ring: true };
+    let lab = Arc::new(Lab::new(options));
+    lab.enable();
+    let mut worker = Worker::new(&lab, &Arc::new(Phase::default()), 0);
+    let calls_per_chunk = records_per_chunk(MIN_CHUNK_BYTES) / 2;
+    for _ in 0..2 * n_chunks {
+        // The next thread goes on in the second half.
+        (0..calls_per_chunk * 3 / 2).for_each(|_| worker.call(0));
+        lab.end_thread();
+        arch::begin_thread();
+    }
+    (0..calls_per_chunk * n_chunks * 2).for_each(|_| worker.call(0));
+    lab.disable();
+    let n_own = lab.chunk_owners().filter(|(tid, _)| *tid == worker.tid).count();
+    assert_eq!(n_own, n_chunks, "chunks of the only thread that is left: {:?}", lab.chunk_owners().collect::<Vec<_>>());
+}
+
+/// Where returns are checked against a shadow stack nothing is hooked.
+fn threads_with_a_shadow_stack_are_left_alone() {
+    let options = Options { buffer_bytes: 16 * MIN_CHUNK_BYTES, n_blocks: 2, n_left_buckets: 0, ring: false };
+    let lab = Arc::new(Lab::new(options));
+    arch::set_shadow_stack(true);
+    assert_eq!(lab.replace_buffer(8 * MIN_CHUNK_BYTES, true), init::SHADOW_STACK);
+    lab.enable();
+    let mut worker = Worker::new(&lab, &Arc::new(Phase::default()), 0);
+    // The slots of a worker's calls tell whether its returns are hooked.
+    (0..10).for_each(|i| worker.call(i));
+    arch::set_shadow_stack(false);
+    (0..10).for_each(|i| worker.call(i));
+    lab.disable();
+    assert!(worker.steps.iter().all(|step| step.word & kind::MASK == kind::ENTRY), "a return was hooked");
+    assert!(lab.segments().is_empty());
+    assert_eq!(lab.control().n_untraced_threads.load(Relaxed), 1);
+    lab.end_thread();
+    arch::begin_thread();
+    lab.enable();
+    worker.call(0);
+    lab.disable();
+    assert_eq!(lab.segments().len(), 1, "the next thread is traced");
+}
+
+/// New buffers, larger and smaller ones, take the place of the one in use, while threads call, end and begin.
+fn buffers_are_replaced(system: System, n_threads: u64, lives: usize) {
+    let n_blocks = n_threads as usize;
+    let options = Options { buffer_bytes: 8 * MIN_CHUNK_BYTES, n_blocks, n_left_buckets: 0, ring: false };
+    let lab = Arc::new(Lab::new(options));
+    lab.enable();
+    let calls = system.calls.min(30);
+    let work = move |worker: &mut Worker| {
+        for i in 0..calls {
+            worker.call(i % 3);
+            if i % (calls / lives) == 0 {
+                worker.lab.end_thread();
+                arch::begin_thread();
+            }
+        }
+        worker.lab.end_thread();
+    };
+    let mut found: Vec<(u64, Vec<(u64, u64)>)> = Vec::new();
+    let mut read = |phase: u64| {
+        let segments = lab.segments();
+        let start = lab.control().cycle_start_tsc.load(Relaxed);
+        for segments in segments.values() {
+            let owner = words(segments, 0).first().map(|word| word >> (24 + ADDRESS_SHIFT));
+            let same = words(segments, 0).iter().all(|word| Some(word >> (24 + ADDRESS_SHIFT)) == owner);
+            assert!(same, "records of two threads in one");
+            found.push((phase, words(segments, start).into_iter().map(|word| (owner.unwrap_or(0), word)).collect()));
+        }
+    };
+    let workers = run(system, &lab, n_threads, work, |phase| {
+        for n_chunks in [4, 130, 6] {
+            (system.yield_now)();
+            phase.next();
+            lab.disable();
+            phase.next();
+            // `n_takers` 0 is what the tracer itself goes by.
+            while lab.control().shared.n_takers.load(SeqCst) != 0 {
+                (system.yield_now)();
+            }
+            read(phase.now());
+            while lab.replace_buffer(n_chunks * MIN_CHUNK_BYTES, n_chunks == 4) != init::OK {
+                (system.yield_now)();
+            }
+            assert_eq!(lab.control().n_touched_chunks(), 0, "a new buffer is empty");
+            phase.next();
+            lab.enable();
+            phase.next();
+        }
+    });
+    lab.disable();
+    read(14);
+    // Each record is of a step that was made since the buffer before was read.
+    for (phase, records) in &found {
+        for (owner, word) in records {
+            let worker = &workers[*owner as usize - 1];
+            let step = worker.steps.iter().find(|step| step.word == *word).expect("a step of the worker");
+            let is_now = (step.phase..=step.phase + 3).contains(phase);
+            assert!(is_now || step.recorded == Recorded::May, "{step:x?} in what was read in phase {phase}");
+            assert_ne!(step.recorded, Recorded::MustNot, "{step:x?}");
+        }
+    }
+    let n_found = found.iter().map(|(_, records)| records.len()).sum::<usize>();
+    let unique: HashSet<u64> = found.iter().flat_map(|(_, records)| records).map(|(_, word)| *word).collect();
+    assert_eq!(unique.len(), n_found, "a record twice");
+    // What was recorded last is in the last buffer, as long as that has room.
+    if lab.control().full.load(Relaxed) == 0 {
+        for step in workers.iter().flat_map(|worker| &worker.steps).filter(|step| step.phase == 12) {
+            assert!(step.recorded != Recorded::Must || unique.contains(&step.word), "{step:x?} is missing");
+        }
+    }
+}
+
 /// A stack and the functions that run on it.
 struct Fiber {
-    memory: Box<[AtomicUsize]>,
+    /// That of all stacks, side by side.
+    memory: Arc<[AtomicUsize]>,
+    /// The end of this one.
+    end: usize,
     /// Slot and return address, outermost first.
     frames: Vec<(usize, usize)>,
     number: usize,
@@ -435,9 +553,10 @@ struct Fiber {
 }
 
 impl Fiber {
-    fn new(number: usize, words: usize) -> Self {
-        let memory = (0..words).map(|_| AtomicUsize::new(0)).collect();
-        Self { memory, frames: Vec::new(), number, n_calls: 0 }
+    /// The stack number `place` of those in `memory`, each of so many words.
+    fn new(memory: &Arc<[AtomicUsize]>, number: usize, place: usize, words: usize) -> Self {
+        let end = memory.as_ptr_range().start.expose_provenance() + (place + 1) * words * size_of::<usize>();
+        Self { memory: Arc::clone(memory), end, frames: Vec::new(), number, n_calls: 0 }
     }
 
     fn word(&self, address: usize) -> &AtomicUsize {
@@ -449,8 +568,7 @@ impl Fiber {
         if self.frames.len() == 20 {
             return;
         }
-        let end = self.memory.as_ptr_range().end.expose_provenance() - 64;
-        let caller = self.frames.last().map_or(end, |(slot, _)| slot - 32);
+        let caller = self.frames.last().map_or(self.end - 64, |(slot, _)| slot - 32);
         self.n_calls += 1;
         let (slot, parent_ip) = (caller - 8, 0x5000_0000 + self.number * 0x1_0000 + self.n_calls);
         let caller_frame = self.frames.last().map_or(0, |(slot, _)| slot - 8);
@@ -468,26 +586,45 @@ impl Fiber {
         let Some((slot, parent_ip)) = self.frames.pop() else { return };
         let mut ip = self.word(slot).load(Relaxed);
         if ip == arch::trampoline() {
-            ip = arch::exit(slot);
+            ip = arch::exit(slot, self.frames.last().map_or(0, |(slot, _)| slot - 8));
         }
         assert_eq!(ip, parent_ip, "a wrong return");
     }
 }
 
-/// Words of a stack that is not taken for another one's continuation, and of one that is.
-const FAR: usize = 4_096;
+/// Coroutines' stacks, side by side.
+#[derive(Clone, Copy)]
+struct Stacks {
+    /// Words of each.
+    words: usize,
+    n_left_buckets: usize,
+}
+
+/// Those that are not taken for another one's continuation, and those that are.
+const FAR: Stacks = Stacks { words: 4_096, n_left_buckets: 64 };
+const NEAR: Stacks = Stacks { words: 128, n_left_buckets: 64 };
 
 /// Coroutines are resumed by all threads in turn. Each is free for the next thread before the last one has noticed that it
 /// left it.
-fn coroutines_move_between_threads(system: System, n_threads: u64, n_coroutines: usize, words: usize, rounds: usize) {
+fn coroutines_move_between_threads(system: System, n_threads: u64, n_coroutines: usize, stacks: Stacks, rounds: usize) {
+    let Stacks { words, n_left_buckets } = stacks;
     let options =
-        Options { buffer_bytes: 64 * MIN_CHUNK_BYTES, n_blocks: n_threads as usize, n_left_buckets: 64, ring: false };
+        Options { buffer_bytes: 64 * MIN_CHUNK_BYTES, n_blocks: n_threads as usize, n_left_buckets, ring: false };
     let lab = Arc::new(Lab::new(options));
     lab.enable();
-    let coroutines: Arc<[Mutex<Fiber>]> = (0..n_coroutines).map(|i| Mutex::new(Fiber::new(100 + i, words))).collect();
+    let memory: Arc<[AtomicUsize]> =
+        (0..(n_coroutines + n_threads as usize) * words).map(|_| AtomicUsize::new(0)).collect();
+    // The coroutines' stacks and the threads' take turns.
+    let place = move |i: usize| {
+        if i < n_threads.min(n_coroutines as u64) as usize { 2 * i } else { n_coroutines.min(n_threads as usize) + i }
+    };
+    let coroutines: Arc<[Mutex<Fiber>]> =
+        (0..n_coroutines).map(|i| Mutex::new(Fiber::new(&memory, 100 + i, place(i), words))).collect();
     let all = Arc::clone(&coroutines);
     let work = move |worker: &mut Worker| {
-        let mut fiber = Fiber::new(worker.number as usize, words);
+        let number = worker.number as usize;
+        let place = if number < n_coroutines { 2 * number + 1 } else { n_coroutines + number };
+        let mut fiber = Fiber::new(&memory, number, place, words);
         fiber.call();
         for round in 0..rounds {
             let step = round + worker.number as usize;
@@ -515,6 +652,18 @@ fn coroutines_move_between_threads(system: System, n_threads: u64, n_coroutines:
     let expected: BTreeMap<u32, Vec<Event>> =
         lab.segments().iter().map(|(tid, segments)| (*tid, lab::balanced(segments))).collect();
     assert_eq!(lab.events(), expected, "the frontend reads it differently");
+    // Who leaves a stack while another thread resumes it already may have told of a part of it only: then calls count twice.
+    for events in lab.events_by_stack() {
+        let mut open = Vec::new();
+        for event in events {
+            match event {
+                Event::Entry(address) => open.push(address),
+                Event::Exit(address) => assert_eq!(open.pop(), Some(address), "not the innermost"),
+                _ => {}
+            }
+        }
+        assert_eq!(open, [], "they have no exits");
+    }
 }
 
 #[cfg(not(miri))]
@@ -608,9 +757,20 @@ mod schedules {
     }
 
     #[test]
+    fn buffers_are_replaced() {
+        explore(1_000, |system| super::buffers_are_replaced(system, 3, 3));
+    }
+
+    #[test]
     fn coroutines_move_between_threads() {
         explore(100, |system| super::coroutines_move_between_threads(system, 2, 1, super::FAR, 6));
         explore(100, |system| super::coroutines_move_between_threads(system, 3, 2, super::FAR, 6));
+    }
+
+    #[test]
+    fn coroutines_on_stacks_side_by_side_move_between_threads() {
+        explore(100, |system| super::coroutines_move_between_threads(system, 2, 1, super::NEAR, 6));
+        explore(100, |system| super::coroutines_move_between_threads(system, 3, 2, super::NEAR, 6));
     }
 
     #[test]
@@ -655,6 +815,30 @@ mod real {
     #[test]
     fn coroutines_move_between_threads() {
         repeat(|| super::coroutines_move_between_threads(REAL, 3, 2, super::FAR, if cfg!(miri) { 10 } else { 100 }));
+    }
+
+    #[test]
+    fn a_ring_forgets_ended_threads() {
+        repeat(super::a_ring_forgets_ended_threads);
+    }
+
+    #[test]
+    fn threads_with_a_shadow_stack_are_left_alone() {
+        let _alone = lab::alone();
+        super::threads_with_a_shadow_stack_are_left_alone();
+    }
+
+    #[test]
+    fn buffers_are_replaced() {
+        repeat(|| super::buffers_are_replaced(REAL, 3, 3));
+    }
+
+    #[test]
+    fn coroutines_on_stacks_side_by_side_move_between_threads() {
+        // Where no bucket is crowded: else what lies between a frame and its caller's is taken for dead, see
+        // `docs/conformance.md`.
+        let stacks = super::Stacks { n_left_buckets: 1_024, ..super::NEAR };
+        repeat(|| super::coroutines_move_between_threads(REAL, 3, 2, stacks, if cfg!(miri) { 10 } else { 100 }));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rftrace_tests::traces;
-use rftrace_tools::{ReplayOptions, Report, replay};
+use rftrace_views::{ReplayOptions, Report, replay};
 use serde::de::IgnoredAny;
 
 fn main() {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use rftrace_tools::{CallTree, Trace, Warning};
+use rftrace_read::{Trace, Warning};
+use rftrace_views::CallTree;
 
 /// Something that is not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl Seen {
     pub fn add(&mut self, trace: &Trace, may_end_open: bool) -> Vec<Fault> {
         let mut faults = Vec::new();
         for task in trace.tasks() {
-            match trace.call_tree(task) {
+            match CallTree::read(trace, task) {
                 Ok(tree) => {
                     faults.extend(flaws(&tree, may_end_open));
                     let calls = calls(&tree);
@@ -179,6 +180,20 @@ impl Seen {
                 Err(Fault::new("wrong tree", format!("{count} tasks have\n{}", start_of(&outline))))
             }
         }
+    }
+
+    /// Compares the calls of all tasks with these outlines, in any order.
+    ///
+    /// # Errors
+    ///
+    /// A fault that shows an outline that no task has, or that no task should have.
+    pub fn each_outline(&self, expected: Vec<String>) -> Result<(), Fault> {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for outline in expected {
+            *counts.entry(outline).or_default() += 1;
+        }
+        let expected: Vec<_> = counts.iter().map(|(outline, count)| (outline.as_str(), *count)).collect();
+        self.outlines(&expected)
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rftrace_tools::Trace;
+use rftrace_read::Trace;
 
 use super::{Build, Case, Fault, Program, Seen, Tracer, build};
 use crate::{tools, traces};

@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::Command;
 
+use rftrace_read::{RECORD_BYTES, Record};
 use rftrace_tests::traces::uftrace;
 use rftrace_tests::{CProgram, Profile, Run, assert_same_lines, outline, outline_of, require, rust_program, tools};
-use rftrace_tools::{RECORD_SIZE, Record};
 
 /// What fixtures/c/calls.c does.
 const C_CALLS: &str = "\
@@ -154,7 +154,7 @@ fn raw_dumps_hold_the_same_records() {
     let program = CProgram::new(&["calls.c"]).with(&["-O1", "-no-pie"]).build();
     let run = program.run(&["raw"]);
     let raw = fs::read(run.path("raw")).unwrap();
-    let (records, rest) = raw.as_chunks::<RECORD_SIZE>();
+    let (records, rest) = raw.as_chunks::<RECORD_BYTES>();
     assert!(rest.is_empty());
     let records: Vec<Record> = records.iter().map(|bytes| Record::decode(bytes).expect("a record")).collect();
     assert!(records.is_sorted_by_key(|record| record.time_ns));

@@ -7,9 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rftrace_read::Trace;
+use rftrace_record::CallSites;
 use rftrace_tests::fixtures::{self, TARGET, command_line, without_settings};
 use rftrace_tests::{require, traces};
-use rftrace_tools::{CallSites, Trace};
 use tempfile::TempDir;
 
 /// A copy of the workspace.
@@ -19,7 +20,7 @@ struct Workspace {
 
 /// How a command ended, and what it printed.
 #[derive(Debug)]
-struct Ended {
+struct CargoRun {
     code: Option<i32>,
     stdout: String,
     stderr: String,
@@ -59,7 +60,7 @@ impl Workspace {
         cargo
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
+    fn run(&self, args: &[&str]) -> CargoRun {
         ended(&mut self.cargo_rftrace(args))
     }
 
@@ -83,10 +84,10 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn ended(command: &mut Command) -> Ended {
+fn ended(command: &mut Command) -> CargoRun {
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    CargoRun { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
 }
 
 /// How often functions of the workspace were called, by name without generic arguments.
@@ -111,7 +112,7 @@ fn a_program_runs_as_without_and_is_recorded() {
     for (function, count) in [("app::main", 1), ("app::sum", 2), ("shapes::area", 10), ("shapes::flags", 1)] {
         assert_eq!(calls(&trace, function), count, "{function}");
     }
-    let names: Vec<&str> = trace.tasks().iter().map(rftrace_tools::Task::name).collect();
+    let names: Vec<&str> = trace.tasks().iter().map(rftrace_read::Task::name).collect();
     assert_eq!(names, ["app", "worker"]);
     for text in ["Recorded ", " in 2 threads over ", ", none lost", "Function, by self time", "Function, by total time"]
     {
@@ -179,6 +180,17 @@ fn tests_have_the_same_results_and_a_trace_for_each_binary() {
     assert_eq!(calls(&workspace.trace("shapes"), "shapes::area"), 2);
     assert_eq!(calls(&workspace.trace("app"), "app::sum"), 1);
     assert!(!run.stderr.contains("warning"), "{}", run.stderr);
+    // The table says that it is of all, and what is suggested is the trace with the most in it.
+    assert!(run.stderr.contains("Function, by self time, sums of all "), "{}", run.stderr);
+    let next = run.stderr.lines().find_map(|line| line.split_once(" rftrace replay ")).expect("a suggestion").1;
+    let next = next.split_whitespace().next().unwrap_or_default();
+    let records = |dir: &Path| -> u64 {
+        let trace = Trace::open(dir).unwrap();
+        trace.tasks().iter().map(|task| trace.records(task).count() as u64).sum()
+    };
+    let traces = fs::read_dir(workspace.target_folder().join("rftrace/traces")).unwrap();
+    let most = traces.map(|entry| records(&entry.unwrap().path())).max();
+    assert_eq!(Some(records(&workspace.path(next))), most, "{next}");
 
     let run = workspace.run(&["test", "--test", "panics", "--", "--ignored"]);
     assert_eq!(run.code, Some(101), "a test that fails, fails: {}", run.stderr);
@@ -318,4 +330,19 @@ fn mistakes_have_a_remedy() {
         assert_eq!(run.code, Some(1), "{}", run.stderr);
         assert!(run.stderr.contains("add the crates rftrace and rftrace-frontend"), "{}", run.stderr);
     }
+}
+
+#[test]
+fn the_traces_of_a_run_have_a_limit() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let plain = ended(workspace.command("cargo").args(["test", "--workspace", "--no-fail-fast"]));
+    let run = workspace.run(&["--max-size", "64K", "--buffer", "64K", "test", "--workspace", "--no-fail-fast"]);
+    assert_eq!(run.code, plain.code, "{}", run.stderr);
+    assert!(run.stderr.contains("for more: cargo rftrace --max-size"), "{}", run.stderr);
+    let n_traces = fs::read_dir(workspace.target_folder().join("rftrace/traces")).unwrap().count();
+    assert_eq!(n_traces, 1, "{}", run.stderr);
+    assert!(run.stderr.contains("iB)"), "{}", run.stderr);
 }

@@ -1,10 +1,11 @@
 //! Several recordings in one process; recording switched off and on in the middle of things; snapshots.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use rftrace_tests::traces::{outline_of_tree, trees};
 use rftrace_tests::{CProgram, Profile, assert_same_lines, outline, outline_of, require, rust_program};
-use rftrace_tools::CallTree;
+use rftrace_views::CallTree;
 
 /// The calls of the functions `work0` to `work4`, of which each calls the one before.
 fn work(number: usize) -> String {
@@ -47,7 +48,13 @@ fn a_rust_trace_holds_only_its_own_cycle() {
         }
         // A guard ends recording only if it began it: the second `guarded` is called while recording is off.
         let expected = "guarded\n  work1\n    work0\nwork0\nwork1\n  work0\n";
-        assert_eq!(outline_of(&run.trace("guards"), "cycles::"), expected, "{profile:?}");
+        let guards = run.trace("guards");
+        assert_eq!(outline_of(&guards, "cycles::"), expected, "{profile:?}");
+        // The records alone were saved before, and kept for the trace. They include the tracer's own, which it leaves out.
+        let counts: Vec<u64> = run.stdout.split_whitespace().map(|count| count.parse().unwrap()).collect();
+        let [records, saved] = counts[..] else { panic!("{}", run.stdout) };
+        assert_eq!(fs::metadata(run.path("records")).unwrap().len(), 16 * records, "{profile:?}");
+        assert!(saved >= 2 * expected.lines().count() as u64 && records >= saved, "{profile:?}: {records}, {saved}");
     }
 }
 

@@ -121,13 +121,14 @@ fn it_sees_through_slow_paths() {
         assert!(in_tracer >= 10, "{arguments:?}:\n{text}");
         for backtrace in backtraces {
             let own: Vec<&str> = backtrace.iter().copied().filter(|name| !name.contains("clone")).collect();
-            let known: [&[&str]; 8] = [
+            let known: [&[&str]; 9] = [
                 &["thread", "start_thread"],
                 &["outer", "thread", "start_thread"],
                 &["inner", "plain", "outer", "thread", "start_thread"],
                 &["tail", "inner", "plain", "outer", "thread", "start_thread"],
                 &["wait_here", "inner", "plain", "outer", "thread", "start_thread"],
                 &["first", "main"],
+                &["start", "main"],
                 &["save", "main"],
                 &["main"],
             ];

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use rftrace::abi::RETURN_STACK_ENTRIES as DEEPEST;
+use rftrace_read::Kind;
 use rftrace_tests::traces::{trees, uftrace};
 use rftrace_tests::{CProgram, Run, require};
-use rftrace_tools::Kind;
 use serde_json::Value;
 
 fn run(arguments: &[&str]) -> Run {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use rftrace_read::Trace;
 use rftrace_tests::traces::{calls_per_task, trees};
 use rftrace_tests::{
     CProgram, Profile, Program, Run, assert_same_lines, outline, outline_of, require, rust_program, tools,
 };
-use rftrace_tools::Trace;
 
 const C_BUILDS: [&[&str]; 6] = [
     &["-O1"],

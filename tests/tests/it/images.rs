@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use rftrace_frontend::{Image, ImportOptions, Imported};
+use rftrace_read::Trace;
 use rftrace_tests::traces::{assert_same_lines, outline_where, trees, uftrace};
 use rftrace_tests::{Profile, Program, Run, require, rust_program};
-use rftrace_tools::{CallTree, Trace};
+use rftrace_views::CallTree;
 
 /// Imports the image of a program that ran.
 fn import(run: &Run, program: &Program, options: ImportOptions) -> (Trace, Imported) {

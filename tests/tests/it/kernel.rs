@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use rftrace::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, kind};
+use rftrace::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, kind, lease};
 use rftrace_frontend::{Image, ImportOptions};
 use rftrace_tests::traces::{outline_of_tree, trees};
 use rftrace_tests::{Run, assert_same_lines, fixtures, require, tools};
@@ -288,7 +288,7 @@ impl RawTrace {
                 let field = |offset: usize| header[offset / 8] >> (offset % 8 * 8);
                 let taken_tsc = field(offset_of!(ChunkHeader, taken_tsc));
                 let n_open = field(offset_of!(ChunkHeader, depth)) as u32 as usize;
-                let index = field(offset_of!(ChunkHeader, index));
+                let index = lease::index(field(offset_of!(ChunkHeader, lease)));
                 let mut tid = field(offset_of!(ChunkHeader, tid)) as u32;
                 let mut chunk = RawChunk {
                     prev_index: field(offset_of!(ChunkHeader, prev_index)),
@@ -380,7 +380,7 @@ impl RawTrace {
                         assert!(entered.is_none_or(|entered| entered == address), "another function: {}", here());
                         open.pop();
                     }
-                    kind::RESYNC if word & kind::CORE != 0 => {}
+                    kind::RESYNC if word & (kind::CORE | kind::SUSPENDED | kind::RESUMED) != 0 => {}
                     _ => panic!("records were lost: {}", here()),
                 }
             }

@@ -4,6 +4,7 @@
 extern crate rftrace as _; // the tracer itself
 
 mod archive;
+mod buffers;
 mod calls;
 mod cargo_rftrace;
 mod conformance;
@@ -14,6 +15,7 @@ mod deep;
 mod filters;
 mod full;
 mod images;
+mod interrupted;
 mod kernel;
 mod kvm;
 mod merge;
@@ -21,6 +23,9 @@ mod misuse;
 mod names;
 mod patched;
 mod record;
+mod record_limits;
+mod record_places;
+mod recorded_programs;
 mod registers;
 mod rust_at_large;
 mod samplers;
@@ -28,6 +33,7 @@ mod sanitizers;
 mod storm;
 mod strikes;
 mod subbuild;
+mod switching;
 mod threads;
 mod time;
 mod uftrace;

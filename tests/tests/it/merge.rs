@@ -5,9 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use rftrace_export::{Sink, Track};
 use rftrace_frontend::{Image, ImportOptions};
+use rftrace_guest::{Merge, MergeOptions};
+use rftrace_read::{Result, Trace};
 use rftrace_tests::{CProgram, Run, fixtures, require, tools};
-use rftrace_tools::{Merge, MergeOptions, Result, Sink, Trace, Track};
+use rftrace_views::CallTree;
 
 use crate::kernel::{REAL_TIME, RawTrace, SUCCESS, boot, kernel};
 
@@ -100,9 +103,8 @@ impl Clock {
 fn times_of_trace(trace: &Trace) -> BTreeMap<u32, Vec<u64>> {
     let times = |task| {
         let records = trace.records(task).map(|record| record.unwrap());
-        let is_call = |record: &rftrace_tools::Record| {
-            matches!(record.kind, rftrace_tools::Kind::Entry | rftrace_tools::Kind::Exit)
-        };
+        let is_call =
+            |record: &rftrace_read::Record| matches!(record.kind, rftrace_read::Kind::Entry | rftrace_read::Kind::Exit);
         records.filter(is_call).map(|record| record.time_ns).collect()
     };
     trace.tasks().iter().map(|task| (task.tid(), times(task))).collect()
@@ -230,7 +232,7 @@ fn examples_multi_shows_answers_within_questions() {
     let calls = |function: &str| {
         let mut calls = Vec::new();
         for task in merged.tasks() {
-            let tree = merged.call_tree(task).unwrap();
+            let tree = CallTree::read(&merged, task).unwrap();
             let found = tree.calls().filter(|(_, call)| call.name.ends_with(function));
             calls.extend(found.map(|(_, call)| (call.start_ns, call.end_ns.unwrap())));
         }

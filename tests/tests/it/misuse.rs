@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use rftrace_frontend::{Config, Filter, SaveOptions};
 use rftrace_tests::{CProgram, Profile, Program, Run, outline, outline_of, require, rust_program, tools};
 
 const KEPT: &str = "the recorded events are kept, save them elsewhere";
@@ -11,8 +12,9 @@ const NO_EVENTS: &str =
     "0 events: was the program built with -Z instrument-mcount (Rust) or -pg (C), and was tracing enabled?";
 const NO_MORE_EVENTS: &str = "0 events since the last dump: no instrumented function was called while tracing was enabled, or none \
     that the filter lets pass";
-const TWICE: &str =
-    "rftrace is initialised already; use the first Events (or Tracer) for all recordings of this program";
+const RECORDING: &str = "recording is on; switch it off before you give the tracer another buffer";
+const REPLACED: &str =
+    "the buffer of this Events (or Tracer) was replaced by a later one; use what the last init (or install) returned";
 const NO_INIT: &str = "rftrace is not initialised: call init first";
 const NO_PATH: &str = "no path to write to was given";
 
@@ -38,7 +40,6 @@ fn c_init() {
     assert!(sizes[3].starts_with("init: no memory for a trace buffer of "), "{sizes:?}");
     assert!(sizes[3].ends_with("; ask for fewer events"), "{sizes:?}");
     assert_eq!(sizes[4..], ["init: no error"]);
-    assert_eq!(lines(&program, &["twice"]), ["first: no error".to_owned(), format!("second: {TWICE}")]);
 }
 
 #[test]
@@ -98,7 +99,7 @@ fn rust_init_panics() {
     for (what, message) in [
         ("size", "is too small, it takes at least ".to_owned()),
         ("huge", format!("a trace buffer of {} events exceeds the address space", usize::MAX)),
-        ("twice", TWICE.to_owned()),
+        ("while-recording", RECORDING.to_owned()),
     ] {
         let run = Run::of_any(Command::new(&program.path).arg(what));
         assert_eq!(run.status.code(), Some(101), "{what}");
@@ -185,15 +186,25 @@ fn a_limit_for_files_is_an_error() {
 #[test]
 fn a_rust_program_without_hooks_has_no_events() {
     let folder = tempfile::tempdir().unwrap();
-    let tracer = rftrace_frontend::Config::new().directory(folder.path().join("trace")).install().unwrap();
-    let again = rftrace_frontend::Config::new().install().unwrap_err();
-    assert_eq!(again.to_string(), TWICE);
+    let first = Config::new().directory(folder.path().join("first")).install().unwrap();
+    let tracer = Config::new().directory(folder.path().join("trace")).install().unwrap();
     let recording = tracer.record();
+    let while_recording = Config::new().install().unwrap_err();
+    assert_eq!(while_recording.to_string(), RECORDING);
+    // The first one has no buffer any more, and changes nothing.
+    first.disable();
+    assert!(!first.is_recording() && !first.statistics().recording);
+    assert_eq!(first.save().unwrap_err().to_string(), REPLACED);
+    assert_eq!(first.save_with(&SaveOptions::new().single_threaded(true)).unwrap_err().to_string(), REPLACED);
+    assert_eq!(first.save_with(&SaveOptions::new().keep(true)).unwrap_err().to_string(), REPLACED);
+    assert_eq!(first.set_filter(&Filter::new().max_depth(1)).unwrap_err().to_string(), REPLACED);
+    first.clear_filter();
     assert!(tracer.statistics().recording);
     drop(recording);
     assert!(!tracer.statistics().recording);
     assert_eq!(tracer.save().unwrap_err().to_string(), NO_EVENTS);
-    assert_eq!(tracer.save_records(folder.path().join("raw")).unwrap_err().to_string(), NO_EVENTS);
+    let raw = folder.path().join("raw");
+    assert_eq!(tracer.save_with(&SaveOptions::new().records_only(&raw)).unwrap_err().to_string(), NO_EVENTS);
     // Nothing was written.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use rftrace_read::Trace;
 use rftrace_tests::traces::{trees, uftrace};
 use rftrace_tests::{CProgram, Profile, Program, outline, require, rust_program};
-use rftrace_tools::Trace;
 
 /// The functions that uftrace's replay shows, in order of their calls.
 fn replayed(dir: &Path) -> Vec<String> {

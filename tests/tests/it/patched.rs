@@ -187,6 +187,8 @@ fn systems_that_refuse_to_change_code() {
             ("seccomp", " call sites patched, 0 left as they are"),
             ("stubs", ": no executable memory within reach (Operation not permitted"),
             ("text", ": the system does not let code be changed (Operation not permitted"),
+            // Half of a change is undone: all calls are recorded.
+            ("half", ": the system does not let code be changed (Operation not permitted"),
         ] {
             let run = program.run(&["refused", how]);
             if run.stdout.starts_with("no mdwe") {
@@ -194,11 +196,24 @@ fn systems_that_refuse_to_change_code() {
                 continue;
             }
             assert!(run.stdout.contains(expected), "{profile:?} {how}: {}", run.stdout);
-            let fails = ["stubs", "text"].contains(&how);
+            let fails = ["stubs", "text", "half"].contains(&how);
             let says = run.stdout.starts_with("no call site can be patched: 0 call sites patched, ");
             assert_eq!(says, fails, "{profile:?} {how}: {}", run.stdout);
             assert!(outline(&run.trace("trace")).contains("leaf"), "{profile:?} {how}");
         }
+    }
+}
+
+/// What other threads may not have seen is not built upon, and is told of.
+#[test]
+fn barriers_that_fail() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    for profile in Profile::ALL {
+        let run = rust_program("patched", profile).run(&["unseen"]);
+        assert!(run.stdout.starts_with("0 on; "), "{profile:?}: {}", run.stdout);
+        assert!(run.stdout.contains("(Operation not permitted"), "{profile:?}: {}", run.stdout);
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use rftrace_read::Trace;
 use rftrace_tests::fixtures::{self, build_folder, crates_program, instrumenting_cargo};
 use rftrace_tests::traces::{edges_where, outline_where, trees};
 use rftrace_tests::{Profile, Program, Run, assert_same_lines, require, rust_program, tools};
-use rftrace_tools::{CallTree, Trace};
+use rftrace_views::CallTree;
 
 /// The only task of a trace.
 fn only_tree(trace: &Trace) -> CallTree {
@@ -257,154 +258,66 @@ fn check_coroutines(case: &str, expected: &[&str]) {
     }
 }
 
-// Functions that a coroutine left are entered again where it is resumed, so the tree is the true stack at every moment.
+// What a coroutine calls is in a task of its own, behind that of the thread on which it began, once for each call.
+
+/// Two rounds, the first deeper than the second.
+const BODY: &str = "\
+body
+  leaf
+  nested
+    nested
+      nested
+        pause
+  leaf
+  nested
+    pause
+  leaf
+";
 
 #[test]
-fn a_coroutine_goes_on_in_what_resumes_it() {
-    check_coroutines(
-        "alone",
-        &["\
-alone
-  resume
-    body
-      leaf
-      nested
-        nested
-          nested
-            pause
-  leaf
-  resume
-    body
-      nested
-        nested
-          nested
-            pause
-      leaf
-      nested
-        pause
-  leaf
-  resume
-    body
-      nested
-        pause
-      leaf
-"],
-    );
+fn a_coroutine_is_a_task() {
+    check_coroutines("alone", &["alone\n  resume\n  leaf\n  resume\n  leaf\n  resume\n", BODY]);
 }
 
 #[test]
 fn two_coroutines_in_turn() {
-    let begun = "  resume\n    body\n      leaf\n      nested\n        nested\n          nested\n            pause\n";
-    let resumed = "  resume\n    body\n      nested\n        nested\n          nested\n            pause\n      leaf\n";
-    let resumed = &format!("{resumed}      nested\n        pause\n");
-    let ended = "  resume\n    body\n      nested\n        pause\n      leaf\n";
-    let expected = format!("pair\n{}{}{}", begun.repeat(2), resumed.repeat(2), ended.repeat(2));
-    check_coroutines("pair", &[&expected]);
+    check_coroutines("pair", &[&format!("pair\n{}", "  resume\n".repeat(6)), BODY, BODY]);
 }
 
 #[test]
 fn a_coroutine_that_resumes_another_one() {
     check_coroutines(
         "generations",
-        &["\
-generations
-  resume
-    generations::parent
-      resume
-        deep_body
-          nested
-            nested
-              pause
-      pause
-  leaf
-  resume
-    generations::parent
-      pause
-      resume
-        deep_body
-          nested
-            nested
-              pause
-          leaf
-"],
+        &[
+            "generations\n  resume\n  leaf\n  resume\n",
+            "generations::parent\n  resume\n  pause\n  resume\n",
+            "deep_body\n  nested\n    nested\n      pause\n  leaf\n",
+        ],
     );
 }
 
-/// A call on the stack of `resume` looks as if the coroutine was left for good: by its slots alone it is a call of `resume`.
+/// A call on the stack of `resume` looks as if the coroutine was left: by its slots alone it is a call of `resume`.
 #[test]
 fn a_coroutine_that_calls_on_its_parents_stack() {
     check_coroutines(
         "parent_stack",
-        &["\
-parent_stack
-  resume
-    parent_stack::switches
-    leaf
-    parent_stack::switches
-      pause
-  resume
-    parent_stack::switches
-      pause
-      leaf
-"],
+        &["parent_stack\n  resume\n    leaf\n  resume\n", "parent_stack::switches\n  pause\n  leaf\n"],
     );
 }
 
 #[test]
 fn a_coroutine_that_moves_to_another_thread_and_back() {
-    check_coroutines(
-        "moved",
-        &[
-            "\
-moved
-  resume
-    body
-      leaf
-      nested
-        nested
-          nested
-            pause
-  resume
-    body
-      nested
-        pause
-      leaf
-  leaf
-",
-            "\
-resume
-  body
-    nested
-      nested
-        nested
-          pause
-    leaf
-    nested
-      pause
-",
-        ],
-    );
+    check_coroutines("moved", &["moved\n  resume\n  resume\n  leaf\n", BODY, "resume\n"]);
 }
 
 #[test]
 fn a_coroutine_that_is_dropped_unwinds() {
     check_coroutines(
         "abandoned",
-        &["\
-abandoned
-  resume
-    guarded
-      guarded
-        pause
-  leaf
-  abandons
-    guarded
-      guarded
-        pause
-        dropped
-      dropped
-    leaf
-"],
+        &[
+            "abandoned\n  resume\n  leaf\n  abandons\n    leaf\n",
+            "guarded\n  guarded\n    pause\n    dropped\n  dropped\n",
+        ],
     );
 }
 
@@ -412,27 +325,18 @@ abandoned
 fn a_panic_leaves_a_coroutine_and_what_resumed_it() {
     check_coroutines(
         "panics",
-        &["\
-panics
-  resume
-    panics::throws
-      pause
-  panics::catches
-    resume
-      panics::throws
-        pause
-        dropped
-    leaf
-"],
+        &["panics\n  resume\n  panics::catches\n    resume\n    leaf\n", "panics::throws\n  pause\n  dropped\n"],
     );
 }
 
 #[test]
 fn a_thousand_coroutines() {
-    let nested: String = (0..9).map(|level| format!("{:width$}nested\n", "", width = 6 + 2 * level)).collect();
-    let begun = format!("  resume\n    deep_body\n{nested}{:width$}pause\n", "", width = 24);
-    let ended = format!("{begun}      leaf\n");
-    check_coroutines("many", &[&format!("many\n{}{}", begun.repeat(1_000), ended.repeat(1_000))]);
+    let nested: String = (1..10).map(|level| format!("{:width$}nested\n", "", width = 2 * level)).collect();
+    let body = format!("deep_body\n{nested}{:20}pause\n  leaf\n", "");
+    let mut expected = vec![body.as_str(); 1_000];
+    let thread = format!("many\n{}", "  resume\n".repeat(2_000));
+    expected.insert(0, &thread);
+    check_coroutines("many", &expected);
 }
 
 /// What fixtures/rust/src/bin/flavours.rs does, up to what needs unwinding.

@@ -197,7 +197,7 @@ fn messages_of_the_commands() {
     }
     let run = gdb(&shares().path, &["rftrace-records", "rftrace-sample", "rftrace-sample -n 0", "rftrace-records x"]);
     for message in [
-        "no symbol rftrace_backend_control_v4",
+        "no symbol rftrace_backend_control_v5",
         "no program is running",
         "invalid count value: '0'",
         "x: not a number above 0",
@@ -221,13 +221,14 @@ fn offsets_are_those_of_the_tracer() {
         "Control.n_chunks": offset_of!(Control, n_chunks),
         "Control.chunks": offset_of!(Control, chunks),
         "Control.cycle_start_tsc": offset_of!(Control, cycle_start_tsc),
-        "ChunkHeader.state": offset_of!(ChunkHeader, state),
+        "ChunkHeader.lease": offset_of!(ChunkHeader, lease),
         "ChunkHeader.tid": offset_of!(ChunkHeader, tid),
         "ChunkHeader.taken_tsc": offset_of!(ChunkHeader, taken_tsc),
         "ChunkHeader": size_of::<ChunkHeader>(),
         "Record.tsc": offset_of!(Record, tsc),
         "Record.word": offset_of!(Record, word),
         "Record": size_of::<Record>(),
+        "chunk_state.MASK": chunk_state::MASK,
         "chunk_state.FREE": chunk_state::FREE,
         "chunk_state.FULL": chunk_state::FULL,
         "kind.MASK": kind::MASK,

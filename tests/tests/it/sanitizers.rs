@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rftrace_tests::traces::trees;
 use rftrace_tests::{CProgram, Program, Run, require};
-use rftrace_tools::CallTree;
+use rftrace_views::CallTree;
 
 const BUILDS: [&[&str]; 2] = [&["-O1"], &["-O2", "-mfentry"]];
 

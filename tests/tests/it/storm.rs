@@ -51,7 +51,7 @@ fn no_call_is_lost_or_misplaced() {
                 ("thrower", rounds),
                 ("jumps", rounds),
                 ("jump", 3 * rounds),
-                ("body", 2 * rounds),
+                ("body", rounds),
                 ("handler", strikes),
                 ("handler_leaf", 2 * strikes),
                 ("handler_tail", strikes),
@@ -80,7 +80,7 @@ fn a_ring_stays_whole() {
             let (rounds, strikes) = numbers(&run.stdout);
             println!("{what}: {rounds} rounds, {strikes} strikes");
             // On a busy machine there are few rounds: mostly the handlers run.
-            assert!(rounds > 10 && strikes > 50, "{what}: too little to show anything");
+            assert!(rounds > 0 && strikes > 50, "{what}: too little to show anything");
             let edges = edges(&run.trace("trace"));
             assert!(edges.values().sum::<u64>() > 500, "{what}: {edges:?}");
             check_callers(&edges, true, &what);
@@ -108,7 +108,8 @@ fn check_callers(edges: &BTreeMap<(String, String), u64>, in_ring: bool, what: &
             "middle" => &["catcher"],
             "thrower" => &["middle"],
             "jump" => &["jumps", "jump"],
-            "body" => &["resume"],
+            // That of a coroutine that was resumed is a task's.
+            "body" => &["resume", "-"],
             other => panic!("{what}: what is {other}?"),
         };
         let is_unknown = in_ring && caller == "-";

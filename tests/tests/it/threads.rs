@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rftrace_tests::traces::calls_per_task;
-use rftrace_tests::{Profile, Program, require, rust_program};
+use rftrace_tests::{CProgram, Profile, Program, require, rust_program};
 
 /// Runs a fixture `threads <number> <at once> <calls of each> <events>` and compares every thread's calls.
 fn check(program: &Program, prefix: &str, [n_threads, at_once, n_calls, n_events]: [u64; 4]) {
@@ -44,4 +44,19 @@ fn two_thousand_rust_threads() {
     let program = rust_program("threads", Profile::Release);
     check(&program, "threads::", [2_000, 1, 2, 200_000]);
     check(&program, "threads::", [2_000, 16, 2, 200_000]);
+}
+
+/// In single steps: the slow path takes some hundred.
+#[test]
+fn a_thread_that_is_not_traced_pays_little() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for arguments in [&["-O1"][..], &["-O1", "-mfentry"]] {
+        let program = CProgram::new(&["untraced.c"]).with(arguments).build();
+        let output = program.run(&[]).stdout;
+        let steps: Vec<u32> = output.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        assert_eq!(steps.len(), 2);
+        assert!(steps.iter().all(|steps| (10..40).contains(steps)), "{arguments:?}: plain and filtered {steps:?}");
+    }
 }

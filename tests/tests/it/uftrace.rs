@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
+use rftrace_export::{Chrome, ExportOptions, export};
 use rftrace_tests::traces::uftrace;
 use rftrace_tests::{CProgram, Run, require};
-use rftrace_tools::{Chrome, ExportOptions, export};
 use serde_json::Value;
 
 /// A trace with nine threads of which eight make 50 calls.

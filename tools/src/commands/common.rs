@@ -1,12 +1,15 @@
 //! What the subcommands share.
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
-use rftrace_tools::{Error, Gaps, Summary, TaskStats, Trace};
+use rftrace_format::files::{INFO, records};
+use rftrace_format::recording::FOLDER;
+use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
 
 #[derive(Args)]
 pub(crate) struct DirArg {
@@ -17,30 +20,85 @@ pub(crate) struct DirArg {
 impl DirArg {
     /// Its path.
     pub(crate) fn path(self) -> PathBuf {
-        self.dir.unwrap_or_else(|| if Path::new("info").is_file() { ".".into() } else { "uftrace.data".into() })
+        self.dir.unwrap_or_else(|| if Path::new(INFO).is_file() { ".".into() } else { "uftrace.data".into() })
     }
 }
 
 /// Opens a trace.
 pub(crate) fn open(dir: &Path) -> Result<Trace> {
-    Trace::open(dir).with_context(|| format!("cannot open the trace {}", dir.display()))
+    open_named(dir, Names::Simple)
+}
+
+/// Opens a trace, with functions named in a chosen way.
+pub(crate) fn open_named(dir: &Path, names: Names) -> Result<Trace> {
+    Trace::open_named(dir, names.into()).with_context(|| {
+        let dir_word = shell_word(dir);
+        // See `rftrace record`.
+        if dir.join(FOLDER).is_dir() {
+            format!(
+                "cannot open the trace {}: it is being recorded, or that was interrupted; then make a trace of what was saved with \
+                 `rftrace recover {dir_word}`",
+                dir.display()
+            )
+        } else {
+            format!("cannot open the trace {}", dir.display())
+        }
+    })
+}
+
+/// How to name functions, in uftrace's words.
+#[derive(Args)]
+pub(crate) struct NamesArg {
+    /// How functions are named.
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "simple")]
+    pub(crate) demangle: Names,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Names {
+    /// Without the parameters of C++ functions, without Rust's hashes.
+    Simple,
+    /// With parameters and hashes: overloads, and instances of generic functions, are told apart.
+    Full,
+    /// As the linker sees them.
+    No,
+}
+
+impl From<Names> for Demangle {
+    fn from(names: Names) -> Self {
+        match names {
+            Names::Simple => Self::Simple,
+            Names::Full => Self::Full,
+            Names::No => Self::No,
+        }
+    }
 }
 
 /// Writes to stdout through a buffer.
-pub(crate) fn print<T>(write: impl FnOnce(&mut dyn Write) -> rftrace_tools::Result<T>) -> rftrace_tools::Result<T> {
+pub(crate) fn print<T>(write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<T>) -> rftrace_read::Result<T> {
     let mut out = BufWriter::new(io::stdout().lock());
     let result = write(&mut out);
     // What was read before an error is worth showing.
     out.flush().map_err(Error::Write).and(result)
 }
 
-/// Says what was odd about a trace.
-pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) {
+/// Says what is missing in a trace, and what was odd about it.
+pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
+    for line in losses(summary, &trace.gaps()?) {
+        eprintln!("rftrace: {line}");
+    }
+    print_flaws(trace, summary);
+    Ok(())
+}
+
+/// Says what was odd about a trace, but for what was not recorded.
+pub(crate) fn print_flaws(trace: &Trace, summary: &Summary) {
     if summary.records == 0 {
         eprintln!(
             "rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?"
         );
     }
+    print_missing(trace, summary.nameless_calls > 0);
     for warnings in [trace.warnings(), &summary.warnings] {
         for line in warnings.to_string().lines() {
             eprintln!("rftrace: {line}");
@@ -48,8 +106,21 @@ pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) {
     }
 }
 
+/// Says which files and names a trace lacks.
+pub(crate) fn print_missing(trace: &Trace, has_nameless: bool) {
+    let missing: Vec<String> = trace.tasks_without_file().map(|task| records(task.tid())).collect();
+    if let Some(more) = missing.len().checked_sub(1) {
+        let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+        eprintln!("rftrace: no file {}{others}, though the trace lists the thread: nothing of it is shown", missing[0]);
+    }
+    if has_nameless {
+        let dir = shell_word(trace.dir());
+        eprintln!("rftrace: some functions have no names: `rftrace symbols {dir} --binary ELF` adds those of a binary");
+    }
+}
+
 /// A number, hexadecimal with `0x`.
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "full", target_os = "linux"))]
 pub(crate) fn parse_address(text: &str) -> Result<u64, std::num::ParseIntError> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -59,39 +130,32 @@ pub(crate) fn parse_address(text: &str) -> Result<u64, std::num::ParseIntError> 
 
 /// Looks for an executable file in `PATH`.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let dirs = std::env::var_os("PATH")?;
-    std::env::split_paths(&dirs).map(|dir| dir.join(name)).find(|path| is_executable(path))
-}
-
-/// Whether a file may be run.
-#[cfg(unix)]
-pub(crate) fn is_executable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-}
-
-#[cfg(not(unix))]
-pub(crate) fn is_executable(path: &Path) -> bool {
-    path.is_file()
+    which::which(name).ok()
 }
 
 /// What was not recorded, and what to do about it: a sentence each.
-pub(crate) fn losses(tasks: &[TaskStats], gaps: &Gaps) -> Vec<String> {
+pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
     const REMEDY: &str =
         "give it more room (--buffer 1G), or record less (--filter, --notrace, --depth, --time-filter)";
 
-    let lost = tasks.iter().map(|task| task.lost_calls).fold(0, u64::saturating_add);
     let mut found = Vec::new();
     if gaps.full > 0 {
         found.push(format!(
             "The buffer was full before the end, and the rest was lost: {REMEDY}, or keep the end (--ring)"
         ));
     }
-    if gaps.overwritten > 0 || tasks.iter().any(|task| task.overwritten) {
+    if gaps.overwritten > 0 || summary.overwritten {
         found.push(format!("The beginning was lost, later records took its place: {REMEDY}"));
     }
-    if lost > 0 {
-        found.push(format!("Lost calls, nested more than 1023 levels deep: {}", HumanCount(lost)));
+    if gaps.too_much > 0 {
+        found.push(format!(
+            "Processes were not saved, the trace had its greatest size: {}: let it be larger (--max-size 16G), or record less \
+             (--filter, --notrace, --depth, --time-filter)",
+            HumanCount(gaps.too_much)
+        ));
+    }
+    if summary.deep_calls > 0 {
+        found.push(format!("Lost calls, nested more than 1023 levels deep: {}", HumanCount(summary.deep_calls)));
     }
     if gaps.untraced_threads > 0 {
         found.push(format!("Lost threads, which were too many at a time: {}", HumanCount(gaps.untraced_threads)));
@@ -106,14 +170,12 @@ pub(crate) fn shell_word(path: &Path) -> String {
         .and_then(|here| path.strip_prefix(here).ok())
         .filter(|rest| rest.components().next().is_some())
         .unwrap_or(path);
-    let text = path.to_string_lossy();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
-    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
-        return text.into_owned();
-    }
     // What begins with a dash would be an option.
-    let dash = if text.starts_with('-') { "./" } else { "" };
-    format!("'{dash}{}'", text.replace('\'', "'\\''"))
+    let path =
+        if path.as_os_str().as_encoded_bytes().starts_with(b"-") { Path::new(".").join(path) } else { path.to_owned() };
+    let text = path.to_string_lossy();
+    // Only a NUL cannot be quoted, which no path has.
+    shlex::try_quote(&text).map_or_else(|_| text.to_string(), Cow::into_owned)
 }
 
 #[cfg(test)]
@@ -122,15 +184,11 @@ mod tests {
 
     #[test]
     fn words() {
-        for (path, word) in [
-            ("/tmp/a-b_c.d", "/tmp/a-b_c.d"),
-            ("/tmp/a b", "'/tmp/a b'"),
-            ("-x", "'./-x'"),
-            ("it's", "'it'\\''s'"),
-            ("", "''"),
-        ] {
+        for (path, word) in [("/tmp/a-b_c.d", "/tmp/a-b_c.d"), ("/tmp/a b", "'/tmp/a b'"), ("-x", "./-x"), ("", "''")] {
             assert_eq!(shell_word(Path::new(path)), word);
         }
+        let hard = "it's $HOME \"here\"";
+        assert_eq!(shlex::split(&shell_word(Path::new(hard))), Some(vec![hard.to_owned()]));
         assert_eq!(shell_word(&std::env::current_dir().unwrap().join("trace")), "trace");
     }
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
-use rftrace_tools::{
-    Chrome, Error, ExportOptions, Firefox, Folded, Perfetto, RECORD_SIZE, Sink, Summary, Trace, Track, WallClock,
-    export, write_directory,
+use rftrace_export::{
+    Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory,
 };
+use rftrace_read::{Error, RECORD_BYTES, Summary, Trace};
 
-use super::common::{DirArg, open, print_warnings};
+use super::common::{DirArg, NamesArg, open_named, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,6 +66,11 @@ pub(crate) struct DumpArgs {
     /// Give each thread a stack of its own, in flame graphs and folded stacks.
     #[arg(long)]
     by_thread: bool,
+    #[command(flatten)]
+    names: NamesArg,
+    /// Merge calls of inlined functions into that of the function around them.
+    #[arg(long)]
+    fold_inlined: bool,
     /// Show no progress.
     #[arg(short, long)]
     quiet: bool,
@@ -114,7 +119,8 @@ fn parse_decimal(number: &str, unit_ns: u64) -> Option<u64> {
 /// Runs it.
 pub(crate) fn run(args: DumpArgs) -> Result<()> {
     let dir = args.dir.path();
-    let trace = open(&dir)?;
+    let mut trace = open_named(&dir, args.names.demangle)?;
+    trace.fold_inlined(args.fold_inlined);
     let mut options = ExportOptions::default();
     options.from_ns = args.from.map(|time| time.absolute(&trace)).transpose()?;
     options.to_ns = args.to.map(|time| time.absolute(&trace)).transpose()?;
@@ -123,6 +129,10 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
         && from >= to
     {
         bail!("nothing is between --from and --to: the first must be the earlier one");
+    }
+    options.check(&trace)?;
+    if args.firefox {
+        Firefox::<Vec<u8>>::check(&trace, &options)?;
     }
 
     let summary = match &args.output {
@@ -152,18 +162,15 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
             out.close(result)?
         }
     };
-    print_warnings(&trace, &summary);
-    Ok(())
+    print_warnings(&trace, &summary)
 }
 
 /// The traced command, no longer than fits over a picture.
 fn title(trace: &Trace) -> String {
-    let command = trace.info().get("cmdline").map(str::trim).filter(|command| !command.is_empty());
-    // It is escaped, for uftrace's JSON.
-    let unescaped = command.and_then(|command| serde_json::from_str::<String>(&format!("\"{command}\"")).ok());
+    let command = trace.info().command_line().unwrap_or_default();
     let name = || trace.tasks().first().map(|task| task.process_name()).filter(|name| !name.is_empty());
-    let whole = unescaped.unwrap_or_else(|| command.or_else(name).unwrap_or("rftrace").to_owned());
-    let (program, arguments) = whole.split_once(' ').map_or((whole.as_str(), ""), |(first, rest)| (first, rest));
+    let whole = Some(command.trim()).filter(|command| !command.is_empty()).or_else(name).unwrap_or("rftrace");
+    let (program, arguments) = whole.split_once(' ').unwrap_or((whole, ""));
     let program = program.rsplit('/').next().unwrap_or(program);
     let mut title = format!("{program} {arguments}").trim_end().to_owned();
     if let Some((cut, _)) = title.char_indices().nth(MAX_TITLE) {
@@ -206,7 +213,7 @@ impl Output {
     }
 
     /// Says in which file an error happened, or where the output is.
-    fn close(mut self, result: rftrace_tools::Result<Summary>) -> Result<Summary> {
+    fn close(mut self, result: rftrace_read::Result<Summary>) -> Result<Summary> {
         let result = result.and_then(|summary| self.writer.flush().map_err(Error::Write).map(|()| summary));
         match (result, &self.path) {
             (Err(error @ Error::Write(_)), Some(path)) => {
@@ -227,14 +234,14 @@ fn export_with_progress(
     options: &ExportOptions,
     sink: &mut dyn Sink,
     quiet: bool,
-) -> rftrace_tools::Result<Summary> {
+) -> rftrace_read::Result<Summary> {
     if quiet || !io::stderr().is_terminal() {
         return export(trace, options, sink);
     }
-    let sizes = trace.tasks().iter().map(|task| trace.dir().join(format!("{}.dat", task.tid())));
+    let sizes = trace.tasks().iter().map(|task| trace.dat_file(task));
     let n_bytes: u64 = sizes.filter_map(|path| path.metadata().ok()).map(|metadata| metadata.len()).sum();
     let style = ProgressStyle::with_template("{bar:40} {human_pos} events, {elapsed}");
-    let bar = ProgressBar::new(n_bytes / RECORD_SIZE as u64);
+    let bar = ProgressBar::new(n_bytes / RECORD_BYTES as u64);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let mut sink = Progress { sink, bar, n_events: 0 };
     let result = export(trace, options, &mut sink);
@@ -259,34 +266,34 @@ impl Progress<'_> {
 }
 
 impl Sink for Progress<'_> {
-    fn process(&mut self, pid: u32, name: &str) -> rftrace_tools::Result<()> {
+    fn process(&mut self, pid: u32, name: &str) -> rftrace_read::Result<()> {
         self.sink.process(pid, name)
     }
 
-    fn thread(&mut self, track: Track, name: &str) -> rftrace_tools::Result<()> {
+    fn thread(&mut self, track: Track, name: &str) -> rftrace_read::Result<()> {
         self.sink.thread(track, name)
     }
 
-    fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> rftrace_tools::Result<()> {
+    fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> rftrace_read::Result<()> {
         self.count();
         self.sink.enter(track, time_ns, name)
     }
 
-    fn exit(&mut self, track: Track, time_ns: u64) -> rftrace_tools::Result<()> {
+    fn exit(&mut self, track: Track, time_ns: u64) -> rftrace_read::Result<()> {
         self.count();
         self.sink.exit(track, time_ns)
     }
 
-    fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> rftrace_tools::Result<()> {
+    fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> rftrace_read::Result<()> {
         self.count();
         self.sink.instant(track, time_ns, name)
     }
 
-    fn counter(&mut self, pid: u32, time_ns: u64, name: &str, value: f64) -> rftrace_tools::Result<()> {
+    fn counter(&mut self, pid: u32, time_ns: u64, name: &str, value: f64) -> rftrace_read::Result<()> {
         self.sink.counter(pid, time_ns, name, value)
     }
 
-    fn finish(&mut self) -> rftrace_tools::Result<()> {
+    fn finish(&mut self) -> rftrace_read::Result<()> {
         self.sink.finish()
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use rftrace_frontend::{Image, ImportOptions};
 
-use super::common::parse_address;
+use super::common::{parse_address, shell_word};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,10 +54,11 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
         eprintln!("rftrace: {}: {warning}", args.raw.display());
     }
     eprintln!(
-        "{}: {} events of {} threads; look at it with: rftrace replay {0}",
+        "{}: {} events of {} threads; look at it with: rftrace replay {}",
         args.output.display(),
         imported.events,
-        imported.threads
+        imported.threads,
+        shell_word(&args.output)
     );
     Ok(())
 }

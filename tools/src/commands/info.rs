@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::HumanCount;
-use rftrace_tools::{Duration, Error, Gaps, Summary, TaskStats, Trace};
+use rftrace_format::{clock::key as clock, info::key as info};
+use rftrace_read::{Error, Summary, Trace};
+use rftrace_views::{Duration, TaskStats};
 
-use super::common::{DirArg, open, print, print_warnings};
+use super::common::{DirArg, losses, open, print, print_flaws, shell_word};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,42 +26,42 @@ pub(crate) struct InfoArgs {
 
 /// What the `info` file may say, with the words for people.
 const PROGRAM: [(&str, &str); 13] = [
-    ("recorded by", "uftrace_version"),
-    ("recorded on", "record_date"),
-    ("program", "exename"),
-    ("build-id", "build_id"),
-    ("command line", "cmdline"),
-    ("exit status", "exit_status"),
-    ("elapsed time", "elapsed_time"),
-    ("CPU time, system", "usageinfo:systime"),
-    ("CPU time, user", "usageinfo:usrtime"),
-    ("context switches", "usageinfo:ctxsw"),
-    ("max. resident KiB", "usageinfo:maxrss"),
-    ("page faults", "usageinfo:pagefault"),
-    ("blocks", "usageinfo:iops"),
+    ("recorded by", info::TRACER),
+    ("recorded on", info::DATE),
+    ("program", info::EXE_NAME),
+    ("build-id", info::BUILD_ID),
+    ("command line", info::COMMAND_LINE),
+    ("exit status", info::EXIT_STATUS),
+    ("elapsed time", info::ELAPSED_TIME),
+    ("CPU time, system", info::SYSTEM_TIME),
+    ("CPU time, user", info::USER_TIME),
+    ("context switches", info::SWITCHES),
+    ("max. resident KiB", info::MAX_RESIDENT),
+    ("page faults", info::PAGE_FAULTS),
+    ("blocks", info::BLOCKS),
 ];
 
 const MACHINE: [(&str, &str); 7] = [
-    ("CPU", "cpuinfo:desc"),
-    ("number of CPUs", "cpuinfo:nr_cpus"),
-    ("memory", "meminfo"),
-    ("load", "loadinfo"),
-    ("kernel", "osinfo:kernel"),
-    ("host", "osinfo:hostname"),
-    ("distribution", "osinfo:distro"),
+    ("CPU", info::PROCESSOR),
+    ("number of CPUs", info::PROCESSORS),
+    ("memory", info::MEMORY),
+    ("load", info::LOAD),
+    ("kernel", info::KERNEL),
+    ("host", info::HOSTNAME),
+    ("distribution", info::DISTRIBUTION),
 ];
 
 /// The keys of `clock.txt`.
 const CLOCK: [(&str, &str); 9] = [
-    ("TSC frequency (Hz)", "tsc_hz"),
-    ("measured by", "tsc_hz_source"),
-    ("TSC at the start", "first_tsc"),
-    ("time at the start (ns)", "first_nanos"),
-    ("TSC at the end", "last_tsc"),
-    ("time at the end (ns)", "last_nanos"),
-    ("Unix time at start (ns)", "first_unix_nanos"),
-    ("reported TSC frequency", "reported_tsc_hz"),
-    ("reported by", "reported_tsc_hz_source"),
+    ("TSC frequency (Hz)", clock::HZ),
+    ("measured by", clock::HZ_SOURCE),
+    ("TSC at the start", clock::FIRST_TSC),
+    ("time at the start (ns)", clock::FIRST_NANOS),
+    ("TSC at the end", clock::LAST_TSC),
+    ("time at the end (ns)", clock::LAST_NANOS),
+    ("Unix time at start (ns)", clock::UNIX_NANOS),
+    ("reported TSC frequency", clock::REPORTED_HZ),
+    ("reported by", clock::REPORTED_HZ_SOURCE),
 ];
 
 /// Runs it.
@@ -69,32 +71,39 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     let tasks = trace.tasks().iter().map(|task| TaskStats::read(&trace, task));
     let tasks: Vec<TaskStats> = tasks.collect::<Result<_, _>>().with_context(|| dir.display().to_string())?;
     let (clock, gaps) = (trace.clock()?, trace.gaps()?);
-    print(|out| write(&trace, &tasks, &gaps, &clock, out).map_err(Error::Write))?;
     let mut summary = Summary::default();
-    for task in &tasks {
-        summary.records += task.records;
-        summary.warnings.merge(&task.warnings);
-    }
-    print_warnings(&trace, &summary);
+    tasks.iter().for_each(|task| task.add_to(&mut summary));
+    let losses = losses(&summary, &gaps);
+    print(|out| write(&trace, &tasks, &losses, &clock, out).map_err(Error::Write))?;
+    print_flaws(&trace, &summary);
     Ok(())
 }
 
 fn write(
     trace: &Trace,
     tasks: &[TaskStats],
-    gaps: &Gaps,
+    losses: &[String],
     clock: &[(String, String)],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let info = |key: &str| trace.info().get(key).map(str::to_owned);
-    section(out, "Program", PROGRAM.map(|(word, key)| (word, info(key).map(|value| readable(key, &value)))))?;
-    section(out, "Machine", MACHINE.map(|(word, key)| (word, info(key))))?;
+    let of_info = |key: &str| match key {
+        // The file is made for JSON.
+        info::COMMAND_LINE => trace.info().command_line(),
+        _ => trace.info().get(key).map(|value| readable(key, value)),
+    };
+    section(out, "Program", PROGRAM.map(|(word, key)| (word, of_info(key))))?;
+    section(out, "Machine", MACHINE.map(|(word, key)| (word, of_info(key))))?;
     write_tasks(out, trace, tasks)?;
-    write_gaps(out, tasks, gaps)?;
+    for loss in losses {
+        writeln!(out, "{loss}")?;
+    }
+    if !losses.is_empty() {
+        writeln!(out)?;
+    }
     write_modules(out, trace)?;
     let of_clock = |key: &str| clock.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
     section(out, "Clock", CLOCK.map(|(word, key)| (word, of_clock(key))))?;
-    if let Some(value) = of_clock("invariant_tsc").filter(|value| value != "true") {
+    if let Some(value) = of_clock(clock::INVARIANT_TSC).filter(|value| value != "true") {
         writeln!(out, "  {:24} {value}: the TSC may change its rate, or stop", "invariant")?;
     }
     Ok(())
@@ -104,13 +113,11 @@ fn write(
 fn readable(key: &str, value: &str) -> String {
     match key {
         // What `wait` returns: the exit code above the signal.
-        "exit_status" => match value.trim().parse::<u32>() {
+        info::EXIT_STATUS => match value.trim().parse::<u32>() {
             Ok(status) if status & 0x7f != 0 => format!("killed by signal {}", status & 0x7f),
             Ok(status) => (status >> 8).to_string(),
             Err(_) => value.to_owned(),
         },
-        // The file is made for JSON.
-        "cmdline" => value.replace("\\\"", "\"").replace("\\\\", "\\"),
         _ => value.to_owned(),
     }
 }
@@ -163,15 +170,6 @@ fn write_tasks(out: &mut dyn Write, trace: &Trace, tasks: &[TaskStats]) -> io::R
     writeln!(out)
 }
 
-/// What was not recorded.
-fn write_gaps(out: &mut dyn Write, tasks: &[TaskStats], gaps: &Gaps) -> io::Result<()> {
-    let losses = super::common::losses(tasks, gaps);
-    for loss in &losses {
-        writeln!(out, "{loss}")?;
-    }
-    if losses.is_empty() { Ok(()) } else { writeln!(out) }
-}
-
 fn write_modules(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
     let modules = trace.modules();
     if modules.is_empty() {
@@ -184,7 +182,11 @@ fn write_modules(out: &mut dyn Write, trace: &Trace) -> io::Result<()> {
         writeln!(out, "  {:14x} {:14x} {functions:>10}  {}{build_id}", module.start, module.end, module.path)?;
     }
     if modules.iter().all(|module| module.symbols == 0) {
-        writeln!(out, "  No function has a name: give the trace those of its program with `rftrace symbols`.")?;
+        writeln!(
+            out,
+            "  No function has a name: `rftrace symbols {} --binary ELF` adds those of a binary.",
+            shell_word(trace.dir())
+        )?;
     }
     writeln!(out)
 }

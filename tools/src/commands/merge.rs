@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use rftrace_tools::{Chrome, ClockFile, Error, Merge, MergeOptions, Perfetto, Sink, Summary};
+use rftrace_export::{Chrome, Perfetto, Sink};
+use rftrace_guest::{Merge, MergeOptions};
+use rftrace_read::{Error, Summary, read_clock};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -158,7 +160,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
 /// What this machine says, where no directory says it.
 fn khz_of_this_machine(args: &MergeArgs) -> Result<Option<u64>> {
     for dir in args.hosts.iter().chain([&args.guest]) {
-        if ClockFile::read(dir)?.is_some() {
+        if read_clock(dir)?.is_some() {
             return Ok(None);
         }
     }
@@ -178,7 +180,7 @@ fn tsc_khz() -> Option<u64> {
 }
 
 /// Writes a file; one that is not whole is removed.
-fn to_file(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> rftrace_tools::Result<Summary>) -> Result<Summary> {
+fn to_file(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> rftrace_read::Result<Summary>) -> Result<Summary> {
     let cannot = || format!("cannot write {}", path.display());
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path).with_context(cannot)?);
     let result = write(&mut out).and_then(|summary| out.flush().map_err(Error::Write).map(|()| summary));

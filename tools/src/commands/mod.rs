@@ -1,58 +1,81 @@
 //! The subcommands, a module each: its arguments and `run`.
+//!
+//! Without the feature `full` there are only those that show traces in a terminal.
+//!
+//! Not here: what they do with traces and programs, which is in the crates beside this package. Only `cargo`, which is about flags,
+//! and nothing for other programs, is here as a whole.
 
 use anyhow::Result;
 use clap::Subcommand;
 
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "full", target_os = "linux"))]
 pub(crate) mod cargo;
 mod common;
+#[cfg(feature = "full")]
 mod completions;
+#[cfg(feature = "full")]
 mod dump;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "full", target_os = "linux"))]
 mod import;
 mod info;
+#[cfg(feature = "full")]
 mod merge;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "full", target_os = "linux"))]
 mod record;
+#[cfg(all(feature = "full", target_os = "linux"))]
+mod recover;
 mod replay;
 mod report;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "full", target_os = "linux"))]
     Record(record::RecordArgs),
+    #[cfg(all(feature = "full", target_os = "linux"))]
+    Recover(recover::RecoverArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     Info(info::InfoArgs),
+    #[cfg(feature = "full")]
     Dump(dump::DumpArgs),
+    #[cfg(feature = "full")]
     Merge(merge::MergeArgs),
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "full", target_os = "linux"))]
     Import(import::ImportArgs),
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "full", target_os = "linux"))]
     Symbols(symbols::SymbolsArgs),
+    #[cfg(feature = "full")]
     Completions(completions::CompletionsArgs),
+    #[cfg(feature = "full")]
     Man(completions::ManArgs),
 }
 
 impl Command {
-    /// Does what the command says.
-    pub(crate) fn run(self) -> Result<()> {
+    /// Does what the command says. `program` has it as a subcommand.
+    #[cfg_attr(not(feature = "full"), expect(unused_variables, reason = "it is for completions and pages"))]
+    pub(crate) fn run(self, program: clap::Command) -> Result<()> {
         match self {
-            #[cfg(target_os = "linux")]
+            #[cfg(all(feature = "full", target_os = "linux"))]
             Self::Record(args) => record::run(args),
+            #[cfg(all(feature = "full", target_os = "linux"))]
+            Self::Recover(args) => recover::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             Self::Info(args) => info::run(args),
+            #[cfg(feature = "full")]
             Self::Dump(args) => dump::run(args),
+            #[cfg(feature = "full")]
             Self::Merge(args) => merge::run(&args),
-            #[cfg(target_os = "linux")]
+            #[cfg(all(feature = "full", target_os = "linux"))]
             Self::Import(args) => import::run(&args),
-            #[cfg(target_os = "linux")]
+            #[cfg(all(feature = "full", target_os = "linux"))]
             Self::Symbols(args) => symbols::run(args),
-            Self::Completions(args) => completions::completions(&args),
-            Self::Man(args) => completions::man(&args),
+            #[cfg(feature = "full")]
+            Self::Completions(args) => completions::completions(&args, program),
+            #[cfg(feature = "full")]
+            Self::Man(args) => completions::man(&args, program),
         }
     }
 }

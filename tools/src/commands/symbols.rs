@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use clap::error::ErrorKind;
-use rftrace_tools::{SymbolOptions, add_symbols};
+use rftrace_symbols::{SymbolOptions, add_symbols};
 
 use super::common::parse_address;
 
@@ -61,6 +61,14 @@ pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
         }
         if args.quiet {
             continue;
+        }
+        if written.with_inlined > 0 {
+            eprintln!(
+                "rftrace: {}: {} functions call the tracer at several places, as others were inlined into them: \
+                 --fold-inlined of report, replay and dump merges these calls",
+                written.binary.display(),
+                written.with_inlined
+            );
         }
         let lines = match written.lines {
             0 if args.no_lines => String::new(),

@@ -48,7 +48,8 @@ fn replay() {
 #[test]
 fn report() {
     let dir = sample();
-    let expected = "  Total time   Self time       Calls  Function
+    let expected = "  Wall 0.004 us, 1 thread; waiting counts as self time, as context switches were not recorded
+  Total time   Self time       Calls  Function
   ==========  ==========  ==========  ====================
     0.004 us    0.003 us           1  main
 ";

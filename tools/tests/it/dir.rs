@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rftrace_tools::Trace;
+use rftrace_read::Trace;
 use tempfile::TempDir;
 
 /// Where the traced program lies.

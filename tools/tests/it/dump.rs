@@ -34,6 +34,41 @@ fn to_stdout() {
 }
 
 #[test]
+fn a_range_beyond_the_trace_is_refused() {
+    let dir = sample();
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("out");
+    fs::write(&file, "before").unwrap();
+    for (range, text) in [
+        (["--from", "5us"], "the trace ends at 0.000005000 s, 4.000 us after its start"),
+        (["--from", "3"], "nothing was recorded from 3.000000000 s on"),
+        (["--to", "0.0000005"], "the trace begins at 0.000001000 s"),
+    ] {
+        for format in FORMATS {
+            let args = ["dump", format, range[0], range[1], utf8(dir.path()), "-o", utf8(&file)];
+            let (code, _, stderr) = run(&args);
+            assert!(code == Some(1) && stderr.contains(text), "{range:?}: {stderr}");
+        }
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    let (code, _, stderr) = run(&["dump", "--folded", "--from", "4us", utf8(dir.path())]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "its last moment");
+}
+
+#[test]
+fn too_long_a_trace_for_firefox_is_refused_by_its_size() {
+    let dir = sample();
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("out");
+    // Nothing of these is read.
+    fs::File::options().write(true).open(dir.file("7.dat")).unwrap().set_len(16 * 10_000_001).unwrap();
+    let args = ["dump", "--firefox", utf8(dir.path()), "-o", utf8(&file)];
+    let (code, _, stderr) = run(&args);
+    assert!(code == Some(1) && stderr.contains("more than 10000000 ") && stderr.contains("--from"), "{stderr}");
+    assert!(!file.exists(), "it was begun");
+}
+
+#[test]
 fn to_a_file() {
     let dir = sample();
     let out = tempfile::tempdir().unwrap();
@@ -114,7 +149,7 @@ fn failures_name_the_file() {
     fails(&["--chrome", path, "-o", "/nonexistent/x.json"], "cannot write /nonexistent/x.json: No such file");
     fails(&["--chrome", path, "--from", "3us", "--to", "2us"], "nothing is between --from and --to");
     fails(&["--chrome", path, "--tid", "9"], "the trace has no task 9; it has 7");
-    fails(&["--flamegraph", path, "--from", "1s"], "nothing to draw");
+    fails(&["--flamegraph", path, "--from", "1s"], "nothing was recorded from 1.000001000 s on");
     if cfg!(target_os = "linux") {
         for format in FORMATS {
             fails(

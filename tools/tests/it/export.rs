@@ -6,10 +6,11 @@ use perfetto_protos::trace as proto;
 use perfetto_protos::track_event::track_event::Type;
 use proptest::prelude::*;
 use protobuf::Message;
-use rftrace_tools::{
-    Call, Chrome, ExportOptions, Firefox, Folded, Perfetto, Result, SCHED_IN, SCHED_OUT, Sink, Trace, Track, WallClock,
-    Warning, export, write_directory,
+use rftrace_export::{
+    Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory,
 };
+use rftrace_read::{Result, SCHED_IN, SCHED_OUT, Trace, Warning};
+use rftrace_views::{Call, CallTree};
 use serde_json::Value;
 
 use crate::dir::{A, B, C, CPP, Files, MAIN, MARK, RUST, entry, event, exit, lost, trace};
@@ -169,7 +170,7 @@ fn check(trace: &Trace) {
     let whole = timeline(trace, &ExportOptions::default());
     assert!(whole.is_finished);
     for task in trace.tasks() {
-        let calls = trace.call_tree(task).expect("a readable trace");
+        let calls = CallTree::read(trace, task).expect("a readable trace");
         let events = whole.events.get(&(task.pid(), task.tid())).map_or(&[][..], Vec::as_slice);
         assert_same_calls(&tree(events), &calls.roots);
     }
@@ -592,7 +593,7 @@ fn a_directory_with_a_part() {
     let expected = timeline(&dir.open(), &options(22, 55));
     assert_eq!(timeline(&trace, &ExportOptions::default()), expected);
     for task in trace.tasks() {
-        let warnings = trace.call_tree(task).unwrap().warnings;
+        let warnings = CallTree::read(&trace, task).unwrap().warnings;
         assert!(warnings.iter().all(|(warning, _)| warning == Warning::LostRecord), "{warnings}");
     }
 

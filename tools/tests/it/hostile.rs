@@ -4,10 +4,9 @@ use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rftrace_tools::{
-    Chrome, Error, ExportOptions, Firefox, Folded, Perfetto, ReplayOptions, Report, SCHED_IN, SCHED_OUT, Sink, SortKey,
-    Summary, Trace, WallClock, export, write_directory,
-};
+use rftrace_export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, WallClock, export, write_directory};
+use rftrace_read::{Error, SCHED_IN, SCHED_OUT, Summary, Trace};
+use rftrace_views::{CallTree, ReplayOptions, Report, SortKey};
 
 use crate::dir::{A, B, Files, MAIN, MARK, entry, event, exit, lost, with_payload};
 
@@ -21,12 +20,12 @@ fn sample() -> Files {
 /// Reads all there is, in every way.
 fn read(dir: &Path) -> Result<(), Error> {
     let trace = Trace::open(dir)?;
-    rftrace_tools::replay(&trace, &ReplayOptions::default(), &mut Vec::new())?;
+    rftrace_views::replay(&trace, &ReplayOptions::default(), &mut Vec::new())?;
     let mut report = Report::read(&trace)?;
     report.sort(SortKey::Total);
     report.write(usize::MAX, &mut Vec::new())?;
     for task in trace.tasks() {
-        let _ = trace.call_tree(task)?.to_string();
+        let _ = CallTree::read(&trace, task)?.to_string();
     }
     let mut options = ExportOptions::default();
     options.from_ns = Some(3);
@@ -139,7 +138,7 @@ proptest! {
 fn times_that_are_centuries_apart() {
     let end = 1 << 62;
     let trace = crate::dir::trace(&[entry(10, 0, MAIN), exit(end, 0, MAIN)]);
-    let mut firefox = rftrace_tools::Firefox::new(std::io::sink(), "prog", 0, None);
-    let error = rftrace_tools::export(&trace.open(), &Default::default(), &mut firefox).expect_err("too long a time");
+    let mut firefox = rftrace_export::Firefox::new(std::io::sink(), "prog", 0, None);
+    let error = rftrace_export::export(&trace.open(), &Default::default(), &mut firefox).expect_err("too long a time");
     assert!(error.to_string().contains("choose a part with --from"), "{error}");
 }

@@ -35,7 +35,7 @@ fn all_facts() {
         "Threads: 2 with 8 records of 3 calls",
         "7 7 4 2 0 0.000 us 4.000 us prog",
         "7 8 4 1 15 1.000 us 3.000 us worker one",
-        "Lost calls, nested more than 1023 levels deep: 15",
+        "Lost calls, nested more than 1023 levels deep: 12",
         "Lost threads, which were too many at a time: 2",
         "400000 403000 6 /bin/prog",
         "TSC frequency (Hz) 2500000000",

@@ -3,14 +3,22 @@
 mod dir;
 
 mod cli;
+mod completions;
 mod dump;
 mod export;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod import;
 mod info;
+mod inlined;
+#[cfg(target_os = "linux")]
+mod limits;
+mod losses;
 mod merge;
+mod overloads;
 mod reader;
+#[cfg(target_os = "linux")]
+mod replace;
 mod replay;
 mod report;
 #[cfg(target_os = "linux")]

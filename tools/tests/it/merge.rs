@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rftrace_tools::{Merge, MergeOptions, Result, SCHED_IN, SCHED_OUT, Sink, Trace, Track};
+use rftrace_export::{Sink, Track};
+use rftrace_guest::{Merge, MergeOptions};
+use rftrace_read::{Result, SCHED_IN, SCHED_OUT, Trace};
 use serde_json::Value;
 
 use crate::dir::{A, B, Dir, Files, MAIN, MARK, entry, event, exit};
@@ -248,11 +250,11 @@ fn a_directory_has_everything_side_by_side() {
     let trace = Trace::open(&dir).unwrap();
     assert!(trace.warnings().is_empty(), "{}", trace.warnings());
     let mut found = Vec::new();
-    for item in trace.merged().unwrap() {
+    for item in trace.all_records().unwrap() {
         let (idx, record) = item.unwrap();
         let task = &trace.tasks()[idx];
         let name = match record.kind {
-            rftrace_tools::Kind::Event => trace.events().name(record.addr).into_owned(),
+            rftrace_read::Kind::Event => trace.events().name(record.addr).into_owned(),
             kind => format!("{kind:?} {}", trace.function_name(task, record.time_ns, record.addr)),
         };
         found.push((record.time_ns, format!("{} {name}", task.tid())));
@@ -294,6 +296,15 @@ fn a_directory_has_everything_side_by_side() {
     assert!(lines.contains(&(HOST.nanos(host_tick(1200)), "100001 a {".into())), "{lines:?}");
 }
 
+/// The directory that is made of a guest and a host, where the offset is told.
+fn merged_directory(guest: &Dir, host: &Dir) -> Trace {
+    let mut options = options(guest, &[host]);
+    options.tsc_offset = Some(OFFSET);
+    let out = tempfile::tempdir().unwrap();
+    Merge::open(&options).unwrap().write_directory(out.path()).unwrap();
+    Trace::open(out.path()).unwrap()
+}
+
 #[test]
 fn modules_and_sessions_of_one_name_are_kept_apart() {
     let guest = guest();
@@ -301,17 +312,28 @@ fn modules_and_sessions_of_one_name_are_kept_apart() {
     let other = String::from_utf8(files.0["prog.sym"].clone()).unwrap().replace(" T a\n", " T other\n");
     files.0.insert("prog.sym".into(), other.into());
     let host = write(files, Some((HOST, None)));
-    let mut options = options(&guest, &[&host]);
-    options.tsc_offset = Some(OFFSET);
-    let out = tempfile::tempdir().unwrap();
-    Merge::open(&options).unwrap().write_directory(out.path()).unwrap();
-    let trace = Trace::open(out.path()).unwrap();
+    let trace = merged_directory(&guest, &host);
     let names: Vec<String> = trace
         .tasks()
         .iter()
         .map(|task| format!("{} {}: {}", task.tid(), task.process_name(), trace.function_name(task, u64::MAX, A)))
         .collect();
     assert_eq!(names, ["1 prog: a", "100001 1-prog: other"]);
+}
+
+/// What a name holds that looks like a part of the line is not changed with the line.
+#[test]
+fn names_of_threads_may_hold_anything() {
+    let guest = guest();
+    let at = |guest| HOST.nanos(host_tick(guest));
+    let mut files = Files::new(&[(7, &[entry(at(1), 0, A), exit(at(2), 0, A)])]);
+    let task_txt = String::from_utf8(files.0["task.txt"].clone()).unwrap();
+    let named = task_txt.replace("tid=7 pid=7", "tid=7 pid=7 comm=\"pool pid=7 sid=1 .\"");
+    files.0.insert("task.txt".into(), named.into());
+    let host = write(files, Some((HOST, None)));
+    let trace = merged_directory(&guest, &host);
+    let names: Vec<&str> = trace.tasks().iter().map(|task| task.name()).collect();
+    assert_eq!(names, ["prog", "pool pid=7 sid=1 ."]);
 }
 
 #[test]
@@ -375,7 +397,7 @@ fn perf_s_files() {
     let ids: Vec<u64> = trace
         .records(task)
         .map(|record| record.unwrap())
-        .filter(|record| record.kind == rftrace_tools::Kind::Event)
+        .filter(|record| record.kind == rftrace_read::Kind::Event)
         .map(|record| record.addr)
         .collect();
     assert_eq!(ids, [1_000_000, SCHED_OUT, SCHED_IN]);

@@ -1,6 +1,7 @@
 //! Metadata and records.
 
-use rftrace_tools::{Error, Kind, Record, Trace, Warning};
+use rftrace_read::{Error, Kind, Record, Trace, Warning};
+use rftrace_views::CallTree;
 
 use crate::dir::{A, B, BASE, C, Files, MAIN, SID, entry, event, exit, lost, trace, with_payload};
 
@@ -105,7 +106,7 @@ fn a_task_without_a_file_has_no_records() {
     let trace = files.write();
     let trace = trace.open();
     assert_eq!(times(&trace), [0_u64; 0]);
-    assert_eq!(trace.merged().unwrap().count(), 1);
+    assert_eq!(trace.all_records().unwrap().count(), 1);
 }
 
 #[test]
@@ -117,15 +118,15 @@ fn merging_keeps_the_order_of_tasks_at_equal_times() {
     ]);
     let dir = files.write();
     let trace = dir.open();
-    let mut merged = trace.merged().unwrap();
+    let mut all = trace.all_records().unwrap();
     let mut order = Vec::new();
-    while let Some((peeked, _)) = merged.peek() {
-        let (idx, record) = merged.next().unwrap().unwrap();
+    while let Some((peeked, _)) = all.peek() {
+        let (idx, record) = all.next().unwrap().unwrap();
         assert_eq!(peeked, idx);
         order.push((record.time_ns, trace.tasks()[idx].tid()));
     }
     assert_eq!(order, [(1, 8), (5, 9), (5, 7), (6, 7), (7, 9), (7, 8)]);
-    assert!(merged.next().is_none());
+    assert!(all.next().is_none());
 }
 
 #[test]
@@ -150,6 +151,20 @@ fn each_process_has_its_own_functions() {
     assert_eq!(trace.function_name(parent, 20, A), "a");
     assert_eq!(trace.function_name(child, 8, A), "a", "before its exec");
     assert_eq!(trace.function_name(child, 9, A), "other", "after its exec");
+}
+
+/// uftrace knows the first 40 digits of a build-id: a symbol file has no more, but a map of another tracer may.
+#[test]
+fn a_long_build_id_is_compared_as_far_as_uftrace_does() {
+    let mut files = Files::new(&[(7, &[])]);
+    let digits = "0123456789abcdef".repeat(4);
+    let map = format!("{BASE:x}-{:x} r-xp 00000000 00:00 0 /bin/prog build-id:{digits}\n", BASE + 0x3000);
+    files.0.insert(format!("sid-{SID}.map"), map.into());
+    let symbols = String::from_utf8(files.0["prog.sym"].clone()).unwrap();
+    files.0.insert("prog.sym".into(), format!("# build-id: {}\n{symbols}", &digits[..40]).into());
+    let dir = files.write();
+    let trace = dir.open();
+    assert_eq!(trace.function_name(&trace.tasks()[0], 0, A), "a");
 }
 
 #[test]
@@ -182,7 +197,7 @@ fn tasks_that_task_txt_does_not_mention() {
     let dir = files.write();
     let trace = dir.open();
     assert_eq!(trace.warnings().count(Warning::UnknownTask), 1);
-    assert_eq!(trace.call_tree(&trace.tasks()[0]).unwrap().to_string(), format!("<{A:x}>\n"));
+    assert_eq!(CallTree::read(&trace, &trace.tasks()[0]).unwrap().to_string(), format!("<{A:x}>\n"));
 }
 
 #[test]
@@ -227,5 +242,5 @@ fn a_records_file_that_cannot_be_read() {
     let mut records = trace.records(&trace.tasks()[1]);
     assert!(matches!(records.next(), Some(Err(Error::Io { path, .. })) if path == dir.file("8.dat")));
     assert!(records.next().is_none(), "an error is the end");
-    assert!(trace.merged().is_err());
+    assert!(trace.all_records().is_err());
 }

@@ -1,6 +1,7 @@
 //! The output of `replay`, exactly.
 
-use rftrace_tools::{ReplayOptions, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Summary, Trace, Warning};
+use rftrace_read::{SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Summary, Trace, Warning};
+use rftrace_views::ReplayOptions;
 
 use crate::dir::{A, B, C, CPP, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit, lost, trace};
 
@@ -8,7 +9,7 @@ fn replay(trace: &Trace, color: bool) -> (String, Summary) {
     let mut out = Vec::new();
     let mut options = ReplayOptions::default();
     options.color = color;
-    let summary = rftrace_tools::replay(trace, &options, &mut out).expect("a readable trace");
+    let summary = rftrace_views::replay(trace, &options, &mut out).expect("a readable trace");
     (String::from_utf8(out).expect("text"), summary)
 }
 

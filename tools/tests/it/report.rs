@@ -1,6 +1,7 @@
 //! Times and calls per function.
 
-use rftrace_tools::{Report, Row, SCHED_IN, SCHED_OUT, SortKey, Warning};
+use rftrace_read::{SCHED_IN, SCHED_OUT, Warning};
+use rftrace_views::{Report, Row, SortKey};
 
 use crate::dir::{A, B, Dir, Files, MAIN, MARK, entry, event, exit, lost, trace};
 
@@ -38,7 +39,8 @@ fn text() {
     report(&sample(), SortKey::Total).write(2, &mut out).unwrap();
     assert_eq!(
         String::from_utf8(out).unwrap(),
-        "  Total time   Self time       Calls  Function
+        "  Wall 10.000 us, 2 threads; waiting counts as self time, as context switches were not recorded
+  Total time   Self time       Calls  Function
   ==========  ==========  ==========  ====================
    10.000 us    7.000 us           1  main
     3.500 us    3.300 us           2  a
@@ -72,7 +74,21 @@ fn waiting_has_its_own_row() {
         event(90, 1, SCHED_IN),
         exit(100, 0, MAIN),
     ]);
-    assert_eq!(rows(&report(&dir, SortKey::Total)), [("main", 100, 30, 1), ("linux:schedule", 70, 70, 1)]);
+    let report = report(&dir, SortKey::Total);
+    assert_eq!(rows(&report), [("main", 100, 30, 1), ("linux:schedule", 70, 70, 1)]);
+    assert_eq!((report.wall_ns(), report.cpu_ns()), (100, Some(30)));
+    let mut out = Vec::new();
+    report.write(1, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.starts_with("  Wall 0.100 us, CPU 0.030 us of 1 thread\n"), "{text}");
+}
+
+#[test]
+fn processor_time_is_known_only_where_context_switches_were_recorded() {
+    let mut files = Files::new(&[(7, &[entry(0, 0, MAIN), exit(100, 0, MAIN)])]);
+    assert_eq!(report(&files.write(), SortKey::Total).cpu_ns(), None);
+    files.0.insert("record.txt".into(), "schedule=1\n".into());
+    assert_eq!(report(&files.write(), SortKey::Total).cpu_ns(), Some(100));
 }
 
 #[test]

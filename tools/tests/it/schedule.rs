@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::Command;
 
-use rftrace_tools::{Kind, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning};
+use rftrace_read::{Kind, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning};
+use rftrace_tests::tools;
 
 use crate::dir::{A, Files, MAIN, entry, exit};
 
@@ -49,7 +50,7 @@ fn switches_are_among_the_records_of_their_task() {
     assert_eq!(events(0), [(250, SCHED_OUT), (350, SCHED_IN), (650, SCHED_OUT_PREEMPTED), (700, SCHED_IN)]);
     assert_eq!(events(1), []);
     let mut out = Vec::new();
-    let summary = rftrace_tools::replay(&opened, &Default::default(), &mut out).expect("a replay");
+    let summary = rftrace_views::replay(&opened, &Default::default(), &mut out).expect("a replay");
     let expected = "\
 # DURATION     TID     FUNCTION
             [     7] | main() {
@@ -85,7 +86,7 @@ fn damaged_files() {
     files.0.remove("perf-cpu0.dat");
     let dir = files.write();
     fs::create_dir(dir.file("perf-cpu0.dat")).expect("a writable folder");
-    let error = rftrace_tools::Trace::open(dir.path()).expect_err("a folder is no file");
+    let error = rftrace_read::Trace::open(dir.path()).expect_err("a folder is no file");
     assert!(error.to_string().contains("perf-cpu0.dat"), "{error}");
 }
 
@@ -108,12 +109,12 @@ fn a_recorded_program_waits_in_its_functions() {
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() && said.contains("context switches cannot be recorded") {
         assert!(said.lines().count() == 1, "{said}");
-        eprintln!("skipped: {said}");
+        tools::skip(said.trim());
         return;
     }
     assert!(output.status.success() && said.is_empty(), "{said}");
     let trace = folder.path().join("trace");
-    let opened = rftrace_tools::Trace::open(&trace).expect("a trace");
+    let opened = rftrace_read::Trace::open(&trace).expect("a trace");
     let mut n_waits = 0;
     for task in opened.tasks() {
         let mut open = Vec::new();
@@ -138,7 +139,63 @@ fn a_recorded_program_waits_in_its_functions() {
     uftrace.args(["replay", "--no-pager", "--color=no", "-d"]).arg(&trace);
     if let Some(replayed) = crate::import::text(&mut uftrace) {
         let mut ours = Vec::new();
-        rftrace_tools::replay(&opened, &Default::default(), &mut ours).expect("a replay");
+        rftrace_views::replay(&opened, &Default::default(), &mut ours).expect("a replay");
         assert_eq!(String::from_utf8_lossy(&ours), replayed);
     }
+}
+
+#[test]
+fn context_switches_are_recorded_unless_that_is_switched_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = "#define _GNU_SOURCE\n#include <pthread.h>\n#include <unistd.h>\n\
+                  __attribute__((noipa)) int doze(int n) { usleep(n); return n; }\n\
+                  __attribute__((noipa)) int work(int n) { return n + 1; }\n\
+                  void *run(void *p) { pthread_setname_np(pthread_self(), \"sleeper\");\n\
+                    for (int i = 0; i < 500; i++) work(i); doze(20000); return p; }\n\
+                  int main(void) { pthread_t t; pthread_create(&t, 0, run, 0); pthread_join(t, 0); return 0; }\n";
+    fs::write(folder.path().join("prog.c"), source).expect("a writable folder");
+    let mut gcc = Command::new("gcc");
+    gcc.current_dir(&folder).args(["-pg", "-O1", "-o", "prog", "prog.c", "-lpthread"]);
+    if crate::import::text(&mut gcc).is_none() {
+        return;
+    }
+    let report = |name: &str, options: &[&str]| {
+        let mut record = Command::new(env!("CARGO_BIN_EXE_rftrace"));
+        record.current_dir(&folder).args(["record", "-o", name, "-q"]).args(options).args(["--", "./prog"]);
+        let output = record.output().expect("the command starts");
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        let trace = rftrace_read::Trace::open(&folder.path().join(name)).expect("a trace");
+        rftrace_views::Report::read(&trace).expect("records")
+    };
+    let of = |report: &rftrace_views::Report, name: &str| {
+        let row = report.rows().iter().find(|row| row.name == name).cloned().unwrap_or_default();
+        (row.calls, row.self_ns)
+    };
+    let (with, without) = (report("with", &[]), report("without", &["--no-schedule"]));
+    for name in ["main", "run", "work", "doze"] {
+        assert_eq!(of(&with, name).0, of(&without, name).0, "{name}");
+    }
+    assert_eq!(of(&with, "work").0, 500);
+    assert_eq!((without.cpu_ns(), of(&without, "linux:schedule").0), (None, 0));
+    assert!(of(&without, "doze").1 >= 20_000_000, "it waits");
+    if rftrace_record::ScheduleEvents::open().is_err() {
+        tools::skip("the kernel does not permit perf events");
+        assert_eq!(with.cpu_ns(), None);
+        return;
+    }
+    // Both threads wait for most of the time.
+    let waited = of(&with, "linux:schedule").1;
+    assert!(waited >= 20_000_000, "{waited}");
+    let spans = with.tasks().iter().map(|task| task.last_ns - task.first_ns).sum::<u64>();
+    assert_eq!(with.cpu_ns(), Some(spans - waited));
+    // The names that uftrace shows are there as before.
+    const COMM: u32 = 3;
+    let is_named = |path: &std::path::Path| {
+        let bytes = fs::read(path).expect("a file");
+        bytes.starts_with(&COMM.to_le_bytes()) && bytes.windows(7).any(|word| word == b"sleeper")
+    };
+    let files = fs::read_dir(folder.path().join("with")).expect("a folder").map(|entry| entry.expect("a file").path());
+    let named =
+        files.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf-cpu")));
+    assert_eq!(named.filter(|path| is_named(path)).count(), 1);
 }

@@ -112,7 +112,7 @@ fn a_program_of_another_machine_with_its_lines() {
         let (code, said) = symbols(trace.path(), &["-b", binary]);
         assert_eq!(code, 0, "{said}");
         assert!(said.contains("prog.sym: 3 functions, source lines of 3"), "{said}");
-        let tree = trace.open().call_tree(&trace.open().tasks()[0]).expect("records").to_string();
+        let tree = rftrace_views::CallTree::read(&trace.open(), &trace.open().tasks()[0]).expect("records").to_string();
         assert!(tree.contains("branch") && tree.contains("leaf"), "{tree}");
         let lines = fs::read_to_string(trace.file("prog.dbg")).expect("lines");
         let source = folder.path().join("prog.c");
@@ -172,7 +172,12 @@ fn another_module_of_the_same_name() {
     let (code, said) = symbols(trace.path(), &["-b", &program]);
     assert_eq!(code, 0, "{said}");
     assert_eq!(fs::read_to_string(trace.file("prog.sym")).expect("text"), other);
-    assert!(trace.open().call_tree(&trace.open().tasks()[0]).expect("records").to_string().contains("branch"));
+    assert!(
+        rftrace_views::CallTree::read(&trace.open(), &trace.open().tasks()[0])
+            .expect("records")
+            .to_string()
+            .contains("branch")
+    );
 }
 
 #[test]

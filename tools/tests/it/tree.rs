@@ -1,13 +1,13 @@
 //! Trees of calls.
 
-use rftrace_tools::CallTree;
+use rftrace_views::CallTree;
 
 use crate::dir::{A, B, C, Dir, Files, MAIN, entry, exit, lost, trace};
 
 /// The tree of the first task.
 fn tree(dir: &Dir) -> CallTree {
     let trace = dir.open();
-    trace.call_tree(&trace.tasks()[0]).expect("a readable trace")
+    CallTree::read(&trace, &trace.tasks()[0]).expect("a readable trace")
 }
 
 fn sample() -> Dir {

@@ -1,6 +1,7 @@
 //! Rust programs, the binaries of `fixtures/conformance`.
 
 use super::super::{Case, Fault, Seen};
+use super::story::{Coroutine, Step, Story};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -27,35 +28,21 @@ fn panics(seen: &Seen) -> Result<(), Fault> {
     seen.functions_of("panics").outlines(&[(&once.repeat(100), 1), ("outer\n  middle\n    thrower\n", 1)])
 }
 
-/// While a coroutine runs, what is open in it is open in the function that resumed it.
+/// Two coroutines that take turns.
 fn coroutines(seen: &Seen) -> Result<(), Fault> {
-    /// What a coroutine does until it is left: `None`.
-    fn nested(depth: u32, steps: &mut Vec<Option<&str>>) {
-        steps.push(Some("nested"));
+    fn nested(depth: u32, steps: &mut Vec<Step>) {
+        steps.push(Step::Enter("nested"));
         if depth > 0 {
             nested(depth - 1, steps);
         }
-        steps.extend([Some("pause"), None, Some(""), Some("leaf"), Some(""), Some("")]);
+        steps.extend([Step::Enter("pause"), Step::Switch, Step::Exit, Step::Enter("leaf"), Step::Exit, Step::Exit]);
     }
-    let mut steps = vec![Some("body")];
+    let mut steps = vec![Step::Enter("body")];
     (0..20).for_each(|round| nested(round % 3, &mut steps));
-    let mut tree = String::new();
-    let mut open: Vec<&str> = Vec::new();
-    for run in steps.split(Option::is_none) {
-        let mut lines = "resume\n".to_owned();
-        for (depth, name) in open.iter().enumerate() {
-            lines += &format!("{:indent$}{name}\n", "", indent = 2 * (depth + 1));
-        }
-        for step in run.iter().flatten() {
-            if step.is_empty() {
-                open.pop();
-            } else {
-                open.push(step);
-                lines += &format!("{:indent$}{step}\n", "", indent = 2 * open.len());
-            }
-        }
-        // Two of them take turns.
-        tree += &lines.repeat(2);
-    }
-    seen.functions_of("coroutines").outlines(&[(&tree, 1)])
+    let n_turns = 1 + steps.iter().filter(|step| matches!(step, Step::Switch)).count();
+    steps.push(Step::Exit);
+    let (mut story, mut coroutine) = (Story::default(), [Coroutine::new(steps)]);
+    (0..n_turns).for_each(|_| story.resume(&mut coroutine, 0));
+    let outlines = story.outlines();
+    seen.functions_of("coroutines").outlines(&[(&outlines[1], 2), (&"resume\n".repeat(2 * n_turns), 1)])
 }

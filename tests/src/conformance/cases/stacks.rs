@@ -1,5 +1,5 @@
-//! Several stacks in one thread. The tree is the true call stack at every moment: what is open on a stack is left when the
-//! thread switches away, and entered again when it comes back.
+//! Several stacks in one thread. Each that was left and resumed has a tree of its own, in which every call is there once; the
+//! thread's tree has what resumed it.
 
 use super::super::{ALL_BUILDS, Case, Fault, Seen};
 use super::story::{Coroutine, Step, Story};
@@ -52,11 +52,11 @@ fn coroutines(seen: &Seen) -> Result<(), Fault> {
     (0..10).for_each(|round| nested(&mut steps, round % 5));
     steps.push(Step::Exit);
     let mut coroutines = vec![Coroutine::new(steps); 4];
-    seen.outline(&in_turns("resume", &mut coroutines, 31))
+    seen.each_outline(in_turns("resume", &mut coroutines, 31))
 }
 
 /// Resumes each coroutine, and again, `n_turns` times.
-fn in_turns(resume: &str, coroutines: &mut [Coroutine], n_turns: usize) -> String {
+fn in_turns(resume: &str, coroutines: &mut [Coroutine], n_turns: usize) -> Vec<String> {
     let mut story = Story::default();
     for _ in 0..n_turns {
         for number in 0..coroutines.len() {
@@ -65,7 +65,7 @@ fn in_turns(resume: &str, coroutines: &mut [Coroutine], n_turns: usize) -> Strin
             story.exit();
         }
     }
-    story.text()
+    story.outlines()
 }
 
 fn abandoned(seen: &Seen) -> Result<(), Fault> {
@@ -91,7 +91,7 @@ fn abandoned(seen: &Seen) -> Result<(), Fault> {
         }
         story.leaf("leaf");
     }
-    seen.outline(&story.text())
+    seen.each_outline(story.outlines())
 }
 
 fn nested(seen: &Seen) -> Result<(), Fault> {
@@ -126,7 +126,7 @@ fn nested(seen: &Seen) -> Result<(), Fault> {
         story.resume(&mut coroutines, level);
         story.exit();
     }
-    seen.outline(&story.text())
+    seen.each_outline(story.outlines())
 }
 
 fn exceptions(seen: &Seen) -> Result<(), Fault> {
@@ -142,7 +142,7 @@ fn exceptions(seen: &Seen) -> Result<(), Fault> {
         steps.push(Step::Exit);
     }
     steps.push(Step::Exit);
-    seen.outline(&in_turns("resume", &mut vec![Coroutine::new(steps); 3], 11))
+    seen.each_outline(in_turns("resume", &mut vec![Coroutine::new(steps); 3], 11))
 }
 
 fn by_longjmp(seen: &Seen) -> Result<(), Fault> {
@@ -158,7 +158,7 @@ fn by_longjmp(seen: &Seen) -> Result<(), Fault> {
     }
     steps.extend(leave);
     steps.push(Step::Exit);
-    seen.outline(&in_turns("enter", &mut vec![Coroutine::new(steps); 3], 20))
+    seen.each_outline(in_turns("enter", &mut vec![Coroutine::new(steps); 3], 20))
 }
 
 /// The calls are those of [`coroutines`]; the handler may be anywhere.
@@ -175,11 +175,10 @@ fn under_timer(seen: &Seen) -> Result<(), Fault> {
     let n_yields = FIVES * COROUTINES * (1 + 2 + 3 + 4 + 5);
     for (caller, callee, count) in [
         ("-", "resume", n_yields + COROUTINES),
-        ("resume", "body", n_yields + COROUTINES),
+        ("-", "body", COROUTINES),
         ("handler", "leaf", n_strikes),
         ("nested", "leaf", n_yields),
-        // Once called, and once entered again.
-        ("nested", "yield", 2 * n_yields),
+        ("nested", "yield", n_yields),
     ] {
         let found = edges.get(&(caller, callee)).copied().unwrap_or(0);
         if found != count {
@@ -214,33 +213,33 @@ fn preempted(seen: &Seen) -> Result<(), Fault> {
 }
 
 fn outlive(seen: &Seen) -> Result<(), Fault> {
-    let begins = ["resume", "body", "nested", "nested", "nested", "yield"];
-    let mut first = Story::default();
-    first.enter_all(&begins);
-    let mut next = Story::default();
-    next.enter_all(&begins);
-    next.exit();
-    for _ in 0..3 {
-        next.leaf("leaf");
-        next.exit();
+    let mut steps = vec![Step::Enter("body")];
+    for _ in 0..40 {
+        steps.extend([Step::Enter("nested")].repeat(3));
+        steps.extend(YIELD);
+        for _ in 0..3 {
+            steps.extend(LEAF);
+            steps.push(Step::Exit);
+        }
     }
-    let [mut last, mut further] = [next.clone(), next];
-    further.enter_all(&begins[2..]);
-    last.exit_all(2);
-    seen.outlines(&[(&first.text(), 3), (&last.text(), 3), (&further.text(), 3 * 39)])
+    steps.push(Step::Exit);
+    let mut story = Story::default();
+    let mut coroutine = [Coroutine::new(steps)];
+    (0..=40).for_each(|_| story.resume(&mut coroutine, 0));
+    let outlines = story.outlines();
+    seen.outlines(&[(&outlines[1], 3), ("resume\n", 3 * 41)])
 }
 
-/// Which thread runs a turn is not known, but what a turn is made of.
+/// Which thread runs a turn is not known, but what is called.
 fn on_threads(seen: &Seen) -> Result<(), Fault> {
     const COROUTINES: u64 = 8;
     const TURNS: u64 = 200;
     seen.all_edges(&[
         ("-", "resume", COROUTINES * (TURNS + 1)),
-        ("resume", "body", COROUTINES * (TURNS + 1)),
-        // Once called, and once entered again, for each turn.
-        ("body", "nested", COROUTINES * TURNS * 2),
-        ("nested", "nested", COROUTINES * TURNS / 4 * (1 + 2 + 3) * 2),
-        ("nested", "yield", COROUTINES * TURNS * 2),
+        ("-", "body", COROUTINES),
+        ("body", "nested", COROUTINES * TURNS),
+        ("nested", "nested", COROUTINES * TURNS / 4 * (1 + 2 + 3)),
+        ("nested", "yield", COROUTINES * TURNS),
         ("nested", "leaf", COROUTINES * TURNS / 4 * (1 + 2 + 3 + 4)),
     ])
 }

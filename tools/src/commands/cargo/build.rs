@@ -1,15 +1,15 @@
 //! Building only.
 
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
-use rftrace_tools::CallSites;
-use serde_json::Value;
+use cargo_metadata::Message;
+use rftrace_record::CallSites;
 
 use super::arguments::CargoArguments;
-use super::code_of;
+use super::process::code_of;
 use super::status::{status, warning};
 use crate::commands::common::shell_word;
 
@@ -21,9 +21,13 @@ pub(super) fn run(cargo: &mut Command, args: &CargoArguments, quiet: bool) -> Re
     }
     let mut child = cargo.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run {name}"))?;
     let mut programs = Vec::new();
-    for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
-        let line = line.with_context(|| format!("cannot read what {name} prints"))?;
-        programs.extend(program(&line));
+    for message in child.stdout.take().map(BufReader::new).into_iter().flat_map(Message::parse_stream) {
+        let message = message.with_context(|| format!("cannot read what {name} prints"))?;
+        if let Message::CompilerArtifact(artifact) = message
+            && !artifact.target.is_custom_build()
+        {
+            programs.extend(artifact.executable.map(PathBuf::from));
+        }
     }
     let exit = child.wait().with_context(|| format!("cannot wait for {name}"))?;
     if exit.success() && !quiet {
@@ -39,12 +43,4 @@ pub(super) fn run(cargo: &mut Command, args: &CargoArguments, quiet: bool) -> Re
         }
     }
     Ok(code_of(exit))
-}
-
-/// The program that one of cargo's messages says it has built.
-fn program(line: &str) -> Option<PathBuf> {
-    let message: Value = serde_json::from_str(line).ok()?;
-    let is_program = message["reason"] == "compiler-artifact"
-        && !message["target"]["kind"].as_array()?.iter().any(|kind| kind == "custom-build");
-    is_program.then(|| message["executable"].as_str().map(PathBuf::from))?
 }

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use cargo_metadata::MetadataCommand;
 use cargo_platform::{Cfg, CfgExpr};
 use serde_json::Value;
 
 use super::arguments::{CargoArguments, words};
-use super::flags::target_variable;
-use super::output_of;
+use super::process::output_of;
 use super::toolchain::Toolchain;
 
 /// The merged configuration, without environment variables.
@@ -113,6 +113,11 @@ impl Config {
     }
 }
 
+/// The name of the variable for `target.<triple>.<key>`.
+pub(super) fn target_variable(target: &str, key: &str) -> String {
+    format!("CARGO_TARGET_{}_{key}", target.to_uppercase().replace(['-', '.'], "_"))
+}
+
 /// The words of a string, or the strings of a list.
 fn strings(value: &Value) -> Vec<String> {
     match value {
@@ -127,7 +132,6 @@ pub(super) fn target_dir(toolchain: &Toolchain, args: &CargoArguments) -> Result
     let mut cargo = toolchain.cargo();
     cargo.args(["metadata", "--no-deps", "--format-version", "1"]).args(args.place());
     let text = output_of(&mut cargo)?;
-    let values: Value = serde_json::from_str(&text).context("`cargo metadata` prints no JSON")?;
-    let dir = values.get("target_directory").and_then(Value::as_str);
-    Ok(dir.context("`cargo metadata` names no target directory")?.into())
+    let metadata = MetadataCommand::parse(text.trim()).context("`cargo metadata` prints what is not known")?;
+    Ok(metadata.target_directory.into())
 }

@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::arguments::CargoArguments;
-use super::config::Config;
+use super::config::{Config, target_variable};
 use super::toolchain::Toolchain;
 
 /// What makes rustc call `mcount` in each prologue.
@@ -49,11 +49,6 @@ impl Environment {
     pub(super) fn before(&self) -> Vec<(String, Option<OsString>)> {
         self.changes.iter().map(|(name, _, before)| (name.clone(), before.clone())).collect()
     }
-}
-
-/// The name of the variable for `target.<triple>.<key>`.
-pub(super) fn target_variable(target: &str, key: &str) -> String {
-    format!("CARGO_TARGET_{}_{key}", target.to_uppercase().replace(['-', '.'], "_"))
 }
 
 /// What makes cargo build instrumented programs with names.

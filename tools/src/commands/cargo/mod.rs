@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod arguments;
@@ -17,6 +17,7 @@ mod build;
 mod config;
 mod flags;
 mod names;
+mod process;
 mod record_options;
 mod runner;
 mod session;
@@ -25,6 +26,7 @@ mod summary;
 mod toolchain;
 
 use arguments::CargoArguments;
+use process::code_of;
 use record_options::RecordOptions;
 use session::{Orders, Session};
 use status::status;
@@ -174,12 +176,13 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     }
 
     let session = Session::create()?;
-    environment.set(&flags::target_variable(&target, "RUNNER"), session.runner_path());
+    environment.set(&config::target_variable(&target, "RUNNER"), session.runner_path());
     let traces = options.output.clone().unwrap_or_else(|| target_dir.join("traces"));
     session.give(&Orders {
         traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,
         one_trace: options.output.is_some() && subcommand == "run",
         quiet: options.quiet,
+        max_size: options.record.max_size,
         record: options.record.into_args(),
         target: target.clone(),
         user_runner: config.runner(&toolchain, &target)?,
@@ -200,15 +203,6 @@ fn wait(cargo: &mut Command) -> Result<ExitStatus> {
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default())
         .context("cannot prepare for interrupts")?;
     cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))
-}
-
-/// The exit code that tells what `status` tells, as shells do.
-fn code_of(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| {
-        use std::os::unix::process::ExitStatusExt;
-        Some(128 + status.signal()?)
-    });
-    code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// What to say if an option of rftrace is among those of cargo.
@@ -237,15 +231,4 @@ fn cargo_help(args: &CargoArguments) -> Result<ExitCode> {
     let mut cargo = Command::new(toolchain::present_cargo());
     cargo.arg(args.subcommand()).args(args.before_program());
     Ok(code_of(cargo.status().with_context(|| format!("cannot run {}", cargo.get_program().display()))?))
-}
-
-/// Runs a command of the toolchain and returns what it prints to stdout.
-fn output_of(command: &mut Command) -> Result<String> {
-    let name = command.get_program().display().to_string();
-    let output = command.output().with_context(|| format!("cannot run {name}"))?;
-    if !output.status.success() {
-        let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
-        bail!("{name} {}: {}\n{}", args.join(" "), output.status, String::from_utf8_lossy(&output.stderr).trim_end());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -12,12 +12,16 @@ const OWN: [&str; 4] = ["output", "live", "quiet", "command"];
 
 /// What was given of them, as arguments.
 #[derive(Debug, Default)]
-pub(super) struct RecordOptions(Vec<OsString>);
+pub(super) struct RecordOptions {
+    args: Vec<OsString>,
+    /// What all traces of a run may have together.
+    pub(super) max_size: u64,
+}
 
 impl RecordOptions {
     /// The arguments for `rftrace record`.
     pub(super) fn into_args(self) -> Vec<OsString> {
-        self.0
+        self.args
     }
 }
 
@@ -55,7 +59,8 @@ impl FromArgMatches for RecordOptions {
                 args.push(arg);
             }
         }
-        Ok(Self(args))
+        let max_size = matches.get_one::<usize>("max_size").copied().unwrap_or_default() as u64;
+        Ok(Self { args, max_size })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

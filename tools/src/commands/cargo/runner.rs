@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, anyhow};
-use indicatif::HumanCount;
-use rftrace_tools::CallSites;
+use indicatif::{HumanBytes, HumanCount};
+use rftrace_record::CallSites;
 
-use super::session::{self, Orders, ProgramRun};
+use super::session::{self, Orders, ProgramRun, bytes_of};
 use super::status::{status, warning};
 
 /// Runs the program in `args`; `name` is this program's path, beside the session's files.
@@ -25,7 +25,12 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
     if is_of_target(&program, &orders.target) {
         let sites = CallSites::read(&program)?;
         let is_forced = orders.record.iter().any(|option| option == "--force");
-        let problem = if is_forced { None } else { problem(&sites) };
+        let problem = if is_forced { None } else { problem(&sites).map(str::to_owned) };
+        let left = bytes_left(dir, &orders)?;
+        let problem = problem.or_else(|| {
+            let most = HumanBytes(orders.max_size);
+            (left == 0).then(|| format!("the traces of this run have {most}; for more: cargo rftrace --max-size …"))
+        });
         let trace = problem.is_none().then(|| trace_dir(dir, &orders, &program));
         if let Some(problem) = problem {
             warning(&format!("{} is not recorded: {problem}", program.display()));
@@ -36,6 +41,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
             }
             words.extend([std::env::current_exe()?.into(), "record".into(), "--quiet".into()]);
             words.extend(orders.record.iter().cloned());
+            words.extend(["--max-size".into(), left.max(LEAST_SIZE).to_string().into()]);
             words.extend(["-o".into(), trace.into(), "--".into()]);
         }
         session::add_run(dir, &ProgramRun { program: program.clone(), trace })?;
@@ -54,6 +60,15 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
     }
     let error = command.exec();
     Err(anyhow!(error).context(format!("cannot run {}", command.get_program().display())))
+}
+
+/// The least that `rftrace record` takes for a size.
+const LEAST_SIZE: u64 = 64 << 10;
+
+/// What the run may still write. A trace that is full takes a little more than its records.
+fn bytes_left(dir: &Path, orders: &Orders) -> Result<u64> {
+    let written = session::runs(dir)?.iter().filter_map(|run| run.trace.as_deref()).map(bytes_of).sum::<u64>();
+    Ok(orders.max_size.saturating_sub(written))
 }
 
 /// Whether a program is the target's. Procedural macros have tests too, but no instrumentation.

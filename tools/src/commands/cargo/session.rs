@@ -27,6 +27,8 @@ pub(super) struct Orders {
     pub(super) target: String,
     /// Options for `rftrace record`.
     pub(super) record: Vec<OsString>,
+    /// Bytes that all traces may have together.
+    pub(super) max_size: u64,
     /// The user's own runner, and its arguments.
     pub(super) user_runner: Vec<OsString>,
     /// Variables as the user has set them.
@@ -71,6 +73,12 @@ impl Session {
     pub(super) fn runs(&self) -> Result<Vec<ProgramRun>> {
         runs(self.0.path())
     }
+}
+
+/// Bytes of the files in a trace's directory, as far as there are any.
+pub(super) fn bytes_of(trace: &Path) -> u64 {
+    let sizes = fs::read_dir(trace).into_iter().flatten().flatten().filter_map(|entry| entry.metadata().ok());
+    sizes.filter(fs::Metadata::is_file).map(|meta| meta.len()).sum()
 }
 
 /// Reads what `cargo rftrace` wants of a runner in `dir`.

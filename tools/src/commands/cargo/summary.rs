@@ -8,11 +8,13 @@ use std::time::Duration as StdDuration;
 
 use anstyle::Style;
 use anyhow::{Context, Result};
-use indicatif::{HumanCount, ProgressBar};
-use rftrace_tools::{Duration, Error, Gaps, Report, Row, TaskStats, Trace};
+use indicatif::{HumanBytes, HumanCount, ProgressBar};
+use rftrace_format::files::INFO;
+use rftrace_read::{Error, Gaps, Trace};
+use rftrace_views::{Duration, Report, Row, TaskStats};
 
 use super::names::shortened;
-use super::session::ProgramRun;
+use super::session::{ProgramRun, bytes_of};
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
 use crate::commands::common::{find_program, losses, shell_word};
 
@@ -41,7 +43,7 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
         match read(dir) {
             Ok((report, gaps)) => recorded.push(Recorded { dir: dir.clone(), program, report, gaps }),
             // `rftrace record` has said why.
-            Err(_) if !dir.join("info").exists() => warning(&format!("{program} left no trace")),
+            Err(_) if !dir.join(INFO).exists() => warning(&format!("{program} left no trace")),
             Err(error) => warning(&format!("{program} left no trace: {error:#}")),
         }
     }
@@ -56,8 +58,9 @@ pub(super) fn print(runs: &[ProgramRun], limit: usize, success: bool) -> Result<
     }
     let rows = merged(&recorded);
     let all_self = rows.iter().map(|row| row.self_ns).fold(0, u64::saturating_add);
-    print_table("by self time", rows.clone(), |row| row.self_ns, all_self, limit);
-    print_table("by total time", rows, |row| row.total_ns, all_self, limit);
+    let of = if recorded.len() > 1 { format!(", sums of all {} binaries", recorded.len()) } else { String::new() };
+    print_table(&format!("by self time{of}"), rows.clone(), |row| row.self_ns, all_self, limit);
+    print_table(&format!("by total time{of}"), rows, |row| row.total_ns, all_self, limit);
     print_next(&recorded);
     Ok(())
 }
@@ -78,24 +81,24 @@ fn read(dir: &Path) -> Result<(Report, Gaps)> {
 fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
     let tasks = recorded.report.tasks();
     let sum = |value: fn(&TaskStats) -> u64| tasks.iter().map(value).fold(0, u64::saturating_add);
-    let first = tasks.iter().filter(|task| task.records > 0).map(|task| task.first_ns).min().unwrap_or(0);
-    let last = tasks.iter().map(|task| task.last_ns).max().unwrap_or(0);
     let n_functions = recorded.report.rows().iter().filter(|row| row.name != NO_FUNCTION).count();
     let n_tasks = tasks.iter().filter(|task| task.records > 0).count();
-    let losses = losses(tasks, &recorded.gaps);
+    let losses = losses(recorded.report.summary(), &recorded.gaps);
+    let cpu = recorded.report.cpu_ns().map(|ns| format!(" (CPU {})", Duration(ns).to_string().trim()));
     let of = if is_one_of_many { format!("{}: ", recorded.program) } else { String::new() };
     let none_lost = if losses.is_empty() { ", none lost" } else { "" };
     status(
         "Recorded",
         &format!(
-            "{of}{} {} of {} {} in {} {} over {}{none_lost}",
+            "{of}{} {} of {} {} in {} {} over {}{}{none_lost}",
             HumanCount(sum(|task| task.calls)),
             plural(sum(|task| task.calls), "call"),
             HumanCount(n_functions as u64),
             plural(n_functions as u64, "function"),
             n_tasks,
             plural(n_tasks as u64, "thread"),
-            Duration(last.saturating_sub(first)).to_string().trim(),
+            Duration(recorded.report.wall_ns()).to_string().trim(),
+            cpu.unwrap_or_default(),
         ),
     );
     for loss in &losses {
@@ -140,7 +143,9 @@ fn print_table(title: &str, mut rows: Vec<Row>, key: impl Fn(&Row) -> u64, all_s
     let width = columns.saturating_sub(COLUMNS_OF_NUMBERS).max(20);
     let heading = format!("{:>12} {:>6} {:>12} {:>14}  Function, {title}", "Self time", "", "Total time", "Calls");
     anstream::eprintln!("\n{}", styled(HEADING, heading));
-    for row in rows.iter().take(limit) {
+    let n_more = rows.len().saturating_sub(limit);
+    rows.truncate(limit);
+    for (row, name) in rows.iter().zip(names(&rows, width)) {
         let share = row.self_ns as f64 / all_self.max(1) as f64;
         let percent = format!("{:5.1}%", 100.0 * share);
         anstream::eprintln!(
@@ -149,15 +154,20 @@ fn print_table(title: &str, mut rows: Vec<Row>, key: impl Fn(&Row) -> u64, all_s
             styled(style_of(share), percent),
             Duration(row.total_ns).to_string(),
             HumanCount(row.calls).to_string(),
-            shortened(&row.name, width)
+            name
         );
     }
-    if rows.len() > limit {
-        anstream::eprintln!(
-            "{}",
-            styled(FAINT, format!("{:>49} {} more", "…", HumanCount((rows.len() - limit) as u64)))
-        );
+    if n_more > 0 {
+        anstream::eprintln!("{}", styled(FAINT, format!("{:>49} {} more", "…", HumanCount(n_more as u64))));
     }
+}
+
+/// The names of the rows, cut to a width; in full where cut ones would be equal.
+fn names(rows: &[Row], width: usize) -> Vec<String> {
+    let short: Vec<String> = rows.iter().map(|row| shortened(&row.name, width)).collect();
+    let is_unique = |name: &String| short.iter().filter(|other| *other == name).count() == 1;
+    let chosen = rows.iter().zip(&short).map(|(row, name)| if is_unique(name) { name } else { &row.name });
+    chosen.cloned().collect()
 }
 
 /// Large shares of the time stand out.
@@ -174,10 +184,12 @@ fn print_next(recorded: &[Recorded]) {
     anstream::eprintln!();
     for one in recorded {
         let of = if recorded.len() > 1 { format!(" ({})", one.program) } else { String::new() };
-        status("Trace", &format!("{}{}", shell_word(&one.dir), styled(FAINT, of)));
+        let size = format!(" ({})", HumanBytes(bytes_of(&one.dir)));
+        status("Trace", &format!("{}{size}{}", shell_word(&one.dir), styled(FAINT, of)));
     }
-    let Some(first) = recorded.first() else { return };
-    let dir = shell_word(&first.dir);
+    // That of a binary without tests may be empty.
+    let Some(largest) = largest(recorded) else { return };
+    let dir = shell_word(&largest.dir);
     let mut next = vec![
         (format!("rftrace replay {dir}"), "every call, in order of time"),
         (format!("rftrace dump {dir} --flamegraph -o f.svg"), "a picture for a browser"),
@@ -189,5 +201,29 @@ fn print_next(recorded: &[Recorded]) {
     for (idx, (command, what)) in next.iter().enumerate() {
         let word = if idx == 0 { "Next" } else { "" };
         anstream::eprintln!("{GOOD}{word:>12}{GOOD:#} {command:width$}  {}", styled(FAINT, what));
+    }
+}
+
+/// The first one with the most records, if any has records.
+fn largest(recorded: &[Recorded]) -> Option<&Recorded> {
+    let with_records = recorded.iter().filter(|one| one.report.summary().records > 0);
+    with_records.rev().max_by_key(|one| one.report.summary().records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_short_names_are_told_apart() {
+        let row = |name: &str| {
+            let mut row = Row::default();
+            row.name = name.to_owned();
+            row
+        };
+        let rows =
+            [row("<a::Map<a::I> as a::Iterator>::next"), row("<b::Map<b::I> as b::Iterator>::next"), row("c::d")];
+        assert_eq!(names(&rows, 30), [&rows[0].name, &rows[1].name, "c::d"]);
+        assert_eq!(names(&rows[1..], 30), ["<Map<I> as Iterator>::next", "c::d"]);
     }
 }

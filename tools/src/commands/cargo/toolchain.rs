@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::output_of;
+use super::process::output_of;
 
 /// What to do where no toolchain can instrument.
 const REMEDY: &str = "install one with `rustup toolchain install nightly`, or let the present compiler take the unstable flag \

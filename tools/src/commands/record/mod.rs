@@ -1,18 +1,21 @@
-//! `rftrace record`.
+//! `rftrace record`: its arguments, and in `summary` what it says at the end.
+//!
+//! Not here: what it does with the program and what was saved (`rftrace-record`).
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use rftrace_tools::ScheduleEvents;
+use rftrace_record::notes::Notes;
+use rftrace_record::output::Output;
+use rftrace_record::preload::Preload;
+use rftrace_record::run::Ended;
+use rftrace_record::{Kept, ScheduleEvents, ScheduleRecorder, join, parts, program, run};
 
-mod merge;
-mod output;
-mod program;
-mod run;
-mod summary;
+use super::common::shell_word;
+
+pub(crate) mod summary;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,6 +45,10 @@ pub(crate) struct RecordArgs {
     /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G.
     #[arg(short, long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     buffer: usize,
+    /// Write no more records than this, in all processes together: what is recorded after that is not saved. At least a whole buffer
+    /// can be saved.
+    #[arg(long, value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size)]
+    max_size: usize,
     /// When the buffer is full, go on and forget the oldest: keep the end of what happens.
     #[arg(long, conflicts_with = "stop")]
     ring: bool,
@@ -78,9 +85,13 @@ pub(crate) struct RecordArgs {
     /// The signal that switches recording off and on.
     #[arg(long, value_name = "SIGNAL", default_value = "USR2", value_parser = run::parse_signal)]
     signal_toggle: i32,
-    /// Record context switches too: when threads wait, and how long (`linux:schedule`). Needs the kernel's perf events.
-    #[arg(long)]
+    /// Fail if context switches cannot be recorded: when threads wait, and how long (`linux:schedule`). By default they are
+    /// recorded where the kernel permits its perf events.
+    #[arg(long, overrides_with = "no_schedule")]
     schedule: bool,
+    /// Record no context switches: waiting counts as time of the functions that wait.
+    #[arg(long, overrides_with = "schedule")]
+    no_schedule: bool,
     /// Show the calls when the program has ended. Without -o the trace is not kept.
     #[arg(long)]
     live: bool,
@@ -91,62 +102,111 @@ pub(crate) struct RecordArgs {
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
-/// Runs it; ends this process with the program's exit status.
+/// What a run may write where nothing is said.
+pub(crate) const DEFAULT_MOST: &str = "4G";
+
+impl RecordArgs {
+    /// Bytes that may be written.
+    fn most_bytes(&self) -> usize {
+        self.max_size.max(self.buffer)
+    }
+}
+
+/// Runs it; ends this process with the program's exit status, whatever became of the trace: who runs a program in a script gets
+/// the program's answer.
 pub(crate) fn run(args: RecordArgs) -> Result<()> {
-    let preload = run::find_preload()?;
+    let preload = Preload::find()?;
     let program = program::find(&args.command[0])?;
     if !args.force {
         program::check(&program)?;
     }
-    let schedule = args.schedule.then(ScheduleEvents::open).transpose()?;
-    let output = output::Output::prepare(args.output.as_deref(), args.live)?;
-    let environment = environment(&args, &output)?;
-    let schedule = schedule.map(|events| events.record(output.work())).transpose()?;
-    let ended = run::run(&program, &args.command, &preload, environment)?;
+    let schedule = match (args.schedule, args.no_schedule) {
+        (_, true) => None,
+        (true, _) => Some(ScheduleEvents::open()?),
+        // The report says what follows from that.
+        _ => ScheduleEvents::open().ok(),
+    };
+    if !args.live || args.output.is_some() {
+        let dir = args.output.as_deref().unwrap_or("uftrace.data".as_ref());
+        if let Some(old) = join::recover_older(dir)? {
+            let old = shell_word(&old);
+            eprintln!("rftrace: the recording before was interrupted; what it had saved lies in {old}");
+        }
+    }
+    let output = Output::prepare(args.output.as_deref(), args.live)?;
+    let notes = Notes::create()?;
+    let environment = environment(&args, &output, &notes)?;
+    let kept = if args.ring { Kept::End } else { Kept::Beginning };
+    let schedule = schedule.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
+    let for_library = [args.signal_snapshot, args.signal_toggle];
+    let ended = run::run(&program, &args.command, preload, environment, for_library)?;
     let code = ended.code();
-    let merged = match merge::merge(output.work(), output.dir(), &ended) {
-        Ok(merged) => merged,
+    if let Err(error) = finish(&args, output, &notes, schedule, &ended) {
+        eprintln!("rftrace: {error:#}");
+    }
+    std::process::exit(code)
+}
+
+/// Makes one trace of what was recorded, and says what it is.
+fn finish(
+    args: &RecordArgs,
+    output: Output,
+    notes: &Notes,
+    schedule: Option<ScheduleRecorder>,
+    ended: &Ended,
+) -> Result<()> {
+    let joined = match join::join(&output, ended, schedule, notes.read()?) {
+        Ok(joined) => joined,
         Err(error) => {
+            let dir = shell_word(output.dir());
             let work = output.keep();
             return Err(error.context(format!(
-                "no trace could be made of what was recorded, which stays in {}, a directory for each process and save",
+                "no trace could be made of what was recorded, which stays in {}, a directory for each process and save; when the \
+                 cause is gone: rftrace recover {dir}",
                 work.display()
             )));
         }
     };
-    if merged.processes == 0 {
-        merged.errors.iter().for_each(|error| eprintln!("rftrace: {error}"));
-        if merged.errors.is_empty() {
-            eprintln!("rftrace: nothing was recorded: {}", merge::why_nothing(output.work(), &ended));
+    joined.errors.iter().for_each(|error| eprintln!("rftrace: {error}"));
+    let left_over = |work: PathBuf| eprintln!("rftrace: what is in no trace stays in {}", work.display());
+    if joined.processes == 0 {
+        if joined.errors.is_empty() {
+            eprintln!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended));
         }
-        output.discard();
-        std::process::exit(if merged.errors.is_empty() { code } else { code.max(1) });
+        summary::print_snapshots(&joined);
+        if joined.left_over > 0 {
+            left_over(output.keep());
+        } else {
+            output.discard();
+        }
+        return Ok(());
     }
-    summary::keep(&merged, output.dir())?;
-    if let Some(schedule) = schedule {
-        schedule.finish(output.dir())?;
-    }
-    output.finish()?;
     if args.live {
         super::replay::show(output.dir())?;
     }
     if !args.quiet {
-        summary::print(&merged, &args, output.dir(), &ended);
+        let is_kept = !args.live || args.output.is_some();
+        summary::print(&joined, args.buffer, args.most_bytes(), is_kept.then(|| output.dir()), ended);
     }
-    drop(output);
-    std::process::exit(code)
+    if joined.left_over > 0 {
+        left_over(output.keep());
+        return Ok(());
+    }
+    output.finish()
 }
 
 /// What the preloaded library is told.
-fn environment(args: &RecordArgs, output: &output::Output) -> Result<Vec<(&'static str, OsString)>> {
+fn environment(args: &RecordArgs, output: &Output, notes: &Notes) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables: Vec<(&str, OsString)> = vec![
         ("RFTRACE_RECORD", output.work().into()),
         ("RFTRACE_RECORD_BUFFER", args.buffer.to_string().into()),
         ("RFTRACE_RECORD_MODE", if args.ring { "ring" } else { "stop" }.into()),
+        ("RFTRACE_RECORD_NOTES", notes.path().into()),
+        ("RFTRACE_RECORD_MOST", args.most_bytes().to_string().into()),
         ("RFTRACE_RECORD_PARENT", std::process::id().to_string().into()),
         ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot.to_string().into()),
         ("RFTRACE_RECORD_TOGGLE", args.signal_toggle.to_string().into()),
@@ -185,7 +245,7 @@ fn rules(args: &RecordArgs) -> String {
 }
 
 /// A size such as `64M`.
-fn parse_size(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 1,
@@ -212,15 +272,4 @@ fn parse_time(text: &str) -> Result<String, String> {
         unit => return Err(format!("`{unit}` is no unit; ns, us, ms and s are")),
     };
     Ok(format!("{number}{unit}"))
-}
-
-/// How a program ended.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    /// Its process.
-    pub(crate) pid: u32,
-    pub(crate) status: std::process::ExitStatus,
-    pub(crate) elapsed: Duration,
-    /// Lines of the section `usageinfo`.
-    pub(crate) usage: Vec<String>,
 }

@@ -3,69 +3,91 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use indicatif::HumanCount;
+use indicatif::{HumanBytes, HumanCount};
 
-use super::merge::Merged;
-use super::{Ended, RecordArgs};
+use rftrace_record::parts::Joined;
+use rftrace_record::run::Ended;
 
-/// Says it on stderr.
-pub(crate) fn print(merged: &Merged, args: &RecordArgs, dir: &Path, ended: &Ended) {
-    for error in &merged.errors {
-        eprintln!("rftrace: {error}");
-    }
+use crate::commands::common::shell_word;
+
+/// Says it on stderr. `buffer` is its size for each process, `most_bytes` what all together may write; the trace lies in `dir`, if
+/// it is kept.
+pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Option<&Path>, ended: &Ended) {
     if let Some(signal) = ended.status.signal() {
         eprintln!("rftrace: the program was killed by signal {signal}");
     }
-    let of = |number: usize, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
-    eprintln!(
-        "rftrace: {} calls of {} in {}",
-        HumanCount(merged.events / 2),
-        of(merged.threads, "thread", "threads"),
-        of(merged.processes, "process", "processes"),
-    );
-    if merged.full > 0 {
+    print_counts(joined);
+    if joined.too_much > 0 {
+        eprintln!(
+            "rftrace: {} not written: the trace has its --max-size, {}; raise that, or record less (-F, -N, -D, -t)",
+            of(joined.too_much, "save of a process was", "saves of processes were"),
+            size(most_bytes),
+        );
+    }
+    if joined.full > 0 {
         eprintln!(
             "rftrace: the buffer of {} was full before the end, the rest is not recorded: --buffer {} or more, --ring to keep \
              the end, or -F, -N, -D, -t to record less",
-            of(merged.full, "process", "processes"),
-            size(args.buffer.saturating_mul(4)),
+            of(joined.full, "process", "processes"),
+            size(buffer.saturating_mul(4)),
         );
     }
-    if merged.overwritten > 0 {
+    if joined.overwritten > 0 {
         eprintln!("rftrace: the buffer keeps the end of what happened; for more of it: --buffer");
     }
-    if merged.lost > 0 {
+    if joined.lost > 0 {
         eprintln!(
             "rftrace: {} calls deeper than 1023 levels were not recorded; the trace shows where",
-            HumanCount(merged.lost)
+            HumanCount(joined.lost)
         );
     }
-    if merged.untraced_threads > 0 {
-        eprintln!("rftrace: {} threads were too many at one time, and were not recorded", merged.untraced_threads);
+    if joined.untraced_threads > 0 {
+        eprintln!("rftrace: {} threads were too many at one time, and were not recorded", joined.untraced_threads);
     }
-    for snapshot in &merged.snapshots {
-        eprintln!("rftrace: a snapshot lies in {}", shown(snapshot));
+    print_snapshots(joined);
+    if let Some(dir) = dir {
+        print_place(joined, dir);
     }
-    if args.live && args.output.is_none() {
-        return;
-    }
-    let dir = shown(dir);
-    eprintln!("rftrace: the trace lies in {dir}; look at it with\n  rftrace report {dir}\n  rftrace replay {dir}");
 }
 
-/// Writes into the trace what was not recorded, for those who look at it later.
-pub(crate) fn keep(merged: &Merged, dir: &Path) -> Result<()> {
-    let path = dir.join("record.txt");
-    let Merged { full, overwritten, untraced_threads, .. } = merged;
-    let text = format!("full={full}\noverwritten={overwritten}\nuntraced_threads={untraced_threads}\n");
-    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+/// Says what a recording that was interrupted has left.
+pub(crate) fn print_found(joined: &Joined, dir: &Path) {
+    for error in &joined.errors {
+        eprintln!("rftrace: {error}");
+    }
+    print_snapshots(joined);
+    if joined.processes > 0 {
+        print_counts(joined);
+        print_place(joined, dir);
+    }
 }
 
-/// A path below the working directory, as the user would type it.
-fn shown(path: &Path) -> String {
-    let here = std::env::current_dir().unwrap_or_default();
-    path.strip_prefix(here).unwrap_or(path).display().to_string()
+/// Says which snapshots were taken.
+pub(crate) fn print_snapshots(joined: &Joined) {
+    for snapshot in &joined.snapshots {
+        eprintln!("rftrace: a snapshot lies in {}", shell_word(snapshot));
+    }
+}
+
+fn print_counts(joined: &Joined) {
+    eprintln!(
+        "rftrace: {} calls of {} in {}",
+        HumanCount(joined.events / 2),
+        of(joined.threads, "thread", "threads"),
+        of(joined.processes, "process", "processes"),
+    );
+}
+
+fn print_place(joined: &Joined, dir: &Path) {
+    let (dir, size) = (shell_word(dir), HumanBytes(joined.bytes));
+    eprintln!(
+        "rftrace: the trace lies in {dir} ({size}); look at it with\n  rftrace report {dir}\n  rftrace replay {dir}"
+    );
+}
+
+/// A number of things.
+fn of(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// A size as `--buffer` takes it.

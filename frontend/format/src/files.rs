@@ -1,0 +1,148 @@
+//! The names of a trace's files.
+
+use alloc::format;
+use alloc::string::String;
+
+/// The file that makes a directory a trace: it is written last and begins with [`MAGIC`].
+pub const INFO: &str = "info";
+/// The first bytes of [`INFO`].
+pub const MAGIC: &[u8; 8] = b"Ftrace!\0";
+/// Sessions, tasks and forks.
+pub const TASKS: &str = "task.txt";
+/// The names of events.
+pub const EVENTS: &str = "events.txt";
+/// How ticks became nanoseconds.
+pub const CLOCK: &str = "clock.txt";
+/// What was not recorded.
+pub const GAPS: &str = "record.txt";
+/// Counters.
+pub const COUNTERS: &str = "extern.dat";
+
+/// The records of a task.
+pub fn records(tid: u32) -> String {
+    format!("{tid}.dat")
+}
+
+/// The map of a session.
+pub fn map(sid: &str) -> String {
+    format!("sid-{sid}.map")
+}
+
+/// The records of perf for a processor.
+pub fn perf(processor: u32) -> String {
+    format!("perf-cpu{processor}.dat")
+}
+
+/// What a file of a trace holds, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum File {
+    /// [`INFO`].
+    Info,
+    /// [`TASKS`].
+    Tasks,
+    /// A session's map.
+    Map,
+    /// The functions of a module.
+    Symbols,
+    /// Where these are in the source.
+    SourceLines,
+    /// The records of the task with this number.
+    Records(u32),
+    /// [`EVENTS`].
+    Events,
+    /// [`COUNTERS`].
+    Counters,
+    /// The records of perf for this processor.
+    Perf(u32),
+    /// [`CLOCK`].
+    Clock,
+    /// [`GAPS`].
+    Gaps,
+    /// Of `uftrace record -k`: what the kernel did, and what its addresses mean.
+    Kernel,
+    /// `task`, what uftrace's first versions wrote. It is read in place of [`TASKS`] where it is there.
+    OldTasks,
+}
+
+impl File {
+    /// What the file called `name` is; `None` if a trace has no such file. Who removes an older trace removes what has a kind,
+    /// and only where [`INFO`] begins with [`MAGIC`].
+    pub fn of(name: &str) -> Option<Self> {
+        let number = |digits: &str| {
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            digits.parse().ok().filter(|_| is_number)
+        };
+        match name {
+            INFO => return Some(Self::Info),
+            TASKS => return Some(Self::Tasks),
+            EVENTS => return Some(Self::Events),
+            CLOCK => return Some(Self::Clock),
+            GAPS => return Some(Self::Gaps),
+            COUNTERS => return Some(Self::Counters),
+            "task" => return Some(Self::OldTasks),
+            "kernel_header" | "kallsyms" => return Some(Self::Kernel),
+            _ => {}
+        }
+        let (stem, extension) = name.rsplit_once('.')?;
+        match extension {
+            "dat" => match (stem.strip_prefix("perf-cpu"), stem.strip_prefix("kernel-cpu")) {
+                (Some(processor), _) => number(processor).map(Self::Perf),
+                (_, Some(processor)) => number(processor).map(|_| Self::Kernel),
+                _ => number(stem).map(Self::Records),
+            },
+            "map" => stem.strip_prefix("sid-").map(|_| Self::Map),
+            "sym" => Some(Self::Symbols),
+            "dbg" => Some(Self::SourceLines),
+            _ => None,
+        }
+    }
+
+    /// Whether it holds what happened, rather than what the names and numbers in that mean.
+    pub fn is_data(self) -> bool {
+        matches!(self, Self::Records(_) | Self::Perf(_) | Self::Counters | Self::Kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_has_a_kind_by_its_name() {
+        for (name, kind) in [
+            ("info", File::Info),
+            ("task.txt", File::Tasks),
+            ("sid-0123456789abcdef.map", File::Map),
+            ("prog.sym", File::Symbols),
+            ("lib.so.6.sym", File::Symbols),
+            ("prog.dbg", File::SourceLines),
+            ("1.dat", File::Records(1)),
+            ("events.txt", File::Events),
+            ("extern.dat", File::Counters),
+            ("perf-cpu0.dat", File::Perf(0)),
+            ("perf-cpu12.dat", File::Perf(12)),
+            ("clock.txt", File::Clock),
+            ("record.txt", File::Gaps),
+            ("kernel-cpu3.dat", File::Kernel),
+            ("kernel_header", File::Kernel),
+            ("kallsyms", File::Kernel),
+            ("task", File::OldTasks),
+        ] {
+            assert_eq!(File::of(name), Some(kind), "{name}");
+        }
+        for name in
+            ["data.dat", "world.map", "notes.txt", "infos", "x.rs", "default.opts", "+1.dat", ".dat", "perf-cpu.dat"]
+        {
+            assert_eq!(File::of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_of_their_kinds() {
+        assert_eq!(File::of(&records(7)), Some(File::Records(7)));
+        assert_eq!(File::of(&map("0123456789abcdef")), Some(File::Map));
+        assert_eq!(File::of(&perf(3)), Some(File::Perf(3)));
+        assert_eq!((records(7), perf(3)), ("7.dat".into(), "perf-cpu3.dat".into()));
+    }
+}

@@ -1,0 +1,69 @@
+//! `record.txt`: what was not recorded.
+
+use core::fmt;
+
+use crate::text;
+
+/// What was not recorded. Losses that have a place in the trace are events in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Gaps {
+    /// Processes whose buffers were full before their end, so that the rest is missing.
+    pub full: u64,
+    /// Pieces of buffers that later records took the place of, so that the beginning is missing.
+    pub overwritten: u64,
+    /// Threads that were too many at a time.
+    pub untraced_threads: u64,
+    /// Saves of processes that were not written because the trace had its greatest size.
+    pub too_much: u64,
+    /// Whether context switches were recorded, even if there were none; where not, the trace does not have them.
+    pub schedule: bool,
+}
+
+impl Gaps {
+    /// Whether nothing is missing that was to be recorded.
+    pub fn is_empty(&self) -> bool {
+        Self { schedule: false, ..*self } == Self::default()
+    }
+
+    /// Reads the file. What it does not tell is 0.
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut gaps = Self::default();
+        for (key, value) in text::pairs(bytes) {
+            let number = value.parse().unwrap_or(0);
+            match key.as_str() {
+                "full" => gaps.full = number,
+                "overwritten" => gaps.overwritten = number,
+                "untraced_threads" => gaps.untraced_threads = number,
+                "too_much" => gaps.too_much = number,
+                "schedule" => gaps.schedule = number == 1,
+                _ => {}
+            }
+        }
+        gaps
+    }
+}
+
+impl fmt::Display for Gaps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { full, overwritten, untraced_threads, too_much, schedule } = self;
+        write!(f, "full={full}\noverwritten={overwritten}\nuntraced_threads={untraced_threads}\n")?;
+        writeln!(f, "too_much={too_much}\nschedule={}", u8::from(*schedule))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn five_lines() {
+        let gaps = Gaps { full: 1, overwritten: 2, untraced_threads: 3, too_much: 4, schedule: true };
+        assert_eq!(gaps.to_string(), "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\nschedule=1\n");
+        assert_eq!(Gaps::parse(gaps.to_string().as_bytes()), gaps);
+        assert!(Gaps::parse(b"full=x\nnonsense\n").is_empty());
+        let schedule = Gaps::parse(b"schedule=1\n");
+        assert!(schedule.schedule && schedule.is_empty(), "that it was recorded is no gap");
+    }
+}

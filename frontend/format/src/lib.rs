@@ -1,0 +1,59 @@
+//! The format of a trace directory, as uftrace 0.13 to 0.19 and rftrace write and read it.
+//!
+//! Each part of the format is defined here once: what writes a trace and what reads one use the same type. There is no I/O:
+//! records become bytes and bytes records, lines are types with [`Display`](core::fmt::Display) and `parse`. The crate is
+//! `no_std` with `alloc` and has no dependencies; the feature `libc` adds one, for a conversion.
+//!
+//! | file | contents | module |
+//! |---|---|---|
+//! | `info` | a header of 40 bytes, then sections of text | [`info`] |
+//! | `task.txt` | a line for each program, thread and fork | [`tasks`] |
+//! | `sid-<SID>.map` | a line for each module: where it was loaded | [`map`] |
+//! | `<module>.sym` | the module's functions | [`symbols`] |
+//! | `<module>.dbg` | where these are in the source | [`symbols`] |
+//! | `<tid>.dat` | the task's records, 16 bytes each | [`record`] |
+//! | `events.txt` | names of the events in the `.dat` files | [`events`] |
+//! | `extern.dat` | counters | [`events`] |
+//! | `perf-cpu<N>.dat` | names of threads and context switches, as records of `perf` | [`perf`] |
+//! | `clock.txt` | how ticks became nanoseconds; only rftrace writes it | [`clock`] |
+//! | `record.txt` | what was not recorded; only rftrace writes it | [`gaps`] |
+//! | `.recording` | what `rftrace record` makes the trace of, until it is done | [`recording`] |
+//!
+//! [`files`] has the names. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
+//!
+//! # Example
+//!
+//! ```
+//! use rftrace_format::record::{Kind, Record};
+//!
+//! let entry = Record { time_ns: 5, kind: Kind::Entry, has_payload: false, depth: 2, addr: 0x1000 };
+//! assert_eq!(Record::decode(&entry.encode()), Some(entry));
+//! ```
+//!
+//! # Errors
+//!
+//! What reads a file returns [`Malformed`], which says where and why. Lines of unknown kinds are no errors: newer versions
+//! may write some.
+//!
+//! Source: uftrace, `uftrace.h`, `utils/data-file.c`, `utils/symbol.c`; the tests compare with what uftrace reads.
+
+#![no_std]
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+extern crate alloc;
+
+pub mod clock;
+pub mod events;
+pub mod files;
+pub mod gaps;
+pub mod info;
+mod malformed;
+pub mod map;
+pub mod perf;
+pub mod record;
+pub mod recording;
+pub mod symbols;
+pub mod tasks;
+pub mod text;
+
+pub use malformed::Malformed;

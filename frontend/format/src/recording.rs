@@ -1,0 +1,263 @@
+//! `.recording`: the folder in a trace directory that `rftrace record` and the processes it records write to until the trace is
+//! made of what is there.
+//!
+//! Each save of a process is a directory of its own, a [part](Entry::Part): a trace, and [`PART_FILE`], which is written last.
+
+use alloc::format;
+use alloc::string::String;
+use core::fmt;
+
+use crate::text;
+
+/// The folder.
+pub const FOLDER: &str = ".recording";
+/// The folder in it in which the trace is put together.
+pub const JOINED: &str = "joined";
+/// The file with what processes have written: a number of bytes on each line.
+pub const WRITTEN: &str = "written";
+/// The file of a part, or of a snapshot, that tells what was saved. See [`Part`].
+pub const PART_FILE: &str = "part.txt";
+
+/// The folder of a snapshot in a trace directory, by its number from 1 on.
+pub fn snapshot(number: u64) -> String {
+    format!("snapshot-{number}")
+}
+
+/// What lies in [`FOLDER`], by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// A file for as long as `rftrace record` is there.
+    Recorder {
+        /// Its process.
+        pid: u32,
+        /// When that was started, as `/proc/<pid>/stat` tells it.
+        started: &'a str,
+    },
+    /// A file for a process that is recorded.
+    Process {
+        /// The process.
+        pid: u32,
+        /// When it was started, as `/proc/<pid>/stat` tells it.
+        started: &'a str,
+    },
+    /// A file for a process that is about to be forked.
+    Fork {
+        /// Its parent.
+        parent: u32,
+        /// Which of the forks of that.
+        number: u64,
+    },
+    /// A file that says why a process is not recorded.
+    Error {
+        /// The process.
+        pid: u32,
+    },
+    /// The directory of a save.
+    Part {
+        /// The process.
+        pid: u32,
+        /// When, by `CLOCK_MONOTONIC`.
+        nanos: u64,
+    },
+    /// The directory of a snapshot.
+    Snapshot {
+        /// The process.
+        pid: u32,
+        /// When, by `CLOCK_MONOTONIC`.
+        nanos: u64,
+    },
+}
+
+impl<'a> Entry<'a> {
+    /// What has this name; `None` for anything else.
+    pub fn of(name: &'a str) -> Option<Self> {
+        let (kind, rest) = name.split_once('-')?;
+        let (pid, detail) = rest.split_once('-').map_or((rest, None), |(pid, detail)| (pid, Some(detail)));
+        let pid = pid.parse().ok()?;
+        Some(match (kind, detail) {
+            ("recorder", Some(started)) => Self::Recorder { pid, started },
+            ("process", Some(started)) => Self::Process { pid, started },
+            ("fork", Some(number)) => Self::Fork { parent: pid, number: number.parse().ok()? },
+            ("error", None) => Self::Error { pid },
+            ("part", Some(nanos)) => Self::Part { pid, nanos: nanos.parse().ok()? },
+            ("snapshot", Some(nanos)) => Self::Snapshot { pid, nanos: nanos.parse().ok()? },
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Recorder { pid, started } => write!(f, "recorder-{pid}-{started}"),
+            Self::Process { pid, started } => write!(f, "process-{pid}-{started}"),
+            Self::Fork { parent, number } => write!(f, "fork-{parent}-{number}"),
+            Self::Error { pid } => write!(f, "error-{pid}"),
+            Self::Part { pid, nanos } => write!(f, "part-{pid}-{nanos}"),
+            Self::Snapshot { pid, nanos } => write!(f, "snapshot-{pid}-{nanos}"),
+        }
+    }
+}
+
+/// What [`PART_FILE`] says of a save.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The process.
+    pub pid: u32,
+    /// When the program began that the process ran, which tells it from others that this process has run.
+    pub program: u64,
+    /// How the process began, if a recorded one forked it.
+    pub fork: Option<Fork>,
+    /// What was saved.
+    pub saved: Saved,
+    /// What went wrong, and what to do about it: a line.
+    pub problem: Option<String>,
+}
+
+/// The fork that a process began with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// The process that forked.
+    pub parent: u32,
+    /// When, by `CLOCK_MONOTONIC`.
+    pub nanos: u64,
+}
+
+/// What was saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saved {
+    /// A trace; where nothing was recorded there is none, and all is 0.
+    Trace(Counts),
+    /// Nothing: enough was written already.
+    TooMuch,
+    /// Nothing: it failed.
+    Failed,
+}
+
+/// What a trace holds and lacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries and exits.
+    pub events: u64,
+    /// Threads that have records.
+    pub threads: u64,
+    /// Calls that were nested too deeply.
+    pub lost: u64,
+    /// Whether the buffer was full.
+    pub full: bool,
+    /// Pieces of the buffer that were overwritten.
+    pub chunks_overwritten: u64,
+    /// Threads that were too many at a time.
+    pub untraced_threads: u64,
+}
+
+/// The last line: without it the file is not whole.
+const COMPLETE: &str = "complete=1\n";
+
+impl Part {
+    /// Reads the file; `None` if it is not whole.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        if !bytes.ends_with(COMPLETE.as_bytes()) {
+            return None;
+        }
+        let (mut pid, mut program, mut parent, mut forked, mut problem) = (None, None, None, None, None);
+        let (mut counts, mut is_too_much, mut is_failed) = (Counts::default(), false, false);
+        for (key, value) in text::pairs(bytes) {
+            let number = value.parse::<u64>();
+            let count = number.clone().unwrap_or(0);
+            match key.as_str() {
+                "pid" => pid = value.parse().ok(),
+                "program" => program = number.ok(),
+                "ppid" => parent = value.parse().ok(),
+                "forked_nanos" => forked = number.ok(),
+                "too_much" => is_too_much = count != 0,
+                "error" => is_failed = true,
+                "problem" => problem = Some(value),
+                "events" => counts.events = count,
+                "threads" => counts.threads = count,
+                "lost" => counts.lost = count,
+                "full" => counts.full = count != 0,
+                "chunks_overwritten" => counts.chunks_overwritten = count,
+                "untraced_threads" => counts.untraced_threads = count,
+                _ => {}
+            }
+        }
+        let saved = match (is_failed, is_too_much) {
+            (true, _) => Saved::Failed,
+            (false, true) => Saved::TooMuch,
+            (false, false) => Saved::Trace(counts),
+        };
+        let fork = parent.zip(forked).map(|(parent, nanos)| Fork { parent, nanos });
+        Some(Self { pid: pid?, program: program?, fork, saved, problem })
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "pid={}\nprogram={}", self.pid, self.program)?;
+        if let Some(Fork { parent, nanos }) = self.fork {
+            writeln!(f, "ppid={parent}\nforked_nanos={nanos}")?;
+        }
+        match self.saved {
+            Saved::Trace(Counts { events, threads, lost, full, chunks_overwritten, untraced_threads }) => {
+                writeln!(f, "events={events}\nthreads={threads}\nlost={lost}\nfull={}", u8::from(full))?;
+                writeln!(f, "chunks_overwritten={chunks_overwritten}\nuntraced_threads={untraced_threads}")?;
+            }
+            Saved::TooMuch => writeln!(f, "too_much=1")?,
+            Saved::Failed => writeln!(f, "error=1")?,
+        }
+        if let Some(problem) = &self.problem {
+            writeln!(f, "problem={}", problem.replace('\n', " "))?;
+        }
+        f.write_str(COMPLETE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn names_both_ways() {
+        for (name, entry) in [
+            ("recorder-7-123", Entry::Recorder { pid: 7, started: "123" }),
+            ("process-7-123", Entry::Process { pid: 7, started: "123" }),
+            ("fork-7-0", Entry::Fork { parent: 7, number: 0 }),
+            ("error-7", Entry::Error { pid: 7 }),
+            ("part-7-99", Entry::Part { pid: 7, nanos: 99 }),
+            ("snapshot-7-99", Entry::Snapshot { pid: 7, nanos: 99 }),
+        ] {
+            assert_eq!((entry.to_string().as_str(), Entry::of(name)), (name, Some(entry)));
+        }
+        for name in [JOINED, WRITTEN, "part-7", "part-x-1", "snapshot-1", "error-7-1", "perf-cpu0.dat", ""] {
+            assert_eq!(Entry::of(name), None, "{name}");
+        }
+        assert_eq!(snapshot(1), "snapshot-1");
+    }
+
+    #[test]
+    fn a_part_both_ways() {
+        let counts = Counts { events: 1, threads: 2, lost: 3, full: true, chunks_overwritten: 4, untraced_threads: 5 };
+        let mut part = Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None };
+        let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\n\
+                    complete=1\n";
+        assert_eq!((part.to_string().as_str(), Part::parse(text.as_bytes())), (text, Some(part.clone())));
+        part.fork = Some(Fork { parent: 6, nanos: 9 });
+        part.problem = Some("a = b".into());
+        for saved in [Saved::TooMuch, Saved::Failed] {
+            part.saved = saved;
+            assert_eq!(Part::parse(part.to_string().as_bytes()), Some(part.clone()));
+        }
+        part.problem = Some("two\nlines".into());
+        assert!(part.to_string().contains("\nforked_nanos=9\nerror=1\nproblem=two lines\ncomplete=1\n"));
+    }
+
+    #[test]
+    fn what_is_cut_is_no_part() {
+        for text in ["", "pid=7\nprogram=8\nevents=1\n", "complete=1\n", "pid=x\nprogram=8\ncomplete=1\n"] {
+            assert_eq!(Part::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+}

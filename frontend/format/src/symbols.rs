@@ -1,0 +1,350 @@
+//! `<module>.sym`: the functions of one module; `<module>.dbg`: where they are in the source.
+//!
+//! ```text
+//! # symbols: 2
+//! # path name: /usr/bin/prog
+//! # build-id: b43fc9ef81c4e3fe843842c1239349b5998de3c1
+//! 00000000000011d9 t leaf
+//! 00000000000011f2 ? __func_end
+//! 0000000000001211 T main
+//! 0000000000001260 T draw\t_Z4drawi
+//! 0000000000001280 ? __func_end
+//! ```
+//!
+//! Addresses are relative to the start of the module's map line. A symbol ends where the next line starts, so a line of
+//! type `?` ends it earlier; such lines are not counted in the first line, which only tells the reader how much to allocate.
+//! uftrace 0.14 and later have a column with the size; older versions drop every line that has one, so none is written.
+//! A mangled name follows the readable one, behind a tab: uftrace reads no further, as that is where a kernel's symbol has its
+//! module.
+
+use alloc::borrow::Cow;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::text::{self, base_name};
+
+/// The longest build-id that uftrace reads, in hexadecimal digits.
+pub const BUILD_ID_DIGITS: usize = 40;
+
+/// What the comment with the module's path begins with.
+const PATH: &str = "# path name: ";
+
+/// Names that end the symbol before them.
+const END_MARKS: [&str; 3] = ["__func_end", "__sym_end", "__dynsym_end"];
+
+/// What may stand for `build_id` in symbol files and maps: its first 40 digits.
+///
+/// uftrace keeps no more, and a longer one in a map line overruns a buffer of its reader.
+pub fn short_build_id(build_id: &str) -> &str {
+    build_id.get(..BUILD_ID_DIGITS).unwrap_or(build_id)
+}
+
+/// The first lines of a symbol file, or of one of source lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// How many symbols there are; not in files of source lines.
+    pub n_symbols: Option<usize>,
+    /// The module that the file says it is for.
+    pub path: Option<String>,
+    /// Its build-id in hexadecimal, of any length; the first 40 digits are written.
+    pub build_id: Option<String>,
+}
+
+impl Head {
+    /// Reads the comments that a file begins with. `bytes` may be a part of the file: a path and a build-id take less than
+    /// [`Head::MAX_BYTES`].
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut head = Self::default();
+        for (_, line) in text::lines(bytes) {
+            if !line.starts_with('#') {
+                break;
+            }
+            head.add(&line);
+        }
+        head
+    }
+
+    /// More than the first lines take.
+    pub const MAX_BYTES: usize = 16 * 1024;
+
+    /// Takes what a comment says. Returns whether the line is one.
+    pub fn add(&mut self, line: &str) -> bool {
+        let Some(comment) = line.strip_prefix("# ") else { return false };
+        if let Some(path) = line.strip_prefix(PATH) {
+            self.path.get_or_insert_with(|| path.into());
+        } else if let Some(id) = comment.strip_prefix("build-id: ") {
+            self.build_id.get_or_insert_with(|| id.into());
+        } else if let Some(count) = comment.strip_prefix("symbols: ") {
+            self.n_symbols = self.n_symbols.or(count.trim().parse().ok());
+        }
+        true
+    }
+
+    /// Whether uftrace takes the file for that of `module`.
+    pub fn is_of(&self, module: ModuleId<'_>) -> bool {
+        let is_other_build = match (&self.build_id, module.build_id) {
+            (Some(own), Some(other)) => short_build_id(own) != short_build_id(other),
+            _ => false,
+        };
+        self.path.as_ref().is_none_or(|path| path == module.path) && !is_other_build
+    }
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(count) = self.n_symbols {
+            writeln!(f, "# symbols: {count}")?;
+        }
+        if let Some(path) = &self.path {
+            writeln!(f, "{PATH}{path}")?;
+        }
+        if let Some(id) = &self.build_id {
+            writeln!(f, "# build-id: {}", short_build_id(id))?;
+        }
+        Ok(())
+    }
+}
+
+/// A line of a file of symbols or of source lines, for a module whose path is what `change` makes of its own. The line has its
+/// end, and so has what is returned.
+pub fn with_path(line: &[u8], change: impl FnOnce(&str) -> String) -> Cow<'_, [u8]> {
+    match line.strip_prefix(PATH.as_bytes()) {
+        Some(path) => format!("{PATH}{}\n", change(&text::line(path))).into_bytes().into(),
+        None => line.into(),
+    }
+}
+
+/// A line with a symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SymbolLine<'a> {
+    /// Where it starts, relative to its module.
+    pub addr: u64,
+    /// Its size in bytes; 0 if the line has none. It is not written.
+    pub size: u64,
+    /// Its type, as of `nm`: `T` for a global function, `t` for a local one, `w` for a weak one.
+    pub kind: char,
+    /// Its name as it is shown.
+    pub name: &'a str,
+    /// Its mangled name, which tells overloads apart.
+    pub mangled: Option<&'a str>,
+}
+
+impl<'a> SymbolLine<'a> {
+    /// The types of symbols that count; lines of other types are ignored.
+    pub const KINDS: &'static str = "?TtwPKDdvu";
+
+    /// What ends the symbol before it at `addr`.
+    pub fn end(addr: u64) -> Self {
+        Self { addr, size: 0, kind: '?', name: END_MARKS[0], mangled: None }
+    }
+
+    /// Whether it only ends the symbol before it.
+    pub fn is_end(&self) -> bool {
+        self.kind == '?' || END_MARKS.contains(&self.name)
+    }
+
+    /// Reads a line, with or without the size; `None` if it is another one.
+    pub fn parse(line: &'a str) -> Option<Self> {
+        let (addr, rest) = line.split_once(' ')?;
+        let addr = u64::from_str_radix(addr, 16).ok()?;
+        let (size, rest) = match rest.split_once(' ') {
+            Some((size, after)) if size.starts_with(|first: char| first.is_ascii_digit()) => {
+                (u64::from_str_radix(size, 16).ok()?, after)
+            }
+            _ => (0, rest),
+        };
+        let (kind, name) = rest.split_once(' ')?;
+        let mut chars = kind.chars();
+        let (Some(kind), None) = (chars.next(), chars.next()) else { return None };
+        // Kernel symbols have their module after a tab.
+        let (name, mangled) = name.split_once('\t').unwrap_or((name, ""));
+        let is_mangled = mangled.starts_with("_Z") || mangled.starts_with("_R");
+        Some(Self { addr, size, kind, name, mangled: is_mangled.then_some(mangled) })
+    }
+}
+
+impl fmt::Display for SymbolLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x} {} {}", self.addr, self.kind, self.name)?;
+        match self.mangled {
+            Some(mangled) => writeln!(f, "\t{mangled}"),
+            None => writeln!(f),
+        }
+    }
+}
+
+/// Two lines of a file of source lines: where a function begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceLine<'a> {
+    /// The function's address, as in the symbol file.
+    pub addr: u64,
+    /// Its name.
+    pub name: &'a str,
+    /// The number of the line, from 1 on.
+    pub line: u32,
+    /// The source file.
+    pub path: &'a str,
+}
+
+impl fmt::Display for SourceLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { addr, name, line, path } = self;
+        writeln!(f, "F: {addr:x} {name}\nL: {line} {path}")
+    }
+}
+
+/// What the name of a symbol file depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleId<'a> {
+    /// Path as in the map.
+    pub path: &'a str,
+    /// Build-id in hexadecimal, of any length.
+    pub build_id: Option<&'a str>,
+}
+
+impl ModuleId<'_> {
+    /// The file that uftrace looks for, `<name>.sym`.
+    pub fn plain_name(self) -> String {
+        format!("{}.sym", base_name(self.path))
+    }
+
+    /// The file that uftrace looks for when the plain one is of another module: `<name>-XXXX.sym` with the first four digits
+    /// of the build-id or, without one, with a checksum of the path.
+    pub fn marked_name(self) -> String {
+        let base = base_name(self.path);
+        match self.build_id {
+            Some(id) => format!("{base}-{}.sym", id.get(..4).unwrap_or(id)),
+            None => {
+                // uftrace adds the bytes up as signed numbers.
+                let sum = |sum: u16, byte: u8| sum.wrapping_add_signed(byte.cast_signed().into());
+                format!("{base}-{:04x}.sym", self.path.bytes().fold(0, sum))
+            }
+        }
+    }
+
+    fn head(self) -> Head {
+        Head { n_symbols: None, path: Some(self.path.into()), build_id: self.build_id.map(Into::into) }
+    }
+}
+
+/// The names of symbol files for modules, as they come.
+///
+/// The first module with a name gets `<name>.sym`, a different one `<name>-XXXX.sym`. Several loads of one module share a
+/// name, so write a name once. Leave out modules that get no file: if the first of a name had none, uftrace would look only
+/// for the plain name.
+#[derive(Clone, Debug, Default)]
+pub struct SymbolFileNames {
+    owners: BTreeMap<String, Head>,
+}
+
+impl SymbolFileNames {
+    /// Tells that there is a file already, and how it begins.
+    pub fn take(&mut self, name: String, head: Head) {
+        self.owners.insert(name, head);
+    }
+
+    /// The name for `module`. `None`: what uftrace would look for is taken by another one, so it cannot tell them apart.
+    pub fn name(&mut self, module: ModuleId<'_>) -> Option<String> {
+        [module.plain_name(), module.marked_name()].into_iter().find(|name| {
+            let owner = self.owners.entry(name.clone()).or_insert_with(|| module.head());
+            owner.is_of(module)
+        })
+    }
+
+    /// The names for several modules, in their order.
+    pub fn of<'a>(modules: impl IntoIterator<Item = ModuleId<'a>>) -> Vec<Option<String>> {
+        let mut names = Self::default();
+        modules.into_iter().map(|module| names.name(module)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    fn id<'a>(path: &'a str, build_id: Option<&'a str>) -> ModuleId<'a> {
+        ModuleId { path, build_id }
+    }
+
+    #[test]
+    fn a_file_both_ways() {
+        let head = Head { n_symbols: Some(2), path: Some("/bin/a".into()), build_id: Some("ab".repeat(32)) };
+        let text = "# symbols: 2\n# path name: /bin/a\n# build-id: abababababababababababababababababababab\n";
+        assert_eq!(head.to_string(), text);
+        let symbol = SymbolLine { addr: 0x11d9, size: 0, kind: 't', name: "<a as b>::c", mangled: None };
+        assert_eq!(symbol.to_string(), "00000000000011d9 t <a as b>::c\n");
+        let overload = SymbolLine { addr: 0x1260, size: 0, kind: 'T', name: "draw", mangled: Some("_Z4drawi") };
+        assert_eq!(overload.to_string(), "0000000000001260 T draw\t_Z4drawi\n");
+        assert_eq!(SymbolLine::parse("1260 T draw\t_Z4drawi"), Some(overload));
+        assert_eq!(SymbolLine::end(0x11f2).to_string(), "00000000000011f2 ? __func_end\n");
+        let file = format!("{text}{symbol}# build-id: no head\n");
+        assert_eq!(Head::parse(file.as_bytes()).build_id, Some("ab".repeat(20)));
+        assert_eq!(SymbolLine::parse("00000000000011d9 t <a as b>::c"), Some(symbol));
+        assert!(SymbolLine::parse("00000000000011f2 ? __func_end").unwrap().is_end());
+        let source = SourceLine { addr: 0x11d9, name: "f", line: 3, path: "/a.c" };
+        assert_eq!(source.to_string(), "F: 11d9 f\nL: 3 /a.c\n");
+    }
+
+    #[test]
+    fn another_path() {
+        let changed = |line| with_path(line, |path| path.replace('a', "b")).into_owned();
+        assert_eq!(changed(b"# path name: /bin/a\n"), b"# path name: /bin/b\n");
+        assert_eq!(changed(b"0000000000001000 T a\xff\n"), b"0000000000001000 T a\xff\n");
+    }
+
+    #[test]
+    fn lines_of_others() {
+        let line = SymbolLine { addr: 0x10, size: 8, kind: 'T', name: "f", mangled: None };
+        assert_eq!(SymbolLine::parse("10 00000008 T f\t[module]"), Some(line));
+        assert!(SymbolLine::parse("10 P __sym_end").unwrap().is_end());
+        for bad in ["", "nonsense", "xyz T f", "10 T", "10 TT f", "10 5zz T f"] {
+            assert_eq!(SymbolLine::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn modules_of_one_name_get_marks() {
+        let names = SymbolFileNames::of([
+            id("/bin/prog", Some("aaaa1111")),
+            id("/lib/x.so", Some("bbbb1111")),
+            // The same module loaded again.
+            id("/lib/x.so", Some("bbbb1111")),
+            // Same basename, other path; other path without build-id; other file at the same path.
+            id("/opt/x.so", Some("cccc1111")),
+            id("/usr/x.so", None),
+            id("/lib/x.so", Some("dddd1111")),
+            // Cannot be told from /opt/x.so.
+            id("/srv/x.so", Some("cccc2222")),
+            // The name that another file was given.
+            id("/bin/x.so-cccc", Some("eeee1111")),
+            id("plain", None),
+        ]);
+        let expected = [
+            Some("prog.sym"),
+            Some("x.so.sym"),
+            Some("x.so.sym"),
+            Some("x.so-cccc.sym"),
+            Some("x.so-0340.sym"),
+            Some("x.so-dddd.sym"),
+            None,
+            Some("x.so-cccc-eeee.sym"),
+            Some("plain.sym"),
+        ];
+        assert_eq!(names.iter().map(Option::as_deref).collect::<Vec<_>>(), expected);
+        let sum = (0x2f + 0xc3 - 0x100 + 0xa4 - 0x100_i32) as u16;
+        assert_eq!(id("/ä", None).marked_name(), format!("ä-{sum:04x}.sym"), "bytes are signed");
+    }
+
+    #[test]
+    fn files_that_are_there_are_taken() {
+        let mut names = SymbolFileNames::default();
+        names.take("x.sym".into(), Head::parse(b"# symbols: 1\n# path name: /a/x\n"));
+        assert_eq!(names.name(id("/b/x", Some("5678cd"))).as_deref(), Some("x-5678.sym"));
+        assert_eq!(names.name(id("/a/x", Some("5678cd"))).as_deref(), Some("x.sym"));
+    }
+}

@@ -1,0 +1,94 @@
+//! Telling `rftrace record` what cannot be written: a process may not be able to write any file when it ends.
+//!
+//! The notes are in memory that `rftrace record` shares with all processes: text, each note with a NUL behind it.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::{ptr, slice};
+
+/// What this process knew when it began.
+#[derive(Debug)]
+struct Beginning {
+    /// The notes; empty if they are not there.
+    notes: &'static [AtomicU8],
+    user: u32,
+    /// The device and number of the root directory.
+    root: Option<(u64, u64)>,
+}
+
+static BEGINNING: OnceLock<Beginning> = OnceLock::new();
+
+/// A note begins at a multiple of this.
+const NOTE_BYTES: usize = 512;
+
+/// Looks for the notes, while the process can still reach them.
+pub(crate) fn begin(path: &Path) {
+    BEGINNING.get_or_init(|| Beginning { notes: map(path).unwrap_or_default(), user: user(), root: root() });
+}
+
+/// The notes at a path, which may be another file by now, of another process.
+fn map(path: &Path) -> Option<&'static [AtomicU8]> {
+    let name = fs::read_link(path).ok()?;
+    if !name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:rftrace-notes") {
+        return None;
+    }
+    let file = File::options().read(true).write(true).open(path).ok()?;
+    let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, wherever there is room.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    // SAFETY: so many bytes were mapped, and stay so; others change them as atomics.
+    (memory != libc::MAP_FAILED).then(|| unsafe { slice::from_raw_parts(memory.cast(), bytes) })
+}
+
+/// Whether this process has another root directory than at its beginning, so that paths mean something else.
+pub(crate) fn is_elsewhere() -> bool {
+    BEGINNING.get().is_some_and(|beginning| beginning.root != root())
+}
+
+/// Why nothing can be written to the folder then.
+pub(crate) fn elsewhere(folder: &Path) -> String {
+    format!("it has changed its root directory (chroot), and {} is not below it", folder.display())
+}
+
+/// Why nothing may be written to the folder, if this process runs as another user than at its beginning.
+pub(crate) fn other_user(folder: &Path) -> Option<String> {
+    let (user, folder) = (user(), folder.display());
+    BEGINNING.get().filter(|beginning| beginning.user != user)?;
+    Some(format!("it runs as user {user} by now, who may not write to {folder}: start it as that user"))
+}
+
+/// Puts a note of this process behind the others; the first one counts. One that finds no room is not told. Takes no memory.
+pub(crate) fn tell(problem: &str) {
+    /// The process that has told something.
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+
+    let Some(beginning) = BEGINNING.get() else { return };
+    let pid = std::process::id();
+    if TOLD.swap(pid, Relaxed) == pid {
+        return;
+    }
+    // The last byte stays 0. What does not fit is cut off.
+    let mut text = [0; NOTE_BYTES - 1];
+    let _ = write!(&mut text[..], "process {pid}: {problem}");
+    for note in beginning.notes.chunks_exact(NOTE_BYTES) {
+        if note[0].compare_exchange(0, text[0], AcqRel, Acquire).is_ok() {
+            return note[1..].iter().zip(&text[1..]).for_each(|(place, &byte)| place.store(byte, Relaxed));
+        }
+    }
+}
+
+fn user() -> u32 {
+    // SAFETY: the call takes nothing.
+    unsafe { libc::geteuid() }
+}
+
+fn root() -> Option<(u64, u64)> {
+    fs::metadata("/").ok().map(|meta| (meta.dev(), meta.ino()))
+}

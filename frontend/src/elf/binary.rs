@@ -1,0 +1,207 @@
+//! The functions of an ELF file for a trace that was recorded elsewhere: by a kernel, or on another machine.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rftrace_format::record::ADDRESS_MASK;
+
+use super::code::Code;
+use super::file::{map_file, page_size};
+use super::table::{self, SymbolTable};
+use crate::Error;
+use crate::uftrace::symfile;
+use rftrace_format::symbols::{ModuleId, short_build_id};
+
+/// An ELF file, and the functions in it.
+#[derive(Clone, Debug)]
+pub struct Binary {
+    path: PathBuf,
+    table: SymbolTable,
+    code: Option<Code>,
+}
+
+impl Binary {
+    /// Reads the functions of the file at `path`, from `.symtab` or, in a stripped file, from `.dynsym`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Read`].
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let read = || -> io::Result<Self> {
+            let file = map_file(path)?;
+            let code = Code::of(Arc::clone(&file), path)?;
+            Ok(Self { path: path.to_owned(), table: table::symbols_of(file, path)?, code })
+        };
+        read().map_err(|error| unreadable(error, path))
+    }
+
+    /// The file that was read.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The GNU build-id in lower-case hexadecimal: as many digits as trace directories have.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&str> {
+        self.table.build_id().map(short_build_id)
+    }
+
+    /// How many functions it has; none if it was stripped of all.
+    #[must_use]
+    pub fn n_functions(&self) -> usize {
+        self.table.symbols().len()
+    }
+
+    /// The address for which the page of its lowest loadable segment was linked.
+    #[must_use]
+    pub fn link_address(&self) -> u64 {
+        self.table.link_address()
+    }
+
+    /// Where that page lay, as far as the addresses of records tell: where at least half of them can be recorded ones.
+    #[must_use]
+    pub fn find_load_address(&self, recorded: &HashSet<u64>) -> Option<u64> {
+        /// So many addresses are looked at to find places, and so many places are tried.
+        const SAMPLE: usize = 64;
+        const TRIED: usize = 8;
+        /// A call to the hook ends within so many bytes of a function's beginning, mostly.
+        const PROLOGUE_BYTES: u64 = 64;
+
+        let step = (recorded.len() / SAMPLE).max(1);
+        let mut sorted: Vec<u64> = recorded.iter().copied().collect();
+        sorted.sort_unstable();
+        let mut votes: HashMap<u64, usize> = HashMap::new();
+        for address in sorted.into_iter().step_by(step) {
+            for symbol in self.table.symbols() {
+                let start = address.wrapping_sub(symbol.address) & ADDRESS_MASK;
+                if start % page_size() < PROLOGUE_BYTES {
+                    *votes.entry(start - start % page_size()).or_default() += 1;
+                }
+            }
+        }
+        let mut places: Vec<(usize, u64)> = votes.into_iter().map(|(start, n_votes)| (n_votes, start)).collect();
+        places.sort_unstable_by_key(|&(n_votes, start)| (Reverse(n_votes), start));
+        let count = |start: u64| {
+            let loaded = self.loaded_at(start);
+            recorded.iter().filter(|&&address| loaded.is_recorded_at(address)).count()
+        };
+        let counted = places.into_iter().take(TRIED).map(|(_, start)| (count(start), start));
+        let (n_known, start) = counted.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
+        (2 * n_known >= recorded.len()).then_some(start)
+    }
+
+    /// Its functions alone.
+    pub(crate) fn into_table(self) -> SymbolTable {
+        self.table
+    }
+
+    /// The functions when that page lies at `address`.
+    #[must_use]
+    pub fn loaded_at(&self, address: u64) -> LoadedBinary {
+        let page = address - address % page_size();
+        let (range, table) = self.table.clone().loaded_at(Some(page));
+        LoadedBinary { range, table, code: self.code.clone(), slide: page.wrapping_sub(self.link_address()) }
+    }
+}
+
+/// A [`Binary`] at an address. All addresses are of 48 bits, as in records.
+#[derive(Clone, Debug)]
+pub struct LoadedBinary {
+    range: Range<u64>,
+    /// Relative to the beginning of `range`.
+    table: SymbolTable,
+    code: Option<Code>,
+    /// How much higher it is than it was linked.
+    slide: u64,
+}
+
+impl LoadedBinary {
+    /// Where its functions lie, in whole pages.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Whether `address` is that of a record: in a function, at its beginning or behind a call.
+    ///
+    /// Functions lie so close to each other that in a wrong binary, too, most addresses are in some function.
+    #[must_use]
+    pub fn is_recorded_at(&self, address: u64) -> bool {
+        let Some(offset) = address.checked_sub(self.range.start) else { return false };
+        let Some(symbol) = self.table.lookup(offset) else { return false };
+        let is_behind_call = || self.code.as_ref()?.has_call_before(self.linked(address));
+        symbol.address == offset || is_behind_call().unwrap_or(true)
+    }
+
+    /// The address in the file.
+    fn linked(&self, address: u64) -> u64 {
+        canonical(address.wrapping_sub(self.slide) & ADDRESS_MASK)
+    }
+
+    /// The functions in order: address relative to `start`, address as in the file, name.
+    ///
+    /// `start` must not lie above the beginning of [`range`](Self::range).
+    pub fn functions(&self, start: u64) -> impl Iterator<Item = (u64, u64, String)> {
+        let offset = self.range.start.saturating_sub(start);
+        self.table.symbols().iter().map(move |symbol| {
+            (symbol.address + offset, self.linked(self.range.start + symbol.address), self.table.name(symbol))
+        })
+    }
+
+    /// Writes the symbol file of the module whose line in the map has the path `map_path` and begins at `start`.
+    ///
+    /// `start` must not lie above the beginning of [`range`](Self::range).
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn write_symbols(&self, out: &mut impl Write, map_path: &str, start: u64) -> io::Result<()> {
+        let offset = self.range.start.saturating_sub(start);
+        symfile::write_symbols(out, &self.table.clone().moved_up(offset), map_path)
+    }
+
+    /// The name of the symbol file in `directory`, where those of other modules may be. `None`: what uftrace would look for
+    /// is taken by another one.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the file that is there.
+    pub fn symbol_file(directory: &Path, map_path: &str, build_id: Option<&str>) -> io::Result<Option<String>> {
+        symfile::file_name_in(directory, ModuleId { path: map_path, build_id })
+    }
+}
+
+/// The error of reading the symbols of a binary. It names the path at its beginning.
+fn unreadable(error: io::Error, path: &Path) -> Error {
+    let text = error.to_string();
+    let text = text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text);
+    let remedy = match error.kind() {
+        io::ErrorKind::InvalidData => {
+            "; give the ELF file of 64 bits, of a kernel the one before it is made into an image to boot"
+        }
+        _ => "",
+    };
+    Error::Read { path: path.to_owned(), source: io::Error::new(error.kind(), format!("{text}{remedy}")) }
+}
+
+/// The 64 bits of an address: bit 47 is repeated above.
+fn canonical(address: u64) -> u64 {
+    const UNUSED_BITS: u32 = rftrace::abi::ADDRESS_SHIFT;
+    (address << UNUSED_BITS).cast_signed().wrapping_shr(UNUSED_BITS).cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::canonical;
+
+    #[test]
+    fn addresses_of_both_halves() {
+        assert_eq!(canonical(0x7fff_ffff_f000), 0x7fff_ffff_f000);
+        assert_eq!(canonical(0xffff_8010_0000), 0xffff_ffff_8010_0000);
+    }
+}

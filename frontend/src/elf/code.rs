@@ -1,0 +1,58 @@
+//! The code of an ELF file: whether a call ends at an address.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use object::LittleEndian;
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader};
+
+use super::file::{ENDIAN, Header, invalid};
+
+/// The code of an x86-64 ELF file.
+#[derive(Clone, Debug)]
+pub(crate) struct Code {
+    file: Arc<Mmap>,
+    /// Addresses of each executable segment, and where it begins in the file.
+    segments: Vec<(std::ops::Range<u64>, u64)>,
+}
+
+impl Code {
+    /// Finds the code of a file that [`map_file`](super::file::map_file) has mapped. `None` for another processor's.
+    ///
+    /// # Errors
+    /// As for [`map_file`](super::file::map_file).
+    pub(crate) fn of(file: Arc<Mmap>, path: &Path) -> io::Result<Option<Self>> {
+        let header = Header::parse(&**file).map_err(|error| invalid(path, error))?;
+        if header.e_machine(ENDIAN) != elf::EM_X86_64 {
+            return Ok(None);
+        }
+        let headers = header.program_headers(ENDIAN, &**file).map_err(|error| invalid(path, error))?;
+        let is_code = |segment: &&elf::ProgramHeader64<LittleEndian>| {
+            segment.p_type(ENDIAN) == elf::PT_LOAD && segment.p_flags(ENDIAN).contains(elf::PF_X)
+        };
+        let place = |segment: &elf::ProgramHeader64<LittleEndian>| {
+            let start = segment.p_vaddr(ENDIAN);
+            (start..start.saturating_add(segment.p_filesz(ENDIAN)), segment.p_offset(ENDIAN))
+        };
+        let segments: Vec<_> = headers.iter().filter(is_code).map(place).collect();
+        Ok(Some(Self { file, segments }))
+    }
+
+    /// Returns whether a call ends at `address`, which is as in the file; `None` where the file has no code there, as a file
+    /// with debug information only.
+    pub(crate) fn has_call_before(&self, address: u64) -> Option<bool> {
+        const LONGEST_CALL: u64 = 6;
+        let start = address.checked_sub(LONGEST_CALL)?;
+        let (range, offset) = self.segments.iter().find(|(range, _)| range.contains(&start))?;
+        let place = usize::try_from(start.checked_sub(range.start)?.checked_add(*offset)?).ok()?;
+        let bytes = self.file.get(place..)?.first_chunk::<{ LONGEST_CALL as usize }>()?;
+        Some(match bytes {
+            [_, 0xe8, _, _, _, _] | [0xff, 0x15, _, _, _, _] => true,
+            [_, _, _, _, 0xff, register] => register & 0xf8 == 0xd0,
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,14 @@
+//! What is known of ELF files: the functions in one (`table`), their names, and where calls are (`code`); `binary` is the API.
+//!
+//! All is read from the file. Not here: what of it is mapped in this process (`host::linux::modules`), and what lies in
+//! memory (`patch`).
+
+#![cfg_attr(not(feature = "std"), allow(dead_code, reason = "an import needs a part of it"))]
+
+pub(crate) mod binary;
+mod code;
+pub(crate) mod file;
+mod names;
+pub(crate) mod table;
+#[cfg(test)]
+pub(crate) mod testutil;

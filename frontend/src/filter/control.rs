@@ -1,0 +1,102 @@
+//! The filter in force, and how a new one gets to the hooks.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rftrace::abi::action;
+
+use crate::Error;
+use crate::backend;
+use crate::clock;
+use crate::clock::tsc;
+use crate::decode::Minima;
+use crate::filter::rules::{Filter, Function, Selected};
+use crate::filter::select::{self, Selection};
+use crate::filter::table::SiteTable;
+use crate::host::{self, Catalogue, Known};
+use crate::patch;
+
+/// What is recorded of all that could be.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    /// `None`: everything.
+    filter: Option<Filter>,
+    catalogue: Catalogue,
+    /// Made for the first filter.
+    table: Option<SiteTable>,
+    minima: Minima,
+}
+
+impl Choice {
+    /// Looks up what `filter` chooses, and reserves memory for it; nothing changes yet.
+    pub(crate) fn prepare(&mut self, filter: &Filter, known: &Known) -> Result<Selection, Error> {
+        self.catalogue.refresh(known);
+        let selection = select::select(filter, &self.catalogue)?;
+        // Before recording is filtered for the first time, see `SiteTable::publish`.
+        if self.table.is_none() {
+            let control = &backend::control().filter;
+            self.table = host::reserve_sites()?.map(|slots| SiteTable::publish(slots, control));
+        }
+        Ok(selection)
+    }
+
+    /// Filters what is recorded from now on.
+    pub(crate) fn apply(&mut self, filter: &Filter, selection: &Selection) {
+        let control = &backend::control().filter;
+        if let Some(table) = &mut self.table {
+            table.update(&selection.actions, selection.default_action, control);
+        }
+        let min_ticks = clock::ticks_in(filter.shortest());
+        control.default_action.store(selection.default_action, Relaxed);
+        control.decisive.store(selection.decisive, Relaxed);
+        control.wanted.store(selection.wanted, Relaxed);
+        control.depth_limit.store(selection.depth_limit, Relaxed);
+        control.min_ticks.store(min_ticks, Relaxed);
+        self.minima.set(tsc::ticks(), min_ticks);
+        backend::set_filtered(true);
+        // A function that is not recorded costs no more than its NOP.
+        let (actions, default_action) = (selection.actions.iter().copied().collect(), selection.default_action);
+        patch::select(move |site| {
+            let actions: &HashMap<u64, u8> = &actions;
+            actions.get(&(site.child_ip as u64)).copied().unwrap_or(default_action) != action::SKIP
+        });
+        self.filter = Some(filter.clone());
+    }
+
+    /// Does both.
+    pub(crate) fn set(&mut self, filter: &Filter, known: &Known) -> Result<Selected, Error> {
+        let selection = self.prepare(filter, known)?;
+        self.apply(filter, &selection);
+        Ok(selection.selected)
+    }
+
+    /// Records everything from now on.
+    pub(crate) fn clear(&mut self) {
+        patch::select(|_| true);
+        backend::set_filtered(false);
+        backend::control().filter.min_ticks.store(0, Relaxed);
+        self.minima.set(tsc::ticks(), 0);
+        self.filter = None;
+    }
+
+    /// Whether there is a filter.
+    pub(crate) fn is_filtered(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// The functions that can be recorded.
+    pub(crate) fn functions(&mut self, known: &Known) -> Vec<Function> {
+        self.catalogue.refresh(known);
+        select::list(self.filter.as_ref(), &self.catalogue)
+    }
+
+    /// Calls that are too short, over time.
+    pub(crate) fn minima(&self) -> Minima {
+        self.minima.clone()
+    }
+
+    /// The buffer was emptied.
+    pub(crate) fn forget_past(&mut self) {
+        self.minima.forget_past();
+    }
+}

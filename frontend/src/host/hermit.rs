@@ -1,0 +1,226 @@
+//! What this crate needs where there is no Linux (on Hermit): memory from the allocator, one module.
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::env::{self, consts::OS};
+use std::io;
+use std::iter;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rftrace::abi::{LEFT_BUCKET_BYTES, LeftCell, MAX_CHUNK_BYTES};
+
+use crate::Error;
+use crate::clock::calendar;
+use crate::clock::tsc::{self, TscSource};
+use crate::host::machine::SystemInfo;
+use crate::host::program::{Identity, LoadedModule, Memory, Program};
+
+/// Zeroed memory for records that is never given back. Per-thread blocks lie in thread-local storage.
+pub(crate) fn reserve(buffer_bytes: usize, _prefault: bool, is_first: bool) -> Result<Memory, Error> {
+    /// Frames that threads leave without returning are few: 1,024 of them.
+    const LEFT_BYTES: usize = 16 * LEFT_BUCKET_BYTES;
+
+    if !is_first {
+        // The tracer has no list of its threads: it could not tell them of another buffer.
+        return Err(Error::AlreadyInitialized);
+    }
+    let failed = || Error::OutOfMemory { bytes: buffer_bytes, source: io::ErrorKind::OutOfMemory.into() };
+    let layout = Layout::from_size_align(buffer_bytes, MAX_CHUNK_BYTES).map_err(|_| failed())?;
+    // SAFETY: the size is not 0, it is that of at least a few chunks.
+    let buffer = unsafe { alloc_zeroed(layout) };
+    if buffer.is_null() {
+        return Err(failed());
+    }
+    let layout = Layout::from_size_align(LEFT_BYTES, align_of::<LeftCell>()).map_err(|_| failed())?;
+    // SAFETY: the size is not 0. Without this memory the frames stay where they are.
+    let left = unsafe { alloc_zeroed(layout) };
+    Ok(Memory {
+        buffer,
+        blocks: ptr::null_mut(),
+        blocks_bytes: 0,
+        left,
+        left_bytes: LEFT_BYTES,
+        thread_start: None,
+        thread_start_key: 0,
+    })
+}
+
+/// What was allocated stays so: a thread may be in a hook, and write into it.
+pub(crate) fn discard(_buffer: *mut u8, _bytes: usize) {}
+
+/// As long as this lives the thread is at work.
+#[derive(Debug)]
+pub(crate) struct AtWork;
+
+/// Nothing forks.
+pub(crate) fn at_work() -> AtWork {
+    AtWork
+}
+
+/// No functions are known whose call sites a table could have.
+pub(crate) fn reserve_sites() -> Result<Option<&'static [AtomicU64]>, Error> {
+    Ok(None)
+}
+
+/// The rate of the time stamp counter. The clock is no help in measuring it: kernels compute it from the counter by what they
+/// know of the rate, in whole microseconds. So the kernel is asked where nobody knows better.
+pub(crate) fn exact_rate() -> Option<(u64, TscSource)> {
+    tsc::exact_hz().or_else(|| Some((kernel_hz()?, TscSource::Kernel)))
+}
+
+/// The frequency of the time stamp counter, if anybody tells it.
+pub(crate) fn tsc_hz() -> Option<u64> {
+    exact_rate().map(|(hz, _)| hz)
+}
+
+/// Functions are not known by their names.
+pub(crate) const HAS_NAMES: bool = false;
+
+/// The functions of the running program: none is known.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue;
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TracedFunction<'c> {
+    #[expect(dead_code, reason = "there is none")]
+    None(std::convert::Infallible, &'c ()),
+}
+
+impl Catalogue {
+    pub(crate) fn refresh(&mut self, _known: &Known) {}
+
+    pub(crate) fn functions(&self) -> impl Iterator<Item = TracedFunction<'_>> {
+        iter::empty()
+    }
+
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = String> {
+        iter::empty()
+    }
+
+    pub(crate) fn module_names(&self) -> impl Iterator<Item = &str> {
+        iter::empty()
+    }
+}
+
+impl<'c> TracedFunction<'c> {
+    pub(crate) fn name(&self) -> &'c str {
+        ""
+    }
+
+    pub(crate) fn name_with_parameters(&self) -> Option<String> {
+        None
+    }
+
+    pub(crate) fn module(&self) -> &'c str {
+        ""
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        0
+    }
+
+    pub(crate) fn code_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    pub(crate) fn child_ips(&self) -> &'c [u64] {
+        &[]
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        false
+    }
+}
+
+/// Nanoseconds since this function was first called.
+pub(crate) fn monotonic_nanos() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What is looked up when the tracer is installed: nothing is out of reach later.
+#[derive(Debug)]
+pub(crate) struct Known;
+
+impl Known {
+    /// What is known now.
+    pub(crate) fn collect() -> Self {
+        Self
+    }
+}
+
+/// Everything about the running program.
+pub(crate) fn program(_known: &Known, binary_name: &str) -> Program {
+    let n_cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let system = SystemInfo {
+        exe_name: binary_name.to_owned(),
+        command_line: command_line().unwrap_or_else(|| binary_name.to_owned()),
+        cpus_online: n_cpus,
+        cpus_possible: n_cpus,
+        cpu_description: tsc::processor_name().unwrap_or_else(|| "x86-64".to_owned()),
+        memory: "0.0 / 0.0 GB".to_owned(),
+        kernel: OS.to_owned(),
+        hostname: OS.to_owned(),
+        distribution: format!("\"{OS}\""),
+        record_date: calendar::date(unix.as_secs()),
+        utc_offset: utc_offset(unix),
+        ..SystemInfo::default()
+    };
+    Program {
+        pid: 1,
+        identify: Identity::of_number,
+        exe_name: binary_name.to_owned(),
+        modules: vec![LoadedModule { name: binary_name.to_owned(), start: image_start() }],
+        without_names: None,
+        stack: None,
+        system,
+        tsc_hz: exact_rate().map(|(hz, source)| (hz, source.name())),
+        invariant_tsc: Some(tsc::is_invariant()),
+    }
+}
+
+/// Unix time minus the clock of records in seconds, rounded.
+fn utc_offset(unix: Duration) -> i64 {
+    let nanos = i128::try_from(unix.as_nanos()).unwrap_or(0) - i128::from(monotonic_nanos());
+    i64::try_from((nanos + 500_000_000).div_euclid(1_000_000_000)).unwrap_or(0)
+}
+
+/// The arguments, separated by spaces, in one line.
+fn command_line() -> Option<String> {
+    let arguments: Vec<_> = env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let line = arguments.join(" ").replace(char::is_control, " ");
+    (!line.is_empty()).then_some(line)
+}
+
+#[cfg(target_os = "hermit")]
+unsafe extern "C" {
+    safe fn sys_image_start_addr() -> usize;
+    safe fn sys_get_processor_frequency() -> u16;
+}
+
+/// The address that the image was loaded at.
+#[cfg(target_os = "hermit")]
+fn image_start() -> u64 {
+    sys_image_start_addr() as u64
+}
+
+#[cfg(not(target_os = "hermit"))]
+fn image_start() -> u64 {
+    0
+}
+
+/// The frequency that the kernel's clock goes by; it knows MHz.
+#[cfg(target_os = "hermit")]
+fn kernel_hz() -> Option<u64> {
+    Some(u64::from(sys_get_processor_frequency()) * 1_000_000).filter(|&hz| hz > 0)
+}
+
+#[cfg(not(target_os = "hermit"))]
+fn kernel_hz() -> Option<u64> {
+    None
+}

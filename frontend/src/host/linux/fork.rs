@@ -1,0 +1,74 @@
+//! A fork waits for threads that are at work in this crate: in the child nobody would be there to release what they hold, in
+//! this crate or in the libraries that it calls.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread;
+use std::time::Duration;
+
+/// How many times threads are at work, in the low half, and how many threads fork or wait for it, in the high half. New work
+/// waits for those: else a fork would never come about beside threads that work again and again.
+static AT_WORK: AtomicU64 = AtomicU64::new(0);
+const FORK: u64 = 1 << 32;
+const PAUSE: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// How many times this thread is.
+    static OWN: Cell<u64> = const { Cell::new(0) };
+    /// Whether it is this thread that forks. A signal handler may come between.
+    static FORKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread is at work as long as this lives.
+#[derive(Debug)]
+#[must_use = "the work ends when this is dropped"]
+pub(crate) struct AtWork(());
+
+/// Begins to work. May be nested.
+pub(crate) fn at_work() -> AtWork {
+    let may_go_on = OWN.get() > 0 || FORKS.get();
+    while AT_WORK.fetch_update(Acquire, Relaxed, |n| (n < FORK || may_go_on).then_some(n + 1)).is_err() {
+        thread::sleep(PAUSE);
+    }
+    OWN.set(OWN.get() + 1);
+    AtWork(())
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        OWN.set(OWN.get() - 1);
+        AT_WORK.fetch_sub(1, Release);
+    }
+}
+
+/// What this thread was at will never be gone on with.
+pub(crate) fn abandon() {
+    AT_WORK.fetch_sub(OWN.replace(0), Release);
+}
+
+/// From now on forks wait.
+pub(super) fn register_handlers() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+    unsafe extern "C" fn before() {
+        FORKS.set(true);
+        AT_WORK.fetch_add(FORK, Relaxed);
+        // A signal handler may fork while its own thread is at work, which goes on in the child.
+        while AT_WORK.load(Acquire) % FORK != OWN.get() {
+            thread::sleep(PAUSE);
+        }
+    }
+    unsafe extern "C" fn after_in_parent() {
+        FORKS.set(false);
+        AT_WORK.fetch_sub(FORK, Release);
+    }
+    unsafe extern "C" fn after_in_child() {
+        FORKS.set(false);
+        AT_WORK.store(OWN.get(), Release);
+    }
+    if !REGISTERED.swap(true, Relaxed) {
+        // SAFETY: the handlers are made for this: one before, and one behind the fork in parent and child.
+        unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
+    }
+}

@@ -1,0 +1,173 @@
+//! The functions of the running program that call a hook: those that can be recorded.
+
+use std::cell::LazyCell;
+use std::sync::Arc;
+
+use super::Known;
+use super::modules::{self, Module};
+use crate::elf::file;
+use crate::elf::table::{self, Symbol, SymbolTable};
+use crate::filter::own;
+use crate::patch::{self, Site};
+
+/// The modules of the program with such functions. What was found is kept: looking for calls takes a pass through all code,
+/// and demangling takes long in programs without optimisation.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    modules: Vec<TracedModule>,
+}
+
+/// A module and its calls to the hooks.
+#[derive(Debug)]
+pub(crate) struct TracedModule {
+    module: Module,
+    /// The file's name, without folders.
+    name: String,
+    symbols: Option<SymbolTable>,
+    /// Run-time addresses behind the calls, ascending.
+    child_ips: Vec<u64>,
+    /// By address.
+    functions: Vec<Found>,
+    /// The names of all functions, one behind the other.
+    names: String,
+}
+
+/// A function with at least one such call.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    /// `None` if the file does not tell.
+    symbol: Option<Symbol>,
+    /// Where its part of the module's `child_ips` and `names` ends; it begins where that of the one before does.
+    child_ips_end: usize,
+    name_end: usize,
+    is_own: bool,
+}
+
+/// A function that can be recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TracedFunction<'c> {
+    module: &'c TracedModule,
+    found: Found,
+    name: &'c str,
+    child_ips: &'c [u64],
+}
+
+impl Catalogue {
+    /// Brings it up to date with what is loaded now.
+    pub(crate) fn refresh(&mut self, known: &Known) {
+        let known_modules: Vec<&Module> = known.modules.iter().map(|(module, _)| module).collect();
+        // A program may have lost access to the map: then as when the tracer was installed.
+        let loaded = modules::loaded_modules(&known_modules)
+            .unwrap_or_else(|_| known_modules.iter().map(|&module| module.clone()).collect());
+        let mut before = std::mem::take(&mut self.modules);
+        let sites = LazyCell::new(patch::sites);
+        self.modules = loaded
+            .into_iter()
+            .map(|module| match before.iter().position(|old| old.module.is_same_load(&module)) {
+                Some(place) => before.swap_remove(place),
+                None => TracedModule::read(module, known, &sites),
+            })
+            .collect();
+    }
+
+    /// All of them, by module and address.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = TracedFunction<'_>> {
+        self.modules.iter().flat_map(TracedModule::functions)
+    }
+
+    /// The names of all functions, those that call no hook included.
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = String> {
+        let tables = self.modules.iter().filter_map(|module| module.symbols.as_ref());
+        tables.flat_map(|table| table.symbols().iter().map(|symbol| table.name(symbol)))
+    }
+
+    /// The names of all modules, the program's first.
+    pub(crate) fn module_names(&self) -> impl Iterator<Item = &str> {
+        self.modules.iter().map(|module| &*module.name)
+    }
+}
+
+impl TracedModule {
+    fn read(module: Module, known: &Known, sites: &[Site]) -> Self {
+        let name = module.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = known.file(&module).or_else(|| file::map_file(&module.file_path()).ok());
+        let own_sites = sites.iter().filter(|site| site.module as u64 == module.start);
+        let child_ips = own_sites.map(|site| site.child_ip as u64).collect();
+        let symbols = file.and_then(|file| table::symbols_of(Arc::clone(&file), &module.path).ok());
+        let mut this = Self { module, name, symbols, child_ips, functions: Vec::new(), names: String::new() };
+        this.find_functions();
+        this
+    }
+
+    /// Finds the functions around the calls.
+    fn find_functions(&mut self) {
+        for (place, &child_ip) in self.child_ips.iter().enumerate() {
+            // A call that is the last instruction still lies in its function.
+            let address = child_ip - 1 - self.module.start;
+            let symbol = self.symbols.as_ref().and_then(|table| table.lookup(address)).copied();
+            match self.functions.last_mut() {
+                Some(last) if symbol.is_some() && last.symbol == symbol => last.child_ips_end = place + 1,
+                _ => {
+                    let start = self.names.len();
+                    if let (Some(table), Some(symbol)) = (&self.symbols, &symbol) {
+                        table.append_name(symbol, &mut self.names);
+                    }
+                    self.functions.push(Found {
+                        symbol,
+                        child_ips_end: place + 1,
+                        name_end: self.names.len(),
+                        is_own: own::is_own_name(&self.names[start..]),
+                    });
+                }
+            }
+        }
+    }
+
+    fn functions(&self) -> impl Iterator<Item = TracedFunction<'_>> {
+        let (mut child_ips_start, mut name_start) = (0, 0);
+        self.functions.iter().map(move |&found| {
+            let child_ips = &self.child_ips[child_ips_start..found.child_ips_end];
+            let name = &self.names[name_start..found.name_end];
+            (child_ips_start, name_start) = (found.child_ips_end, found.name_end);
+            TracedFunction { module: self, found, name, child_ips }
+        })
+    }
+}
+
+impl<'c> TracedFunction<'c> {
+    /// Its name, as the trace shows it. Empty if it is unknown.
+    pub(crate) fn name(&self) -> &'c str {
+        self.name
+    }
+
+    /// The name of a C++ function with its parameters.
+    pub(crate) fn name_with_parameters(&self) -> Option<String> {
+        self.module.symbols.as_ref()?.name_with_parameters(self.found.symbol.as_ref()?)
+    }
+
+    /// The name of its module's file.
+    pub(crate) fn module(&self) -> &'c str {
+        &self.module.name
+    }
+
+    /// Where it begins; the address behind its call to the hook if that is unknown.
+    pub(crate) fn address(&self) -> u64 {
+        let known = self.found.symbol.map(|symbol| self.module.module.start + symbol.address);
+        known.or(self.child_ips.first().copied()).unwrap_or(0)
+    }
+
+    /// Its size, if it is known.
+    pub(crate) fn code_bytes(&self) -> Option<u64> {
+        self.found.symbol.map(|symbol| symbol.size)
+    }
+
+    /// The addresses behind its calls to the hooks.
+    pub(crate) fn child_ips(&self) -> &'c [u64] {
+        self.child_ips
+    }
+
+    /// Whether it is one of the tracer's own.
+    pub(crate) fn is_own(&self) -> bool {
+        self.found.is_own
+    }
+}

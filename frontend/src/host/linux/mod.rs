@@ -1,0 +1,22 @@
+//! What this crate needs from Linux: the running program, its modules and threads, facts about the machine. What is read from
+//! ELF files is in `elf`.
+
+#![cfg_attr(not(feature = "std"), allow(dead_code, reason = "an import needs a part of it"))]
+
+#[cfg(feature = "std")]
+mod fork;
+#[cfg(feature = "std")]
+pub(crate) mod functions;
+pub(crate) mod modules;
+#[cfg(feature = "std")]
+mod process;
+pub(crate) mod sysinfo;
+#[cfg(feature = "std")]
+mod threads;
+
+#[cfg(feature = "std")]
+pub(crate) use self::fork::{AtWork, abandon, at_work};
+#[cfg(feature = "std")]
+pub(crate) use self::process::{
+    HAS_NAMES, Known, discard, exact_rate, monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
+};

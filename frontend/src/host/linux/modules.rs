@@ -1,0 +1,565 @@
+//! The ELF modules mapped in this process, read from `/proc/thread-self/maps`.
+//!
+//! A module is one load of one file: the run of mappings that the kernel or the dynamic linker made for its segments,
+//! merged into one address range. **Invariant:** the range starts where the lowest `PT_LOAD` segment was mapped, and
+//! [`elf::table`](crate::elf::table) counts addresses from that same segment, so run-time address = [`Module::start`] + symbol
+//! address, for position-independent and fixed-address programs alike.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::elf::file::{self, page_size};
+use rftrace_format::text::spelled;
+
+/// The symbolic link to the running program, valid even after its file was deleted.
+const PROC_EXE: &str = "/proc/self/exe";
+
+/// What the kernel appends to the path of a file that has no name any more.
+const DELETED: &[u8] = b" (deleted)";
+
+/// One load of one ELF file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Module {
+    /// Path of the file, as the kernel names it, without the mark for deleted files.
+    pub(crate) path: PathBuf,
+    /// Address at which the lowest segment is mapped.
+    pub(crate) start: u64,
+    /// Address after the last mapped page of the file. Zero-initialised pages beyond the file's data are not counted.
+    pub(crate) end: u64,
+    /// GNU build-id in lower-case hexadecimal, of any length.
+    pub(crate) build_id: Option<String>,
+    /// Whether this is the program itself and not a library.
+    pub(crate) is_main: bool,
+    /// Whether the file's name is gone, so that `path` names nothing or another file.
+    pub(crate) deleted: bool,
+    /// End of the first mapping, which names the file under `/proc/self/map_files`.
+    first_end: u64,
+}
+
+impl Module {
+    /// A kernel that ran elsewhere, under the name that it gave.
+    pub(crate) fn of_image(name: &str, range: std::ops::Range<u64>, build_id: Option<String>) -> Self {
+        Self {
+            path: PathBuf::from(name),
+            start: range.start,
+            end: range.end,
+            build_id,
+            is_main: true,
+            deleted: false,
+            first_end: range.end,
+        }
+    }
+
+    /// Returns the path as trace files spell it, see [`map_path`].
+    pub(crate) fn map_path(&self) -> String {
+        map_path(&self.path)
+    }
+
+    /// Returns whether both are one load of one file, seen at different times.
+    pub(crate) fn is_same_load(&self, other: &Self) -> bool {
+        self.start == other.start && self.path == other.path
+    }
+
+    /// Returns the path to open for the contents that are really mapped, deleted files included.
+    ///
+    /// Opening a deleted library needs `CAP_CHECKPOINT_RESTORE`; a deleted program can always be opened.
+    pub(crate) fn file_path(&self) -> PathBuf {
+        if self.is_main {
+            PathBuf::from(PROC_EXE)
+        } else if self.deleted {
+            PathBuf::from(format!("/proc/self/map_files/{:x}-{:x}", self.start, self.first_end))
+        } else {
+            self.path.clone()
+        }
+    }
+}
+
+/// Returns the modules with an executable segment: the program first, then the libraries by address.
+///
+/// Loads of the same file are kept apart by another module wherever there is one, because uftrace joins neighbouring map
+/// lines of one path.
+///
+/// What is in `known`, the modules at an earlier time, is taken from there: the program may have lost access to the files.
+///
+/// # Errors
+/// Those of reading the map. Files that cannot be opened lose only their build-id.
+pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
+    let text = own_maps()?;
+    let mut modules = parse_maps(&text, page_size());
+
+    if let Ok(exe) = exe_path()
+        && let Some(main) = modules.iter_mut().find(|module| module.path == exe)
+    {
+        main.is_main = true;
+    }
+    modules.retain_mut(|module| {
+        if let Some(known) = known.iter().find(|known| known.is_same_load(module)) {
+            module.build_id.clone_from(&known.build_id);
+            module.is_main = known.is_main;
+            return true;
+        }
+        match file::build_id(&module.file_path()) {
+            Ok(build_id) => {
+                module.build_id = build_id;
+                true
+            }
+            // A file that can be read and is no ELF file was mapped by the program for purposes of its own.
+            Err(error) => error.kind() != io::ErrorKind::InvalidData,
+        }
+    });
+    modules.sort_by_key(|module| !module.is_main);
+    Ok(separate_loads(modules))
+}
+
+/// Returns the map of this process's memory.
+///
+/// # Errors
+/// Those of reading it.
+pub(crate) fn own_maps() -> io::Result<Vec<u8>> {
+    // When the main thread has ended, the process as a whole has no memory any more.
+    let path = Path::new("/proc/thread-self/maps");
+    fs::read(path).map_err(|error| file::with_path(path, &error))
+}
+
+/// Returns the path of the running program, without the mark for deleted files.
+///
+/// # Errors
+/// Those of reading the link `/proc/self/exe`.
+pub(crate) fn exe_path() -> io::Result<PathBuf> {
+    let link = Path::new(PROC_EXE);
+    let target = fs::read_link(link).map_err(|error| file::with_path(link, &error))?;
+    Ok(match target.as_os_str().as_bytes().strip_suffix(DELETED) {
+        Some(path) => PathBuf::from(OsStr::from_bytes(path)),
+        None => target,
+    })
+}
+
+/// Returns `path` as it may stand in a trace directory, see [`spelled`]; bytes that are not UTF-8 become the replacement
+/// character.
+///
+/// The map, the header of the symbol file and the name of the program must all be spelled this way.
+pub(crate) fn map_path(path: &Path) -> String {
+    path.to_string_lossy().chars().map(spelled).collect()
+}
+
+/// Returns the modules in `text`, which is in the format of `/proc/<pid>/maps`, by address.
+///
+/// Build-ids and the program's mark are left out. `page_bytes` is the size of a page.
+pub(crate) fn parse_maps(text: &[u8], page_bytes: u64) -> Vec<Module> {
+    let mut loads: Vec<Load> = Vec::new();
+    // Whether the last load may still grow: only unnamed memory has followed it.
+    let mut open = false;
+    for mapping in text.split(|&byte| byte == b'\n').filter_map(Mapping::parse) {
+        if mapping.path.is_empty() {
+            continue;
+        }
+        if !mapping.path.starts_with(b"/") {
+            open = false;
+            continue;
+        }
+        match loads.last_mut() {
+            Some(load) if open && load.continues(&mapping, page_bytes) => load.extend(&mapping),
+            _ => loads.push(Load::new(&mapping)),
+        }
+        open = true;
+    }
+    loads.into_iter().filter(|load| load.executable).map(|load| load.into_module()).collect()
+}
+
+/// One line of the maps file.
+#[derive(Clone, Copy, Debug)]
+struct Mapping<'a> {
+    start: u64,
+    end: u64,
+    permissions: &'a [u8],
+    offset: u64,
+    /// Device and inode.
+    file: (&'a [u8], &'a [u8]),
+    /// Empty for unnamed memory.
+    path: &'a [u8],
+}
+
+impl<'a> Mapping<'a> {
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.splitn(6, |&byte| byte == b' ');
+        let range = fields.next()?;
+        let dash = range.iter().position(|&byte| byte == b'-')?;
+        let (start, end) = (hex(&range[..dash])?, hex(&range[dash + 1..])?);
+        Some(Self {
+            start,
+            end: Some(end).filter(|&end| end > start)?,
+            permissions: fields.next()?,
+            offset: hex(fields.next()?)?,
+            file: (fields.next()?, fields.next()?),
+            path: fields.next().unwrap_or_default().trim_ascii_start(),
+        })
+    }
+}
+
+/// A module that is being put together.
+#[derive(Debug)]
+struct Load<'a> {
+    first: Mapping<'a>,
+    /// The last mapping of a segment.
+    last: Mapping<'a>,
+    end: u64,
+    executable: bool,
+}
+
+impl<'a> Load<'a> {
+    fn new(mapping: &Mapping<'a>) -> Self {
+        Self { first: *mapping, last: *mapping, end: mapping.end, executable: is_executable(mapping) }
+    }
+
+    /// Returns whether `next` belongs to the same load and not to another mapping of the same file.
+    ///
+    /// Segments lie in the file as they do in memory, and two of them share one page of the file at most. So a mapping
+    /// that starts further back in the file starts a new load, and so does one that repeats the last mapping.
+    fn continues(&self, next: &Mapping<'_>, page_bytes: u64) -> bool {
+        let last = &self.last;
+        let last_offset_end = last.offset.saturating_add(last.end - last.start);
+        last.path == next.path
+            && last.file == next.file
+            && self.end <= next.start
+            && next.offset.saturating_add(page_bytes) >= last_offset_end
+            && (next.offset, next.permissions) != (last.offset, last.permissions)
+    }
+
+    fn extend(&mut self, mapping: &Mapping<'a>) {
+        // A hole between segments still shows the offset of the first, whole mapping that the dynamic linker began with.
+        if !mapping.permissions.starts_with(b"---") {
+            self.last = *mapping;
+        }
+        self.end = mapping.end;
+        self.executable |= is_executable(mapping);
+    }
+
+    fn into_module(self) -> Module {
+        let shown = self.first.path;
+        let (path, deleted) = match shown.strip_suffix(DELETED) {
+            Some(path) => (path, true),
+            None => (shown, false),
+        };
+        Module {
+            path: PathBuf::from(OsStr::from_bytes(&unescape_newlines(path))),
+            start: self.first.start,
+            end: self.end,
+            build_id: None,
+            is_main: false,
+            deleted,
+            first_end: self.first.end,
+        }
+    }
+}
+
+fn is_executable(mapping: &Mapping<'_>) -> bool {
+    mapping.permissions.get(2) == Some(&b'x')
+}
+
+fn hex(digits: &[u8]) -> Option<u64> {
+    // `from_str_radix` would accept a sign.
+    let digits = str::from_utf8(digits).ok().filter(|text| !text.starts_with('+'))?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+/// Turns `\012`, as which the maps file shows a newline in a path, back into a newline.
+fn unescape_newlines(path: &[u8]) -> Vec<u8> {
+    const ESCAPE: &[u8] = b"\\012";
+    let mut plain = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&byte, tail)) = rest.split_first() {
+        if let Some(tail) = rest.strip_prefix(ESCAPE) {
+            plain.push(b'\n');
+            rest = tail;
+        } else {
+            plain.push(byte);
+            rest = tail;
+        }
+    }
+    plain
+}
+
+/// Reorders `modules` so that no two neighbours have the same path, as far as there are others to put between them.
+fn separate_loads(modules: Vec<Module>) -> Vec<Module> {
+    let mut ordered: Vec<Module> = Vec::with_capacity(modules.len());
+    let mut waiting: Vec<Module> = Vec::new();
+    let clashes = |ordered: &[Module], module: &Module| ordered.last().is_some_and(|last| last.path == module.path);
+    for module in modules {
+        if clashes(&ordered, &module) {
+            waiting.push(module);
+            continue;
+        }
+        ordered.push(module);
+        if let Some(ready) = waiting.iter().position(|module| !clashes(&ordered, module)) {
+            ordered.push(waiting.remove(ready));
+        }
+    }
+    // Nothing follows that could separate these at the end: find a place further up, but behind the program.
+    for module in waiting {
+        let place = (1..ordered.len())
+            .find(|&at| ordered[at - 1].path != module.path && ordered[at].path != module.path)
+            .unwrap_or(ordered.len());
+        ordered.insert(place, module);
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::table;
+    use crate::elf::testutil::{Scratch, run};
+    use std::process::Command;
+
+    const PAGE: u64 = 4096;
+
+    fn ranges(text: &str) -> Vec<(String, u64, u64)> {
+        parse_maps(text.as_bytes(), PAGE)
+            .into_iter()
+            .map(|module| (module.path.to_str().unwrap().to_owned(), module.start, module.end))
+            .collect()
+    }
+
+    #[test]
+    fn merges_the_segments_of_a_pie_and_its_libraries() {
+        let text = "\
+55c9dc558000-55c9dc55a000 r--p 00000000 fe:00 247030                     /usr/bin/cat
+55c9dc55a000-55c9dc55f000 r-xp 00002000 fe:00 247030                     /usr/bin/cat
+55c9dc55f000-55c9dc562000 r--p 00007000 fe:00 247030                     /usr/bin/cat
+55c9dc562000-55c9dc563000 r--p 00009000 fe:00 247030                     /usr/bin/cat
+55c9dc563000-55c9dc564000 rw-p 0000a000 fe:00 247030                     /usr/bin/cat
+55c9f6966000-55c9f6987000 rw-p 00000000 00:00 0                          [heap]
+7f480e080000-7f480e0a2000 rw-p 00000000 00:00 0 
+7f480e0a2000-7f480e0f9000 r--p 00000000 fe:00 316534                     /usr/lib/locale/C.utf8/LC_CTYPE
+7f480e105000-7f480e12b000 r--p 00000000 fe:00 326279                     /usr/lib/libc.so.6
+7f480e12b000-7f480e281000 r-xp 00026000 fe:00 326279                     /usr/lib/libc.so.6
+7f480e281000-7f480e2d4000 r--p 0017c000 fe:00 326279                     /usr/lib/libc.so.6
+7f480e2d4000-7f480e2d8000 r--p 001cf000 fe:00 326279                     /usr/lib/libc.so.6
+7f480e2d8000-7f480e2da000 rw-p 001d3000 fe:00 326279                     /usr/lib/libc.so.6
+7f480e2da000-7f480e2e7000 rw-p 00000000 00:00 0 
+7f480e2f2000-7f480e2f6000 r--p 00000000 00:00 0                          [vvar]
+7f480e2f8000-7f480e2fa000 r-xp 00000000 00:00 0                          [vdso]
+7ffc9c601000-7ffc9c622000 rw-p 00000000 00:00 0                          [stack]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+";
+        assert_eq!(
+            ranges(text),
+            [
+                ("/usr/bin/cat".to_owned(), 0x55c9_dc55_8000, 0x55c9_dc56_4000),
+                ("/usr/lib/libc.so.6".to_owned(), 0x7f48_0e10_5000, 0x7f48_0e2d_a000),
+            ]
+        );
+    }
+
+    #[test]
+    fn segments_may_share_a_page_of_the_file() {
+        // Two small segments, as lld lays them out: both start in page 0 of the file.
+        let text = "\
+200000-201000 r--p 00000000 fe:00 7 /a
+201000-202000 r-xp 00000000 fe:00 7 /a
+202000-203000 rw-p 00001000 fe:00 7 /a
+";
+        assert_eq!(ranges(text), [("/a".to_owned(), 0x20_0000, 0x20_3000)]);
+    }
+
+    #[test]
+    fn gaps_and_holes_belong_to_the_load() {
+        let text = "\
+400000-401000 r-xp 00000000 fe:00 7 /main
+600000-602000 rw-p 00000000 fe:00 7 /main
+602000-605000 rw-p 00000000 00:00 0 
+700000-701000 r-xp 00000000 fe:00 8 /lib
+701000-900000 ---p 00001000 fe:00 8 /lib
+900000-901000 r--p 00000000 fe:00 8 /lib
+901000-902000 rw-p 00001000 fe:00 8 /lib
+";
+        assert_eq!(
+            ranges(text),
+            [("/main".to_owned(), 0x40_0000, 0x60_2000), ("/lib".to_owned(), 0x70_0000, 0x90_2000)]
+        );
+    }
+
+    #[test]
+    fn a_copy_mapped_for_reading_is_not_part_of_the_load() {
+        let text = "\
+100000-10b000 r--p 00000000 fe:00 7 /lib
+10b000-10c000 r--p 00000000 fe:00 7 /lib
+10c000-10e000 r-xp 00001000 fe:00 7 /lib
+10e000-10f000 rw-p 00003000 fe:00 7 /lib
+10f000-11a000 r--p 00000000 fe:00 7 /lib
+500000-50b000 r--p 00000000 fe:00 7 /lib
+";
+        assert_eq!(ranges(text), [("/lib".to_owned(), 0x10_b000, 0x10_f000)]);
+        // A copy of the first page alone.
+        let text = "\
+100000-101000 r--p 00000000 fe:00 7 /lib
+10b000-10c000 r--p 00000000 fe:00 7 /lib
+10c000-10e000 r-xp 00001000 fe:00 7 /lib
+";
+        assert_eq!(ranges(text), [("/lib".to_owned(), 0x10_b000, 0x10_e000)]);
+    }
+
+    #[test]
+    fn two_loads_of_one_file_are_two_modules_and_not_neighbours() {
+        let text = "\
+100000-101000 r-xp 00000000 fe:00 1 /main
+200000-201000 r--p 00000000 fe:00 7 /lib
+201000-202000 r-xp 00001000 fe:00 7 /lib
+202000-203000 r--p 00000000 fe:00 7 /lib
+203000-204000 r-xp 00001000 fe:00 7 /lib
+300000-301000 r-xp 00000000 fe:00 8 /other
+";
+        let modules = parse_maps(text.as_bytes(), PAGE);
+        let starts = |modules: &[Module]| modules.iter().map(|module| module.start).collect::<Vec<_>>();
+        assert_eq!(starts(&modules), [0x10_0000, 0x20_0000, 0x20_2000, 0x30_0000]);
+        assert_eq!(starts(&separate_loads(modules.clone())), [0x10_0000, 0x20_0000, 0x30_0000, 0x20_2000]);
+        // The separator comes before the pair.
+        let order = [0, 3, 1, 2].map(|at: usize| modules[at].clone());
+        assert_eq!(starts(&separate_loads(order.to_vec())), [0x10_0000, 0x20_2000, 0x30_0000, 0x20_0000]);
+        // Nothing to put between them: both stay.
+        assert_eq!(separate_loads(modules[1..3].to_vec()).len(), 2);
+    }
+
+    #[test]
+    fn strange_paths() {
+        let text = "\
+100000-101000 r-xp 00000000 fe:00 1 /tmp/my prog (deleted)
+200000-201000 r-xp 00000000 fe:00 2 /tmp/a\\012b/lib one.so
+300000-301000 r-xp 00000000 00:05 3 anon_inode:[io_uring]
+400000-401000 r-xp 00000000 00:05 4 /memfd:jit (deleted)
+";
+        let modules = parse_maps(text.as_bytes(), PAGE);
+        assert_eq!(modules.len(), 3);
+        assert_eq!(modules[0].path, Path::new("/tmp/my prog"));
+        assert_eq!(modules[0].map_path(), "/tmp/my_prog");
+        assert!(modules[0].deleted);
+        assert_eq!(modules[0].file_path(), Path::new("/proc/self/map_files/100000-101000"));
+        assert_eq!(modules[1].path, Path::new("/tmp/a\nb/lib one.so"));
+        assert_eq!(modules[1].map_path(), "/tmp/a_b/lib_one.so");
+        assert_eq!(modules[1].file_path(), modules[1].path);
+        assert_eq!(map_path(Path::new(OsStr::from_bytes(b"/x\xff\t\"y\""))), "/x\u{fffd}__y_");
+    }
+
+    #[test]
+    fn broken_lines_are_skipped() {
+        let text = "\n-\n1-\n12 r-xp\n2000-1000 r-xp 0 0:0 1 /a\nzz-10 r-xp 0 0:0 1 /a\n1000-2000 r-xp\n+1-+2 r-xp 0 0:0 1 /a\n";
+        assert_eq!(ranges(text), []);
+        assert_eq!(ranges("1000-2000 r-xp 0 0:0 1 /a"), [("/a".to_owned(), 0x1000, 0x2000)]);
+        assert_eq!(parse_maps(b"1000-2000 r 0 0:0 1 /\xff", PAGE), []);
+    }
+
+    #[test]
+    fn finds_this_process() {
+        let modules = loaded_modules(&[]).unwrap();
+        let main = &modules[0];
+        assert!(main.is_main && !main.deleted);
+        assert_eq!(main.path, std::env::current_exe().unwrap());
+        assert_eq!(modules.iter().filter(|module| module.is_main).count(), 1);
+
+        let here = finds_this_process as fn() as usize as u64;
+        assert!((main.start..main.end).contains(&here));
+        let table = table::read_symbols(&main.file_path()).unwrap();
+        let symbol = table.lookup(here - main.start).expect("this function");
+        assert_eq!(symbol.address, here - main.start);
+        assert!(table.name(symbol).ends_with("finds_this_process"), "{}", table.name(symbol));
+
+        let libc_module = modules.iter().find(|module| module.map_path().contains("libc.so")).expect("libc");
+        let getpid = libc::getpid as unsafe extern "C" fn() -> i32 as usize as u64;
+        assert!((libc_module.start..libc_module.end).contains(&getpid));
+        assert!(libc_module.build_id.is_some());
+        assert!(modules.iter().all(|module| !module.path.to_string_lossy().starts_with('[')));
+    }
+
+    /// Runs a program that prints its maps and the address of a function, and checks that the function is found.
+    fn check_program(name: &str, arguments: &[&str], delete: bool) {
+        let source = r#"
+#include <stdio.h>
+#include <unistd.h>
+int target(void) { return 42; }
+int main(int argc, char **argv) {
+    char line[4096];
+    if (argc > 1) unlink(argv[0]);
+    printf("%p\n", (void *)target);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps)) fputs(line, stdout);
+    return 0;
+}
+"#;
+        let scratch = Scratch::new(name);
+        let Some(program) = scratch.compile("input.c", source, "my prog", arguments) else {
+            return;
+        };
+        let table = table::read_symbols(&program).unwrap();
+        let mut command = Command::new(&program);
+        if delete {
+            command.arg("delete");
+        }
+        let output = run(&mut command);
+        let (address, maps) = output.split_once('\n').unwrap();
+        let address = u64::from_str_radix(address.trim_start_matches("0x"), 16).unwrap();
+        let modules = parse_maps(maps.as_bytes(), page_size());
+        let module = modules.iter().find(|module| module.path == program).expect("the program");
+        assert_eq!(module.deleted, delete);
+        assert!((module.start..module.end).contains(&address));
+        let symbol = table.lookup(address - module.start).expect("the function");
+        assert_eq!((symbol.address, table.name(symbol).as_str()), (address - module.start, "target"));
+    }
+
+    #[test]
+    fn start_plus_symbol_address_is_the_run_time_address() {
+        check_program("maps-pie", &["-pie", "-fPIE"], false);
+        check_program("maps-no-pie", &["-no-pie"], false);
+        check_program("maps-static", &["-static"], false);
+        check_program("maps-static-pie", &["-static-pie"], false);
+        check_program("maps-deleted", &[], true);
+        check_program("maps-wide", &["-no-pie", "-Wl,-z,max-page-size=0x200000", "-Wl,-z,noseparate-code"], false);
+        check_program("maps-odd-base", &["-no-pie", "-Wl,-Ttext-segment=0x12345000"], false);
+        check_program("maps-gold", &["-fuse-ld=gold"], false);
+    }
+
+    #[test]
+    fn real_loads_of_one_library_beside_a_copy() {
+        let source = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+int main(void) {
+    char line[4096];
+    void *first = dlmopen(LM_ID_NEWLM, "libm.so.6", RTLD_NOW);
+    void *second = dlmopen(LM_ID_NEWLM, "libm.so.6", RTLD_NOW);
+    void *address = dlsym(second, "floor");
+    Dl_info info;
+    if (!first || !address || !dladdr(address, &info)) return 1;
+    int file = open(info.dli_fname, O_RDONLY);
+    for (int pages = 1; pages < 200; pages += 60)
+        mmap(NULL, pages * 4096, PROT_READ, MAP_PRIVATE, file, 0);
+    printf("%p %p\n", info.dli_fbase, dlsym(first, "floor"));
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps)) fputs(line, stdout);
+    return 0;
+}
+"#;
+        let scratch = Scratch::new("maps-twice");
+        let Some(program) = scratch.compile("input.c", source, "prog", &["-ldl"]) else {
+            return;
+        };
+        let output = run(&mut Command::new(&program));
+        let (addresses, maps) = output.split_once('\n').unwrap();
+        let mut addresses = addresses.split(' ').map(|hex| u64::from_str_radix(&hex[2..], 16).unwrap());
+        let (base, in_first) = (addresses.next().unwrap(), addresses.next().unwrap());
+        let modules = parse_maps(maps.as_bytes(), page_size());
+        let loads: Vec<&Module> = modules.iter().filter(|module| module.map_path().contains("libm.so")).collect();
+        assert_eq!(loads.len(), 2, "{maps}");
+        assert!(loads.iter().any(|load| load.start == base), "{maps}");
+        assert!(loads.iter().any(|load| (load.start..load.end).contains(&in_first) && load.start != base));
+        assert_eq!(loads[0].end - loads[0].start, loads[1].end - loads[1].start, "{maps}");
+        let ordered = separate_loads(modules.clone());
+        assert_eq!(ordered.len(), modules.len());
+        assert!(ordered.windows(2).all(|pair| pair[0].path != pair[1].path));
+    }
+}

@@ -1,0 +1,235 @@
+//! The running program: memory for the tracer, the end of threads, clocks, modules and facts for the metadata.
+
+use std::io;
+use std::path::PathBuf;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use memmap2::Mmap;
+
+use rftrace::abi::{LEFT_BUCKET_BYTES, ThreadBlock};
+
+use super::fork;
+use super::modules::{self, Module};
+use super::sysinfo;
+use super::threads;
+use crate::Error;
+use crate::clock::tsc::TscSource;
+use crate::elf::file;
+use crate::elf::table::{self, SymbolTable};
+use crate::host::machine::SystemInfo;
+use crate::host::program::{Memory, Program};
+
+/// Threads that can be traced at the same time. A block takes address space only, until its thread is traced.
+const MAX_THREADS: usize = 8192;
+
+/// Buckets of the table of left frames: 32,768 frames. It takes memory for those that are used. A larger one
+/// makes an unwinder slower that meets a frame before the tracer has noticed that it runs again.
+const LEFT_BUCKETS: usize = 512;
+
+/// Slots for call sites: half of them are used at the most. It takes memory for those that are in use.
+const MAX_SITES: usize = 1 << 23;
+
+/// Memory for records and, the first time, for per-thread blocks and left frames, zeroed and never unmapped.
+pub(crate) fn reserve(buffer_bytes: usize, prefault: bool, is_first: bool) -> Result<Memory, Error> {
+    if !is_first {
+        let buffer = map(buffer_bytes)?;
+        prepare(buffer, buffer_bytes, prefault);
+        return Ok(Memory {
+            buffer,
+            blocks: ptr::null_mut(),
+            blocks_bytes: 0,
+            left: ptr::null_mut(),
+            left_bytes: 0,
+            thread_start: None,
+            thread_start_key: 0,
+        });
+    }
+    let blocks_bytes = MAX_THREADS * size_of::<ThreadBlock>();
+    let blocks = map(blocks_bytes)?;
+    // SAFETY: the range was just mapped. The advice keeps a thread's first call from touching 2 MiB; it may fail.
+    unsafe { libc::madvise(blocks.cast(), blocks_bytes, libc::MADV_NOHUGEPAGE) };
+    let left_bytes = LEFT_BUCKETS * LEFT_BUCKET_BYTES;
+    let left = map(left_bytes)?;
+    // The buffer last: it is what may be too large, and then little was taken in vain.
+    let buffer = map(buffer_bytes)?;
+    prepare(buffer, buffer_bytes, prefault);
+    let thread_start_key = thread_key();
+    threads::keep_in(map(threads::TABLE_BYTES)?, thread_start_key);
+    // SAFETY: the handler is made for this and runs in the child, on its only thread. Without memory for it a child goes
+    // on with its parent's threads in its trace.
+    unsafe { libc::pthread_atfork(None, None, Some(threads::forked)) };
+    fork::register_handlers();
+    Ok(Memory {
+        buffer,
+        blocks,
+        blocks_bytes,
+        left,
+        left_bytes,
+        thread_start: thread_start_key.map(|_| threads::thread_start as _),
+        thread_start_key: thread_start_key.unwrap_or(0),
+    })
+}
+
+/// Gives the memory of a buffer that is not in use back to the system. It stays mapped: a thread may be in a hook, and write
+/// into it.
+pub(crate) fn discard(buffer: *mut u8, bytes: usize) {
+    // SAFETY: an anonymous mapping of so many bytes, which nobody reads. Who writes there finds new pages.
+    unsafe {
+        libc::madvise(buffer.cast(), bytes, libc::MADV_NOHUGEPAGE);
+        libc::madvise(buffer.cast(), bytes, libc::MADV_DONTNEED);
+    }
+}
+
+/// Memory for the table of call sites: zeroed, never unmapped, and taken as far as it is used.
+pub(crate) fn reserve_sites() -> Result<Option<&'static [AtomicU64]>, Error> {
+    let bytes = MAX_SITES * size_of::<AtomicU64>();
+    let memory = map(bytes)?;
+    // SAFETY: the range was just mapped. The advice keeps a small table from taking 2 MiB; it may fail.
+    unsafe { libc::madvise(memory.cast(), bytes, libc::MADV_NOHUGEPAGE) };
+    // SAFETY: zeroed memory, aligned to a page, that is given to nobody else and stays mapped.
+    Ok(Some(unsafe { slice::from_raw_parts(memory.cast(), MAX_SITES) }))
+}
+
+fn map(bytes: usize) -> Result<*mut u8, Error> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new anonymous mapping.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return Err(Error::OutOfMemory { bytes, source: io::Error::last_os_error() });
+    }
+    Ok(memory.cast())
+}
+
+/// Whether so much memory is to be had.
+fn has_room(bytes: usize) -> bool {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new anonymous mapping.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes.max(1), protection, flags, -1, 0) };
+    // SAFETY: the range was just mapped.
+    memory != libc::MAP_FAILED && unsafe { libc::munmap(memory, bytes.max(1)) } == 0
+}
+
+/// Backs the buffer with memory now, so that the first pass through it is not one of page faults. A buffer that would
+/// take most of what is free is left to fill as it is used.
+fn prepare(buffer: *mut u8, bytes: usize, prefault: bool) {
+    let free = sysinfo::available_bytes();
+    // SAFETY: the range was just mapped; both calls are advice that may fail.
+    unsafe {
+        libc::madvise(buffer.cast(), bytes, libc::MADV_HUGEPAGE);
+        if prefault && (bytes as u64) < free / 2 {
+            libc::madvise(buffer.cast(), bytes, libc::MADV_POPULATE_WRITE);
+        }
+    }
+}
+
+/// A thread-specific key whose destructor tells the tracer that a thread ends. Made early, its number is low: values of
+/// the first 32 keys are stored without allocation. A program that has used up all keys gets none: then the blocks of
+/// threads that end are not used again.
+fn thread_key() -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: `key` is writable; the destructor is made for the blocks that the tracer stores under this key.
+    let status = unsafe { libc::pthread_key_create(&raw mut key, Some(threads::thread_exit)) };
+    (status == 0).then_some(key)
+}
+
+/// CLOCK_MONOTONIC.
+pub(crate) fn monotonic_nanos() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// CLOCK_MONOTONIC tells the rate better than anybody: it is finer, and follows the time of the network.
+pub(crate) fn exact_rate() -> Option<(u64, TscSource)> {
+    None
+}
+
+/// The frequency of the time stamp counter, if anybody tells it.
+pub(crate) fn tsc_hz() -> Option<u64> {
+    sysinfo::tsc_hz().map(|(hz, _)| hz)
+}
+
+/// Functions are known by their names.
+pub(crate) const HAS_NAMES: bool = true;
+
+/// What is looked up when the tracer is installed: programs that lock themselves in (uhyve by landlock) cannot do so
+/// when they save the trace. The files stay mapped, which takes address space only.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(super) modules: Vec<(Module, Option<Arc<Mmap>>)>,
+    system: SystemInfo,
+}
+
+impl Known {
+    /// What is known now.
+    pub(crate) fn collect() -> Self {
+        let modules = modules::loaded_modules(&[]).unwrap_or_default().into_iter();
+        let modules = modules.map(|module| {
+            let file = file::map_file(&module.file_path()).ok();
+            (module, file)
+        });
+        Self { modules: modules.collect(), system: sysinfo::collect() }
+    }
+
+    /// A module's file, if it was mapped.
+    pub(super) fn file(&self, module: &Module) -> Option<Arc<Mmap>> {
+        self.modules.iter().find(|(known, _)| known.is_same_load(module)).and_then(|(_, file)| file.clone())
+    }
+
+    /// The functions of a module. One that is gone or unreadable has no names; its calls are still recorded. `Err` if there is
+    /// no memory for them.
+    fn symbols(&self, module: &Module) -> Result<Option<SymbolTable>, PathBuf> {
+        let path = module.file_path();
+        let Some(file) = self.file(module).or_else(|| file::map_file(&path).ok()) else { return Ok(None) };
+        // More than its table of functions takes: asking for that would end the program if it is not to be had.
+        if !has_room(file.len()) {
+            return Err(path);
+        }
+        Ok(table::symbols_of(file, &path).ok())
+    }
+}
+
+/// Everything about the running program. `_binary_name` is not needed: the kernel knows the program's path.
+pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
+    let known_modules: Vec<&Module> = known.modules.iter().map(|(module, _)| module).collect();
+    let modules = modules::loaded_modules(&known_modules)
+        .unwrap_or_else(|_| known_modules.iter().map(|&module| module.clone()).collect());
+    let mut without_names = None;
+    let modules = modules
+        .into_iter()
+        .map(|module| {
+            let symbols = known.symbols(&module).unwrap_or_else(|path| {
+                without_names.get_or_insert(path);
+                None
+            });
+            (module, symbols)
+        })
+        .collect();
+    let maps = modules::own_maps().unwrap_or_default();
+    let mut system = known.system.clone();
+    system.usage = sysinfo::usage();
+    Program {
+        pid: std::process::id(),
+        identify: threads::identify,
+        exe_name: system.exe_name.clone(),
+        modules,
+        without_names,
+        stack: stack(&maps),
+        system,
+        tsc_hz: sysinfo::tsc_hz().map(|(hz, source)| (hz, source.name())),
+        invariant_tsc: Some(sysinfo::invariant_tsc()),
+    }
+}
+
+/// The address range of the main thread's stack.
+fn stack(maps: &[u8]) -> Option<(u64, u64)> {
+    let line = maps.split(|&byte| byte == b'\n').find(|line| line.ends_with(b" [stack]"))?;
+    let range = std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
+    let (start, end) = range.split_once('-')?;
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}

@@ -1,0 +1,75 @@
+//! The running program, as the rest of the crate sees it: its memory for the tracer, its threads and modules.
+
+#[cfg(feature = "std")]
+use std::ffi::{c_int, c_void};
+use std::path::PathBuf;
+
+#[cfg(target_os = "linux")]
+use super::linux::modules::Module;
+use super::machine::SystemInfo;
+#[cfg(target_os = "linux")]
+use crate::elf::table::SymbolTable;
+
+/// A module of the running program, with its functions.
+#[cfg(target_os = "linux")]
+pub(crate) type LoadedModule = (Module, Option<SymbolTable>);
+
+/// The image, which is one module; its functions are added on the host.
+#[cfg(not(target_os = "linux"))]
+#[derive(Debug)]
+pub(crate) struct LoadedModule {
+    /// Its name in the trace.
+    pub(crate) name: String,
+    /// Where it was loaded.
+    pub(crate) start: u64,
+}
+
+/// Memory for the tracer, zeroed and never unmapped; all but `buffer` is for the first one only.
+#[cfg(feature = "std")]
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) buffer: *mut u8,
+    pub(crate) blocks: *mut u8,
+    pub(crate) blocks_bytes: usize,
+    /// For the table of left frames.
+    pub(crate) left: *mut u8,
+    pub(crate) left_bytes: usize,
+    pub(crate) thread_start: Option<unsafe extern "C" fn(u32, *const c_void) -> c_int>,
+    pub(crate) thread_start_key: u32,
+}
+
+/// What the system calls a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) tid: u32,
+    /// Empty if it is unknown.
+    pub(crate) name: String,
+}
+
+impl Identity {
+    /// Of a thread of which only the tracer's number is known.
+    pub(crate) fn of_number(number: u32) -> Self {
+        Self { tid: number, name: String::new() }
+    }
+}
+
+/// The running program.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) pid: u32,
+    /// What the system calls the thread with some number of the tracer.
+    pub(crate) identify: fn(u32) -> Identity,
+    /// Its path as in the map.
+    pub(crate) exe_name: String,
+    /// The program first, then its libraries.
+    pub(crate) modules: Vec<LoadedModule>,
+    /// A module whose functions there was no memory for.
+    pub(crate) without_names: Option<PathBuf>,
+    /// Address range of the main stack.
+    pub(crate) stack: Option<(u64, u64)>,
+    pub(crate) system: SystemInfo,
+    /// Frequency of the time stamp counter, as the hardware or the hypervisor tells it, and who that is.
+    pub(crate) tsc_hz: Option<(u64, &'static str)>,
+    /// Whether the counter runs at one rate in all states of the processor.
+    pub(crate) invariant_tsc: Option<bool>,
+}

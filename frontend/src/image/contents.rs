@@ -1,0 +1,111 @@
+//! What an image holds, once it was read: from a kernel, or from a file of raw records.
+
+use std::collections::HashMap;
+
+use rftrace::abi::{ChunkHeader, Record};
+
+use super::head;
+use crate::backend::Chunk;
+use crate::clock::tsc::TscSource;
+
+/// What was recorded elsewhere: an image that [`kernel::write_image`](crate::kernel::write_image) has sent, or records that
+/// `dump_trace` has written, of this version or of rftrace-frontend 0.3.
+#[derive(Debug)]
+pub struct Image {
+    pub(super) source: Source,
+    pub(super) words: [u64; head::N_WORDS],
+    pub(super) name: String,
+    pub(super) open: HashMap<u32, Vec<u64>>,
+    pub(super) chunks: Vec<(ChunkHeader, Vec<Record>)>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Where the records are from, which says what their times are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// An image: ticks.
+    Kernel,
+    /// `dump_trace` of this version.
+    RawNanos,
+    /// `dump_trace` of rftrace-frontend 0.3.
+    RawTicks,
+    /// `dump_trace` of one of both.
+    RawUnknown,
+}
+
+impl Image {
+    /// What is missing in the image or was not recorded, a line each.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// One that is complete.
+    pub(super) fn new(
+        source: Source,
+        words: [u64; head::N_WORDS],
+        chunks: Vec<(ChunkHeader, Vec<Record>)>,
+        warnings: Vec<String>,
+    ) -> Self {
+        Self { source, words, name: String::new(), open: HashMap::new(), chunks, warnings }
+    }
+
+    /// Where the records are from.
+    pub(super) fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The kernel's name, as it gave it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Frequency of the time stamp counter in Hz, if the kernel knew it.
+    #[must_use]
+    pub fn tsc_hz(&self) -> Option<u64> {
+        Some(self.word(head::TSC_HZ)).filter(|&hz| hz > 0)
+    }
+
+    /// The virtual address of the kernel's lowest loadable segment; `None`: where it was linked.
+    #[must_use]
+    pub fn load_address(&self) -> Option<u64> {
+        Some(self.word(head::LOAD_ADDRESS)).filter(|&address| address > 0)
+    }
+
+    /// Who told the frequency of the counter.
+    pub(super) fn tsc_hz_source(&self) -> Option<TscSource> {
+        TscSource::from_number(self.word(head::TSC_HZ_SOURCE))
+    }
+
+    /// A word of the HEAD section, by one of the numbers in [`head`].
+    pub(super) fn word(&self, place: usize) -> u64 {
+        self.words[place]
+    }
+
+    /// All chunks, in the order in which they came.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
+        self.chunks.iter().map(|(header, records)| Chunk { header, records })
+    }
+
+    /// The words of the exit records of the functions that were open in each thread, outermost first, as far as known.
+    pub(super) fn open_functions(&self) -> &HashMap<u32, Vec<u64>> {
+        &self.open
+    }
+}
+
+/// What is wrong with an image.
+pub(super) struct Bad {
+    /// In bytes from the beginning of the file.
+    pub(super) offset: u64,
+    pub(super) problem: String,
+}
+
+pub(super) fn bad<T>(offset: usize, problem: impl Into<String>) -> Result<T, Bad> {
+    Err(Bad { offset: offset as u64, problem: problem.into() })
+}
+
+/// Whether uftrace takes this for a thread's id.
+pub(super) fn is_tid(tid: u64) -> bool {
+    (1..=i32::MAX as u64).contains(&tid)
+}

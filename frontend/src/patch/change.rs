@@ -1,0 +1,190 @@
+//! A site that can be patched: what it is, what it is to become, and the steps of the change between.
+//!
+//! Not here: the bytes of each state (`code`), and the passes that take all sites through these steps together (`engine`).
+
+use std::io;
+use std::slice;
+
+use super::code::{Bytes, MAX_BYTES, OPERAND_BYTES, Shape, State};
+use super::outcome::PlainReason;
+use super::poke::{Barrier, Writer, crosses_line};
+use super::sites::Call;
+use super::stubs::{Area, distance};
+
+/// What all sites are to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// As compiled.
+    Plain,
+    /// NOPs.
+    Off,
+    /// The chosen ones jump, the others are NOPs.
+    On,
+}
+
+/// A site that can be patched.
+pub(super) struct Patch {
+    pub(super) address: usize,
+    pub(super) shape: Shape,
+    pub(super) is_chosen: bool,
+    /// What it is; `None` if somebody else changed it.
+    pub(super) state: Option<State>,
+    /// What this pass makes of it; `None` if it stays as it is.
+    pub(super) next: Option<State>,
+    /// What it was before a change that could not be finished, and that is to be undone.
+    pub(super) before: Option<State>,
+    /// Why it is not what it should be.
+    pub(super) reason: Option<PlainReason>,
+}
+
+/// What a pass may do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Means {
+    pub(super) goal: Goal,
+    pub(super) barrier: Barrier,
+    pub(super) is_alone: bool,
+}
+
+/// The steps of a change, see [`code`](super::code).
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Neutral,
+    Operand,
+    Opcode,
+}
+
+impl Patch {
+    pub(super) fn new(call: &Call, area: &Area, idx: usize) -> Self {
+        let end = call.address + call.form.len();
+        let shape = Shape {
+            form: call.form,
+            original: call.original,
+            to_stub: distance(end, area.stub(idx)),
+            to_thunk: distance(end, area.thunk(call.hook)),
+        };
+        Self {
+            address: call.address,
+            shape,
+            is_chosen: true,
+            state: Some(State::Plain),
+            next: None,
+            before: None,
+            reason: None,
+        }
+    }
+
+    /// Reads the site and decides what becomes of it.
+    ///
+    /// # Safety
+    ///
+    /// Its module is loaded.
+    pub(super) unsafe fn look(&mut self, means: Means) {
+        // SAFETY: by this function's contract; as many bytes as the site has. Nobody else writes to them, unless it is a
+        // debugger, which stops all threads for it.
+        let bytes = unsafe { slice::from_raw_parts(self.address as *const u8, self.shape.form.len()) };
+        (self.state, self.next, self.reason) = (self.shape.state(&padded(bytes)), None, None);
+        let Some(state) = self.state else {
+            self.reason = Some(PlainReason::Changed);
+            return;
+        };
+        let wanted = match means.goal {
+            Goal::Plain => State::Plain,
+            Goal::On if self.is_chosen => State::On,
+            Goal::On | Goal::Off => State::Off,
+        };
+        if state == wanted {
+            return;
+        }
+        if !means.is_alone && means.barrier == Barrier::Missing {
+            self.reason = Some(PlainReason::NoBarrier);
+            return;
+        }
+        self.next = Some(wanted);
+        if self.shape.form.takes_two_bytes(state, wanted) && crosses_line(self.address) && !means.is_alone {
+            self.avoid_two_bytes();
+        }
+    }
+
+    /// Two bytes cannot be changed at once: leaves the site as compiled, or makes a call of its own of it.
+    fn avoid_two_bytes(&mut self) {
+        self.next = match self.next {
+            Some(State::Plain) if self.state != Some(State::Thunk) => Some(State::Thunk),
+            _ => None,
+        };
+        if self.state == Some(State::Plain) {
+            self.reason = Some(PlainReason::TwoBytes);
+        }
+    }
+
+    /// The pages cannot be made writable; there may be a file to write to them.
+    pub(super) fn go_by_file(&mut self, is_open: bool, means: Means) {
+        let (Some(state), Some(next)) = (self.state, self.next) else { return };
+        if !is_open {
+            self.next = None;
+            self.reason = Some(PlainReason::NotWritable);
+        } else if self.shape.form.takes_two_bytes(state, next) && !means.is_alone {
+            self.avoid_two_bytes();
+        }
+    }
+
+    /// Does one step.
+    ///
+    /// # Safety
+    ///
+    /// The module is loaded, the writer can write to it, the steps before were done and seen by all threads.
+    pub(super) unsafe fn write(&mut self, step: Step, writer: Writer<'_>) -> io::Result<()> {
+        let (Some(state), Some(next)) = (self.state, self.next) else { return Ok(()) };
+        let (shape, form) = (&self.shape, self.shape.form);
+        // SAFETY: by this function's contract; the order is that of `code`.
+        unsafe {
+            match step {
+                Step::Neutral => writer.opcode(self.address, form.opcode_at(), shape.neutral(state)),
+                Step::Operand => {
+                    let (place, operand) = (self.address + form.operand_at(), shape.operand(next));
+                    // On the way back it may never have changed.
+                    if *(place as *const [u8; OPERAND_BYTES]) == operand {
+                        Ok(())
+                    } else {
+                        writer.operand(place, operand)
+                    }
+                }
+                Step::Opcode => writer.opcode(self.address, form.opcode_at(), shape.opcode(next)),
+            }
+        }
+    }
+
+    /// The system has refused a step.
+    pub(super) fn stop(&mut self, step: Step, reason: PlainReason) {
+        if !matches!(step, Step::Neutral) {
+            self.before = self.state.filter(|&state| state != State::Between);
+            self.state = Some(State::Between);
+        }
+        (self.next, self.reason) = (None, Some(reason));
+    }
+
+    /// Other threads may not have seen a step, so the next one cannot follow. Before the operand has changed the opcode may go
+    /// back; behind that the site stays as it is until there is a barrier again.
+    ///
+    /// # Safety
+    ///
+    /// As of [`write`](Self::write).
+    pub(super) unsafe fn stop_unseen(&mut self, step: Step, writer: Writer<'_>) {
+        let (Some(state), Some(_)) = (self.state, self.next) else { return };
+        let back = self.shape.opcode(state);
+        // SAFETY: by this function's contract. The operand is that of the old state, whichever of the two opcodes a thread sees.
+        let is_back = matches!(step, Step::Neutral)
+            && unsafe { writer.opcode(self.address, self.shape.form.opcode_at(), back) }.is_ok();
+        if !is_back {
+            self.state = Some(State::Between);
+        }
+        (self.next, self.reason) = (None, Some(PlainReason::NoBarrier));
+    }
+}
+
+pub(super) fn padded(bytes: &[u8]) -> Bytes {
+    let mut padded = [0; MAX_BYTES];
+    for (to, from) in padded.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    padded
+}

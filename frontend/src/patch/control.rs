@@ -1,0 +1,132 @@
+//! All sites of the program: finding, choosing and switching them.
+//!
+//! All is done under one lock, which a thread may hold when a signal handler of its own comes along: then only the
+//! tracer itself is switched, see [`lock`](super::lock).
+//!
+//! **Invariant**: code is written to only from within `dl_iterate_phdr`, which keeps libraries from being unloaded, and only
+//! if none was loaded or unloaded since the sites were found. Only bytes that are what this module knows are changed.
+//!
+//! **Invariant**: no page stays writable, and from the first change to the last nothing is allocated.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::change::Goal;
+use super::engine::Engine;
+use super::lock::{Held, LOCK};
+use super::outcome::PatchedSites;
+use super::sites::Site;
+use crate::backend;
+
+/// Finds all sites, those of libraries that were opened since too, and makes NOPs of them; jumps, if recording is on.
+pub(crate) fn install() -> PatchedSites {
+    INSTALLED.store(true, Relaxed);
+    let counts = locked(|engine| {
+        engine.apply(if backend::is_enabled() { Goal::On } else { Goal::Off });
+        engine.counts()
+    });
+    counts.unwrap_or_default()
+}
+
+/// Whether sites are patched: from [`install`] until [`undo`].
+///
+/// This may run while recording is on, so not even a function of the standard library is called: it would be traced where it
+/// is not inlined.
+#[inline(always)]
+pub(crate) fn is_installed() -> bool {
+    let installed: u8;
+    // SAFETY: reads one byte, which is 0 or 1.
+    unsafe {
+        std::arch::asm!(
+            "mov {installed}, byte ptr [{place}]",
+            installed = out(reg_byte) installed,
+            place = in(reg) &raw const INSTALLED,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    installed != 0
+}
+
+/// Switches the chosen sites on, also those of libraries that were loaded since. What is returned holds the lock until
+/// the tracer itself is on: who switches it off meanwhile must not come between.
+pub(crate) fn switch_on() -> Held {
+    let held = LOCK.take();
+    if held.is_new() && is_installed() {
+        // SAFETY: the lock was taken just now.
+        unsafe { &mut *ENGINE.0.get() }.apply(Goal::On);
+    }
+    held
+}
+
+/// Switches all sites off. The tracer itself must be off, and `switch_tracer_off` is called to make sure: another thread may
+/// have switched it on.
+pub(crate) fn switch_off(switch_tracer_off: fn()) {
+    locked(|engine| {
+        switch_tracer_off();
+        if is_installed() {
+            engine.apply(Goal::Off);
+        }
+    });
+}
+
+/// Chooses which sites are switched on, from now on and, if sites are on, at once. Others stay NOPs.
+pub(crate) fn select(selection: impl Fn(&Site) -> bool + Send + 'static) {
+    locked(|engine| {
+        engine.select(Box::new(selection));
+        if is_installed() {
+            engine.apply(engine.goal());
+        }
+    });
+}
+
+/// All sites that are there now, patched or not, by address within a module.
+pub(crate) fn sites() -> Vec<Site> {
+    locked(Engine::sites).unwrap_or_default()
+}
+
+/// Makes all sites what they were.
+pub(crate) fn undo() {
+    locked(|engine| {
+        if INSTALLED.swap(false, Relaxed) {
+            engine.apply(Goal::Plain);
+        }
+    });
+}
+
+/// If this thread has the lock it will never go on with what it was at: the sites stay what they are.
+pub(crate) fn abandon() {
+    let held = LOCK.of_this_thread();
+    if held.is_new() {
+        INSTALLED.store(false, Relaxed);
+        held.release();
+    }
+}
+
+/// How many sites there are, and what they are.
+pub(crate) fn counts() -> PatchedSites {
+    locked(|engine| engine.counts()).unwrap_or_default()
+}
+
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+static ENGINE: Guarded = Guarded(UnsafeCell::new(Engine::new()));
+
+/// What is used under [`LOCK`].
+struct Guarded(UnsafeCell<Engine>);
+
+// SAFETY: only who has taken the lock uses it; what is in it may go from thread to thread.
+unsafe impl Sync for Guarded {}
+
+/// Runs `work` under the lock. Returns `None` without doing so if this thread has it already: `work` would find what the
+/// interrupted code has half done.
+fn locked<T>(work: impl FnOnce(&mut Engine) -> T) -> Option<T> {
+    struct ReleaseLater(Held);
+    impl Drop for ReleaseLater {
+        fn drop(&mut self) {
+            self.0.release();
+        }
+    }
+    let held = ReleaseLater(LOCK.take());
+    // SAFETY: the lock was taken just now.
+    held.0.is_new().then(|| work(unsafe { &mut *ENGINE.0.get() }))
+}

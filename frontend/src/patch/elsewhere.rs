@@ -1,0 +1,22 @@
+//! Where no code is changed: all but Linux on x86-64.
+
+use super::outcome::PatchedSites;
+
+pub(crate) fn install() -> PatchedSites {
+    PatchedSites { refusal: Some("only programs on Linux x86-64 can be patched".to_owned()), ..Default::default() }
+}
+
+pub(crate) fn undo() {}
+
+pub(crate) fn register_fork_handlers() {}
+
+/// A call of a hook.
+pub(crate) struct Site {
+    pub(crate) child_ip: usize,
+}
+
+pub(crate) fn select(_selection: impl Fn(&Site) -> bool + Send + 'static) {}
+
+pub(crate) fn counts() -> PatchedSites {
+    PatchedSites::default()
+}

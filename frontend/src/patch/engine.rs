@@ -1,0 +1,450 @@
+//! All modules, their sites, and the passes that change them.
+//!
+//! Not here: what a pass makes of one site (`change`).
+
+use std::ffi::{CString, OsStr, c_int, c_void};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::change::{Goal, Means, Patch, Step, padded};
+use super::code::{MAX_BYTES, State};
+use super::module::Image;
+use super::outcome::{PatchedSites, PlainReason};
+use super::poke::{Barrier, Pages, ProcMem, Writer, is_only_thread};
+use super::sites::{Call, Found, Hook, Selection, Site, Targets, find};
+use super::stubs::Area;
+use super::unwind::Reader;
+use super::{debugger, unwind};
+use crate::elf::table;
+
+/// All modules and their sites.
+pub(super) struct Engine {
+    modules: Vec<Module>,
+    /// Modules that were unloaded. One that comes back to its place finds its stubs again.
+    unloaded: Vec<Module>,
+    counters: Option<Counters>,
+    goal: Goal,
+    selection: Option<Selection>,
+    /// What the system said when it last refused something.
+    refusal: Option<io::Error>,
+}
+
+/// How many libraries the dynamic linker has loaded and unloaded.
+type Counters = (u64, u64);
+
+/// A module and its sites.
+struct Module {
+    identity: Identity,
+    /// Its calls, until there are stubs for them.
+    calls: Vec<Call>,
+    patches: Vec<Patch>,
+    n_unconfirmed: usize,
+    /// The pages with sites.
+    pages: Vec<Pages>,
+    /// How this pass writes to them.
+    access: Access,
+}
+
+/// How code is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// There is nothing to write.
+    None,
+    /// Its pages are writable.
+    Memory,
+    /// By `/proc/thread-self/mem`, if at all.
+    File,
+}
+
+/// What tells modules apart.
+#[derive(PartialEq, Eq)]
+struct Identity {
+    name: CString,
+    range: Range<usize>,
+    /// With the build-id.
+    notes: Vec<u8>,
+}
+
+impl Engine {
+    pub(super) const fn new() -> Self {
+        Self {
+            modules: Vec::new(),
+            unloaded: Vec::new(),
+            counters: None,
+            goal: Goal::Plain,
+            selection: None,
+            refusal: None,
+        }
+    }
+
+    /// What all sites were to become last.
+    pub(super) fn goal(&self) -> Goal {
+        self.goal
+    }
+
+    /// All sites, also those of modules that are new, by address within a module.
+    pub(super) fn sites(&mut self) -> Vec<Site> {
+        self.find_new_modules();
+        self.modules.iter().flat_map(Module::sites).collect()
+    }
+
+    /// Sets which sites are switched on.
+    pub(super) fn select(&mut self, selection: Selection) {
+        for module in &mut self.modules {
+            module.select(&selection);
+        }
+        self.selection = Some(selection);
+    }
+
+    /// Makes of all sites, also those of modules that are new, what `goal` says.
+    pub(super) fn apply(&mut self, goal: Goal) {
+        /// Other threads may load libraries all the time.
+        const TRIES: usize = 16;
+
+        self.goal = goal;
+        let barrier = Barrier::prepare();
+        for _ in 0..TRIES {
+            self.find_new_modules();
+            self.make_stubs();
+            if let Err(error) = self.read_pages() {
+                self.refusal = Some(error);
+                return;
+            }
+            let means = Means { goal, barrier, is_alone: is_only_thread() };
+            let done = with_modules(|info| {
+                let is_known = self.counters == Some(counters_of(info));
+                if is_known {
+                    // SAFETY: what was loaded when the sites were found is so still, and stays so until this returns.
+                    unsafe { self.pass(means) };
+                }
+                Some(is_known)
+            });
+            if done != Some(false) {
+                return;
+            }
+        }
+    }
+
+    /// Brings the list of modules up to date if one was loaded or unloaded.
+    fn find_new_modules(&mut self) {
+        if self.counters != with_modules(|info| Some(counters_of(info))) {
+            self.find_modules();
+        }
+    }
+
+    /// Brings the list of modules up to date. The dynamic linker waits meanwhile.
+    fn find_modules(&mut self) {
+        let before = self.counters;
+        let mut known = std::mem::take(&mut self.modules);
+        let mut unloaded = std::mem::take(&mut self.unloaded);
+        let mut found = Vec::new();
+        // SAFETY: asks for a number.
+        let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+        let mut counters = None;
+        with_modules(|info| {
+            counters = Some(counters_of(info));
+            // SAFETY: in the callback, and not used behind it.
+            let image = unsafe { Image::new(info) }?;
+            if image.contains(vdso) {
+                return None;
+            }
+            let identity =
+                Identity { name: image.name.to_owned(), range: image.start()..image.end(), notes: image.notes() };
+            let stayed = before.map(|(_, subs)| subs) == counters.map(|(_, subs)| subs);
+            let module = match known.iter().position(|module| module.identity == identity) {
+                Some(place) => Some(known.swap_remove(place)).filter(|module| stayed || module.is_in(&image)),
+                // The same name at the same place may be another file now.
+                None => {
+                    let place = unloaded.iter().position(|module| module.identity == identity);
+                    place.map(|place| unloaded.swap_remove(place)).filter(|module| module.is_in(&image))
+                }
+            };
+            found.push(module.unwrap_or_else(|| Module::find(identity, &image)));
+            None::<()>
+        });
+        unloaded.append(&mut known);
+        (self.modules, self.unloaded, self.counters) = (found, unloaded, counters);
+    }
+
+    /// Makes stubs for the modules that have none yet.
+    fn make_stubs(&mut self) {
+        for module in &mut self.modules {
+            if module.calls.is_empty() {
+                continue;
+            }
+            let mapped = Pages::all().map(|pages| pages.into_iter().map(|pages| pages.range).collect::<Vec<_>>());
+            match mapped.and_then(|mapped| Area::new(&module.identity.range, &module.calls, &mapped)) {
+                Ok(area) => {
+                    unwind::register(&area, unwind::section(&area, Reader::Unwinder));
+                    debugger::register(&area, &unwind::section(&area, Reader::Debugger).bytes);
+                    let calls = std::mem::take(&mut module.calls);
+                    module.patches = calls.iter().enumerate().map(|(idx, call)| Patch::new(call, &area, idx)).collect();
+                    if let Some(selection) = &self.selection {
+                        module.select(selection);
+                    }
+                }
+                Err(error) => self.refusal = Some(error),
+            }
+        }
+    }
+
+    /// Looks up how the pages with sites are protected.
+    fn read_pages(&mut self) -> io::Result<()> {
+        let all = Pages::all()?;
+        for module in &mut self.modules {
+            let (Some(first), Some(last)) = (module.patches.first(), module.patches.last()) else { continue };
+            let sites = first.address..last.address + MAX_BYTES;
+            let with_sites = all.iter().filter(|pages| pages.range.start < sites.end && sites.start < pages.range.end);
+            module.pages = with_sites.filter_map(|pages| pages.cut_to(&sites)).collect();
+        }
+        Ok(())
+    }
+
+    /// Changes what is to be changed. Allocates nothing.
+    ///
+    /// # Safety
+    ///
+    /// The modules are loaded and stay so.
+    unsafe fn pass(&mut self, means: Means) {
+        for module in &mut self.modules {
+            // SAFETY: by this function's contract.
+            let is_due = unsafe { module.look(means) };
+            module.access = match is_due {
+                true if module.make_writable(&mut self.refusal) => Access::Memory,
+                true => Access::File,
+                false => Access::None,
+            };
+        }
+        let mut file = None;
+        if self.modules.iter().any(|module| module.access == Access::File) {
+            file = ProcMem::open().map_err(|error| self.refusal = Some(error)).ok();
+        }
+        for module in self.modules.iter_mut().filter(|module| module.access == Access::File) {
+            module.patches.iter_mut().for_each(|patch| patch.go_by_file(file.is_some(), means));
+        }
+        // SAFETY: by this function's contract; `look` and `go_by_file` have decided what can be done.
+        unsafe { self.change(file.as_ref(), means) };
+        if self.turn_back() {
+            // SAFETY: as above.
+            unsafe { self.change(file.as_ref(), means) };
+        }
+        for module in self.modules.iter().filter(|module| module.access == Access::Memory) {
+            module.pages.iter().for_each(|pages| pages.restore(&mut self.refusal));
+        }
+    }
+
+    /// Takes all sites that are to become something else through the steps.
+    ///
+    /// # Safety
+    ///
+    /// The modules are loaded and stay so, and what the sites are to become was decided by what can be written.
+    unsafe fn change(&mut self, file: Option<&ProcMem>, means: Means) {
+        for step in [Step::Neutral, Step::Operand, Step::Opcode] {
+            for module in &mut self.modules {
+                let Some(writer) = module.writer(file) else { continue };
+                for patch in &mut module.patches {
+                    // SAFETY: by this function's contract.
+                    if let Err(error) = unsafe { patch.write(step, writer) } {
+                        self.refusal = Some(error);
+                        patch.stop(step, PlainReason::NotWritable);
+                    }
+                }
+            }
+            let is_seen = means.barrier.pass() || means.is_alone;
+            if !is_seen && !matches!(step, Step::Opcode) {
+                self.refusal = Some(io::Error::last_os_error());
+                for module in &mut self.modules {
+                    let Some(writer) = module.writer(file) else { continue };
+                    for patch in &mut module.patches {
+                        // SAFETY: by this function's contract.
+                        unsafe { patch.stop_unseen(step, writer) };
+                    }
+                }
+            }
+        }
+        for patch in self.modules.iter_mut().flat_map(|module| &mut module.patches) {
+            patch.state = patch.next.take().or(patch.state);
+        }
+    }
+
+    /// Sites whose change could not be finished are to become what they were. Returns whether there are any.
+    fn turn_back(&mut self) -> bool {
+        let mut any = false;
+        for patch in self.modules.iter_mut().flat_map(|module| &mut module.patches) {
+            patch.next = patch.before.take();
+            any |= patch.next.is_some();
+        }
+        any
+    }
+
+    /// How many sites there are, and what they are.
+    pub(super) fn counts(&self) -> PatchedSites {
+        let mut counts = PatchedSites::default();
+        for module in &self.modules {
+            counts.leave(PlainReason::Unconfirmed, module.n_unconfirmed);
+            counts.leave(PlainReason::NoStubs, module.calls.len());
+            for patch in &module.patches {
+                match (patch.state, patch.reason) {
+                    (Some(State::On), _) => {
+                        counts.patched += 1;
+                        counts.on += 1;
+                    }
+                    (Some(State::Off), _) => counts.patched += 1,
+                    (Some(State::Between), _) => counts.leave(PlainReason::Unfinished, 1),
+                    (_, Some(reason)) => counts.leave(reason, 1),
+                    (_, None) => counts.left_plain += 1,
+                }
+            }
+        }
+        counts.refusal = self.refusal.as_ref().map(io::Error::to_string);
+        counts
+    }
+}
+
+impl Module {
+    /// Finds the sites of a module that is new.
+    fn find(identity: Identity, image: &Image<'_>) -> Self {
+        let Found { calls, n_unconfirmed } = find_calls(image);
+        Self { identity, calls, patches: Vec::new(), n_unconfirmed, pages: Vec::new(), access: Access::None }
+    }
+
+    /// Whether the module has sites and they are in the image: a few may be under somebody's breakpoints.
+    fn is_in(&self, image: &Image<'_>) -> bool {
+        let calls = self.calls.iter().map(|call| {
+            let range = call.address..call.address + call.form.len();
+            image.bytes(range).is_some_and(|bytes| call.original.starts_with(bytes))
+        });
+        let patches = self.patches.iter().map(|patch| {
+            let range = patch.address..patch.address + patch.shape.form.len();
+            image.bytes(range).is_some_and(|bytes| patch.shape.state(&padded(bytes)).is_some())
+        });
+        let n_there = calls.chain(patches).filter(|&is_there| is_there).count();
+        2 * n_there > self.calls.len() + self.patches.len()
+    }
+
+    fn select(&mut self, selection: &Selection) {
+        let module = self.identity.range.start;
+        for patch in &mut self.patches {
+            patch.is_chosen = selection(&Site::new(patch.address, patch.shape.form, module));
+        }
+    }
+
+    fn sites(&self) -> impl Iterator<Item = Site> {
+        let module = self.identity.range.start;
+        let without_stubs = self.calls.iter().map(move |call| Site::new(call.address, call.form, module));
+        without_stubs.chain(self.patches.iter().map(move |patch| Site::new(patch.address, patch.shape.form, module)))
+    }
+
+    /// Reads all sites and decides what becomes of them. Returns whether anything does.
+    ///
+    /// # Safety
+    ///
+    /// The module is loaded and stays so.
+    unsafe fn look(&mut self, means: Means) -> bool {
+        let mut any = false;
+        for patch in &mut self.patches {
+            // SAFETY: by this function's contract.
+            unsafe { patch.look(means) };
+            any |= patch.next.is_some();
+        }
+        any
+    }
+
+    /// What writes to the sites in this pass, if anything does.
+    fn writer<'f>(&self, file: Option<&'f ProcMem>) -> Option<Writer<'f>> {
+        match self.access {
+            Access::Memory => Some(Writer::Memory),
+            Access::File => file.map(Writer::File),
+            Access::None => None,
+        }
+    }
+
+    /// Makes all pages with sites writable, or none of them: not if there are sites whose pages are not known.
+    fn make_writable(&mut self, refusal: &mut Option<io::Error>) -> bool {
+        let are_known = |address: usize| self.pages.iter().any(|pages| pages.range.contains(&address));
+        let mut ends =
+            self.patches.iter().flat_map(|patch| [patch.address, patch.address + patch.shape.form.len() - 1]);
+        if !ends.all(are_known) {
+            return false;
+        }
+        for (idx, pages) in self.pages.iter().enumerate() {
+            if let Err(error) = pages.make_writable() {
+                *refusal = Some(error);
+                self.pages[..idx].iter().for_each(|pages| pages.restore(refusal));
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// The calls of the hooks in an image.
+fn find_calls(image: &Image<'_>) -> Found {
+    let mut targets = Targets { functions: Vec::new(), slots: image.hook_slots() };
+    for hook in Hook::ALL {
+        let address = hook.address();
+        if image.contains(address) {
+            targets.functions.push((address, hook));
+            targets.slots.extend(image.constant_pointers_to(address).map(|slot| (slot, hook)));
+        }
+    }
+    let mut all = Found::default();
+    if targets.functions.is_empty() && targets.slots.is_empty() {
+        return all;
+    }
+    for (address, code) in image.texts() {
+        targets.add_linkage(address, code);
+    }
+    let mut functions = None;
+    for (address, code) in image.texts() {
+        let found = find(address, code, &targets, |address| {
+            let start = image.function_start(address);
+            start.or_else(|| function_around(functions.get_or_insert_with(|| functions_of(image)), address))
+        });
+        all.calls.extend(found.calls);
+        all.n_unconfirmed += found.n_unconfirmed;
+    }
+    all.calls.sort_unstable_by_key(|call| call.address);
+    all
+}
+
+/// The functions that the module's file names: for code without unwind information.
+fn functions_of(image: &Image<'_>) -> Vec<Range<usize>> {
+    let name = if image.name.is_empty() { c"/proc/thread-self/exe" } else { image.name };
+    let Ok(table) = table::read_symbols(Path::new(OsStr::from_bytes(name.to_bytes()))) else { return Vec::new() };
+    let functions = table.symbols().iter().filter(|symbol| symbol.is_function);
+    let range = |symbol: &table::Symbol| -> Option<Range<usize>> {
+        let start = image.start() + usize::try_from(symbol.address).ok()?;
+        Some(start..start.checked_add(usize::try_from(symbol.size).ok()?)?)
+    };
+    functions.filter_map(range).collect()
+}
+
+fn function_around(functions: &[Range<usize>], address: usize) -> Option<usize> {
+    let after = functions.partition_point(|function| function.start <= address);
+    functions[..after].last().filter(|function| function.contains(&address)).map(|function| function.start)
+}
+
+fn counters_of(info: &libc::dl_phdr_info) -> Counters {
+    (info.dlpi_adds, info.dlpi_subs)
+}
+
+/// Calls `look` for each module until it returns something. No module is unloaded meanwhile.
+fn with_modules<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(look: F) -> Option<T> {
+    unsafe extern "C" fn callback<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(
+        info: *mut libc::dl_phdr_info,
+        _bytes: usize,
+        data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: what `with_modules` passed, and what the dynamic linker passes. Counters are there since glibc 2.4.
+        let ((look, found), info) = unsafe { (&mut *data.cast::<(F, Option<T>)>(), &*info) };
+        *found = look(info);
+        c_int::from(found.is_some())
+    }
+    let mut data = (look, None);
+    // SAFETY: the callback gets a pointer to `data`, and does not keep it.
+    unsafe { libc::dl_iterate_phdr(Some(callback::<T, F>), (&raw mut data).cast()) };
+    data.1
+}

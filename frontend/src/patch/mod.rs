@@ -1,0 +1,78 @@
+//! Patched call sites: calls of the hooks become NOPs while recording is off, and jumps to stubs while it is on. This file
+//! has the switch of recording, which goes through them.
+//!
+//! - `outcome` is what the API shows of them.
+//! - `control` is the way in: all sites, under one lock, which is in `lock`.
+//! - `sites` finds the calls in a module, which `module` reads.
+//! - `code` says what the bytes of a call may become, and in which order.
+//! - `stubs` makes what the sites jump to; `unwind` and `debugger` tell others of it.
+//! - `poke` writes code while threads run it.
+//! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
+//!
+//! Which sites a filter chooses is not here but in `filter`.
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod change;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod code;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod control;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod debugger;
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+mod elsewhere;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod engine;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod lock;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod module;
+mod outcome;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod poke;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod sites;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod stubs;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod unwind;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(crate) use self::control::{abandon, counts, install, select, sites, undo};
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+pub(crate) use self::elsewhere::register_fork_handlers;
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+pub(crate) use self::elsewhere::{counts, install, select, undo};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(crate) use self::lock::register_fork_handlers;
+pub use self::outcome::{PatchedSites, PlainReason};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(crate) use self::sites::Site;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+use crate::backend;
+
+/// Starts recording; patched sites are switched on before. Inlined, as [`backend::enable`]: nothing of this crate runs
+/// recorded behind it.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn enable() {
+    if !control::is_installed() {
+        return backend::enable();
+    }
+    let held = backend::unrecorded(control::switch_on);
+    backend::enable();
+    held.release();
+}
+
+/// Stops recording, then switches patched sites off.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn disable() {
+    backend::disable();
+    if control::is_installed() {
+        control::switch_off(backend::disable);
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+pub(crate) use crate::backend::{disable, enable};

@@ -1,0 +1,234 @@
+//! A module as it lies in memory: segments, relocations that name the hooks, where functions begin.
+
+use std::ffi::CStr;
+use std::ops::Range;
+use std::slice;
+
+use object::LittleEndian;
+use object::elf::{self, Dyn64, Rela64, Sym64};
+use object::pod;
+
+use super::sites::Hook;
+
+const ENDIAN: LittleEndian = LittleEndian;
+
+/// A module, as long as the dynamic linker keeps it from being unloaded.
+#[derive(Debug)]
+pub(super) struct Image<'a> {
+    /// What its addresses are relative to.
+    base: usize,
+    segments: Vec<Segment>,
+    dynamic: Option<Range<usize>>,
+    /// `.eh_frame_hdr`.
+    frame_header: Option<Range<usize>>,
+    /// What is read-only after relocation.
+    relro: Option<Range<usize>>,
+    notes: Vec<Range<usize>>,
+    /// As the dynamic linker names it; empty for the program.
+    pub(super) name: &'a CStr,
+}
+
+#[derive(Debug)]
+struct Segment {
+    range: Range<usize>,
+    is_readable: bool,
+    is_executable: bool,
+}
+
+impl<'a> Image<'a> {
+    /// The module of `info`, or `None` if there is nothing to read, as in the kernel's own.
+    ///
+    /// # Safety
+    ///
+    /// `info` comes from `dl_iterate_phdr`, whose callback has not returned as long as the result lives.
+    pub(super) unsafe fn new(info: &'a libc::dl_phdr_info) -> Option<Self> {
+        let base = usize::try_from(info.dlpi_addr).ok()?;
+        if info.dlpi_phdr.is_null() {
+            return None;
+        }
+        // SAFETY: by this function's contract the headers are mapped.
+        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let name = if info.dlpi_name.is_null() {
+            c""
+        } else {
+            // SAFETY: as above; a string.
+            unsafe { CStr::from_ptr(info.dlpi_name) }
+        };
+        let mut image = Self {
+            base,
+            segments: Vec::new(),
+            dynamic: None,
+            frame_header: None,
+            relro: None,
+            notes: Vec::new(),
+            name,
+        };
+        for header in headers {
+            let start = base.wrapping_add(usize::try_from(header.p_vaddr).ok()?);
+            let range = start..start.checked_add(usize::try_from(header.p_memsz).ok()?)?;
+            match header.p_type {
+                libc::PT_LOAD => image.segments.push(Segment {
+                    range,
+                    is_readable: header.p_flags & libc::PF_R != 0,
+                    is_executable: header.p_flags & libc::PF_X != 0,
+                }),
+                libc::PT_DYNAMIC => image.dynamic = Some(range),
+                libc::PT_GNU_EH_FRAME => image.frame_header = Some(range),
+                libc::PT_GNU_RELRO => image.relro = Some(range),
+                libc::PT_NOTE => image.notes.push(range),
+                _ => {}
+            }
+        }
+        (!image.segments.is_empty()).then_some(image)
+    }
+
+    /// Where the lowest segment was mapped, as [`Module::start`](crate::host::linux::modules::Module::start).
+    pub(super) fn start(&self) -> usize {
+        let lowest = self.segments.iter().map(|segment| segment.range.start).min().unwrap_or(self.base);
+        let page = usize::try_from(crate::elf::file::page_size()).unwrap_or(4096);
+        lowest - lowest % page
+    }
+
+    /// Where the highest segment ends.
+    pub(super) fn end(&self) -> usize {
+        self.segments.iter().map(|segment| segment.range.end).max().unwrap_or(self.base)
+    }
+
+    /// The notes, which hold the build-id.
+    pub(super) fn notes(&self) -> Vec<u8> {
+        self.notes.iter().filter_map(|range| self.bytes(range.clone())).flatten().copied().collect()
+    }
+
+    /// Memory of one segment.
+    pub(super) fn bytes(&self, range: Range<usize>) -> Option<&[u8]> {
+        let inside = |segment: &&Segment| segment.range.start <= range.start && range.end <= segment.range.end;
+        let segment = self.segments.iter().find(inside)?;
+        if !segment.is_readable || range.end < range.start {
+            return None;
+        }
+        // SAFETY: in a readable segment of a module that stays loaded. Only code and what the linker made is read, which
+        // nobody writes to but this crate, which holds its lock.
+        Some(unsafe { slice::from_raw_parts(range.start as *const u8, range.len()) })
+    }
+
+    fn u32_at(&self, address: usize) -> Option<u32> {
+        let bytes = self.bytes(address..address.checked_add(4)?)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// The places of pointers to `target` in what is read-only after relocation. Slots that the linker has filled itself
+    /// are found this way: no relocation names them.
+    pub(super) fn constant_pointers_to(&self, target: usize) -> impl Iterator<Item = usize> {
+        const WORD: usize = size_of::<usize>();
+        let range = self.relro.clone().unwrap_or_default();
+        let start = range.start.next_multiple_of(WORD);
+        let words = self.bytes(start..range.end.max(start)).unwrap_or_default().as_chunks::<WORD>().0;
+        let places = words.iter().enumerate().filter(move |&(_, word)| *word == target.to_le_bytes());
+        places.map(move |(idx, _)| start + idx * WORD)
+    }
+
+    /// The segments with code, which can be read.
+    pub(super) fn texts(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let code = self.segments.iter().filter(|segment| segment.is_executable);
+        code.filter_map(|segment| Some((segment.range.start, self.bytes(segment.range.clone())?)))
+    }
+
+    /// Whether `address` lies in the module.
+    pub(super) fn contains(&self, address: usize) -> bool {
+        self.segments.iter().any(|segment| segment.range.contains(&address))
+    }
+
+    /// The slots of the global offset table that relocations fill with the address of a hook. What they hold now says
+    /// nothing: with lazy binding it is that of the dynamic linker.
+    pub(super) fn hook_slots(&self) -> Vec<(usize, Hook)> {
+        self.try_hook_slots().unwrap_or_default()
+    }
+
+    fn try_hook_slots(&self) -> Option<Vec<(usize, Hook)>> {
+        let entries: &[Dyn64<LittleEndian>] = array(self.bytes(self.dynamic.clone()?)?)?;
+        let entries = entries.iter().take_while(|entry| entry.d_tag.get(ENDIAN) != elf::DT_NULL);
+        let (mut strings, mut strings_bytes, mut symbols) = (0, 0, 0);
+        let (mut calls, mut calls_bytes, mut others, mut others_bytes) = (0, 0, 0, 0);
+        for entry in entries {
+            let value = usize::try_from(entry.d_val.get(ENDIAN)).ok()?;
+            match entry.d_tag.get(ENDIAN) {
+                elf::DT_STRTAB => strings = self.pointer(value),
+                elf::DT_STRSZ => strings_bytes = value,
+                elf::DT_SYMTAB => symbols = self.pointer(value),
+                elf::DT_JMPREL => calls = self.pointer(value),
+                elf::DT_PLTRELSZ => calls_bytes = value,
+                elf::DT_RELA => others = self.pointer(value),
+                elf::DT_RELASZ => others_bytes = value,
+                _ => {}
+            }
+        }
+        let strings = self.bytes(strings..strings.checked_add(strings_bytes)?)?;
+        let mut found = Vec::new();
+        for (start, bytes) in [(calls, calls_bytes), (others, others_bytes)] {
+            let table = self.bytes(start..start.checked_add(bytes)?).unwrap_or_default();
+            let table: &[Rela64<LittleEndian>] = array(table).unwrap_or_default();
+            for relocation in table {
+                let kind = relocation.r_type(ENDIAN, false);
+                if kind != elf::R_X86_64_JUMP_SLOT && kind != elf::R_X86_64_GLOB_DAT {
+                    continue;
+                }
+                let place = usize::try_from(relocation.r_sym(ENDIAN, false)).ok()?;
+                let symbol = symbols.checked_add(place.checked_mul(size_of::<Sym64<LittleEndian>>())?)?;
+                // The name is the first field.
+                let Some(name) = self.u32_at(symbol) else { continue };
+                if let Some(hook) = Hook::named(string_at(strings, name)) {
+                    found.push((self.base.wrapping_add(usize::try_from(relocation.r_offset.get(ENDIAN)).ok()?), hook));
+                }
+            }
+        }
+        Some(found)
+    }
+
+    /// An address in the dynamic section: glibc has relocated it, other C libraries have not.
+    fn pointer(&self, value: usize) -> usize {
+        if self.contains(value) { value } else { self.base.wrapping_add(value) }
+    }
+
+    /// The beginning of the function around `address`, by the unwind information.
+    pub(super) fn function_start(&self, address: usize) -> Option<usize> {
+        /// Version 1; a pointer relative to its place, a count, and a table relative to the header, all of four bytes.
+        const HEADER: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+        const TABLE_AT: usize = 12;
+        const ENTRY_BYTES: usize = 8;
+
+        let range = self.frame_header.clone()?;
+        let origin = range.start;
+        let header = self.bytes(range)?;
+        if header.get(..HEADER.len())? != HEADER {
+            return None;
+        }
+        let count = u32::from_le_bytes(header.get(8..TABLE_AT)?.try_into().ok()?) as usize;
+        let table = header.get(TABLE_AT..TABLE_AT.checked_add(count.checked_mul(ENTRY_BYTES)?)?)?;
+        let entry = |idx: usize| -> Option<(usize, usize)> {
+            let entry = table.get(idx * ENTRY_BYTES..(idx + 1) * ENTRY_BYTES)?;
+            let part = |at: usize| Some(i32::from_le_bytes(entry.get(at..at + 4)?.try_into().ok()?) as isize);
+            Some((origin.wrapping_add_signed(part(0)?), origin.wrapping_add_signed(part(4)?)))
+        };
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if entry(middle)?.0 <= address { low = middle + 1 } else { high = middle }
+        }
+        let (start, description) = entry(low.checked_sub(1)?)?;
+        // Behind length and CIE pointer: the function's beginning, relative to its place, and its size.
+        let start_at = description.checked_add(8)?;
+        let told = start_at.wrapping_add_signed(self.u32_at(start_at)?.cast_signed() as isize);
+        let size = self.u32_at(start_at + 4)? as usize;
+        (told == start && address - start < size).then_some(start)
+    }
+}
+
+/// A table, without what is too short for an element at its end.
+fn array<T: pod::Pod>(bytes: &[u8]) -> Option<&[T]> {
+    pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).ok().map(|(table, _)| table)
+}
+
+fn string_at(strings: &[u8], start: u32) -> &[u8] {
+    let rest = strings.get(start as usize..).unwrap_or_default();
+    rest.split(|&byte| byte == 0).next().unwrap_or_default()
+}

@@ -1,0 +1,292 @@
+//! How to record, and how the tracer gets its buffer.
+
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Release;
+use std::sync::{Mutex, PoisonError};
+
+use rftrace::abi::{self, InitArgs, init};
+
+use super::{CURRENT, PROGRAM, Traced, Tracer, alone, quiesce, switch};
+use crate::Error;
+use crate::Mode;
+use crate::backend;
+use crate::clock::{self, ClockPair};
+use crate::filter::Filter;
+use crate::host::{self, Known};
+use crate::patch;
+
+/// How to record. See [`Config::install`].
+///
+/// ```no_run
+/// use rftrace_frontend::{Config, Mode};
+///
+/// let tracer = Config::new().capacity_events(1_000_000).mode(Mode::Ring).directory("trace").install()?;
+/// {
+///     let _recording = tracer.record();
+///     // work that is traced
+/// }
+/// let saved = tracer.save()?;
+/// println!("{} events of {} threads", saved.events, saved.threads);
+/// # Ok::<(), rftrace_frontend::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    capacity: Capacity,
+    mode: Mode,
+    directory: PathBuf,
+    filter: Option<Filter>,
+    patched: bool,
+    prefault: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Capacity {
+    Events(usize),
+    Bytes(usize),
+}
+
+/// The variable with the filter for programs that cannot be changed.
+const FILTER_VARIABLE: &str = "RFTRACE_FILTER";
+
+/// Events that the default buffer holds.
+const DEFAULT_EVENTS: usize = 1_000_000;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Config {
+    /// A million events (16 MB), stop mode, the directory `trace`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            capacity: Capacity::Events(DEFAULT_EVENTS),
+            mode: Mode::Stop,
+            directory: PathBuf::from("trace"),
+            filter: None,
+            patched: false,
+            prefault: true,
+        }
+    }
+
+    /// The buffer holds at least `events` entries and exits; each takes 16 bytes.
+    ///
+    /// Threads fill pieces of it (512 bytes to 64 KiB), so with many threads it is used up a little earlier.
+    #[must_use]
+    pub fn capacity_events(mut self, events: usize) -> Self {
+        self.capacity = Capacity::Events(events);
+        self
+    }
+
+    /// The buffer takes `bytes` bytes.
+    #[must_use]
+    pub fn capacity_bytes(mut self, bytes: usize) -> Self {
+        self.capacity = Capacity::Bytes(bytes);
+        self
+    }
+
+    /// What happens when the buffer is used up.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Where [`Tracer::save`] writes to. Created when absent; an older trace in it is replaced.
+    #[must_use]
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = directory.into();
+        self
+    }
+
+    /// What is recorded, from the beginning; see [`Tracer::set_filter`].
+    ///
+    /// The variable `RFTRACE_FILTER`, if it is set, takes its place: `RFTRACE_FILTER='include=app::*; depth=5' program`. Programs
+    /// that run with other rights than their caller's (setuid) do not look at variables.
+    #[must_use]
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = Some(filter);
+        self
+    }
+
+    /// Whether call sites are patched: calls of the hooks become NOPs while recording is off, and cheaper jumps while it
+    /// is on. See [`Tracer::patched_sites`]. The environment variable `RFTRACE_PATCHED`, 1 or 0, overrides this.
+    ///
+    /// Switching recording on and off then takes longer, some milliseconds in large programs, and may not be done in a signal
+    /// handler: it allocates memory.
+    #[must_use]
+    pub fn patched(mut self, patched: bool) -> Self {
+        self.patched = patched;
+        self
+    }
+
+    /// Whether the buffer is backed with memory at once, so that recording does not have to wait for it. On by default, for
+    /// buffers that take less than half of what is free. Without it the buffer takes the memory that is used.
+    #[must_use]
+    pub fn prefault(mut self, prefault: bool) -> Self {
+        self.prefault = prefault;
+        self
+    }
+
+    /// Gives the buffer to the tracer that is linked into this program. Recording is off at first.
+    ///
+    /// A program may do this again while recording is off, with another size and mode. The new buffer takes the place of the one
+    /// before: what was not saved of that is gone, and the [`Tracer`] of that buffer only answers with [`Error::Replaced`].
+    /// Its memory goes back to the system, its addresses stay taken: another thread may still be in a hook that writes there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ShadowStack`] if the program runs with one; [`Error::Recording`] while recording is on; [`Error::Busy`] if a thread is stopped amid a hook;
+    /// [`Error::AlreadyInitialized`] the second time on other systems than Linux; [`Error::BufferTooSmall`], [`Error::BufferTooLarge`] and
+    /// [`Error::OutOfMemory`] for the capacity; [`Error::BadFilter`] and [`Error::NothingMatches`] for the filter.
+    /// [`Error::CannotPatch`] if [`patched`](Self::patched) was asked for and no site could be patched; not if it was only
+    /// `RFTRACE_PATCHED` that asked. [`Error::BadVariable`] for its value.
+    pub fn install(self) -> Result<&'static Tracer, Error> {
+        /// The buffer in use: where it lies, and its size.
+        static BUFFER: Mutex<Option<(AtomicPtr<u8>, usize)>> = Mutex::new(None);
+        patch::register_fork_handlers();
+        let _at_work = host::at_work();
+        let mut in_use = BUFFER.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = in_use.is_none();
+        if backend::is_enabled() {
+            return Err(Error::Recording);
+        }
+        let patched_by_variable = patched_by_variable()?;
+        let bytes = match self.capacity {
+            Capacity::Bytes(bytes) => bytes,
+            Capacity::Events(events) => abi::region_bytes(events).ok_or(Error::BufferTooLarge { records: events })?,
+        };
+        let minimum = backend::minimum_bytes();
+        if bytes < minimum {
+            return Err(Error::BufferTooSmall { bytes, minimum });
+        }
+        let program = PROGRAM.get_or_init(|| Traced { known: Known::collect(), choice: Mutex::default() });
+        // Whoever reads the old buffer does so first.
+        let _alone = alone();
+        let mut choice = program.choice();
+        // While nothing has happened yet that could not be tried again.
+        let filter = self.chosen_filter()?;
+        let selection = filter.as_ref().map(|filter| choice.prepare(filter, &program.known)).transpose();
+        let selection =
+            selection.map_err(|error| if from_variable().is_some() { in_variable(error) } else { error })?;
+        // The tracer starts at a chunk's boundary. Memory from the system begins at a page's.
+        let slack = abi::chunk_bytes(bytes);
+        let buffer_bytes = bytes.checked_add(slack).ok_or(Error::BufferTooLarge { records: bytes / 16 })?;
+        let memory = host::reserve(buffer_bytes, self.prefault, is_first)?;
+        let args = InitArgs {
+            buffer: memory.buffer,
+            buffer_bytes,
+            blocks: memory.blocks,
+            blocks_bytes: memory.blocks_bytes,
+            left: memory.left,
+            left_bytes: memory.left_bytes,
+            overwriting: u8::from(self.mode == Mode::Ring),
+            thread_start: memory.thread_start,
+            thread_start_key: memory.thread_start_key,
+        };
+        let was_patched = patch::counts().patched > 0;
+        let give_up = |error| {
+            if !was_patched {
+                patch::undo();
+            }
+            host::discard(memory.buffer, buffer_bytes);
+            Err(error)
+        };
+        if patched_by_variable.unwrap_or(self.patched) {
+            let sites = patch::install();
+            if self.patched && sites.patched == 0 && (sites.left_plain > 0 || sites.refusal.is_some()) {
+                return give_up(Error::CannotPatch { sites });
+            }
+        } else if was_patched {
+            patch::undo();
+        }
+        if let Err(error) = accepted(hand_over(&args), bytes) {
+            return give_up(error);
+        }
+        if let Some((old, old_bytes)) = in_use.replace((AtomicPtr::new(memory.buffer), buffer_bytes)) {
+            host::discard(old.into_inner(), old_bytes);
+        }
+        match (&filter, &selection) {
+            (Some(filter), Some(selection)) => choice.apply(filter, selection),
+            _ if choice.is_filtered() => choice.clear(),
+            _ => {}
+        }
+        choice.forget_past();
+        let tracer = Box::leak(Box::new(Tracer {
+            directory: self.directory,
+            first: ClockPair::now(),
+            utc_offset_nanos: clock::utc_offset_nanos(),
+            program,
+        }));
+        // Who switched it on before did nothing.
+        switch::disable_tracer();
+        CURRENT.store(ptr::from_mut(tracer), Release);
+        Ok(tracer)
+    }
+
+    /// The filter to begin with.
+    fn chosen_filter(&self) -> Result<Option<Filter>, Error> {
+        match from_variable() {
+            Some(text) => Filter::parse(&text).map(Some).map_err(in_variable),
+            None => Ok(self.filter.clone()),
+        }
+    }
+}
+
+/// What the tracer's answer to the memory that it was given means.
+fn accepted(status: u32, bytes: usize) -> Result<(), Error> {
+    match status {
+        init::OK => Ok(()),
+        init::ALREADY_DONE => Err(Error::AlreadyInitialized),
+        init::RECORDING => Err(Error::Recording),
+        init::BUSY => Err(Error::Busy),
+        init::SHADOW_STACK => Err(Error::ShadowStack),
+        _ => Err(Error::BufferTooSmall { bytes, minimum: backend::minimum_bytes() }),
+    }
+}
+
+/// Hands memory to the tracer, as soon as no thread is taking a chunk. Returns an [`init`] status.
+fn hand_over(args: &InitArgs) -> u32 {
+    loop {
+        let is_quiet = quiesce();
+        // SAFETY: the memory is new, zeroed and never unmapped; pthread_setspecific may be called on any thread.
+        let status = unsafe { backend::initialize(args) };
+        if status != init::BUSY || !is_quiet {
+            return status;
+        }
+    }
+}
+
+/// What the environment says of patching.
+fn patched_by_variable() -> Result<Option<bool>, Error> {
+    const NAME: &str = "RFTRACE_PATCHED";
+
+    let Some(value) = host::variable(NAME) else { return Ok(None) };
+    match value.to_str() {
+        Some("0") => Ok(Some(false)),
+        Some("1") => Ok(Some(true)),
+        _ => Err(Error::BadVariable { name: NAME, value: value.to_string_lossy().into_owned() }),
+    }
+}
+
+/// The text of [`FILTER_VARIABLE`].
+fn from_variable() -> Option<String> {
+    let text = host::variable(FILTER_VARIABLE)?;
+    Some(text.to_string_lossy().into_owned()).filter(|text| !text.trim().is_empty())
+}
+
+/// The error of a rule, with the variable that it is from.
+fn in_variable(error: Error) -> Error {
+    let named = |text| format!("{FILTER_VARIABLE}: {text}");
+    match error {
+        Error::BadFilter { place, problem } => Error::BadFilter { place: named(place), problem },
+        Error::NothingMatches { rule, untraced, similar } => {
+            Error::NothingMatches { rule: named(rule), untraced, similar }
+        }
+        error => error,
+    }
+}

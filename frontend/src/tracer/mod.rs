@@ -1,0 +1,285 @@
+//! The API: `config` gives the tracer a buffer, `switch` has recording on and off and the guard, `save` writes; this file has the
+//! rest of what a [`Tracer`] can do.
+//!
+//! Not here: the functions of 0.3 (`compat`), and how things are written (`decode`, `uftrace`).
+
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::PatchedSites;
+use crate::backend;
+use crate::clock::ClockPair;
+use crate::decode::{self, Task};
+use crate::filter::control::Choice;
+use crate::filter::{Filter, Function, Selected};
+use crate::host::{self, AtWork, Known};
+use crate::patch;
+
+mod config;
+mod save;
+pub(crate) mod switch;
+
+pub use config::Config;
+pub use save::{SaveOptions, Saved};
+pub use switch::Recorder;
+
+/// The one of the buffer in use; null for none.
+static CURRENT: AtomicPtr<Tracer> = AtomicPtr::new(ptr::null_mut());
+
+/// What all buffers of this program share.
+static PROGRAM: OnceLock<Traced> = OnceLock::new();
+
+/// Nobody else reads the buffer or gives the tracer another one, or forks, as long as this lives.
+#[derive(Debug)]
+#[must_use = "others may go on when this is dropped"]
+struct Alone {
+    _using: MutexGuard<'static, ()>,
+    // Dropped last: who forks finds the lock free.
+    _at_work: AtWork,
+}
+
+/// Waits until nobody else does.
+fn alone() -> Alone {
+    static USING: Mutex<()> = Mutex::new(());
+    let _at_work = host::at_work();
+    Alone { _using: USING.lock().unwrap_or_else(PoisonError::into_inner), _at_work }
+}
+
+/// The traced program.
+#[derive(Debug)]
+struct Traced {
+    known: Known,
+    choice: Mutex<Choice>,
+}
+
+impl Traced {
+    fn choice(&self) -> MutexGuard<'_, Choice> {
+        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The tracer of this program, with the buffer that [`Config::install`] has given it.
+///
+/// When that was replaced by another one, [`enable`](Self::enable) and [`disable`](Self::disable) do nothing,
+/// [`statistics`](Self::statistics) are zero, and what returns a `Result` fails with [`Error::Replaced`].
+#[derive(Debug)]
+pub struct Tracer {
+    directory: PathBuf,
+    first: ClockPair,
+    /// Unix time minus the clock of the pairs.
+    utc_offset_nanos: Option<i64>,
+    program: &'static Traced,
+}
+
+/// The state of the buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Whether recording is on.
+    pub recording: bool,
+    /// Entries and exits in the buffer, since the last save.
+    pub events: u64,
+    /// Threads that have events in the buffer.
+    pub threads: usize,
+    /// Pieces that the buffer is cut into.
+    pub chunks: usize,
+    /// Pieces that hold events.
+    pub chunks_used: usize,
+    /// Stop mode: the buffer is used up, and recording stopped.
+    pub full: bool,
+    /// Ring mode: pieces whose events were overwritten since the last save.
+    pub chunks_overwritten: u64,
+    /// Calls since the last save that were not recorded because they were nested too deeply or, in ring mode, because
+    /// every piece was in use by a thread.
+    pub lost: u64,
+    /// Threads, since the program began, that were not traced because too many lived at the same time.
+    pub untraced_threads: u32,
+}
+
+impl Tracer {
+    /// The tracer, if [`Config::install`] was called; with several buffers that of the last one.
+    #[must_use]
+    pub fn get() -> Option<&'static Self> {
+        // SAFETY: null, or a tracer that is never freed.
+        unsafe { CURRENT.load(Acquire).as_ref() }
+    }
+
+    /// Whether its buffer is the one in use. Recording may be on: nothing of this is recorded.
+    #[inline(always)]
+    fn is_current(&self) -> bool {
+        backend::unrecorded(|| ptr::eq(CURRENT.load(Acquire), self))
+    }
+
+    /// Starts recording, in all threads. Does nothing when the buffer is used up.
+    #[inline(always)]
+    pub fn enable(&self) {
+        if self.is_current() {
+            switch::enable();
+        }
+    }
+
+    /// Stops recording, in all threads. Functions that are open then end, in the trace, at this moment.
+    #[inline(always)]
+    pub fn disable(&self) {
+        if self.is_current() {
+            switch::disable();
+        }
+    }
+
+    /// Whether recording is on.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        self.is_current() && backend::is_enabled()
+    }
+
+    /// Records until the guard is dropped. Guards may be nested, and live on several threads: the last one ends recording, if
+    /// that is not on by [`enable`](Self::enable). [`disable`](Self::disable) and saving end it at once.
+    #[inline(always)]
+    pub fn record(&self) -> Recorder {
+        Recorder::new(self.is_current())
+    }
+
+    /// Records only what `filter` lets pass, from now on, also while recording is on. It takes the place of the one before.
+    ///
+    /// Calls are filtered when they begin: a function that is open stays in the trace. Functions of libraries that are
+    /// loaded later are recorded unless the filter includes only some functions; set it again to choose among them.
+    /// Where call sites are [patched](Config::patched), those of functions that are not recorded stay NOPs.
+    ///
+    /// ```no_run
+    /// use rftrace_frontend::{Config, Filter};
+    ///
+    /// let tracer = Config::new().install()?;
+    /// let selected = tracer.set_filter(&Filter::new().include("app::*").exclude("*::fmt"))?;
+    /// println!("{} of {} functions are recorded", selected.n_recorded, selected.n_functions);
+    /// # Ok::<(), rftrace_frontend::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadFilter`] or [`Error::NothingMatches`]; the filter before stays in force.
+    #[inline(always)]
+    pub fn set_filter(&self, filter: &Filter) -> Result<Selected, Error> {
+        backend::unrecorded(|| {
+            let _at_work = host::at_work();
+            let mut choice = self.program.choice();
+            if !self.is_current() {
+                return Err(Error::Replaced);
+            }
+            choice.set(filter, &self.program.known)
+        })
+    }
+
+    /// Records everything from now on.
+    ///
+    /// Like [`set_filter`](Self::set_filter), this changes code if call sites are patched.
+    #[inline(always)]
+    pub fn clear_filter(&self) {
+        backend::unrecorded(|| {
+            let _at_work = host::at_work();
+            let mut choice = self.program.choice();
+            if self.is_current() {
+                choice.clear();
+            }
+        });
+    }
+
+    /// The functions that can be recorded, by address: those of the program and its libraries that call a hook. The list is
+    /// empty where they are not known (on Hermit).
+    #[inline(always)]
+    #[must_use]
+    pub fn functions(&self) -> Vec<Function> {
+        backend::unrecorded(|| {
+            let _at_work = host::at_work();
+            self.program.choice().functions(&self.program.known)
+        })
+    }
+
+    /// What the calling thread was about to do for this tracer will never be gone on with: it has left the stack that it did it
+    /// on. Forks do not wait for it; further saves would wait for ever. For what is preloaded into other programs.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[doc(hidden)]
+    pub fn abandon() {
+        host::linux::abandon();
+        patch::abandon();
+    }
+
+    /// The state of the buffer. While recording is on the numbers are those of a moment that is passing.
+    #[inline(always)]
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        backend::unrecorded(|| if self.is_current() { statistics() } else { Statistics::default() })
+    }
+
+    /// What became of the call sites, if they are patched; see [`Config::patched`]. All 0 if they are not.
+    #[inline(always)]
+    #[must_use]
+    pub fn patched_sites(&self) -> PatchedSites {
+        backend::unrecorded(patch::counts)
+    }
+
+    /// Patches all call sites that can be patched: those of libraries that were opened since recording was last switched
+    /// on, whose calls are recorded as calls until then, and all of them after [`unpatch`](Self::unpatch).
+    #[inline(always)]
+    pub fn patch(&self) -> PatchedSites {
+        backend::unrecorded(patch::install)
+    }
+
+    /// Makes all patched call sites what they were. They stay so until [`patch`](Self::patch): what is recorded is
+    /// recorded by calls.
+    #[inline(always)]
+    pub fn unpatch(&self) {
+        backend::unrecorded(patch::undo);
+    }
+}
+
+/// Waits until no thread is taking a chunk. Recording must be off. Returns whether none is.
+fn quiesce() -> bool {
+    /// They need microseconds, unless they are stopped.
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    let deadline = Instant::now() + LIMIT;
+    backend::quiesce(|| {
+        thread::yield_now();
+        Instant::now() < deadline
+    })
+}
+
+/// The tasks of this program.
+fn tasks() -> Vec<Task<'static>> {
+    // First of all: recording is off, but the threads go on, and what returns is not known any more.
+    let open = backend::open_by_thread();
+    decode::tasks(backend::chunks(), open)
+}
+
+/// Counts what the buffer holds.
+fn statistics() -> Statistics {
+    let control = backend::control();
+    let start_tsc = control.cycle_start_tsc.load(Relaxed);
+    let mut counted = Statistics {
+        recording: backend::is_enabled(),
+        chunks: control.n_chunks.load(Relaxed),
+        full: control.full.load(Relaxed) != 0,
+        chunks_overwritten: control.shared.n_overwritten.load(Relaxed),
+        untraced_threads: control.n_untraced_threads.load(Relaxed),
+        lost: control.n_lost_no_chunk.load(Relaxed),
+        ..Statistics::default()
+    };
+    if start_tsc == 0 {
+        return counted;
+    }
+    counted.chunks_used = backend::chunks().count();
+    for task in tasks() {
+        let (events, lost) = task.count_since(start_tsc);
+        counted.events += events;
+        counted.lost += lost;
+        counted.threads += usize::from(events > 0);
+    }
+    counted
+}

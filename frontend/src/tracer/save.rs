@@ -1,0 +1,237 @@
+//! Saving: what the buffer holds becomes a directory, or a file of records.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use rftrace_format::gaps::Gaps;
+
+use super::{Alone, Tracer, alone, quiesce, switch, tasks};
+use crate::Error;
+use crate::backend;
+use crate::clock::ClockPair;
+use crate::host;
+use crate::uftrace::directory::{self, Recording, Totals};
+
+/// How to save. See [`Tracer::save_with`].
+///
+/// ```no_run
+/// use rftrace_frontend::{Config, SaveOptions};
+///
+/// let tracer = Config::new().install()?;
+/// tracer.enable();
+/// // What is amiss is seen here: the last events go to a directory of their own, and recording goes on.
+/// let saved = tracer.save_with(&SaveOptions::new().directory("amiss").keep(true))?;
+/// println!("{} events are in {}", saved.events, saved.path.display());
+/// # Ok::<(), rftrace_frontend::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use = "these are only options"]
+pub struct SaveOptions<'a> {
+    path: Option<&'a Path>,
+    binary_name: Option<&'a str>,
+    records_only: bool,
+    keep: bool,
+    single_threaded: bool,
+    what_fits: bool,
+}
+
+impl<'a> SaveOptions<'a> {
+    /// To the directory that was [configured](crate::Config::directory), on all processors, everything or nothing. Recording ends,
+    /// and the buffer is emptied.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self {
+            path: None,
+            binary_name: None,
+            records_only: false,
+            keep: false,
+            single_threaded: false,
+            what_fits: false,
+        }
+    }
+
+    /// To this directory. Created when absent; an older trace in it is replaced.
+    #[inline(always)]
+    pub fn directory(self, directory: &'a (impl AsRef<Path> + ?Sized)) -> Self {
+        Self { path: Some(backend::unrecorded(|| directory.as_ref())), records_only: false, ..self }
+    }
+
+    /// Only the records, to this file. See [`dump_trace`](crate::dump_trace) for the format.
+    #[inline(always)]
+    pub fn records_only(self, file: &'a (impl AsRef<Path> + ?Sized)) -> Self {
+        Self { path: Some(backend::unrecorded(|| file.as_ref())), records_only: true, ..self }
+    }
+
+    /// The program's name in the trace, where the system cannot tell its path (on Hermit). It is the name that the program was
+    /// called by otherwise.
+    #[inline(always)]
+    pub fn binary_name(self, binary_name: &'a str) -> Self {
+        Self { binary_name: Some(binary_name), ..self }
+    }
+
+    /// A snapshot: recording pauses, then goes on, and the buffer keeps what it holds.
+    ///
+    /// Functions that return during the pause end, in later traces, when it began.
+    #[inline(always)]
+    pub fn keep(self, keep: bool) -> Self {
+        Self { keep, ..self }
+    }
+
+    /// With no thread but the calling one: for a process that is about to be killed, or that may not start threads. Call sites that
+    /// are [patched](crate::Config::patched) stay switched on.
+    ///
+    /// A save allocates memory. A signal handler may save only if what it has interrupted does not hold the allocator's lock.
+    #[inline(always)]
+    pub fn single_threaded(self, single_threaded: bool) -> Self {
+        Self { single_threaded, ..self }
+    }
+
+    /// The last save of a program that is about to end, or to become another one: what cannot be written is left out, and
+    /// [`Saved::left_out`] says why. Threads whose files do not fit end early, modules may be without names (`rftrace symbols`
+    /// adds them). Call sites that are [patched](crate::Config::patched) stay switched on. [Records](Self::records_only) are
+    /// written whole or not at all.
+    #[inline(always)]
+    pub fn what_fits(self, what_fits: bool) -> Self {
+        Self { what_fits, ..self }
+    }
+}
+
+/// What was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Saved {
+    /// The directory, or the file of records.
+    pub path: PathBuf,
+    /// Entries and exits in it.
+    pub events: u64,
+    /// Threads that have events.
+    pub threads: usize,
+    /// Calls that were not recorded because they were nested too deeply. The trace shows where.
+    pub lost: u64,
+    /// Whether the processor's time stamp counter runs at a constant rate. If not (or unknown), times are not exact.
+    pub invariant_tsc: Option<bool>,
+    /// Stop mode: the buffer was used up, and recording stopped.
+    pub full: bool,
+    /// Ring mode: pieces of the buffer whose events were overwritten.
+    pub chunks_overwritten: u64,
+    /// Threads, since the program began, that were not traced because too many lived at the same time.
+    pub untraced_threads: u32,
+    /// Why not all was saved, and what to do about it; for [`SaveOptions::what_fits`].
+    pub left_out: Option<String>,
+}
+
+impl Tracer {
+    /// Stops recording, writes what was recorded to the configured directory and empties the buffer.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`save_with`](Self::save_with).
+    #[inline(always)]
+    pub fn save(&self) -> Result<Saved, Error> {
+        self.save_with(&SaveOptions::new())
+    }
+
+    /// Writes what was recorded, as the options say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoEvents`]; [`Error::Write`], with [`what_fits`](SaveOptions::what_fits) if not even the beginning could be
+    /// written. What was recorded is kept then.
+    #[inline(always)]
+    pub fn save_with(&self, options: &SaveOptions<'_>) -> Result<Saved, Error> {
+        if options.keep {
+            // First, for another snapshot may be at work, which has recording pause.
+            let alone = backend::unrecorded(alone);
+            let write = || self.write(&alone, options);
+            let saved = if self.is_current() { switch::paused(write) } else { write() };
+            backend::unrecorded(|| drop(alone));
+            return saved;
+        }
+        if !options.single_threaded && !options.what_fits {
+            self.disable();
+        } else if self.is_current() {
+            switch::disable_tracer();
+        }
+        self.write(&alone(), options)
+    }
+
+    /// Writes what the buffer holds. Recording must be off.
+    fn write(&self, _alone: &Alone, options: &SaveOptions<'_>) -> Result<Saved, Error> {
+        if !self.is_current() {
+            return Err(Error::Replaced);
+        }
+        quiesce();
+        let control = backend::control();
+        let start_tsc = control.cycle_start_tsc.load(Relaxed);
+        let tasks = tasks();
+        if start_tsc == 0 || !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
+            // A filter may have kept every call from being seen.
+            let hook_called = control.next_tid.load(Relaxed) > 1 || self.program.choice().is_filtered();
+            return Err(Error::NoEvents { hook_called });
+        }
+        let last = ClockPair::now();
+        let rate = host::exact_rate();
+        let gaps = gaps();
+        let path = options.path.unwrap_or(&self.directory);
+        let totals = {
+            let minima = &self.program.choice().minima();
+            let recording = Recording {
+                tasks: &tasks,
+                start_tsc,
+                stop_tsc: control.stop_tsc.load(Relaxed),
+                clock: rate.map_or_else(|| self.first.clock_to(last), |(hz, _)| self.first.clock_at_rate(hz)),
+                pairs: [self.first, last],
+                unix_nanos: self.utc_offset_nanos.and_then(|offset| self.first.nanos.checked_add_signed(offset)),
+                minima,
+                tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()),
+                gaps,
+                n_writers: if options.single_threaded { 1 } else { directory::all_processors() },
+                what_fits: options.what_fits,
+            };
+            if options.records_only {
+                directory::write_raw(&recording, path)?
+            } else {
+                let name = options.binary_name.map_or_else(program_name, str::to_owned);
+                directory::write(&recording, path, &host::program(&self.program.known, &name))?
+            }
+        };
+        if !options.keep {
+            backend::reset();
+            self.program.choice().forget_past();
+        }
+        Ok(saved(path, totals, gaps))
+    }
+}
+
+fn saved(path: &Path, totals: Totals, gaps: Gaps) -> Saved {
+    Saved {
+        path: path.to_owned(),
+        events: totals.n_events,
+        threads: totals.n_threads,
+        lost: totals.n_lost,
+        invariant_tsc: totals.invariant_tsc,
+        full: gaps.full > 0,
+        chunks_overwritten: gaps.overwritten,
+        untraced_threads: u32::try_from(gaps.untraced_threads).unwrap_or(u32::MAX),
+        left_out: totals.left_out.map(|error| error.with_remedy()),
+    }
+}
+
+/// What was not recorded.
+fn gaps() -> Gaps {
+    let control = backend::control();
+    Gaps {
+        full: u64::from(control.full.load(Relaxed) != 0),
+        overwritten: control.shared.n_overwritten.load(Relaxed),
+        untraced_threads: control.n_untraced_threads.load(Relaxed).into(),
+        ..Gaps::default()
+    }
+}
+
+/// The program's name, for systems that cannot tell its path.
+fn program_name() -> String {
+    std::env::args_os()
+        .next()
+        .and_then(|path| Some(Path::new(&path).file_name()?.to_string_lossy().into_owned()))
+        .unwrap_or_else(|| "program".to_owned())
+}

@@ -1,0 +1,123 @@
+//! The switch of recording: on after `enable`, and while a [`Recorder`] lives, whichever thread it is on.
+//!
+//! What is wanted is one word; who changes it then brings the tracer in line, and looks again whether it is still wanted. So of
+//! threads that switch at the same time the last one to act finds all changes, and nobody waits: a signal handler may switch too.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+
+use crate::backend;
+use crate::patch;
+
+/// The number of guards in the low half, the flags, and above them a number that each change raises.
+static WANTED: AtomicU64 = AtomicU64::new(0);
+
+const GUARD: u64 = 1;
+const GUARDS: u64 = (1 << 30) - 1;
+/// `enable` was called, and no `disable` since.
+const ENABLED: u64 = 1 << 30;
+/// `disable` was called, and neither `enable` nor `record` since.
+const DISABLED: u64 = 1 << 31;
+const CHANGE: u64 = 1 << 32;
+
+/// Records as long as it lives. Made by [`Tracer::record`](crate::Tracer::record).
+#[derive(Debug)]
+#[must_use = "recording ends when the guard is dropped"]
+pub struct Recorder {
+    is_counted: bool,
+}
+
+impl Recorder {
+    /// A guard; one that `is_counted` has recording on.
+    #[inline(always)]
+    pub(crate) fn new(is_counted: bool) -> Self {
+        if is_counted {
+            change(|wanted| (wanted + GUARD) & !DISABLED);
+            apply();
+        }
+        Self { is_counted }
+    }
+}
+
+impl Drop for Recorder {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.is_counted && !change(|wanted| wanted - GUARD) {
+            apply();
+        }
+    }
+}
+
+/// Starts recording.
+#[inline(always)]
+pub(crate) fn enable() {
+    change(|wanted| (wanted | ENABLED) & !DISABLED);
+    apply();
+}
+
+/// Stops recording, guards or not.
+#[inline(always)]
+pub(crate) fn disable() {
+    change(disabled);
+    apply();
+}
+
+/// Stops recording, and leaves patched sites as they are.
+#[inline(always)]
+pub(crate) fn disable_tracer() {
+    change(disabled);
+    backend::disable();
+}
+
+fn disabled(wanted: u64) -> u64 {
+    (wanted | DISABLED) & !ENABLED
+}
+
+/// Runs `work` while recording pauses.
+#[inline(always)]
+pub(crate) fn paused<T>(work: impl FnOnce() -> T) -> T {
+    let was_on = backend::is_enabled();
+    backend::disable();
+    let result = work();
+    // It may have been switched off meanwhile.
+    if was_on && backend::unrecorded(|| is_on(WANTED.load(Acquire))) {
+        backend::enable();
+    }
+    result
+}
+
+/// Brings the tracer in line with what is wanted.
+#[inline(always)]
+fn apply() {
+    loop {
+        let wanted = backend::unrecorded(|| WANTED.load(SeqCst));
+        if is_on(wanted) {
+            patch::enable();
+        } else {
+            patch::disable();
+        }
+        if backend::unrecorded(|| WANTED.load(SeqCst) == wanted) {
+            return;
+        }
+    }
+}
+
+/// Changes what is wanted. Returns whether that is to record. Nothing of this is recorded itself.
+#[inline(always)]
+fn change(new: impl Fn(u64) -> u64) -> bool {
+    backend::unrecorded(|| {
+        let mut before = WANTED.load(SeqCst);
+        loop {
+            let after = new(before).wrapping_add(CHANGE);
+            match WANTED.compare_exchange_weak(before, after, SeqCst, SeqCst) {
+                Ok(_) => return is_on(after),
+                Err(now) => before = now,
+            }
+        }
+    })
+}
+
+#[inline(always)]
+fn is_on(wanted: u64) -> bool {
+    wanted & DISABLED == 0 && wanted & (ENABLED | GUARDS) != 0
+}

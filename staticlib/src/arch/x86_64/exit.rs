@@ -1,0 +1,388 @@
+//! The return trampolines with their unwind information.
+
+use core::arch::global_asm;
+use core::mem::{offset_of, size_of};
+
+use super::{ENTRY_SAVED, EXIT_SAVED, PAIRED_EXIT_SAVED, TRAMPOLINE_BYTES};
+use crate::abi::{Control, Record, ReturnEntry, ThreadBlock, enabled, kind, state};
+use crate::arch;
+use crate::control_block::CONTROL;
+use crate::exit;
+
+// The code of a return trampoline. `leaves_by_ret`: its return address was pushed by a call, so it goes on with a `ret`,
+// which the return predictor has an entry for. With `interruptsafe` both do, to keep r11. `saved` is what it pushes.
+macro_rules! exit_path {
+    (hook = $hook:literal, leaves_by_ret = $paired:literal, saved = $saved:literal) => {
+        concat!(
+            ".cfi_remember_state\n",
+            ".if ",
+            $paired,
+            " | {keeps_r11}\n",
+            "push r11\n", // room for the return address
+            ".cfi_adjust_cfa_offset 8\n",
+            ".endif\n",
+            ".if {keeps_r11}\n",
+            "push r11\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            ".endif\n",
+            "push rcx\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rax\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rdx\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            // rax = parent_loc, r11 = the thread's block. None: the frame was entered on another thread.
+            "lea rax, [rsp + ",
+            $saved,
+            " - 8]\n",
+            load_block!(),
+            "cmp r11, {untraced}\n",
+            "jbe .L", $hook, "_slow\n",
+            // rcx = one above our entry, which must be the innermost one.
+            "mov rcx, [r11 + {sp}]\n",
+            "cmp [rcx - {entry_bytes} + {parent_loc}], rax\n",
+            "jne .L", $hook, "_slow\n",
+            "cmp byte ptr [rip + {control} + {enabled}], {on}\n",
+            "jne .L", $hook, "_not_plain\n",
+            reserve_record!(hook = $hook, path = "exit"),
+            "mov r11, rax\n",
+            // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted
+            // frames for left ones.
+            "mov rax, [rcx - {entry_bytes} + {exit_word}]\n",
+            "bts dword ptr [rcx - {entry_bytes} + {exit_word}], {left_bit}\n",
+            "jc .L", $hook, "_slow\n",
+            "mov [r11 + {word}], rax\n",
+            stamp_record!(),
+            // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a
+            // handler came in between.
+            ".L", $hook, "_pop:\n",
+            load_block!(),
+            "mov rdx, r11\n",
+            "lea rax, [rsp + ",
+            $saved,
+            " - 8]\n",
+            "mov r11, [rcx - {entry_bytes} + {parent_ip}]\n",
+            "cmp [rcx - {entry_bytes} + {parent_loc}], rax\n",
+            "jne .L", $hook, "_slow\n",
+            ".cfi_remember_state\n",
+            ".cfi_register rip, r11\n",
+            "mov qword ptr [rcx - {entry_bytes} + {parent_loc}], 0\n",
+            "sub rcx, {entry_bytes}\n",
+            "mov [rdx + {sp}], rcx\n",
+            ".L", $hook, "_leave:\n",
+            ".if ",
+            $paired,
+            " | {keeps_r11}\n",
+            "mov [rsp + ",
+            $saved,
+            " - 8], r11\n",
+            ".cfi_offset rip, -8\n",
+            ".endif\n",
+            "pop rdx\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rax\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rcx\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            ".if {keeps_r11}\n",
+            "pop r11\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            ".endif\n",
+            ".if ",
+            $paired,
+            " | {keeps_r11}\n",
+            "ret\n",
+            ".else\n",
+            "jmp r11\n",
+            ".endif\n",
+            ".cfi_restore_state\n",
+            // The assembler's own count goes on from the pops.
+            ".cfi_def_cfa_offset ",
+            $saved,
+            "\n",
+            // Recording is off: slow path. Or it is filtered: an entry that only passes its state on is not recorded, nor is
+            // a call that was too short and whose own entry is the newest record: that is taken back.
+            ".L", $hook, "_not_plain:\n",
+            "jb .L", $hook, "_slow\n",
+            "test byte ptr [rcx - {entry_bytes} + {exit_word}], {hidden}\n",
+            "jnz .L", $hook, "_pop\n",
+            "cmp qword ptr [rip + {control} + {min_ticks}], 0\n",
+            "je .L", $hook, "_exit_reserve\n",
+            "rdtsc\n",
+            "shl rdx, 32\n",
+            "or rax, rdx\n",
+            "mov rdx, [rcx - {entry_bytes} + {entered}]\n",
+            "sub rax, rdx\n",
+            "cmp rax, [rip + {control} + {min_ticks}]\n",
+            "jae .L", $hook, "_exit_reserve\n",
+            "mov rax, [r11 + {cursor}]\n",
+            "test rax, rax\n",
+            "jz .L", $hook, "_slow\n",
+            "cmp [rax - {record_bytes} + {tsc}], rdx\n",
+            "jne .L", $hook, "_exit_reserve\n",
+            // The same address, and the kind ENTRY; what lies before a chunk's first record is neither.
+            "mov rdx, [rcx - {entry_bytes} + {exit_word}]\n",
+            "xor dx, dx\n",
+            "cmp [rax - {record_bytes} + {word}], rdx\n",
+            "jne .L", $hook, "_exit_reserve\n",
+            "bts dword ptr [rcx - {entry_bytes} + {exit_word}], {left_bit}\n",
+            "jc .L", $hook, "_slow\n",
+            // First the record: behind the cursor signal handlers write.
+            "mov qword ptr [rax - {record_bytes} + {tsc}], 0\n",
+            "lea rdx, [rax - {record_bytes}]\n",
+            "cmpxchg [r11 + {cursor}], rdx\n",
+            "jmp .L", $hook, "_pop\n",
+            // r11 = exit_find(parent_loc), and then exit_done(parent_loc): the entry goes when the address is where the unwind
+            // information can tell of it.
+            ".L", $hook, "_slow:\n",
+            "lea rdx, [rsp + ",
+            $saved,
+            " - 8]\n",
+            "lea rax, [rip + {exit_find}]\n",
+            "call rftrace_call_saved\n",
+            "push r11\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            ".cfi_offset rip, -",
+            $saved,
+            " - 8\n",
+            "lea rdx, [rsp + ",
+            $saved,
+            "]\n",
+            "lea rax, [rip + {exit_done}]\n",
+            "call rftrace_call_saved\n",
+            "pop r11\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            ".cfi_register rip, r11\n",
+            "jmp .L", $hook, "_leave\n",
+            ".cfi_restore_state\n",
+            ".cfi_def_cfa rsp, 0\n",
+        )
+    };
+}
+
+// The return trampolines T and T2.
+//
+// A traced function's `ret` lands here. Registers: rax, rdx, xmm0-1, st0-1 may hold its result; all others are the
+// caller's or dead. Stack: rsp is the CFA, the slot that held T lies below it and is free now. Keeps all registers (but
+// r11 without `interruptsafe`).
+//
+// T is for functions that have called their hook. T2 is for those with a patched call site, which came by a jump: their
+// hook leaves by `.Lrftrace_pair`, whose call pushes T2 for the return predictor only (on the stack it is dropped at
+// once, T2 is in the slot). The function's `ret` then goes to where the predictor expects it, and so does T2's own.
+//
+// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one
+// is. It is a DWARF expression that walks the return stacks of all threads for the entry whose parent_loc is
+// `CFA - 8`. It needs T's own address to find them: both trampolines lie in a block that is aligned to 1024, and a program
+// counter within it, masked, is the block; the list's address lies at its end, at 1016, as a distance, since a CFI escape
+// holds only constants. The unwind information covers T - 1 (a nop) and T2 - 1 (the end of the call), because unwinders look up
+// `return address - 1`.
+//
+// Sources: DWARF 5 sections 2.5 and 6.4.2; what libgcc, LLVM's and nongnu's libunwind and gdb accept was tried out.
+global_asm!(
+    ".p2align 10",
+    ".type rftrace_pair,@function",
+    "rftrace_pair:",
+    ".cfi_startproc",
+    // Come here by the call: as below, and T2 on the stack.
+    ".cfi_def_cfa rsp, {entry_saved} + 16",
+    ".cfi_offset rip, -8",
+    // No T2 may stay there: it would make the dead slot of a left frame look like a living one.
+    "mov [rsp], rcx",
+    "lea rsp, [rsp + 8]",
+    ".cfi_adjust_cfa_offset -8",
+    pop_saved!(),
+    "pop r11",
+    nothing_pushed!(),
+    "jmp r11",
+    // Jumped to by a hook for a patched call site, which has pushed child_ip and saved registers.
+    ".org rftrace_pair + {trampoline_bytes} - 5, 0xcc",
+    ".Lrftrace_pair:",
+    ".cfi_def_cfa rsp, {entry_saved} + 8",
+    ".cfi_restore rsp",
+    ".cfi_offset rip, -8",
+    ".byte 0xe8", // call rftrace_pair; unwinders that look for T2 - 1 find the last byte
+    ".cfi_endproc",
+    ".size rftrace_pair, . - rftrace_pair",
+    ".type rftrace_paired_return_trampoline,@function",
+    "rftrace_paired_return_trampoline:",
+    ".cfi_startproc",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_personality 0x1b, rftrace_personality",
+    ".cfi_def_cfa rsp, 0",
+    // DW_CFA_val_expression for the return address (column 16): 196 bytes follow. The stack, right end on top.
+    ".cfi_escape 0x16, 0x10, 0xc4, 0x01",
+    // The unwinder pushed the CFA.                                        CFA
+    ".cfi_escape 0x12, 0x38, 0x1c", // dup, lit8, minus        CFA slot
+    ".cfi_escape 0x80, 0x00", // breg16 0                .. pc
+    ".cfi_escape 0x0b, 0x00, 0xfc, 0x1a", // const2s -1024, and      CFA slot T
+    ".cfi_escape 0x30", // lit0                    CFA slot T pass
+    // restart: load the head of the list of threads.
+    ".cfi_escape 0x14, 0x12, 0x23, 0xf8, 0x07", // over, dup, plus 1016    .. T pass T T+1016
+    ".cfi_escape 0x06, 0x22, 0x06", // deref, plus, deref      .. T pass block
+    // block: all threads seen?
+    ".cfi_escape 0x12, 0x28, 0x0e, 0x00", // dup, bra have
+    ".cfi_escape 0x13, 0x12, 0x28, 0x05, 0x00", // drop, dup, bra fail     .. T pass
+    ".cfi_escape 0x13, 0x31, 0x2f, 0xea, 0xff", // drop, lit1, skip restart: again, without the filter
+    // fail: a return address of 0 ends the backtrace.
+    ".cfi_escape 0x30, 0x2f, 0xa0, 0x00", // lit0, skip end
+    // have: p = *block->psp, one above the thread's innermost entry.
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06, 0x06", // dup, plus 8, deref, deref  .. pass block p
+    ".cfi_escape 0x15, 0x02, 0x28, 0x6b, 0x00", // pick 2, bra loop: second pass, linear search
+    // First pass: skip threads whose range of slots does not include ours.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06", // over, plus 16, deref    .. block p base
+    ".cfi_escape 0x23, 0x08, 0x06", // plus 8, deref: slot of the outermost entry
+    ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x84, 0x00", // pick 5, lt, bra next
+    ".cfi_escape 0x12, 0x09, 0xe8, 0x22, 0x06", // dup, const1s -24, plus, deref: slot of the innermost entry
+    ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x79, 0x00", // pick 5, gt, bra next
+    // Binary search for the last entry whose slot is not below ours.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16", // over, plus 16, deref, swap .. block lo hi
+    // bs: lo = base, hi = p at first
+    ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12", // dup, pick 2, minus, dup .. lo hi n n
+    ".cfi_escape 0x08, 0x20, 0x2b, 0x28, 0x05, 0x00", // const1u 32, gt, bra go       .. lo hi n
+    ".cfi_escape 0x13, 0x13, 0x2f, 0x1e, 0x00", // drop, drop, skip found  .. lo
+    // go: mid = lo + n / 64 * 32
+    ".cfi_escape 0x08, 0x40, 0x1b, 0x08, 0x20, 0x1e", // const1u 64, div, const1u 32, mul
+    ".cfi_escape 0x15, 0x02, 0x22", // pick 2, plus            .. lo hi mid
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref      .. lo hi mid mid.slot
+    ".cfi_escape 0x15, 0x07, 0x2a, 0x28, 0x05, 0x00", // pick 7, ge, bra up
+    ".cfi_escape 0x16, 0x13, 0x2f, 0xd8, 0xff", // swap, drop, skip bs: hi = mid
+    ".cfi_escape 0x17, 0x16, 0x13, 0x2f, 0xd2, 0xff", // up: rot, swap, drop, skip bs: lo = mid
+    // found:                                                              .. pass block p
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0x3c, 0x00", // pick 5, ne, bra next
+    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
+    ".cfi_escape 0x15, 0x04, 0x29, 0x28, 0x04, 0x00", // pick 4, eq, bra down: parent_ip is in T, a tail call
+    ".cfi_escape 0x06, 0x2f, 0x31, 0x00", // deref, skip end
+    ".cfi_escape 0x08, 0x20, 0x1c, 0x2f, 0xe0, 0xff", // down: const1u 32, minus, skip found
+    // loop: linear search, from the innermost entry.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x14", // over, plus 16, deref, over .. block p base p
+    ".cfi_escape 0x2a, 0x28, 0x1d, 0x00", // ge, bra next
+    ".cfi_escape 0x08, 0x20, 0x1c", // const1u 32, minus            .. block p
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0xea, 0xff", // pick 5, ne, bra loop
+    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
+    ".cfi_escape 0x15, 0x03, 0x29, 0x28, 0xde, 0xff", // pick 3, eq, bra loop: a tail call
+    ".cfi_escape 0x06, 0x2f, 0x05, 0x00", // deref, skip end
+    // next: the following block.
+    ".cfi_escape 0x13, 0x06, 0x2f, 0x4e, 0xff", // drop, deref, skip block
+    // end: the return address is on top.
+    ".long rftrace_pair - .Lrftrace_trampolines", // of the call
+    // T2, and the beginning of the block.
+    ".Lrftrace_trampolines:",
+    exit_path!(hook = "rftrace_paired_return_trampoline", leaves_by_ret = "1", saved = "{paired_exit_saved}"),
+    ".size rftrace_paired_return_trampoline, . - rftrace_paired_return_trampoline",
+    // T. Its symbol begins one byte before, where unwinders and debuggers look.
+    ".type rftrace_return_trampoline,@function",
+    "rftrace_return_trampoline:",
+    "nop",
+    ".Lrftrace_trampoline:",
+    exit_path!(hook = "rftrace_return_trampoline", leaves_by_ret = "0", saved = "{exit_saved}"),
+    // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes
+    // here (see the personality) with the exception object in rax and rsp = CFA. The exit is recorded now, at its true
+    // time; then the unwinding goes on as if the traced function's caller had called _Unwind_Resume.
+    #[cfg(not(target_os = "none"))]
+    "rftrace_landing_pad:",
+    #[cfg(not(target_os = "none"))]
+    "sub rsp, 8",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_adjust_cfa_offset 8",
+    #[cfg(not(target_os = "none"))]
+    "push rax",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_adjust_cfa_offset 8",
+    #[cfg(not(target_os = "none"))]
+    "lea rdi, [rsp + 8]",
+    #[cfg(not(target_os = "none"))]
+    "call {unwound_find}",
+    #[cfg(not(target_os = "none"))]
+    "mov [rsp + 8], rax",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_offset rip, -8",
+    #[cfg(not(target_os = "none"))]
+    "lea rdi, [rsp + 8]",
+    #[cfg(not(target_os = "none"))]
+    "call {unwound_done}",
+    #[cfg(not(target_os = "none"))]
+    "pop rdi",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_adjust_cfa_offset -8",
+    #[cfg(not(target_os = "none"))]
+    "jmp [rip + _Unwind_Resume@GOTPCREL]",
+    ".cfi_endproc",
+    ".size rftrace_return_trampoline, . - rftrace_return_trampoline",
+    ".org .Lrftrace_trampolines + {trampoline_bytes} - 8, 0xcc",
+    ".quad {control} + {threads} - .Lrftrace_trampolines",
+    control = sym CONTROL,
+    enabled = const offset_of!(Control, enabled),
+    on = const enabled::ON,
+    min_ticks = const offset_of!(Control, filter.min_ticks),
+    hidden = const state::HIDDEN,
+    left_bit = const kind::LEFT.trailing_zeros(),
+    threads = const offset_of!(Control, threads),
+    sp = const offset_of!(ThreadBlock, sp),
+    cursor = const offset_of!(ThreadBlock, cursor),
+    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+    entry_bytes = const size_of::<ReturnEntry>(),
+    parent_ip = const offset_of!(ReturnEntry, parent_ip),
+    parent_loc = const offset_of!(ReturnEntry, frame),
+    exit_word = const offset_of!(ReturnEntry, exit_word),
+    entered = const offset_of!(ReturnEntry, sequence),
+    record_bytes = const size_of::<Record>(),
+    tsc = const offset_of!(Record, tsc),
+    word = const offset_of!(Record, word),
+    trampoline_bytes = const TRAMPOLINE_BYTES,
+    keeps_r11 = const cfg!(feature = "interruptsafe") as u8,
+    entry_saved = const ENTRY_SAVED,
+    exit_saved = const EXIT_SAVED,
+    paired_exit_saved = const PAIRED_EXIT_SAVED,
+    untraced = const arch::UNTRACED_ADDRESS,
+    exit_find = sym exit::exit_find,
+    exit_done = sym exit::exit_done,
+    #[cfg(not(target_os = "none"))]
+    unwound_find = sym exit::unwound_find,
+    #[cfg(not(target_os = "none"))]
+    unwound_done = sym exit::unwound_done,
+);
+
+// The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of
+// T has one landing pad, which gets the exception object in rax; in the search phase it has nothing to say.
+//
+// rdi = version, esi = actions, rdx = exception class, rcx = exception object, r8 = context. Returns a reason code.
+// The unwinder's functions are weak references: a program without unwinder never comes here.
+#[cfg(not(target_os = "none"))]
+global_asm!(
+    ".weak _Unwind_Resume",
+    ".weak _Unwind_SetGR",
+    ".weak _Unwind_SetIP",
+    ".p2align 4",
+    ".type rftrace_personality,@function",
+    "rftrace_personality:",
+    ".cfi_startproc",
+    "mov eax, {continue_unwind}",
+    "test esi, {cleanup_phase}",
+    "jz .Lrftrace_personality_return",
+    "cmp qword ptr [rip + _Unwind_SetGR@GOTPCREL], 0",
+    "je .Lrftrace_personality_return",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbx, 0",
+    "mov rbx, r8",
+    "mov rdi, r8",
+    "xor esi, esi", // DWARF number of rax
+    "mov rdx, rcx",
+    "call [rip + _Unwind_SetGR@GOTPCREL]",
+    "mov rdi, rbx",
+    "lea rsi, [rip + rftrace_landing_pad]",
+    "call [rip + _Unwind_SetIP@GOTPCREL]",
+    "mov eax, {install_context}",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
+    ".Lrftrace_personality_return:",
+    "ret",
+    ".cfi_endproc",
+    ".size rftrace_personality, . - rftrace_personality",
+    continue_unwind = const 8, // _URC_CONTINUE_UNWIND
+    install_context = const 7, // _URC_INSTALL_CONTEXT
+    cleanup_phase = const 2,   // _UA_CLEANUP_PHASE
+);

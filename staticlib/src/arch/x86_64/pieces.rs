@@ -1,0 +1,61 @@
+//! Pieces of assembly that hooks and trampolines share.
+
+// r11 = the thread's block; 0 if there is none yet, UNTRACED if there will be none. Keeps the flags.
+#[cfg(not(feature = "threadhook"))]
+macro_rules! load_block {
+    () => {
+        "mov r11, [rip + rftrace_thread_block@gottpoff]\nmov r11, fs:[r11]\n"
+    };
+}
+#[cfg(feature = "threadhook")]
+macro_rules! load_block {
+    () => {
+        "call rftrace_thread_area\nmov r11, [r11]\n"
+    };
+}
+
+// rax = the next record of this thread, reserved. Begins with the label `reserve`.
+macro_rules! reserve_record {
+    (hook = $hook:expr, path = $path:literal) => {
+        concat!(
+            concat!(".L", $hook, "_", $path, "_reserve:\n"),
+            "mov rax, [r11 + {cursor}]\n",
+            "test rax, [r11 + {chunk_mask}]\n",
+            concat!("jz .L", $hook, "_slow\n"),
+            "lea rdx, [rax + {record_bytes}]\n",
+            "cmpxchg [r11 + {cursor}], rdx\n",
+            concat!("jne .L", $hook, "_", $path, "_reserve\n"),
+        )
+    };
+}
+
+// Writes the time of the record r11, which makes it valid, and leaves it in rax.
+macro_rules! stamp_record {
+    () => {
+        concat!("rdtsc\n", "shl rdx, 32\n", "or rax, rdx\n", "mov [r11 + {tsc}], rax\n")
+    };
+}
+
+// Gets back what a hook has saved, ENTRY_SAVED bytes.
+macro_rules! pop_saved {
+    () => {
+        concat!(
+            "pop rdx\n.cfi_adjust_cfa_offset -8\n",
+            "pop rcx\n.cfi_adjust_cfa_offset -8\n",
+            "pop rax\n.cfi_adjust_cfa_offset -8\n",
+            ".if {keeps_r11}\n",
+            "pop r11\n.cfi_adjust_cfa_offset -8\n",
+            ".endif\n",
+        )
+    };
+}
+
+// The unwind information of a hook that a patched call site has jumped to, while nothing is pushed: child_ip is in r11, and
+// rsp is the traced function's. Unwinders tell frames apart by their CFA, so it must not be rsp, which is that of the
+// signal's frame when one strikes here, nor anything that the function's own may be. Any odd number is neither; then rsp has a
+// rule of its own, DW_CFA_val_expression breg7 0.
+macro_rules! nothing_pushed {
+    () => {
+        ".cfi_def_cfa rsp, 1\n.cfi_escape 0x16, 0x07, 0x02, 0x77, 0x00\n.cfi_register rip, r11\n"
+    };
+}

@@ -1,0 +1,88 @@
+//! x86-64: frames. A frame's name is its *slot*, the address of the return address.
+
+use core::mem::{align_of, size_of};
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::interrupts::is_interrupt_trampoline;
+use super::is_trampoline;
+use super::reach::{MAX_FRAME_BYTES, Reach};
+
+/// The smallest page.
+const PAGE_BYTES: usize = 4096;
+
+/// Whether a function whose return address should be at `parent_loc` has a frame there.
+pub(crate) fn is_frame(parent_loc: usize, stack_pointer: usize) -> bool {
+    parent_loc >= stack_pointer && parent_loc.is_multiple_of(align_of::<usize>())
+}
+
+/// The frame of a function by its frame pointer, when that is set up.
+pub(crate) fn frame_of_pointer(frame_pointer: usize) -> usize {
+    frame_pointer.wrapping_add(size_of::<usize>())
+}
+
+/// Where the function with this frame, which is running on this thread, returns to.
+pub(crate) fn return_address(frame: usize) -> usize {
+    slot(frame).load(Relaxed)
+}
+
+/// Has it return elsewhere.
+pub(crate) fn set_return_address(frame: usize, address: usize) {
+    slot(frame).store(address, Relaxed);
+}
+
+/// Whether the function with this frame, which is running on this thread, will return to a trampoline.
+pub(crate) fn is_hooked(frame: usize) -> bool {
+    let address = return_address(frame);
+    is_trampoline(address) || is_interrupt_trampoline(address)
+}
+
+/// The same for any frame, when that of `running` runs: only what is in the same page above it is known to be there, and looked
+/// at. All others may.
+pub(crate) fn may_be_hooked(running: usize, frame: usize) -> bool {
+    !is_there(running, frame) || is_hooked(frame)
+}
+
+/// How far frame pointers lead up the stack on which `running` runs: from `frame`, which is on it, to that of its caller and so
+/// on. `caller` is that of the caller of `running`. What is not in the page of `running` is not read.
+pub(crate) fn reach(running: usize, frame: usize, caller: usize) -> Reach {
+    let mut up_to = frame;
+    loop {
+        let saved = up_to.wrapping_sub(size_of::<usize>());
+        let next = if up_to == running {
+            caller
+        } else if is_there(running, saved) {
+            frame_of_pointer(return_address(saved))
+        } else {
+            return Reach { up_to, is_cut: true };
+        };
+        let distance = next.wrapping_sub(up_to);
+        if distance == 0 || distance > MAX_FRAME_BYTES || !next.is_multiple_of(align_of::<usize>()) {
+            return Reach { up_to, is_cut: false };
+        }
+        up_to = next;
+    }
+}
+
+/// Whether the word at `place` is known to be there when the frame `running` runs.
+fn is_there(running: usize, place: usize) -> bool {
+    place >= running
+        && place | (PAGE_BYTES - 1) == running | (PAGE_BYTES - 1)
+        && place.is_multiple_of(align_of::<usize>())
+}
+
+/// The slot of a frame.
+fn slot(frame: usize) -> &'static AtomicUsize {
+    // SAFETY: a word of the stack on which this thread runs, at or above a frame that is running. Of a return address the
+    // function's return is the only user.
+    unsafe { &*(frame as *const AtomicUsize) }
+}
+
+/// The sequence number of a call: of two entries with one frame the later one has the larger number.
+///
+/// The time stamp counter is one: between two calls that have the same frame lies a whole hook, or a switch of
+/// threads, which take more than the few cycles in which it may stand still, and Linux lets no program use it where
+/// processors disagree by more than such a switch takes.
+pub(crate) fn sequence(now: u64) -> u64 {
+    now
+}

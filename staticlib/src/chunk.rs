@@ -1,0 +1,296 @@
+//! Chunks, and who may write into them.
+//!
+//! A chunk's state and its index, the number of its last taking, are one word, its *lease*. An index is given out once in
+//! the life of a program, so whoever changes a lease by compare-exchange changes the one that it has looked at and no later
+//! one. What a thread may do with a chunk goes with a value of a type, [`Owned`] or [`Kept`], that is used up when the
+//! thread gives it away.
+//!
+//! **Invariant**: a chunk has one writer from the moment it leaves FREE or FULL until that writer itself sets KEPT or FULL.
+//! Nobody else ever takes it away, so a late store by a thread that was preempted hits its own chunk.
+//!
+//! A signal may strike when a hook has reserved a record, and the handler fill the chunk and take the next one before the
+//! record is written. So a thread keeps its last chunk until it takes one more. Others get it before only if the ring has
+//! nothing else and all its records are written. Handlers may even fill a whole further chunk: under a storm of interrupts a
+//! task may have many turns and not get on. A chunk whose records are not all written is therefore let go as WAITING, and is
+//! passed over until they are. A hook that never goes on, as the handler has jumped out of it, must not take chunks away
+//! for good: after [`PATIENCE`] rounds of the buffer the chunk is used again all the same.
+
+use core::mem::size_of;
+use core::ptr;
+use core::slice;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+
+use crate::abi::{CHUNK_HEADER_BYTES, ChunkHeader, Record, chunk_state, lease, records_per_chunk};
+use crate::arch;
+use crate::control_block::CONTROL;
+
+/// Records for which a new thread goes on in the chunk of another.
+const LEAST_ROOM: usize = 8;
+
+/// Rounds of the buffer for which a WAITING chunk is passed over, at the most.
+const PATIENCE: u64 = 64;
+
+/// A chunk of a buffer, which stays mapped. Any thread may access its header.
+#[derive(Clone, Copy)]
+pub(crate) struct Chunk(&'static ChunkHeader);
+
+impl Chunk {
+    /// Chunk number `place` of the buffer, of which there is one.
+    fn at(place: u64) -> Self {
+        Self::within(CONTROL.chunks.load(Relaxed), CONTROL.chunk_bytes.load(Relaxed), place)
+    }
+
+    /// The same, of the buffer that begins there. What a closure in a returned iterator calls is exported if it is not inlined,
+    /// and so is what it refers to.
+    #[inline]
+    fn within(buffer: *mut u8, chunk_bytes: usize, place: u64) -> Self {
+        let chunk = buffer.wrapping_add((place as usize).wrapping_mul(chunk_bytes)).cast::<ChunkHeader>();
+        // SAFETY: a chunk of the buffer, which stays mapped; headers consist of atomics.
+        Self(unsafe { &*chunk })
+    }
+
+    /// The one that was taken as number `index`, from 1; or, if the buffer has been replaced since, some other one.
+    fn of_index(index: u64) -> Self {
+        Self::at(index.wrapping_sub(1).checked_rem(CONTROL.n_chunks.load(Relaxed) as u64).unwrap_or(0))
+    }
+
+    /// The one that a cursor points into or to the end of.
+    pub(crate) fn of_cursor(cursor: usize, mask: usize) -> Self {
+        let chunk = cursor.wrapping_sub(1) & !mask;
+        // SAFETY: a cursor lies behind the header of a chunk, and what it belongs to stays mapped.
+        Self(unsafe { &*(chunk as *const ChunkHeader) })
+    }
+
+    /// All chunks that may ever have been taken. The memory of the others may not be there yet.
+    fn all() -> impl Iterator<Item = Self> {
+        let (buffer, chunk_bytes) = (CONTROL.chunks.load(Relaxed), CONTROL.chunk_bytes.load(Relaxed));
+        (0..CONTROL.n_touched_chunks() as u64).map(move |place| Self::within(buffer, chunk_bytes, place))
+    }
+
+    pub(crate) fn header(self) -> &'static ChunkHeader {
+        self.0
+    }
+
+    /// The place of the first record.
+    pub(crate) fn first_record(self) -> usize {
+        (ptr::from_ref(self.0) as usize).wrapping_add(CHUNK_HEADER_BYTES)
+    }
+
+    /// Its number in the buffer.
+    fn place(self) -> u64 {
+        let offset = (ptr::from_ref(self.0) as usize).wrapping_sub(CONTROL.chunks.load(Relaxed) as usize);
+        offset.checked_div(CONTROL.chunk_bytes.load(Relaxed)).unwrap_or(0) as u64
+    }
+
+    /// Changes the state under a lease. Fails if that is not the chunk's lease any more.
+    ///
+    /// Acquire and Release: the records of the last owner are written before those of the next one.
+    fn exchange(self, lease: u64, next: u64) -> bool {
+        self.0.lease.compare_exchange(lease, next, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Whether no hook will write into a full chunk any more.
+    fn is_written(self) -> bool {
+        let n_records = records_per_chunk(CONTROL.chunk_bytes.load(Relaxed));
+        let taken_tsc = self.0.taken_tsc.load(Relaxed);
+        // SAFETY: the chunk's memory behind its header.
+        let records = unsafe { slice::from_raw_parts(self.first_record() as *const Record, n_records) };
+        // Four at a time: each thread does this with each chunk of a ring.
+        let (lines, rest) = records.as_chunks::<4>();
+        let written = |record: &Record| record.read(taken_tsc).is_some();
+        lines.iter().all(|line| line.iter().all(written)) && rest.iter().all(written)
+    }
+}
+
+/// The right to write into a chunk. A thread that is not just taking or leaving one has it in the form of its cursor.
+pub(crate) struct Owned {
+    chunk: Chunk,
+    index: u64,
+}
+
+impl Owned {
+    /// What the calling thread's `cursor` stands for, which it gives up by this.
+    pub(crate) fn of_cursor(cursor: usize, mask: usize) -> Self {
+        let chunk = Chunk::of_cursor(cursor, mask);
+        Self { chunk, index: lease::index(chunk.0.lease.load(Relaxed)) }
+    }
+
+    /// Finds a chunk to write into. What it held is given up.
+    pub(crate) fn claim() -> Option<Self> {
+        let n_chunks = CONTROL.n_chunks.load(Relaxed) as u64;
+        let ring = CONTROL.overwriting.load(Relaxed) != 0;
+        // Each chunk is looked at twice at the most: a ring may have as many owners as chunks. What others keep is taken the
+        // second time.
+        for n_seen in 0..n_chunks.wrapping_mul(2) {
+            let taken = CONTROL.shared.next_index.fetch_add(1, Relaxed);
+            if !ring && taken >= CONTROL.shared.end_index.load(Relaxed) {
+                stop_full();
+                return None;
+            }
+            let own = taken.wrapping_add(1);
+            let chunk = Chunk::of_index(own);
+            let before = chunk.0.lease.load(Relaxed);
+            let (state, index) = (lease::state(before), lease::index(before));
+            let to_be_had = match state {
+                chunk_state::FREE => true,
+                // This thread was held up here, and others have gone once around: this is not the oldest chunk any more.
+                _ if index > taken => false,
+                chunk_state::FULL | chunk_state::PARTIAL => ring,
+                chunk_state::KEPT => ring && n_seen >= n_chunks && chunk.is_written(),
+                chunk_state::WAITING => {
+                    let age = taken.saturating_sub(index);
+                    ring && (age >= n_chunks.wrapping_mul(PATIENCE) || chunk.is_written())
+                }
+                _ => false,
+            };
+            if !to_be_had || !chunk.exchange(before, lease::new(own, chunk_state::OWNED)) {
+                continue;
+            }
+            if state != chunk_state::FREE {
+                CONTROL.shared.n_overwritten.fetch_add(1, Relaxed);
+            }
+            return Some(Self { chunk, index: own });
+        }
+        CONTROL.n_lost_no_chunk.fetch_add(1, Relaxed);
+        None
+    }
+
+    /// One that an ended thread has left, with the place where it goes on.
+    pub(crate) fn adopt() -> Option<(Self, usize)> {
+        for slot in &CONTROL.shared.partial {
+            if slot.load(Relaxed) == 0 {
+                continue;
+            }
+            let number = slot.swap(0, Relaxed);
+            if number == 0 {
+                continue;
+            }
+            let chunk = Chunk::at(number.wrapping_sub(1));
+            let before = chunk.0.lease.load(Relaxed);
+            let index = lease::index(before);
+            if before == lease::new(index, chunk_state::PARTIAL)
+                && chunk.exchange(before, lease::new(index, chunk_state::OWNED))
+            {
+                let fill = chunk.0.fill.load(Relaxed) as usize;
+                return Some((Self { chunk, index }, (ptr::from_ref(chunk.0) as usize).wrapping_add(fill)));
+            }
+        }
+        None
+    }
+
+    pub(crate) fn header(&self) -> &'static ChunkHeader {
+        self.chunk.0
+    }
+
+    pub(crate) fn index(&self) -> u64 {
+        self.index
+    }
+
+    pub(crate) fn first_record(&self) -> usize {
+        self.chunk.first_record()
+    }
+
+    /// It is full, but records may still be written that the thread has reserved.
+    pub(crate) fn keep(self) -> Kept {
+        self.give_up(chunk_state::KEPT);
+        Kept(self.index)
+    }
+
+    /// The thread ends, with its next record at `cursor`: another one goes on there if there is room for some calls.
+    pub(crate) fn leave(self, cursor: usize) {
+        let fill = cursor.wrapping_sub(ptr::from_ref(self.chunk.0) as usize);
+        if CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(fill) < LEAST_ROOM * size_of::<Record>() {
+            return self.give_up(chunk_state::FULL);
+        }
+        self.chunk.0.fill.store(fill as u32, Relaxed);
+        self.give_up(chunk_state::PARTIAL);
+        offer(self.chunk.place().wrapping_add(1));
+    }
+
+    /// Nothing was written.
+    pub(crate) fn give_back(self) {
+        self.chunk.0.tid.store(0, Relaxed);
+        self.give_up(chunk_state::FREE);
+    }
+
+    fn give_up(&self, state: u64) {
+        self.chunk.0.lease.store(lease::new(self.index, state), Release);
+    }
+}
+
+/// A full chunk into which a hook that a signal has interrupted may still write. Another thread may have it by now.
+///
+/// It is the index of the chunk, which is how a thread's block holds it.
+pub(crate) struct Kept(u64);
+
+impl Kept {
+    /// What a block holds; 0 for none.
+    pub(crate) fn of_block(index: u64) -> Option<Self> {
+        (index != 0).then_some(Self(index))
+    }
+
+    pub(crate) fn index(&self) -> u64 {
+        self.0
+    }
+
+    /// Lets the chunk go.
+    pub(crate) fn release(self) {
+        let chunk = Chunk::of_index(self.0);
+        let kept = lease::new(self.0, chunk_state::KEPT);
+        if chunk.0.lease.load(Relaxed) == kept {
+            let ring = CONTROL.overwriting.load(Relaxed) != 0;
+            // In stop mode nobody wants it before the buffer is emptied, and then all of these are looked at.
+            let next = if ring && chunk.is_written() { chunk_state::FULL } else { chunk_state::WAITING };
+            chunk.exchange(kept, lease::new(self.0, next));
+        }
+    }
+}
+
+/// Tells new threads of a PARTIAL chunk, by its number plus 1. Where there is no room for it, it is not used further.
+fn offer(number: u64) {
+    for slot in &CONTROL.shared.partial {
+        let empty = slot.load(Relaxed) == 0;
+        if empty && slot.compare_exchange(0, number, Relaxed, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Stop mode: the buffer is used up.
+fn stop_full() {
+    if CONTROL.full.swap(1, Relaxed) == 0 {
+        CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
+    }
+    CONTROL.enabled.store(0, SeqCst);
+}
+
+/// The writers of all chunks are not there any more, but of those with certain indices.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn forget_writers(is_kept: impl Fn(u64) -> bool) {
+    for chunk in Chunk::all() {
+        let now = chunk.0.lease.load(Relaxed);
+        let index = lease::index(now);
+        let has_writer = matches!(lease::state(now), chunk_state::OWNED | chunk_state::KEPT | chunk_state::WAITING);
+        if has_writer && !is_kept(index) {
+            chunk.exchange(now, lease::new(index, chunk_state::FULL));
+        }
+    }
+}
+
+/// Makes all full chunks free, but for those in which a record is still to be written.
+pub(crate) fn free_full() {
+    let next = CONTROL.shared.next_index.load(Relaxed);
+    let patience = PATIENCE.wrapping_mul(CONTROL.n_chunks.load(Relaxed) as u64);
+    for chunk in Chunk::all() {
+        let now = chunk.0.lease.load(Relaxed);
+        let is_done = match lease::state(now) {
+            chunk_state::FULL | chunk_state::PARTIAL => true,
+            chunk_state::WAITING if next.saturating_sub(lease::index(now)) >= patience => true,
+            chunk_state::KEPT | chunk_state::WAITING => chunk.is_written(),
+            _ => false,
+        };
+        if is_done {
+            chunk.exchange(now, lease::new(lease::index(now), chunk_state::FREE));
+        }
+    }
+}

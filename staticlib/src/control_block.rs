@@ -1,0 +1,50 @@
+//! What all threads share.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+
+use crate::abi::{Control, ControlShared, FilterControl, PARTIAL_SLOTS, action, state};
+
+/// The one control block.
+pub(crate) static CONTROL: Control = Control {
+    enabled: AtomicU8::new(0),
+    overwriting: AtomicU8::new(0),
+    full: AtomicU8::new(0),
+    chunk_bytes: AtomicUsize::new(0),
+    n_chunks: AtomicUsize::new(0),
+    chunks: AtomicPtr::new(ptr::null_mut()),
+    threads: AtomicPtr::new(ptr::null_mut()),
+    blocks: AtomicPtr::new(ptr::null_mut()),
+    n_blocks: AtomicUsize::new(0),
+    left: AtomicPtr::new(ptr::null_mut()),
+    n_left_buckets: AtomicUsize::new(0),
+    any_left: AtomicU8::new(0),
+    thread_start: AtomicPtr::new(ptr::null_mut()),
+    thread_start_key: AtomicU32::new(0),
+    cycle_start_tsc: AtomicU64::new(0),
+    stop_tsc: AtomicU64::new(0),
+    next_tid: AtomicU32::new(1),
+    n_untraced_threads: AtomicU32::new(0),
+    n_lost_no_chunk: AtomicU64::new(0),
+    filter: FilterControl {
+        active: AtomicU8::new(0),
+        default_action: AtomicU8::new(action::RECORD),
+        sites: AtomicPtr::new(ptr::null_mut()),
+        sites_mask: AtomicUsize::new(0),
+        decisive: AtomicU32::new(state::OUT as u32),
+        wanted: AtomicU32::new(0),
+        depth_limit: AtomicU32::new(state::DEPTH_MASK as u32),
+        min_ticks: AtomicU64::new(0),
+    },
+    shared: ControlShared {
+        next_index: AtomicU64::new(0),
+        end_index: AtomicU64::new(0),
+        n_overwritten: AtomicU64::new(0),
+        first_index: AtomicU64::new(0),
+        n_takers: AtomicU32::new(0),
+        left_stamp: AtomicU64::new(0),
+        n_blocks_used: AtomicU32::new(0),
+        free_block: AtomicU64::new(0),
+        partial: [const { AtomicU64::new(0) }; PARTIAL_SLOTS],
+    },
+};

@@ -1,0 +1,164 @@
+//! The slow path of the hooks that are called when a function is entered. It does the whole work of its hook, so that it
+//! never has to be tried again.
+
+use crate::abi::{ADDRESS_SHIFT, ThreadBlock, action, kind, state};
+use crate::arch;
+use crate::buffer;
+use crate::busy;
+use crate::control_block::CONTROL;
+use crate::filter;
+use crate::moves;
+use crate::observe::{Call, Happened, observe};
+use crate::return_stack::{Entry, Open, ReturnStack, is_near};
+use crate::thread;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+/// A function was entered and the fast path could not record it.
+///
+/// `parent_loc` is where its return address should be, `child_ip` lies in it, `stack_pointer` is its rsp; the others are
+/// registers that tell of its frame, see [`arch::frames`].
+pub(crate) extern "C" fn entry_slow(
+    parent_loc: usize,
+    child_ip: usize,
+    stack_pointer: usize,
+    frame_pointer: usize,
+    static_chain: usize,
+) {
+    if CONTROL.enabled.load(Relaxed) == 0 {
+        return;
+    }
+    let action = filter::action(child_ip);
+    if action == action::SKIP {
+        return;
+    }
+    let Some(block) = thread::current_block() else {
+        return;
+    };
+    let stack = ReturnStack::of(block);
+    let entry_word = (child_ip as u64) << ADDRESS_SHIFT;
+    if !arch::is_frame(parent_loc, stack_pointer) {
+        // No frame pointer, so its return is not seen.
+        return record_point(stack, action, entry_word);
+    }
+    let hook = match arch::interrupted(parent_loc, child_ip, stack.top_word()) {
+        None => Hook::Return,
+        Some(arch::Interrupted::Hookable(stack_pointer)) => Hook::Interrupt { stack_pointer },
+        Some(arch::Interrupted::Untouchable) => return record_point(stack, action, entry_word),
+    };
+    let (frame, caller_frame) = arch::frames(parent_loc, child_ip, frame_pointer, static_chain);
+    if busy::begin_call(stack, frame, stack.find(caller_frame)) {
+        settle(stack, &Call { frame, stack_pointer, caller_frame });
+    }
+    if let Some(state) = filter::state(action, stack.state()) {
+        if action == action::POINT {
+            buffer::record(block, entry_word | kind::POINT);
+        } else {
+            push(block, frame, entry_word, state, hook);
+        }
+    }
+    busy::end(stack, frame);
+}
+
+/// Records a function as a call that takes no time.
+fn record_point(stack: ReturnStack<'_>, action: u8, entry_word: u64) {
+    if filter::state(action, stack.state()).is_some_and(|state| state & state::HIDDEN == 0) {
+        buffer::record(stack.block(), entry_word | kind::POINT);
+    }
+}
+
+/// Brings the return stack in line with what has happened before a call.
+fn settle(stack: ReturnStack<'_>, call: &Call) {
+    moves::drop_gone(stack);
+    let mut happened = observe(stack, call, true);
+    if let Happened::Resumed(frame) = happened {
+        moves::take_over(Some(stack), frame, arch::reach(call.frame, frame, call.caller_frame));
+        if moves::bring_back(stack, frame) {
+            return;
+        }
+        happened = observe(stack, call, false);
+    }
+    match happened {
+        Happened::Nested | Happened::Resumed(_) => {}
+        Happened::TailCall(caller) | Happened::Jumped(caller) => {
+            moves::leave_above(stack, Some(caller));
+        }
+        Happened::OtherStack => leave_unknown(stack, call),
+    }
+}
+
+/// The caller is not known: it keeps no frame pointer, or is not traced.
+///
+/// Entries are dead if their frames lie within the running one, or are that of this call. Those further down, nearby, are
+/// taken to have been left. Far away they are taken to be open: a signal handler on a stack of its own is called from
+/// them.
+#[cold]
+fn leave_unknown(stack: ReturnStack<'_>, call: &Call) {
+    let up_to_here = |entry: &Entry<'_>| entry.frame().map_or_else(|| entry.is_gone(), |frame| frame <= call.frame);
+    let covered = |entry: &Entry<'_>| entry.frame().is_some_and(|frame| frame >= call.stack_pointer);
+    if let Some(dead) = stack.entries().take_while(up_to_here).filter(covered).last() {
+        moves::end(stack, dead);
+    }
+    let below =
+        |entry: &Entry<'_>| entry.frame().map_or_else(|| entry.is_gone(), |frame| is_near(frame, call.stack_pointer));
+    if let Some(outermost) = stack.entries().take_while(below).last() {
+        moves::leave_above(stack, stack.below(outermost));
+    }
+}
+
+/// How a function returns.
+#[derive(Clone, Copy)]
+enum Hook {
+    Return,
+    /// It has interrupted code that had this stack pointer.
+    Interrupt {
+        stack_pointer: usize,
+    },
+}
+
+impl Hook {
+    /// What the function is to return to.
+    fn trampoline(self) -> usize {
+        match self {
+            Self::Return => arch::trampoline(),
+            Self::Interrupt { .. } => arch::interrupt_trampoline(),
+        }
+    }
+
+    /// What tells its entry from others.
+    fn sequence(self, frame: usize, now: u64) -> u64 {
+        match self {
+            Self::Return => arch::sequence(now),
+            Self::Interrupt { stack_pointer } => {
+                let had_interrupts = arch::keep_interrupts_off(frame);
+                arch::interrupt_sequence(stack_pointer, had_interrupts)
+            }
+        }
+    }
+}
+
+/// Records the entry of a function, and hooks its return. One that is [`state::HIDDEN`] is only hooked.
+fn push(block: &ThreadBlock, frame: usize, entry_word: u64, state: u64, hook: Hook) {
+    let stack = ReturnStack::of(block);
+    let is_hidden = state & state::HIDDEN != 0;
+    if !stack.has_room() {
+        if !is_hidden {
+            buffer::record_lost_call(block);
+        }
+        return;
+    }
+    let place = if is_hidden { None } else { buffer::reserve(block) };
+    if place.is_none() && !is_hidden {
+        return;
+    }
+    // The same order as in the assembly: reserve the entry, write it, publish it, hook.
+    let entry = stack.reserve(frame, state & state::HIDDEN);
+    let now = arch::ticks();
+    if let Some(place) = place {
+        place.write(now, entry_word | kind::ENTRY);
+    }
+    let sequence = hook.sequence(frame, now);
+    let exit_word = entry_word | state | kind::EXIT;
+    entry.publish(&Open { frame, parent_ip: arch::return_address(frame), exit_word, sequence });
+    arch::set_return_address(frame, hook.trampoline());
+}

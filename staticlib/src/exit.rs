@@ -1,0 +1,167 @@
+//! The slow paths of the trampolines: a function has returned, or an exception leaves it.
+//!
+//! A return has two steps. First it is found where to go on, and nothing is changed: as long as the address is only in the
+//! tracer's registers, unwinders still need the entry. When it is where the trampoline's unwind information tells of it, the
+//! entry is taken away.
+
+use core::iter;
+use core::sync::atomic::AtomicUsize;
+
+use crate::abi::ThreadBlock;
+use crate::arch;
+use crate::busy;
+use crate::left;
+use crate::moves;
+use crate::return_stack::{Entry, Open, ReturnStack};
+use crate::thread;
+
+/// Tries after which it is believed what the return stacks and the table say, although entries are being moved all the time.
+const PATIENCE: u32 = 100;
+
+/// Where the function returns to that has just returned to the trampoline.
+pub(crate) extern "C" fn exit_find(frame: usize) -> usize {
+    begin(frame);
+    look_up(frame, |_| true).parent_ip
+}
+
+/// Records the exit of the function that [`exit_find`] was asked about, and takes its entry away. `frame_pointer` is its
+/// caller's, if that keeps one; the words between are not used.
+pub(crate) extern "C" fn exit_done(frame: usize, _: usize, _: usize, frame_pointer: usize) {
+    let reach = arch::reach(frame, frame, arch::frame_of_pointer(frame_pointer));
+    let ended = look_up(frame, |_| true);
+    let own = thread::existing_block().map(ReturnStack::of);
+    for _ in 0..PATIENCE {
+        if own.is_some_and(|stack| end(stack, &ended)) {
+            break;
+        }
+        // It was left, or entered on another thread.
+        moves::take_over(own, frame, reach);
+        if own.is_some_and(|stack| moves::bring_back(stack, frame)) {
+            continue;
+        }
+        let n_moves = left::n_moves();
+        // Another thread that takes it for its own may move it meanwhile.
+        if moves::forget(own, &ended) || left::n_moves() == n_moves {
+            break;
+        }
+    }
+    if let Some(stack) = own {
+        busy::end(stack, frame);
+    }
+}
+
+/// Ends a function whose entry is on this return stack. Others there with its frame are dead. Returns false if it is not.
+fn end(stack: ReturnStack<'_>, ended: &Open) -> bool {
+    while let Some(entry) = stack.find(ended.frame) {
+        let is_it = entry.sequence() == ended.sequence;
+        moves::end(stack, entry);
+        if is_it {
+            return true;
+        }
+    }
+    false
+}
+
+/// Where the first of the frames would have returned to that an exception leaves by `frame`: one, or a chain of tail
+/// calls. Changes nothing.
+#[cfg_attr(target_os = "none", allow(dead_code))]
+pub(crate) extern "C" fn unwound_find(frame: usize) -> usize {
+    begin(frame);
+    look_up(frame, |open| !open.is_tail_call()).parent_ip
+}
+
+/// Records the exits of these frames and takes their entries away.
+#[cfg_attr(target_os = "none", allow(dead_code))]
+pub(crate) extern "C" fn unwound_done(frame: usize) {
+    loop {
+        let parent_ip = exit_find(frame);
+        exit_done(frame, 0, 0, 0);
+        if !arch::is_trampoline(parent_ip) {
+            return;
+        }
+    }
+}
+
+/// An interrupt handler has returned: records its exit. Returns where the interrupted code goes on, whose stack pointer is
+/// given; `flags` become its flags.
+#[allow(dead_code, reason = "nobody interrupts where there is an OS")]
+pub(crate) extern "C" fn interrupt_exit(stack_pointer: usize, flags: &AtomicUsize) -> usize {
+    let is_it = |sequence| arch::is_interrupt_sequence(sequence, stack_pointer);
+    let found = thread::existing_block().map(ReturnStack::of).and_then(|stack| {
+        let is_handler = |entry: &Entry<'_>| !entry.is_reserved() && is_it(entry.sequence());
+        Some((stack, stack.entries().find(is_handler)?))
+    });
+    let open = match found {
+        Some((stack, entry)) => {
+            let open = entry.read();
+            let frame = arch::frame_below(stack_pointer);
+            busy::begin_return(stack, frame, Some(entry));
+            moves::end(stack, entry);
+            busy::end(stack, frame);
+            open
+        }
+        None => {
+            // It was left: by another handler on a stack near its own, or its thread's block served others meanwhile.
+            let left = left::find(is_it);
+            let frame = left.map_or_else(|| arch::frame_below(stack_pointer), |left| left.open.frame);
+            exit_find(frame);
+            let open = look_up(frame, |_| true);
+            exit_done(frame, 0, 0, 0);
+            open
+        }
+    };
+    if arch::had_interrupts(open.sequence) {
+        arch::let_interrupts_in(flags);
+    }
+    open.parent_ip
+}
+
+/// The thread ends: records the exits of all functions that are open in it, and moves their entries to the table of left
+/// frames: those on other stacks may go on elsewhere. Returns whether it had room for all; the rest stays.
+pub(crate) fn close_all(block: &ThreadBlock) -> bool {
+    let stack = ReturnStack::of(block);
+    busy::begin_end(stack);
+    moves::leave_above(stack, None)
+}
+
+fn begin(frame: usize) {
+    if let Some(stack) = thread::existing_block().map(ReturnStack::of) {
+        busy::begin_return(stack, frame, stack.find(frame));
+    }
+}
+
+/// The youngest entry with a frame, and as wanted: on this thread's return stack, on another's, or in the table of left
+/// frames.
+fn look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Open {
+    let mut n_tries = 0u32;
+    loop {
+        let n_moves = left::n_moves();
+        let found = try_look_up(frame, &is_wanted);
+        // One is missed only if another thread moves it meanwhile.
+        let is_sure = left::n_moves() == n_moves || n_tries >= PATIENCE;
+        match found {
+            Some(found) if is_sure => return found,
+            // It was never there, or the function has returned already: nobody knows where to go on.
+            None if left::n_moves() == n_moves => arch::abort(),
+            _ => n_tries = n_tries.saturating_add(1),
+        }
+    }
+}
+
+fn try_look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Option<Open> {
+    let own = thread::existing_block().map(ReturnStack::of);
+    let on = |stack: ReturnStack<'_>| {
+        let mut entries = stack.entries().filter(|entry| entry.frame() == Some(frame)).filter_map(Entry::open);
+        entries.find(&is_wanted)
+    };
+    let in_own = own.and_then(on);
+    if in_own.is_some() && !left::in_use() {
+        return in_own;
+    }
+    let in_table = || [left::innermost(frame), left::outermost(frame)].into_iter().flatten().map(|left| left.open);
+    // Before the stacks, as it may be brought back from there to one that was looked at,
+    let left = in_table();
+    // and behind them, as it may be moved there.
+    let elsewhere = moves::others(own).filter_map(on).chain(iter::once_with(in_table).flatten());
+    in_own.into_iter().chain(left.chain(elsewhere).filter(&is_wanted)).max_by_key(|open| open.sequence)
+}

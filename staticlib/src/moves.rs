@@ -1,0 +1,276 @@
+//! Entries change places: frames end, are left, and run again.
+//!
+//! What is done here never makes a return wrong: an entry is given up only when its frame has returned or was unwound,
+//! or when another call had its frame.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::abi::{ADDRESS_SHIFT, ThreadBlock, kind, state};
+use crate::arch::{self, Reach};
+use crate::buffer;
+use crate::control_block::CONTROL;
+use crate::left;
+use crate::return_stack::{Entry, Open, ReturnStack, is_near};
+use crate::thread;
+
+/// The thread goes on in the function of `outer`, or none of them for `None`. Those above it are dead, or wait on other
+/// stacks: records their exits, and moves them to the table of left frames. Returns whether it had room for all; the
+/// rest stays.
+pub(crate) fn leave_above(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) -> bool {
+    record_suspended(stack, outer);
+    stack.above(outer).for_each(|entry| record_exit(stack, entry));
+    while stack.above(outer).next().is_some() {
+        if !move_top_to_table(stack) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Tells which whole stacks are left where the thread goes on in `outer`: the exits of their functions follow, and may have to
+/// be told from those of functions that have ended.
+fn record_suspended(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) {
+    let mut n_functions = 0u64;
+    let mut entries = stack.entries().peekable();
+    while let Some(entry) = entries.next_if(|&entry| outer != Some(entry)) {
+        let open = entry.read();
+        n_functions = n_functions.wrapping_add((open.frame != 0 && buffer::has_exit_to_come(open.exit_word)).into());
+        let next = entries.peek().map_or(0, |next| next.read().frame);
+        if n_functions != 0 && open.frame != 0 && !is_near(open.frame, next) {
+            buffer::record(stack.block(), stack_word(kind::SUSPENDED, open.sequence, n_functions));
+            n_functions = 0;
+        }
+    }
+}
+
+/// The word of a record about a whole stack, which is named by the sequence number of its outermost function.
+fn stack_word(what: u64, sequence: u64, n_functions: u64) -> u64 {
+    let n_functions = n_functions.wrapping_mul(kind::FUNCTIONS_ONE) & kind::FUNCTIONS_MASK;
+    sequence << ADDRESS_SHIFT | n_functions | what | kind::RESYNC
+}
+
+/// Forgets what a thread that is not there any more has open; nothing is recorded. Returns as [`leave_above`].
+#[cfg_attr(target_os = "none", allow(dead_code))]
+pub(crate) fn forget_all(block: &ThreadBlock) -> bool {
+    let stack = ReturnStack::of(block);
+    while move_top_to_table(stack) {}
+    stack.top().is_none()
+}
+
+/// Moves the innermost entry to the table of left frames. Fails if there is no room, or no entry.
+fn move_top_to_table(stack: ReturnStack<'_>) -> bool {
+    let Some(top) = stack.top() else {
+        return false;
+    };
+    let open = top.read();
+    if open.frame != 0 && !top.is_gone() {
+        let link = link(stack, top, open.frame);
+        let Some(moving) = left::put(&open, link) else {
+            return false;
+        };
+        if moving.is_crowded && !open.is_tail_call() {
+            left::purge_up_to_caller(open.frame, link);
+        }
+        // Another thread may have taken it at the same time.
+        if top.withdraw(open.frame) {
+            moving.confirm();
+        } else {
+            moving.withdraw();
+        }
+    }
+    stack.pop(top);
+    true
+}
+
+/// What tells of an entry's caller in the table of left frames.
+fn link(stack: ReturnStack<'_>, entry: Entry<'_>, frame: usize) -> usize {
+    let outer = stack.below(entry).map_or(0, |outer| outer.read().frame);
+    if is_near(frame, outer) { left::link_to(frame, outer) } else { 0 }
+}
+
+/// Takes an entry away whose function has ended, and records its exit. The thread goes on in its caller.
+pub(crate) fn end(stack: ReturnStack<'_>, entry: Entry<'_>) {
+    let left_all = leave_above(stack, Some(entry));
+    record_exit(stack, entry);
+    if left_all {
+        stack.pop(entry);
+    } else {
+        stack.close_gap(entry);
+    }
+}
+
+/// Drops the innermost entries, as far as their functions went on running on other threads.
+pub(crate) fn drop_gone(stack: ReturnStack<'_>) {
+    record_suspended(stack, stack.entries().find(|entry| !entry.is_gone()));
+    while let Some(top) = stack.top() {
+        if !top.is_gone() {
+            return;
+        }
+        record_exit(stack, top);
+        stack.pop(top);
+    }
+}
+
+/// Records the exit of a function, unless that was done already.
+fn record_exit(stack: ReturnStack<'_>, entry: Entry<'_>) {
+    let word = entry.exit_word();
+    if entry.is_reserved() || word & kind::LEFT != 0 {
+        return;
+    }
+    if word & state::HIDDEN != 0 {
+        entry.mark_left();
+        return;
+    }
+    // The place first: what is written before it, at the beginning of a chunk, counts the function as open.
+    let place = buffer::reserve(stack.block());
+    // A signal handler that comes in between may leave the same frames; then the place stays empty.
+    let word = entry.mark_left();
+    match place {
+        Some(place) if word & kind::LEFT == 0 => place.write(arch::ticks(), word),
+        Some(_) => {}
+        None => buffer::park(stack.block()),
+    }
+}
+
+/// A frame that was left runs again: moves its entry back from the table, with those of its callers on that stack, and
+/// records that they are entered. Returns whether it did; not while recording is off, or the return stack is full.
+pub(crate) fn bring_back(stack: ReturnStack<'_>, frame: usize) -> bool {
+    // Where the frame is that of an open function, what the table has is dead.
+    if CONTROL.enabled.load(Relaxed) == 0 || stack.find(frame).is_some() {
+        return false;
+    }
+    let n_entries = count_with_callers(stack, frame);
+    if n_entries == 0 {
+        return false;
+    }
+    let Some(mut places) = stack.reserve_many(n_entries) else {
+        return false;
+    };
+    let mut next = Some(frame);
+    let (mut is_shown, mut outermost) = (false, None);
+    while let Some(left) = next.and_then(left::innermost) {
+        let mut open = left.open;
+        open.exit_word |= kind::LEFT;
+        if !places.publish(&open) {
+            break;
+        }
+        // Of two threads that do this one has it. What is only being moved here may stay where it is.
+        if held_by_another(Some(stack), &left.open).is_some() || !left.take() {
+            places.take_last_back();
+            break;
+        }
+        is_shown |= open.exit_word & state::HIDDEN == 0;
+        outermost = Some(left);
+        if !open.is_tail_call() {
+            next = left.caller();
+        }
+    }
+    // Where its caller is open or unknown it is not the whole stack.
+    let whole = outermost.filter(|left| is_shown && left.caller().is_none());
+    if let Some(outermost) = whole {
+        buffer::record_resumed(stack.block(), stack_word(kind::RESUMED, outermost.open.sequence, 0));
+    }
+    // Where another thread was faster some places stay empty: the frames above them were dead.
+    for entry in places.finish() {
+        let word = entry.exit_word();
+        if entry.is_gone() {
+            continue;
+        }
+        let entry_word = word >> ADDRESS_SHIFT << ADDRESS_SHIFT | kind::AGAIN | kind::ENTRY;
+        if word & state::HIDDEN == 0 && !buffer::record(stack.block(), entry_word) {
+            buffer::park(stack.block());
+            break;
+        }
+        entry.unmark_left();
+    }
+    outermost.is_some()
+}
+
+/// How many entries a left frame has in the table, together with its callers on that stack.
+fn count_with_callers(stack: ReturnStack<'_>, frame: usize) -> usize {
+    let mut n_entries = 0usize;
+    let mut next = Some(frame);
+    while let Some(frame) = next
+        && stack.find(frame).is_none()
+    {
+        n_entries = n_entries.wrapping_add(left::count(frame));
+        next = left::outermost(frame).and_then(|left| left.caller());
+    }
+    n_entries
+}
+
+/// Whether a left frame may run again: it is its stack's first, or its caller is open or was left too. What returned took the
+/// frames that it had called with it, though they may still look hooked.
+pub(crate) fn has_living_caller(stack: ReturnStack<'_>, frame: usize) -> bool {
+    let mut next = frame;
+    while let Some(inner) = left::outermost(next)
+        && let Some(caller) = inner.caller()
+    {
+        // A later call may have the caller's frame.
+        if let Some(entry) = stack.find(caller) {
+            return entry.sequence() < inner.open.sequence || arch::is_of_handler(entry.sequence());
+        }
+        if left::count(caller) == 0 {
+            return false;
+        }
+        next = caller;
+    }
+    true
+}
+
+/// The entry with this frame that another thread holds, if it is the youngest one: the frame went on running here before that
+/// thread has noticed that it left it.
+pub(crate) fn held_elsewhere(
+    own: Option<ReturnStack<'_>>,
+    frame: usize,
+) -> Option<(ReturnStack<'static>, Entry<'static>)> {
+    let left = left::innermost(frame).map_or(0, |left| left.open.sequence);
+    let held = others(own).filter_map(|stack| Some((stack, stack.find(frame)?)));
+    held.filter(|(_, entry)| entry.sequence() > left).max_by_key(|(_, entry)| entry.sequence())
+}
+
+/// This very entry, if another thread holds it.
+fn held_by_another(own: Option<ReturnStack<'_>>, open: &Open) -> Option<Entry<'static>> {
+    let mut found = others(own).filter_map(|stack| stack.find(open.frame));
+    found.find(|entry| entry.sequence() == open.sequence)
+}
+
+/// Takes an entry away that is not this thread's and whose function has ended. Returns whether it was found.
+pub(crate) fn forget(own: Option<ReturnStack<'_>>, ended: &Open) -> bool {
+    let held = held_by_another(own, ended);
+    let is_claimed = held.is_some_and(|entry| entry.claim_as(ended, left::next_number()));
+    left::forget(ended) || is_claimed
+}
+
+/// Moves such an entry to the table of left frames, with those of its callers that are on this thread's stack: those that
+/// frame pointers reach. Where they could not be followed to their end, those nearby are taken to be.
+#[cold]
+pub(crate) fn take_over(own: Option<ReturnStack<'_>>, frame: usize, reach: Reach) {
+    let Some((stack, found)) = held_elsewhere(own, frame) else {
+        return;
+    };
+    let mut inner = frame;
+    for entry in stack.entries().skip_while(|&entry| entry != found) {
+        let Some(open) = entry.open() else {
+            return;
+        };
+        let is_proven = open.frame <= reach.up_to || reach.is_cut;
+        if open.frame < inner || !is_near(inner, open.frame) || !is_proven {
+            return;
+        }
+        inner = open.frame;
+        let Some(moving) = left::put(&open, link(stack, entry, open.frame)) else {
+            return;
+        };
+        if !entry.claim_as(&open, moving.number()) {
+            return moving.withdraw();
+        }
+        moving.confirm();
+    }
+}
+
+/// The return stacks of all threads that are traced now, but for one.
+pub(crate) fn others(own: Option<ReturnStack<'_>>) -> impl Iterator<Item = ReturnStack<'static>> {
+    let is_own = move |stack: &ReturnStack<'static>| own.is_some_and(|own| own.is(*stack));
+    thread::traced().map(ReturnStack::of).filter(move |stack| !is_own(stack))
+}

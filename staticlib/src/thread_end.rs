@@ -1,0 +1,74 @@
+//! The end of a thread, and of all threads but one in the child of a fork.
+
+use core::ptr;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use crate::abi::ThreadBlock;
+use crate::control_block::CONTROL;
+use crate::{arch, buffer, exit, thread};
+#[cfg(not(target_os = "none"))]
+use crate::{control, moves};
+
+/// Rounds of destructors that a thread end has (`PTHREAD_DESTRUCTOR_ITERATIONS`). The block is given back in the last
+/// one, so that the destructors of other libraries are still traced.
+const EXIT_ROUNDS: u32 = 4;
+
+/// A thread ends: called by the destructor of the key that `thread_start` sets. Records the exits of functions that
+/// will not return any more, and lets the chunk and the block go.
+///
+/// # Safety
+///
+/// `block` is the block of the calling thread, as `thread_start` got it; or null, for that block.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
+    let own = arch::thread_block();
+    let pointer = if block.is_null() { own } else { block };
+    if pointer.is_null() || pointer == arch::UNTRACED || pointer != own {
+        return;
+    }
+    // SAFETY: by this function's contract.
+    let block = unsafe { &*pointer };
+    let again = !CONTROL.thread_start.load(Relaxed).is_null();
+    if again && block.exit_rounds.fetch_add(1, Relaxed).wrapping_add(1) < EXIT_ROUNDS {
+        thread::call_thread_start(pointer);
+        return;
+    }
+    // From here on nothing on this thread uses the block.
+    let is_empty = exit::close_all(block);
+    arch::set_thread_block(arch::UNTRACED);
+    // Entries for which the table of left frames has no room keep their block, where they are found.
+    block.limit.store(if is_empty { ptr::null_mut() } else { block.base.load(Relaxed) }, Release);
+    // The place of the next record is in the cursor or, if that is 0, was put aside.
+    let parked = block.parked_cursor.swap(0, Relaxed);
+    let cursor = match block.cursor.swap(0, Relaxed) {
+        0 => parked,
+        cursor => cursor,
+    };
+    buffer::leave(block, cursor);
+    if is_empty {
+        thread::release(pointer);
+    }
+}
+
+/// This process is the child of a fork, and the calling thread its only one: forgets the others, and what was recorded
+/// before. Functions that are open on this thread stay so.
+#[cfg(not(target_os = "none"))]
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_forked() {
+    let own = thread::existing_block();
+    for block in thread::blocks() {
+        let pointer = ptr::from_ref(block).cast_mut();
+        let in_use = !block.limit.load(Relaxed).is_null();
+        if in_use && !own.is_some_and(|own| ptr::eq(own, block)) {
+            block.cursor.store(0, Relaxed);
+            block.parked_cursor.store(0, Relaxed);
+            block.kept_index.store(0, Relaxed);
+            if moves::forget_all(block) {
+                block.limit.store(ptr::null_mut(), Relaxed);
+                thread::release(pointer);
+            }
+        }
+    }
+    buffer::keep_only_chunk_of(own);
+    control::begin_cycle();
+}

@@ -1,0 +1,212 @@
+//! `rftrace record` gets signals, or is killed: nothing is lost, and it is said what to do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rftrace_tests::traces::{self, calls_per_task};
+use rftrace_tests::{CProgram, Program, require};
+use tempfile::TempDir;
+
+use crate::record::rftrace;
+
+pub(crate) fn program() -> &'static Program {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    BUILT.get_or_init(|| CProgram::new(&["recording.c"]).without_library().with(&["-O1"]).build())
+}
+
+/// A folder in which programs are recorded, to `trace`.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(rftrace());
+        command.args(arguments).current_dir(&self.0).stdin(Stdio::null());
+        command
+    }
+
+    fn recording(&self, options: &[&str], mode: &str) -> Command {
+        let mut command = self.command(&["record", "-b", "1M", "-o", "trace"]);
+        command.args(options).arg("--").arg(&program().path).arg(mode);
+        command
+    }
+
+    /// Begins to record.
+    fn begin(&self, options: &[&str], mode: &str) -> Child {
+        self.recording(options, mode).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Lets the program go on.
+    fn go(&self) {
+        fs::write(self.path("go"), "").unwrap();
+    }
+
+    /// Waits for a complete save in `.recording` whose name begins so.
+    fn wait_for_part(&self, beginning: &str) {
+        let work = self.path("trace/.recording");
+        wait_until(beginning, || {
+            let mut entries = fs::read_dir(&work).into_iter().flatten().flatten();
+            entries.any(|entry| {
+                entry.file_name().to_string_lossy().starts_with(beginning)
+                    && fs::read_to_string(entry.path().join("part.txt"))
+                        .is_ok_and(|text| text.ends_with("complete=1\n"))
+            })
+        });
+    }
+
+    /// The recorded processes that live.
+    fn processes(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("trace/.recording")).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let pids = names.filter_map(|name| Some(name.strip_prefix("process-")?.split('-').next()?.to_owned()));
+        // Nobody may fetch what has become of orphans.
+        let lives =
+            |pid: &String| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+        pids.filter(lives).collect()
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < Duration::from_secs(60), "{what}: nothing happens");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn send(signal: &str, pid: u32) {
+    assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn leaves(trace: &Path) -> u64 {
+    calls_per_task(&traces::open(trace)).iter().filter_map(|calls| calls.get("leaf")).sum()
+}
+
+#[test]
+fn signals_for_the_library_reach_it() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let recorder = folder.begin(&[], "waits");
+    wait_until("the program", || folder.path("ready").exists());
+    send("-USR1", recorder.id());
+    folder.wait_for_part("snapshot-");
+    send("-USR2", recorder.id());
+    send("-USR2", recorder.id());
+    folder.go();
+    let ended = recorder.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));
+    assert_eq!(leaves(&folder.path("trace/snapshot-1")), 2);
+    assert!(leaves(&folder.path("trace")) >= 2);
+}
+
+#[test]
+fn signals_that_would_kill_are_not_passed_on() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let recorder = folder.begin(&["--signal-snapshot", "none", "--signal-toggle", "none"], "waits");
+    wait_until("the program", || folder.path("ready").exists());
+    send("-USR1", recorder.id());
+    // It waits for a handler, as the program may just have begun.
+    thread::sleep(Duration::from_millis(1500));
+    folder.go();
+    let ended = recorder.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));
+    assert!(stderr(&ended).contains("is not passed on"), "{}", stderr(&ended));
+    assert_eq!(leaves(&folder.path("trace")), 5);
+}
+
+/// A recording whose `rftrace record` was killed: a child has saved, and its parent does so later.
+fn killed() -> Folder {
+    let folder = Folder::new();
+    let mut recorder = folder.begin(&[], "child");
+    folder.wait_for_part("part-");
+    send("-KILL", recorder.id());
+    recorder.wait().unwrap();
+    folder
+}
+
+#[test]
+fn what_a_killed_recorder_leaves_can_be_recovered() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = killed();
+    for arguments in [&["report", "trace"][..], &["replay", "trace"], &["info", "trace"]] {
+        let looked = folder.command(arguments).output().unwrap();
+        assert_eq!(looked.status.code(), Some(1));
+        assert!(stderr(&looked).contains("`rftrace recover trace`"), "{}", stderr(&looked));
+    }
+    // The program goes on, and is going to save there.
+    let [pid] = &folder.processes()[..] else { panic!("{:?}", folder.processes()) };
+    for mut command in [folder.command(&["recover", "trace"]), folder.recording(&[], "")] {
+        let refused = command.output().unwrap();
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(stderr(&refused).contains(&format!("by process {pid}")), "{}", stderr(&refused));
+    }
+    folder.go();
+    wait_until("the end", || folder.processes().is_empty());
+    let recovered = folder.command(&["recover", "trace"]).output().unwrap();
+    assert_eq!(recovered.status.code(), Some(0), "{}", stderr(&recovered));
+    assert!(stderr(&recovered).contains("in 2 processes"), "{}", stderr(&recovered));
+    assert_eq!(leaves(&folder.path("trace")), 10);
+    assert!(!folder.path("trace/.recording").exists());
+    let again = folder.command(&["recover", "trace"]).output().unwrap();
+    assert!(stderr(&again).contains("nothing to recover"), "{}", stderr(&again));
+}
+
+#[test]
+fn a_new_recording_keeps_what_a_killed_one_has_left() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = killed();
+    folder.go();
+    wait_until("the end", || folder.processes().is_empty());
+    // As if the recorder had been killed while it put the trace together.
+    fs::create_dir(folder.path("trace/.recording/joined")).unwrap();
+    fs::write(folder.path("trace/.recording/joined/task.txt"), "half").unwrap();
+    for (old, now) in [(10, 2), (2, 2)] {
+        let recorded = folder.recording(&[], "").output().unwrap();
+        assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));
+        assert_eq!(stderr(&recorded).contains("the recording before was interrupted"), old == 10);
+        assert_eq!(leaves(&folder.path("trace.old")), old);
+        assert_eq!(leaves(&folder.path("trace")), now);
+    }
+}
+
+#[test]
+fn usage_is_that_of_the_program() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = Folder::new();
+    // As under `cargo run`, this process had children before.
+    let script = "dd if=/dev/zero of=/dev/null bs=400M count=1 2>/dev/null; exec \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh"]).arg(rftrace()).args(["record", "-b", "1M", "-o", "trace", "--"]);
+    let recorded = shell.arg(&program().path).current_dir(&folder.0).output().unwrap();
+    assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));
+    let info = fs::read(folder.path("trace/info")).unwrap();
+    let info = String::from_utf8_lossy(&info).into_owned();
+    let memory = info.lines().find_map(|line| line.strip_prefix("usageinfo:maxrss=")?.parse::<u64>().ok());
+    assert!((1..200_000).contains(&memory.unwrap()), "{info}");
+}

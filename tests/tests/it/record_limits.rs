@@ -1,0 +1,135 @@
+//! `rftrace record` of programs that limit themselves, or are limited: they end as they would, what can be saved is saved, and what
+//! is not is told of.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rftrace_tests::{CProgram, Program, Run, require, tools};
+
+use crate::record::{calls, record, rftrace};
+
+fn program() -> &'static Path {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    &BUILT.get_or_init(|| CProgram::new(&["limited.c"]).without_library().with(&["-O1", "-lpthread"]).build()).path
+}
+
+/// Records the program, which must end and print as it does by itself (but for gprof, whose own file breaks some limits).
+#[track_caller]
+fn as_by_itself(how: &str) -> Run {
+    let run = record(&[], program(), &[how]);
+    assert_eq!(run.status.code(), Some(3), "{how}: {}", run.stderr);
+    let printed = if how.starts_with("strict") { "alive\n" } else { "" };
+    assert_eq!(run.stdout, printed, "{how}: {}", run.stderr);
+    assert!(!run.stderr.contains("memory allocation"), "{how}: {}", run.stderr);
+    run
+}
+
+#[test]
+fn what_no_file_can_be_opened_for_is_told_of() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = as_by_itself("files");
+    assert!(run.stderr.contains("the number of open files is limited (ulimit -n)"), "{}", run.stderr);
+    assert!(!run.path("trace/info").exists());
+    let run = as_by_itself("no_file_size");
+    assert!(run.stderr.contains("the size of files is limited (ulimit -f)"), "{}", run.stderr);
+}
+
+/// Limits that a process may raise are no reason to lose anything.
+#[test]
+fn limits_that_can_be_raised() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = as_by_itself("files_soft");
+    assert_eq!(calls(&run)["leaf"], 2, "{}", run.stderr);
+    let run = as_by_itself("file_size_soft");
+    assert_eq!(calls(&run)["leaf"], 100_002, "{}", run.stderr);
+}
+
+#[test]
+fn files_that_may_not_grow_hold_the_beginning() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = as_by_itself("file_size");
+    assert!(run.stderr.contains("not all was saved") && run.stderr.contains("(ulimit -f)"), "{}", run.stderr);
+    let leaves = calls(&run)["leaf"];
+    assert!((1000..2048).contains(&leaves), "{leaves}: {}", run.stderr);
+}
+
+#[test]
+fn programs_without_memory() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for how in ["memory", "data"] {
+        let run = as_by_itself(how);
+        // With `main`, `work` and `limit`.
+        assert!(run.stderr.contains("5 calls of 1 thread in 1 process"), "{how}: {}", run.stderr);
+        let mut symbols = Command::new(rftrace());
+        tools::run(symbols.arg("symbols").arg("--binary").arg(program()).arg(run.path("trace")));
+        assert_eq!(calls(&run)["leaf"], 2, "{how}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn small_stacks() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = as_by_itself("small_stack");
+    assert_eq!(calls(&run)["leaf"], 7, "{}", run.stderr);
+}
+
+/// Strict seccomp kills for all but four system calls, and for a look at the time stamp counter.
+#[test]
+fn strict_seccomp() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for how in ["strict", "strict_by_number"] {
+        let run = as_by_itself(how);
+        assert_eq!(calls(&run)["leaf"], 2, "{how}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn forks_beside_snapshots() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = record(&[], program(), &["forks"]);
+    assert_eq!((run.stdout.as_str(), run.status.code()), ("none hung\n", Some(3)), "{}", run.stderr);
+    assert_eq!(calls(&run)["leaf"], 2 + 3 * 5, "{}", run.stderr);
+}
+
+/// The program ends as it would, and the beginning of what it did is there.
+#[test]
+fn a_full_disk() {
+    if !require(&["gcc", "mount", "umount"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mount =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "none"]).arg(folder.path()).output().unwrap();
+    if !mount.status.success() {
+        return tools::skip("no file system can be mounted");
+    }
+    let trace = folder.path().join("trace");
+    let trace = trace.to_str().unwrap();
+    let run = record(&["--buffer", "64M", "--output", trace], program(), &["much"]);
+    let n_calls = fs::read_dir(trace).map(|_| {
+        let trace = rftrace_tests::open(Path::new(trace));
+        rftrace_tests::traces::calls_per_task(&trace).iter().flat_map(|calls| calls.values()).sum::<u64>()
+    });
+    let status = Command::new("umount").arg(folder.path()).status().unwrap();
+    assert!(status.success());
+    assert_eq!(run.status.code(), Some(3), "{}", run.stderr);
+    assert!(run.stderr.contains("No space left") && run.stderr.contains("free some room"), "{}", run.stderr);
+    let n_calls = n_calls.unwrap();
+    assert!(n_calls > 10_000, "{n_calls}: {}", run.stderr);
+}

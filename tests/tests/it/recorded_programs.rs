@@ -1,0 +1,114 @@
+//! What `rftrace record` says of options, of programs that it cannot record or save, and of what takes too much room.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rftrace_tests::{Run, require};
+
+use crate::interrupted::program;
+use crate::record::{record, rftrace};
+
+/// The user `nobody`.
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let is_root = chown(dir.path(), Some(NOBODY), None).is_ok();
+    if !is_root {
+        eprintln!("skipped: only root can do this");
+    }
+    is_root
+}
+
+#[test]
+fn unknown_options_are_errors() {
+    for options in [&["--no-such-option", "ls"][..], &["-b", "1M", "-X", "ls"]] {
+        let mut command = Command::new(rftrace());
+        let run = Run::of_any(command.arg("record").args(options));
+        assert_eq!(run.status.code(), Some(2), "{}", run.stderr);
+        assert!(run.stderr.contains("unexpected argument") && !run.stderr.contains("PATH"), "{}", run.stderr);
+    }
+    // A program's own options, and a program of such a name, are none of ours.
+    let mut command = Command::new(rftrace());
+    let run = Run::of_any(command.args(["record", "--", "--no-such-program"]));
+    assert!(run.stderr.contains("there is no program --no-such-program in PATH"), "{}", run.stderr);
+    if require(&["gcc"]) {
+        let mut command = Command::new(rftrace());
+        let run = Run::of_any(command.args(["record", "-b", "1M"]).arg(&program().path).args([
+            "--no-such-option",
+            "--",
+            "x",
+        ]));
+        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn the_library_says_what_it_is() {
+    let run = Run::of_any(&mut Command::new(rftrace().with_file_name("rftrace-preload")));
+    assert_eq!(run.status.code(), Some(1), "{}: {}", run.status, run.stderr);
+    assert!(run.stderr.contains("`rftrace record PROGRAM`"), "{}", run.stderr);
+}
+
+#[test]
+fn programs_that_give_up_rights_are_told_of() {
+    if !require(&["gcc"]) || !is_root() {
+        return;
+    }
+    for (mode, words) in
+        [("chroot", "it has changed its root directory (chroot)"), ("setuid", "it runs as user 65534 by now")]
+    {
+        let run = record(&[], &program().path, &[mode]);
+        assert!(run.stderr.contains(words) && run.stderr.contains("trace/.recording"), "{mode}: {}", run.stderr);
+        assert!(!run.stderr.contains("no function that calls the tracer"), "{mode}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn programs_with_other_rights_are_refused() {
+    if !require(&["gcc"]) || !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let copy = |from: &Path, name: &str| {
+        let to = folder.path().join(name);
+        fs::copy(from, &to).unwrap();
+        to
+    };
+    let changes_user = copy(&program().path, "setuid");
+    chown(&changes_user, Some(NOBODY), None).unwrap();
+    fs::set_permissions(&changes_user, fs::Permissions::from_mode(0o4755)).unwrap();
+    let run = record(&[], &changes_user, &[]);
+    assert!(run.stderr.contains("runs as user 65534 (setuid)"), "{}", run.stderr);
+    if require(&["setcap"]) {
+        let capable = copy(&program().path, "capable");
+        fs::set_permissions(&capable, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Command::new("setcap").arg("cap_net_raw+ep").arg(&capable).status().unwrap().success());
+        copy(&rftrace().with_file_name("rftrace-preload"), "rftrace-preload");
+        let mut command = Command::new(copy(&rftrace(), "rftrace"));
+        let output = command.args(["record", "--"]).arg(&capable).uid(NOBODY).current_dir(&folder).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("has capabilities (setcap)"), "{stderr}");
+    }
+}
+
+#[test]
+fn what_is_written_has_a_limit() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let all = record(&["--buffer", "128K"], &program().path, &["children"]);
+    assert!(all.stderr.contains("in 9 processes") && all.stderr.contains("iB)"), "{}", all.stderr);
+    // Each child has 64 KB.
+    let some = record(&["--buffer", "128K", "--max-size", "128K"], &program().path, &["children"]);
+    assert_eq!(some.status.code(), Some(0), "{}", some.stderr);
+    assert!(some.stderr.contains("its --max-size, 128K"), "{}", some.stderr);
+    let n_saved = some.trace("trace").tasks().len();
+    assert!((2..5).contains(&n_saved), "{n_saved}: {}", some.stderr);
+    let gaps = some.trace("trace").gaps().unwrap();
+    assert_eq!(gaps.too_much as usize + n_saved, 9);
+}

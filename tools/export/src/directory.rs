@@ -1,0 +1,116 @@
+//! A new trace directory with a part of a trace.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use rftrace_format::files::{File as TraceFile, INFO, records};
+use rftrace_format::info::{Changes, feature};
+use rftrace_read::{Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, Summary, Trace, files, info};
+
+use super::walk::{ExportOptions, Item, walk};
+
+/// Writes the chosen part of `trace` as a trace directory of its own, which must not exist or be empty.
+///
+/// Its records are balanced: exits that are missing are there, and functions that are open at the beginning are entered
+/// there. Arguments and return values are left out, and so is what is not in the tasks' own files: events of `perf` and of
+/// the kernel. Symbols, maps and other files are copied. `info` comes last: a directory without it is no trace.
+///
+/// # Errors
+///
+/// The trace cannot be read, nothing in it is chosen, or the directory not be written.
+pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path) -> Result<Summary> {
+    let tasks = options.tasks(trace)?;
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::WriteFile { path, source }
+    };
+    prepare(directory)?;
+    let mut summary = Summary::default();
+    let mut tids = Vec::new();
+    let mut has_events = false;
+    for task in tasks {
+        let path = directory.join(records(task.tid()));
+        let mut file = Records { path: path.clone(), out: None, depth: 0, has_events: false };
+        walk(trace, task, options, &mut summary, &mut |item| file.write(item).map_err(failed(&path)))?;
+        if let Some(mut out) = file.out {
+            out.flush().map_err(failed(&file.path))?;
+            tids.push(task.tid());
+            has_events |= file.has_events;
+        }
+    }
+    if tids.is_empty() {
+        // Nothing but the empty directory is there yet.
+        return Err(Error::Export("no records in this part of the trace".into()));
+    }
+    copy_metadata(trace.dir(), directory)?;
+    let info = files::read(&trace.dir().join(INFO), info::MAX_BYTES)?;
+    let path = directory.join(INFO);
+    // Context switches are events among the records now.
+    let features = trace.info().features() & !(feature::KERNEL | feature::PERF_EVENT);
+    let features = features | if has_events { feature::EVENT } else { 0 };
+    let changes = Changes { features: Some(features), tids: Some(&tids), ..Changes::default() };
+    fs::write(&path, changes.apply(&info)).map_err(failed(&path))?;
+    Ok(summary)
+}
+
+fn prepare(directory: &Path) -> Result<()> {
+    let failed = |source| Error::WriteFile { path: directory.to_owned(), source };
+    fs::create_dir_all(directory).map_err(failed)?;
+    if fs::read_dir(directory).map_err(failed)?.next().is_some() {
+        let reason = format!("{}: not empty; choose another directory, or remove it", directory.display());
+        return Err(Error::Export(reason.into()));
+    }
+    Ok(())
+}
+
+/// Copies all files but `info`, and those that hold what happened.
+fn copy_metadata(from: &Path, to: &Path) -> Result<()> {
+    let unreadable = |path: &Path, source| Error::Io { path: path.to_owned(), source };
+    for entry in fs::read_dir(from).map_err(|source| unreadable(from, source))? {
+        let path = entry.map_err(|source| unreadable(from, source))?.path();
+        let Some(name) = path.file_name() else { continue };
+        let kind = name.to_str().and_then(TraceFile::of);
+        let is_replaced = kind.is_some_and(|kind| kind == TraceFile::Info || kind.is_data());
+        if !is_replaced && path.is_file() {
+            let target = to.join(name);
+            fs::copy(&path, &target).map_err(|source| Error::WriteFile { path: target, source })?;
+        }
+    }
+    Ok(())
+}
+
+/// A task's file, which is made when its first record comes.
+struct Records {
+    path: PathBuf,
+    out: Option<BufWriter<File>>,
+    depth: u16,
+    has_events: bool,
+}
+
+impl Records {
+    fn write(&mut self, item: Item) -> io::Result<()> {
+        let depth = self.depth;
+        let (time_ns, kind, addr) = match item {
+            Item::Enter { time_ns, function } => {
+                self.depth = depth.saturating_add(1);
+                (time_ns, Kind::Entry, function.addr)
+            }
+            Item::Exit { time_ns, function } => {
+                self.depth = depth.saturating_sub(1);
+                (time_ns, Kind::Exit, function.addr)
+            }
+            Item::Wait { time_ns } => (time_ns, Kind::Event, SCHED_OUT),
+            Item::Resume { time_ns } => (time_ns, Kind::Event, SCHED_IN),
+            Item::Event { time_ns, id } => (time_ns, Kind::Event, id),
+            Item::Lost { time_ns, count } => (time_ns, Kind::Lost, count),
+        };
+        self.has_events |= kind == Kind::Event;
+        let depth = if kind == Kind::Exit { self.depth } else { depth };
+        let out = match &mut self.out {
+            Some(out) => out,
+            None => self.out.insert(BufWriter::new(File::create(&self.path)?)),
+        };
+        out.write_all(&Record { time_ns, kind, has_payload: false, depth, addr }.encode())
+    }
+}

@@ -1,0 +1,282 @@
+//! The format of the Firefox Profiler, <https://profiler.firefox.com>.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+use fxprof_processed_profile::{
+    CategoryHandle, CounterHandle, CpuDelta, Frame, FrameFlags, FrameInfo, MarkerTiming, ProcessHandle, Profile,
+    SamplingInterval, StackHandle, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle, ThreadHandle, Timestamp,
+};
+use rftrace_read::{Error, Result, SCHEDULE, Trace};
+
+use super::{ExportOptions, Sink, Track, WallClock};
+
+/// The most samples and markers that are taken: what browsers can still open, and 400 MB of memory here.
+const MAX_SAMPLES: u64 = 10_000_000;
+
+/// The weight of a sample is an `i32`; longer times become several.
+const MAX_WEIGHT: u64 = i32::MAX as u64;
+
+/// Writes JSON for the Firefox Profiler.
+///
+/// Its stacks are samples. Here each entry and exit makes one, weighted by the nanoseconds until the next change; instants
+/// are markers. The format has tables for each thread, so nothing is written before the end and all of it is kept in memory;
+/// too long a trace is an error.
+pub struct Firefox<W> {
+    out: W,
+    profile: Profile,
+    start_ns: u64,
+    processes: HashMap<u32, ProcessHandle>,
+    threads: HashMap<Track, Thread>,
+    counters: HashMap<(u32, String), (CounterHandle, f64)>,
+    n_samples: u64,
+}
+
+struct Thread {
+    handle: ThreadHandle,
+    /// The stack of each open function, and whether the thread has a processor in it.
+    open: Vec<(StackHandle, bool)>,
+    /// The time of its last change.
+    last_ns: Option<u64>,
+    /// Its processor time between the last sample and the next one.
+    cpu_ns: u64,
+}
+
+impl<W> fmt::Debug for Firefox<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Firefox").field("n_samples", &self.n_samples).finish_non_exhaustive()
+    }
+}
+
+impl<W: Write> Firefox<W> {
+    /// Writes to `out`, which should be buffered. Times are shown since `start_ns`.
+    pub fn new(out: W, product: &str, start_ns: u64, wall_clock: Option<WallClock>) -> Self {
+        let unix_ns = wall_clock.map_or(0, |clock| clock.unix_ns(start_ns));
+        let start = SystemTime::UNIX_EPOCH + Duration::from_nanos(unix_ns);
+        let mut profile = Profile::new(product, start.into(), SamplingInterval::from_nanos(1));
+        profile.set_symbolicated(true);
+        Self {
+            out,
+            profile,
+            start_ns,
+            processes: HashMap::new(),
+            threads: HashMap::new(),
+            counters: HashMap::new(),
+            n_samples: 0,
+        }
+    }
+
+    /// Makes sure that a part of a trace is not too long, as far as the sizes of its files tell that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Export`]; or a `.dat` file cannot be read.
+    pub fn check(trace: &Trace, options: &ExportOptions) -> Result<()> {
+        match options.count_records(trace)? {
+            Some(count) if count > MAX_SAMPLES => Err(too_long(count)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the output back.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    fn timestamp(&self, time_ns: u64) -> Timestamp {
+        Timestamp::from_nanos_since_reference(time_ns.saturating_sub(self.start_ns))
+    }
+
+    /// Makes room for more samples or markers.
+    fn count(&mut self, n: u64) -> Result<()> {
+        self.n_samples = self.n_samples.saturating_add(n);
+        if self.n_samples > MAX_SAMPLES { Err(too_long(self.n_samples)) } else { Ok(()) }
+    }
+
+    fn process_handle(&mut self, pid: u32, time_ns: u64) -> ProcessHandle {
+        let start = self.timestamp(time_ns);
+        *self.processes.entry(pid).or_insert_with(|| self.profile.add_process("", pid, start))
+    }
+
+    /// The thread of a track, after samples for the time since its last change.
+    fn advance(&mut self, track: Track, time_ns: u64) -> Result<()> {
+        let handle = self.thread_handle(track);
+        let since_ns = self.threads.get(&track).and_then(|thread| thread.last_ns).unwrap_or(time_ns);
+        self.count(time_ns.saturating_sub(since_ns).div_ceil(MAX_WEIGHT))?;
+        let Some(thread) = self.threads.get_mut(&track) else { return Ok(()) };
+        thread.last_ns = Some(time_ns.max(since_ns));
+        let (stack, is_running) = thread.open.last().map_or((None, false), |&(stack, runs)| (Some(stack), runs));
+        let mut cpu_ns = thread.cpu_ns;
+        let mut at_ns = since_ns;
+        while at_ns < time_ns {
+            let weight = MAX_WEIGHT.min(time_ns - at_ns);
+            self.profile.add_sample(handle, self.timestamp(at_ns), stack, cpu_delta(cpu_ns), weight as i32);
+            cpu_ns = if is_running { weight } else { 0 };
+            at_ns += weight;
+        }
+        if let Some(thread) = self.threads.get_mut(&track) {
+            thread.cpu_ns = cpu_ns;
+        }
+        Ok(())
+    }
+
+    fn thread_handle(&mut self, track: Track) -> ThreadHandle {
+        if let Some(thread) = self.threads.get(&track) {
+            return thread.handle;
+        }
+        let process = self.process_handle(track.pid, self.start_ns);
+        let start = self.timestamp(self.start_ns);
+        let handle = self.profile.add_thread(process, track.tid, start, track.pid == track.tid);
+        self.threads.insert(track, Thread { handle, open: Vec::new(), last_ns: None, cpu_ns: 0 });
+        handle
+    }
+}
+
+fn too_long(n_samples: u64) -> Error {
+    let reason = format!(
+        "more than {MAX_SAMPLES} entries, exits and events ({n_samples}): the Firefox Profiler's format has to be in memory as \
+         a whole, here and in the browser; choose a part with --from, --to or --tid, or another format"
+    );
+    Error::Export(reason.into())
+}
+
+/// Processor time in the unit that [`InNanos`] makes of the library's.
+fn cpu_delta(ns: u64) -> CpuDelta {
+    CpuDelta::from_micros(ns)
+}
+
+/// What the library says of the unit of processor times, and what the format has as well.
+const UNITS: [&[u8]; 2] = ["\"threadCPUDelta\":\"µs\"".as_bytes(), b"\"threadCPUDelta\":\"ns\""];
+
+/// Passes a profile on, in which processor times are nanoseconds: the library has whole microseconds only, in which a
+/// thread of short calls is either idle or busy several times over.
+struct InNanos<'o, W> {
+    out: &'o mut W,
+    /// The profile up to its units, which are near its beginning.
+    head: Vec<u8>,
+    is_done: bool,
+}
+
+impl<W: Write> Write for InNanos<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_done {
+            return self.out.write(bytes);
+        }
+        let [from, to] = UNITS;
+        let seen = self.head.len().saturating_sub(from.len());
+        self.head.extend_from_slice(bytes);
+        if let Some(place) = self.head[seen..].windows(from.len()).position(|window| window == from) {
+            self.is_done = true;
+            self.out.write_all(&self.head[..seen + place])?;
+            self.out.write_all(to)?;
+            self.out.write_all(&self.head[seen + place + from.len()..])?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+impl<W: Write> Sink for Firefox<W> {
+    fn process(&mut self, pid: u32, name: &str) -> Result<()> {
+        let process = self.process_handle(pid, self.start_ns);
+        self.profile.set_process_name(process, name);
+        Ok(())
+    }
+
+    fn thread(&mut self, track: Track, name: &str) -> Result<()> {
+        let thread = self.thread_handle(track);
+        self.profile.set_thread_name(thread, name);
+        Ok(())
+    }
+
+    fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
+        self.advance(track, time_ns)?;
+        let Some(thread) = self.threads.get_mut(&track) else { return Ok(()) };
+        let frame = Frame::Label(self.profile.intern_string(name));
+        let category_pair = CategoryHandle::OTHER.into();
+        let frame = FrameInfo { frame, category_pair, flags: FrameFlags::empty() };
+        let frame = self.profile.intern_frame(thread.handle, frame);
+        let parent = thread.open.last().map(|&(stack, _)| stack);
+        let stack = self.profile.intern_stack(thread.handle, parent, frame);
+        thread.open.push((stack, name != SCHEDULE));
+        Ok(())
+    }
+
+    fn exit(&mut self, track: Track, time_ns: u64) -> Result<()> {
+        self.advance(track, time_ns)?;
+        if let Some(thread) = self.threads.get_mut(&track) {
+            thread.open.pop();
+        }
+        Ok(())
+    }
+
+    fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
+        self.count(1)?;
+        let thread = self.thread_handle(track);
+        let timing = MarkerTiming::Instant(self.timestamp(time_ns));
+        let name = self.profile.intern_string(name);
+        let marker = self.profile.add_marker(thread, timing, Instant { name });
+        let stack = self.threads.get(&track).and_then(|thread| thread.open.last()).map(|&(stack, _)| stack);
+        self.profile.set_marker_stack(thread, marker, stack);
+        Ok(())
+    }
+
+    fn counter(&mut self, pid: u32, time_ns: u64, name: &str, value: f64) -> Result<()> {
+        if !value.is_finite() {
+            return Ok(());
+        }
+        self.count(1)?;
+        let (process, timestamp) = (self.process_handle(pid, self.start_ns), self.timestamp(time_ns));
+        let profile = &mut self.profile;
+        let counter = self.counters.entry((pid, name.to_owned()));
+        let (counter, last) = counter.or_insert_with(|| (profile.add_counter(process, name, "Memory", name), 0.0));
+        // The format has differences.
+        profile.add_counter_sample(*counter, timestamp, value - std::mem::replace(last, value), 0);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        for thread in self.threads.values() {
+            let Some(last_ns) = thread.last_ns else { continue };
+            // The last function's time ends where the next sample is.
+            let end = self.timestamp(last_ns);
+            self.profile.add_sample(thread.handle, end, None, cpu_delta(thread.cpu_ns), 0);
+            self.profile.set_thread_end_time(thread.handle, end);
+        }
+        let mut out = InNanos { out: &mut self.out, head: Vec::new(), is_done: false };
+        serde_json::to_writer(&mut out, &self.profile).map_err(|error| Error::Write(error.into()))?;
+        out.flush().map_err(Error::Write)
+    }
+}
+
+/// A marker without a duration.
+struct Instant {
+    name: StringHandle,
+}
+
+impl StaticSchemaMarker for Instant {
+    const UNIQUE_MARKER_TYPE_NAME: &'static str = "rftrace";
+    const CHART_LABEL: Option<&'static str> = Some("{marker.name}");
+    const FIELDS: &'static [StaticSchemaMarkerField] = &[];
+
+    fn name(&self, _: &mut Profile) -> StringHandle {
+        self.name
+    }
+
+    fn category(&self, _: &mut Profile) -> CategoryHandle {
+        CategoryHandle::OTHER
+    }
+
+    fn string_field_value(&self, _: u32) -> StringHandle {
+        self.name
+    }
+
+    fn number_field_value(&self, _: u32) -> f64 {
+        0.0
+    }
+}

@@ -1,0 +1,291 @@
+//! Folded stacks, and flame graphs of them.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use inferno::flamegraph::color::MultiPalette;
+use inferno::flamegraph::{self, Palette};
+use rftrace_read::{Error, Result};
+
+use super::{Sink, Track};
+
+/// The most stacks that are told apart: what is in memory of each is some hundred bytes.
+const MAX_STACKS: usize = 1 << 23;
+
+/// The most bytes of text, which repeats the outer functions of each stack. A picture is drawn of less, as all of it is in
+/// memory then.
+const MAX_TEXT_BYTES: u64 = 1 << 30;
+const MAX_PICTURE_BYTES: u64 = 128 << 20;
+
+/// What to do about a limit.
+const REMEDY: &str = "choose a part with --from, --to or --tid, or another format (--perfetto)";
+
+/// Sums up how long each stack was the innermost one, over all threads or for each.
+///
+/// It takes as much memory as there are different stacks, however long the trace is. The tree's first node stands for the
+/// empty stack.
+#[derive(Debug)]
+struct Stacks {
+    nodes: Vec<Node>,
+    children: HashMap<(usize, usize), usize>,
+    names: Names,
+    tracks: HashMap<Track, State>,
+    by_thread: bool,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    parent: usize,
+    name: usize,
+    self_ns: u64,
+}
+
+/// Where a track is.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    /// The node of an empty stack.
+    root: usize,
+    node: usize,
+    since_ns: u64,
+}
+
+/// Names, each once.
+#[derive(Debug, Default)]
+struct Names {
+    idx_of: HashMap<String, usize>,
+    all: Vec<String>,
+}
+
+impl Names {
+    fn idx(&mut self, name: &str) -> usize {
+        if let Some(&idx) = self.idx_of.get(name) {
+            return idx;
+        }
+        self.idx_of.insert(name.to_owned(), self.all.len());
+        self.all.push(escape(name));
+        self.all.len() - 1
+    }
+}
+
+/// Makes a name fit for a line of `outer;inner count`.
+///
+/// Semicolons become colons, as the collapsers of other profilers have it. Spaces before a number at the end, at the start
+/// and after a leading `#` become ones that do not separate.
+fn escape(name: &str) -> String {
+    let mut text: String = name
+        .chars()
+        .map(|c| match c {
+            ';' => ':',
+            c if c.is_control() => char::REPLACEMENT_CHARACTER,
+            c => c,
+        })
+        .collect();
+    let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if text.rsplit_once(' ').is_some_and(|(_, word)| is_number(word))
+        || text.starts_with([' ', '#'])
+        || text.starts_with(char::is_whitespace)
+        || text.ends_with(char::is_whitespace)
+    {
+        text = text.replace(char::is_whitespace, "\u{2800}");
+    }
+    if text.is_empty() { "?".to_owned() } else { text }
+}
+
+impl Stacks {
+    fn new(by_thread: bool) -> Self {
+        Self {
+            nodes: vec![Node::default()],
+            children: HashMap::new(),
+            names: Names::default(),
+            tracks: HashMap::new(),
+            by_thread,
+        }
+    }
+
+    fn child(&mut self, parent: usize, name: &str) -> Result<usize> {
+        if self.nodes.len() > MAX_STACKS {
+            return Err(Error::Export(format!("more than {MAX_STACKS} different stacks: {REMEDY}").into()));
+        }
+        let name = self.names.idx(name);
+        Ok(*self.children.entry((parent, name)).or_insert_with(|| {
+            self.nodes.push(Node { parent, name, self_ns: 0 });
+            self.nodes.len() - 1
+        }))
+    }
+
+    fn name_track(&mut self, track: Track, name: &str) -> Result<()> {
+        if self.by_thread {
+            let root = self.child(0, &format!("{name} ({})", track.tid))?;
+            self.tracks.insert(track, State { root, node: root, since_ns: 0 });
+        }
+        Ok(())
+    }
+
+    /// Whether the text of [`Stacks::each`] is no longer than this.
+    fn check_size(&self, most: u64) -> Result<()> {
+        let mut total = 0_u64;
+        // Nodes come behind their parents.
+        let mut lengths: Vec<u64> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let outer = lengths.get(node.parent).copied().unwrap_or(0);
+            let length = if lengths.is_empty() { 0 } else { outer + self.names.all[node.name].len() as u64 + 1 };
+            lengths.push(length);
+            total = total.saturating_add(if node.self_ns > 0 { length } else { 0 });
+        }
+        if total > most {
+            let reason = format!(
+                "the stacks make {} MB of text, as each names all its functions; at most {} MB are written: {REMEDY}",
+                total >> 20,
+                most >> 20
+            );
+            return Err(Error::Export(reason.into()));
+        }
+        Ok(())
+    }
+
+    /// Counts the time since a track's last change, and returns where the track is.
+    fn advance(&mut self, track: Track, time_ns: u64) -> &mut State {
+        let state = self.tracks.entry(track).or_insert(State { root: 0, node: 0, since_ns: time_ns });
+        if state.node != state.root {
+            let node = &mut self.nodes[state.node];
+            node.self_ns = node.self_ns.saturating_add(time_ns.saturating_sub(state.since_ns));
+        }
+        state.since_ns = time_ns;
+        state
+    }
+
+    fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
+        let parent = self.advance(track, time_ns).node;
+        let node = self.child(parent, name)?;
+        if let Some(state) = self.tracks.get_mut(&track) {
+            state.node = node;
+        }
+        Ok(())
+    }
+
+    fn exit(&mut self, track: Track, time_ns: u64) {
+        let State { root, node, .. } = *self.advance(track, time_ns);
+        let parent = if node == root { root } else { self.nodes[node].parent };
+        if let Some(state) = self.tracks.get_mut(&track) {
+            state.node = parent;
+        }
+    }
+
+    /// Calls `write` with each stack that took time and with that time, in the order of the names from the outermost on.
+    fn each(&self, mut write: impl FnMut(&str, u64) -> io::Result<()>) -> io::Result<()> {
+        let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
+        for (idx, node) in self.nodes.iter().enumerate().skip(1) {
+            children[node.parent].push(idx);
+        }
+        // What is to be visited, with the length of its caller's line.
+        let mut rest = vec![(0, 0)];
+        let mut line = String::new();
+        while let Some((idx, len)) = rest.pop() {
+            let node = &self.nodes[idx];
+            line.truncate(len);
+            if idx != 0 {
+                if len != 0 {
+                    line.push(';');
+                }
+                line.push_str(&self.names.all[node.name]);
+            }
+            if node.self_ns > 0 {
+                write(&line, node.self_ns)?;
+            }
+            let next = &mut children[idx];
+            next.sort_by(|&a, &b| self.names.all[self.nodes[b].name].cmp(&self.names.all[self.nodes[a].name]));
+            rest.extend(next.drain(..).map(|child| (child, line.len())));
+        }
+        Ok(())
+    }
+}
+
+/// Writes folded stacks, or a flame graph of them. Nothing is written before the end.
+#[derive(Debug)]
+pub struct Folded<W> {
+    out: W,
+    stacks: Stacks,
+    /// The flame graph's; `None` for text.
+    title: Option<String>,
+}
+
+impl<W: Write> Folded<W> {
+    /// Writes lines of `outer;inner nanoseconds` to `out`: the time that was spent in that stack's innermost function.
+    ///
+    /// Stacks that took no time are left out, and so are instants and counters. With `by_thread` threads are the outermost
+    /// functions.
+    pub fn new(out: W, by_thread: bool) -> Self {
+        Self { out, stacks: Stacks::new(by_thread), title: None }
+    }
+
+    /// Draws the same stacks as an SVG, as wide as they took time.
+    pub fn flame_graph(out: W, by_thread: bool, title: &str) -> Self {
+        let title = title.replace(|c: char| c.is_control(), "\u{fffd}");
+        Self { out, stacks: Stacks::new(by_thread), title: Some(title) }
+    }
+
+    /// Gives the output back.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    fn draw(&mut self, title: String) -> Result<()> {
+        let mut lines = Vec::new();
+        let folded = self.stacks.each(|stack, ns| {
+            lines.push(format!("{stack} {ns}"));
+            Ok(())
+        });
+        folded.map_err(Error::Write)?;
+        if lines.is_empty() {
+            let reason = "nothing to draw: no time passes in the functions of this part of the trace";
+            return Err(Error::Export(reason.into()));
+        }
+        // Lines in this mode are taken as they come, last first. Sorted as text, as in the other one, `f` would be torn
+        // apart by `f(int)`, which comes before `f;g`.
+        let mut options = flamegraph::Options::default();
+        options.flame_chart = true;
+        lines.reverse();
+
+        options.title = title;
+        options.count_name = "ns".to_owned();
+        options.deterministic = true;
+        options.colors = Palette::Multi(MultiPalette::Rust);
+        flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut self.out).map_err(Error::Write)
+    }
+}
+
+impl<W: Write> Sink for Folded<W> {
+    fn process(&mut self, _: u32, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn thread(&mut self, track: Track, name: &str) -> Result<()> {
+        self.stacks.name_track(track, name)
+    }
+
+    fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
+        self.stacks.enter(track, time_ns, name)
+    }
+
+    fn exit(&mut self, track: Track, time_ns: u64) -> Result<()> {
+        self.stacks.exit(track, time_ns);
+        Ok(())
+    }
+
+    fn instant(&mut self, _: Track, _: u64, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn counter(&mut self, _: u32, _: u64, _: &str, _: f64) -> Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.stacks.check_size(if self.title.is_some() { MAX_PICTURE_BYTES } else { MAX_TEXT_BYTES })?;
+        match self.title.take() {
+            Some(title) => self.draw(title)?,
+            None => self.stacks.each(|stack, ns| writeln!(self.out, "{stack} {ns}")).map_err(Error::Write)?,
+        }
+        self.out.flush().map_err(Error::Write)
+    }
+}

@@ -1,0 +1,378 @@
+//! Perfetto's own format: protobuf, for <https://ui.perfetto.dev> and `trace_processor`.
+//!
+//! The messages are a small part of `perfetto/trace/trace.proto`. The published bindings are generated at build time by
+//! a `protoc` binary and take a minute to compile; these are declared with `prost`, and the tests decode what is written
+//! with the published ones.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Write;
+use std::sync::Arc;
+
+use prost::Message;
+use rftrace_read::{Error, Result};
+
+use super::{Sink, Track, WallClock};
+
+const REALTIME: u32 = 1;
+const MONOTONIC: u32 = 3;
+
+const SLICE_BEGIN: i32 = 1;
+const SLICE_END: i32 = 2;
+const INSTANT: i32 = 3;
+const COUNTER: i32 = 4;
+
+/// This packet's sequence starts anew: no names and defaults are known.
+const STATE_CLEARED: u32 = 1;
+/// This packet refers to names and defaults of earlier ones.
+const NEEDS_STATE: u32 = 2;
+
+/// The field of a trace that holds a packet, as a tag on the wire.
+const PACKET_TAG: u8 = 1 << 3 | 2;
+
+/// Writes Perfetto's protobuf format.
+///
+/// Each track is a sequence of packets of its own, so that its number is a default and need not be in each of them; names
+/// are written once for each track. Times are those of `CLOCK_MONOTONIC`.
+#[derive(Debug)]
+pub struct Perfetto<W> {
+    out: W,
+    wall_clock: Option<WallClock>,
+    has_clock: bool,
+    packet: Vec<u8>,
+    sequences: HashMap<Track, Sequence>,
+    processes: HashMap<u32, u64>,
+    counters: HashMap<(u32, String), u64>,
+    /// The names of all sequences.
+    names: HashSet<Arc<str>>,
+    n_uuids: u64,
+}
+
+/// A track's packets.
+#[derive(Debug)]
+struct Sequence {
+    id: u32,
+    names: HashMap<Arc<str>, u64>,
+}
+
+impl<W: Write> Perfetto<W> {
+    /// Writes to `out`, which should be buffered. With `wall_clock` viewers can show the time of day.
+    pub fn new(out: W, wall_clock: Option<WallClock>) -> Self {
+        Self {
+            out,
+            wall_clock,
+            has_clock: false,
+            packet: Vec::new(),
+            sequences: HashMap::new(),
+            processes: HashMap::new(),
+            counters: HashMap::new(),
+            names: HashSet::new(),
+            n_uuids: 0,
+        }
+    }
+
+    /// Gives the output back.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    fn write(&mut self, packet: &TracePacket) -> Result<()> {
+        self.write_clock()?;
+        self.packet.clear();
+        self.packet.push(PACKET_TAG);
+        // Only a slice that is too short makes this fail; a vector grows.
+        let encoded = packet.encode_length_delimited(&mut self.packet);
+        encoded.map_err(|error| Error::Write(error.into()))?;
+        self.out.write_all(&self.packet).map_err(Error::Write)
+    }
+
+    /// Says what clock the times are of, before anything else.
+    fn write_clock(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.has_clock, true) {
+            return Ok(());
+        }
+        let clock = self.wall_clock.unwrap_or_default();
+        let mut clocks = vec![Clock { clock_id: Some(MONOTONIC), timestamp: Some(clock.time_ns) }];
+        if let Some(unix_ns) = self.wall_clock.map(|clock| clock.unix_ns) {
+            clocks.push(Clock { clock_id: Some(REALTIME), timestamp: Some(unix_ns) });
+        }
+        let clock_snapshot = Some(ClockSnapshot { clocks, primary_trace_clock: Some(MONOTONIC.cast_signed()) });
+        self.write(&TracePacket { clock_snapshot, trusted_packet_sequence_id: Some(1), ..TracePacket::default() })
+    }
+
+    /// A number that no other track has, of this trace or of others that are shown with it.
+    fn uuid(&mut self) -> u64 {
+        self.n_uuids += 1;
+        let mixed = (self.n_uuids ^ 0x7266_7472_6163_6521).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ (mixed >> 32)).max(1)
+    }
+
+    fn process_uuid(&mut self, pid: u32) -> Result<u64> {
+        match self.processes.get(&pid) {
+            Some(&uuid) => Ok(uuid),
+            None => self.add_process(pid, None),
+        }
+    }
+
+    fn add_process(&mut self, pid: u32, name: Option<&str>) -> Result<u64> {
+        let uuid = match self.processes.get(&pid) {
+            Some(&uuid) => uuid,
+            None => self.uuid(),
+        };
+        self.processes.insert(pid, uuid);
+        let process = ProcessDescriptor { pid: Some(pid.cast_signed()), process_name: name.map(str::to_owned) };
+        let descriptor = TrackDescriptor { uuid: Some(uuid), process: Some(process), ..TrackDescriptor::default() };
+        self.write(&TracePacket { track_descriptor: Some(descriptor), ..TracePacket::default() })?;
+        Ok(uuid)
+    }
+
+    fn add_track(&mut self, track: Track, name: Option<&str>) -> Result<()> {
+        if self.sequences.contains_key(&track) {
+            return Ok(());
+        }
+        let parent = self.process_uuid(track.pid)?;
+        let uuid = self.uuid();
+        // The first one is that of the clocks.
+        let id = u32::try_from(self.sequences.len()).unwrap_or(u32::MAX).saturating_add(2);
+        let (pid, tid) = (track.pid.cast_signed(), track.tid.cast_signed());
+        let thread = ThreadDescriptor { pid: Some(pid), tid: Some(tid), thread_name: name.map(str::to_owned) };
+        let descriptor = TrackDescriptor {
+            uuid: Some(uuid),
+            parent_uuid: Some(parent),
+            thread: Some(thread),
+            ..TrackDescriptor::default()
+        };
+        let defaults = TracePacketDefaults {
+            timestamp_clock_id: Some(MONOTONIC),
+            track_event_defaults: Some(TrackEventDefaults { track_uuid: Some(uuid) }),
+        };
+        self.write(&TracePacket {
+            track_descriptor: Some(descriptor),
+            trace_packet_defaults: Some(defaults),
+            trusted_packet_sequence_id: Some(id),
+            sequence_flags: Some(STATE_CLEARED),
+            first_packet_on_sequence: Some(true),
+            previous_packet_dropped: Some(true),
+            ..TracePacket::default()
+        })?;
+        self.sequences.insert(track, Sequence { id, names: HashMap::new() });
+        Ok(())
+    }
+
+    fn event(&mut self, track: Track, time_ns: u64, kind: i32, name: Option<&str>) -> Result<()> {
+        self.add_track(track, None)?;
+        let Some(sequence) = self.sequences.get_mut(&track) else { return Ok(()) };
+        let mut interned_data = None;
+        let name_iid = name.map(|name| {
+            if let Some(&iid) = sequence.names.get(name) {
+                return iid;
+            }
+            // 0 is no number of a name.
+            let iid = sequence.names.len() as u64 + 1;
+            // In memory once, however many threads call it.
+            let shared = self.names.get(name).cloned().unwrap_or_else(|| {
+                let name: Arc<str> = name.into();
+                self.names.insert(Arc::clone(&name));
+                name
+            });
+            sequence.names.insert(shared, iid);
+            let event_names = vec![EventName { iid: Some(iid), name: Some(name.to_owned()) }];
+            interned_data = Some(InternedData { event_names });
+            iid
+        });
+        let trusted_packet_sequence_id = Some(sequence.id);
+        self.write(&TracePacket {
+            timestamp: Some(signed_time(time_ns)),
+            trusted_packet_sequence_id,
+            sequence_flags: Some(NEEDS_STATE),
+            track_event: Some(TrackEvent { r#type: Some(kind), name_iid, ..TrackEvent::default() }),
+            interned_data,
+            ..TracePacket::default()
+        })
+    }
+
+    fn counter_uuid(&mut self, pid: u32, name: &str) -> Result<u64> {
+        if let Some(&uuid) = self.counters.get(&(pid, name.to_owned())) {
+            return Ok(uuid);
+        }
+        let parent_uuid = Some(self.process_uuid(pid)?);
+        let uuid = self.uuid();
+        self.counters.insert((pid, name.to_owned()), uuid);
+        let descriptor = TrackDescriptor {
+            uuid: Some(uuid),
+            parent_uuid,
+            name: Some(name.to_owned()),
+            counter: Some(CounterDescriptor {}),
+            ..TrackDescriptor::default()
+        };
+        self.write(&TracePacket { track_descriptor: Some(descriptor), ..TracePacket::default() })?;
+        Ok(uuid)
+    }
+}
+
+impl<W: Write> Sink for Perfetto<W> {
+    fn process(&mut self, pid: u32, name: &str) -> Result<()> {
+        self.add_process(pid, Some(name)).map(|_| ())
+    }
+
+    fn thread(&mut self, track: Track, name: &str) -> Result<()> {
+        self.add_track(track, Some(name))
+    }
+
+    fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
+        self.event(track, time_ns, SLICE_BEGIN, Some(name))
+    }
+
+    fn exit(&mut self, track: Track, time_ns: u64) -> Result<()> {
+        self.event(track, time_ns, SLICE_END, None)
+    }
+
+    fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
+        self.event(track, time_ns, INSTANT, Some(name))
+    }
+
+    fn counter(&mut self, pid: u32, time_ns: u64, name: &str, value: f64) -> Result<()> {
+        let track_uuid = Some(self.counter_uuid(pid, name)?);
+        let event = TrackEvent {
+            r#type: Some(COUNTER),
+            track_uuid,
+            double_counter_value: Some(value),
+            ..TrackEvent::default()
+        };
+        self.write(&TracePacket {
+            timestamp: Some(signed_time(time_ns)),
+            timestamp_clock_id: Some(MONOTONIC),
+            trusted_packet_sequence_id: Some(1),
+            track_event: Some(event),
+            ..TracePacket::default()
+        })
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.write_clock()?;
+        self.out.flush().map_err(Error::Write)
+    }
+}
+
+/// Readers take times as signed.
+fn signed_time(time_ns: u64) -> u64 {
+    time_ns.min(i64::MAX.cast_unsigned())
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TracePacket {
+    #[prost(message, optional, tag = "6")]
+    clock_snapshot: Option<ClockSnapshot>,
+    #[prost(uint64, optional, tag = "8")]
+    timestamp: Option<u64>,
+    #[prost(uint32, optional, tag = "10")]
+    trusted_packet_sequence_id: Option<u32>,
+    #[prost(message, optional, tag = "11")]
+    track_event: Option<TrackEvent>,
+    #[prost(message, optional, tag = "12")]
+    interned_data: Option<InternedData>,
+    #[prost(uint32, optional, tag = "13")]
+    sequence_flags: Option<u32>,
+    #[prost(bool, optional, tag = "42")]
+    previous_packet_dropped: Option<bool>,
+    #[prost(uint32, optional, tag = "58")]
+    timestamp_clock_id: Option<u32>,
+    #[prost(message, optional, tag = "59")]
+    trace_packet_defaults: Option<TracePacketDefaults>,
+    #[prost(message, optional, tag = "60")]
+    track_descriptor: Option<TrackDescriptor>,
+    #[prost(bool, optional, tag = "87")]
+    first_packet_on_sequence: Option<bool>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ClockSnapshot {
+    #[prost(message, repeated, tag = "1")]
+    clocks: Vec<Clock>,
+    #[prost(int32, optional, tag = "2")]
+    primary_trace_clock: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Clock {
+    #[prost(uint32, optional, tag = "1")]
+    clock_id: Option<u32>,
+    #[prost(uint64, optional, tag = "2")]
+    timestamp: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TracePacketDefaults {
+    #[prost(message, optional, tag = "11")]
+    track_event_defaults: Option<TrackEventDefaults>,
+    #[prost(uint32, optional, tag = "58")]
+    timestamp_clock_id: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackEventDefaults {
+    #[prost(uint64, optional, tag = "11")]
+    track_uuid: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackDescriptor {
+    #[prost(uint64, optional, tag = "1")]
+    uuid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    name: Option<String>,
+    #[prost(message, optional, tag = "3")]
+    process: Option<ProcessDescriptor>,
+    #[prost(message, optional, tag = "4")]
+    thread: Option<ThreadDescriptor>,
+    #[prost(uint64, optional, tag = "5")]
+    parent_uuid: Option<u64>,
+    #[prost(message, optional, tag = "8")]
+    counter: Option<CounterDescriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProcessDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pid: Option<i32>,
+    #[prost(string, optional, tag = "6")]
+    process_name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ThreadDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pid: Option<i32>,
+    #[prost(int32, optional, tag = "2")]
+    tid: Option<i32>,
+    #[prost(string, optional, tag = "5")]
+    thread_name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CounterDescriptor {}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackEvent {
+    #[prost(int32, optional, tag = "9")]
+    r#type: Option<i32>,
+    #[prost(uint64, optional, tag = "10")]
+    name_iid: Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    track_uuid: Option<u64>,
+    #[prost(double, optional, tag = "44")]
+    double_counter_value: Option<f64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct InternedData {
+    #[prost(message, repeated, tag = "2")]
+    event_names: Vec<EventName>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct EventName {
+    #[prost(uint64, optional, tag = "1")]
+    iid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    name: Option<String>,
+}

@@ -1,0 +1,252 @@
+//! Goes through a trace's records, cut to a range of time and balanced.
+
+use std::borrow::Cow;
+
+use rftrace_read::{Error, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, Summary, Task, Trace};
+use rftrace_views::{AssumedFunctions, CallStack, Step, TaskStats};
+
+use super::{Sink, Track};
+
+/// Which part of a trace to export.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ExportOptions {
+    /// Leaves out what happened before this time of the trace's clock. Functions that are open then are entered then.
+    pub from_ns: Option<u64>,
+    /// Leaves out what happened at this time or later. Functions that are open then are left then.
+    pub to_ns: Option<u64>,
+    /// Only these tasks; all, if it is empty.
+    pub tids: Vec<u32>,
+}
+
+impl ExportOptions {
+    /// The tasks that are chosen.
+    pub(crate) fn tasks<'t>(&self, trace: &'t Trace) -> Result<Vec<&'t Task>> {
+        let is_known = |tid| trace.tasks().iter().any(|task| task.tid() == tid);
+        if let Some(unknown) = self.tids.iter().find(|&&tid| !is_known(tid)) {
+            let known: Vec<_> = trace.tasks().iter().map(|task| task.tid().to_string()).take(20).collect();
+            let known = known.join(", ");
+            return Err(Error::Export(format!("the trace has no task {unknown}; it has {known}").into()));
+        }
+        let is_chosen = |task: &&Task| self.tids.is_empty() || self.tids.contains(&task.tid());
+        Ok(trace.tasks().iter().filter(is_chosen).collect())
+    }
+}
+
+/// Gives what `trace` recorded to `sink`, a task after the other.
+///
+/// Tasks without events in the chosen range are left out. Time without a processor is a function `linux:schedule`; other
+/// events, and records that were lost, are instants. Functions that no record names are left out, as in
+/// [`CallTree`](rftrace_views::CallTree).
+///
+/// The sink is finished also if reading fails, so that what was read makes a valid file.
+///
+/// # Errors
+///
+/// A `.dat` file cannot be read, a chosen task does not exist, or the sink fails.
+pub fn export(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> Result<Summary> {
+    let result = export_tasks(trace, options, sink);
+    match result {
+        Err(error @ Error::Write(_)) => Err(error),
+        result => sink.finish().and(result),
+    }
+}
+
+fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> Result<Summary> {
+    let mut summary = Summary::default();
+    let mut named = Vec::new();
+    let mut nameless_calls = 0;
+    for task in options.tasks(trace)? {
+        let track = Track { pid: task.pid(), tid: task.tid() };
+        let mut is_named = false;
+        walk(trace, task, options, &mut summary, &mut |item| {
+            if !is_named {
+                is_named = true;
+                if !named.contains(&track.pid) {
+                    named.push(track.pid);
+                    sink.process(track.pid, task.process_name())?;
+                }
+                sink.thread(track, task.name())?;
+            }
+            match item {
+                Item::Enter { time_ns, function } => {
+                    let name = function.name(trace, task);
+                    nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
+                    sink.enter(track, time_ns, &name)
+                }
+                Item::Exit { time_ns, .. } | Item::Resume { time_ns } => sink.exit(track, time_ns),
+                Item::Wait { time_ns } => sink.enter(track, time_ns, SCHEDULE),
+                Item::Event { time_ns, id } => sink.instant(track, time_ns, &trace.events().name(id)),
+                Item::Lost { time_ns, count: 1 } => sink.instant(track, time_ns, "LOST 1 record"),
+                Item::Lost { time_ns, count } => sink.instant(track, time_ns, &format!("LOST {count} records")),
+            }
+        })?;
+    }
+    summary.nameless_calls = nameless_calls;
+    Ok(summary)
+}
+
+/// An address in a function, and when it was seen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Function {
+    pub(crate) addr: u64,
+    seen_ns: u64,
+}
+
+impl Function {
+    fn name<'t>(&self, trace: &'t Trace, task: &Task) -> Cow<'t, str> {
+        trace.function_name(task, self.seen_ns, self.addr)
+    }
+}
+
+/// What happens to a task. Entries and exits are balanced, and so are waiting and going on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Item {
+    Enter {
+        time_ns: u64,
+        function: Function,
+    },
+    Exit {
+        time_ns: u64,
+        function: Function,
+    },
+    /// The task has no processor from now on.
+    Wait {
+        time_ns: u64,
+    },
+    Resume {
+        time_ns: u64,
+    },
+    Event {
+        time_ns: u64,
+        id: u64,
+    },
+    Lost {
+        time_ns: u64,
+        count: u64,
+    },
+}
+
+/// Takes what happens to a task.
+pub(crate) type Emit<'e> = &'e mut dyn FnMut(Item) -> Result<()>;
+
+/// Passes what happens to a task within the chosen range to `emit`.
+pub(crate) fn walk(
+    trace: &Trace,
+    task: &Task,
+    options: &ExportOptions,
+    summary: &mut Summary,
+    emit: Emit<'_>,
+) -> Result<()> {
+    let from_ns = options.from_ns.unwrap_or(0);
+    let mut walk = Walk {
+        emit,
+        is_within: false,
+        open: Vec::new(),
+        is_waiting: false,
+        assumed: AssumedFunctions::new(trace, task),
+    };
+    let mut records = trace.records(task);
+    let mut stack = CallStack::new();
+    let mut steps = Vec::new();
+    let mut stats = TaskStats::new(task);
+    let mut is_cut = false;
+    for record in &mut records {
+        let record = record?;
+        if !walk.is_within && record.time_ns >= from_ns {
+            walk.begin(from_ns)?;
+        }
+        if let Some(to_ns) = options.to_ns
+            && record.time_ns >= to_ns
+        {
+            walk.end(to_ns)?;
+            is_cut = true;
+            break;
+        }
+        stats.add(trace, &record);
+        let same_function = |a, b| trace.same_function(task, record.time_ns, a, b);
+        stack.apply(&record, same_function, &mut steps);
+        for step in &steps {
+            walk.apply(step, record.time_ns)?;
+        }
+    }
+    if !is_cut {
+        walk.end(stack.last_ns())?;
+    }
+    stats.add_to(summary);
+    summary.warnings.merge(records.warnings());
+    summary.warnings.merge(stack.warnings());
+    Ok(())
+}
+
+struct Walk<'t, 'e> {
+    emit: Emit<'e>,
+    /// Whether the range has begun.
+    is_within: bool,
+    /// The open functions; `None` for those that no record names.
+    open: Vec<Option<Function>>,
+    is_waiting: bool,
+    assumed: AssumedFunctions<'t>,
+}
+
+impl Walk<'_, '_> {
+    fn begin(&mut self, time_ns: u64) -> Result<()> {
+        self.is_within = true;
+        for function in self.open.iter().copied().flatten() {
+            (self.emit)(Item::Enter { time_ns, function })?;
+        }
+        if self.is_waiting { (self.emit)(Item::Wait { time_ns }) } else { Ok(()) }
+    }
+
+    /// Closes what is open.
+    fn end(&mut self, time_ns: u64) -> Result<()> {
+        self.resume(time_ns)?;
+        while let Some(function) = self.open.pop() {
+            self.pass(function.map(|function| Item::Exit { time_ns, function }))?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, step: &Step, time_ns: u64) -> Result<()> {
+        match *step {
+            Step::Assume { time_ns } => {
+                let function = self.assumed.next_function()?.map(|(addr, seen_ns)| Function { addr, seen_ns });
+                self.enter(time_ns, function)
+            }
+            Step::Enter { addr, time_ns } => self.enter(time_ns, Some(Function { addr, seen_ns: time_ns })),
+            Step::Leave(ended) => {
+                self.resume(ended.end_ns)?;
+                let function = self.open.pop().flatten();
+                self.pass(function.map(|function| Item::Exit { time_ns: ended.end_ns, function }))
+            }
+            Step::Event { id: SCHED_OUT | SCHED_OUT_PREEMPTED, .. } => {
+                let is_first = !self.is_waiting;
+                self.is_waiting = true;
+                self.pass(is_first.then_some(Item::Wait { time_ns }))
+            }
+            Step::Event { id: SCHED_IN, .. } if self.is_waiting => self.resume(time_ns),
+            Step::Event { id, .. } => self.pass(Some(Item::Event { time_ns, id })),
+            Step::Lost { count } => self.pass(Some(Item::Lost { time_ns, count })),
+            Step::StrayExit { .. } => Ok(()),
+        }
+    }
+
+    fn enter(&mut self, time_ns: u64, function: Option<Function>) -> Result<()> {
+        self.resume(time_ns)?;
+        self.open.push(function);
+        self.pass(function.map(|function| Item::Enter { time_ns, function }))
+    }
+
+    /// Ends a wait, if there is one.
+    fn resume(&mut self, time_ns: u64) -> Result<()> {
+        let was_waiting = std::mem::take(&mut self.is_waiting);
+        self.pass(was_waiting.then_some(Item::Resume { time_ns }))
+    }
+
+    fn pass(&mut self, item: Option<Item>) -> Result<()> {
+        match item {
+            Some(item) if self.is_within => (self.emit)(item),
+            _ => Ok(()),
+        }
+    }
+}

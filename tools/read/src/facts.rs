@@ -1,0 +1,94 @@
+//! What a trace tells of the program and its clock, besides records.
+
+use std::path::Path;
+
+use rftrace_format::clock::ClockFile;
+use rftrace_format::files::{CLOCK, GAPS};
+use rftrace_format::gaps::Gaps;
+use rftrace_format::text;
+
+use crate::error::{Error, Result};
+use crate::files;
+use crate::trace::Trace;
+
+/// The most bytes of `clock.txt`, and of `record.txt`.
+const MAX_BYTES: u64 = 64 * 1024;
+
+/// Reads the `clock.txt` of the trace in `dir`; `None` if there is none.
+///
+/// # Errors
+///
+/// It cannot be read, a line is malformed, or one that is needed is missing.
+pub fn read_clock(dir: &Path) -> Result<Option<ClockFile>> {
+    let path = dir.join(CLOCK);
+    let Some(bytes) = files::if_present(files::read(&path, MAX_BYTES))? else { return Ok(None) };
+    ClockFile::parse(&bytes).map(Some).map_err(|malformed| Error::of_format(&path, malformed))
+}
+
+/// A file that was mapped into the traced program: itself, or a library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Module {
+    /// Its path on the machine that was traced.
+    pub path: String,
+    /// Its first address.
+    pub start: u64,
+    /// The first address behind it.
+    pub end: u64,
+    /// What tells this build from others, in hexadecimal digits, as far as the trace has them.
+    pub build_id: Option<String>,
+    /// The number of functions whose names the trace has.
+    pub symbols: usize,
+}
+
+impl Trace {
+    /// The modules of all programs in the trace, each once, in the order of the map files.
+    pub fn modules(&self) -> Vec<Module> {
+        let mut found: Vec<Module> = Vec::new();
+        for session in self.sessions() {
+            for mapping in &session.mappings {
+                let module = Module {
+                    path: mapping.path.clone(),
+                    start: mapping.start,
+                    end: mapping.end,
+                    build_id: mapping.build_id.clone(),
+                    symbols: session.symbols_at(mapping.start),
+                };
+                if !found.contains(&module) {
+                    found.push(module);
+                }
+            }
+        }
+        found
+    }
+
+    /// The lines `key=value` of the file `clock.txt`, which says how ticks became nanoseconds; only rftrace writes it.
+    ///
+    /// # Errors
+    ///
+    /// The file exists and cannot be read.
+    pub fn clock(&self) -> Result<Vec<(String, String)>> {
+        let bytes = files::if_present(files::read(&self.dir().join(CLOCK), MAX_BYTES))?.unwrap_or_default();
+        Ok(text::pairs(&bytes).collect())
+    }
+
+    /// What was not recorded, by the file `record.txt`, which only rftrace writes. Losses that have a place in the trace
+    /// are in `rftrace_views::TaskStats`.
+    ///
+    /// # Errors
+    ///
+    /// The file exists and cannot be read.
+    pub fn gaps(&self) -> Result<Gaps> {
+        let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
+        Ok(Gaps::parse(&bytes.unwrap_or_default()))
+    }
+
+    /// Whether the trace tells when tasks had no processor.
+    ///
+    /// # Errors
+    ///
+    /// The file `record.txt` exists and cannot be read.
+    pub fn has_schedule(&self) -> Result<bool> {
+        Ok(self.has_switches() || self.gaps()?.schedule)
+    }
+}

@@ -1,0 +1,64 @@
+//! Files of a trace, none of which is believed: they are regular ones, and text goes through memory line by line.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// Opens a regular file. A pipe would keep the reader waiting, and a device may never end.
+///
+/// # Errors
+///
+/// [`Error::Io`], also for what is no regular file.
+pub fn open(path: &Path) -> Result<File> {
+    let failed = |source| Error::Io { path: path.to_owned(), source };
+    // Opening a pipe waits already.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        let reason =
+            "not a regular file but a folder, a pipe or a device; give the trace as it was recorded, or a copy of it";
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, reason)));
+    }
+    File::open(path).map_err(failed)
+}
+
+/// Reads a whole file of at most `most` bytes: for small text files and binaries, never for records.
+///
+/// # Errors
+///
+/// Those of [`open`], or [`Error::Malformed`] for a longer one.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes);
+    read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    if bytes.len() as u64 > most {
+        let reason = format!("longer than {most} bytes, which no trace needs here; is it a file of something else?");
+        return Err(Error::malformed(path, most, reason));
+    }
+    Ok(bytes)
+}
+
+/// Whether a file begins with these bytes.
+///
+/// # Errors
+///
+/// Those of [`open`].
+pub fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool> {
+    let mut start = Vec::new();
+    let read = open(path)?.take(bytes.len() as u64).read_to_end(&mut start);
+    read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    Ok(start == bytes)
+}
+
+/// The result, or nothing where the file does not exist.
+///
+/// # Errors
+///
+/// All others of the result.
+pub fn if_present<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}

@@ -1,0 +1,30 @@
+//! Reading the file `info`.
+
+use std::io;
+use std::path::Path;
+
+use rftrace_format::info::Info;
+
+use crate::error::{Error, Result};
+use crate::files;
+
+/// The most bytes of the file: one line has the numbers of all tasks.
+pub const MAX_BYTES: u64 = 32 << 20;
+
+/// Reads an `info` file.
+///
+/// # Errors
+///
+/// The file is missing, is not a 64-bit little-endian trace of version 4, or its sections are not those that its mask announces,
+/// in their order.
+pub fn read(path: &Path) -> Result<Info> {
+    let bytes = files::read(path, MAX_BYTES).map_err(|error| match error {
+        Error::Io { path, source }
+            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            Error::NotATrace { path }
+        }
+        error => error,
+    })?;
+    Info::parse(&bytes).map_err(|malformed| Error::of_format(path, malformed))
+}

@@ -1,0 +1,72 @@
+//! Calls of functions that were inlined into the one that they are recorded in.
+//!
+//! Where the compiler puts the call of the hook into functions before it inlines them, a function has several: its own, at
+//! its beginning, and behind it those of what was inlined. Each makes an entry, whose exit comes with that of the whole
+//! function.
+
+use rftrace_format::record::{Kind, Record};
+
+/// Whether an entry at `addr`, in a function that was entered at `open`, is of something inlined in it. A function that calls
+/// itself is entered at its beginning again, so not behind `open`.
+pub fn is_inlined(open: u64, addr: u64, same_function: impl FnOnce(u64, u64) -> bool) -> bool {
+    addr > open && same_function(open, addr)
+}
+
+/// Leaves such entries and their exits out of a task's records.
+#[derive(Debug, Default)]
+pub(crate) struct Folding {
+    open: Vec<Frame>,
+    /// Of all frames.
+    n_folded: u64,
+}
+
+#[derive(Debug)]
+struct Frame {
+    addr: u64,
+    /// Entries in it that were left out and whose exits have not come.
+    n_folded: u64,
+}
+
+impl Folding {
+    /// The most functions that are kept in mind, and how far down that of an exit is searched for.
+    const MAX_DEPTH: usize = 1 << 19;
+    const MAX_SEARCH: usize = 1024;
+
+    /// The record as it is without what is left out; `None` if it is left out itself.
+    pub(crate) fn apply(&mut self, mut record: Record, same_function: impl Fn(u64, u64) -> bool) -> Option<Record> {
+        let addr = record.addr;
+        let innermost = self.open.last_mut().filter(|frame| is_inlined(frame.addr, addr, &same_function));
+        match (record.kind, innermost) {
+            (Kind::Entry, Some(frame)) => {
+                frame.n_folded += 1;
+                self.n_folded += 1;
+                return None;
+            }
+            (Kind::Exit, Some(frame)) if frame.n_folded > 0 => {
+                frame.n_folded -= 1;
+                self.n_folded -= 1;
+                return None;
+            }
+            (Kind::Entry, None) => {
+                record.depth = self.without_folded(record.depth);
+                if self.open.len() < Self::MAX_DEPTH {
+                    self.open.push(Frame { addr, n_folded: 0 });
+                }
+            }
+            (Kind::Exit, _) => {
+                let matches = |frame: &Frame| same_function(frame.addr, addr);
+                if let Some(n_missing) = self.open.iter().rev().take(Self::MAX_SEARCH).position(matches) {
+                    let rest = self.open.split_off(self.open.len() - n_missing - 1);
+                    self.n_folded -= rest.iter().map(|frame| frame.n_folded).sum::<u64>();
+                }
+                record.depth = self.without_folded(record.depth);
+            }
+            _ => {}
+        }
+        Some(record)
+    }
+
+    fn without_folded(&self, depth: u16) -> u16 {
+        depth.saturating_sub(u16::try_from(self.n_folded).unwrap_or(u16::MAX))
+    }
+}

@@ -1,0 +1,72 @@
+//! Reads trace directories in the format of [uftrace](https://github.com/namhyung/uftrace), which rftrace writes.
+//!
+//! Not here: call stacks and what is shown of a trace (`rftrace-views`), and other tools' formats (`rftrace-export`).
+//!
+//! # Overview
+//!
+//! - [`Trace::open`] reads a directory's metadata.
+//! - [`Trace::records`] and [`Trace::all_records`] read what was recorded, of one task or of all in order of time.
+//! - [`info::read`] and [`read_clock`] read one file; [`lines`] reads any text of a trace line by line. What a line or a record
+//!   looks like is in the crate [`rftrace_format`].
+//!
+//! # Example
+//!
+//! ```no_run
+//! # fn main() -> rftrace_read::Result<()> {
+//! use std::path::Path;
+//!
+//! let trace = rftrace_read::Trace::open(Path::new("uftrace.data"))?;
+//! for task in trace.tasks() {
+//!     println!("{} made {} records", task.name(), trace.records(task).count());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Flaws in traces
+//!
+//! A trace may come from a program that crashed, a buffer that was too small, or another tool. Metadata that makes no sense
+//! is an [`Error`] that says where. Records that make no sense are skipped, and counted in [`Warnings`].
+//!
+//! # Limits
+//!
+//! - Only little-endian 64-bit traces.
+//! - Function arguments, return values and data of events are skipped, and so are files of other sources: `kernel-*.dat`,
+//!   `extern.dat`, `*.dbg`; of `perf-cpu*.dat` all but context switches, which are held in memory, 8 bytes each.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod all_records;
+mod demangle;
+mod error;
+mod events;
+mod facts;
+pub mod files;
+pub mod info;
+pub mod inlined;
+pub mod lines;
+pub mod maps;
+mod records;
+mod session;
+mod summary;
+mod switches;
+mod symbols;
+mod trace;
+mod warning;
+
+pub use all_records::AllRecords;
+pub use demangle::Demangle;
+pub use error::{Error, Result};
+pub use events::EventNames;
+pub use facts::{Module, read_clock};
+pub use records::Records;
+pub use rftrace_format::clock::ClockFile;
+pub use rftrace_format::events::{SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SCHEDULE_PREEMPTED};
+pub use rftrace_format::gaps::Gaps;
+pub use rftrace_format::info::Info;
+pub use rftrace_format::record::{Kind, RECORD_BYTES, Record};
+pub use session::Session;
+pub use summary::Summary;
+pub use trace::{Task, Trace};
+pub use warning::{Warning, Warnings};

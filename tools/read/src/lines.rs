@@ -1,0 +1,115 @@
+//! Lines of a text file of any length, one at a time.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::files;
+
+/// The longest line in bytes: names of C++ functions are long, but not as long as this.
+const MAX_LINE_BYTES: u64 = 1024 * 1024;
+
+/// Reads lines, and knows where they are.
+pub struct Lines {
+    path: PathBuf,
+    input: Box<dyn BufRead>,
+    buffer: Vec<u8>,
+    text: String,
+    number: u64,
+    /// Where the current line begins, and where the next one does.
+    offsets: (u64, u64),
+}
+
+impl fmt::Debug for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lines").field("path", &self.path).field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Lines {
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`files::open`].
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self::new(path, Box::new(BufReader::with_capacity(64 * 1024, files::open(path)?))))
+    }
+
+    /// Reads from elsewhere; `path` is for messages.
+    pub fn new(path: &Path, input: Box<dyn BufRead>) -> Self {
+        let (buffer, text) = (Vec::new(), String::new());
+        Self { path: path.to_owned(), input, buffer, text, number: 0, offsets: (0, 0) }
+    }
+
+    /// The next line, as [`rftrace_format::text::line()`] has it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or is longer than a MiB.
+    #[allow(clippy::should_implement_trait, reason = "an iterator's items cannot be borrowed from it")]
+    pub fn next(&mut self) -> Result<Option<&str>> {
+        self.buffer.clear();
+        let limited = &mut self.input.by_ref().take(MAX_LINE_BYTES);
+        let count =
+            read_line(limited, &mut self.buffer).map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        self.number += 1;
+        self.offsets = (self.offsets.1, self.offsets.1.saturating_add(count));
+        if count == 0 {
+            return Ok(None);
+        }
+        if count == MAX_LINE_BYTES && self.buffer.last() != Some(&b'\n') {
+            return Err(self.error("a line of more than a MiB: this is no such text; was another file put here?"));
+        }
+        self.text.clear();
+        self.text.push_str(&rftrace_format::text::line(&self.buffer));
+        Ok(Some(&self.text))
+    }
+
+    /// The line that [`Lines::next`] has returned last.
+    pub fn current(&self) -> &str {
+        &self.text
+    }
+
+    /// The same as it is in the file, with its end.
+    pub fn current_bytes(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// What the current line says to a parser.
+    ///
+    /// # Errors
+    ///
+    /// What the parser says of it, with where it is.
+    pub fn parsed<'a, T>(&'a self, parse: impl FnOnce(&'a str) -> std::result::Result<T, &'static str>) -> Result<T> {
+        parse(&self.text).map_err(|reason| self.error(reason))
+    }
+
+    /// What is wrong with the current line.
+    pub fn error(&self, reason: &str) -> Error {
+        Error::malformed(&self.path, self.offsets.0, format!("line {}: {reason}", self.number))
+    }
+}
+
+fn read_line(input: &mut impl BufRead, buffer: &mut Vec<u8>) -> io::Result<u64> {
+    input.read_until(b'\n', buffer).map(|count| count as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_where_they_are() {
+        let mut lines = Lines::new(Path::new("f"), Box::new(&b"one\r\ntwo \xff\x1b\n\nlast"[..]));
+        for expected in ["one", "two \u{fffd}\u{fffd}", "", "last"] {
+            assert_eq!(lines.next().unwrap(), Some(expected));
+        }
+        let error = lines.error("bad").to_string();
+        assert_eq!(error, "f: byte 13: line 4: bad");
+        assert_eq!(lines.next().unwrap(), None);
+        let mut endless = Lines::new(Path::new("f"), Box::new(io::BufReader::new(io::repeat(b'x'))));
+        assert!(matches!(endless.next(), Err(Error::Malformed { offset: 0, .. })));
+    }
+}

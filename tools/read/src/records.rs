@@ -1,0 +1,307 @@
+//! The records of one task, read from its `<tid>.dat` piece by piece, and its context switches among them.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use rftrace_format::events::SCHED_IN;
+use rftrace_format::record::{Kind, RECORD_BYTES, Record};
+
+use crate::error::{Error, Result};
+use crate::files;
+use crate::inlined::Folding;
+use crate::switches::Switch;
+use crate::trace::{Task, Trace};
+use crate::warning::{Warning, Warnings};
+
+/// How much of all files that are read at once is in memory, and how much of each at the most and at the least.
+const ALL_WINDOWS_BYTES: usize = 128 << 20;
+const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 1024..=64 * 1024;
+
+/// Records and payloads are multiples of this.
+const UNIT: usize = 8;
+
+/// The longest payload: uftrace gives arguments 1024 bytes.
+const MAX_PAYLOAD: u64 = 1024;
+
+/// The largest number of lost records that is believed.
+const MAX_LOST: u64 = u32::MAX as u64;
+
+/// Reads the records of one task, in order of time.
+///
+/// - A record that is earlier than the one before it gets that one's time.
+/// - Payloads are skipped. Their lengths are not in the file, so the next record is searched for: it has the magic number,
+///   is not earlier, and names an address in a module or a known event.
+/// - What is no record is skipped in the same way.
+/// - Context switches of `perf-cpu<N>.dat` come as events, at their times, with depth 0; those before the first
+///   record and behind the last one are left out.
+///
+/// - Where the trace folds them, calls of inlined functions are left out.
+///
+/// A missing file is a task without records. No file is kept open, so a trace can have more tasks than a process may have
+/// open files.
+#[derive(Debug)]
+pub struct Records<'t> {
+    trace: &'t Trace,
+    task: &'t Task,
+    file: Window,
+    last_ns: u64,
+    /// The context switches that are left, and the next record of the file, which was read to know which of both is first.
+    switches: &'t [Switch],
+    head: Option<Record>,
+    folding: Option<Folding>,
+    warnings: Warnings,
+}
+
+impl Trace {
+    /// The records of one of the trace's tasks, in order of time.
+    pub fn records<'t>(&'t self, task: &'t Task) -> Records<'t> {
+        self.records_among(task, 1)
+    }
+
+    /// The records of a task, while those of others are read too, so many with it.
+    pub fn records_among<'t>(&'t self, task: &'t Task, n_tasks: usize) -> Records<'t> {
+        Records::new(self, task, n_tasks)
+    }
+
+    /// The time of the first record; `None` if there are no records.
+    ///
+    /// # Errors
+    ///
+    /// A `.dat` file cannot be read.
+    pub fn start_ns(&self) -> Result<Option<u64>> {
+        let mut start_ns = None;
+        for task in self.tasks() {
+            let first = self.records(task).next().transpose()?.map(|record| record.time_ns);
+            start_ns = start_ns.into_iter().chain(first).min();
+        }
+        Ok(start_ns)
+    }
+}
+
+impl<'t> Records<'t> {
+    fn new(trace: &'t Trace, task: &'t Task, n_tasks: usize) -> Self {
+        let path = trace.dat_file(task);
+        let switches = trace.switches(task);
+        Self {
+            trace,
+            task,
+            file: Window::new(path, n_tasks),
+            last_ns: 0,
+            switches,
+            head: None,
+            folding: trace.folds_inlined().then(Folding::default),
+            warnings: Warnings::default(),
+        }
+    }
+
+    /// The flaws met up to here.
+    pub fn warnings(&self) -> &Warnings {
+        &self.warnings
+    }
+
+    /// The next one that is not left out.
+    fn read_folded(&mut self) -> Result<Option<Record>> {
+        loop {
+            let Some(record) = self.read()? else { return Ok(None) };
+            let Some(folding) = &mut self.folding else { return Ok(Some(record)) };
+            let same_function = |a, b| self.trace.same_function(self.task, record.time_ns, a, b);
+            if let Some(record) = folding.apply(record, same_function) {
+                return Ok(Some(record));
+            }
+        }
+    }
+
+    /// The next record or context switch; at one time the record.
+    fn read(&mut self) -> Result<Option<Record>> {
+        if self.switches.is_empty() {
+            return match self.head.take() {
+                None => self.read_file(),
+                head => Ok(head),
+            };
+        }
+        if self.head.is_none() {
+            let is_first = self.last_ns == 0;
+            self.head = self.read_file()?;
+            self.skip_switches(is_first);
+        }
+        match self.switches.split_first() {
+            Some((switch, left)) if self.head.is_some_and(|head| switch.time_ns() < head.time_ns) => {
+                self.switches = left;
+                let (time_ns, addr) = (switch.time_ns(), switch.event());
+                Ok(Some(Record { time_ns, kind: Kind::Event, has_payload: false, depth: 0, addr }))
+            }
+            _ => Ok(self.head.take()),
+        }
+    }
+
+    /// Drops the switches before the first record and behind the last one: nothing is known of what the task did then.
+    fn skip_switches(&mut self, is_first: bool) {
+        let Some(head) = self.head else {
+            self.switches = &[];
+            return;
+        };
+        if is_first {
+            let is_before = |switch: &Switch| switch.time_ns() < head.time_ns;
+            let n_before = self.switches.partition_point(is_before);
+            let rest = self.switches.get(n_before..).unwrap_or_default();
+            // It was without a processor since before the first record, by another clock at least.
+            self.switches = match rest {
+                [first, rest @ ..] if first.event() == SCHED_IN => rest,
+                _ => rest,
+            };
+        }
+    }
+
+    fn read_file(&mut self) -> Result<Option<Record>> {
+        loop {
+            self.file.fill(RECORD_BYTES)?;
+            let Some(first) = self.file.rest().first_chunk() else {
+                let n_left = self.file.rest().len();
+                self.warnings.add(Warning::CutRecord, u64::from(n_left > 0));
+                self.file.consume(n_left);
+                return Ok(None);
+            };
+            let Some(mut record) = Record::decode(first) else {
+                self.warnings.add(Warning::CorruptStretch, 1);
+                self.file.consume(UNIT);
+                self.resync()?;
+                continue;
+            };
+            self.file.consume(RECORD_BYTES);
+            if record.time_ns < self.last_ns {
+                self.warnings.add(Warning::TimeBackwards, 1);
+                record.time_ns = self.last_ns;
+            }
+            self.last_ns = record.time_ns;
+            if record.has_payload {
+                self.warnings.add(Warning::PayloadSkipped, 1);
+                if self.resync()? > MAX_PAYLOAD {
+                    self.warnings.add(Warning::CorruptStretch, 1);
+                }
+            }
+            return Ok(Some(record));
+        }
+    }
+
+    /// Skips to the next place that looks like a record, or to the end. Returns how many bytes that were.
+    fn resync(&mut self) -> Result<u64> {
+        let mut skipped = 0;
+        loop {
+            self.file.fill(2 * RECORD_BYTES)?;
+            let bytes = self.file.rest();
+            let step = if bytes.len() < RECORD_BYTES {
+                bytes.len()
+            } else if self.looks_valid(bytes) {
+                return Ok(skipped);
+            } else {
+                UNIT
+            };
+            if step == 0 {
+                return Ok(skipped);
+            }
+            self.file.consume(step);
+            skipped += step as u64;
+        }
+    }
+
+    /// Whether `bytes` start with a record that could come next, and go on with another one, if that can be told.
+    fn looks_valid(&self, bytes: &[u8]) -> bool {
+        let Some((first, rest)) = bytes.split_first_chunk() else { return false };
+        let Some(record) = Record::decode(first).filter(|record| self.is_plausible(record, self.last_ns)) else {
+            return false;
+        };
+        match rest.first_chunk() {
+            Some(second) if !record.has_payload => {
+                Record::decode(second).is_some_and(|second| self.is_plausible(&second, record.time_ns))
+            }
+            _ => true,
+        }
+    }
+
+    fn is_plausible(&self, record: &Record, last_ns: u64) -> bool {
+        record.time_ns >= last_ns
+            && match record.kind {
+                Kind::Entry | Kind::Exit => self.trace.may_be_code(self.task, record.addr),
+                Kind::Event => self.trace.events().known(record.addr).is_some(),
+                Kind::Lost => !record.has_payload && (1..=MAX_LOST).contains(&record.addr),
+            }
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let result = self.read_folded().transpose();
+        if let Some(Err(_)) = result {
+            self.file.close();
+            self.switches = &[];
+        }
+        result
+    }
+}
+
+/// A part of a file in memory, which moves forward.
+#[derive(Debug)]
+struct Window {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// Where in `bytes` the reader is.
+    pos: usize,
+    /// Where in the file `bytes` ends.
+    end: u64,
+    is_at_end: bool,
+    /// How much is read at once.
+    size: usize,
+}
+
+impl Window {
+    fn new(path: PathBuf, n_readers: usize) -> Self {
+        let size = (ALL_WINDOWS_BYTES / n_readers.max(1)).clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end());
+        Self { path, bytes: Vec::new(), pos: 0, end: 0, is_at_end: false, size }
+    }
+
+    /// Gets at least the next `count` bytes, or all that are left.
+    fn fill(&mut self, count: usize) -> Result<()> {
+        if self.rest().len() < count && !self.is_at_end {
+            self.read()?;
+        }
+        Ok(())
+    }
+
+    /// The next bytes.
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.pos..]
+    }
+
+    /// Moves on by `count` bytes of the [`Window::rest`].
+    fn consume(&mut self, count: usize) {
+        self.pos = self.bytes.len().min(self.pos + count);
+    }
+
+    /// Pretends that the file ends here.
+    fn close(&mut self) {
+        self.bytes = Vec::new();
+        self.pos = 0;
+        self.is_at_end = true;
+    }
+
+    fn read(&mut self) -> Result<()> {
+        self.bytes.drain(..self.pos);
+        self.pos = 0;
+        let file = match files::open(&self.path) {
+            opened if self.end == 0 => files::if_present(opened)?,
+            opened => Some(opened?),
+        };
+        let Some(mut file) = file else {
+            self.is_at_end = true;
+            return Ok(());
+        };
+        let sought = file.seek(SeekFrom::Start(self.end));
+        let count = sought.and_then(|_| file.take(self.size as u64).read_to_end(&mut self.bytes));
+        let count = count.map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        self.end += count as u64;
+        self.is_at_end = count < self.size;
+        Ok(())
+    }
+}

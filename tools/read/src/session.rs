@@ -1,0 +1,159 @@
+//! A program's address space: from an address to a function.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use rftrace_format::files::map;
+use rftrace_format::record::ADDRESS_MASK;
+use rftrace_format::symbols::ModuleId;
+
+use crate::demangle::Demangle;
+use crate::error::Result;
+use crate::files;
+use crate::lines::Lines;
+use crate::maps::{self, Mapping};
+use crate::symbols::{Symbol, SymbolTable};
+use crate::warning::Warnings;
+
+/// One run of one program, from its start or `exec` on.
+#[derive(Debug)]
+pub struct Session {
+    /// The name of its map file.
+    pub map_file: String,
+    /// What the map file says, in its order.
+    pub mappings: Vec<Mapping>,
+    modules: Vec<Module>,
+    /// Libraries loaded at run time, with when; in the order of the file.
+    opened: Vec<(u64, Module)>,
+}
+
+#[derive(Debug)]
+struct Module {
+    start: u64,
+    end: u64,
+    symbols: Arc<SymbolTable>,
+}
+
+impl Module {
+    fn contains(&self, addr: u64) -> bool {
+        (self.start..self.end).contains(&addr)
+    }
+}
+
+impl Session {
+    /// Reads the map file of session `sid` and the symbols of its modules.
+    pub(crate) fn read(dir: &Path, sid: &str, loader: &mut SymbolLoader) -> Result<Self> {
+        let map_file = map(sid);
+        let path = dir.join(&map_file);
+        let mappings = maps::read(Lines::open(&path)?, loader.n_modules)?;
+        loader.n_modules += mappings.len();
+        let mut modules = Vec::new();
+        for mapping in &mappings {
+            let symbols = loader.load(dir, mapping)?;
+            modules.push(Module { start: mapping.start, end: mapping.end, symbols });
+        }
+        modules.sort_by_key(|module| module.start);
+        Ok(Self { map_file, mappings, modules, opened: Vec::new() })
+    }
+
+    /// Adds a library that was loaded at `base`; how large it is, only its symbols say.
+    pub(crate) fn add_library(
+        &mut self,
+        dir: &Path,
+        time_ns: u64,
+        base: u64,
+        path: String,
+        loader: &mut SymbolLoader,
+    ) -> Result<()> {
+        let start = base & ADDRESS_MASK;
+        let symbols = loader.load(dir, &Mapping { start, end: start, path, build_id: None })?;
+        let end = start.saturating_add(symbols.end());
+        self.opened.push((time_ns, Module { start, end, symbols }));
+        Ok(())
+    }
+
+    /// The function around `addr` at `time_ns`.
+    pub(crate) fn symbol(&self, time_ns: u64, addr: u64) -> Option<&Symbol> {
+        let module = self.module(time_ns, addr)?;
+        module.symbols.find(addr - module.start)
+    }
+
+    /// The number of known functions of the module that begins at `start`.
+    pub(crate) fn symbols_at(&self, start: u64) -> usize {
+        self.modules.iter().find(|module| module.start == start).map_or(0, |module| module.symbols.len())
+    }
+
+    /// Whether any module lies at `addr`, at any time.
+    pub(crate) fn is_code(&self, addr: u64) -> bool {
+        self.module(u64::MAX, addr).is_some()
+    }
+
+    /// Whether no module is known at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.modules.is_empty() && self.opened.is_empty()
+    }
+
+    fn module(&self, time_ns: u64, addr: u64) -> Option<&Module> {
+        let after = self.modules.partition_point(|module| module.start <= addr);
+        let mapped = after.checked_sub(1).and_then(|idx| self.modules.get(idx));
+        mapped.filter(|module| module.contains(addr)).or_else(|| {
+            let opened = self.opened.iter().rev().filter(|(since, _)| *since <= time_ns);
+            opened.map(|(_, module)| module).find(|module| module.contains(addr))
+        })
+    }
+}
+
+/// Reads symbol files, each once.
+#[derive(Debug, Default)]
+pub(crate) struct SymbolLoader {
+    loaded: HashMap<(String, Option<String>), Arc<SymbolTable>>,
+    demangle: Demangle,
+    /// By the file's name: modules of different folders look for the same one.
+    files: HashMap<String, Arc<SymbolTable>>,
+    n_modules: usize,
+    n_symbols: usize,
+    pub(crate) warnings: Warnings,
+}
+
+impl SymbolLoader {
+    pub(crate) fn new(demangle: Demangle) -> Self {
+        Self { demangle, ..Self::default() }
+    }
+
+    /// How many of the modules have names of C++ or Rust, and no mangled ones.
+    pub(crate) fn n_without_mangled_names(&self) -> u64 {
+        let lacks = |table: &&Arc<SymbolTable>| !table.has_mangled_names && table.has_paths();
+        self.loaded.values().filter(lacks).count() as u64
+    }
+
+    /// The symbols of a module; none, if the trace has no file for it.
+    fn load(&mut self, dir: &Path, mapping: &Mapping) -> Result<Arc<SymbolTable>> {
+        let key = (mapping.path.clone(), mapping.build_id.clone());
+        if let Some(table) = self.loaded.get(&key) {
+            return Ok(Arc::clone(table));
+        }
+        let module = ModuleId { path: &mapping.path, build_id: mapping.build_id.as_deref() };
+        let mut table = self.read(dir, module.plain_name())?;
+        if !table.head.is_of(module) {
+            // Two modules of one name.
+            table = self.read(dir, module.marked_name())?;
+        }
+        self.loaded.insert(key, Arc::clone(&table));
+        Ok(table)
+    }
+
+    fn read(&mut self, dir: &Path, name: String) -> Result<Arc<SymbolTable>> {
+        if let Some(table) = self.files.get(&name) {
+            return Ok(Arc::clone(table));
+        }
+        let table = match files::if_present(Lines::open(&dir.join(&name)))? {
+            Some(lines) => SymbolTable::read(lines, self.n_symbols, self.demangle, &mut self.warnings)?,
+            None => SymbolTable::default(),
+        };
+        self.n_symbols += table.len();
+        let table = Arc::new(table);
+        self.files.insert(name, Arc::clone(&table));
+        Ok(table)
+    }
+}

@@ -1,0 +1,226 @@
+//! `perf-cpu<N>.dat`: context switches, as the kernel's perf events tell of them.
+//!
+//! A file holds the records of one processor, as `perf_event_open(2)` describes them; those of context switches have a sample
+//! id of process, thread and time behind their header.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use rftrace_format::events::{SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
+use rftrace_format::files::File as TraceFile;
+use rftrace_format::perf::{self, HEADER_BYTES, Header, SwitchKind};
+
+use crate::error::{Error, Result};
+use crate::files;
+use crate::warning::{Warning, Warnings};
+
+/// The most context switches that are read: a GiB.
+const MAX_SWITCHES: usize = 1 << 27;
+
+/// The context switches of all tasks, 8 bytes each.
+#[derive(Debug, Default)]
+pub(crate) struct Switches {
+    /// By task, in order of time.
+    of_task: HashMap<u32, Vec<Switch>>,
+    n_switches: usize,
+}
+
+/// When a task got or lost its processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Switch(u64);
+
+impl Switch {
+    /// Events by the lowest bits. Of one time, a task loses its processor before it gets another one.
+    const EVENTS: [u64; 3] = [SCHED_OUT, SCHED_OUT_PREEMPTED, SCHED_IN];
+    const EVENT_BITS: u32 = 2;
+
+    /// `None` for times that no clock shows.
+    fn new(perf::Switch { time_ns, kind, .. }: perf::Switch) -> Option<Self> {
+        let event = match kind {
+            SwitchKind::Out => 0,
+            SwitchKind::OutPreempted => 1,
+            SwitchKind::In => 2,
+        };
+        (time_ns.leading_zeros() >= Self::EVENT_BITS).then_some(Self(time_ns << Self::EVENT_BITS | event))
+    }
+
+    pub(crate) fn time_ns(self) -> u64 {
+        self.0 >> Self::EVENT_BITS
+    }
+
+    /// The number of the event.
+    pub(crate) fn event(self) -> u64 {
+        let idx = self.0 & ((1 << Self::EVENT_BITS) - 1);
+        Self::EVENTS.get(idx as usize).copied().unwrap_or(SCHED_IN)
+    }
+}
+
+impl Switches {
+    /// Reads all files in `dir`.
+    pub(crate) fn read(dir: &Path, warnings: &mut Warnings) -> Result<Self> {
+        let mut switches = Self::default();
+        for path in of_processors(dir)? {
+            let file = files::open(&path)?;
+            let is_full = switches
+                .add(BufReader::new(file), warnings)
+                .map_err(|source| Error::Io { path: path.clone(), source })?;
+            if is_full {
+                let reason = format!(
+                    "more than {MAX_SWITCHES} context switches, which have to be in memory; remove the files `perf-cpu*.dat` to \
+                     see the trace without them"
+                );
+                return Err(Error::malformed(&path, 0, reason));
+            }
+        }
+        // A task that moved has its records in several files.
+        switches.of_task.values_mut().for_each(|task| task.sort_unstable());
+        Ok(switches)
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.of_task.is_empty()
+    }
+
+    /// Those of a task.
+    pub(crate) fn of_task(&self, tid: u32) -> &[Switch] {
+        self.of_task.get(&tid).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Adds those of a file. Returns whether they are too many.
+    fn add(&mut self, mut file: impl Read, warnings: &mut Warnings) -> io::Result<bool> {
+        let mut body = Vec::new();
+        loop {
+            let mut header = [0; HEADER_BYTES];
+            let n_read = read_full(&mut file, &mut header)?;
+            if n_read < header.len() {
+                warnings.add(Warning::CutRecord, u64::from(n_read > 0));
+                return Ok(false);
+            }
+            let header = Header::decode(header);
+            let Some(n_bytes) = header.body_bytes() else {
+                // Where the next record begins is not known.
+                warnings.add(Warning::CorruptStretch, 1);
+                return Ok(false);
+            };
+            body.resize(n_bytes, 0);
+            if read_full(&mut file, &mut body)? < n_bytes {
+                warnings.add(Warning::CutRecord, 1);
+                return Ok(false);
+            }
+            self.add_record(header, &body, warnings);
+            if self.n_switches > MAX_SWITCHES {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn add_record(&mut self, header: Header, body: &[u8], warnings: &mut Warnings) {
+        match header.kind {
+            perf::SWITCH => {
+                let switch = perf::Switch::decode(header.flags, body);
+                match switch.and_then(|switch| Some((switch.tid, Switch::new(switch)?))) {
+                    Some((tid, switch)) => {
+                        self.n_switches += 1;
+                        self.of_task.entry(tid).or_default().push(switch);
+                    }
+                    None => warnings.add(Warning::CorruptStretch, 1),
+                }
+            }
+            perf::LOST => warnings.add(Warning::LostSwitch, perf::lost(body)),
+            // Names, forks and exits of tasks, which `task.txt` has too.
+            _ => {}
+        }
+    }
+}
+
+/// The files of a directory, by processor.
+fn of_processors(dir: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |source| Error::Io { path: dir.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(TraceFile::Perf(processor)) = TraceFile::of(&name) {
+            found.push((processor, path));
+        }
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Fills `buffer` as far as the file goes.
+fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut n_read = 0;
+    while let Some(rest) = buffer.get_mut(n_read..).filter(|rest| !rest.is_empty()) {
+        match file.read(rest) {
+            Ok(0) => break,
+            Ok(n) => n_read += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(n_read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOST: u32 = 2;
+    const SWITCH: u32 = 14;
+    const SWITCH_OUT: u16 = 1 << 13;
+    const SWITCH_OUT_PREEMPTED: u16 = 1 << 14;
+
+    fn record(kind: u32, flags: u16, body: &[u64]) -> Vec<u8> {
+        let size = (8 + 8 * body.len()) as u16;
+        let head = [&kind.to_le_bytes()[..], &flags.to_le_bytes(), &size.to_le_bytes()].concat();
+        head.into_iter().chain(body.iter().flat_map(|word| word.to_le_bytes())).collect()
+    }
+
+    fn switch(tid: u64, time_ns: u64, flags: u16) -> Vec<u8> {
+        record(SWITCH, flags, &[tid << 32 | 1, time_ns])
+    }
+
+    fn read(bytes: &[u8]) -> (Switches, Warnings) {
+        let (mut switches, mut warnings) = (Switches::default(), Warnings::default());
+        switches.add(bytes, &mut warnings).unwrap();
+        (switches, warnings)
+    }
+
+    #[test]
+    fn switches_of_tasks() {
+        let bytes = [
+            record(3, 0, &[1, 2, 3]),
+            switch(7, 100, SWITCH_OUT),
+            switch(8, 110, 0),
+            switch(7, 150, 0),
+            switch(7, 160, SWITCH_OUT | SWITCH_OUT_PREEMPTED),
+        ];
+        let (switches, warnings) = read(&bytes.concat());
+        assert!(warnings.is_empty(), "{warnings}");
+        let of_task = |tid| -> Vec<(u64, u64)> {
+            switches.of_task(tid).iter().map(|switch| (switch.time_ns(), switch.event())).collect()
+        };
+        assert_eq!(of_task(7), [(100, SCHED_OUT), (150, SCHED_IN), (160, SCHED_OUT_PREEMPTED)]);
+        assert_eq!(of_task(8), [(110, SCHED_IN)]);
+        assert_eq!(of_task(9), []);
+    }
+
+    #[test]
+    fn what_is_wrong_is_counted() {
+        let whole = [switch(7, 100, 0), switch(7, 200, 0)].concat();
+        for length in 0..whole.len() {
+            let (switches, warnings) = read(&whole[..length]);
+            assert_eq!(switches.of_task(7).len(), length / 24);
+            assert_eq!(warnings.count(Warning::CutRecord), u64::from(length % 24 > 0));
+        }
+        let (_, warnings) = read(&record(LOST, 0, &[1, 5]));
+        assert_eq!(warnings.count(Warning::LostSwitch), 5);
+        let bad = [switch(7, u64::MAX, 0), record(SWITCH, 0, &[1]), vec![14, 0, 0, 0, 0, 0, 7, 0]].concat();
+        let (switches, warnings) = read(&bad);
+        assert_eq!((warnings.count(Warning::CorruptStretch), switches.of_task(7).len()), (3, 0));
+    }
+}

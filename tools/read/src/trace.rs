@@ -1,0 +1,324 @@
+//! A trace directory.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rftrace_format::files::{EVENTS, INFO, TASKS, records};
+use rftrace_format::info::{Info, feature};
+use rftrace_format::tasks::{MAX_TASKS, TaskLine};
+use rftrace_format::text::base_name;
+
+use crate::demangle::Demangle;
+use crate::error::Result;
+use crate::events::EventNames;
+use crate::lines::Lines;
+use crate::session::{Session, SymbolLoader};
+use crate::switches::{Switch, Switches};
+use crate::symbols::Symbol;
+use crate::warning::{Warning, Warnings};
+use crate::{files, info};
+
+/// A trace directory whose metadata has been read. Records are read from their files when they are asked for.
+#[derive(Debug)]
+pub struct Trace {
+    dir: PathBuf,
+    info: Info,
+    tasks: Vec<Task>,
+    sessions: Vec<Session>,
+    events: EventNames,
+    switches: Switches,
+    folds_inlined: bool,
+    warnings: Warnings,
+}
+
+/// A thread of the traced program.
+#[derive(Debug, Clone)]
+pub struct Task {
+    tid: u32,
+    pid: u32,
+    /// The sessions this task ran in, with when each began, in order of time.
+    sessions: Arc<[(u64, usize)]>,
+    process_name: Arc<str>,
+    name: Option<String>,
+    /// Whether `info` or a line of its own in `task.txt` says that it was recorded: of a fork alone there need not be records.
+    is_listed: bool,
+}
+
+impl Task {
+    /// The thread's number.
+    pub fn tid(&self) -> u32 {
+        self.tid
+    }
+
+    /// The number of the process it belongs to.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The file name of the program that its process ran last; empty, if the trace does not tell.
+    pub fn process_name(&self) -> &str {
+        &self.process_name
+    }
+
+    /// The thread's name; that of the process, if the trace has none, as uftrace's do.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.process_name)
+    }
+}
+
+impl Trace {
+    /// Reads the metadata of the trace in `dir`: `info`, `task.txt`, the maps, the symbols, the event names, and the
+    /// context switches.
+    ///
+    /// # Errors
+    ///
+    /// One of these files is missing (symbols and event names may be) or malformed.
+    pub fn open(dir: &Path) -> Result<Self> {
+        Self::open_named(dir, Demangle::Simple)
+    }
+
+    /// Like [`Trace::open`], with functions named in a chosen way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Trace::open`].
+    pub fn open_named(dir: &Path, demangle: Demangle) -> Result<Self> {
+        let info = info::read(&dir.join(INFO))?;
+        let mut warnings = Warnings::default();
+
+        let mut lines = Lines::open(&dir.join(TASKS))?;
+        let mut n_lines = 0;
+        let mut processes = Processes::default();
+        let mut sessions = Vec::new();
+        let mut exe_names = Vec::new();
+        let mut idx_of_sid = HashMap::new();
+        let mut loader = SymbolLoader::new(demangle);
+        while lines.next()?.is_some() {
+            let Some(line) = lines.parsed(TaskLine::parse)? else {
+                warnings.add(Warning::UnknownLine, 1);
+                continue;
+            };
+            n_lines += 1;
+            if n_lines > MAX_TASKS {
+                return Err(lines.error(&format!("more than {MAX_TASKS} tasks and programs; record fewer of them")));
+            }
+            match line {
+                TaskLine::Session { time_ns, pid, sid, exe_name } => {
+                    let idx = match idx_of_sid.get(sid) {
+                        Some(&idx) => idx,
+                        None => {
+                            sessions.push(Session::read(dir, sid, &mut loader)?);
+                            exe_names.push(exe_name.to_owned());
+                            idx_of_sid.insert(sid.to_owned(), sessions.len() - 1);
+                            sessions.len() - 1
+                        }
+                    };
+                    processes.sessions.entry(pid).or_default().push((time_ns, idx));
+                }
+                TaskLine::Task { tid, pid, name, .. } => {
+                    processes.add_task(tid, pid);
+                    processes.listed.insert(tid);
+                    if !name.is_empty() {
+                        processes.names.insert(tid, name.to_owned());
+                    }
+                }
+                TaskLine::Fork { time_ns, pid, ppid } => {
+                    processes.parents.entry(pid).or_insert((time_ns, ppid));
+                    processes.add_task(pid, pid);
+                }
+                TaskLine::Dlopen { time_ns, sid, base, path, .. } => match idx_of_sid.get(sid) {
+                    Some(&idx) => sessions[idx].add_library(dir, time_ns, base, path.to_owned(), &mut loader)?,
+                    None => warnings.add(Warning::UnknownLine, 1),
+                },
+            }
+        }
+        warnings.merge(&loader.warnings);
+        if demangle != Demangle::Simple {
+            warnings.add(Warning::NoMangledNames, loader.n_without_mangled_names());
+        }
+
+        let events = match files::if_present(Lines::open(&dir.join(EVENTS)))? {
+            Some(lines) => EventNames::read(lines, &mut warnings)?,
+            None => EventNames::default(),
+        };
+        let switches = match info.features() & feature::PERF_EVENT {
+            0 => Switches::default(),
+            _ => Switches::read(dir, &mut warnings)?,
+        };
+        let tasks = processes.into_tasks(info.tids(), &exe_names, &mut warnings);
+        Ok(Self { dir: dir.to_owned(), info, tasks, sessions, events, switches, folds_inlined: false, warnings })
+    }
+
+    /// Chooses whether calls of functions that were inlined are left out of all records, so that the call of the function
+    /// that they were inlined into stands for them. That needs the names of functions. By default they are there.
+    pub fn fold_inlined(&mut self, folds: bool) {
+        self.folds_inlined = folds;
+    }
+
+    pub(crate) fn folds_inlined(&self) -> bool {
+        self.folds_inlined
+    }
+
+    /// The directory that was opened.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What the `info` file says.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// The tasks: first those of `info` in its order, then those that only `task.txt` knows.
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// The tasks that are listed as recorded, but whose files are missing.
+    pub fn tasks_without_file(&self) -> impl Iterator<Item = &Task> {
+        self.tasks.iter().filter(|task| task.is_listed && !self.dat_file(task).exists())
+    }
+
+    /// The file with a task's records.
+    pub fn dat_file(&self, task: &Task) -> PathBuf {
+        self.dir.join(records(task.tid))
+    }
+
+    /// The names of events.
+    pub fn events(&self) -> &EventNames {
+        &self.events
+    }
+
+    /// Flaws that were met in [`Trace::open`]. Readers of records have their own.
+    pub fn warnings(&self) -> &Warnings {
+        &self.warnings
+    }
+
+    /// The name of the function around `addr`, as a task sees it at `time_ns`: borrowed, or, if it is unknown, the address
+    /// in angle brackets.
+    pub fn function_name(&self, task: &Task, time_ns: u64, addr: u64) -> Cow<'_, str> {
+        match self.symbol(task, time_ns, addr) {
+            Some(symbol) => Cow::Borrowed(&symbol.name),
+            None => Cow::Owned(format!("<{addr:x}>")),
+        }
+    }
+
+    /// Whether two addresses lie in one function.
+    pub fn same_function(&self, task: &Task, time_ns: u64, a: u64, b: u64) -> bool {
+        let symbol = |addr| self.symbol(task, time_ns, addr).map(std::ptr::from_ref);
+        a == b || symbol(a).is_some_and(|symbol_a| symbol(b) == Some(symbol_a))
+    }
+
+    /// Whether a function may lie at `addr`. Where no module is known, it may lie anywhere.
+    pub(crate) fn may_be_code(&self, task: &Task, addr: u64) -> bool {
+        let mut sessions = task.sessions.iter().filter_map(|&(_, idx)| self.sessions.get(idx)).peekable();
+        sessions.peek().is_none() || sessions.any(|session| session.is_empty() || session.is_code(addr))
+    }
+
+    /// Whether there are context switches in files of their own.
+    pub(crate) fn has_switches(&self) -> bool {
+        !self.switches.is_empty()
+    }
+
+    /// When a task got and lost processors.
+    pub(crate) fn switches(&self, task: &Task) -> &[Switch] {
+        self.switches.of_task(task.tid)
+    }
+
+    /// All sessions, in the order of `task.txt`.
+    pub fn sessions(&self) -> &[Session] {
+        &self.sessions
+    }
+
+    /// The index of the session in which a task is at `time_ns`.
+    pub fn session_at(&self, task: &Task, time_ns: u64) -> Option<usize> {
+        let after = task.sessions.partition_point(|&(since, _)| since <= time_ns);
+        task.sessions.get(after.saturating_sub(1)).map(|&(_, idx)| idx)
+    }
+
+    fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
+        self.sessions.get(self.session_at(task, time_ns)?)?.symbol(time_ns, addr)
+    }
+}
+
+/// What `task.txt` says of who belongs to whom.
+#[derive(Default)]
+struct Processes {
+    /// Sessions of each process, with when they began.
+    sessions: HashMap<u32, Vec<(u64, usize)>>,
+    /// When each process was forked, and from which one.
+    parents: HashMap<u32, (u64, u32)>,
+    /// Each task's process, and the tasks in the order they are mentioned.
+    pids: HashMap<u32, u32>,
+    tids: Vec<u32>,
+    /// The last name of each task that has one.
+    names: HashMap<u32, String>,
+    /// The tasks that have lines of their own.
+    listed: HashSet<u32>,
+}
+
+impl Processes {
+    fn add_task(&mut self, tid: u32, pid: u32) {
+        if self.pids.insert(tid, pid).is_none() {
+            self.tids.push(tid);
+        }
+    }
+
+    fn into_tasks(mut self, announced: &[u32], exe_names: &[String], warnings: &mut Warnings) -> Vec<Task> {
+        self.sessions.values_mut().for_each(|own| own.sort_by_key(|&(since, _)| since));
+        let inherited = self.inherited();
+        let mut seen = HashSet::new();
+        let tids = announced.iter().chain(&self.tids).copied().filter(|&tid| seen.insert(tid));
+        let announced: HashSet<u32> = announced.iter().copied().collect();
+        let mut of_pid = HashMap::new();
+        tids.map(|tid| {
+            let pid = self.pids.get(&tid).copied().unwrap_or_else(|| {
+                warnings.add(Warning::UnknownTask, 1);
+                tid
+            });
+            let (sessions, process_name): &(Arc<[_]>, Arc<str>) = of_pid.entry(pid).or_insert_with(|| {
+                let own = self.sessions.get(&pid).into_iter().flatten();
+                let mut sessions: Vec<(u64, usize)> = inherited.get(&pid).into_iter().chain(own).copied().collect();
+                sessions.sort_by_key(|&(since, _)| since);
+                let exe_name = sessions.last().and_then(|&(_, idx)| exe_names.get(idx)).map_or("", String::as_str);
+                (sessions.into(), base_name(exe_name).into())
+            });
+            let name = self.names.get(&tid).cloned();
+            let is_listed = announced.contains(&tid) || self.listed.contains(&tid);
+            Task { tid, pid, sessions: Arc::clone(sessions), process_name: Arc::clone(process_name), name, is_listed }
+        })
+        .collect()
+    }
+
+    /// The session that each forked process began in, that of its parent, and when it was forked. Sessions are in order of time.
+    fn inherited(&self) -> HashMap<u32, (u64, usize)> {
+        let mut found: HashMap<u32, Option<usize>> = HashMap::new();
+        let mut path = Vec::new();
+        for &pid in self.parents.keys() {
+            // Up to a process of which it is known. A file may claim that processes are each other's parents.
+            let mut next = Some(pid);
+            while let Some(pid) = next.filter(|pid| !found.contains_key(pid)) {
+                found.insert(pid, None);
+                path.push(pid);
+                next = self.parents.get(&pid).map(|&(_, parent)| parent);
+            }
+            // And back.
+            while let Some(pid) = path.pop() {
+                let Some(&(forked, parent)) = self.parents.get(&pid) else { continue };
+                let own = self.sessions.get(&parent).map_or(&[][..], Vec::as_slice);
+                let last = own.partition_point(|&(since, _)| since <= forked).checked_sub(1).map(|last| own[last]);
+                // One from before the parent was forked is of an older process with its number.
+                let since = self.parents.get(&parent).map_or(0, |&(since, _)| since);
+                let of_parent = last.filter(|&(time, _)| time >= since).or_else(|| {
+                    let session = found.get(&parent).copied().flatten();
+                    session.map(|session| (since, session)).or(last)
+                });
+                found.insert(pid, of_parent.map(|(_, session)| session));
+            }
+        }
+        let began = |(&pid, session): (&u32, &Option<usize>)| Some((pid, (self.parents.get(&pid)?.0, (*session)?)));
+        found.iter().filter_map(began).collect()
+    }
+}

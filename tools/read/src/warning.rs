@@ -1,0 +1,111 @@
+//! Flaws that a reader gets over, counted.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A flaw in a trace that did not stop the reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Warning {
+    /// A line of a text file that is not understood; it was ignored.
+    UnknownLine,
+    /// A task of `info` that `task.txt` does not mention; its functions have no names.
+    UnknownTask,
+    /// A symbol file without mangled names, where other than the simple ones are asked for.
+    NoMangledNames,
+    /// A record that was cut off by the end of its file.
+    CutRecord,
+    /// A stretch of a `.dat` file that holds no valid records; it was skipped.
+    CorruptStretch,
+    /// A record that is earlier than the one before it; it was taken to happen at the same time.
+    TimeBackwards,
+    /// A record with function arguments, a return value or event data, which are not shown.
+    PayloadSkipped,
+    /// A function exit without an entry; it was ignored.
+    StrayExit,
+    /// A function that ended, as later records show, but whose exit is not recorded.
+    MissingExit,
+    /// A call of a function that was inlined into the one that it is recorded in.
+    InlinedCall,
+    /// A function that was entered in more than 524288 open ones; it was left out.
+    TooDeep,
+    /// A record that the tracer itself says it lost.
+    LostRecord,
+    /// A context switch that the kernel says it lost.
+    LostSwitch,
+}
+
+impl Warning {
+    fn text(self) -> &'static str {
+        match self {
+            Self::UnknownLine => "lines of text files were not understood and ignored",
+            Self::UnknownTask => "tasks of `info` are not in `task.txt`, so their functions have no names",
+            Self::NoMangledNames => {
+                "symbol files have no mangled names, so their functions keep the simple ones: `rftrace symbols` writes both"
+            }
+            Self::CutRecord => "records were cut off by the end of their file",
+            Self::CorruptStretch => "stretches of `.dat` files hold no valid records and were skipped",
+            Self::TimeBackwards => "records were earlier than the one before them",
+            Self::PayloadSkipped => "records carry arguments or other data, which are not shown",
+            Self::StrayExit => "function exits had no entry and were ignored",
+            Self::MissingExit => "functions ended without a recorded exit",
+            Self::InlinedCall => {
+                "calls are of functions that were inlined, and count as calls of the function around them; --fold-inlined \
+                 merges them into its call"
+            }
+            Self::TooDeep => {
+                "functions were left out: more than 524288 were open around them, as in no program's trace"
+            }
+            Self::LostSwitch => "context switches were lost for want of room: waiting counts as self time there",
+            Self::LostRecord => "records were lost while tracing: give the tracer a larger buffer",
+        }
+    }
+}
+
+/// How often each flaw was met.
+///
+/// Its `Display` is one line for each kind, without a newline at the end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Warnings(BTreeMap<Warning, u64>);
+
+impl Warnings {
+    /// How often `warning` was met.
+    pub fn count(&self, warning: Warning) -> u64 {
+        self.0.get(&warning).copied().unwrap_or(0)
+    }
+
+    /// Whether nothing was met.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each flaw that was met, with how often.
+    pub fn iter(&self) -> impl Iterator<Item = (Warning, u64)> + '_ {
+        self.0.iter().map(|(&warning, &count)| (warning, count))
+    }
+
+    /// Counts `warning` so many times more.
+    pub fn add(&mut self, warning: Warning, count: u64) {
+        if count > 0 {
+            let sum = self.0.entry(warning).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+
+    /// Adds what another reader has met.
+    pub fn merge(&mut self, other: &Self) {
+        for (warning, count) in other.iter() {
+            self.add(warning, count);
+        }
+    }
+}
+
+impl fmt::Display for Warnings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (idx, (warning, count)) in self.iter().enumerate() {
+            let newline = if idx == 0 { "" } else { "\n" };
+            write!(f, "{newline}{count} {}", warning.text())?;
+        }
+        Ok(())
+    }
+}

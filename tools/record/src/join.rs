@@ -1,0 +1,75 @@
+//! From what processes have saved to the trace, also where nobody was left to make it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::output::{self, Output};
+use super::parts::{self, Joined};
+use super::run::Ended;
+use super::schedule::ScheduleRecorder;
+
+/// Makes the trace, and moves snapshots below it. Processes have said `notes`. What processes have written stays where it is, so this may be done again.
+///
+/// # Errors
+///
+/// Something cannot be read, written or moved.
+pub fn join(output: &Output, ended: &Ended, schedule: Option<ScheduleRecorder>, notes: Vec<String>) -> Result<Joined> {
+    join_all(output, Some(ended), schedule, notes)
+}
+
+/// As [`join`], of a recording that was interrupted: nobody knows how the program has ended.
+///
+/// # Errors
+///
+/// As of [`join`].
+pub fn recover(output: &Output) -> Result<Joined> {
+    let left = output.work().display();
+    join_all(output, None, None, Vec::new()).with_context(|| {
+        format!("no trace could be made of what an interrupted recording has left, which stays in {left}")
+    })
+}
+
+/// Makes a trace of an interrupted recording in a directory that is about to be written anew, if there is one. Returns where the
+/// trace is going to be.
+///
+/// # Errors
+///
+/// As of [`join`]; or the recording is not interrupted.
+pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
+    let elsewhere = "choose another directory with --output";
+    let Some(output) = Output::left_in(dir).context(elsewhere)? else { return Ok(None) };
+    let joined = recover(&output).context(elsewhere)?;
+    if joined.is_empty() {
+        return Ok(None);
+    }
+    if joined.left_over == 0 {
+        output.finish()?;
+    }
+    Ok(Some(Output::older(dir)))
+}
+
+fn join_all(
+    output: &Output,
+    ended: Option<&Ended>,
+    schedule: Option<ScheduleRecorder>,
+    notes: Vec<String>,
+) -> Result<Joined> {
+    let dir = output.joined()?;
+    let mut joined = parts::join(output.work(), &dir, ended, notes)?;
+    if joined.processes > 0 {
+        let has_schedule = match schedule.map(|schedule| schedule.finish(&dir)) {
+            None => false,
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                let error = anyhow::Error::from(error);
+                joined.errors.push(format!("context switches are not in the trace: {error:#}"));
+                false
+            }
+        };
+        joined.keep(has_schedule, &dir)?;
+    }
+    joined.bytes = output::bytes_in(&dir)?;
+    joined.snapshots = output.publish(&dir)?;
+    Ok(joined)
+}

@@ -1,0 +1,31 @@
+//! What `rftrace record` does: looks at a program, runs it with a tracer preloaded, and makes one trace of what its processes
+//! saved.
+//!
+//! Not here: the command's arguments and what it says at its end (`rftrace-tools`), and the library that is preloaded
+//! (`rftrace-preload`).
+
+#![deny(unsafe_code)]
+
+mod callsites;
+#[cfg(target_os = "linux")]
+pub mod join;
+#[cfg(target_os = "linux")]
+pub mod notes;
+#[cfg(target_os = "linux")]
+pub mod output;
+#[cfg(target_os = "linux")]
+pub mod parts;
+#[cfg(target_os = "linux")]
+pub mod preload;
+#[cfg(target_os = "linux")]
+pub mod program;
+#[cfg(target_os = "linux")]
+pub mod run;
+#[cfg(target_os = "linux")]
+mod schedule;
+#[cfg(target_os = "linux")]
+mod sys;
+
+pub use callsites::CallSites;
+#[cfg(target_os = "linux")]
+pub use schedule::{Kept, ScheduleEvents, ScheduleRecorder};

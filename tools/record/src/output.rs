@@ -1,0 +1,193 @@
+//! The directory that a recording goes to.
+
+use std::fs::{self, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf, absolute};
+
+use anyhow::{Context, Result, bail};
+use rftrace_format::files::{INFO, MAGIC};
+use rftrace_format::recording::{Entry, FOLDER, JOINED, PART_FILE, snapshot};
+use rftrace_read::files::begins_with;
+use tempfile::TempDir;
+
+use super::run;
+
+/// A directory that is being written. A temporary one is removed when this is dropped.
+#[derive(Debug)]
+pub struct Output {
+    dir: PathBuf,
+    work: PathBuf,
+    /// The temporary directory, if it is one.
+    temporary: Option<TempDir>,
+}
+
+impl Output {
+    /// Makes the directory, after moving an older trace away.
+    pub fn prepare(wanted: Option<&Path>, is_live: bool) -> Result<Self> {
+        let temporary = (is_live && wanted.is_none()).then(make_temporary).transpose()?;
+        let dir = wanted.or(temporary.as_ref().map(TempDir::path)).unwrap_or(Path::new("uftrace.data"));
+        // The program may change its working directory.
+        let dir = absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
+        make_room(&dir)?;
+        let work = dir.join(FOLDER);
+        fs::create_dir_all(&work).and_then(|()| run::register(&work)).with_context(|| {
+            format!("cannot make the directory {}; choose another one with --output", work.display())
+        })?;
+        Ok(Self { dir, work, temporary })
+    }
+
+    /// Where an older trace goes.
+    pub(crate) fn older(dir: &Path) -> PathBuf {
+        let mut old = dir.as_os_str().to_owned();
+        old.push(".old");
+        PathBuf::from(old)
+    }
+
+    /// What an `rftrace record` that did not come to its end has left in a directory, if there is such.
+    ///
+    /// # Errors
+    ///
+    /// It goes on.
+    pub fn left_in(dir: &Path) -> Result<Option<Self>> {
+        let dir = absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
+        let work = dir.join(FOLDER);
+        if !work.is_dir() {
+            return Ok(None);
+        }
+        let living = [run::living_recorder(&work), run::living(&work)].concat();
+        if let Some(pid) = living.first() {
+            bail!("{} is being recorded to, by process {pid}: wait for its end, or kill it", dir.display());
+        }
+        Ok(Some(Self { dir, work, temporary: None }))
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where processes write to.
+    pub fn work(&self) -> &Path {
+        &self.work
+    }
+
+    /// Makes a new, empty folder to put the trace together in. What processes have written stays as it is until the trace is
+    /// complete: who is killed before that can begin again.
+    pub(crate) fn joined(&self) -> Result<PathBuf> {
+        let joined = self.work.join(JOINED);
+        match fs::remove_dir_all(&joined) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => fs::create_dir(&joined),
+        }
+        .with_context(|| format!("cannot make the directory {}", joined.display()))?;
+        Ok(joined)
+    }
+
+    /// Makes the trace of what was put together: `info` comes last, without it there is none. Returns the snapshots, which are
+    /// traces below it.
+    pub(crate) fn publish(&self, joined: &Path) -> Result<Vec<PathBuf>> {
+        let mut paths = entries(joined)?;
+        paths.sort_by_key(|path| path.ends_with(INFO));
+        for path in &paths {
+            move_to(path, &self.dir.join(path.file_name().unwrap_or_default()))?;
+        }
+        self.take_snapshots()
+    }
+
+    /// Moves the snapshots into the directory, in the order in which they were taken.
+    fn take_snapshots(&self) -> Result<Vec<PathBuf>> {
+        let nanos = |path: &PathBuf| match Entry::of(path.file_name()?.to_str()?)? {
+            Entry::Snapshot { nanos, .. } => Some(nanos),
+            _ => None,
+        };
+        let mut found = entries(&self.work)?;
+        found.retain(|path| nanos(path).is_some() && path.join(INFO).is_file() && path.join(PART_FILE).is_file());
+        found.sort_by_key(nanos);
+        let mut free = (1..).map(|number| self.dir.join(snapshot(number))).filter(|path| !path.exists());
+        let take = |path: &PathBuf| {
+            let to = free.next().context("no number is left")?;
+            move_to(path, &to)?;
+            fs::remove_file(to.join(PART_FILE)).with_context(|| format!("cannot change {}", to.display()))?;
+            Ok(to)
+        };
+        found.iter().map(take).collect()
+    }
+
+    /// Removes what is not part of the trace.
+    pub fn finish(&self) -> Result<()> {
+        fs::remove_dir_all(&self.work).with_context(|| format!("cannot remove {}", self.work.display()))
+    }
+
+    /// Leaves everything as it is, a temporary directory too. Returns where processes have written to.
+    pub fn keep(self) -> PathBuf {
+        self.temporary.map(TempDir::keep);
+        self.work
+    }
+
+    /// Nothing was recorded: removes what was made.
+    pub fn discard(&self) {
+        let _ = fs::remove_dir_all(&self.work);
+        // Only if nothing else is in it.
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// A directory of this user alone, under a name that nobody foresees.
+fn make_temporary() -> Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    let made = builder.prefix("rftrace-live-").permissions(Permissions::from_mode(0o700)).tempdir();
+    made.with_context(|| {
+        format!("cannot make a directory in {}; choose one with --output", std::env::temp_dir().display())
+    })
+}
+
+/// Bytes of the files in a folder.
+pub(crate) fn bytes_in(dir: &Path) -> Result<u64> {
+    let size = |path: PathBuf| {
+        let meta = fs::symlink_metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;
+        Ok(if meta.is_file() { meta.len() } else { 0 })
+    };
+    entries(dir)?.into_iter().map(size).sum()
+}
+
+/// What lies in a folder.
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let reading = || format!("cannot read {}", dir.display());
+    let entries = fs::read_dir(dir).with_context(reading)?;
+    entries.map(|entry| Ok(entry.with_context(reading)?.path())).collect()
+}
+
+fn move_to(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).with_context(|| format!("cannot move {} to {}", from.display(), to.display()))
+}
+
+/// Moves a trace at `dir` to `dir.old`. What is no trace stays where it is, and is an error.
+fn make_room(dir: &Path) -> Result<()> {
+    match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("cannot look at {}", dir.display())),
+        Ok(entries) => {
+            if entries.count() == 0 {
+                return Ok(());
+            }
+        }
+    }
+    if !is_trace(dir) {
+        bail!("{} is there and is no trace; choose another directory with --output", dir.display());
+    }
+    let old = Output::older(dir);
+    if old.symlink_metadata().is_ok() {
+        if !is_trace(&old) {
+            bail!("{} is there and is no trace: the trace before cannot be moved there", old.display());
+        }
+        fs::remove_dir_all(&old).with_context(|| format!("cannot remove the old trace {}", old.display()))?;
+    }
+    fs::rename(dir, &old).with_context(|| format!("cannot move the old trace {} to {}", dir.display(), old.display()))
+}
+
+/// Whether a directory is a trace, or the beginning of one.
+fn is_trace(dir: &Path) -> bool {
+    let has_info = begins_with(&dir.join(INFO), MAGIC).unwrap_or(false);
+    has_info || dir.join(FOLDER).is_dir() || dir.join(snapshot(1)).join(INFO).is_file()
+}

@@ -1,0 +1,499 @@
+//! One trace directory of what the recorded processes have saved.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use rftrace_format::events::{EventLine, USER_EVENTS};
+use rftrace_format::files::{self, File as TraceFile};
+use rftrace_format::gaps::Gaps;
+use rftrace_format::info::Changes;
+use rftrace_format::map::{MapLine, STACK};
+use rftrace_format::perf::{self, THREAD_NAME_BYTES};
+use rftrace_format::record::{Kind, RECORD_BYTES, Record};
+use rftrace_format::recording::{Entry, Fork, PART_FILE, Part, Saved};
+use rftrace_format::symbols::{Head, ModuleId, SymbolFileNames};
+use rftrace_format::tasks::TaskLine;
+use rftrace_read::info;
+
+use super::run::Ended;
+
+/// What was recorded.
+#[derive(Debug, Default)]
+pub struct Joined {
+    /// Entries and exits.
+    pub events: u64,
+    /// Threads that have records.
+    pub threads: usize,
+    /// Processes that have saved something; 0 if there is no trace.
+    pub processes: usize,
+    /// Calls that were nested too deeply.
+    pub lost: u64,
+    /// Processes whose buffer was full.
+    pub full: usize,
+    /// Pieces of buffers that were overwritten.
+    pub overwritten: u64,
+    /// Threads that were too many at a time.
+    pub untraced_threads: u64,
+    /// Saves that were not made because enough was written.
+    pub too_much: usize,
+    /// Bytes of the trace.
+    pub bytes: u64,
+    /// What could not be saved, and why.
+    pub errors: Vec<String>,
+    /// Parts with records that could not be made a part of the trace.
+    pub left_over: usize,
+    /// Directories of the snapshots that were taken.
+    pub snapshots: Vec<PathBuf>,
+}
+
+impl Joined {
+    /// Whether there is neither a trace nor a snapshot.
+    pub fn is_empty(&self) -> bool {
+        self.processes == 0 && self.snapshots.is_empty()
+    }
+
+    /// Writes into the trace what was not recorded, for those who look at it later.
+    pub(crate) fn keep(&self, has_schedule: bool, dir: &Path) -> Result<()> {
+        let &Self { full, overwritten, untraced_threads, too_much, .. } = self;
+        let (full, too_much) = (full as u64, too_much as u64);
+        let gaps = Gaps { full, overwritten, untraced_threads, too_much, schedule: has_schedule };
+        write(&dir.join(files::GAPS), gaps.to_string().as_bytes())
+    }
+}
+
+/// What a process has saved at some moment.
+#[derive(Debug)]
+struct SavedPart {
+    dir: PathBuf,
+    /// When it was saved.
+    nanos: u64,
+    told: Part,
+    tasks: Vec<Line>,
+}
+
+/// A line of `task.txt`.
+#[derive(Clone, Debug)]
+struct Line {
+    nanos: u64,
+    /// In this order at one time.
+    rank: u8,
+    /// The session that it begins.
+    sid: Option<String>,
+    text: String,
+}
+
+/// Makes one directory of all parts in `work`, which stay as they are. Of nothing it makes nothing; `processes` is 0 then. How
+/// the program has ended is not known where the recording was interrupted. Processes have said `notes`.
+pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<String>) -> Result<Joined> {
+    // A limit on the size of files is an error then, not the end.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    let mut joined = Joined { errors: notes, ..Joined::default() };
+    let mut parts = read_parts(work, &mut joined)?;
+    if !parts.iter().any(SavedPart::has_trace) {
+        return Ok(joined);
+    }
+    let mut tids = Vec::new();
+    let mut events = EventIds::default();
+    let mut names = SymbolFileNames::default();
+    // Which program a task ran when it was last saved.
+    let mut programs = HashMap::new();
+    for part in parts.iter().filter(|part| part.has_trace()) {
+        let map = events.of_part(part)?;
+        for tid in part.tids()? {
+            let name = files::records(tid);
+            let program = (part.told.pid, part.told.program);
+            let goes_on = programs.insert(tid, program) == Some(program);
+            append(&part.dir.join(&name), &dir.join(&name), &map, goes_on)?;
+            if !tids.contains(&tid) {
+                tids.push(tid);
+            }
+        }
+        add_symbols(&part.dir, dir, &mut names)?;
+    }
+    if !events.names.is_empty() {
+        let lines = events.names.iter().map(|(name, &id)| EventLine { id, name }.to_string());
+        write(&dir.join(files::EVENTS), lines.collect::<String>().as_bytes())?;
+    }
+    join_names(&parts, dir)?;
+    let lines = join_tasks(&mut parts, dir)?;
+    write(&dir.join(files::TASKS), lines.as_bytes())?;
+    joined.threads = tids.len();
+    let mut pids: Vec<u32> = parts.iter().filter(|part| part.has_trace()).map(|part| part.told.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    joined.processes = pids.len();
+    // That of the program comes first, wherever it was saved.
+    let is_main = |part: &&SavedPart| part.has_trace() && ended.is_some_and(|ended| part.told.pid == ended.pid);
+    let main = parts.iter().find(is_main).or_else(|| parts.iter().find(|part| part.has_trace()));
+    let main = main.context("nothing was recorded")?;
+    link(&main.dir.join(files::CLOCK), &dir.join(files::CLOCK))?;
+    tids.sort_by_key(|&tid| (tid != main.told.pid, tid));
+    write_info(&parts, main, &tids, dir, ended)?;
+    Ok(joined)
+}
+
+/// The parts, in the order in which they were saved.
+fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))? {
+        let dir = entry.with_context(|| format!("cannot read {}", work.display()))?.path();
+        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (pid, nanos) = match Entry::of(&name) {
+            Some(Entry::Error { pid }) => {
+                let text = fs::read_to_string(&dir).unwrap_or_default();
+                joined.errors.push(format!("process {pid} was not recorded: {}", text.trim()));
+                continue;
+            }
+            Some(Entry::Part { pid, nanos }) => (pid, nanos),
+            _ => continue,
+        };
+        let Some(told) = Part::parse(&fs::read(dir.join(PART_FILE)).unwrap_or_default()) else {
+            joined.left_over += usize::from(has_records(&dir));
+            // Unless the process itself has said why.
+            if !joined.errors.iter().any(|error| error.starts_with(&format!("process {pid}: "))) {
+                joined.errors.push(format!("{name} is incomplete: its process was killed while it saved"));
+            }
+            continue;
+        };
+        if let Some(problem) = &told.problem {
+            joined.errors.push(format!("process {}: {problem}", told.pid));
+        }
+        match told.saved {
+            Saved::Trace(counts) => {
+                joined.events += counts.events;
+                joined.lost += counts.lost;
+                joined.full += usize::from(counts.full);
+                joined.overwritten += counts.chunks_overwritten;
+                joined.untraced_threads += counts.untraced_threads;
+            }
+            Saved::TooMuch => joined.too_much += 1,
+            Saved::Failed => joined.left_over += usize::from(has_records(&dir)),
+        }
+        parts.push(SavedPart { dir, nanos, told, tasks: Vec::new() });
+    }
+    parts.sort_by_key(|part| (part.nanos, part.told.pid));
+    Ok(parts)
+}
+
+/// Whether something of a task was written into a part.
+fn has_records(part: &Path) -> bool {
+    let is_records = |name: &str| matches!(TraceFile::of(name), Some(TraceFile::Records(_)));
+    fs::read_dir(part)
+        .is_ok_and(|entries| entries.flatten().any(|entry| is_records(&entry.file_name().to_string_lossy())))
+}
+
+impl SavedPart {
+    fn has_trace(&self) -> bool {
+        self.told.saved != Saved::Failed && self.dir.join(files::INFO).is_file()
+    }
+
+    fn tids(&self) -> Result<Vec<u32>> {
+        Ok(info::read(&self.dir.join(files::INFO))?.tids().to_vec())
+    }
+}
+
+/// Ids of events: the same name has the same id in the whole trace.
+#[derive(Default)]
+struct EventIds {
+    names: BTreeMap<String, u64>,
+}
+
+impl EventIds {
+    /// What the ids of a part become; those that stay are left out.
+    fn of_part(&mut self, part: &SavedPart) -> Result<HashMap<u64, u64>> {
+        let path = part.dir.join(files::EVENTS);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            text => text.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        let mut map = HashMap::new();
+        for line in text.lines() {
+            let Some(EventLine { id, name }) = EventLine::parse(line) else { continue };
+            let next = USER_EVENTS.start + self.names.len() as u64;
+            let global = *self.names.entry(name.to_owned()).or_insert(next);
+            if global != id {
+                map.insert(id, global);
+            }
+        }
+        Ok(map)
+    }
+}
+
+/// Puts a task's records behind those that are there. Times do not go back: two saves know the clock's rate to some digits.
+///
+/// If the same program `goes_on`, functions that were open at the save are neither left nor entered again.
+fn append(from: &Path, to: &Path, ids: &HashMap<u64, u64>, goes_on: bool) -> Result<()> {
+    if to.exists() {
+        unlink(to)?;
+    } else if ids.is_empty() {
+        return link(from, to);
+    }
+    let n_open = if goes_on { open_functions(from, to)? } else { 0 };
+    if n_open > 0 {
+        let file = OpenOptions::new().write(true).open(to);
+        file.and_then(|file| file.set_len(file.metadata()?.len() - n_open * RECORD_BYTES as u64))
+            .with_context(|| format!("cannot write {}", to.display()))?;
+    }
+    let mut last = last_time(to)?;
+    let reading = || format!("cannot read {}", from.display());
+    let writing = || format!("cannot write {}", to.display());
+    let mut input = BufReader::new(File::open(from).with_context(reading)?);
+    let output = OpenOptions::new().create(true).append(true).open(to).with_context(writing)?;
+    let mut output = BufWriter::with_capacity(256 << 10, output);
+    let mut record = [0; RECORD_BYTES];
+    input.seek_relative((n_open * RECORD_BYTES as u64).cast_signed()).with_context(reading)?;
+    loop {
+        match input.read_exact(&mut record) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
+            result => result.with_context(reading)?,
+        }
+        // What is no record stays as it is.
+        if let Some(mut decoded) = Record::decode(&record) {
+            last = last.max(decoded.time_ns);
+            decoded.time_ns = last;
+            if decoded.kind == Kind::Event
+                && let Some(&id) = ids.get(&decoded.addr)
+            {
+                decoded.addr = id;
+            }
+            record = decoded.encode();
+        }
+        output.write_all(&record).with_context(writing)?;
+    }
+    output.flush().with_context(writing)
+}
+
+/// How many functions are open from the end of one file to the beginning of the next: the one ends with their exits, the other
+/// begins with their entries.
+fn open_functions(from: &Path, to: &Path) -> Result<u64> {
+    /// More than are ever open.
+    const MOST: usize = 1024;
+
+    let bytes = fs::metadata(to).with_context(|| format!("cannot read {}", to.display()))?.len();
+    let n_records = bytes / RECORD_BYTES as u64;
+    let n_read = n_records.min(MOST as u64);
+    let mut end = read_records(to, n_records - n_read, MOST)?;
+    end.reverse();
+    let beginning = read_records(from, 0, MOST)?;
+    let is_open = |place: usize, exit: Record, entry: Record| {
+        let fits = exit.kind == Kind::Exit && entry.kind == Kind::Entry && exit.addr == entry.addr;
+        let is_at = |record: Record| usize::from(record.depth) == place;
+        fits && is_at(exit) && is_at(entry) && exit.time_ns == end[0].time_ns && entry.time_ns == beginning[0].time_ns
+    };
+    let pairs = end.iter().zip(&beginning).enumerate();
+    Ok(pairs.take_while(|&(place, (&exit, &entry))| is_open(place, exit, entry)).count() as u64)
+}
+
+/// Some records of a file, from one on; none if something else is among them.
+fn read_records(path: &Path, first: u64, most: usize) -> Result<Vec<Record>> {
+    let context = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(context)?;
+    file.seek(SeekFrom::Start(first * RECORD_BYTES as u64)).with_context(context)?;
+    let mut bytes = Vec::new();
+    file.take((most * RECORD_BYTES) as u64).read_to_end(&mut bytes).with_context(context)?;
+    let (records, _) = bytes.as_chunks();
+    Ok(records.iter().map(Record::decode).collect::<Option<_>>().unwrap_or_default())
+}
+
+/// The time of a file's last record; 0 if it has none.
+fn last_time(path: &Path) -> Result<u64> {
+    let context = || format!("cannot read {}", path.display());
+    let n_records = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        metadata => metadata.with_context(context)?.len() / RECORD_BYTES as u64,
+    };
+    let last = read_records(path, n_records.saturating_sub(1), 1)?;
+    Ok(last.first().map_or(0, |record| record.time_ns))
+}
+
+/// Takes the symbol files of a part. Files of different modules with one name get names that tell them apart, by uftrace's rule.
+fn add_symbols(from: &Path, to: &Path, names: &mut SymbolFileNames) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let path = entry.with_context(|| format!("cannot read {}", from.display()))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if TraceFile::of(&name) != Some(TraceFile::Symbols) {
+            continue;
+        }
+        let head = head(&path)?;
+        let module = ModuleId { path: head.path.as_deref().unwrap_or_default(), build_id: head.build_id.as_deref() };
+        let Some(name) = names.name(module) else { continue };
+        let place = to.join(name);
+        if !place.exists() {
+            link(&path, &place)?;
+        }
+    }
+    Ok(())
+}
+
+/// How a symbol file begins.
+fn head(path: &Path) -> Result<Head> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let read = file.take(Head::MAX_BYTES as u64).read_to_end(&mut bytes);
+    read.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Head::parse(&bytes))
+}
+
+/// The names of threads, in order of time.
+fn join_names(parts: &[SavedPart], dir: &Path) -> Result<()> {
+    let name = files::perf(0);
+    let mut records = Vec::new();
+    for path in parts.iter().filter(|part| part.has_trace()).map(|part| part.dir.join(&name)) {
+        match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            bytes => records.extend(bytes.with_context(|| format!("cannot read {}", path.display()))?),
+        }
+    }
+    let (records, _) = records.as_chunks_mut::<THREAD_NAME_BYTES>();
+    if records.is_empty() {
+        return Ok(());
+    }
+    records.sort_by_key(|record| perf::time_ns(record));
+    write(&dir.join(name), records.as_flattened())
+}
+
+/// One map for each program that ran, and one `task.txt`.
+fn join_tasks(parts: &mut [SavedPart], dir: &Path) -> Result<String> {
+    /// A program in its address space.
+    struct Session {
+        pid: u32,
+        nanos: u64,
+        modules: String,
+    }
+
+    for part in parts.iter_mut().filter(|part| part.has_trace()) {
+        part.tasks = read_tasks(&part.dir.join(files::TASKS))?;
+    }
+    // A process that has saved nothing is named only if it forked others.
+    let is_parent = |pid| parts.iter().any(|part| part.told.fork.is_some_and(|fork| fork.parent == pid));
+    let mut order: Vec<usize> =
+        (0..parts.len()).filter(|&place| parts[place].has_trace() || is_parent(parts[place].told.pid)).collect();
+    order.sort_by_key(|&place| parts[place].tasks.first().map_or(u64::MAX, |line| line.nanos));
+    let mut sessions: Vec<Session> = Vec::new();
+    let mut lines = Vec::new();
+    let mut forked = Vec::new();
+    for part in order.into_iter().map(|place| &parts[place]) {
+        let (pid, fork) = (part.told.pid, part.told.fork);
+        if let Some(Fork { parent, nanos }) = fork.filter(|_| !forked.contains(&pid)) {
+            forked.push(pid);
+            lines.push(Line::new(TaskLine::Fork { time_ns: nanos, pid, ppid: parent }));
+        }
+        for line in &part.tasks {
+            let Some(sid) = &line.sid else {
+                lines.push(line.clone());
+                continue;
+            };
+            let name = files::map(sid);
+            let from = part.dir.join(&name);
+            let modules = modules(&from)?;
+            let is_known = |session: &Session| {
+                let inherits = fork.is_some_and(|fork| session.pid == fork.parent && session.nanos <= fork.nanos);
+                (session.pid == pid || inherits) && session.modules == modules
+            };
+            if sessions
+                .iter()
+                .rev()
+                .find(|session| session.pid == pid)
+                .map_or_else(|| sessions.iter().any(is_known), is_known)
+            {
+                continue;
+            }
+            link(&from, &dir.join(&name))?;
+            sessions.push(Session { pid, nanos: line.nanos, modules });
+            lines.push(line.clone());
+        }
+    }
+    lines.sort_by_key(|line| (line.nanos, line.rank));
+    Ok(lines.into_iter().map(|line| line.text).collect())
+}
+
+/// What a map says but for the stack, which grows.
+fn modules(map: &Path) -> Result<String> {
+    let text = fs::read_to_string(map).with_context(|| format!("cannot read {}", map.display()))?;
+    let is_stack = |line: &&str| MapLine::parse(line).is_ok_and(|line| line.path == STACK);
+    Ok(text.lines().filter(|line| !is_stack(line)).map(|line| format!("{line}\n")).collect())
+}
+
+fn read_tasks(path: &Path) -> Result<Vec<Line>> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(text.lines().filter_map(|line| Some(Line::new(TaskLine::parse(line).ok()??))).collect())
+}
+
+impl Line {
+    fn new(line: TaskLine<'_>) -> Self {
+        let (rank, sid) = match line {
+            TaskLine::Fork { .. } => (0, None),
+            TaskLine::Session { sid, .. } => (1, Some(sid.to_owned())),
+            TaskLine::Task { .. } | TaskLine::Dlopen { .. } => (2, None),
+        };
+        Self { nanos: line.time_ns(), rank, sid, text: line.to_string() }
+    }
+}
+
+/// `info`, of that of the program and of what is known now.
+fn write_info(parts: &[SavedPart], main: &SavedPart, tids: &[u32], dir: &Path, ended: Option<&Ended>) -> Result<()> {
+    use std::os::unix::process::ExitStatusExt;
+
+    let mut features = 0;
+    for part in parts.iter().filter(|part| part.has_trace()) {
+        features |= info::read(&part.dir.join(files::INFO))?.features();
+    }
+    let path = main.dir.join(files::INFO);
+    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let changes = Changes {
+        features: Some(features),
+        tids: Some(tids),
+        exit_status: ended.map(|ended| ended.status.into_raw()),
+        elapsed: ended.map(|ended| ended.elapsed),
+        usage: ended.map(|ended| &ended.usage),
+    };
+    write(&dir.join(files::INFO), &changes.apply(&bytes))
+}
+
+/// Why there is no trace.
+pub fn why_nothing(work: &Path, ended: &Ended) -> &'static str {
+    use std::os::unix::process::ExitStatusExt;
+
+    let was_begun = fs::read_dir(work).is_ok_and(|entries| {
+        let is_process = |name: &str| matches!(Entry::of(name), Some(Entry::Process { .. }));
+        entries.flatten().any(|entry| is_process(&entry.file_name().to_string_lossy()))
+    });
+    match (was_begun, ended.status.signal()) {
+        (true, Some(9)) => {
+            "the program was killed by SIGKILL, before which nothing can be saved (but earlier, by a snapshot)"
+        }
+        (true, _) => {
+            "no function that calls the tracer ran while recording was on, or the program ended by a system call of its own"
+        }
+        (false, _) => {
+            "the program did not load the tracer (what runs with other rights than its caller, by setuid, never does), or nothing \
+             in it calls it"
+        }
+    }
+}
+
+/// Gives a file a second place: a further name or, where the file system has none, a copy.
+fn link(from: &Path, to: &Path) -> Result<()> {
+    fs::hard_link(from, to)
+        .or_else(|_| fs::copy(from, to).map(drop))
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+}
+
+/// Makes a copy of a file that has a further name, before it is changed.
+fn unlink(path: &Path) -> Result<()> {
+    let copy = path.with_extension("copy");
+    let copied = match fs::metadata(path) {
+        Ok(meta) if meta.nlink() > 1 => fs::copy(path, &copy).and_then(|_| fs::rename(&copy, path)),
+        meta => meta.map(drop),
+    };
+    copied.with_context(|| format!("cannot copy {}", path.display()))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}

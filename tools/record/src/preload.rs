@@ -1,0 +1,92 @@
+//! The library that is preloaded: where it is, and a path to it that the dynamic linker can be told.
+
+use std::env;
+use std::fs::Permissions;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+/// The file name of the library.
+const PRELOAD: &str = "rftrace-preload";
+
+/// What the dynamic linker is told.
+#[derive(Debug)]
+pub struct Preload {
+    path: PathBuf,
+    /// The folder with a link to the library, if one is needed.
+    folder: Option<TempDir>,
+}
+
+impl Preload {
+    /// Finds the library.
+    pub fn find() -> Result<Self> {
+        let library = find_library()?;
+        if is_plain(&library) {
+            return Ok(Self { path: library, folder: None });
+        }
+        // Temporary folders have such names too.
+        let folders = [env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
+        let (folder, path) = folders.iter().find_map(|folder| link_in(folder, &library)).with_context(|| {
+            format!(
+                "the library {} cannot be preloaded: the dynamic linker takes no path with a space, a colon or a dollar sign, and \
+                 there is no temporary folder for a link to it (set TMPDIR)",
+                library.display()
+            )
+        })?;
+        Ok(Self { path, folder: Some(folder) })
+    }
+
+    /// Its path, as `LD_PRELOAD` takes it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Leaves the link where it is: there are processes that may start others.
+    pub fn keep(self) {
+        if let Some(folder) = self.folder {
+            let _ = folder.keep();
+        }
+    }
+}
+
+fn find_library() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("RFTRACE_PRELOAD") {
+        let path = PathBuf::from(path);
+        if !path.is_file() {
+            bail!("RFTRACE_PRELOAD names {}, which is not there", path.display());
+        }
+        return std::path::absolute(&path).with_context(|| path.display().to_string());
+    }
+    let exe = env::current_exe().context("where is this program?")?;
+    let folder = exe.parent().context("where is this program?")?;
+    let places = [folder.join(PRELOAD), folder.join("../lib/rftrace").join(PRELOAD)];
+    places.iter().find(|path| path.is_file()).cloned().with_context(|| {
+        format!(
+            "the library {PRELOAD} is not beside {}: install both (cargo install rftrace-tools), or name its path in \
+             RFTRACE_PRELOAD",
+            exe.display()
+        )
+    })
+}
+
+/// Whether `LD_PRELOAD` takes a path as it is: it is split at spaces and colons, and `$ORIGIN` and its like are replaced (ld.so(8)).
+fn is_plain(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().iter().any(|byte| b" :$".contains(byte))
+}
+
+/// Makes a link to the library in a new folder below `parent`.
+fn link_in(parent: &Path, library: &Path) -> Option<(TempDir, PathBuf)> {
+    if !is_plain(parent) || !parent.is_absolute() {
+        return None;
+    }
+    // Others cannot write to it or list it; but a child that changes its user loads the library too.
+    let permissions = Permissions::from_mode(0o711);
+    let folder =
+        tempfile::Builder::new().prefix("rftrace-preload-").permissions(permissions).tempdir_in(parent).ok()?;
+    let path = folder.path().join(PRELOAD);
+    symlink(library, &path).ok()?;
+    Some((folder, path))
+}

@@ -1,0 +1,104 @@
+//! The program that is to be recorded: where it is, and whether it can be.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol};
+
+use super::sys;
+
+/// The program's path, as the shell would find it.
+pub fn find(name: &OsStr) -> Result<PathBuf> {
+    let path = Path::new(name);
+    if !name.as_encoded_bytes().contains(&b'/') {
+        return which::which(name).with_context(|| {
+            let here = if path.is_file() { format!("; did you mean ./{}?", path.display()) } else { String::new() };
+            format!("there is no program {} in PATH{here}", path.display())
+        });
+    }
+    match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!("there is no program {}", path.display()),
+        Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
+        Ok(meta) if meta.is_dir() => bail!("{} is a directory, not a program", path.display()),
+        Ok(_) if which::which(path).is_err() => {
+            bail!("{} is not executable: chmod +x, or is it the source of a program?", path.display())
+        }
+        Ok(_) => Ok(path.to_owned()),
+    }
+}
+
+/// Whether the program can be recorded. The error says what to do if not.
+pub fn check(path: &Path) -> Result<()> {
+    let shown = path.display();
+    if let Some(rights) = foreign_rights(path)? {
+        bail!(
+            "{shown} {rights}: the system preloads nothing into such programs. Record a copy of the file, which is without"
+        );
+    }
+    let data = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    if let Some(rest) = data.strip_prefix(b"#!") {
+        let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        bail!(
+            "{shown} is a script, which `{}` runs: record the program that it starts, or with --force all that it starts",
+            String::from_utf8_lossy(line).trim()
+        );
+    }
+    if !data.starts_with(&elf::ELFMAG) {
+        bail!("{shown} is no ELF program");
+    }
+    let unfit = || format!("{shown} is no program for x86-64 Linux, which is all that can be recorded");
+    let header = elf::FileHeader64::<Endianness>::parse(&*data)
+        .ok()
+        .filter(|header| header.endian().is_ok_and(|endian| header.e_machine(endian) == elf::EM_X86_64));
+    let header = header.with_context(unfit)?;
+    let endian = header.endian().with_context(unfit)?;
+    let has_linker =
+        header.program_headers(endian, &*data).with_context(unfit)?.iter().any(|h| h.p_type(endian) == elf::PT_INTERP);
+    let file = object::File::parse(&*data).with_context(|| format!("cannot read {shown}"))?;
+    let mut names = file.symbols().chain(file.dynamic_symbols()).filter_map(|symbol| symbol.name().ok());
+    if names.any(|name| name.starts_with("rftrace_backend_init_")) {
+        bail!(
+            "{shown} contains rftrace itself (the crates `rftrace` and `rftrace-frontend`), so its calls do not reach this \
+             command: run it as it is, and it saves its trace where its code says; or take the crates out"
+        );
+    }
+    if !has_linker {
+        bail!(
+            "{shown} is linked statically: nothing can be preloaded into it. Link it dynamically, or let it record itself:\n  \
+             extern crate rftrace as _;                                            // Cargo.toml: rftrace, rftrace-frontend\n  \
+             let tracer = rftrace_frontend::Config::new().install()?; tracer.enable();  // and tracer.save()? at its end"
+        );
+    }
+    let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());
+    if !imports.any(|name| ["mcount", "__fentry__"].contains(&name)) {
+        bail!(
+            "{shown} does not call the tracer. Build it with calls of `mcount`:\n  \
+             Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target x86_64-unknown-linux-gnu\n        \
+             or, with all of this: cargo rftrace run\n  \
+             C, C++: add -pg to the flags of compiler and linker\n\
+             If only libraries call it that the program loads itself, or programs that it starts: --force"
+        );
+    }
+    Ok(())
+}
+
+/// Which rights the program has that who starts it has not, if there are such.
+fn foreign_rights(path: &Path) -> Result<Option<String>> {
+    let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    let meta = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    Ok(if meta.mode() & 0o4000 != 0 && meta.uid() != user.as_raw() {
+        Some(format!("runs as user {} (setuid)", meta.uid()))
+    } else if meta.mode() & 0o2000 != 0 && meta.gid() != group.as_raw() {
+        Some(format!("runs with the rights of group {} (setgid)", meta.gid()))
+    } else if !user.is_root() && sys::has_capabilities(path) {
+        Some("has capabilities (setcap)".to_owned())
+    } else {
+        None
+    })
+}

@@ -1,0 +1,239 @@
+//! Running the program.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::libc::c_int;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+use rftrace_format::info::Usage;
+use rftrace_format::recording::Entry;
+use signal_hook::consts::{FORBIDDEN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::iterator::{Signals, SignalsInfo};
+
+use crate::preload::Preload;
+
+use super::sys;
+
+/// A signal by its name, with or without `SIG`, or its number. 0 for `none`.
+pub fn parse_signal(text: &str) -> Result<i32, String> {
+    let upper = text.to_ascii_uppercase();
+    let full = if upper.starts_with("SIG") { upper.clone() } else { format!("SIG{upper}") };
+    if upper == "NONE" {
+        return Ok(0);
+    }
+    let by_name = full.parse::<Signal>().ok().map(|signal| signal as i32);
+    let signal = by_name.or_else(|| upper.parse().ok().filter(|number| (1..=64).contains(number)));
+    match signal {
+        None => Err("not a signal; such as USR1, or none".to_owned()),
+        Some(9 | 19) => Err("no program can handle this signal".to_owned()),
+        Some(32 | 33) => Err("the C library needs this signal".to_owned()),
+        Some(signal) => Ok(signal),
+    }
+}
+
+/// Runs the program and waits until it and all recorded processes have ended.
+///
+/// Signals go on to the program: those that would end it, and `for_library`, which have the library do something.
+pub fn run(
+    program: &Path,
+    command: &[OsString],
+    preload: Preload,
+    variables: Vec<(&'static str, OsString)>,
+    for_library: [c_int; 2],
+) -> Result<Ended> {
+    let mut child = Command::new(program);
+    child.arg0(&command[0]).args(&command[1..]);
+    let mut preloaded = preload.path().as_os_str().to_owned();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preloaded.push(":");
+        preloaded.push(others);
+    }
+    child.env("LD_PRELOAD", preloaded);
+    let work = variables.iter().find(|(name, _)| *name == "RFTRACE_RECORD").map(|(_, path)| PathBuf::from(path));
+    child.envs(variables);
+
+    // From here on this process outlives the signals of the terminal: the program decides what they mean.
+    let ending = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
+    let others = [SIGUSR1, SIGUSR2].into_iter().chain(for_library);
+    let handled = ending.into_iter().chain(others).filter(|&signal| signal != 0 && !FORBIDDEN.contains(&signal));
+    let handled = handled.filter(|&signal| !is_in_mask("self", "SigIgn:", signal));
+    let mut signals = SignalsInfo::<WithOrigin>::new(handled).context("cannot handle signals")?;
+    let handle = signals.handle();
+    let started = Instant::now();
+    let child = child.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+    let pid = child.id();
+    let forwarder = thread::spawn(move || {
+        for origin in &mut signals {
+            // What the terminal sends the program gets too.
+            if origin.process.is_none() {
+                continue;
+            }
+            let is_known = for_library.contains(&origin.signal) && is_handled(pid, origin.signal);
+            if is_known || ending.contains(&origin.signal) {
+                sys::send(pid, origin.signal);
+            } else {
+                eprintln!(
+                    "rftrace: signal {} is not passed on: nothing in the program is known to handle it",
+                    origin.signal
+                );
+            }
+        }
+    });
+    let lost = || format!("lost {}", program.display());
+    // As long as it is not reaped no other process gets its id.
+    let ended = loop {
+        match waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
+            Err(Errno::EINTR) => {}
+            ended => break ended,
+        }
+    };
+    ended.with_context(lost)?;
+    handle.close();
+    let _ = forwarder.join();
+    let (status, usage) = sys::reap(pid).with_context(lost)?;
+    if let Some(work) = work
+        && !wait_for_others(&work)
+    {
+        preload.keep();
+    }
+    Ok(Ended { pid, status, elapsed: started.elapsed(), usage: usage.into() })
+}
+
+/// Whether the program, or the library in it, handles a signal. If it has just been started, waits a little until it does.
+fn is_handled(pid: u32, signal: c_int) -> bool {
+    const START: Duration = Duration::from_secs(1);
+
+    let since = Instant::now();
+    let process = pid.to_string();
+    loop {
+        if ["SigCgt:", "SigIgn:", "SigBlk:"].iter().any(|mask| is_in_mask(&process, mask, signal)) {
+            return true;
+        }
+        if since.elapsed() > START {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its process.
+    pub pid: u32,
+    /// What the system says of it.
+    pub status: ExitStatus,
+    /// How long it ran.
+    pub elapsed: Duration,
+    /// What it has used.
+    pub usage: Usage,
+}
+
+impl Ended {
+    /// The exit status for the shell.
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+}
+
+/// Whether a signal is in one of the masks that the system tells of a process: ignored (as after nohup), handled, blocked.
+fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
+    let status = fs::read(format!("/proc/{process}/status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(mask)?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
+}
+
+/// Waits for processes that outlive the program, such as daemons: they have something to save. A signal ends the wait. Returns
+/// whether all have ended.
+fn wait_for_others(work: &Path) -> bool {
+    const INTERVAL: Duration = Duration::from_millis(20);
+    /// How long a child takes at most, from the fork until it tells of itself.
+    const FORK: Duration = Duration::from_secs(1);
+
+    let since = Instant::now();
+    while is_forking(work) && since.elapsed() < FORK {
+        thread::sleep(Duration::from_millis(1));
+    }
+    if living(work).is_empty() {
+        return true;
+    }
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return false };
+    let mut said = false;
+    loop {
+        let living = living(work);
+        if living.is_empty() {
+            return true;
+        }
+        if !said && since.elapsed() > Duration::from_secs(1) {
+            let pids: Vec<String> = living.iter().map(u32::to_string).collect();
+            eprintln!("rftrace: waiting for {} (kill it, or press Ctrl-C to go on without)", pids.join(", "));
+            said = true;
+        }
+        if signals.pending().next().is_some() {
+            return false;
+        }
+        thread::sleep(INTERVAL);
+    }
+}
+
+/// Whether a fork was announced whose child has not told of itself. If the fork failed it never does.
+fn is_forking(work: &Path) -> bool {
+    let is_fork = |name: &str| matches!(Entry::of(name), Some(Entry::Fork { .. }));
+    fs::read_dir(work).is_ok_and(|entries| entries.flatten().any(|entry| is_fork(&entry.file_name().to_string_lossy())))
+}
+
+/// The recorded processes that have not ended.
+pub(crate) fn living(work: &Path) -> Vec<u32> {
+    living_of(work, |entry| match entry {
+        Entry::Process { pid, started } => Some((pid, started)),
+        _ => None,
+    })
+}
+
+/// The `rftrace record` that records there, if it has not ended.
+pub(crate) fn living_recorder(work: &Path) -> Vec<u32> {
+    living_of(work, |entry| match entry {
+        Entry::Recorder { pid, started } => Some((pid, started)),
+        _ => None,
+    })
+}
+
+/// Tells others who look at the folder that this process records there.
+pub(crate) fn register(work: &Path) -> std::io::Result<()> {
+    let pid = std::process::id();
+    let started = start_time(pid).unwrap_or_default();
+    fs::write(work.join(Entry::Recorder { pid, started: &started }.to_string()), "")
+}
+
+/// The processes that files stand for and that have not ended: those with the id and the start time that `process` takes of a file.
+fn living_of(work: &Path, process: fn(Entry<'_>) -> Option<(u32, &str)>) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(work) else { return Vec::new() };
+    let is_living = |name: OsString| {
+        let (pid, started) = process(Entry::of(name.to_str()?)?)?;
+        (start_time(pid)? == started).then_some(pid)
+    };
+    entries.flatten().filter_map(|entry| is_living(entry.file_name())).collect()
+}
+
+/// When a process was started, if it has not ended.
+fn start_time(pid: u32) -> Option<String> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The command, in parentheses, may contain anything.
+    let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let behind = String::from_utf8_lossy(&stat[behind..]).into_owned();
+    let mut fields = behind.split_ascii_whitespace();
+    let is_zombie = matches!(fields.next()?, "Z" | "X");
+    if is_zombie { None } else { fields.nth(18).map(str::to_owned) }
+}

@@ -1,0 +1,41 @@
+//! `rftrace recover`.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use rftrace_record::join;
+use rftrace_record::output::Output;
+
+use super::common::DirArg;
+use super::record::summary;
+
+const EXAMPLES: &str = "\
+Example:
+  rftrace recover uftrace.data    a trace of what was saved before `rftrace record` was killed, or the machine stopped";
+
+/// Makes a trace of what an interrupted `rftrace record` has left.
+///
+/// Processes save what they have recorded when they end, or execute another program; `rftrace record` makes one trace of all
+/// when the last one has ended. If it is killed before, what was saved until then lies in the folder `.recording` of its
+/// directory.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RecoverArgs {
+    #[command(flatten)]
+    dir: DirArg,
+}
+
+/// Recovers a directory.
+pub(crate) fn run(args: RecoverArgs) -> Result<()> {
+    let dir = args.dir.path();
+    let Some(output) = Output::left_in(&dir)? else {
+        bail!("there is nothing to recover in {}: no recording was interrupted there", dir.display());
+    };
+    let joined = join::recover(&output)?;
+    if joined.is_empty() {
+        joined.errors.iter().for_each(|error| eprintln!("rftrace: {error}"));
+        bail!("there is nothing to recover in {}: no process had saved what it had recorded", dir.display());
+    }
+    output.finish()?;
+    summary::print_found(&joined, &dir);
+    Ok(())
+}

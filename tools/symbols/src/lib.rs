@@ -1,0 +1,441 @@
+//! Names for the functions of a trace whose tracer knew only addresses: a kernel's, or one from another machine.
+//!
+//! Not here: which functions a binary has (`rftrace-frontend`), and how the files that are written are read (`rftrace-read`).
+
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use addr2line::Loader;
+use rftrace_format::map::MapLine;
+use rftrace_format::record::ADDRESS_MASK;
+use rftrace_format::symbols::{Head, SourceLine};
+use rftrace_format::text::base_name;
+use rftrace_frontend::{Binary, LoadedBinary};
+use rftrace_read::lines::Lines;
+use rftrace_read::maps::Mapping;
+use rftrace_read::{Error, Kind, Result, Trace};
+
+/// So many different addresses are compared with the functions of a binary: more than programs have functions.
+const MAX_ADDRESSES: usize = 1 << 20;
+
+/// At one of so many called addresses a binary must have a function. Those of calls into other modules are in none.
+const MIN_SHARE: usize = 8;
+
+/// What to name functions by. See [`add_symbols`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SymbolOptions {
+    /// The ELF files.
+    pub binaries: Vec<PathBuf>,
+    /// Where the lowest loadable segment of the only binary lay in memory, if the trace's map tells it wrong.
+    pub load_address: Option<u64>,
+    /// Whether source lines are written too, where the binary has them.
+    pub lines: bool,
+}
+
+impl SymbolOptions {
+    /// Functions of these binaries, and their lines.
+    pub fn new(binaries: Vec<PathBuf>) -> Self {
+        Self { binaries, load_address: None, lines: true }
+    }
+}
+
+/// What was written for a binary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Symbolized {
+    /// The binary.
+    pub binary: PathBuf,
+    /// The module of the trace that it is.
+    pub module: String,
+    /// The symbol file.
+    pub file: PathBuf,
+    /// How many functions it names.
+    pub functions: usize,
+    /// For how many of them the source line was written.
+    pub lines: usize,
+    /// How many addresses of the module were called, and at how many of these the binary can have been.
+    pub called: (usize, usize),
+    /// How many of its functions were entered at several places: other functions are inlined into them, with their calls of
+    /// the hook.
+    pub with_inlined: usize,
+    /// Whether its build-id is that of the trace's module.
+    pub is_same_build: bool,
+    /// Where the binary lay in memory, by 48 bits.
+    pub load_address: u64,
+}
+
+/// Writes the symbol file, and the file of source lines, of each binary into the trace in `dir`.
+///
+/// A binary belongs to the module of the map with its build-id, else to that with its file name, else to the one in which
+/// most of the called addresses are functions of it. It lies where the map says; the map is changed if that is wrong.
+///
+/// # Errors
+///
+/// Those of [`Trace::open`]; [`Error::Binary`] for one that is none of the trace's modules, or in which no address of the
+/// trace lies; [`Error::WriteFile`].
+pub fn add_symbols(dir: &Path, options: &SymbolOptions) -> Result<Vec<Symbolized>> {
+    let trace = Trace::open(dir)?;
+    let mut modules = modules(&trace);
+    if modules.is_empty() {
+        let map = dir.join(trace.sessions().first().map_or("sid-*.map", |session| &session.map_file));
+        return Err(Error::malformed(&map, 0, "the map has no module, so no address can be named"));
+    }
+    collect_addresses(&trace, &mut modules)?;
+    let mut pairs = Vec::new();
+    for path in &options.binaries {
+        let binary = Binary::read(path).map_err(|error| unreadable(path, &error))?;
+        if binary.n_functions() == 0 {
+            return Err(wrong(path, "it has no symbols; give the binary that is not stripped, or its debug file"));
+        }
+        let taken: Vec<usize> = pairs.iter().map(|&(idx, _, _)| idx).collect();
+        let (idx, place) = find_module(&binary, &modules, &taken, options.load_address)?;
+        pairs.push((idx, binary, place));
+    }
+    // All is known to fit: only now anything is changed.
+    pairs.into_iter().map(|(idx, binary, place)| write(&trace, &modules[idx], &binary, &place, options.lines)).collect()
+}
+
+/// A module of the trace, in all of its sessions.
+struct Module {
+    path: String,
+    build_id: Option<String>,
+    /// The session and the range of each place where it lies.
+    places: Vec<(usize, std::ops::Range<u64>)>,
+    /// Addresses in its first place that were called; those of others are moved there.
+    addresses: HashSet<u64>,
+}
+
+impl Module {
+    fn start(&self) -> u64 {
+        self.places[0].1.start
+    }
+
+    fn name(&self) -> &str {
+        base_name(&self.path)
+    }
+}
+
+/// A binary where it lay in the first place of its module.
+struct Place {
+    loaded: LoadedBinary,
+    load_address: u64,
+    n_known: usize,
+}
+
+impl Place {
+    /// Whether the binary may be the module. In a wrong one some addresses are behind calls too, by chance.
+    fn fits(&self, module: &Module) -> bool {
+        self.n_known * MIN_SHARE >= module.addresses.len()
+    }
+}
+
+fn modules(trace: &Trace) -> Vec<Module> {
+    let mut modules: Vec<Module> = Vec::new();
+    for (session, Mapping { start, end, path, build_id }) in
+        trace.sessions().iter().enumerate().flat_map(|(idx, session)| session.mappings.iter().map(move |m| (idx, m)))
+    {
+        let place = (session, *start..*end);
+        match modules.iter_mut().find(|module| module.path == *path && module.build_id == *build_id) {
+            Some(module) => module.places.push(place),
+            None => modules.push(Module {
+                path: path.clone(),
+                build_id: build_id.clone(),
+                places: vec![place],
+                addresses: HashSet::new(),
+            }),
+        }
+    }
+    modules
+}
+
+fn collect_addresses(trace: &Trace, modules: &mut [Module]) -> Result<()> {
+    let mut seen = HashSet::new();
+    for task in trace.tasks() {
+        for record in trace.records(task) {
+            let record = record?;
+            if !matches!(record.kind, Kind::Entry | Kind::Exit) {
+                continue;
+            }
+            let Some(session) = trace.session_at(task, record.time_ns) else { continue };
+            if seen.len() < MAX_ADDRESSES {
+                seen.insert((session, record.addr));
+            }
+        }
+    }
+    for (session, addr) in seen {
+        for module in &mut *modules {
+            let is_here = |place: &&(usize, std::ops::Range<u64>)| place.0 == session && place.1.contains(&addr);
+            if let Some((_, range)) = module.places.iter().find(is_here) {
+                let addr = addr - range.start + module.start();
+                module.addresses.insert(addr);
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a binary and a module are of one build; `None` if one of them does not tell.
+fn has_same_id(binary: &Binary, module: &Module) -> Option<bool> {
+    Some(binary.build_id()?.eq_ignore_ascii_case(module.build_id.as_deref()?))
+}
+
+/// The module that a binary is, and where it lay.
+fn find_module(
+    binary: &Binary,
+    modules: &[Module],
+    taken: &[usize],
+    load_address: Option<u64>,
+) -> Result<(usize, Place)> {
+    let path = binary.path();
+    let is_free = |idx: &usize| !taken.contains(idx);
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+
+    let by_id = (0..modules.len()).filter(is_free).find(|&idx| has_same_id(binary, &modules[idx]) == Some(true));
+    let by_name = || {
+        let mut named = (0..modules.len()).filter(is_free).filter(|&idx| modules[idx].name() == file_name);
+        named.next().filter(|_| named.next().is_none())
+    };
+    if let Some(idx) = by_id.or_else(by_name) {
+        let module = &modules[idx];
+        if has_same_id(binary, module) == Some(false) {
+            return Err(other_build(binary, module));
+        }
+        let place = place(binary, module, load_address);
+        return if place.fits(module) || has_same_id(binary, module) == Some(true) {
+            Ok((idx, place))
+        } else {
+            Err(no_address(path, module, &place, load_address))
+        };
+    }
+    let fitting = (0..modules.len()).filter(is_free).filter(|&idx| has_same_id(binary, &modules[idx]) != Some(false));
+    let places = fitting.map(|idx| (idx, place(binary, &modules[idx], load_address)));
+    // Of equally good ones the first.
+    let best = places
+        .filter(|(_, place)| place.n_known > 0)
+        .reduce(|best, next| if next.1.n_known > best.1.n_known { next } else { best });
+    match (best, modules) {
+        (Some(found), _) => Ok(found),
+        (None, [module]) if taken.is_empty() && has_same_id(binary, module) == Some(false) => {
+            Err(other_build(binary, module))
+        }
+        (None, [module]) if taken.is_empty() && !module.addresses.is_empty() => {
+            Err(no_address(path, module, &place(binary, module, load_address), load_address))
+        }
+        (None, _) => {
+            let names: BTreeSet<&str> = modules.iter().map(Module::name).collect();
+            let names: Vec<&str> = names.into_iter().collect();
+            Err(wrong(path, format!("it is none of the trace's modules: {}", names.join(", "))))
+        }
+    }
+}
+
+/// Where a binary lies, if it is this module: of the places that the map may mean, the one where most called addresses fit.
+fn place(binary: &Binary, module: &Module, load_address: Option<u64>) -> Place {
+    let candidates = match load_address {
+        Some(address) => vec![address],
+        None => {
+            let linked = binary.link_address();
+            // `rftrace import` begins the map with the page of the first function.
+            let first_function = binary.loaded_at(linked).range().start;
+            vec![module.start(), linked, linked.wrapping_add(module.start().wrapping_sub(first_function))]
+        }
+    };
+    let count = |load_address: u64| {
+        let loaded = binary.loaded_at(load_address);
+        let n_known = module.addresses.iter().filter(|&&address| loaded.is_recorded_at(address)).count();
+        Place { loaded, load_address: load_address & ADDRESS_MASK, n_known }
+    };
+    // Making a table takes time: the first that is right for all is taken.
+    let is_right = |place: &Place| place.n_known == module.addresses.len();
+    let (first, others) = (count(candidates[0]), &candidates[1..]);
+    let best =
+        others.iter().fold(first, |best, &other| if is_right(&best) { best } else { better(best, count(other)) });
+    match load_address {
+        None if !best.fits(module) => match binary.find_load_address(&module.addresses) {
+            Some(found) => better(best, count(found)),
+            None => best,
+        },
+        _ => best,
+    }
+}
+
+/// Of equally good ones the first.
+fn better(first: Place, second: Place) -> Place {
+    if second.n_known > first.n_known { second } else { first }
+}
+
+/// Writes the files of one binary.
+fn write(trace: &Trace, module: &Module, binary: &Binary, place: &Place, lines: bool) -> Result<Symbolized> {
+    let dir = trace.dir();
+    let range = place.loaded.range();
+    // Symbols are relative to the map's line, and cannot lie before it.
+    let start = if range.start >= module.start() { module.start() } else { range.start };
+    let name = LoadedBinary::symbol_file(dir, &module.path, module.build_id.as_deref())
+        .map_err(|source| Error::Io { path: dir.to_owned(), source })?;
+    let Some(name) = name else {
+        let reason =
+            "another module of the trace has a path and a build-id that uftrace cannot tell from those of this one";
+        return Err(wrong(binary.path(), reason));
+    };
+    let debug = lines.then(|| Loader::new(binary.path())).transpose().map_err(|error| {
+        wrong(binary.path(), format!("its debug information cannot be read ({error}); leave it out (--no-lines)"))
+    })?;
+    let file = dir.join(&name);
+    replace(&file, |out| place.loaded.write_symbols(out, &module.path, start))?;
+    let mut n_lines = 0;
+    if let Some(debug) = debug {
+        let path = file.with_extension("dbg");
+        replace(&path, |out| {
+            n_lines = write_lines(out, &debug, &place.loaded, module, start)?;
+            Ok(())
+        })?;
+        if n_lines == 0 {
+            fs::remove_file(&path).map_err(|source| Error::WriteFile { path, source })?;
+        }
+    }
+    for (session, mapped) in &module.places {
+        let moved = mapped.start.wrapping_sub(module.start());
+        let wanted = start.wrapping_add(moved) & ADDRESS_MASK;
+        let end = range.end.wrapping_add(moved) & ADDRESS_MASK;
+        if wanted != mapped.start || end > mapped.end {
+            let map = dir.join(&trace.sessions()[*session].map_file);
+            change_map(&map, &module.path, wanted..end.max(mapped.end))?;
+        }
+    }
+    Ok(Symbolized {
+        binary: binary.path().to_owned(),
+        module: module.path.clone(),
+        file,
+        functions: binary.n_functions(),
+        lines: n_lines,
+        called: (module.addresses.len(), place.n_known),
+        with_inlined: with_inlined(module, place),
+        is_same_build: has_same_id(binary, module) == Some(true),
+        load_address: place.load_address,
+    })
+}
+
+/// How many functions were entered at several addresses.
+fn with_inlined(module: &Module, place: &Place) -> usize {
+    let start = place.loaded.range().start;
+    let functions: Vec<u64> = place.loaded.functions(start).map(|(address, _, _)| start + address).collect();
+    let mut n_entries = vec![0_usize; functions.len()];
+    for &address in module.addresses.iter().filter(|&&address| place.loaded.is_recorded_at(address)) {
+        let idx = functions.partition_point(|&function| function <= address).checked_sub(1);
+        if let Some(n_entries) = idx.and_then(|idx| n_entries.get_mut(idx)) {
+            *n_entries += 1;
+        }
+    }
+    n_entries.iter().filter(|&&n_entries| n_entries > 1).count()
+}
+
+/// Writes a line of source for each function that has one. Returns for how many.
+fn write_lines(
+    out: &mut dyn Write,
+    debug: &Loader,
+    loaded: &LoadedBinary,
+    module: &Module,
+    start: u64,
+) -> io::Result<usize> {
+    // uftrace takes the file for another module's unless this is what the map has.
+    let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
+    write!(out, "{head}")?;
+    let mut n_lines = 0;
+    for (addr, linked, name) in loaded.functions(start) {
+        let Some((line, path)) = source_line(debug, linked) else { continue };
+        write!(out, "{}", SourceLine { addr, name: &name, line, path: &path })?;
+        n_lines += 1;
+    }
+    Ok(n_lines)
+}
+
+/// The line with which a function begins; of what was inlined there, that of the function itself.
+fn source_line(debug: &Loader, address: u64) -> Option<(u32, String)> {
+    let mut frames = debug.find_frames(address).ok()?;
+    let mut location = None;
+    while let Ok(Some(frame)) = frames.next() {
+        location = frame.location;
+    }
+    let location = location?;
+    let path = location.file?.replace(char::is_control, "_");
+    location.line.filter(|&line| line > 0 && !path.is_empty()).map(|line| (line, path))
+}
+
+/// Gives a module another range in a map.
+fn change_map(map: &Path, module: &str, range: std::ops::Range<u64>) -> Result<()> {
+    let mut lines = Lines::open(map)?;
+    let mut is_done = false;
+    let mut changed = Vec::new();
+    while lines.next()?.is_some() {
+        let line = lines.parsed(MapLine::parse)?;
+        if line.path != module {
+            changed.extend_from_slice(lines.current_bytes());
+        } else if !is_done {
+            is_done = true;
+            changed.extend(MapLine { start: range.start, end: range.end, ..line }.to_string().into_bytes());
+        }
+    }
+    replace(map, |out| out.write_all(&changed))
+}
+
+/// Writes a file beside its place and moves it there when it is whole.
+fn replace(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
+    let part = path.with_extension("part");
+    let written = File::create(&part).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        fill(&mut out)?;
+        out.flush()?;
+        fs::rename(&part, path)
+    });
+    written.map_err(|source| {
+        // It is of no use; that it is there matters less than why.
+        let _ = fs::remove_file(&part);
+        Error::WriteFile { path: path.to_owned(), source }
+    })
+}
+
+fn wrong(path: &Path, reason: impl Into<String>) -> Error {
+    Error::Binary { path: path.to_owned(), reason: reason.into() }
+}
+
+/// The error of the frontend names the path too.
+fn unreadable(path: &Path, error: &rftrace_frontend::Error) -> Error {
+    let text = error.to_string();
+    let prefix = format!("cannot read {}: ", path.display());
+    wrong(path, text.strip_prefix(&prefix).unwrap_or(&text))
+}
+
+fn other_build(binary: &Binary, module: &Module) -> Error {
+    let [found, told] = [binary.build_id(), module.build_id.as_deref()].map(Option::unwrap_or_default);
+    let reason = format!(
+        "its build-id is {found}, that of the trace's {} is {told}: it was built again since; give the binary that was traced",
+        module.name()
+    );
+    wrong(binary.path(), reason)
+}
+
+fn no_address(path: &Path, module: &Module, place: &Place, load_address: Option<u64>) -> Error {
+    let assumed = match load_address {
+        Some(address) => format!("at {address:#x}"),
+        None => format!("as the map says ({:#x}) or where it was linked", module.start()),
+    };
+    let found = match place.n_known {
+        0 => "none".to_owned(),
+        n => format!("only {n}"),
+    };
+    let reason = format!(
+        "{found} of the {} addresses that were called in {} can be in a function of it when it is loaded {assumed}: \
+         is it the binary that was traced, and where was it loaded (--load-address)?",
+        module.addresses.len(),
+        module.name()
+    );
+    wrong(path, reason)
+}

@@ -1,0 +1,29 @@
+//! What a trace shows: a task's call stack and tree, replays, reports, and statistics.
+//!
+//! Not here: reading (`rftrace-read`), and other tools' formats (`rftrace-export`).
+//!
+//! - [`CallStack`] rebuilds a task's stack from its records: what [`Step`]s a record makes. All else goes by it.
+//! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
+//! - [`replay`] and [`Report`] are the text outputs of the `rftrace` command; [`TaskStats`] counts what there is of a task.
+//!
+//! Exits that are missing are made up, those that fit nothing are left out, and both are counted in
+//! [`Warnings`](rftrace_read::Warnings).
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod assumed;
+mod duration;
+mod replay;
+mod report;
+mod stack;
+mod stats;
+mod tree;
+
+pub use assumed::AssumedFunctions;
+pub use duration::Duration;
+pub use replay::{ReplayOptions, replay};
+pub use report::{Report, Row, SortKey};
+pub use stack::{CallStack, EndedCall, Step};
+pub use stats::TaskStats;
+pub use tree::{Call, CallTree, Calls};

@@ -1,0 +1,246 @@
+//! How much time each function took, as a table.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use rftrace_read::{Error, Result, SCHEDULE, Summary, Task, Trace};
+
+use crate::duration::Duration;
+use crate::stack::{CallStack, EndedCall, Step};
+use crate::stats::TaskStats;
+
+/// The times and calls of one function, over all tasks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Row {
+    /// The function's name.
+    pub name: String,
+    /// Time in the function and what it called; for a recursive one, only its outermost calls count.
+    pub total_ns: u64,
+    /// Time in the function alone.
+    pub self_ns: u64,
+    /// How often it was called.
+    pub calls: u64,
+}
+
+/// The most rows. Programs have fewer functions; where addresses have no names there may be any number of them.
+const MAX_ROWS: usize = 1 << 20;
+
+/// The row of all that came when there were as many.
+const OTHERS: &str = "(other functions)";
+
+/// What the rows of a [`Report`] are sorted by, largest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SortKey {
+    /// [`Row::total_ns`].
+    Total,
+    /// [`Row::self_ns`].
+    Own,
+    /// [`Row::calls`].
+    Calls,
+}
+
+/// The functions of a trace with their times.
+///
+/// A call whose entry or exit is not among the records counts for the time between the first and the last record that
+/// it spans. Time without a processor, where that was recorded, is a row of its own, `linux:schedule`, and no function's
+/// own time.
+#[derive(Debug)]
+pub struct Report {
+    rows: Vec<Row>,
+    tasks: Vec<TaskStats>,
+    summary: Summary,
+    /// How long tasks were without a processor, in all, if that was recorded.
+    waited_ns: Option<u64>,
+}
+
+impl Report {
+    /// Reads all records of `trace`.
+    ///
+    /// # Errors
+    ///
+    /// A `.dat` file, or `record.txt`, cannot be read.
+    pub fn read(trace: &Trace) -> Result<Self> {
+        let mut table =
+            Table { trace, rows: Vec::new(), idx_of_name: HashMap::new(), nameless_calls: 0, waited_ns: None };
+        let mut summary = Summary::default();
+        let mut tasks = Vec::new();
+        for task in trace.tasks() {
+            tasks.push(table.add_task(task, &mut summary)?);
+        }
+        summary.nameless_calls = table.nameless_calls;
+        let waited_ns = table.waited_ns.or(trace.has_schedule()?.then_some(0));
+        Ok(Self { rows: table.rows, tasks, summary, waited_ns })
+    }
+
+    /// The time from the first record to the last one.
+    pub fn wall_ns(&self) -> u64 {
+        let recorded = || self.tasks.iter().filter(|task| task.records > 0);
+        let first_ns = recorded().map(|task| task.first_ns).min();
+        let last_ns = recorded().map(|task| task.last_ns).max();
+        last_ns.zip(first_ns).map_or(0, |(last_ns, first_ns)| last_ns.saturating_sub(first_ns))
+    }
+
+    /// The time for which tasks had a processor, each between its first record and its last one, in all; `None` if context
+    /// switches were not recorded.
+    pub fn cpu_ns(&self) -> Option<u64> {
+        let spans = self.tasks.iter().map(|task| task.last_ns.saturating_sub(task.first_ns));
+        let span_ns = spans.fold(0, u64::saturating_add);
+        self.waited_ns.map(|waited_ns| span_ns.saturating_sub(waited_ns))
+    }
+
+    /// The functions in the order of their first return. Of more than a million the later ones share a row.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// How much was recorded of each task, in the trace's order.
+    pub fn tasks(&self) -> &[TaskStats] {
+        &self.tasks
+    }
+
+    /// How much was read, and the flaws in it.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Sorts the rows by `key`, largest first, then by name.
+    pub fn sort(&mut self, key: SortKey) {
+        let value = |row: &Row| match key {
+            SortKey::Total => row.total_ns,
+            SortKey::Own => row.self_ns,
+            SortKey::Calls => row.calls,
+        };
+        self.rows.sort_by(|a, b| (Reverse(value(a)), &a.name).cmp(&(Reverse(value(b)), &b.name)));
+    }
+
+    /// Writes a line on the time of all, and the rows as a table, at most the first `limit` of them.
+    ///
+    /// # Errors
+    ///
+    /// `out` cannot be written.
+    pub fn write(&self, limit: usize, out: &mut dyn Write) -> Result<()> {
+        self.write_table(limit, out).map_err(Error::Write)
+    }
+
+    fn write_table(&self, limit: usize, out: &mut dyn Write) -> io::Result<()> {
+        let n_tasks = self.tasks.iter().filter(|task| task.records > 0).count();
+        let threads = if n_tasks == 1 { "thread" } else { "threads" };
+        // Without what makes columns.
+        let text = |ns| Duration(ns).to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        let cpu = match self.cpu_ns() {
+            Some(cpu_ns) => format!("CPU {} of {n_tasks} {threads}", text(cpu_ns)),
+            None => format!("{n_tasks} {threads}; waiting counts as self time, as context switches were not recorded"),
+        };
+        writeln!(out, "  Wall {}, {cpu}", text(self.wall_ns()))?;
+        writeln!(out, "  Total time   Self time       Calls  Function")?;
+        writeln!(out, "  ==========  ==========  ==========  ====================")?;
+        for Row { name, total_ns, self_ns, calls } in self.rows.iter().take(limit) {
+            writeln!(out, "  {}  {}  {calls:10}  {name}", Duration(*total_ns), Duration(*self_ns))?;
+        }
+        Ok(())
+    }
+}
+
+struct Table<'t> {
+    trace: &'t Trace,
+    rows: Vec<Row>,
+    idx_of_name: HashMap<String, usize>,
+    nameless_calls: u64,
+    waited_ns: Option<u64>,
+}
+
+impl Table<'_> {
+    fn add_task(&mut self, task: &Task, summary: &mut Summary) -> Result<TaskStats> {
+        let mut stats = TaskStats::new(task);
+        let mut records = self.trace.records(task);
+        let mut stack = CallStack::new();
+        let mut calls = TaskCalls { task, open: Vec::new(), n_open: HashMap::new() };
+        let mut steps = Vec::new();
+        for record in &mut records {
+            let record = record?;
+            stats.add(self.trace, &record);
+            let same_function = |a, b| self.trace.same_function(task, record.time_ns, a, b);
+            stack.apply(&record, same_function, &mut steps);
+            for step in &steps {
+                self.apply(&mut calls, step);
+            }
+        }
+        stack.finish(&mut steps);
+        for step in &steps {
+            self.apply(&mut calls, step);
+        }
+        stats.warnings.merge(records.warnings());
+        stats.add_to(summary);
+        summary.warnings.merge(stack.warnings());
+        Ok(stats)
+    }
+
+    fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step) {
+        match *step {
+            Step::Assume { .. } => calls.open.push(None),
+            Step::Enter { addr, time_ns } => {
+                let name = self.trace.function_name(calls.task, time_ns, addr);
+                self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
+                let idx = self.row(&name);
+                calls.open.push(Some(idx));
+                *calls.n_open.entry(idx).or_default() += 1;
+            }
+            Step::Leave(ended) => self.leave(calls, &ended),
+            Step::Event { waited_ns: Some(waited_ns), .. } => {
+                self.waited_ns = Some(self.waited_ns.unwrap_or(0).saturating_add(waited_ns));
+                let idx = self.row(SCHEDULE);
+                self.add(idx, waited_ns, waited_ns);
+            }
+            Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
+        }
+    }
+
+    fn leave(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall) {
+        let idx = match calls.open.pop().flatten() {
+            Some(idx) => {
+                calls.n_open.entry(idx).and_modify(|count| *count -= 1);
+                idx
+            }
+            None => match ended.addr {
+                Some(addr) => {
+                    let name = self.trace.function_name(calls.task, ended.end_ns, addr);
+                    self.row(&name)
+                }
+                None => return,
+            },
+        };
+        let is_outermost = calls.n_open.get(&idx).is_none_or(|count| *count == 0);
+        self.add(idx, if is_outermost { ended.total_ns } else { 0 }, ended.self_ns);
+    }
+
+    fn add(&mut self, idx: usize, total_ns: u64, self_ns: u64) {
+        let row = &mut self.rows[idx];
+        row.total_ns = row.total_ns.saturating_add(total_ns);
+        row.self_ns = row.self_ns.saturating_add(self_ns);
+        row.calls += 1;
+    }
+
+    fn row(&mut self, name: &str) -> usize {
+        if let Some(&idx) = self.idx_of_name.get(name) {
+            return idx;
+        }
+        if self.rows.len() >= MAX_ROWS && name != OTHERS {
+            return self.row(OTHERS);
+        }
+        let idx = self.rows.len();
+        self.rows.push(Row { name: name.to_owned(), ..Row::default() });
+        self.idx_of_name.insert(name.to_owned(), idx);
+        idx
+    }
+}
+
+/// The open functions of the task that is being read, as indices of rows.
+struct TaskCalls<'t> {
+    task: &'t Task,
+    open: Vec<Option<usize>>,
+    /// How often each is open.
+    n_open: HashMap<usize, usize>,
+}

@@ -1,0 +1,362 @@
+//! A task's call stack, rebuilt from its records.
+
+use rftrace_read::{Kind, Record, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning, Warnings, inlined};
+
+/// How far down the stack the function of an exit is searched for: uftrace's deepest stack.
+const MAX_SEARCH: usize = 1024;
+
+/// The most functions that are open at a time: no tracer records a deeper stack.
+const MAX_DEPTH: usize = 1 << 19;
+
+/// What a record does to the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A function is open whose entry is not among the records. Its address becomes known when it returns.
+    Assume {
+        /// When the first record came after its entry.
+        time_ns: u64,
+    },
+    /// A function was entered.
+    Enter {
+        /// The address in it that was recorded.
+        addr: u64,
+        /// When.
+        time_ns: u64,
+    },
+    /// The innermost open function ended.
+    Leave(EndedCall),
+    /// An exit that fits no open function.
+    StrayExit {
+        /// The address that was recorded.
+        addr: u64,
+        /// When.
+        time_ns: u64,
+    },
+    /// An event, with how long the task had no processor where it ends such a time.
+    Event {
+        /// Its number; [`Trace::events`](rftrace_read::Trace::events) has the name.
+        id: u64,
+        /// How long, in nanoseconds.
+        waited_ns: Option<u64>,
+    },
+    /// Records were lost.
+    Lost {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A function that ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedCall {
+    /// The address that was recorded. Unknown for an assumed function that is closed without an exit.
+    pub addr: Option<u64>,
+    /// When it ended.
+    pub end_ns: u64,
+    /// From its entry, or from where it was assumed, to its end.
+    pub total_ns: u64,
+    /// The part of that which it spent neither in functions it called nor waiting for a processor.
+    pub self_ns: u64,
+    /// Whether its entry is among the records.
+    pub has_entry: bool,
+    /// Whether its exit is.
+    pub has_exit: bool,
+}
+
+impl EndedCall {
+    /// The function's duration, where both of its ends are recorded.
+    pub fn duration_ns(&self) -> Option<u64> {
+        (self.has_entry && self.has_exit).then_some(self.total_ns)
+    }
+}
+
+#[derive(Debug)]
+struct Frame {
+    /// `None` for an assumed function.
+    addr: Option<u64>,
+    /// The same of the function that it is inlined into, if it is.
+    first_addr: Option<u64>,
+    start_ns: u64,
+    children_ns: u64,
+}
+
+/// The functions that are open in a task.
+///
+/// Exits are matched by function, not merely by count, so that one missing exit does not spoil all that follows. The
+/// depth in the records is used only where nothing else tells: at the start and after a loss.
+#[derive(Debug)]
+pub struct CallStack {
+    frames: Vec<Frame>,
+    /// Functions that were entered beyond [`MAX_DEPTH`], and are left out.
+    n_too_deep: u64,
+    /// Whether the next entry's or exit's depth says how many functions are open.
+    trusts_depth: bool,
+    waiting_since: Option<u64>,
+    last_ns: u64,
+    warnings: Warnings,
+}
+
+impl Default for CallStack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CallStack {
+    /// No function is known to be open.
+    pub fn new() -> Self {
+        Self {
+            frames: Vec::new(),
+            n_too_deep: 0,
+            trusts_depth: true,
+            waiting_since: None,
+            last_ns: 0,
+            warnings: Warnings::default(),
+        }
+    }
+
+    /// The flaws met up to here.
+    pub fn warnings(&self) -> &Warnings {
+        &self.warnings
+    }
+
+    /// The time of the last record.
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
+    /// The addresses of the open functions, outermost first.
+    pub fn open(&self) -> impl Iterator<Item = Option<u64>> + '_ {
+        self.frames.iter().map(|frame| frame.addr)
+    }
+
+    /// Applies a record, and writes into `steps` what it does. An [`Step::Enter`] is always the last step.
+    ///
+    /// `same_function` tells whether two addresses lie in one function.
+    pub fn apply(&mut self, record: &Record, same_function: impl Fn(u64, u64) -> bool, steps: &mut Vec<Step>) {
+        steps.clear();
+        let Record { time_ns, addr, .. } = *record;
+        self.last_ns = time_ns;
+        if matches!(record.kind, Kind::Entry | Kind::Exit) && self.trusts_depth {
+            self.trusts_depth = false;
+            let n_open = usize::from(record.depth) + usize::from(record.kind == Kind::Exit);
+            self.resync(n_open, time_ns, steps);
+        }
+        match record.kind {
+            Kind::Entry if self.frames.len() >= MAX_DEPTH => {
+                self.n_too_deep += 1;
+                self.warnings.add(Warning::TooDeep, 1);
+            }
+            Kind::Exit if self.n_too_deep > 0 => self.n_too_deep -= 1,
+            Kind::Entry => {
+                let around = self.frames.last().and_then(|frame| frame.first_addr);
+                let around = around.filter(|&first| inlined::is_inlined(first, addr, same_function));
+                self.warnings.add(Warning::InlinedCall, u64::from(around.is_some()));
+                let first_addr = around.or(Some(addr));
+                self.frames.push(Frame { addr: Some(addr), first_addr, start_ns: time_ns, children_ns: 0 });
+                steps.push(Step::Enter { addr, time_ns });
+            }
+            Kind::Exit => self.exit(addr, time_ns, same_function, steps),
+            Kind::Event => {
+                let waited_ns = self.schedule(addr, time_ns);
+                steps.push(Step::Event { id: addr, waited_ns });
+            }
+            Kind::Lost => {
+                self.trusts_depth = true;
+                self.warnings.add(Warning::LostRecord, addr);
+                steps.push(Step::Lost { count: addr });
+            }
+        }
+    }
+
+    /// Closes what is still open, at the time of the last record.
+    pub fn finish(&mut self, steps: &mut Vec<Step>) {
+        steps.clear();
+        while let Some(ended) = self.pop(self.last_ns) {
+            steps.push(Step::Leave(ended));
+        }
+    }
+
+    fn resync(&mut self, n_open: usize, time_ns: u64, steps: &mut Vec<Step>) {
+        self.n_too_deep = 0;
+        while self.frames.len() > n_open {
+            self.drop_innermost(time_ns, steps);
+        }
+        while self.frames.len() < n_open {
+            self.frames.push(Frame { addr: None, first_addr: None, start_ns: time_ns, children_ns: 0 });
+            steps.push(Step::Assume { time_ns });
+        }
+    }
+
+    fn exit(&mut self, addr: u64, time_ns: u64, same_function: impl Fn(u64, u64) -> bool, steps: &mut Vec<Step>) {
+        let matches = |frame: &Frame| frame.addr.is_none_or(|open| same_function(open, addr));
+        let Some(n_missing) = self.frames.iter().rev().take(MAX_SEARCH).position(matches) else {
+            self.warnings.add(Warning::StrayExit, 1);
+            steps.push(Step::StrayExit { addr, time_ns });
+            return;
+        };
+        for _ in 0..n_missing {
+            self.drop_innermost(time_ns, steps);
+        }
+        if let Some(ended) = self.pop(time_ns) {
+            let addr = ended.addr.or(Some(addr));
+            steps.push(Step::Leave(EndedCall { addr, has_exit: true, ..ended }));
+        }
+    }
+
+    /// Closes the innermost function, whose exit is missing.
+    fn drop_innermost(&mut self, time_ns: u64, steps: &mut Vec<Step>) {
+        self.warnings.add(Warning::MissingExit, 1);
+        steps.extend(self.pop(time_ns).map(Step::Leave));
+    }
+
+    fn pop(&mut self, time_ns: u64) -> Option<EndedCall> {
+        let frame = self.frames.pop()?;
+        let total_ns = time_ns.saturating_sub(frame.start_ns);
+        if let Some(parent) = self.frames.last_mut() {
+            parent.children_ns = parent.children_ns.saturating_add(total_ns);
+        }
+        Some(EndedCall {
+            addr: frame.addr,
+            end_ns: time_ns,
+            total_ns,
+            self_ns: total_ns.saturating_sub(frame.children_ns),
+            has_entry: frame.addr.is_some(),
+            has_exit: false,
+        })
+    }
+
+    /// Takes a context switch into account. Returns how long the task had no processor, if it got one again.
+    fn schedule(&mut self, event: u64, time_ns: u64) -> Option<u64> {
+        match event {
+            SCHED_OUT | SCHED_OUT_PREEMPTED => {
+                self.waiting_since = Some(time_ns);
+                None
+            }
+            SCHED_IN => {
+                let waited_ns = time_ns.saturating_sub(self.waiting_since.take()?);
+                if let Some(frame) = self.frames.last_mut() {
+                    frame.children_ns = frame.children_ns.saturating_add(waited_ns);
+                }
+                Some(waited_ns)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: Kind, time_ns: u64, depth: u16, addr: u64) -> Record {
+        Record { time_ns, kind, has_payload: false, depth, addr }
+    }
+
+    /// All steps that `records` cause, with addresses of one hundred being one function.
+    fn steps(records: &[Record]) -> (Vec<Step>, CallStack) {
+        let mut stack = CallStack::new();
+        let (mut all, mut steps) = (Vec::new(), Vec::new());
+        for record in records {
+            stack.apply(record, |a, b| a / 100 == b / 100, &mut steps);
+            all.append(&mut steps);
+        }
+        (all, stack)
+    }
+
+    fn ended(addr: u64, end_ns: u64, total_ns: u64, self_ns: u64) -> EndedCall {
+        EndedCall { addr: Some(addr), end_ns, total_ns, self_ns, has_entry: true, has_exit: true }
+    }
+
+    #[test]
+    fn nested_calls() {
+        let (found, stack) = steps(&[
+            record(Kind::Entry, 10, 0, 100),
+            record(Kind::Entry, 11, 1, 200),
+            record(Kind::Exit, 14, 1, 250),
+            record(Kind::Exit, 20, 0, 100),
+        ]);
+        let expected = [
+            Step::Enter { addr: 100, time_ns: 10 },
+            Step::Enter { addr: 200, time_ns: 11 },
+            Step::Leave(ended(200, 14, 3, 3)),
+            Step::Leave(ended(100, 20, 10, 7)),
+        ];
+        assert_eq!(found, expected);
+        assert!(stack.warnings().is_empty());
+    }
+
+    #[test]
+    fn missing_exits_are_made_up() {
+        let (found, stack) =
+            steps(&[record(Kind::Entry, 10, 0, 100), record(Kind::Entry, 11, 1, 200), record(Kind::Exit, 20, 0, 100)]);
+        assert_eq!(found[2], Step::Leave(EndedCall { has_exit: false, ..ended(200, 20, 9, 9) }));
+        assert_eq!(found[3], Step::Leave(ended(100, 20, 10, 1)));
+        assert_eq!(stack.warnings().count(Warning::MissingExit), 1);
+    }
+
+    #[test]
+    fn stray_exits_change_nothing() {
+        let (found, stack) = steps(&[
+            record(Kind::Entry, 10, 0, 100),
+            record(Kind::Exit, 11, 1, 900),
+            record(Kind::Exit, 20, 0, 100),
+            record(Kind::Exit, 30, 0, 100),
+        ]);
+        let expected = [
+            Step::Enter { addr: 100, time_ns: 10 },
+            Step::StrayExit { addr: 900, time_ns: 11 },
+            Step::Leave(ended(100, 20, 10, 10)),
+            Step::StrayExit { addr: 100, time_ns: 30 },
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(stack.warnings().count(Warning::StrayExit), 2);
+    }
+
+    #[test]
+    fn a_trace_that_starts_inside() {
+        let (found, stack) = steps(&[record(Kind::Exit, 10, 1, 200), record(Kind::Exit, 15, 0, 100)]);
+        let assumed = |addr, end_ns, total_ns| {
+            Step::Leave(EndedCall { has_entry: false, ..ended(addr, end_ns, total_ns, total_ns) })
+        };
+        let expected =
+            [Step::Assume { time_ns: 10 }, Step::Assume { time_ns: 10 }, assumed(200, 10, 0), assumed(100, 15, 5)];
+        assert_eq!(found, expected);
+        assert!(stack.warnings().is_empty());
+    }
+
+    #[test]
+    fn a_loss_resynchronises() {
+        let (found, stack) = steps(&[
+            record(Kind::Entry, 10, 0, 100),
+            record(Kind::Entry, 11, 1, 200),
+            record(Kind::Lost, 12, 0, 5),
+            record(Kind::Entry, 13, 1, 300),
+            record(Kind::Lost, 14, 0, 2),
+            record(Kind::Exit, 15, 2, 400),
+        ]);
+        assert_eq!(found[2], Step::Lost { count: 5 });
+        assert_eq!(found[3], Step::Leave(EndedCall { has_exit: false, ..ended(200, 13, 2, 2) }));
+        assert_eq!(found[4], Step::Enter { addr: 300, time_ns: 13 });
+        assert_eq!(found[5], Step::Lost { count: 2 });
+        assert_eq!(found[6], Step::Assume { time_ns: 15 });
+        assert_eq!(found[7], Step::Leave(EndedCall { has_entry: false, ..ended(400, 15, 0, 0) }));
+        assert_eq!(stack.open().collect::<Vec<_>>(), [Some(100), Some(300)]);
+        assert_eq!(stack.warnings().count(Warning::LostRecord), 7);
+    }
+
+    #[test]
+    fn waiting_is_not_a_functions_own_time() {
+        let (found, mut stack) = steps(&[
+            record(Kind::Event, 1, 0, SCHED_IN),
+            record(Kind::Entry, 10, 0, 100),
+            record(Kind::Event, 12, 1, SCHED_OUT),
+            record(Kind::Event, 17, 1, SCHED_IN),
+        ]);
+        assert_eq!(found[0], Step::Event { id: SCHED_IN, waited_ns: None });
+        assert_eq!(found[3], Step::Event { id: SCHED_IN, waited_ns: Some(5) });
+        let mut rest = Vec::new();
+        stack.finish(&mut rest);
+        assert_eq!(rest, [Step::Leave(EndedCall { has_exit: false, ..ended(100, 17, 7, 2) })]);
+    }
+}

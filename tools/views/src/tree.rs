@@ -1,0 +1,216 @@
+//! The calls of a task as a tree.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem;
+
+use rftrace_read::{Result, Task, Trace, Warnings};
+
+use crate::stack::{CallStack, EndedCall, Step};
+
+/// All calls of one task.
+///
+/// Its `Display` is an outline of the functions' names, one a line, two spaces deeper for each level:
+///
+/// ```text
+/// main
+///   read_config
+///     open
+///   run
+/// ```
+#[derive(Debug)]
+pub struct CallTree {
+    /// The task.
+    pub tid: u32,
+    /// The outermost calls, in order of time.
+    pub roots: Vec<Call>,
+    /// Flaws met while reading.
+    pub warnings: Warnings,
+}
+
+/// One call of a function, with all that it called.
+///
+/// Its `Display` is the outline that [`CallTree`] describes. Trees can be as deep as the traced program's recursion, so
+/// nothing here recurses, dropping included.
+#[non_exhaustive]
+pub struct Call {
+    /// The function's name, or its address in angle brackets.
+    pub name: String,
+    /// The address in the function that the tracer recorded.
+    pub addr: u64,
+    /// When it was entered; if that is not among the records, when the first record came after it.
+    pub start_ns: u64,
+    /// When it returned; `None` if its exit is not among the records.
+    pub end_ns: Option<u64>,
+    /// Whether its entry is among the records.
+    pub has_entry: bool,
+    /// The calls it made, in order of time.
+    pub children: Vec<Call>,
+}
+
+impl CallTree {
+    /// The calls of one of the trace's tasks.
+    ///
+    /// # Errors
+    ///
+    /// The task's `.dat` file cannot be read.
+    pub fn read(trace: &Trace, task: &Task) -> Result<Self> {
+        let mut records = trace.records(task);
+        let mut stack = CallStack::new();
+        let mut builder = Builder { trace, task, roots: Vec::new(), open: Vec::new() };
+        let mut steps = Vec::new();
+        for record in &mut records {
+            let record = record?;
+            let same_function = |a, b| trace.same_function(task, record.time_ns, a, b);
+            stack.apply(&record, same_function, &mut steps);
+            steps.iter().for_each(|step| builder.apply(step));
+        }
+        stack.finish(&mut steps);
+        steps.iter().for_each(|step| builder.apply(step));
+
+        let mut warnings = records.warnings().clone();
+        warnings.merge(stack.warnings());
+        Ok(Self { tid: task.tid(), roots: builder.roots, warnings })
+    }
+
+    /// All calls, each before those it made, with how deep they are nested.
+    pub fn calls(&self) -> Calls<'_> {
+        Calls { rest: self.roots.iter().rev().map(|call| (0, call)).collect() }
+    }
+
+    /// How often each function was called.
+    pub fn calls_per_function(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for (_, call) in self.calls() {
+            match counts.get_mut(&call.name) {
+                Some(count) => *count += 1,
+                None => {
+                    counts.insert(call.name.clone(), 1);
+                }
+            }
+        }
+        counts
+    }
+}
+
+impl fmt::Display for CallTree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        outline(self.calls(), f)
+    }
+}
+
+impl Call {
+    /// This call and all below it, each before those it made, with how deep they are nested in this one.
+    pub fn calls(&self) -> Calls<'_> {
+        Calls { rest: vec![(0, self)] }
+    }
+
+    /// How long the call took, if both of its ends are among the records.
+    pub fn duration_ns(&self) -> Option<u64> {
+        self.end_ns.filter(|_| self.has_entry).map(|end_ns| end_ns.saturating_sub(self.start_ns))
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        outline(self.calls(), f)
+    }
+}
+
+impl fmt::Debug for Call {
+    /// Only the number of its children is shown, for want of recursion.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("name", &self.name)
+            .field("addr", &format_args!("{:#x}", self.addr))
+            .field("start_ns", &self.start_ns)
+            .field("end_ns", &self.end_ns)
+            .field("has_entry", &self.has_entry)
+            .field("children", &self.children.len())
+            .finish()
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut rest = mem::take(&mut self.children);
+        while let Some(mut call) = rest.pop() {
+            rest.append(&mut call.children);
+        }
+    }
+}
+
+/// Walks through calls; see [`CallTree::calls`].
+#[derive(Debug)]
+pub struct Calls<'t> {
+    rest: Vec<(usize, &'t Call)>,
+}
+
+impl<'t> Iterator for Calls<'t> {
+    type Item = (usize, &'t Call);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (depth, call) = self.rest.pop()?;
+        self.rest.extend(call.children.iter().rev().map(|child| (depth + 1, child)));
+        Some((depth, call))
+    }
+}
+
+fn outline(calls: Calls<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (depth, call) in calls {
+        // Not a width: those end at 65535.
+        for _ in 0..depth {
+            f.write_str("  ")?;
+        }
+        writeln!(f, "{}", call.name)?;
+    }
+    Ok(())
+}
+
+struct Builder<'t> {
+    trace: &'t Trace,
+    task: &'t Task,
+    roots: Vec<Call>,
+    open: Vec<Call>,
+}
+
+impl Builder<'_> {
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Assume { time_ns } => self.open.push(Call {
+                name: String::new(),
+                addr: 0,
+                start_ns: time_ns,
+                end_ns: None,
+                has_entry: false,
+                children: Vec::new(),
+            }),
+            Step::Enter { addr, time_ns } => self.open.push(Call {
+                name: self.trace.function_name(self.task, time_ns, addr).into_owned(),
+                addr,
+                start_ns: time_ns,
+                end_ns: None,
+                has_entry: true,
+                children: Vec::new(),
+            }),
+            Step::Leave(ended) => self.leave(&ended),
+            Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
+        }
+    }
+
+    fn leave(&mut self, ended: &EndedCall) {
+        let Some(mut call) = self.open.pop() else { return };
+        let siblings = self.open.last_mut().map_or(&mut self.roots, |parent| &mut parent.children);
+        let Some(addr) = ended.addr else {
+            // A function that no record names: its calls take its place.
+            siblings.append(&mut call.children);
+            return;
+        };
+        if !call.has_entry {
+            call.name = self.trace.function_name(self.task, ended.end_ns, addr).into_owned();
+            call.addr = addr;
+        }
+        call.end_ns = ended.has_exit.then_some(ended.end_ns);
+        siblings.push(call);
+    }
+}
