@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use libfuzzer_sys::fuzz_target;
 use rftrace_frontend::Binary;
-use rftrace_tools::{SymbolOptions, add_symbols};
+use rftrace_symbols::{SymbolOptions, add_symbols};
 
 fuzz_target!(|bytes: &[u8]| {
     let path = rftrace_fuzz::file("prog", bytes);

@@ -21,7 +21,7 @@ struct Input<'a> {
 #[derive(Arbitrary, Debug)]
 enum Tag {
     Head { chunk_bytes: u8, first_tsc: u16, stop_tsc: u64, name: [u64; 2], n_name_bytes: u8 },
-    Chunk { tid: u8, index: u8, prev_index: u8, depth: u16, n_adopted: u8 },
+    Chunk { tid: u8, index: u8, prev_index: u8, depth: u16, n_adopted: u8, n_resumed: u8 },
     Open { tid: u8 },
     End { n_open: u8, n_chunks: u8 },
     Other(u32),
@@ -41,9 +41,10 @@ impl Tag {
                 words[16..].copy_from_slice(&name);
                 (*b"HEAD", words)
             }
-            Self::Chunk { tid, index, prev_index, depth, n_adopted } => {
-                let head =
-                    [u64::from(tid) << 32, index.into(), prev_index.into(), depth.into(), n_adopted.into(), 1, 0];
+            Self::Chunk { tid, index, prev_index, depth, n_adopted, n_resumed } => {
+                let adopted_and_tid = u64::from(n_adopted) | u64::from(tid) << 32;
+                let resumed = u64::from(n_resumed) << 32;
+                let head = [u64::from(index) << 3, prev_index.into(), depth.into(), adopted_and_tid, 1, resumed, 0];
                 (*b"CHNK", head.to_vec())
             }
             Self::Open { tid } => (*b"OPEN", vec![tid.into()]),
@@ -55,7 +56,7 @@ impl Tag {
 
 fuzz_target!(|input: Input<'_>| {
     let mut bytes = input.before.to_vec();
-    bytes.extend(b"\x93RFT\r\n\x1a\n\x01\0\0\0\x04\0\0\0");
+    bytes.extend(b"\x93RFT\r\n\x1a\n\x01\0\0\0\x05\0\0\0");
     for (tag, more) in &input.sections {
         let (tag, mut words) = tag.words();
         words.extend(more);

@@ -6,7 +6,8 @@ use std::fs;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use rftrace_tools::{Chrome, Merge, MergeOptions};
+use rftrace_export::Chrome;
+use rftrace_guest::{Merge, MergeOptions};
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {

@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
         let dir = rftrace_fuzz::folder().join("trace");
         if image.write_directory(&dir, &ImportOptions::default()).is_ok() {
             rftrace_fuzz::read_directory(&dir);
-            let trace = rftrace_tools::Trace::open(&dir).expect("what was imported can be read");
+            let trace = rftrace_read::Trace::open(&dir).expect("what was imported can be read");
             assert!(trace.warnings().is_empty(), "{}", trace.warnings());
         }
     }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rftrace_tools::{Chrome, ExportOptions, Firefox, Folded, Perfetto, export};
+use rftrace_export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, export};
+use rftrace_views::CallTree;
 
 extern crate rftrace as _;
 
@@ -42,13 +43,13 @@ pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
 
 /// Reads a trace directory in all ways there are. Errors are fine, panics are not.
 pub fn read_directory(dir: &Path) {
-    let Ok(trace) = rftrace_tools::Trace::open(dir) else { return };
+    let Ok(trace) = rftrace_read::Trace::open(dir) else { return };
     for task in trace.tasks() {
-        let _ = trace.call_tree(task).map(|tree| tree.to_string());
+        let _ = CallTree::read(&trace, task).map(|tree| tree.to_string());
     }
-    let _ = rftrace_tools::replay(&trace, &Default::default(), &mut std::io::sink());
-    if let Ok(mut report) = rftrace_tools::Report::read(&trace) {
-        report.sort(rftrace_tools::SortKey::Own);
+    let _ = rftrace_views::replay(&trace, &Default::default(), &mut std::io::sink());
+    if let Ok(mut report) = rftrace_views::Report::read(&trace) {
+        report.sort(rftrace_views::SortKey::Own);
         let _ = report.write(usize::MAX, &mut std::io::sink());
     }
     let options = ExportOptions::default();
