@@ -607,7 +607,11 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 2_000 }, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 4 } else { 2_000 },
+            failure_persistence: None, // Miri has no files.
+            ..ProptestConfig::default()
+        })]
 
         /// An image may hold anything: what is shown is nested, and no call is made of nothing.
         #[test]
