@@ -8,6 +8,9 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use rftrace_read::Error;
 
+#[macro_use]
+mod say;
+
 mod commands;
 
 /// Records function traces, shows them, and brings them into other forms.
@@ -31,9 +34,7 @@ fn main() -> ExitCode {
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| {
         if cfg!(not(feature = "full")) && error.kind() == ErrorKind::InvalidSubcommand {
-            eprintln!(
-                "rftrace: this one was built with replay, report and info alone; all: cargo install --path tools"
-            );
+            say!("rftrace: this one was built with replay, report and info alone; all: cargo install --path tools");
         }
         error.exit()
     });
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.downcast_ref().is_some_and(Error::is_closed_pipe) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("rftrace: {error:#}");
+            say!("rftrace: {error:#}");
             ExitCode::FAILURE
         }
     }

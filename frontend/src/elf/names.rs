@@ -95,10 +95,16 @@ impl<'a> NameWriter<'a> {
 
 impl fmt::Write for NameWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.full {
+            return Err(fmt::Error);
+        }
+        // Nearly every piece of a name.
+        if text.len() <= self.room && !text.bytes().any(|byte| byte.is_ascii_control() || !byte.is_ascii()) {
+            self.room -= text.len();
+            self.out.push_str(text);
+            return Ok(());
+        }
         for c in text.chars() {
-            if self.full {
-                return Err(fmt::Error);
-            }
             if c.len_utf8() > self.room {
                 self.full = true;
                 self.out.push_str("...");

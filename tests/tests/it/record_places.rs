@@ -1,5 +1,6 @@
 //! `rftrace record`: programs however they were linked, and paths of any kind.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -31,6 +32,18 @@ fn however_it_was_linked() {
         // 17 times `leaf`, 4 `work`, 3 `named`, `threads` may be inlined, `how`, `main`.
         let n_calls: u64 = calls(&run).values().sum();
         assert!((26..=27).contains(&n_calls), "{arguments:?}: {n_calls}, {}", run.stderr);
+    }
+    // A program whose symbols are all imported: its GNU hash table has none.
+    for style in ["gnu", "both", "sysv"] {
+        let program = CProgram::new(&["imports.c"]).without_library();
+        let program = program.with(&["-O1", "-no-pie", &format!("-Wl,--hash-style={style}")]).build();
+        let run = record(&[], &program.path, &[]);
+        assert_eq!(
+            calls(&run),
+            BTreeMap::from([("leaf".to_owned(), 3), ("main".to_owned(), 1)]),
+            "{style}: {}",
+            run.stderr
+        );
     }
     let program = CProgram::new(&["recorded.c"]).without_library().without_hooks();
     let program = program.with(&["-pg", "-static-pie", "-Wno-infinite-recursion", "-lpthread"]).build();

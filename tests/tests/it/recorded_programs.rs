@@ -1,12 +1,14 @@
 //! What `rftrace record` says of options, of programs that it cannot record or save, and of what takes too much room.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use rftrace_tests::{Run, require};
+use rftrace_read::Trace;
+use rftrace_tests::{CProgram, Run, require};
 
 use crate::interrupted::program;
 use crate::record::{record, rftrace};
@@ -111,4 +113,28 @@ fn what_is_written_has_a_limit() {
     assert!((2..5).contains(&n_saved), "{n_saved}: {}", some.stderr);
     let gaps = some.trace("trace").gaps().unwrap();
     assert_eq!(gaps.too_much as usize + n_saved, 9);
+}
+
+/// What rftrace says may reach nobody. The program ends as by itself, and its trace is whole.
+#[test]
+fn nobody_reads_what_is_said() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["imports.c"]).without_library().with(&["-O1"]).build();
+    let folder = tempfile::tempdir().unwrap();
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    let closed = || {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    for (name, stderr) in [("full", full()), ("closed", closed())] {
+        let mut command = Command::new(rftrace());
+        command.current_dir(folder.path()).args(["record", "-o", name]).arg(&program.path).stderr(stderr);
+        assert_eq!(command.status().unwrap().code(), Some(0), "{name}");
+        let trace = folder.path().join(name);
+        assert!(!trace.join(".recording").exists(), "{name}");
+        assert_eq!(Trace::open(&trace).unwrap().tasks().len(), 1, "{name}");
+    }
 }

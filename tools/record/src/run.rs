@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::io::{Write as _, stderr};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -83,7 +84,8 @@ pub fn run(
             if is_known || ending.contains(&origin.signal) {
                 sys::send(pid, origin.signal);
             } else {
-                eprintln!(
+                let _ = writeln!(
+                    stderr(),
                     "rftrace: signal {} is not passed on: nothing in the program is known to handle it",
                     origin.signal
                 );
@@ -178,7 +180,11 @@ fn wait_for_others(work: &Path) -> bool {
         }
         if !said && since.elapsed() > Duration::from_secs(1) {
             let pids: Vec<String> = living.iter().map(u32::to_string).collect();
-            eprintln!("rftrace: waiting for {} (kill it, or press Ctrl-C to go on without)", pids.join(", "));
+            let _ = writeln!(
+                stderr(),
+                "rftrace: waiting for {} (kill it, or press Ctrl-C to go on without)",
+                pids.join(", ")
+            );
             said = true;
         }
         if signals.pending().next().is_some() {

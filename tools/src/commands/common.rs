@@ -85,7 +85,7 @@ pub(crate) fn print<T>(write: impl FnOnce(&mut dyn Write) -> rftrace_read::Resul
 /// Says what is missing in a trace, and what was odd about it.
 pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
     for line in losses(summary, &trace.gaps()?) {
-        eprintln!("rftrace: {line}");
+        say!("rftrace: {line}");
     }
     print_flaws(trace, summary);
     Ok(())
@@ -94,14 +94,12 @@ pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
 /// Says what was odd about a trace, but for what was not recorded.
 pub(crate) fn print_flaws(trace: &Trace, summary: &Summary) {
     if summary.records == 0 {
-        eprintln!(
-            "rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?"
-        );
+        say!("rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?");
     }
     print_missing(trace, summary.nameless_calls > 0);
     for warnings in [trace.warnings(), &summary.warnings] {
         for line in warnings.to_string().lines() {
-            eprintln!("rftrace: {line}");
+            say!("rftrace: {line}");
         }
     }
 }
@@ -111,11 +109,11 @@ pub(crate) fn print_missing(trace: &Trace, has_nameless: bool) {
     let missing: Vec<String> = trace.tasks_without_file().map(|task| records(task.tid())).collect();
     if let Some(more) = missing.len().checked_sub(1) {
         let others = if more > 0 { format!(" and {more} more") } else { String::new() };
-        eprintln!("rftrace: no file {}{others}, though the trace lists the thread: nothing of it is shown", missing[0]);
+        say!("rftrace: no file {}{others}, though the trace lists the thread: nothing of it is shown", missing[0]);
     }
     if has_nameless {
         let dir = shell_word(trace.dir());
-        eprintln!("rftrace: some functions have no names: `rftrace symbols {dir} --binary ELF` adds those of a binary");
+        say!("rftrace: some functions have no names: `rftrace symbols {dir} --binary ELF` adds those of a binary");
     }
 }
 

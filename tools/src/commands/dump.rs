@@ -221,7 +221,7 @@ impl Output {
             }
             (Err(error), Some(path)) => Err(error).with_context(|| format!("{} has only a part", path.display())),
             (Ok(summary), Some(path)) if self.is_derived => {
-                eprintln!("{} is written", path.display());
+                say!("{} is written", path.display());
                 Ok(summary)
             }
             (result, _) => Ok(result?),

@@ -51,9 +51,9 @@ pub(crate) fn run(args: &ImportArgs) -> Result<()> {
     options.tsc_hz = args.tsc_hz;
     let imported = image.write_directory(&args.output, &options).map_err(whole)?;
     for warning in &imported.warnings {
-        eprintln!("rftrace: {}: {warning}", args.raw.display());
+        say!("rftrace: {}: {warning}", args.raw.display());
     }
-    eprintln!(
+    say!(
         "{}: {} events of {} threads; look at it with: rftrace replay {}",
         args.output.display(),
         imported.events,

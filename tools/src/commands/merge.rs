@@ -125,7 +125,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     };
     let mut merge = Merge::open(&options)?;
     for note in merge.notes() {
-        eprintln!("rftrace: {note}");
+        say!("rftrace: {note}");
     }
     let bar = (!args.quiet && std::io::stderr().is_terminal()).then(|| {
         let style = ProgressStyle::with_template("{spinner} {human_pos} events, {elapsed}, {per_sec}");
@@ -146,13 +146,13 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     let of_metadata =
         merge.traces().flat_map(|trace| trace.warnings().to_string().lines().map(str::to_owned).collect::<Vec<_>>());
     for line in of_metadata.chain(summary.warnings.to_string().lines().map(str::to_owned)) {
-        eprintln!("rftrace: {line}");
+        say!("rftrace: {line}");
     }
     if summary.records == 0 {
         bail!("the sources hold no events");
     }
     if !args.quiet {
-        eprintln!("{}: {} events", args.output.display(), summary.records);
+        say!("{}: {} events", args.output.display(), summary.records);
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub(crate) fn run(args: RecoverArgs) -> Result<()> {
     };
     let joined = join::recover(&output)?;
     if joined.is_empty() {
-        joined.errors.iter().for_each(|error| eprintln!("rftrace: {error}"));
+        joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
         bail!("there is nothing to recover in {}: no process had saved what it had recorded", dir.display());
     }
     output.finish()?;

@@ -94,7 +94,7 @@ fn replay_with(uftrace: &Path, dir: &Path) -> Result<()> {
     // uftrace reads some traces that are an error here.
     let Ok(trace) = Trace::open(dir) else { return Ok(()) };
     for line in losses(&Summary::default(), &trace.gaps()?) {
-        eprintln!("rftrace: {line}");
+        say!("rftrace: {line}");
     }
     let has_names = trace.modules().iter().any(|module| module.symbols > 0);
     print_missing(&trace, !has_names);
@@ -103,20 +103,20 @@ fn replay_with(uftrace: &Path, dir: &Path) -> Result<()> {
 
 fn print_hints(dir: &Path, has_uftrace: bool) {
     let whole = dir.canonicalize();
-    eprintln!("\nThe trace lies in {}", whole.as_deref().unwrap_or(dir).display());
+    say!("\nThe trace lies in {}", whole.as_deref().unwrap_or(dir).display());
     // As it was called, so that the line can be copied.
     let program = std::env::args_os().next().unwrap_or_else(|| "rftrace".into());
     let (program, dir) = (shell_word(Path::new(&program)), shell_word(dir));
-    eprintln!("Try also:\n  {program} report {dir}");
+    say!("Try also:\n  {program} report {dir}");
     if has_uftrace {
-        eprintln!(
+        say!(
             "  uftrace report -d {dir}           time of each function, with filters\n  \
              uftrace graph -d {dir}            call graph\n  \
              uftrace tui -d {dir}              call graph to browse\n  \
              uftrace dump --chrome -d {dir}    JSON for https://ui.perfetto.dev"
         );
     } else {
-        eprintln!(
+        say!(
             "uftrace has more views (graph, tui, dump --chrome) and is not installed: apt install uftrace, or see \
              https://github.com/namhyung/uftrace"
         );

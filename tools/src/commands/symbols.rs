@@ -52,7 +52,7 @@ pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
         let (called, known) = written.called;
         // Calls into other modules have addresses in no function.
         if 2 * known < called && !written.is_same_build {
-            eprintln!(
+            say!(
                 "rftrace: {}: only {known} of {called} addresses that were called can be in its functions when it is loaded at \
                  {:#x}: is it the binary that was traced, and was it loaded there (--load-address)?",
                 written.binary.display(),
@@ -63,7 +63,7 @@ pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
             continue;
         }
         if written.with_inlined > 0 {
-            eprintln!(
+            say!(
                 "rftrace: {}: {} functions call the tracer at several places, as others were inlined into them: \
                  --fold-inlined of report, replay and dump merges these calls",
                 written.binary.display(),
@@ -75,7 +75,7 @@ pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
             0 => ", no source lines (built without debug information)".to_owned(),
             n => format!(", source lines of {n} (uftrace replay --srcline)"),
         };
-        eprintln!("{}: {} functions{lines}", written.file.display(), written.functions);
+        say!("{}: {} functions{lines}", written.file.display(), written.functions);
     }
     Ok(())
 }

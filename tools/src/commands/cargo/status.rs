@@ -20,15 +20,15 @@ pub(super) fn styled(style: Style, text: impl fmt::Display) -> String {
 
 /// A line such as cargo's `   Compiling rftrace v0.3.3`.
 pub(super) fn status(word: &str, text: &str) {
-    anstream::eprintln!("{GOOD}{word:>12}{GOOD:#} {text}");
+    say_styled!("{GOOD}{word:>12}{GOOD:#} {text}");
 }
 
 /// A line that begins with `warning:`.
 pub(super) fn warning(text: &str) {
-    anstream::eprintln!("{WARNING}warning{WARNING:#}: {text}");
+    say_styled!("{WARNING}warning{WARNING:#}: {text}");
 }
 
 /// A line that begins with `error:`.
 pub(super) fn error(text: &str) {
-    anstream::eprintln!("{ERROR}error{ERROR:#}: {text}");
+    say_styled!("{ERROR}error{ERROR:#}: {text}");
 }

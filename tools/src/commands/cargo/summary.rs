@@ -142,13 +142,13 @@ fn print_table(title: &str, mut rows: Vec<Row>, key: impl Fn(&Row) -> u64, all_s
     let columns = terminal_size::terminal_size_of(io::stderr()).map_or(DEFAULT_COLUMNS, |(width, _)| width.0.into());
     let width = columns.saturating_sub(COLUMNS_OF_NUMBERS).max(20);
     let heading = format!("{:>12} {:>6} {:>12} {:>14}  Function, {title}", "Self time", "", "Total time", "Calls");
-    anstream::eprintln!("\n{}", styled(HEADING, heading));
+    say_styled!("\n{}", styled(HEADING, heading));
     let n_more = rows.len().saturating_sub(limit);
     rows.truncate(limit);
     for (row, name) in rows.iter().zip(names(&rows, width)) {
         let share = row.self_ns as f64 / all_self.max(1) as f64;
         let percent = format!("{:5.1}%", 100.0 * share);
-        anstream::eprintln!(
+        say_styled!(
             "{:>12} {} {:>12} {:>14}  {}",
             Duration(row.self_ns).to_string(),
             styled(style_of(share), percent),
@@ -158,7 +158,7 @@ fn print_table(title: &str, mut rows: Vec<Row>, key: impl Fn(&Row) -> u64, all_s
         );
     }
     if n_more > 0 {
-        anstream::eprintln!("{}", styled(FAINT, format!("{:>49} {} more", "…", HumanCount(n_more as u64))));
+        say_styled!("{}", styled(FAINT, format!("{:>49} {} more", "…", HumanCount(n_more as u64))));
     }
 }
 
@@ -181,7 +181,7 @@ fn style_of(share: f64) -> Style {
 }
 
 fn print_next(recorded: &[Recorded]) {
-    anstream::eprintln!();
+    say_styled!();
     for one in recorded {
         let of = if recorded.len() > 1 { format!(" ({})", one.program) } else { String::new() };
         let size = format!(" ({})", HumanBytes(bytes_of(&one.dir)));
@@ -200,7 +200,7 @@ fn print_next(recorded: &[Recorded]) {
     let width = next.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
     for (idx, (command, what)) in next.iter().enumerate() {
         let word = if idx == 0 { "Next" } else { "" };
-        anstream::eprintln!("{GOOD}{word:>12}{GOOD:#} {command:width$}  {}", styled(FAINT, what));
+        say_styled!("{GOOD}{word:>12}{GOOD:#} {command:width$}  {}", styled(FAINT, what));
     }
 }
 

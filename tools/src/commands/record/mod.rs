@@ -134,7 +134,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
         let dir = args.output.as_deref().unwrap_or("uftrace.data".as_ref());
         if let Some(old) = join::recover_older(dir)? {
             let old = shell_word(&old);
-            eprintln!("rftrace: the recording before was interrupted; what it had saved lies in {old}");
+            say!("rftrace: the recording before was interrupted; what it had saved lies in {old}");
         }
     }
     let output = Output::prepare(args.output.as_deref(), args.live)?;
@@ -146,7 +146,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     let ended = run::run(&program, &args.command, preload, environment, for_library)?;
     let code = ended.code();
     if let Err(error) = finish(&args, output, &notes, schedule, &ended) {
-        eprintln!("rftrace: {error:#}");
+        say!("rftrace: {error:#}");
     }
     std::process::exit(code)
 }
@@ -171,11 +171,11 @@ fn finish(
             )));
         }
     };
-    joined.errors.iter().for_each(|error| eprintln!("rftrace: {error}"));
-    let left_over = |work: PathBuf| eprintln!("rftrace: what is in no trace stays in {}", work.display());
+    joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    let left_over = |work: PathBuf| say!("rftrace: what is in no trace stays in {}", work.display());
     if joined.processes == 0 {
         if joined.errors.is_empty() {
-            eprintln!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended));
+            say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended));
         }
         summary::print_snapshots(&joined);
         if joined.left_over > 0 {

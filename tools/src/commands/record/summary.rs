@@ -14,18 +14,18 @@ use crate::commands::common::shell_word;
 /// it is kept.
 pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Option<&Path>, ended: &Ended) {
     if let Some(signal) = ended.status.signal() {
-        eprintln!("rftrace: the program was killed by signal {signal}");
+        say!("rftrace: the program was killed by signal {signal}");
     }
     print_counts(joined);
     if joined.too_much > 0 {
-        eprintln!(
+        say!(
             "rftrace: {} not written: the trace has its --max-size, {}; raise that, or record less (-F, -N, -D, -t)",
             of(joined.too_much, "save of a process was", "saves of processes were"),
             size(most_bytes),
         );
     }
     if joined.full > 0 {
-        eprintln!(
+        say!(
             "rftrace: the buffer of {} was full before the end, the rest is not recorded: --buffer {} or more, --ring to keep \
              the end, or -F, -N, -D, -t to record less",
             of(joined.full, "process", "processes"),
@@ -33,16 +33,16 @@ pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Opti
         );
     }
     if joined.overwritten > 0 {
-        eprintln!("rftrace: the buffer keeps the end of what happened; for more of it: --buffer");
+        say!("rftrace: the buffer keeps the end of what happened; for more of it: --buffer");
     }
     if joined.lost > 0 {
-        eprintln!(
+        say!(
             "rftrace: {} calls deeper than 1023 levels were not recorded; the trace shows where",
             HumanCount(joined.lost)
         );
     }
     if joined.untraced_threads > 0 {
-        eprintln!("rftrace: {} threads were too many at one time, and were not recorded", joined.untraced_threads);
+        say!("rftrace: {} threads were too many at one time, and were not recorded", joined.untraced_threads);
     }
     print_snapshots(joined);
     if let Some(dir) = dir {
@@ -53,7 +53,7 @@ pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Opti
 /// Says what a recording that was interrupted has left.
 pub(crate) fn print_found(joined: &Joined, dir: &Path) {
     for error in &joined.errors {
-        eprintln!("rftrace: {error}");
+        say!("rftrace: {error}");
     }
     print_snapshots(joined);
     if joined.processes > 0 {
@@ -65,12 +65,12 @@ pub(crate) fn print_found(joined: &Joined, dir: &Path) {
 /// Says which snapshots were taken.
 pub(crate) fn print_snapshots(joined: &Joined) {
     for snapshot in &joined.snapshots {
-        eprintln!("rftrace: a snapshot lies in {}", shell_word(snapshot));
+        say!("rftrace: a snapshot lies in {}", shell_word(snapshot));
     }
 }
 
 fn print_counts(joined: &Joined) {
-    eprintln!(
+    say!(
         "rftrace: {} calls of {} in {}",
         HumanCount(joined.events / 2),
         of(joined.threads, "thread", "threads"),
@@ -80,9 +80,7 @@ fn print_counts(joined: &Joined) {
 
 fn print_place(joined: &Joined, dir: &Path) {
     let (dir, size) = (shell_word(dir), HumanBytes(joined.bytes));
-    eprintln!(
-        "rftrace: the trace lies in {dir} ({size}); look at it with\n  rftrace report {dir}\n  rftrace replay {dir}"
-    );
+    say!("rftrace: the trace lies in {dir} ({size}); look at it with\n  rftrace report {dir}\n  rftrace replay {dir}");
 }
 
 /// A number of things.
