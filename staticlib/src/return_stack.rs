@@ -189,6 +189,10 @@ impl<'a> ReturnStack<'a> {
         if end > self.0.limit.load(Relaxed) {
             return None;
         }
+        if first == self.0.base.load(Relaxed) {
+            // When they have returned, an outermost call may be one of a function that was left meanwhile.
+            self.innermost().frame.store(0, Relaxed);
+        }
         self.0.sp.store(end, Relaxed);
         compiler_fence(SeqCst);
         Some(ManyReserved { stack: self, first, end, place: end })

@@ -846,3 +846,30 @@ proptest! {
         try_out(ops, Check::Returns);
     }
 }
+
+/// A stack's frames are brought back to an empty return stack, and end; then the thread goes on on the stack that was left meanwhile.
+#[test]
+fn an_outermost_call_may_be_one_of_a_function_that_was_left() {
+    let call = |n, realigned| {
+        let style =
+            Style { fentry: false, frame_pointer: true, traced: true, realigned, words: 0, pushed: 0, action: 0 };
+        Op::Call { n, style }
+    };
+    let (main, other) = (THREAD_STACKS[0], 0);
+    let ops = vec![
+        call(1, true),
+        Op::Switch(other),
+        call(3, true),
+        Op::Switch(main),
+        Op::Return(1),
+        Op::Switch(other),
+        Op::Return(1),
+        Op::Switch(main),
+        call(1, true),
+        Op::Switch(other),
+        Op::Unwind(2),
+        Op::Switch(main),
+        call(1, false),
+    ];
+    try_out(ops, Check::All);
+}
