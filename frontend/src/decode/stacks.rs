@@ -137,7 +137,7 @@ fn put_together(found: &mut [Found]) -> Vec<Vec<RunId>> {
             by_number.entry(*stack).or_default().push(RunId { thread, run });
         }
     }
-    let mut stacks: Vec<Vec<RunId>> = by_number.into_values().collect();
+    let mut stacks: Vec<Vec<RunId>> = by_number.into_values().flat_map(|runs| by_beginning(runs, found)).collect();
     let is_resumed = |id: &RunId| found[id.thread].runs[id.run].resumed.is_some();
     let began = |id: &RunId| (found[id.thread].runs[id.run].began, id.thread, id.run);
     stacks.retain(|runs| runs.iter().any(is_resumed));
@@ -151,6 +151,23 @@ fn put_together(found: &mut [Found]) -> Vec<Vec<RunId>> {
             let depth = run.resumed.unwrap_or(0).min(n_left);
             run.part = Some(Part { depth, is_last: resumed.get(place + 1) != Some(&true) });
         }
+    }
+    stacks
+}
+
+/// Tells stacks apart that have the same number, which is the time when they began: on two processors that may be the same.
+/// What a thread ran in which one of them began is that one's; what others ran is taken for the first one's.
+fn by_beginning(runs: Vec<RunId>, found: &[Found]) -> Vec<Vec<RunId>> {
+    let begins = |id: &&RunId| found[id.thread].runs[id.run].resumed.is_none();
+    let mut homes: Vec<usize> = runs.iter().filter(begins).map(|id| id.thread).collect();
+    homes.dedup();
+    if homes.len() < 2 {
+        return vec![runs];
+    }
+    let mut stacks = vec![Vec::new(); homes.len()];
+    for id in runs {
+        let home = homes.iter().position(|&thread| thread == id.thread).unwrap_or(0);
+        stacks[home].push(id);
     }
     stacks
 }
@@ -491,6 +508,15 @@ mod tests {
         let own = ["1 0 +1000\n7 0 -1000\n", "10 0 +1000\n14 0 -1000\n"].map(str::to_owned);
         let [first, second] = own;
         assert_eq!(outlines(threads), [(1, first), (1, CALLS.to_owned()), (2, second)]);
+    }
+
+    #[test]
+    fn stacks_of_two_threads_may_have_begun_at_the_same_time() {
+        let both = |first| vec![segment(first, 0, 0, &begun(1)), segment(first + 1, first, 0, &ended(10))];
+        let own = "1 0 +1000\n7 0 -1000\n10 0 +1000\n14 0 -1000\n".to_owned();
+        let [own, calls] = [own, CALLS.to_owned()];
+        let expected = [(1, own.clone()), (1, calls.clone()), (2, own), (2, calls)];
+        assert_eq!(outlines(vec![both(1), both(3)]), expected);
     }
 
     #[test]
