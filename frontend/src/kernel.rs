@@ -44,6 +44,7 @@ use rftrace::abi::{InitArgs, LEFT_BUCKET_BYTES, LeftCell, ThreadBlock, init};
 
 use crate::backend;
 use crate::clock::tsc::{self, TscSource};
+use crate::image::packed::encode::Shared;
 use crate::image::write::Writer;
 use crate::image::{BYTE_ORDER, MAX_NAME_BYTES, flag, head};
 
@@ -55,6 +56,9 @@ const MAX_BLOCKS: usize = 256;
 /// How often [`write_image`] looks whether all processors have finished taking chunks. They need microseconds; one that
 /// panicked meanwhile never will.
 const QUIESCE_TRIES: u32 = 1_000_000;
+
+/// What [`write_image`] packs records in.
+static PACKER: Shared = Shared::new();
 
 /// Why the tracer did not take the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,8 +225,12 @@ pub fn is_enabled() -> bool {
 /// Stops recording and passes what was recorded to `out`, in pieces of up to 512 bytes, in the format of
 /// `docs/image-format.md`. What was recorded is kept.
 ///
-/// It takes neither lock nor memory (but 1 KiB of stack), so it may be called in a panic handler and in an interrupt. Where
-/// another processor was stopped in the middle of taking a chunk, it goes on after about a million looks at it.
+/// Records are packed, into 2 to 4 bytes for each where chunks are large. Who calls this while another call is at work, such as a
+/// panic handler when `out` has panicked, sends them as they are in memory, 16 bytes each.
+///
+/// It waits for no lock and takes no memory but 1 KiB of stack, so it may be called in a panic handler and in an interrupt. (What it
+/// packs in are 51 KiB of zero-initialised static memory.) Where another processor was stopped in the middle of taking a chunk, it
+/// goes on after about a million looks at it.
 ///
 /// # Errors
 ///
@@ -245,8 +253,9 @@ pub fn write_image<E>(machine: &Machine<'_>, out: impl FnMut(&[u8]) -> Result<()
         let n_open = backend::open_functions(thread).count();
         writer.open_functions(thread.tid.load(Relaxed), n_open, backend::open_functions(thread))?;
     }
+    let mut packer = PACKER.take();
     for chunk in backend::chunks() {
-        writer.chunk(&chunk)?;
+        writer.chunk(&chunk, packer.as_deref_mut())?;
     }
     writer.finish()
 }

@@ -214,6 +214,7 @@ pub fn become_idle_task(core: &'static Core) {
 }
 
 /// Runs this core's tasks until all have ended.
+#[inline(never)]
 pub fn run_all(core: &'static Core) {
     while core.tasks[IDLE + 1..].iter().any(|task| task.is_ready.load(Acquire)) {
         interrupts::yield_core();

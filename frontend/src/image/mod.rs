@@ -1,7 +1,7 @@
 //! The format in which a kernel sends what it recorded: `docs/image-format.md`.
 //!
 //! An image is [`MAGIC`], the versions, and sections: one HEAD, an OPEN for each thread whose open functions are known, a
-//! CHUNK for each chunk in use, one END. All is made of little-endian words of 8 bytes.
+//! PACKED or CHUNK for each chunk in use, one END. All is made of little-endian words of 8 bytes.
 //!
 //! Not here: what the records in a chunk mean (`decode`).
 
@@ -9,6 +9,7 @@
 pub(crate) mod contents;
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod import;
+pub(crate) mod packed;
 #[cfg(all(feature = "import", target_os = "linux"))]
 mod raw;
 #[cfg(all(feature = "import", target_os = "linux"))]
@@ -18,7 +19,10 @@ pub(crate) mod write;
 /// The first bytes of an image. Like PNG's they tell of a line that changes ends of lines or drops the eighth bit.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93RFT\r\n\x1a\n";
 /// Version of the format.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+/// The oldest version that is read. It has no PACKED.
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub(crate) const OLDEST_VERSION: u32 = 1;
 /// A word that shows its byte order.
 pub(crate) const BYTE_ORDER: u64 = 0x0807_0605_0403_0201;
 
@@ -31,7 +35,9 @@ pub(crate) mod tag {
     pub(crate) const OPEN: u32 = u32::from_le_bytes(*b"OPEN");
     /// A chunk's header and records as in memory, up to the last record that was written.
     pub(crate) const CHUNK: u32 = u32::from_le_bytes(*b"CHNK");
-    /// How many OPEN and CHUNK sections there were.
+    /// The same for less: the header, and the records as [`packed`](super::packed) has them.
+    pub(crate) const PACKED: u32 = u32::from_le_bytes(*b"CHNZ");
+    /// How many OPEN sections there were, and how many CHUNK and PACKED together.
     pub(crate) const END: u32 = u32::from_le_bytes(*b"END\n");
 }
 
@@ -43,7 +49,7 @@ pub(crate) mod head {
     pub(crate) const CHUNK_BYTES: usize = 1;
     /// Chunks of the buffer.
     pub(crate) const N_CHUNKS: usize = 2;
-    /// Chunks in use: CHUNK sections to come.
+    /// Chunks in use: CHUNK and PACKED sections to come.
     pub(crate) const N_CHUNKS_USED: usize = 3;
     /// Where the kernel runs, 0: where it was linked.
     pub(crate) const LOAD_ADDRESS: usize = 4;

@@ -11,8 +11,10 @@ use rftrace::abi::{
 };
 
 use super::contents::{Bad, Image, Source, bad, is_tid};
+use super::packed::decode::Payload;
+use super::packed::{N_BYTES_AT, N_RECORDS_AT};
 use super::raw;
-use super::{BYTE_ORDER, Checksum, MAGIC, MAX_NAME_BYTES, VERSION, flag, head, tag};
+use super::{BYTE_ORDER, Checksum, MAGIC, MAX_NAME_BYTES, OLDEST_VERSION, VERSION, flag, head, tag};
 use crate::Error;
 use crate::elf::file::map_file;
 
@@ -47,13 +49,27 @@ impl Image {
 }
 
 /// A section that was read.
-struct Section {
+struct Section<'a> {
     /// Where it begins.
     offset: usize,
     tag: u32,
-    words: Vec<u64>,
+    /// Bytes of its contents.
+    n_bytes: usize,
+    /// They, as far as they are there.
+    contents: &'a [u8],
     /// It goes on behind the end of the file.
     is_cut: bool,
+}
+
+impl Section<'_> {
+    /// The words that are there as a whole.
+    fn words(&self) -> Vec<u64> {
+        words(self.contents).collect()
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word))
 }
 
 /// The bytes of an image, from a place on.
@@ -62,7 +78,7 @@ struct Reader<'a> {
     offset: usize,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     /// The next word, if the file is long enough.
     fn word(&mut self) -> Option<u64> {
         let word = self.bytes.get(self.offset..)?.first_chunk()?;
@@ -71,33 +87,33 @@ impl Reader<'_> {
     }
 
     /// The next section; none where not even its first word is there.
-    fn section(&mut self, chunk_bytes: usize) -> Result<Option<Section>, Bad> {
+    fn section(&mut self, chunk_bytes: usize) -> Result<Option<Section<'a>>, Bad> {
         let offset = self.offset;
         let Some(first) = self.word() else { return Ok(None) };
         let (tag, n_bytes) = (first as u32, (first >> 32) as usize);
         let limit = match tag {
             tag::HEAD => 8 * head::N_WORDS + MAX_NAME_BYTES,
             tag::OPEN => 8 * (1 + RETURN_STACK_ENTRIES),
-            tag::CHUNK => chunk_bytes,
+            tag::CHUNK | tag::PACKED => chunk_bytes,
             tag::END => 16,
             _ => usize::MAX,
         };
         if n_bytes > limit || n_bytes % 8 != 0 {
             return bad(offset, format!("a section of {n_bytes} bytes cannot be; {DAMAGED}"));
         }
+        let rest = &self.bytes[self.offset..];
+        let contents = &rest[..n_bytes.min(rest.len())];
+        self.offset += contents.len();
+        let Some(told) = self.word() else {
+            return Ok(Some(Section { offset, tag, n_bytes, contents, is_cut: true }));
+        };
         let mut sum = Checksum::default();
         sum.add(first);
-        let mut words = Vec::with_capacity(n_bytes.min(self.bytes.len()) / 8);
-        while words.len() < n_bytes / 8 {
-            let Some(word) = self.word() else { return Ok(Some(Section { offset, tag, words, is_cut: true })) };
-            sum.add(word);
-            words.push(word);
+        words(contents).for_each(|word| sum.add(word));
+        if told != sum.0 {
+            return bad(offset, format!("the section that begins here has a wrong checksum; {DAMAGED}"));
         }
-        match self.word() {
-            None => Ok(Some(Section { offset, tag, words, is_cut: true })),
-            Some(told) if told == sum.0 => Ok(Some(Section { offset, tag, words, is_cut: false })),
-            Some(_) => bad(offset, format!("the section that begins here has a wrong checksum; {DAMAGED}")),
-        }
+        Ok(Some(Section { offset, tag, n_bytes, contents, is_cut: false }))
     }
 }
 
@@ -123,12 +139,12 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     let mut reader = Reader { bytes, offset: start + MAGIC.len() };
     let Some(versions) = reader.word() else { return bad(bytes.len(), ENDS_IN_HEADER) };
     let (version, abi_version) = (versions as u32, (versions >> 32) as u32);
-    if (version, abi_version) != (VERSION, abi::VERSION) {
+    if !(OLDEST_VERSION..=VERSION).contains(&version) || abi_version != abi::VERSION {
         return bad(
             start + MAGIC.len(),
             format!(
-                "the image has version {version} with records of version {abi_version}, this program reads {VERSION} with \
-                 {}; use the rftrace-tools that belong to the kernel's rftrace",
+                "the image has version {version} with records of version {abi_version}, this program reads \
+                 {OLDEST_VERSION} to {VERSION} with {}; use the rftrace-tools that belong to the kernel's rftrace",
                 abi::VERSION
             ),
         );
@@ -144,7 +160,7 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     let mut is_complete = false;
     while let Some(section) = reader.section(chunk_bytes)? {
         match section.tag {
-            tag::CHUNK => image.chunks.extend(parse_chunk(&section)?),
+            tag::CHUNK | tag::PACKED => image.chunks.extend(parse_chunk(&section, chunk_bytes)?),
             tag::OPEN => image.open.extend(parse_open(&section)?),
             tag::END if !section.is_cut => {
                 check_end(&image, &section)?;
@@ -171,8 +187,9 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
 
 const ENDS_IN_HEADER: &str = "the file ends in the image's header; nothing can be read from it";
 
-fn parse_head(section: &Section) -> Result<Image, Bad> {
-    let Some((&words, name)) = section.words.split_first_chunk::<{ head::N_WORDS }>() else {
+fn parse_head(section: &Section<'_>) -> Result<Image, Bad> {
+    let words = section.words();
+    let Some((&words, name)) = words.split_first_chunk::<{ head::N_WORDS }>() else {
         return bad(section.offset, format!("the header is too short; {DAMAGED}"));
     };
     if words[head::BYTE_ORDER] != BYTE_ORDER {
@@ -195,8 +212,9 @@ fn parse_head(section: &Section) -> Result<Image, Bad> {
 }
 
 /// The chunk of a section; `None` if even its header is cut off.
-fn parse_chunk(section: &Section) -> Result<Option<(ChunkHeader, Vec<Record>)>, Bad> {
-    let Some((header, records)) = section.words.split_first_chunk::<{ CHUNK_HEADER_BYTES / 8 }>() else {
+fn parse_chunk(section: &Section<'_>, chunk_bytes: usize) -> Result<Option<(ChunkHeader, Vec<Record>)>, Bad> {
+    let words = section.words();
+    let Some((header, records)) = words.split_first_chunk::<{ CHUNK_HEADER_BYTES / 8 }>() else {
         return if section.is_cut { Ok(None) } else { bad(section.offset, format!("a chunk is too short; {DAMAGED}")) };
     };
     let long = |offset: usize| header[offset / 8];
@@ -207,9 +225,22 @@ fn parse_chunk(section: &Section) -> Result<Option<(ChunkHeader, Vec<Record>)>, 
         return bad(section.offset, format!("no chunk can be of thread {tid} at depth {depth}; {DAMAGED}"));
     }
     let taken_tsc = long(offset_of!(ChunkHeader, taken_tsc));
-    // Of a record that is cut in the middle nothing is known.
-    let records = records.chunks_exact(2).map(|words| Record { tsc: words[0].into(), word: words[1].into() });
-    let records: Vec<Record> = records.collect();
+    let records: Vec<Record> = if section.tag == tag::PACKED {
+        let [n_bytes, n_records] = [N_BYTES_AT, N_RECORDS_AT].map(|offset| short(offset) as usize);
+        let unpacked = if n_records > abi::records_per_chunk(chunk_bytes) {
+            Err("it has more records than a chunk holds")
+        } else {
+            unpack(section, n_bytes, n_records, taken_tsc)
+        };
+        match unpacked {
+            Ok(records) => records,
+            Err(problem) => return bad(section.offset, format!("a chunk cannot be unpacked: {problem}; {DAMAGED}")),
+        }
+    } else {
+        // Of a record that is cut in the middle nothing is known.
+        let records = records.chunks_exact(2);
+        records.map(|words| Record { tsc: words[0].into(), word: words[1].into() }).collect()
+    };
     for (_, word) in records.iter().filter_map(|record| record.read(taken_tsc)) {
         let is_new_thread = word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD;
         if is_new_thread && !is_tid(word >> ADDRESS_SHIFT) {
@@ -230,9 +261,28 @@ fn parse_chunk(section: &Section) -> Result<Option<(ChunkHeader, Vec<Record>)>, 
     Ok(Some((header, records)))
 }
 
+/// The records of a PACKED section, of which its header says that they have so many bytes.
+fn unpack(
+    section: &Section<'_>,
+    n_bytes: usize,
+    n_records: usize,
+    taken_tsc: u64,
+) -> Result<Vec<Record>, &'static str> {
+    if CHUNK_HEADER_BYTES / 8 + n_bytes.div_ceil(8) != section.n_bytes / 8 {
+        return Err("its length is not that of its records");
+    }
+    let contents = &section.contents[CHUNK_HEADER_BYTES..];
+    let (bytes, padding) = contents.split_at(n_bytes.min(contents.len()));
+    if padding.iter().any(|&byte| byte != 0) {
+        return Err("what fills up its last word is not 0");
+    }
+    Payload { bytes, is_cut: bytes.len() < n_bytes, n_records, taken_tsc }.unpack()
+}
+
 /// A thread and its open functions; `None` if not even its id is there.
-fn parse_open(section: &Section) -> Result<Option<(u32, Vec<u64>)>, Bad> {
-    let Some((&tid, words)) = section.words.split_first() else {
+fn parse_open(section: &Section<'_>) -> Result<Option<(u32, Vec<u64>)>, Bad> {
+    let words = section.words();
+    let Some((&tid, words)) = words.split_first() else {
         return if section.is_cut { Ok(None) } else { bad(section.offset, format!("a thread has no id; {DAMAGED}")) };
     };
     if !is_tid(tid) {
@@ -241,10 +291,11 @@ fn parse_open(section: &Section) -> Result<Option<(u32, Vec<u64>)>, Bad> {
     Ok(Some((tid as u32, words.to_vec())))
 }
 
-fn check_end(image: &Image, section: &Section) -> Result<(), Bad> {
+fn check_end(image: &Image, section: &Section<'_>) -> Result<(), Bad> {
     let found = [image.open.len() as u64, image.chunks.len() as u64];
-    if section.words != found {
-        let told: Vec<String> = section.words.iter().map(u64::to_string).collect();
+    let told = section.words();
+    if told != found {
+        let told: Vec<String> = told.iter().map(u64::to_string).collect();
         let problem = format!(
             "{} threads and {} chunks are before this place, there should be {}; {DAMAGED}",
             found[0],
@@ -291,6 +342,7 @@ mod tests {
     use crate::backend::Chunk;
     use crate::elf::testutil::Scratch;
     use crate::image::import::ImportOptions;
+    use crate::image::packed::encode::Packer;
     use crate::image::write::Writer;
 
     /// What an image is made of: words of the header, threads with open functions, chunks with records.
@@ -323,6 +375,12 @@ mod tests {
     }
 
     fn sent(parts: &Parts) -> Vec<u8> {
+        sent_packed(parts, |_| false)
+    }
+
+    /// With the chunks packed that are chosen by their places, as far as that makes them shorter.
+    fn sent_packed(parts: &Parts, is_packed: impl Fn(usize) -> bool) -> Vec<u8> {
+        let mut packer = Box::new(Packer::new());
         let mut bytes = Vec::new();
         let mut writer = Writer::new(|block: &[u8]| {
             bytes.extend_from_slice(block);
@@ -333,7 +391,8 @@ mod tests {
         for (tid, words) in &parts.open {
             writer.open_functions(*tid, words.len(), words.iter().copied()).unwrap();
         }
-        for ([tid, index, prev_index, depth, n_adopted, taken_tsc], records) in &parts.chunks {
+        for (place, ([tid, index, prev_index, depth, n_adopted, taken_tsc], records)) in parts.chunks.iter().enumerate()
+        {
             let header = ChunkHeader {
                 lease: lease::new(*index, chunk_state::OWNED).into(),
                 tid: (*tid as u32).into(),
@@ -347,7 +406,8 @@ mod tests {
             };
             let records: Vec<Record> =
                 records.iter().map(|&(tsc, word)| Record { tsc: tsc.into(), word: word.into() }).collect();
-            writer.chunk(&Chunk { header: &header, records: &records }).unwrap();
+            let packer = is_packed(place).then_some(&mut *packer);
+            writer.chunk(&Chunk { header: &header, records: &records }, packer).unwrap();
         }
         writer.finish().unwrap();
         bytes
@@ -392,9 +452,128 @@ mod tests {
         // Magic, versions; the header with a word for the name; each section has a first word and a checksum.
         let section = |n_words: usize| 8 * (n_words + 2);
         assert_eq!(bytes.len(), 16 + section(17) + section(2) + section(8 + 6) + section(8 + 4) + section(2));
-        assert_eq!(bytes[..16], *b"\x93RFT\r\n\x1a\n\x01\0\0\0\x05\0\0\0");
+        assert_eq!(bytes[..16], *b"\x93RFT\r\n\x1a\n\x02\0\0\0\x05\0\0\0");
         assert_eq!(bytes[16..24], *b"HEAD\x88\0\0\0");
         assert_eq!(bytes[24..32], [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    /// The tags of an image's sections, and where they begin.
+    fn sections(image: &[u8]) -> Vec<(usize, String)> {
+        let mut found = Vec::new();
+        let mut offset = 16;
+        while let Some((tag, rest)) = image[offset..].split_first_chunk::<4>() {
+            found.push((offset, String::from_utf8_lossy(tag).into_owned()));
+            offset += 16 + u32::from_le_bytes(rest[..4].try_into().unwrap()) as usize;
+        }
+        found
+    }
+
+    fn records_of(image: &Image) -> Vec<Vec<(u64, u64)>> {
+        let records_of = |chunk: Chunk<'_>| {
+            let taken_tsc = chunk.header.taken_tsc.load(std::sync::atomic::Ordering::Relaxed);
+            chunk.records.iter().filter_map(|record| record.read(taken_tsc)).collect()
+        };
+        image.chunks().map(records_of).collect()
+    }
+
+    /// The example with a third chunk: again and again the same calls.
+    fn longer_example() -> Parts {
+        let mut parts = example();
+        let calls = (0..20).map(|call| {
+            let (place, is_exit) = (call / 4 % 2, call % 4 >= 2);
+            let word = (0x8010_1000 + 0x1000 * place) << ADDRESS_SHIFT | if is_exit { kind::EXIT } else { kind::ENTRY };
+            (3_000 + 100 * call, word)
+        });
+        parts.chunks.push(([1, 12, 1, 1, 0, 2_900], calls.collect()));
+        parts.head[head::N_CHUNKS_USED] = 3;
+        parts
+    }
+
+    #[test]
+    fn packed_chunks_are_those_that_were_sent() {
+        let parts = longer_example();
+        let expected = records_of(&parsed(&sent(&parts)).unwrap());
+        for choice in 0..8 {
+            let bytes = sent_packed(&parts, |place| choice & 1 << place != 0);
+            let tags: Vec<String> = sections(&bytes).into_iter().map(|(_, tag)| tag).collect();
+            let tag = |place| if choice & 1 << place != 0 { "CHNZ" } else { "CHNK" };
+            // The second chunk has two records, which do not become shorter.
+            assert_eq!(tags, ["HEAD", "OPEN", tag(0), tag(1), tag(2), "END\n"]);
+            let image = parsed(&bytes).unwrap();
+            assert_eq!(image.warnings(), &[] as &[String]);
+            assert_eq!(records_of(&image), expected);
+        }
+    }
+
+    #[test]
+    fn a_cut_packed_chunk_has_its_whole_records() {
+        let parts = longer_example();
+        let expected = records_of(&parsed(&sent(&parts)).unwrap());
+        let bytes = sent_packed(&parts, |_| true);
+        let header_end = sections(&bytes)[1].0;
+        let mut lengths = vec![0];
+        for length in header_end..bytes.len() {
+            let image = parsed(&bytes[..length]).unwrap();
+            assert!(image.warnings()[0].contains("ends early"), "{length}");
+            let records: Vec<_> = records_of(&image).concat();
+            assert!(expected.concat().starts_with(&records), "{length}");
+            lengths.push(records.len());
+        }
+        assert!(lengths.is_sorted());
+        lengths.dedup();
+        assert_eq!(lengths, Vec::from_iter(0..=25), "each byte counts");
+    }
+
+    #[test]
+    fn the_first_version_is_read() {
+        let mut bytes = sent(&example());
+        bytes[8] = 1;
+        assert_eq!(parsed(&bytes).unwrap().chunks().count(), 2);
+        for version in [0, 3] {
+            bytes[8] = version;
+            assert!(parsed(&bytes).unwrap_err().to_string().contains("reads 1 to 2"));
+        }
+    }
+
+    /// Sections that were changed, with the right checksums.
+    #[test]
+    fn a_packed_chunk_that_cannot_be_is_an_error() {
+        let bytes = sent_packed(&longer_example(), |place| place == 2);
+        let sections = sections(&bytes);
+        let [start, end] = [sections[4].0, sections[5].0];
+        let with = |change: &dyn Fn(&mut Vec<u64>)| {
+            let mut section: Vec<u64> = words(&bytes[start..end - 8]).collect();
+            change(&mut section);
+            section[0] = u64::from(tag::PACKED) | (8 * (section.len() as u64 - 1)) << 32;
+            let mut sum = Checksum::default();
+            section.iter().for_each(|&word| sum.add(word));
+            section.push(sum.0);
+            let section: Vec<u8> = section.into_iter().flat_map(u64::to_le_bytes).collect();
+            parsed(&[&bytes[..start], &section, &bytes[end..]].concat()).map_err(|error| error.to_string())
+        };
+        let refused = |change: &dyn Fn(&mut Vec<u64>), problem: &str| {
+            let error = with(change).unwrap_err();
+            assert!(error.contains(&format!("byte {start}: ")) && error.contains(problem), "{error}");
+        };
+        assert!(with(&|_| ()).is_ok());
+        // Words of the section: the tag, then the header.
+        const N_BYTES: usize = 1 + N_BYTES_AT / 8;
+        const N_RECORDS: usize = 1 + N_RECORDS_AT / 8;
+        let n_bytes = words(&bytes[start..]).nth(N_BYTES).unwrap() >> 32;
+        assert!(!n_bytes.is_multiple_of(8), "{n_bytes}");
+        refused(&|words| words[N_RECORDS] = 61, "more records than a chunk holds");
+        refused(&|words| words[N_RECORDS] = 60, "fewer packed records than it says");
+        refused(&|words| words[N_RECORDS] = 19, "more packed records than it says");
+        refused(&|words| words[N_BYTES] += 8 << 32, "length");
+        refused(&|words| words[N_BYTES] = u64::from(u32::MAX) << 32, "length");
+        refused(&|words| words[N_BYTES] = 0, "length");
+        refused(&|words| words.push(0), "length");
+        refused(&|words| *words.last_mut().unwrap() |= 1 << 63, "fills up");
+        refused(&|words| words.truncate(8), "a chunk is too short");
+        refused(&|words| words[4] = 0, "no chunk can be of thread 0");
+        let mut parts = longer_example();
+        parts.chunks[2].1.push((6_000, kind::RESYNC | kind::NEW_THREAD));
+        assert!(parsed(&sent_packed(&parts, |_| true)).unwrap_err().to_string().contains("names thread 0"));
     }
 
     #[test]
@@ -509,8 +688,8 @@ mod tests {
 
         /// Whatever a kernel's memory holds is read as it was, or refused; and decoded without a panic.
         #[test]
-        fn any_chunks_are_read_as_they_were(parts in parts()) {
-            let result = parsed(&sent(&parts));
+        fn any_chunks_are_read_as_they_were(parts in parts(), packed in any::<u8>()) {
+            let result = parsed(&sent_packed(&parts, |place| packed & 1 << place != 0));
             let names_bad_thread = matches!(&result, Err(Error::BadImage { problem, .. }) if problem.contains("names thread"));
             if !names_bad_thread {
                 let image = result.unwrap();
@@ -534,15 +713,16 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(
             parts in parts(),
+            packed in any::<u8>(),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
             bytes in prop::collection::vec(any::<u8>(), 0..200),
         ) {
-            let mut image = sent(&parts);
+            let mut image = sent_packed(&parts, |place| packed & 1 << place != 0);
             for (place, byte) in changes {
                 let place = place.index(image.len());
                 image[place] = byte;
             }
-            let behind_magic = [&MAGIC[..], &[1, 0, 0, 0, 4, 0, 0, 0], &bytes].concat();
+            let behind_magic = [&MAGIC[..], &[2, 0, 0, 0, 5, 0, 0, 0], &bytes].concat();
             for bytes in [&image[..], &bytes, &behind_magic] {
                 prop_assert!(catch_unwind(|| parsed(bytes).map(drop)).is_ok());
             }

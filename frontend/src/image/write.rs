@@ -3,8 +3,10 @@
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 
-use rftrace::abi::{self, CHUNK_HEADER_BYTES, ChunkHeader};
+use rftrace::abi::{self, CHUNK_HEADER_BYTES, ChunkHeader, Record};
 
+use super::packed::encode::Packer;
+use super::packed::{N_BYTES_AT, N_RECORDS_AT};
 use super::{Checksum, MAGIC, VERSION, tag};
 use crate::backend::Chunk;
 
@@ -35,13 +37,7 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
     pub(crate) fn head(&mut self, words: &[u64; super::head::N_WORDS], name: &[u8]) -> Result<(), E> {
         self.begin(tag::HEAD, words.len() + name.len().div_ceil(8))?;
         words.iter().try_for_each(|&word| self.word(word))?;
-        for part in name.chunks(8) {
-            let mut bytes = [0; 8];
-            for (byte, &from) in bytes.iter_mut().zip(part) {
-                *byte = from;
-            }
-            self.word(u64::from_le_bytes(bytes))?;
-        }
+        self.bytes(name)?;
         self.end()
     }
 
@@ -61,20 +57,32 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         self.end()
     }
 
-    /// The CHUNK section of a chunk.
-    pub(crate) fn chunk(&mut self, chunk: &Chunk<'_>) -> Result<(), E> {
-        let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
+    /// The PACKED section of a chunk, or, without a packer or where that is shorter, its CHUNK section.
+    pub(crate) fn chunk(&mut self, chunk: &Chunk<'_>, packer: Option<&mut Packer>) -> Result<(), E> {
+        let mut header = header_words(chunk.header);
+        // As it is sent: a processor that was stopped, and goes on, may prepare the chunk anew.
+        let taken_tsc = header[offset_of!(ChunkHeader, taken_tsc) / 8];
         let n_records =
             chunk.records.iter().rposition(|record| record.read(taken_tsc).is_some()).map_or(0, |last| last + 1);
+        let records = chunk.records.iter().take(n_records);
         self.n_chunks += 1;
-        self.begin(tag::CHUNK, CHUNK_HEADER_BYTES / 8 + 2 * n_records)?;
-        for word in header_words(chunk.header) {
-            self.word(word)?;
-        }
-        for record in chunk.records.iter().take(n_records) {
-            let (tsc, word) = record.read(taken_tsc).unwrap_or((0, 0));
-            self.word(tsc)?;
-            self.word(word)?;
+        let written = records.clone().filter_map(|record| record.read(taken_tsc));
+        if let Some(packed) = packer.and_then(|packer| packer.pack(taken_tsc, written))
+            && packed.bytes.len().next_multiple_of(8) < n_records * size_of::<Record>()
+        {
+            put(&mut header, N_BYTES_AT, packed.bytes.len() as u64);
+            put(&mut header, N_RECORDS_AT, packed.n_records as u64);
+            self.begin(tag::PACKED, CHUNK_HEADER_BYTES / 8 + packed.bytes.len().div_ceil(8))?;
+            header.into_iter().try_for_each(|word| self.word(word))?;
+            self.bytes(packed.bytes)?;
+        } else {
+            self.begin(tag::CHUNK, CHUNK_HEADER_BYTES / 8 + 2 * n_records)?;
+            header.into_iter().try_for_each(|word| self.word(word))?;
+            for record in records {
+                let (tsc, word) = record.read(taken_tsc).unwrap_or((0, 0));
+                self.word(tsc)?;
+                self.word(word)?;
+            }
         }
         self.end()
     }
@@ -91,6 +99,20 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
     fn begin(&mut self, tag: u32, n_words: usize) -> Result<(), E> {
         self.sum = Checksum::default();
         self.word(u64::from(tag) | (n_words as u64 * 8) << 32)
+    }
+
+    /// Bytes, filled up with zeros to whole words.
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), E> {
+        let (words, rest) = bytes.as_chunks();
+        words.iter().try_for_each(|&word| self.word(u64::from_le_bytes(word)))?;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let mut word = [0; 8];
+        for (byte, &from) in word.iter_mut().zip(rest) {
+            *byte = from;
+        }
+        self.word(u64::from_le_bytes(word))
     }
 
     fn word(&mut self, word: u64) -> Result<(), E> {
@@ -125,11 +147,7 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
 fn header_words(header: &ChunkHeader) -> [u64; CHUNK_HEADER_BYTES / 8] {
     let ChunkHeader { lease, tid, prev_index, depth, fill, n_adopted, taken_tsc, core, n_resumed } = header;
     let mut words = [0; CHUNK_HEADER_BYTES / 8];
-    let mut put = |offset: usize, value: u64| {
-        if let Some(word) = words.get_mut(offset / 8) {
-            *word |= value << (offset % 8 * 8);
-        }
-    };
+    let mut put = |offset, value| put(&mut words, offset, value);
     put(offset_of!(ChunkHeader, lease), lease.load(Relaxed));
     put(offset_of!(ChunkHeader, tid), tid.load(Relaxed).into());
     put(offset_of!(ChunkHeader, prev_index), prev_index.load(Relaxed));
@@ -140,4 +158,12 @@ fn header_words(header: &ChunkHeader) -> [u64; CHUNK_HEADER_BYTES / 8] {
     put(offset_of!(ChunkHeader, taken_tsc), taken_tsc.load(Relaxed));
     put(offset_of!(ChunkHeader, core), core.load(Relaxed).into());
     words
+}
+
+/// Writes a field of a header where there are zeros.
+#[inline]
+fn put(words: &mut [u64; CHUNK_HEADER_BYTES / 8], offset: usize, value: u64) {
+    if let Some(word) = words.get_mut(offset / 8) {
+        *word |= value << (offset % 8 * 8);
+    }
 }

@@ -273,20 +273,82 @@ struct RawChunk {
     ticks: Vec<u64>,
 }
 
+/// Times and words of a packed chunk's records, by docs/image-format.md.
+fn unpacked(header: &[u64], payload: &[u64]) -> Vec<u64> {
+    let (n_bytes, n_records) = ((header[6] >> 32) as usize, header[7] as usize);
+    let payload: Vec<u8> = payload.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert_eq!(payload.len(), n_bytes.next_multiple_of(8));
+    let mut bytes = payload[..n_bytes].iter().copied();
+    let mix = |word: u64| (word >> 16).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let (mut next, mut cache, mut open) = ([0; 1024], [0; 256], Vec::new());
+    let (mut tsc, mut before) = (header[4], 0_u64);
+    let mut records = Vec::new();
+    for _ in 0..n_records {
+        let place = (mix(before ^ (before & 1) << 20) >> 54) as usize;
+        let first = number(&mut bytes);
+        tsc += first >> 2;
+        let form = if first & 3 == 3 { bytes.next().unwrap() } else { 0 };
+        if form != 0 {
+            // Older than the record before.
+            let number = number(&mut bytes);
+            assert!(form == 1 && first == 3 && number & 1 == 1, "{form}, {first:#x}, {number:#x}");
+            tsc -= (number >> 1) + 1;
+        }
+        let word = match first & 3 {
+            0 => open.pop().unwrap(),
+            1 => next[place],
+            2 => cache[usize::from(bytes.next().unwrap())],
+            _ => u64::from_le_bytes(std::array::from_fn(|_| bytes.next().unwrap())),
+        };
+        if form == 0 {
+            if first & 3 != 0 {
+                next[place] = word;
+            }
+            if first & 3 == 3 {
+                cache[(mix(word) >> 56) as usize] = word;
+            }
+            if word & 7 == 0 && open.len() < 1023 {
+                open.push(word >> 16 << 16 | 1);
+            }
+        }
+        before = word;
+        records.extend([tsc, word]);
+    }
+    assert_eq!(bytes.next(), None);
+    records
+}
+
+/// Seven bits in each byte, the lowest first.
+fn number(bytes: &mut impl Iterator<Item = u8>) -> u64 {
+    let mut number = 0;
+    for shift in (0..).step_by(7) {
+        let byte = bytes.next().unwrap();
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            break;
+        }
+    }
+    number
+}
+
 impl RawTrace {
     pub(crate) fn read(path: &Path) -> Self {
         let image = fs::read(path).unwrap();
         let words: Vec<u64> =
             image.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect();
         let mut chunks = BTreeMap::new();
+        let mut n_packed = 0;
         // The magic and the versions; then sections: tag and size, content, checksum.
         let mut rest = &words[2..];
         while let [head, following @ ..] = rest {
             let (content, behind) = following.split_at((head >> 32) as usize / 8);
-            if (*head as u32).to_le_bytes() == *b"CHNK" {
+            let tag = (*head as u32).to_le_bytes();
+            if [*b"CHNK", *b"CHNZ"].contains(&tag) {
                 let (header, records) = content.split_at(CHUNK_HEADER_BYTES / 8);
                 let field = |offset: usize| header[offset / 8] >> (offset % 8 * 8);
                 let taken_tsc = field(offset_of!(ChunkHeader, taken_tsc));
+                let unpacked = if tag == *b"CHNZ" { unpacked(header, records) } else { records.to_vec() };
+                n_packed += usize::from(tag == *b"CHNZ");
                 let n_open = field(offset_of!(ChunkHeader, depth)) as u32 as usize;
                 let index = lease::index(field(offset_of!(ChunkHeader, lease)));
                 let mut tid = field(offset_of!(ChunkHeader, tid)) as u32;
@@ -296,7 +358,7 @@ impl RawTrace {
                     words: Vec::new(),
                     ticks: Vec::new(),
                 };
-                for record in records.chunks_exact(2).filter(|record| record[0] >= taken_tsc) {
+                for record in unpacked.chunks_exact(2).filter(|record| record[0] >= taken_tsc) {
                     const NEW_THREAD: u64 = kind::RESYNC | kind::NEW_THREAD;
                     if record[1] & (kind::MASK | kind::NEW_THREAD) == NEW_THREAD {
                         // A task has ended, and another one goes on in its chunk.
@@ -312,6 +374,7 @@ impl RawTrace {
             }
             rest = &behind[1..];
         }
+        assert!(n_packed > 0, "no chunk is packed");
         Self { chunks }
     }
 
