@@ -108,6 +108,44 @@ fn a_program_needs_no_more_than_memory() {
     }
 }
 
+/// How many chunks of an image are packed, and how many are as they were in memory.
+fn n_chunks(image: &[u8]) -> [usize; 2] {
+    let mut found = [0; 2];
+    // Behind the magic and the versions: tag, length, contents, checksum.
+    let mut rest = &image[16..];
+    while !rest.is_empty() {
+        let n_bytes = u32::from_le_bytes(rest[4..8].try_into().unwrap()) as usize;
+        found[0] += usize::from(rest.starts_with(b"CHNZ"));
+        found[1] += usize::from(rest.starts_with(b"CHNK"));
+        rest = &rest[16 + n_bytes..];
+    }
+    found
+}
+
+#[test]
+fn an_image_that_is_sent_amid_another_is_not_packed() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let program = rust_program("image", Profile::Release);
+    let run = program.run(&["static"]);
+    let images = ["image", "inner"].map(|name| fs::read(run.path(name)).unwrap());
+    let [outer, inner] = [&images[0], &images[1]].map(|image| n_chunks(image));
+    assert!(outer[0] > 0 && inner[0] == 0 && outer[0] + outer[1] == inner[1], "{outer:?} {inner:?}");
+    assert!(2 * images[0].len() < images[1].len(), "{} and {} bytes", images[0].len(), images[1].len());
+    let mut options = ImportOptions::default();
+    options.tsc_hz = Some(1_000_000_000);
+    let outlines = images.map(|image| {
+        fs::write(run.path("image"), image).unwrap();
+        let (trace, imported) = import(&run, &program, options.clone());
+        assert_eq!(imported.warnings, [] as [String; 0]);
+        let outlines: Vec<(String, Vec<u64>)> =
+            trees(&trace).iter().map(|tree| (whole_outline(tree), times(&trace))).collect();
+        outlines
+    });
+    assert_eq!(outlines[0], outlines[1]);
+}
+
 #[test]
 fn a_cut_image_has_the_first_part_and_a_wrong_binary_is_noticed() {
     if !require(&["nightly"]) {
