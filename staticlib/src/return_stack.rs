@@ -9,7 +9,7 @@
 //! own mark there; then the claim never holds. After that the owner drops it. So an entry that has been popped, and used for
 //! another call with the same frame, is never taken for the old one; its sequence number tells.
 //!
-//! **Invariant**: entries at or above `sp` have frame 0; that of the sentinel below the stack is odd, no function's.
+//! **Invariant**: entries at or above `sp` have frame 0; that of the sentinel below the stack is odd or 0, no function's.
 //!
 //! **Invariant**: an entry that moves is written to its new place before it leaves the old one. Who goes through a stack from
 //! the innermost entry on finds those that move down in it.
