@@ -14,6 +14,7 @@
 //! | `rftrace_backend_control_v5() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
+//! | `rftrace_backend_disable_if(u32) -> u8` | stops recording if [`Control::enabled`] still is this; returns 0 if it is not |
 //! | `rftrace_backend_reset()` | while off: frees all full chunks and starts a new cycle |
 //! | `rftrace_backend_filter(u8)` | not 0: recording is filtered as [`FilterControl`] says; 0: everything is recorded |
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
@@ -38,7 +39,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{self, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 /// The version of this interface. Part of the names of `rftrace_backend_init_v5` and `rftrace_backend_control_v5`.
@@ -356,7 +357,7 @@ pub struct ThreadArea {
     pub block: ThreadBlock,
 }
 
-/// Values of [`Control::enabled`].
+/// Whether recording is on: the lowest byte of [`Control::enabled`].
 pub mod enabled {
     /// Not recording.
     pub const OFF: u8 = 0;
@@ -364,14 +365,20 @@ pub mod enabled {
     pub const ON: u8 = 1;
     /// Recording what [`FilterControl`](super::FilterControl) lets pass.
     pub const FILTERED: u8 = 2;
+
+    /// The bits that tell.
+    pub const MASK: u32 = 0xff;
+    /// What each enable adds to the bits above.
+    pub const ONE_ENABLE: u32 = 1 << 8;
 }
 
 /// State of the tracer that all threads share. All times are ticks.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Control {
-    /// One of [`enabled`]. The first thing that the hooks look at.
-    pub enabled: AtomicU8,
+    /// One of [`enabled`] in its lowest byte, the first thing that the hooks look at. Above it a number that each enable raises:
+    /// so recording can be switched off provided that nobody has switched it on since.
+    pub enabled: AtomicU32,
     /// Not 0: full chunks are used again, oldest first (ring mode).
     pub overwriting: AtomicU8,
     /// Not 0: the buffer was used up and recording stopped for this cycle (stop mode).
@@ -415,6 +422,13 @@ pub struct Control {
 }
 
 impl Control {
+    /// Whether recording is on: one of [`enabled`].
+    #[must_use]
+    #[inline(always)]
+    pub fn switch(&self, order: Ordering) -> u8 {
+        self.enabled.load(order) as u8
+    }
+
     /// Chunks that may ever have been taken, from the first on. The memory of the others may not be there yet.
     #[must_use]
     #[inline(always)]

@@ -26,6 +26,7 @@ unsafe extern "C" {
 #[cfg(feature = "std")]
 unsafe extern "C" {
     safe fn rftrace_backend_reset();
+    safe fn rftrace_backend_disable_if(seen: u32) -> u8;
     safe fn rftrace_backend_filter(active: u8);
     safe fn rftrace_backend_suspend_thread() -> *mut ThreadBlock;
     unsafe fn rftrace_backend_resume_thread(block: *mut ThreadBlock);
@@ -73,6 +74,25 @@ pub(crate) fn disable() {
     rftrace_backend_disable();
 }
 
+/// What [`disable_if`] asks for: recording as it is now, on or off.
+#[cfg(feature = "std")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen(u32);
+
+/// What recording is now.
+#[cfg(feature = "std")]
+#[inline(always)]
+pub(crate) fn see() -> Seen {
+    Seen(control().enabled.load(core::sync::atomic::Ordering::SeqCst))
+}
+
+/// Stops recording unless somebody has started it since it was `seen`, on or not. Returns whether it did so, or it is off.
+#[cfg(feature = "std")]
+#[inline(always)]
+pub(crate) fn disable_if(seen: Seen) -> bool {
+    rftrace_backend_disable_if(seen.0) != 0
+}
+
 /// The calling thread runs on this core from now on.
 #[inline(always)]
 pub(crate) fn set_core(core: u32) {
@@ -118,7 +138,7 @@ pub(crate) fn unrecorded<T>(work: impl FnOnce() -> T) -> T {
 /// Whether recording is on.
 #[inline(always)]
 pub(crate) fn is_enabled() -> bool {
-    control().enabled.load(Relaxed) != 0
+    control().switch(Relaxed) != abi::enabled::OFF
 }
 
 /// Waits until no thread is taking a chunk, as long as `wait` says that it is worth while. Recording must be off. Returns

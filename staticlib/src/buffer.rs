@@ -10,7 +10,7 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicUsize, compiler_fence};
 
-use crate::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, Record, ThreadBlock, init, kind, state, takers};
+use crate::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, Record, ThreadBlock, enabled, init, kind, state, takers};
 use crate::arch;
 use crate::chunk::{self, Chunk, Kept, Owned};
 use crate::control_block::CONTROL;
@@ -70,7 +70,7 @@ pub(crate) fn record_lost_call(block: &ThreadBlock) {
 /// Reserves the next record of this thread; `None` when recording is off or no chunk is to be had.
 pub(crate) fn reserve(block: &ThreadBlock) -> Option<Reserved> {
     loop {
-        if CONTROL.enabled.load(Relaxed) == 0 {
+        if CONTROL.switch(Relaxed) == enabled::OFF {
             return None;
         }
         let mask = block.chunk_mask.load(Relaxed);
@@ -148,7 +148,7 @@ pub(crate) fn has_exit_to_come(exit_word: u64) -> bool {
 /// Notes that a function returns and its exit is not recorded: the next record must be preceded by a RESYNC record.
 pub(crate) fn park(block: &ThreadBlock) {
     if block.resync.load(Relaxed) == 0 {
-        let off = CONTROL.enabled.load(Relaxed) == 0;
+        let off = CONTROL.switch(Relaxed) == enabled::OFF;
         let tsc = if off { CONTROL.stop_tsc.load(Relaxed) } else { arch::ticks() };
         block.resync_tsc.store(tsc, Relaxed);
         block.resync.store(1, Relaxed);
@@ -162,7 +162,7 @@ pub(crate) fn park(block: &ThreadBlock) {
 
 /// Gives the thread a chunk, in place of the one that ends at `cursor` (or none, if that is 0).
 fn take_chunk(block: &ThreadBlock, cursor: usize) -> bool {
-    if CONTROL.enabled.load(SeqCst) == 0 {
+    if CONTROL.switch(SeqCst) == enabled::OFF {
         return false;
     }
     match block.chunk_mask.load(Relaxed) {

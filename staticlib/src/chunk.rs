@@ -20,7 +20,7 @@ use core::ptr;
 use core::slice;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
-use crate::abi::{CHUNK_HEADER_BYTES, ChunkHeader, Record, chunk_state, lease, records_per_chunk};
+use crate::abi::{CHUNK_HEADER_BYTES, ChunkHeader, Record, chunk_state, enabled, lease, records_per_chunk};
 use crate::arch;
 use crate::control_block::CONTROL;
 
@@ -261,7 +261,7 @@ fn stop_full() {
     if CONTROL.full.swap(1, Relaxed) == 0 {
         CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
     }
-    CONTROL.enabled.store(0, SeqCst);
+    CONTROL.enabled.fetch_and(!enabled::MASK, SeqCst);
 }
 
 /// The writers of all chunks are not there any more, but of those with certain indices.

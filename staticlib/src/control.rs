@@ -33,7 +33,7 @@ unsafe extern "C" fn rftrace_backend_init_v5(args: *const InitArgs) -> u32 {
     if arch::has_shadow_stack() {
         return init::SHADOW_STACK;
     }
-    if CONTROL.enabled.load(SeqCst) != enabled::OFF {
+    if CONTROL.switch(SeqCst) != enabled::OFF {
         return init::RECORDING;
     }
     let region =
@@ -87,14 +87,21 @@ extern "C" fn rftrace_backend_control_v5() -> *const Control {
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_enable() {
     let ready = !CONTROL.chunks.load(Acquire).is_null();
-    if !ready || CONTROL.full.load(Relaxed) != 0 || CONTROL.enabled.load(Relaxed) != enabled::OFF {
+    if !ready || CONTROL.full.load(Relaxed) != 0 {
         return;
     }
     if CONTROL.cycle_start_tsc.load(Relaxed) == 0 {
         CONTROL.cycle_start_tsc.store(arch::ticks(), Relaxed);
     }
     let is_filtered = CONTROL.filter.active.load(Relaxed) != 0;
-    CONTROL.enabled.store(if is_filtered { enabled::FILTERED } else { enabled::ON }, SeqCst);
+    let on = if is_filtered { enabled::FILTERED } else { enabled::ON };
+    // Also where it is on: who is about to switch off what was switched on before must see it.
+    change_switch(|now| Some((now & !enabled::MASK).wrapping_add(enabled::ONE_ENABLE) | u32::from(on)));
+}
+
+/// Changes [`Control::enabled`], to what it is to be in place of what it is; `None`: leaves it. Returns whether it did.
+fn change_switch(new: impl Fn(u32) -> Option<u32>) -> bool {
+    CONTROL.enabled.fetch_update(SeqCst, Relaxed, new).is_ok()
 }
 
 /// Filters what is recorded, from now on, as the control block says, or with `active` 0 records everything.
@@ -103,18 +110,32 @@ extern "C" fn rftrace_backend_filter(active: u8) {
     CONTROL.filter.active.store(active, SeqCst);
     let (from, to) = if active != 0 { (enabled::ON, enabled::FILTERED) } else { (enabled::FILTERED, enabled::ON) };
     // Not if recording is off, or goes off at this moment.
-    let _ = CONTROL.enabled.compare_exchange(from, to, SeqCst, Relaxed);
+    change_switch(|now| (now as u8 == from).then_some(now & !enabled::MASK | u32::from(to)));
 }
 
 /// Stops recording. Functions that are open still return properly.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_disable() {
-    // The time first: who finds tracing off reads it.
-    if CONTROL.enabled.load(Relaxed) != enabled::OFF {
+    note_stop();
+    CONTROL.enabled.fetch_and(!enabled::MASK, SeqCst);
+    fence(SeqCst);
+}
+
+/// Stops recording unless [`Control::enabled`] is no longer what was `seen`. Returns 0 if it is not, or changes at this moment.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_disable_if(seen: u32) -> u8 {
+    note_stop();
+    let off = seen & !enabled::MASK;
+    let is_off = CONTROL.enabled.compare_exchange(seen, off, SeqCst, Relaxed).is_ok();
+    fence(SeqCst);
+    u8::from(is_off)
+}
+
+/// Notes the time of now as that when recording stopped. First: who finds tracing off reads it.
+fn note_stop() {
+    if CONTROL.switch(Relaxed) != enabled::OFF {
         CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
     }
-    CONTROL.enabled.store(enabled::OFF, SeqCst);
-    fence(SeqCst);
 }
 
 /// Frees all full chunks and starts a new cycle. Chunks that threads still hold stay theirs; what they hold is older
@@ -130,7 +151,7 @@ pub(crate) fn begin_cycle() {
     CONTROL.full.store(0, Relaxed);
     CONTROL.n_lost_no_chunk.store(0, Relaxed);
     // 0: the next enable sets it.
-    let on = CONTROL.enabled.load(Relaxed) != 0;
+    let on = CONTROL.switch(Relaxed) != enabled::OFF;
     CONTROL.cycle_start_tsc.store(if on { arch::ticks() } else { 0 }, SeqCst);
 }
 

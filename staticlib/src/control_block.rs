@@ -7,7 +7,7 @@ use crate::abi::{Control, ControlShared, FilterControl, PARTIAL_SLOTS, action, s
 
 /// The one control block.
 pub(crate) static CONTROL: Control = Control {
-    enabled: AtomicU8::new(0),
+    enabled: AtomicU32::new(0),
     overwriting: AtomicU8::new(0),
     full: AtomicU8::new(0),
     chunk_bytes: AtomicUsize::new(0),

@@ -1,7 +1,7 @@
 //! The slow path of the hooks that are called when a function is entered. It does the whole work of its hook, so that it
 //! never has to be tried again.
 
-use crate::abi::{ADDRESS_SHIFT, ThreadBlock, action, kind, state};
+use crate::abi::{ADDRESS_SHIFT, ThreadBlock, action, enabled, kind, state};
 use crate::arch;
 use crate::buffer;
 use crate::busy;
@@ -25,7 +25,7 @@ pub(crate) extern "C" fn entry_slow(
     frame_pointer: usize,
     static_chain: usize,
 ) {
-    if CONTROL.enabled.load(Relaxed) == 0 {
+    if CONTROL.switch(Relaxed) == enabled::OFF {
         return;
     }
     let action = filter::action(child_ip);

@@ -59,12 +59,10 @@ pub(crate) fn switch_on() -> Held {
     held
 }
 
-/// Switches all sites off. The tracer itself must be off, and `switch_tracer_off` is called to make sure: another thread may
-/// have switched it on.
-pub(crate) fn switch_off(switch_tracer_off: fn()) {
+/// Switches all sites off; not if the tracer is on, as another thread may have switched it on since.
+pub(crate) fn switch_off() {
     locked(|engine| {
-        switch_tracer_off();
-        if is_installed() {
+        if is_installed() && !backend::is_enabled() {
             engine.apply(Goal::Off);
         }
     });

@@ -64,15 +64,17 @@ pub(crate) fn enable() {
     held.release();
 }
 
-/// Stops recording, then switches patched sites off.
+/// Stops recording, then switches patched sites off; neither if somebody has started it since it was `seen`. Returns whether it
+/// stopped.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[inline(always)]
-pub(crate) fn disable() {
-    backend::disable();
-    if control::is_installed() {
-        control::switch_off(backend::disable);
+pub(crate) fn disable_if(seen: backend::Seen) -> bool {
+    let is_off = backend::disable_if(seen);
+    if is_off && control::is_installed() {
+        control::switch_off();
     }
+    is_off
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub(crate) use crate::backend::{disable, enable};
+pub(crate) use crate::backend::{disable_if, enable};

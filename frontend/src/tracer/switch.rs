@@ -2,9 +2,10 @@
 //!
 //! What is wanted is one word; who changes it then brings the tracer in line, and looks again whether it is still wanted. So of
 //! threads that switch at the same time the last one to act finds all changes, and nobody waits: a signal handler may switch too.
+//! Nor does who is late to switch off what nobody wanted switch off what another thread has wanted, and switched on, since.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 use crate::backend;
 use crate::patch;
@@ -79,9 +80,12 @@ pub(crate) fn paused<T>(work: impl FnOnce() -> T) -> T {
     let was_on = backend::is_enabled();
     backend::disable();
     let result = work();
-    // It may have been switched off meanwhile.
-    if was_on && backend::unrecorded(|| is_on(WANTED.load(Acquire))) {
+    // It may have been switched off meanwhile, and may be at this moment.
+    if was_on && backend::unrecorded(|| is_on(WANTED.load(SeqCst))) {
         backend::enable();
+        if !backend::unrecorded(|| is_on(WANTED.load(SeqCst))) {
+            apply();
+        }
     }
     result
 }
@@ -90,13 +94,15 @@ pub(crate) fn paused<T>(work: impl FnOnce() -> T) -> T {
 #[inline(always)]
 fn apply() {
     loop {
-        let wanted = backend::unrecorded(|| WANTED.load(SeqCst));
-        if is_on(wanted) {
+        // In this order: what is switched off below is not what somebody switches on who has wanted it since.
+        let (seen, wanted) = backend::unrecorded(|| (backend::see(), WANTED.load(SeqCst)));
+        let is_done = if is_on(wanted) {
             patch::enable();
+            true
         } else {
-            patch::disable();
-        }
-        if backend::unrecorded(|| WANTED.load(SeqCst) == wanted) {
+            patch::disable_if(seen)
+        };
+        if is_done && backend::unrecorded(|| WANTED.load(SeqCst) == wanted) {
             return;
         }
     }

@@ -142,7 +142,7 @@ impl Call {
 /// `stack_pointer` is not above it; unless it is below, or not aligned. Before the former stands the caller's frame
 /// pointer, if `frame_pointer` points there.
 pub unsafe fn entry(call: Call) {
-    let fast = match CONTROL.enabled.load(Relaxed) {
+    let fast = match CONTROL.switch(Relaxed) {
         enabled::OFF => return,
         // SAFETY: by this function's contract.
         enabled::ON => unsafe { entry_fast(call) },
@@ -323,7 +323,7 @@ fn exit_fast(parent_loc: usize) -> Option<usize> {
     if entry.frame.load(Relaxed) != parent_loc {
         return None;
     }
-    let is_recorded = match CONTROL.enabled.load(Relaxed) {
+    let is_recorded = match CONTROL.switch(Relaxed) {
         enabled::OFF => return None,
         enabled::ON => true,
         _ => entry.exit_word.load(Relaxed) & state::HIDDEN == 0 && !block.take_back(entry)?,

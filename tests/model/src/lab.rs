@@ -422,13 +422,13 @@ fn restore_control() {
     decisive.store(state::OUT as u32, Relaxed);
     wanted.store(0, Relaxed);
     depth_limit.store(state::DEPTH_MASK as u32, Relaxed);
-    for flag in [enabled, overwriting, full, any_left, active] {
+    for flag in [overwriting, full, any_left, active] {
         flag.store(0, Relaxed);
     }
     for number in [chunk_bytes, n_chunks, n_blocks, n_left_buckets] {
         number.store(0, Relaxed);
     }
-    for number in [thread_start_key, n_untraced_threads, n_takers, n_blocks_used] {
+    for number in [enabled, thread_start_key, n_untraced_threads, n_takers, n_blocks_used] {
         number.store(0, Relaxed);
     }
     for number in [
