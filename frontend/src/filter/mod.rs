@@ -1,6 +1,6 @@
-//! Which functions are recorded: `rules` is the API, which `parse` reads from text, with the patterns of `pattern`; `select` makes
-//! actions of call sites of them, which `table` hands to the hooks; `control` is the filter in force. `own` knows the functions
-//! of this crate, which no trace shows.
+//! Which functions are recorded: `rules` is the API, which `parse` reads from text; `select` makes actions of call sites of them,
+//! which `table` hands to the hooks; `control` is the filter in force. `own` knows the functions of this crate, which no trace
+//! shows. The patterns are those of the crate `rftrace-pattern`.
 //!
 //! Which functions there are is not here but in `host`.
 
@@ -9,8 +9,6 @@ pub(crate) mod control;
 pub(crate) mod own;
 #[cfg(feature = "std")]
 mod parse;
-#[cfg(feature = "std")]
-mod pattern;
 #[cfg(feature = "std")]
 mod rules;
 #[cfg(feature = "std")]

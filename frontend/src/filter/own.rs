@@ -9,7 +9,7 @@ use crate::host::program::Program;
 
 /// Beginnings of the demangled names of the functions of this crate and of that of the format.
 #[cfg(target_os = "linux")]
-const PREFIXES: [&str; 8] = [
+const PREFIXES: [&str; 12] = [
     "rftrace_frontend::",
     "<rftrace_frontend::",
     "core::ptr::drop_in_place::<rftrace_frontend::",
@@ -18,6 +18,10 @@ const PREFIXES: [&str; 8] = [
     "<rftrace_format::",
     "core::ptr::drop_in_place::<rftrace_format::",
     "core::ptr::drop_glue::<rftrace_format::",
+    "rftrace_pattern::",
+    "<rftrace_pattern::",
+    "core::ptr::drop_in_place::<rftrace_pattern::",
+    "core::ptr::drop_glue::<rftrace_pattern::",
 ];
 
 /// The C functions of `rftrace-frontend-ffi`.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::pattern::Pattern;
+use rftrace_pattern::Pattern;
+
 use crate::Error;
 
 /// Which functions and calls are recorded. See [`Config::filter`](crate::Config::filter) and
@@ -218,7 +219,7 @@ impl Filter {
     pub(super) fn rule(mut self, kind: RuleKind, pattern: &str) -> Self {
         match Pattern::new(pattern) {
             Ok(pattern) => self.rules.push(Rule { kind, pattern }),
-            Err(problem) => self.refuse(Flaw::new(format!("{}={pattern}", kind.key()), problem)),
+            Err(problem) => self.refuse(Flaw::new(format!("{}={pattern}", kind.key()), problem.to_string())),
         }
         self
     }

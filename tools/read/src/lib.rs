@@ -6,6 +6,7 @@
 //!
 //! - [`Trace::open`] reads a directory's metadata.
 //! - [`Trace::records`] and [`Trace::all_records`] read what was recorded, of one task or of all in order of time.
+//! - [`Trace::choose`] has only a part of it read: some functions, levels, times.
 //! - [`info::read`] and [`read_clock`] read one file; [`lines`] reads any text of a trace line by line. What a line or a record
 //!   looks like is in the crate [`rftrace_format`].
 //!
@@ -38,6 +39,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod all_records;
+mod chosen;
 mod demangle;
 mod error;
 mod events;
@@ -56,16 +58,18 @@ mod trace;
 mod warning;
 
 pub use all_records::AllRecords;
+pub use chosen::Choice;
 pub use demangle::Demangle;
 pub use error::{Error, Result};
 pub use events::EventNames;
 pub use facts::{Module, read_clock};
-pub use records::Records;
+pub use records::{OVERWRITTEN, Records};
 pub use rftrace_format::clock::ClockFile;
 pub use rftrace_format::events::{SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SCHEDULE_PREEMPTED};
 pub use rftrace_format::gaps::Gaps;
 pub use rftrace_format::info::Info;
 pub use rftrace_format::record::{Kind, RECORD_BYTES, Record};
+pub use rftrace_pattern::{Error as PatternError, Pattern};
 pub use session::Session;
 pub use summary::Summary;
 pub use trace::{Task, Trace};

@@ -1,11 +1,13 @@
 //! The records of one task, read from its `<tid>.dat` piece by piece, and its context switches among them.
 
+use std::borrow::Cow;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use rftrace_format::events::SCHED_IN;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 
+use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::inlined::Folding;
@@ -23,6 +25,9 @@ const UNIT: usize = 8;
 /// The longest payload: uftrace gives arguments 1024 bytes.
 const MAX_PAYLOAD: u64 = 1024;
 
+/// The event that stands for records that newer ones have overwritten.
+pub const OVERWRITTEN: &str = "rftrace:overwritten_records";
+
 /// The largest number of lost records that is believed.
 const MAX_LOST: u64 = u32::MAX as u64;
 
@@ -35,7 +40,7 @@ const MAX_LOST: u64 = u32::MAX as u64;
 /// - Context switches of `perf-cpu<N>.dat` come as events, at their times, with depth 0; those before the first
 ///   record and behind the last one are left out.
 ///
-/// - Where the trace folds them, calls of inlined functions are left out.
+/// - Where the trace folds them, calls of inlined functions are left out, and so is what was not [chosen](Trace::choose).
 ///
 /// A missing file is a task without records. No file is kept open, so a trace can have more tasks than a process may have
 /// open files.
@@ -49,6 +54,7 @@ pub struct Records<'t> {
     switches: &'t [Switch],
     head: Option<Record>,
     folding: Option<Folding>,
+    chooser: Option<Chooser>,
     warnings: Warnings,
 }
 
@@ -90,6 +96,7 @@ impl<'t> Records<'t> {
             switches,
             head: None,
             folding: trace.folds_inlined().then(Folding::default),
+            chooser: trace.choice().map(|choice| Chooser::new(choice.clone())),
             warnings: Warnings::default(),
         }
     }
@@ -97,6 +104,26 @@ impl<'t> Records<'t> {
     /// The flaws met up to here.
     pub fn warnings(&self) -> &Warnings {
         &self.warnings
+    }
+
+    /// The next one of those that were chosen.
+    fn read_chosen(&mut self) -> Result<Option<Record>> {
+        loop {
+            let Some(chooser) = &mut self.chooser else { return self.read_folded() };
+            if let Some(record) = chooser.next() {
+                return Ok(Some(record));
+            }
+            if chooser.has_ended() {
+                return Ok(None);
+            }
+            let record = self.read_folded()?;
+            let names = TaskNames { trace: self.trace, task: self.task };
+            match (&mut self.chooser, record) {
+                (Some(chooser), Some(record)) => chooser.apply(record, &names),
+                (Some(chooser), None) => chooser.finish(),
+                (None, _) => {}
+            }
+        }
     }
 
     /// The next one that is not left out.
@@ -232,12 +259,33 @@ impl Iterator for Records<'_> {
     type Item = Result<Record>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let result = self.read_folded().transpose();
+        let result = self.read_chosen().transpose();
         if let Some(Err(_)) = result {
             self.file.close();
             self.switches = &[];
         }
         result
+    }
+}
+
+/// The names of functions, as a task sees them.
+struct TaskNames<'t> {
+    trace: &'t Trace,
+    task: &'t Task,
+}
+
+impl Names for TaskNames<'_> {
+    fn function(&self, time_ns: u64, addr: u64) -> Cow<'_, str> {
+        self.trace.function_name(self.task, time_ns, addr)
+    }
+
+    fn same_function(&self, time_ns: u64, a: u64, b: u64) -> bool {
+        self.trace.same_function(self.task, time_ns, a, b)
+    }
+
+    fn is_loss(&self, event: u64) -> bool {
+        let name = self.trace.events().known(event);
+        name.is_some_and(|name| name.starts_with("rftrace:lost_") || name == OVERWRITTEN)
     }
 }
 

@@ -10,6 +10,7 @@ use rftrace_format::info::{Info, feature};
 use rftrace_format::tasks::{MAX_TASKS, TaskLine};
 use rftrace_format::text::base_name;
 
+use crate::chosen::Choice;
 use crate::demangle::Demangle;
 use crate::error::Result;
 use crate::events::EventNames;
@@ -30,6 +31,7 @@ pub struct Trace {
     events: EventNames,
     switches: Switches,
     folds_inlined: bool,
+    choice: Option<Choice>,
     warnings: Warnings,
 }
 
@@ -148,13 +150,52 @@ impl Trace {
             _ => Switches::read(dir, &mut warnings)?,
         };
         let tasks = processes.into_tasks(info.tids(), &exe_names, &mut warnings);
-        Ok(Self { dir: dir.to_owned(), info, tasks, sessions, events, switches, folds_inlined: false, warnings })
+        Ok(Self {
+            dir: dir.to_owned(),
+            info,
+            tasks,
+            sessions,
+            events,
+            switches,
+            folds_inlined: false,
+            choice: None,
+            warnings,
+        })
     }
 
     /// Chooses whether calls of functions that were inlined are left out of all records, so that the call of the function
     /// that they were inlined into stands for them. That needs the names of functions. By default they are there.
     pub fn fold_inlined(&mut self, folds: bool) {
         self.folds_inlined = folds;
+    }
+
+    /// Chooses what is shown: records are read as if no more had been recorded. That needs the names of functions.
+    pub fn choose(&mut self, choice: Choice) {
+        self.choice = Some(choice).filter(Choice::is_part);
+    }
+
+    /// Whether only a part of it is shown.
+    pub fn is_chosen(&self) -> bool {
+        self.choice.is_some()
+    }
+
+    pub(crate) fn choice(&self) -> Option<&Choice> {
+        self.choice.as_ref()
+    }
+
+    /// Leaves out all tasks but those with these numbers.
+    ///
+    /// # Errors
+    ///
+    /// The first number that no task has; then nothing changes.
+    pub fn keep_tasks(&mut self, tids: &[u32]) -> std::result::Result<(), u32> {
+        match tids.iter().find(|&&tid| !self.tasks.iter().any(|task| task.tid == tid)) {
+            Some(&unknown) => Err(unknown),
+            None => {
+                self.tasks.retain(|task| tids.contains(&task.tid));
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn folds_inlined(&self) -> bool {

@@ -15,13 +15,21 @@ use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
 pub(crate) struct DirArg {
     /// The trace directory [default: the current directory if it is one, else `uftrace.data`].
     dir: Option<PathBuf>,
+    /// The same, as uftrace has it.
+    #[arg(short, long, value_name = "DIR", conflicts_with = "dir")]
+    data: Option<PathBuf>,
 }
 
 impl DirArg {
     /// Its path.
     pub(crate) fn path(self) -> PathBuf {
-        self.dir.unwrap_or_else(|| if Path::new(INFO).is_file() { ".".into() } else { "uftrace.data".into() })
+        self.dir.or(self.data).unwrap_or_else(default_dir)
     }
+}
+
+/// The trace directory where none is named.
+pub(crate) fn default_dir() -> PathBuf {
+    if Path::new(INFO).is_file() { ".".into() } else { "uftrace.data".into() }
 }
 
 /// Opens a trace.
@@ -93,7 +101,9 @@ pub(crate) fn print_warnings(trace: &Trace, summary: &Summary) -> Result<()> {
 
 /// Says what was odd about a trace, but for what was not recorded.
 pub(crate) fn print_flaws(trace: &Trace, summary: &Summary) {
-    if summary.records == 0 {
+    if summary.records == 0 && trace.is_chosen() {
+        say!("rftrace: nothing that was recorded is among what is to be shown, by -F, -N, -D, -t or a range of times");
+    } else if summary.records == 0 {
         say!("rftrace: the trace holds no records: was tracing enabled, and the program built with `mcount` calls?");
     }
     print_missing(trace, summary.nameless_calls > 0);

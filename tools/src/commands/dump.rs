@@ -12,6 +12,7 @@ use rftrace_export::{
 };
 use rftrace_read::{Error, RECORD_BYTES, Summary, Trace};
 
+use super::choice::{CallsArgs, Time, parse_time};
 use super::common::{DirArg, NamesArg, open_named, print_warnings};
 
 const EXAMPLES: &str = "\
@@ -61,8 +62,10 @@ pub(crate) struct DumpArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     to: Option<Time>,
     /// Only this task. Can be given several times.
-    #[arg(long, value_name = "TID", visible_alias = "task")]
+    #[arg(long, value_name = "TID", visible_alias = "task", value_delimiter = ',')]
     tid: Vec<u32>,
+    #[command(flatten)]
+    calls: CallsArgs,
     /// Give each thread a stack of its own, in flame graphs and folded stacks.
     #[arg(long)]
     by_thread: bool,
@@ -74,46 +77,6 @@ pub(crate) struct DumpArgs {
     /// Show no progress.
     #[arg(short, long)]
     quiet: bool,
-}
-
-#[derive(Clone, Copy)]
-enum Time {
-    SinceStart(u64),
-    Absolute(u64),
-}
-
-impl Time {
-    /// Nanoseconds of the trace's clock.
-    fn absolute(self, trace: &Trace) -> Result<u64> {
-        Ok(match self {
-            Self::SinceStart(ns) => trace.start_ns()?.unwrap_or(0).saturating_add(ns),
-            Self::Absolute(ns) => ns,
-        })
-    }
-}
-
-fn parse_time(text: &str) -> Result<Time, String> {
-    // Longer units first: `ms` ends with `s`.
-    let units = [("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000), ("s", 1_000_000_000), ("m", 60_000_000_000)];
-    let with_unit = units.iter().find_map(|&(unit, ns)| Some((text.strip_suffix(unit)?, ns)));
-    let (number, unit_ns) = with_unit.unwrap_or((text, 1_000_000_000));
-    let ns = parse_decimal(number.trim(), unit_ns)
-        .ok_or("it must be a number, with `ns`, `us`, `ms`, `s` or `m` for a time since the trace's start")?;
-    Ok(if with_unit.is_some() { Time::SinceStart(ns) } else { Time::Absolute(ns) })
-}
-
-/// `number` times `unit_ns`, to the nanosecond: times of clocks have more digits than a floating-point number.
-fn parse_decimal(number: &str, unit_ns: u64) -> Option<u64> {
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if number.is_empty() || number == "." || !is_digits(whole) || !is_digits(fraction) {
-        return None;
-    }
-    let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.checked_mul(unit_ns)? };
-    let fraction = fraction.get(..12).unwrap_or(fraction);
-    let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    let digits = if fraction.is_empty() { 0 } else { fraction.parse::<u128>().ok()? };
-    whole.checked_add(u64::try_from(digits * u128::from(unit_ns) / scale).ok()?)
 }
 
 /// Runs it.
@@ -131,6 +94,7 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
         bail!("nothing is between --from and --to: the first must be the earlier one");
     }
     options.check(&trace)?;
+    trace.choose(args.calls.choice());
     if args.firefox {
         Firefox::<Vec<u8>>::check(&trace, &options)?;
     }
@@ -295,28 +259,5 @@ impl Sink for Progress<'_> {
 
     fn finish(&mut self) -> rftrace_read::Result<()> {
         self.sink.finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Time, parse_time};
-
-    #[test]
-    fn times() {
-        let since_start = |text| match parse_time(text) {
-            Ok(Time::SinceStart(ns)) => Some(ns),
-            _ => None,
-        };
-        assert_eq!(since_start("1.5s"), Some(1_500_000_000));
-        assert_eq!(since_start("20ms"), Some(20_000_000));
-        assert_eq!(since_start(".25 us"), Some(250));
-        assert_eq!(since_start("7ns"), Some(7));
-        assert_eq!(since_start("2m"), Some(120_000_000_000));
-        assert!(matches!(parse_time("12345.678901234"), Ok(Time::Absolute(12_345_678_901_234))));
-        assert!(matches!(parse_time("3"), Ok(Time::Absolute(3_000_000_000))));
-        for bad in ["", ".", "s", "-1s", "1e3", "1.2.3", "99999999999s", "1h", "٣s", "1.é"] {
-            assert!(parse_time(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -10,11 +10,13 @@ use clap::Subcommand;
 
 #[cfg(all(feature = "full", target_os = "linux"))]
 pub(crate) mod cargo;
+mod choice;
 mod common;
 #[cfg(feature = "full")]
 mod completions;
 #[cfg(feature = "full")]
 mod dump;
+mod graph;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod import;
 mod info;
@@ -37,6 +39,7 @@ pub(crate) enum Command {
     Recover(recover::RecoverArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
+    Graph(graph::GraphArgs),
     Info(info::InfoArgs),
     #[cfg(feature = "full")]
     Dump(dump::DumpArgs),
@@ -63,6 +66,7 @@ impl Command {
             Self::Recover(args) => recover::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
+            Self::Graph(args) => graph::run(args),
             Self::Info(args) => info::run(args),
             #[cfg(feature = "full")]
             Self::Dump(args) => dump::run(args),

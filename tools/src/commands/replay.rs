@@ -11,33 +11,40 @@ use rftrace_format::files::INFO;
 use rftrace_read::{Summary, Trace, info};
 use rftrace_views::{ReplayOptions, replay};
 
+use super::choice::{CallsArgs, RangeArgs, choose};
 use super::common::{
     DirArg, Names, NamesArg, find_program, losses, open_named, print, print_missing, print_warnings, shell_word,
 };
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace replay mytrace                   everything that was recorded in the directory `mytrace`
-  rftrace replay --builtin mytrace | head  its first lines, without uftrace";
+  rftrace replay mytrace                         everything that was recorded in the directory `mytrace`
+  rftrace replay -F app::work -D 3 mytrace       the calls of a function, and two levels in them
+  rftrace replay --from 1.5s --to 1.6s mytrace   a tenth of a second of it
+  rftrace replay --uftrace mytrace               by uftrace, which shows arguments, and functions of the kernel, that it recorded";
 
 /// Shows every call, in order of time.
-///
-/// If uftrace is installed, it does the work, as it knows more: arguments, source lines, kernel functions. It does not know
-/// other names than the simple ones.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     dir: DirArg,
-    /// Don't use uftrace, even if it is installed.
-    #[arg(long)]
+    /// Let uftrace show it, which has to be installed.
+    #[arg(long, conflicts_with_all = ["fold_inlined", "demangle", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"])]
+    uftrace: bool,
+    /// What is done without `--uftrace` anyway.
+    #[arg(long, hide = true, conflicts_with = "uftrace")]
     builtin: bool,
-    /// Merge calls of inlined functions into that of the function around them. Without uftrace, which cannot.
+    /// Merge calls of inlined functions into that of the function around them.
     #[arg(long)]
     fold_inlined: bool,
     /// Say afterwards where the trace lies and what else can be done with it.
     #[arg(long)]
     hints: bool,
+    #[command(flatten)]
+    calls: CallsArgs,
+    #[command(flatten)]
+    range: RangeArgs,
     #[command(flatten)]
     names: NamesArg,
 }
@@ -45,15 +52,16 @@ pub(crate) struct ReplayArgs {
 /// Runs it.
 pub(crate) fn run(args: ReplayArgs) -> Result<()> {
     let dir = args.dir.path();
-    let uftrace = find_program("uftrace");
-    match &uftrace {
-        Some(uftrace) if !args.builtin && !args.fold_inlined && args.names.demangle == Names::Simple => {
-            replay_with(uftrace, &dir)?
-        }
-        _ => replay_builtin(&dir, args.names.demangle, args.fold_inlined)?,
+    if args.uftrace {
+        replay_with_uftrace(&dir)?;
+    } else {
+        let mut trace = open_named(&dir, args.names.demangle)?;
+        trace.fold_inlined(args.fold_inlined);
+        choose(&mut trace, args.calls, &args.range)?;
+        print_replay(&trace)?;
     }
     if args.hints {
-        print_hints(&dir, uftrace.is_some());
+        print_hints(&dir);
     }
     Ok(())
 }
@@ -61,35 +69,35 @@ pub(crate) fn run(args: ReplayArgs) -> Result<()> {
 /// Shows a trace on stdout.
 #[cfg(all(feature = "full", target_os = "linux"))]
 pub(crate) fn show(dir: &Path) -> Result<()> {
-    match find_program("uftrace") {
-        Some(uftrace) => replay_with(&uftrace, dir),
-        None => replay_builtin(dir, Names::Simple, false),
-    }
+    print_replay(&open_named(dir, Names::Simple)?)
 }
 
-fn replay_builtin(dir: &Path, names: Names, fold_inlined: bool) -> Result<()> {
-    let mut trace = open_named(dir, names)?;
-    trace.fold_inlined(fold_inlined);
+fn print_replay(trace: &Trace) -> Result<()> {
     let mut options = ReplayOptions::default();
     options.color = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let summary = print(|out| replay(&trace, &options, out))?;
-    print_warnings(&trace, &summary)
+    let summary = print(|out| replay(trace, &options, out))?;
+    print_warnings(trace, &summary)
 }
 
 /// Lets uftrace show the trace.
-fn replay_with(uftrace: &Path, dir: &Path) -> Result<()> {
+fn replay_with_uftrace(dir: &Path) -> Result<()> {
+    let Some(uftrace) = find_program("uftrace") else {
+        bail!(
+            "uftrace is not in PATH: apt install uftrace, see https://github.com/namhyung/uftrace, or leave out --uftrace"
+        );
+    };
     if !dir.join(INFO).is_file() {
         // Says what to do with what is there.
         open_named(dir, Names::Simple)?;
     }
     // Its message for a directory that is none does not help, ours does.
     info::read(&dir.join(INFO))?;
-    let status = Command::new(uftrace)
+    let status = Command::new(&uftrace)
         .args([OsStr::new("replay"), OsStr::new("--no-pager"), OsStr::new("-d"), dir.as_os_str()])
         .status()
-        .with_context(|| format!("cannot run {}; try --builtin", uftrace.display()))?;
+        .with_context(|| format!("cannot run {}; try without --uftrace", uftrace.display()))?;
     if !status.success() && !is_closed_pipe(status) {
-        bail!("{} replay -d {}: {status}; try --builtin", uftrace.display(), dir.display());
+        bail!("{} replay -d {}: {status}; try without --uftrace", uftrace.display(), dir.display());
     }
     // uftrace reads some traces that are an error here.
     let Ok(trace) = Trace::open(dir) else { return Ok(()) };
@@ -101,25 +109,19 @@ fn replay_with(uftrace: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn print_hints(dir: &Path, has_uftrace: bool) {
+fn print_hints(dir: &Path) {
     let whole = dir.canonicalize();
     say!("\nThe trace lies in {}", whole.as_deref().unwrap_or(dir).display());
     // As it was called, so that the line can be copied.
     let program = std::env::args_os().next().unwrap_or_else(|| "rftrace".into());
     let (program, dir) = (shell_word(Path::new(&program)), shell_word(dir));
-    say!("Try also:\n  {program} report {dir}");
-    if has_uftrace {
-        say!(
-            "  uftrace report -d {dir}           time of each function, with filters\n  \
-             uftrace graph -d {dir}            call graph\n  \
-             uftrace tui -d {dir}              call graph to browse\n  \
-             uftrace dump --chrome -d {dir}    JSON for https://ui.perfetto.dev"
-        );
-    } else {
-        say!(
-            "uftrace has more views (graph, tui, dump --chrome) and is not installed: apt install uftrace, or see \
-             https://github.com/namhyung/uftrace"
-        );
+    say!(
+        "Try also:\n  {program} report {dir}  # time of each function\n  \
+         {program} graph {dir}  # which functions call which\n  \
+         {program} replay -t 10us {dir}  # calls that took 10 us at least"
+    );
+    if cfg!(feature = "full") {
+        say!("  {program} dump --flamegraph {dir}  # a picture for any browser");
     }
 }
 

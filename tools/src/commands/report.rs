@@ -1,14 +1,26 @@
 //! `rftrace report`.
 
+use std::io::{self, Write};
+#[cfg(feature = "full")]
+use std::iter;
+use std::path::{Path, PathBuf};
+
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use rftrace_views::{Report, SortKey};
+use rftrace_read::{Error, Trace};
+#[cfg(feature = "full")]
+use rftrace_views::Row;
+use rftrace_views::{Difference, Field, Report};
 
+use super::choice::{CallsArgs, RangeArgs, choose};
 use super::common::{DirArg, NamesArg, open_named, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
   rftrace report --sort self --limit 10 mytrace  the ten functions in which most time was spent
+  rftrace report -f self,percent,call mytrace    other columns
+  rftrace report before --diff after             what takes more or less time in another trace
+  rftrace report -F 'app::*' -t 10us mytrace     of calls of some functions and in them, those of 10 us at least
   rftrace report --demangle full mytrace         C++ functions with their parameters: a row for each overload";
 
 /// Shows how much time each function took.
@@ -17,9 +29,25 @@ Examples:
 pub(crate) struct ReportArgs {
     #[command(flatten)]
     dir: DirArg,
-    /// What to sort by, largest first.
-    #[arg(long, value_enum, default_value = "total")]
-    sort: Sort,
+    /// What to sort by, largest first: columns, with commas between [default: the first column].
+    #[arg(short, long, value_name = "FIELD", value_delimiter = ',')]
+    sort: Vec<Field>,
+    /// The columns, with commas between: total, total-avg, total-min, total-max, total-p50, total-p99, self, self-avg, self-min, self-max,
+    /// percent (of all self time), call [default: total,self,call].
+    #[arg(short = 'f', long = "output-fields", visible_alias = "fields", value_name = "FIELD", value_delimiter = ',')]
+    fields: Vec<Field>,
+    /// The columns total-avg, total-min and total-max.
+    #[arg(long, conflicts_with = "fields")]
+    avg_total: bool,
+    /// The columns self-avg, self-min and self-max.
+    #[arg(long, conflicts_with_all = ["fields", "avg_total"])]
+    avg_self: bool,
+    /// Show how much more each function has in another trace.
+    #[arg(long, value_name = "DIR", conflicts_with = "format")]
+    diff: Option<PathBuf>,
+    /// How it is written. In csv and json, times are nanoseconds, and percents hundredths of them.
+    #[arg(long, value_enum, default_value = "table")]
+    format: Format,
     /// Merge calls of inlined functions into that of the function around them.
     #[arg(long)]
     fold_inlined: bool,
@@ -27,36 +55,94 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
+    calls: CallsArgs,
+    #[command(flatten)]
+    range: RangeArgs,
+    #[command(flatten)]
     names: NamesArg,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Sort {
-    /// Time in the function and what it called.
-    Total,
-    /// Time in the function alone.
-    #[value(name = "self")]
-    Own,
-    /// Number of calls.
-    Calls,
-}
-
-impl From<Sort> for SortKey {
-    fn from(sort: Sort) -> Self {
-        match sort {
-            Sort::Total => Self::Total,
-            Sort::Own => Self::Own,
-            Sort::Calls => Self::Calls,
-        }
-    }
+/// How the report is written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// A line for each function, values with commas between, times in nanoseconds.
+    Csv,
+    /// An object for each function, times in nanoseconds.
+    #[cfg(feature = "full")]
+    Json,
 }
 
 /// Runs it.
 pub(crate) fn run(args: ReportArgs) -> Result<()> {
-    let mut trace = open_named(&args.dir.path(), args.names.demangle)?;
-    trace.fold_inlined(args.fold_inlined);
-    let mut report = Report::read(&trace)?;
-    report.sort(args.sort.into());
-    print(|out| report.write(args.limit.unwrap_or(usize::MAX), out))?;
+    let dir = args.dir.path();
+    let fields = match (args.avg_total, args.avg_self) {
+        (true, _) => vec![Field::TotalAvg, Field::TotalMin, Field::TotalMax],
+        (_, true) => vec![Field::OwnAvg, Field::OwnMin, Field::OwnMax],
+        _ if args.fields.is_empty() => Field::USUAL.to_vec(),
+        _ => args.fields,
+    };
+    let sort = if args.sort.is_empty() { fields[..1].to_vec() } else { args.sort };
+    let limit = args.limit.unwrap_or(usize::MAX);
+    let needs_spread = fields.iter().chain(&sort).any(|field| field.needs_spread());
+    let read = |dir: &Path| -> Result<(Trace, Report)> {
+        let mut trace = open_named(dir, args.names.demangle)?;
+        trace.fold_inlined(args.fold_inlined);
+        choose(&mut trace, args.calls.clone(), &args.range)?;
+        let report = if needs_spread { Report::read_spread(&trace)? } else { Report::read(&trace)? };
+        Ok((trace, report))
+    };
+    let (trace, mut report) = read(&dir)?;
+    if let Some(other) = &args.diff {
+        let (other_trace, other_report) = read(other)?;
+        print(|out| {
+            writeln!(out, "# from {}\n# to   {}", described(&trace), described(&other_trace)).map_err(Error::Write)?;
+            Difference::new(&report, &other_report, &sort).write(&fields, limit, out)
+        })?;
+        print_warnings(&trace, report.summary())?;
+        return print_warnings(&other_trace, other_report.summary());
+    }
+    report.sort(&sort);
+    print(|out| match args.format {
+        Format::Table => report.write(&fields, limit, out),
+        Format::Csv => write_csv(&report, &fields, limit, out).map_err(Error::Write),
+        #[cfg(feature = "full")]
+        Format::Json => write_json(&report, &fields, limit, out).map_err(Error::Write),
+    })?;
     print_warnings(&trace, report.summary())
+}
+
+/// The directory and the command that was recorded.
+fn described(trace: &Trace) -> String {
+    let command = trace.info().command_line().unwrap_or_default();
+    format!("{} ({})", trace.dir().display(), command.trim())
+}
+
+/// As RFC 4180 has it.
+fn write_csv(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+    let names: Vec<_> = fields.iter().map(|field| field.name()).collect();
+    writeln!(out, "function,{}", names.join(","))?;
+    let all_self_ns = report.self_ns();
+    for row in report.rows().iter().take(limit) {
+        write!(out, "\"{}\"", row.name.replace('"', "\"\""))?;
+        for field in fields {
+            write!(out, ",{}", field.value(row, all_self_ns))?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+#[cfg(feature = "full")]
+fn write_json(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+    let all_self_ns = report.self_ns();
+    let object = |row: &Row| {
+        let values = fields.iter().map(|field| (field.name().to_owned(), field.value(row, all_self_ns).into()));
+        let name = ("function".to_owned(), row.name.as_str().into());
+        serde_json::Value::Object(iter::once(name).chain(values).collect())
+    };
+    let rows: Vec<_> = report.rows().iter().take(limit).map(object).collect();
+    serde_json::to_writer_pretty(&mut *out, &rows)?;
+    writeln!(out)
 }

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rftrace_export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, WallClock, export, write_directory};
 use rftrace_read::{Error, SCHED_IN, SCHED_OUT, Summary, Trace};
-use rftrace_views::{CallTree, ReplayOptions, Report, SortKey};
+use rftrace_views::{CallTree, Field, ReplayOptions, Report};
 
 use crate::dir::{A, B, Files, MAIN, MARK, entry, event, exit, lost, with_payload};
 
@@ -22,8 +22,8 @@ fn read(dir: &Path) -> Result<(), Error> {
     let trace = Trace::open(dir)?;
     rftrace_views::replay(&trace, &ReplayOptions::default(), &mut Vec::new())?;
     let mut report = Report::read(&trace)?;
-    report.sort(SortKey::Total);
-    report.write(usize::MAX, &mut Vec::new())?;
+    report.sort(&[Field::Total]);
+    report.write(&Field::USUAL, usize::MAX, &mut Vec::new())?;
     for task in trace.tasks() {
         let _ = CallTree::read(&trace, task)?.to_string();
     }

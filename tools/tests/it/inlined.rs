@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rftrace_read::Warning;
-use rftrace_views::{Report, SortKey};
+use rftrace_views::{Field, Report};
 
 use crate::dir::{A, B, Dir, MAIN, entry, exit, lost, trace};
 
@@ -43,7 +43,7 @@ fn rows(dir: &Dir, folds: bool) -> Vec<(String, u64, u64, u64)> {
     let mut trace = dir.open();
     trace.fold_inlined(folds);
     let mut report = Report::read(&trace).unwrap();
-    report.sort(SortKey::Total);
+    report.sort(&[Field::Total]);
     let n_inlined = report.summary().warnings.count(Warning::InlinedCall);
     assert_eq!(n_inlined, if folds { 0 } else { 4 });
     report.rows().iter().map(|row| (row.name.clone(), row.calls, row.total_ns, row.self_ns)).collect()

@@ -125,7 +125,7 @@ fn addresses_without_a_name() {
     let calls =
         (0..2_000_000_u64).flat_map(|n| [entry(2 * n, 0, (1 << 40) + 16 * n), exit(2 * n + 1, 0, (1 << 40) + 16 * n)]);
     write_records(&dir, "7.dat", calls);
-    let text = succeeds(400, &["report", "--sort", "calls", "--limit", "2"], dir.path());
+    let text = succeeds(400, &["report", "--sort", "call", "--limit", "2"], dir.path());
     assert!(text.contains("(other functions)"), "{text}");
 }
 

@@ -73,7 +73,10 @@ fn they_are_said_behind_uftraces_replay_too() {
     let uftrace = bin.path().join("uftrace");
     fs::write(&uftrace, "#!/bin/sh\n").expect("a writable folder");
     fs::set_permissions(&uftrace, fs::Permissions::from_mode(0o755)).expect("our own file");
-    let output = rftrace(&["replay", utf8(dir.path())]).env("PATH", bin.path()).output().expect("the command starts");
+    let output = rftrace(&["replay", "--uftrace", utf8(dir.path())])
+        .env("PATH", bin.path())
+        .output()
+        .expect("the command starts");
     let (code, stdout, stderr) = crate::cli::parts(&output);
     assert_eq!((code, stdout.as_str(), stderr.lines().count()), (Some(0), "", 3), "{stderr}");
     for text in ["buffer was full", "no file 8.dat", "rftrace symbols "] {

@@ -2,10 +2,12 @@
 
 mod dir;
 
+mod chosen;
 mod cli;
 mod completions;
 mod dump;
 mod export;
+mod graph;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod import;

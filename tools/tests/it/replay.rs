@@ -5,7 +5,7 @@ use rftrace_views::ReplayOptions;
 
 use crate::dir::{A, B, C, CPP, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit, lost, trace};
 
-fn replay(trace: &Trace, color: bool) -> (String, Summary) {
+pub(crate) fn replay(trace: &Trace, color: bool) -> (String, Summary) {
     let mut out = Vec::new();
     let mut options = ReplayOptions::default();
     options.color = color;

@@ -1,13 +1,13 @@
 //! Times and calls per function.
 
 use rftrace_read::{SCHED_IN, SCHED_OUT, Warning};
-use rftrace_views::{Report, Row, SortKey};
+use rftrace_views::{Difference, Field, Report, Row};
 
 use crate::dir::{A, B, Dir, Files, MAIN, MARK, entry, event, exit, lost, trace};
 
-fn report(dir: &Dir, key: SortKey) -> Report {
+fn report(dir: &Dir, key: Field) -> Report {
     let mut report = Report::read(&dir.open()).expect("a readable trace");
-    report.sort(key);
+    report.sort(&[key]);
     report
 }
 
@@ -28,15 +28,15 @@ fn sample() -> Dir {
 #[test]
 fn sorted() {
     let (main, a, b) = (("main", 10_000, 7_000, 1), ("a", 3_500, 3_300, 2), ("b", 200, 200, 2));
-    assert_eq!(rows(&report(&sample(), SortKey::Total)), [main, a, b]);
-    assert_eq!(rows(&report(&sample(), SortKey::Own)), [main, a, b]);
-    assert_eq!(rows(&report(&sample(), SortKey::Calls)), [a, b, main]);
+    assert_eq!(rows(&report(&sample(), Field::Total)), [main, a, b]);
+    assert_eq!(rows(&report(&sample(), Field::Own)), [main, a, b]);
+    assert_eq!(rows(&report(&sample(), Field::Calls)), [a, b, main]);
 }
 
 #[test]
 fn text() {
     let mut out = Vec::new();
-    report(&sample(), SortKey::Total).write(2, &mut out).unwrap();
+    report(&sample(), Field::Total).write(&Field::USUAL, 2, &mut out).unwrap();
     assert_eq!(
         String::from_utf8(out).unwrap(),
         "  Wall 10.000 us, 2 threads; waiting counts as self time, as context switches were not recorded
@@ -62,7 +62,7 @@ fn recursion_counts_its_outermost_calls() {
         entry(200, 0, A),
         exit(205, 0, A),
     ]);
-    assert_eq!(rows(&report(&dir, SortKey::Total)), [("a", 105, 50 + 20 + 10 + 5, 4), ("b", 50, 20, 1)]);
+    assert_eq!(rows(&report(&dir, Field::Total)), [("a", 105, 50 + 20 + 10 + 5, 4), ("b", 50, 20, 1)]);
 }
 
 #[test]
@@ -74,11 +74,11 @@ fn waiting_has_its_own_row() {
         event(90, 1, SCHED_IN),
         exit(100, 0, MAIN),
     ]);
-    let report = report(&dir, SortKey::Total);
+    let report = report(&dir, Field::Total);
     assert_eq!(rows(&report), [("main", 100, 30, 1), ("linux:schedule", 70, 70, 1)]);
     assert_eq!((report.wall_ns(), report.cpu_ns()), (100, Some(30)));
     let mut out = Vec::new();
-    report.write(1, &mut out).unwrap();
+    report.write(&Field::USUAL, 1, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.starts_with("  Wall 0.100 us, CPU 0.030 us of 1 thread\n"), "{text}");
 }
@@ -86,16 +86,86 @@ fn waiting_has_its_own_row() {
 #[test]
 fn processor_time_is_known_only_where_context_switches_were_recorded() {
     let mut files = Files::new(&[(7, &[entry(0, 0, MAIN), exit(100, 0, MAIN)])]);
-    assert_eq!(report(&files.write(), SortKey::Total).cpu_ns(), None);
+    assert_eq!(report(&files.write(), Field::Total).cpu_ns(), None);
     files.0.insert("record.txt".into(), "schedule=1\n".into());
-    assert_eq!(report(&files.write(), SortKey::Total).cpu_ns(), Some(100));
+    assert_eq!(report(&files.write(), Field::Total).cpu_ns(), Some(100));
 }
 
 #[test]
 fn incomplete_calls_count_for_what_is_known() {
     let dir = trace(&[exit(10, 1, A), exit(30, 0, MAIN), entry(40, 0, B), entry(50, 1, A), lost(60, 3)]);
-    let report = report(&dir, SortKey::Total);
+    let report = report(&dir, Field::Total);
     assert_eq!(rows(&report), [("b", 20, 10, 1), ("main", 20, 20, 1), ("a", 10, 10, 2)]);
     assert_eq!(report.summary().records, 5);
     assert_eq!(report.summary().warnings.count(Warning::LostRecord), 3);
+}
+
+#[test]
+fn columns() {
+    let dir = trace(&[
+        entry(0, 0, A),
+        entry(1_000, 1, A),
+        exit(2_000, 1, A),
+        exit(5_000, 0, A),
+        entry(6_000, 0, B),
+        exit(11_000, 0, B),
+    ]);
+    let mut report = Report::read_spread(&dir.open()).expect("a readable trace");
+    report.sort(&[Field::Calls, Field::Own]);
+    let values: Vec<Vec<u64>> = report
+        .rows()
+        .iter()
+        .map(|row| Field::ALL.iter().map(|field| field.value(row, report.self_ns())).collect())
+        .collect();
+    assert_eq!(
+        values,
+        [
+            vec![5_000, 3_000, 1_000, 5_000, 1_000, 4_992, 5_000, 2_500, 1_000, 4_000, 5_000, 2],
+            vec![5_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000, 5_000, 1],
+        ]
+    );
+    let mut out = Vec::new();
+    report.write(&[Field::Percent, Field::TotalP99], 1, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.ends_with("\n      50.00%    4.992 us  a\n"), "{text}");
+    for field in Field::ALL {
+        assert_eq!(field.name().parse(), Ok(field));
+    }
+    assert!("time".parse::<Field>().unwrap_err().contains("total-avg"));
+}
+
+#[test]
+fn differences() {
+    let before = trace(&[entry(0, 0, MAIN), entry(1_000, 1, A), exit(4_000, 1, A), exit(10_000, 0, MAIN)]);
+    let after = trace(&[entry(0, 0, MAIN), entry(1_000, 1, B), exit(2_000, 1, B), exit(9_500, 0, MAIN)]);
+    let [before, after] = [before, after].map(|dir| Report::read(&dir.open()).expect("a readable trace"));
+    let mut out = Vec::new();
+    Difference::new(&before, &after, &[Field::Total]).write(&Field::USUAL, 5, &mut out).unwrap();
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        "    Total time     Self time         Calls  Function
+  ============  ============  ============  ====================
+     -3.000 us     -3.000 us            -1  a  (gone)
+     +1.000 us     +1.000 us            +1  b  (new)
+     -0.500 us     +1.500 us            +0  main
+"
+    );
+}
+
+#[test]
+fn for_other_programs() {
+    let dir = sample();
+    let run = |args: &[&str]| {
+        let (code, stdout, stderr) = crate::cli::run(&[&["report"], args, &[crate::cli::utf8(dir.path())]].concat());
+        assert_eq!(code, Some(0), "{stderr}");
+        stdout
+    };
+    assert_eq!(
+        run(&["--format", "csv", "-f", "self,call", "-s", "call,self"]),
+        "function,self,call\n\"a\",3300,2\n\"b\",200,2\n\"main\",7000,1\n"
+    );
+    let json: serde_json::Value = serde_json::from_str(&run(&["--format", "json", "-f", "total-max,percent"])).unwrap();
+    assert_eq!(json[0], serde_json::json!({ "function": "main", "total-max": 10_000, "percent": 6_666 }));
+    let text = run(&["-F", "a", "-t", "200ns", "-D", "1"]);
+    assert!(text.ends_with("    3.500 us    3.500 us           2  a\n"), "{text}");
 }

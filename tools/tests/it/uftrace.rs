@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use rftrace_read::{SCHED_IN, SCHED_OUT, Trace};
-use rftrace_views::{CallTree, ReplayOptions, Report, SortKey};
+use rftrace_read::{Choice, Pattern, SCHED_IN, SCHED_OUT, Trace};
+use rftrace_views::{CallTree, Field, Graph, GraphField, ReplayOptions, Report};
 
-use crate::dir::{A, B, C, CPP, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit};
+use crate::dir::{A, B, C, CPP, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit};
 
 /// What a command prints; `None` if it is not installed.
 fn output(command: &mut Command) -> Option<String> {
@@ -28,9 +28,9 @@ fn replay(trace: &Trace) -> String {
 
 fn report(trace: &Trace) -> String {
     let mut report = Report::read(trace).expect("a readable trace");
-    report.sort(SortKey::Total);
+    report.sort(&[Field::Total]);
     let mut out = Vec::new();
-    report.write(usize::MAX, &mut out).expect("a vector takes all");
+    report.write(&Field::USUAL, usize::MAX, &mut out).expect("a vector takes all");
     let text = String::from_utf8(out).expect("text");
     // uftrace's has no line on the time of all.
     let (wall, table) = text.split_once('\n').expect("lines");
@@ -109,6 +109,103 @@ fn events() {
             exit(10_000, 0, MAIN),
         ],
     )]));
+}
+
+fn graph(dir: &Dir, function: Option<&str>, fields: &[GraphField]) -> String {
+    let function = function.map(|text| Pattern::new(text).expect("a pattern"));
+    let mut out = Vec::new();
+    let graph = Graph::read(&dir.open(), function.as_ref()).expect("a readable trace");
+    graph.write(fields, &mut out).expect("a vector takes all");
+    String::from_utf8(out).expect("text")
+}
+
+/// Calls in several places, recursive ones too.
+fn branches() -> Dir {
+    let mut records = vec![entry(1_000, 0, MAIN)];
+    let mut time = 2_000;
+    for round in 0..4_u64 {
+        records.push(entry(time, 1, A));
+        for inner in 0..round {
+            records.push(entry(time + 100 * inner + 10, 2, B));
+            records.push(entry(time + 100 * inner + 20, 3, C));
+            records.push(exit(time + 100 * inner + 31 + round, 3, C));
+            records.push(exit(time + 100 * inner + 70, 2, B));
+        }
+        records.push(entry(time + 500, 2, A));
+        records.push(entry(time + 510, 3, RUST));
+        records.push(exit(time + 600 + round, 3, RUST));
+        records.push(exit(time + 700, 2, A));
+        records.push(exit(time + 1_003, 1, A));
+        time += 2_000;
+    }
+    records.push(entry(time, 1, C));
+    records.push(exit(time + 5_000, 1, C));
+    records.push(exit(time + 9_000, 0, MAIN));
+    Files::new(&[(7, &records)]).write()
+}
+
+#[test]
+fn graphs() {
+    let dir = branches();
+    for (fields, option) in
+        [(&[GraphField::Total][..], "total"), (&[GraphField::Total, GraphField::Own], "total,self"), (&[], "none")]
+    {
+        for function in [None, Some("a"), Some("b"), Some("main")] {
+            let arguments = [&["-f", option][..], function.as_slice()].concat();
+            let Some(theirs) = uftrace("graph", dir.path(), &arguments) else { return };
+            let ours = graph(&dir, function, fields);
+            // Their first line names the session, and they end with an empty one. Ours has the slowest way to a function first.
+            let tree = |text: &str| {
+                let (_, tree) = text.split_once("== FUNCTION CALL GRAPH ==").expect("a graph");
+                tree.trim_end().to_owned()
+            };
+            assert_eq!(tree(&ours), tree(&theirs), "{arguments:?}");
+            let backtraces = |text: &str| {
+                let lines = text.lines().skip(1).take_while(|line| !line.contains("FUNCTION CALL GRAPH"));
+                let mut lines: Vec<String> =
+                    lines.map(|line| line.split_once(": hit").map_or(line, |(_, hit)| hit).to_owned()).collect();
+                lines.sort();
+                lines
+            };
+            assert_eq!(backtraces(&ours), backtraces(&theirs), "{arguments:?}");
+        }
+    }
+}
+
+#[test]
+fn parts() {
+    let dir = branches();
+    for (arguments, change) in [
+        (&["-F", "b"][..], (|choice: &mut Choice| choice.below = vec![Pattern::new("b").unwrap()]) as fn(&mut Choice)),
+        (&["-N", "a"], |choice| choice.not_below = vec![Pattern::new("a").unwrap()]),
+        (&["-D", "2"], |choice| choice.depth = 2),
+        (&["-t", "60"], |choice| choice.min_ns = 60),
+        (&["-t", "300", "-D", "3"], |choice| (choice.min_ns, choice.depth) = (300, 3)),
+    ] {
+        let mut trace = dir.open();
+        let mut choice = Choice::default();
+        change(&mut choice);
+        trace.choose(choice);
+        let Some(theirs) = uftrace("replay", dir.path(), arguments) else { return };
+        assert_eq!(replay(&trace), theirs, "{arguments:?}");
+    }
+}
+
+#[test]
+fn columns() {
+    let dir = branches();
+    for (option, fields) in [
+        ("total,total-avg,total-min,total-max", [Field::Total, Field::TotalAvg, Field::TotalMin, Field::TotalMax]),
+        ("self,self-avg,self-min,self-max", [Field::Own, Field::OwnAvg, Field::OwnMin, Field::OwnMax]),
+    ] {
+        let Some(theirs) = uftrace("report", dir.path(), &["-f", option, "-s", fields[0].name()]) else { return };
+        let mut report = Report::read_spread(&dir.open()).expect("a readable trace");
+        report.sort(&fields[..1]);
+        let mut out = Vec::new();
+        report.write(&fields, usize::MAX, &mut out).expect("a vector takes all");
+        let ours = String::from_utf8(out).expect("text");
+        assert_eq!(ours.split_once('\n').expect("lines").1, theirs, "{option}");
+    }
 }
 
 /// A program with threads, library calls and arguments, recorded by uftrace itself.

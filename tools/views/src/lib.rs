@@ -4,7 +4,7 @@
 //!
 //! - [`CallStack`] rebuilds a task's stack from its records: what [`Step`]s a record makes. All else goes by it.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
-//! - [`replay`] and [`Report`] are the text outputs of the `rftrace` command; [`TaskStats`] counts what there is of a task.
+//! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command; [`TaskStats`] counts what there is of a task.
 //!
 //! Exits that are missing are made up, those that fit nothing are left out, and both are counted in
 //! [`Warnings`](rftrace_read::Warnings).
@@ -14,16 +14,22 @@
 
 mod assumed;
 mod duration;
+mod graph;
 mod replay;
 mod report;
+mod spread;
 mod stack;
 mod stats;
+mod table;
 mod tree;
 
 pub use assumed::AssumedFunctions;
 pub use duration::Duration;
+pub use graph::{Graph, GraphField};
 pub use replay::{ReplayOptions, replay};
-pub use report::{Report, Row, SortKey};
+pub use report::{CallTimes, Report, Row};
+pub use spread::Spread;
 pub use stack::{CallStack, EndedCall, Step};
 pub use stats::TaskStats;
+pub use table::{Difference, Field};
 pub use tree::{Call, CallTree, Calls};

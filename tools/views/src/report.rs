@@ -1,13 +1,14 @@
-//! How much time each function took, as a table.
+//! How much time each function took.
+//!
+//! Not here: how that is shown (`table`).
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::io::{self, Write};
 
-use rftrace_read::{Error, Result, SCHEDULE, Summary, Task, Trace};
+use rftrace_read::{Result, SCHEDULE, Summary, Task, Trace};
 
-use crate::duration::Duration;
+use crate::spread::Spread;
 use crate::stack::{CallStack, EndedCall, Step};
 use crate::stats::TaskStats;
 
@@ -23,6 +24,17 @@ pub struct Row {
     pub self_ns: u64,
     /// How often it was called.
     pub calls: u64,
+    /// The times of single calls, recursive ones too, where they were [asked for](Report::read_spread).
+    pub times: Option<Box<CallTimes>>,
+}
+
+/// The times of a function's calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallTimes {
+    /// With what they called.
+    pub total: Spread,
+    /// In the function alone.
+    pub own: Spread,
 }
 
 /// The most rows. Programs have fewer functions; where addresses have no names there may be any number of them.
@@ -30,17 +42,6 @@ const MAX_ROWS: usize = 1 << 20;
 
 /// The row of all that came when there were as many.
 const OTHERS: &str = "(other functions)";
-
-/// What the rows of a [`Report`] are sorted by, largest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SortKey {
-    /// [`Row::total_ns`].
-    Total,
-    /// [`Row::self_ns`].
-    Own,
-    /// [`Row::calls`].
-    Calls,
-}
 
 /// The functions of a trace with their times.
 ///
@@ -63,8 +64,27 @@ impl Report {
     ///
     /// A `.dat` file, or `record.txt`, cannot be read.
     pub fn read(trace: &Trace) -> Result<Self> {
-        let mut table =
-            Table { trace, rows: Vec::new(), idx_of_name: HashMap::new(), nameless_calls: 0, waited_ns: None };
+        Self::read_all(trace, false)
+    }
+
+    /// Like [`Report::read`], with the times of single calls in [`Row::times`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Report::read`].
+    pub fn read_spread(trace: &Trace) -> Result<Self> {
+        Self::read_all(trace, true)
+    }
+
+    fn read_all(trace: &Trace, has_times: bool) -> Result<Self> {
+        let mut table = Table {
+            trace,
+            has_times,
+            rows: Vec::new(),
+            idx_of_name: HashMap::new(),
+            nameless_calls: 0,
+            waited_ns: None,
+        };
         let mut summary = Summary::default();
         let mut tasks = Vec::new();
         for task in trace.tasks() {
@@ -106,46 +126,20 @@ impl Report {
         &self.summary
     }
 
-    /// Sorts the rows by `key`, largest first, then by name.
-    pub fn sort(&mut self, key: SortKey) {
-        let value = |row: &Row| match key {
-            SortKey::Total => row.total_ns,
-            SortKey::Own => row.self_ns,
-            SortKey::Calls => row.calls,
-        };
-        self.rows.sort_by(|a, b| (Reverse(value(a)), &a.name).cmp(&(Reverse(value(b)), &b.name)));
+    /// All functions' own time.
+    pub fn self_ns(&self) -> u128 {
+        self.rows.iter().map(|row| u128::from(row.self_ns)).sum()
     }
 
-    /// Writes a line on the time of all, and the rows as a table, at most the first `limit` of them.
-    ///
-    /// # Errors
-    ///
-    /// `out` cannot be written.
-    pub fn write(&self, limit: usize, out: &mut dyn Write) -> Result<()> {
-        self.write_table(limit, out).map_err(Error::Write)
-    }
-
-    fn write_table(&self, limit: usize, out: &mut dyn Write) -> io::Result<()> {
-        let n_tasks = self.tasks.iter().filter(|task| task.records > 0).count();
-        let threads = if n_tasks == 1 { "thread" } else { "threads" };
-        // Without what makes columns.
-        let text = |ns| Duration(ns).to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        let cpu = match self.cpu_ns() {
-            Some(cpu_ns) => format!("CPU {} of {n_tasks} {threads}", text(cpu_ns)),
-            None => format!("{n_tasks} {threads}; waiting counts as self time, as context switches were not recorded"),
-        };
-        writeln!(out, "  Wall {}, {cpu}", text(self.wall_ns()))?;
-        writeln!(out, "  Total time   Self time       Calls  Function")?;
-        writeln!(out, "  ==========  ==========  ==========  ====================")?;
-        for Row { name, total_ns, self_ns, calls } in self.rows.iter().take(limit) {
-            writeln!(out, "  {}  {}  {calls:10}  {name}", Duration(*total_ns), Duration(*self_ns))?;
-        }
-        Ok(())
+    /// Puts the rows into an order.
+    pub(crate) fn order(&mut self, compare: impl FnMut(&Row, &Row) -> Ordering) {
+        self.rows.sort_by(compare);
     }
 }
 
 struct Table<'t> {
     trace: &'t Trace,
+    has_times: bool,
     rows: Vec<Row>,
     idx_of_name: HashMap<String, usize>,
     nameless_calls: u64,
@@ -192,7 +186,7 @@ impl Table<'_> {
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 self.waited_ns = Some(self.waited_ns.unwrap_or(0).saturating_add(waited_ns));
                 let idx = self.row(SCHEDULE);
-                self.add(idx, waited_ns, waited_ns);
+                self.add(idx, waited_ns, waited_ns, true);
             }
             Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
         }
@@ -213,12 +207,19 @@ impl Table<'_> {
             },
         };
         let is_outermost = calls.n_open.get(&idx).is_none_or(|count| *count == 0);
-        self.add(idx, if is_outermost { ended.total_ns } else { 0 }, ended.self_ns);
+        self.add(idx, ended.total_ns, ended.self_ns, is_outermost);
     }
 
-    fn add(&mut self, idx: usize, total_ns: u64, self_ns: u64) {
+    fn add(&mut self, idx: usize, total_ns: u64, self_ns: u64, is_outermost: bool) {
         let row = &mut self.rows[idx];
-        row.total_ns = row.total_ns.saturating_add(total_ns);
+        if is_outermost {
+            row.total_ns = row.total_ns.saturating_add(total_ns);
+        }
+        if self.has_times {
+            let times = row.times.get_or_insert_default();
+            times.total.add(total_ns);
+            times.own.add(self_ns);
+        }
         row.self_ns = row.self_ns.saturating_add(self_ns);
         row.calls += 1;
     }

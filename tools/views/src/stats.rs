@@ -1,9 +1,6 @@
 //! How much was recorded of each task.
 
-use rftrace_read::{Kind, Record, Result, Summary, Task, Trace, Warnings};
-
-/// The name of the event that stands for records that newer ones have overwritten.
-const OVERWRITTEN: &str = "rftrace:overwritten_records";
+use rftrace_read::{Kind, OVERWRITTEN, Record, Result, Summary, Task, Trace, Warnings};
 
 /// What there is in the records of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use rftrace_record::preload::Preload;
 use rftrace_record::run::Ended;
 use rftrace_record::{Kept, ScheduleEvents, ScheduleRecorder, join, parts, program, run};
 
+use super::choice::parse_duration;
 use super::common::shell_word;
 
 pub(crate) mod summary;
@@ -65,8 +66,8 @@ pub(crate) struct RecordArgs {
     #[arg(short = 'D', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Option<u32>,
     /// Record only calls that last so long, and those around them: 500ns, 10us, 1ms, 2s.
-    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_time)]
-    time_filter: Option<String>,
+    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_duration)]
+    time_filter: Option<u64>,
     /// Further rules, as in the variable RFTRACE_FILTER: `include=app::*; exclude=*::fmt; size=64`.
     #[arg(long, value_name = "RULES")]
     rules: Vec<String>,
@@ -239,7 +240,7 @@ fn rules(args: &RecordArgs) -> String {
     let mut rules: Vec<String> = args.filter.iter().map(pattern("below")).collect();
     rules.extend(args.notrace.iter().map(pattern("not_below")));
     rules.extend(args.depth.map(|levels| format!("depth={levels}")));
-    rules.extend(args.time_filter.as_ref().map(|time| format!("min={time}")));
+    rules.extend(args.time_filter.map(|nanos| format!("min={nanos}ns")));
     rules.extend(args.rules.iter().cloned());
     rules.join("; ")
 }
@@ -258,18 +259,4 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let bytes = number.checked_mul(unit).filter(|&bytes| bytes <= 1 << 44);
     let bytes = bytes.ok_or_else(|| "more than there is memory".to_owned())?;
     if bytes < 64 << 10 { Err("64K is the least".to_owned()) } else { Ok(bytes) }
-}
-
-/// A duration such as `10us`; a number alone is nanoseconds, as in uftrace.
-fn parse_time(text: &str) -> Result<String, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| "a time is a number and a unit, such as 10us".to_owned())?;
-    let unit = match &text[digits.len()..] {
-        "" | "ns" | "nsec" => "ns",
-        "us" | "usec" => "us",
-        "ms" | "msec" => "ms",
-        "s" | "sec" => "s",
-        unit => return Err(format!("`{unit}` is no unit; ns, us, ms and s are")),
-    };
-    Ok(format!("{number}{unit}"))
 }

@@ -1,10 +1,22 @@
-//! Patterns for names.
+//! Patterns for names of functions: a name, a glob or a regex. What is recorded is chosen by them, and what is shown of a trace.
+//!
+//! ```
+//! use rftrace_pattern::Pattern;
+//!
+//! let pattern = Pattern::new("app::*")?;
+//! assert!(pattern.matches("app::work::inner") && !pattern.matches("main"));
+//! # Ok::<(), rftrace_pattern::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
 
 use regex_lite::Regex;
 
 /// What names are looked for: one name, a glob or a regex.
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern {
+pub struct Pattern {
     text: String,
     test: Test,
 }
@@ -21,19 +33,28 @@ enum Test {
 }
 
 impl Pattern {
-    /// Reads a pattern: `/…/` is a regex, anything else a glob. The error says what is wrong with it.
-    pub(crate) fn new(text: &str) -> Result<Self, String> {
+    /// Reads a pattern.
+    ///
+    /// - `/…/` is a regex, in the syntax of the crate [`regex-lite`](https://docs.rs/regex-lite/#syntax), which may match any part of a
+    ///   name.
+    /// - All else is a glob, which must match the whole name: `*` stands for any characters, `?` for one, `[a-z]` and `[!a-z]` for one
+    ///   of these or of all others; behind `\\` a character stands for itself.
+    ///
+    /// # Errors
+    ///
+    /// There is no name, or the regex is none.
+    pub fn new(text: &str) -> Result<Self, Error> {
         let text = text.trim();
         let test = if text.is_empty() {
-            return Err("no name is given; `*` stands for all".to_owned());
+            return Err(Error("no name is given; `*` stands for all".to_owned()));
         } else if let Some(regex) = as_regex(text) {
-            Test::Regex(Regex::new(regex).map_err(|error| error.to_string())?)
+            Test::Regex(Regex::new(regex).map_err(wrong)?)
         } else if text == "*" {
             Test::Everything
         } else if text.contains('*') && !text.contains(['?', '[', '\\']) {
             Test::Parts(text.split('*').map(str::to_owned).collect())
         } else if text.contains(['?', '[', '\\']) {
-            Test::Glob(Regex::new(&glob_to_regex(text)).map_err(|error| error.to_string())?)
+            Test::Glob(Regex::new(&glob_to_regex(text)).map_err(wrong)?)
         } else {
             Test::Exact
         };
@@ -41,7 +62,8 @@ impl Pattern {
     }
 
     /// Whether it matches `name`. A name always matches itself, whatever characters are in it.
-    pub(crate) fn matches(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
         match &self.test {
             Test::Exact => self.text == name,
             Test::Everything => true,
@@ -52,25 +74,45 @@ impl Pattern {
     }
 
     /// Whether it matches all names.
-    pub(crate) fn is_everything(&self) -> bool {
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
         matches!(self.test, Test::Everything)
     }
 
     /// Whether it is to be compared with the name of a C++ function with its parameters too.
-    pub(crate) fn has_parameters(&self) -> bool {
+    #[must_use]
+    pub fn has_parameters(&self) -> bool {
         self.text.contains('(')
     }
 
     /// As it was written.
-    pub(crate) fn text(&self) -> &str {
+    #[must_use]
+    pub fn text(&self) -> &str {
         &self.text
     }
 
     /// The letters of it that stand for themselves, more or less: to look for similar names.
-    pub(crate) fn plain(&self) -> String {
+    #[must_use]
+    pub fn plain(&self) -> String {
         let text = as_regex(&self.text).unwrap_or(&self.text);
         text.chars().filter(|c| !"*?\\^$".contains(*c)).collect()
     }
+}
+
+/// What is wrong with a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error(String);
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+fn wrong(error: regex_lite::Error) -> Error {
+    Error(error.to_string())
 }
 
 /// The regex of `/…/`.
@@ -207,7 +249,7 @@ mod tests {
         assert!(matches("/work[0-9]+$/", "app::work12"));
         assert!(!matches("/^work/", "app::work12"));
         assert!(matches("/(?i)WORK/", "app::work"));
-        assert!(Pattern::new("/(/").unwrap_err().contains("group"));
+        assert!(Pattern::new("/(/").unwrap_err().to_string().contains("group"));
         assert!(Pattern::new(" ").is_err());
         // A single slash is a name.
         assert!(matches("/", "/"));
@@ -229,7 +271,7 @@ mod tests {
         #[test]
         fn nothing_panics(text in ".{0,40}", name in ".{0,20}") {
             if let Ok(pattern) = Pattern::new(&text) {
-                pattern.matches(&name);
+                let _ = pattern.matches(&name);
             }
         }
 

@@ -1,0 +1,343 @@
+//! A part of what was recorded: some functions, from some time on, those that took long.
+//!
+//! A task's records go through a [`Chooser`], which leaves calls out as a whole, entry and exit, and counts depths anew. So whatever
+//! reads records has the part, and needs to know nothing of it.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use rftrace_format::record::{Kind, Record};
+use rftrace_pattern::Pattern;
+
+/// What of a trace is shown. All that is said must hold.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Choice {
+    /// Only these functions and what they call; all, if there are none.
+    pub below: Vec<Pattern>,
+    /// Not these functions, nor what they call.
+    pub not_below: Vec<Pattern>,
+    /// So many levels at the most: from the outermost function on, or from those in `below`.
+    pub depth: usize,
+    /// Calls that took so long at least, in nanoseconds.
+    pub min_ns: u64,
+    /// What happened in this time, in nanoseconds of the trace's clock. Functions that are open where it begins are entered then, and
+    /// end where it ends.
+    pub times: Range<u64>,
+}
+
+impl Default for Choice {
+    /// Everything.
+    fn default() -> Self {
+        Self { below: Vec::new(), not_below: Vec::new(), depth: usize::MAX, min_ns: 0, times: 0..u64::MAX }
+    }
+}
+
+impl Choice {
+    /// Whether it leaves something out.
+    pub(crate) fn is_part(&self) -> bool {
+        let Self { below, not_below, depth, min_ns, times } = self;
+        !below.is_empty() || !not_below.is_empty() || *depth < usize::MAX || *min_ns > 0 || *times != (0..u64::MAX)
+    }
+}
+
+/// What the trace knows of a task's records.
+pub(crate) trait Names {
+    /// The name of the function at an address, borrowed if it has one.
+    fn function(&self, time_ns: u64, addr: u64) -> Cow<'_, str>;
+    /// Whether two addresses lie in one function.
+    fn same_function(&self, time_ns: u64, a: u64, b: u64) -> bool;
+    /// Whether an event tells of what was not recorded: such are always shown.
+    fn is_loss(&self, event: u64) -> bool;
+}
+
+/// A function that is open.
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    /// `None`: its entry is not among the records.
+    addr: Option<u64>,
+    /// As it came, or when it was found to be open.
+    entered_ns: u64,
+    /// Functions in it may be shown.
+    is_in: bool,
+    /// It, or one around it, is among `not_below`.
+    is_out: bool,
+    /// How many levels it is down, from where they count.
+    level: usize,
+    is_shown: bool,
+    /// Where among the records that wait its entry is, if that does: the call may turn out to be too short.
+    waits_at: Option<usize>,
+}
+
+/// Which lists of a choice have a function.
+#[derive(Debug, Clone, Copy, Default)]
+struct Listed {
+    below: bool,
+    not_below: bool,
+}
+
+/// Takes a task's records, in order of time, and returns those that are shown.
+#[derive(Debug)]
+pub(crate) struct Chooser {
+    choice: Choice,
+    open: Vec<Frame>,
+    /// Of the open functions, those that are shown.
+    n_shown: usize,
+    /// Of those, the ones whose entries wait, by their places in `open`. They are the innermost.
+    waiting_calls: VecDeque<usize>,
+    /// What the choice says of functions, by where their names are.
+    listed: HashMap<(usize, usize), Listed>,
+    /// Records that are shown unless a call that they are in turns out to be too short.
+    waiting: Vec<Record>,
+    chosen: VecDeque<Record>,
+    /// The number of open functions is what the next record says.
+    trusts_depth: bool,
+    /// The time that is shown has begun.
+    has_begun: bool,
+    has_ended: bool,
+    last_ns: u64,
+}
+
+impl Chooser {
+    /// The most functions that are kept in mind, and how far down that of an exit is searched for.
+    const MAX_DEPTH: usize = 1 << 19;
+    const MAX_SEARCH: usize = 1024;
+
+    pub(crate) fn new(choice: Choice) -> Self {
+        Self {
+            choice,
+            open: Vec::new(),
+            n_shown: 0,
+            waiting_calls: VecDeque::new(),
+            listed: HashMap::new(),
+            waiting: Vec::new(),
+            chosen: VecDeque::new(),
+            trusts_depth: true,
+            has_begun: false,
+            has_ended: false,
+            last_ns: 0,
+        }
+    }
+
+    /// The next record that is shown, if it is known yet.
+    pub(crate) fn next(&mut self) -> Option<Record> {
+        self.chosen.pop_front()
+    }
+
+    /// Whether all that comes is left out.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// The next record of the task.
+    pub(crate) fn apply(&mut self, record: Record, names: &impl Names) {
+        if self.has_ended {
+            return;
+        }
+        if record.time_ns >= self.choice.times.end {
+            return self.end();
+        }
+        if !self.has_begun && record.time_ns >= self.choice.times.start {
+            self.begin();
+        }
+        self.last_ns = record.time_ns;
+        self.release_long(record.time_ns);
+        if matches!(record.kind, Kind::Entry | Kind::Exit) && self.trusts_depth {
+            self.trusts_depth = false;
+            let n_open = usize::from(record.depth) + usize::from(record.kind == Kind::Exit);
+            self.assume(n_open, record.time_ns);
+        }
+        match record.kind {
+            Kind::Entry => self.enter(&record, names),
+            Kind::Exit => self.exit(&record, names),
+            Kind::Event => {
+                if self.is_visible() || names.is_loss(record.addr) {
+                    self.show(record);
+                }
+            }
+            Kind::Lost => {
+                self.trusts_depth = true;
+                // Nobody can tell how long what is open takes.
+                self.release(self.waiting_calls.len());
+                self.show(record);
+            }
+        }
+    }
+
+    /// There are no more records: what is open and took long enough until now is shown.
+    pub(crate) fn finish(&mut self) {
+        self.release_long(self.last_ns);
+        self.has_ended = true;
+    }
+
+    /// Whether what happens in the innermost function, but for calls, is shown.
+    fn is_visible(&self) -> bool {
+        self.open.last().map_or(self.choice.below.is_empty(), |frame| frame.is_shown)
+    }
+
+    /// What becomes of a function that is entered now.
+    fn frame(&self, addr: Option<u64>, time_ns: u64, listed: Listed) -> Frame {
+        let around = self.open.last();
+        let was_in = around.map_or(self.choice.below.is_empty(), |frame| frame.is_in);
+        let is_out = around.is_some_and(|frame| frame.is_out) || listed.not_below;
+        let is_in = was_in || (!is_out && listed.below);
+        let level = if was_in { around.map_or(0, |frame| frame.level.saturating_add(1)) } else { 0 };
+        let is_shown = is_in && !is_out && level < self.choice.depth;
+        Frame { addr, entered_ns: time_ns, is_in, is_out, level, is_shown, waits_at: None }
+    }
+
+    /// What the choice says of the function at an address.
+    fn listed(&mut self, time_ns: u64, addr: u64, names: &impl Names) -> Listed {
+        let Choice { below, not_below, .. } = &self.choice;
+        if below.is_empty() && not_below.is_empty() {
+            return Listed::default();
+        }
+        let look = |name: &str| Listed {
+            below: below.iter().any(|pattern| pattern.matches(name)),
+            not_below: not_below.iter().any(|pattern| pattern.matches(name)),
+        };
+        match names.function(time_ns, addr) {
+            Cow::Borrowed(name) => *self.listed.entry((name.as_ptr().addr(), name.len())).or_insert_with(|| look(name)),
+            Cow::Owned(name) => look(&name),
+        }
+    }
+
+    fn enter(&mut self, record: &Record, names: &impl Names) {
+        if self.open.len() >= Self::MAX_DEPTH {
+            return;
+        }
+        let listed = self.listed(record.time_ns, record.addr, names);
+        let frame = self.frame(Some(record.addr), record.time_ns, listed);
+        self.open.push(frame);
+        if frame.is_shown {
+            self.show_entry(self.open.len() - 1, Record { depth: depth(self.n_shown), ..*record });
+            self.n_shown += 1;
+        }
+    }
+
+    /// Shows the entry of the open function at `place`, if it is known to take long enough.
+    fn show_entry(&mut self, place: usize, entry: Record) {
+        if !self.has_begun {
+            return;
+        }
+        if self.choice.min_ns == 0 {
+            return self.chosen.push_back(entry);
+        }
+        self.open[place].waits_at = Some(self.waiting.len());
+        self.waiting_calls.push_back(place);
+        self.waiting.push(entry);
+    }
+
+    fn exit(&mut self, record: &Record, names: &impl Names) {
+        let same = |frame: &Frame| frame.addr.is_none_or(|addr| names.same_function(record.time_ns, addr, record.addr));
+        let Some(n_missing) = self.open.iter().rev().take(Self::MAX_SEARCH).position(same) else {
+            // It fits nothing: readers tell of that.
+            if self.is_visible() {
+                self.show(*record);
+            }
+            return;
+        };
+        for _ in 0..n_missing {
+            self.pop(record.time_ns);
+        }
+        if let Some(frame) = self.pop(record.time_ns)
+            && frame.is_shown
+        {
+            self.show(*record);
+        }
+    }
+
+    /// Takes the innermost function off; it is shown no more if it took too short a time.
+    fn pop(&mut self, time_ns: u64) -> Option<Frame> {
+        let mut frame = self.open.pop()?;
+        self.n_shown -= usize::from(frame.is_shown);
+        if let Some(place) = frame.waits_at {
+            // Whatever took long enough waits no more.
+            debug_assert!(time_ns.saturating_sub(frame.entered_ns) < self.choice.min_ns);
+            self.waiting.truncate(place);
+            self.waiting_calls.pop_back();
+            frame.is_shown = false;
+        }
+        Some(frame)
+    }
+
+    /// So many functions are open, whatever was known.
+    fn assume(&mut self, n_open: usize, time_ns: u64) {
+        while self.open.len() > n_open {
+            self.pop(time_ns);
+        }
+        while self.open.len() < n_open.min(Self::MAX_DEPTH) {
+            let frame = self.frame(None, time_ns, Listed::default());
+            self.n_shown += usize::from(frame.is_shown);
+            self.open.push(frame);
+        }
+    }
+
+    /// Shows the entries of functions that have been open for long enough, and what came between.
+    fn release_long(&mut self, now_ns: u64) {
+        let is_long = |frame: &Frame| now_ns.saturating_sub(frame.entered_ns) >= self.choice.min_ns;
+        let n_long = self.waiting_calls.iter().take_while(|&&place| is_long(&self.open[place])).count();
+        if n_long > 0 {
+            self.release(n_long);
+        }
+    }
+
+    /// Shows the entries of so many functions that wait, and what comes before that of the next one.
+    fn release(&mut self, n_calls: usize) {
+        for place in self.waiting_calls.drain(..n_calls) {
+            self.open[place].waits_at = None;
+        }
+        let next = self.waiting_calls.front().and_then(|&place| self.open[place].waits_at);
+        let n_released = next.unwrap_or(self.waiting.len());
+        self.chosen.extend(self.waiting.drain(..n_released));
+        for &place in &self.waiting_calls {
+            let frame = &mut self.open[place];
+            frame.waits_at = frame.waits_at.map(|place| place - n_released);
+        }
+    }
+
+    /// Shows what is no entry, unless a call around it turns out to be too short.
+    fn show(&mut self, record: Record) {
+        let record = Record { depth: depth(self.n_shown), ..record };
+        if !self.has_begun {
+            return;
+        }
+        if self.waiting_calls.is_empty() { self.chosen.push_back(record) } else { self.waiting.push(record) }
+    }
+
+    /// The time that is shown begins: functions that are open are entered.
+    fn begin(&mut self) {
+        self.has_begun = true;
+        let time_ns = self.choice.times.start;
+        let mut n_around = 0;
+        for place in 0..self.open.len() {
+            let Frame { addr, is_shown, .. } = self.open[place];
+            if let Some(addr) = addr.filter(|_| is_shown) {
+                let depth = depth(n_around);
+                self.show_entry(place, Record { time_ns, kind: Kind::Entry, has_payload: false, depth, addr });
+            }
+            n_around += usize::from(is_shown);
+        }
+    }
+
+    /// The time that is shown ends, and so do the functions that are open.
+    fn end(&mut self) {
+        let time_ns = self.choice.times.end;
+        self.release_long(time_ns);
+        while let Some(frame) = self.pop(time_ns) {
+            if frame.is_shown
+                && self.has_begun
+                && let Some(addr) = frame.addr
+            {
+                let depth = depth(self.n_shown);
+                self.chosen.push_back(Record { time_ns, kind: Kind::Exit, has_payload: false, depth, addr });
+            }
+        }
+        self.has_ended = true;
+    }
+}
+
+fn depth(n_open: usize) -> u16 {
+    u16::try_from(n_open).unwrap_or(u16::MAX)
+}

@@ -1,0 +1,126 @@
+//! `rftrace graph`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use rftrace_views::{Graph, GraphField};
+
+use super::choice::{CallsArgs, RangeArgs, choose, parse_pattern};
+use super::common::{NamesArg, default_dir, open_named, print, print_warnings};
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace graph mytrace                    which functions call which, and how long that takes
+  rftrace graph mytrace app::work          who calls a function, and what it calls
+  rftrace graph -D 4 -t 1ms mytrace        the upper levels, calls of 1 ms at least";
+
+/// Shows which functions call which: calls of one function from one place are one line.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct GraphArgs {
+    /// The trace directory [default: the current directory if it is one, else `uftrace.data`], and a function whose calls are shown, and
+    /// how it was called: a glob or `/regex/`. One alone is the directory if there is such, else the function.
+    #[arg(value_names = ["DIR", "FUNC"], num_args = 0..=2)]
+    subjects: Vec<String>,
+    /// The trace directory, as uftrace has it.
+    #[arg(short, long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Columns to show, with commas between; or `none`.
+    #[arg(
+        short = 'f',
+        long = "output-fields",
+        value_name = "FIELD",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "total"
+    )]
+    fields: Vec<Field>,
+    /// Merge calls of inlined functions into that of the function around them.
+    #[arg(long)]
+    fold_inlined: bool,
+    #[command(flatten)]
+    calls: CallsArgs,
+    #[command(flatten)]
+    range: RangeArgs,
+    #[command(flatten)]
+    names: NamesArg,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Field {
+    /// Time in the function and what it called.
+    Total,
+    /// Time in the function alone.
+    #[value(name = "self")]
+    Own,
+    /// No columns.
+    None,
+}
+
+/// Runs it.
+pub(crate) fn run(args: GraphArgs) -> Result<()> {
+    let Subjects { dir, function } = subjects(args.subjects, args.data)?;
+    let function =
+        function.map(|text| parse_pattern(&text).map_err(|problem| anyhow!("{text}: {problem}"))).transpose()?;
+    let mut trace = open_named(&dir, args.names.demangle)?;
+    trace.fold_inlined(args.fold_inlined);
+    choose(&mut trace, args.calls, &args.range)?;
+    let fields: Vec<GraphField> = args
+        .fields
+        .iter()
+        .filter_map(|field| match field {
+            Field::Total => Some(GraphField::Total),
+            Field::Own => Some(GraphField::Own),
+            Field::None => None,
+        })
+        .collect();
+    let graph = Graph::read(&trace, function.as_ref())?;
+    if let Some(function) = function.filter(|_| graph.is_empty()) {
+        print_warnings(&trace, graph.summary())?;
+        bail!("no function `{}` was called; `rftrace report` lists those that were", function.text());
+    }
+    print(|out| graph.write(&fields, out))?;
+    print_warnings(&trace, graph.summary())
+}
+
+/// Of what a graph is shown.
+#[derive(Debug, PartialEq, Eq)]
+struct Subjects {
+    dir: PathBuf,
+    function: Option<String>,
+}
+
+fn subjects(mut named: Vec<String>, data: Option<PathBuf>) -> Result<Subjects> {
+    let last = named.pop();
+    match (named.pop(), last, data) {
+        (Some(first), _, Some(_)) => bail!("{first}: the directory is named by --data already"),
+        (None, function, Some(dir)) => Ok(Subjects { dir, function }),
+        (Some(dir), function, None) => Ok(Subjects { dir: dir.into(), function }),
+        (None, Some(dir), None) if Path::new(&dir).is_dir() || dir.contains('/') => {
+            Ok(Subjects { dir: dir.into(), function: None })
+        }
+        (None, function, None) => Ok(Subjects { dir: default_dir(), function }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_and_functions() {
+        let subjects = |named: &[&str], data: Option<&str>| {
+            let named = named.iter().map(|&text| text.to_owned()).collect();
+            subjects(named, data.map(PathBuf::from)).ok().map(|found| (found.dir, found.function))
+        };
+        let found = |dir: &str, function: Option<&str>| Some((PathBuf::from(dir), function.map(str::to_owned)));
+        assert_eq!(subjects(&["trace", "main"], None), found("trace", Some("main")));
+        assert_eq!(subjects(&["main"], Some("trace")), found("trace", Some("main")));
+        assert_eq!(subjects(&[], Some("trace")), found("trace", None));
+        assert_eq!(subjects(&["src"], None), found("src", None));
+        assert_eq!(subjects(&["no/such"], None), found("no/such", None));
+        assert_eq!(subjects(&["main"], None), found("uftrace.data", Some("main")));
+        assert_eq!(subjects(&["a", "b"], Some("trace")), None);
+    }
+}

@@ -1,0 +1,384 @@
+//! Which functions call which: all tasks' calls as one tree, in which calls of one function from one place are one node.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use rftrace_read::{Error, Pattern, Result, SCHEDULE, Summary, Task, Trace};
+
+use crate::duration::Duration;
+use crate::stack::{CallStack, Step};
+use crate::stats::TaskStats;
+
+/// The most nodes. Where recursion takes ever new ways there may be any number of them.
+const MAX_NODES: usize = 1 << 20;
+
+/// A function, called from the one above it.
+#[derive(Debug, Default)]
+struct Node {
+    /// Its name, by its number.
+    name: usize,
+    total_ns: u64,
+    self_ns: u64,
+    calls: u64,
+    /// In the order in which they were first called.
+    children: Vec<usize>,
+}
+
+/// A way to the function that is asked for.
+#[derive(Debug, Default)]
+struct Backtrace {
+    calls: u64,
+    total_ns: u64,
+    /// The functions around it and itself, outermost first, by the numbers of their names, each with the address that was recorded;
+    /// `None` for one whose entry is not among the records.
+    frames: Vec<Option<(usize, u64)>>,
+}
+
+/// Columns of a graph, in uftrace's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GraphField {
+    /// Time in the function and what it called.
+    Total,
+    /// Time in the function alone.
+    Own,
+}
+
+impl GraphField {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Total => "TOTAL TIME",
+            Self::Own => " SELF TIME",
+        }
+    }
+}
+
+/// The calls of a trace, as a graph from the program on or, if one is asked for, from a function on.
+#[derive(Debug)]
+pub struct Graph {
+    title: String,
+    names: Vec<String>,
+    /// The first one is the root.
+    nodes: Vec<Node>,
+    /// Those of the function that is asked for; those that took most time first.
+    backtraces: Vec<Backtrace>,
+    is_of_function: bool,
+    /// Calls for which there were too many nodes.
+    left_out: u64,
+    summary: Summary,
+}
+
+impl Graph {
+    /// Reads all records of `trace`. Of `function`, if it is given, its calls and those in them are taken, and how it was called;
+    /// calls of it within it are a part of the outermost one.
+    ///
+    /// # Errors
+    ///
+    /// A `.dat` file cannot be read.
+    pub fn read(trace: &Trace, function: Option<&Pattern>) -> Result<Self> {
+        let program = trace.tasks().first().map_or("", |task| task.process_name());
+        let title = function.map_or(program, Pattern::text).to_owned();
+        let mut reader = Reader {
+            trace,
+            function,
+            names: Names::default(),
+            nodes: vec![Node::default()],
+            child: HashMap::new(),
+            backtraces: Vec::new(),
+            backtrace: HashMap::new(),
+            nameless_calls: 0,
+            left_out: 0,
+        };
+        reader.names.number(&title);
+        let mut summary = Summary::default();
+        for task in trace.tasks() {
+            reader.add_task(task, &mut summary)?;
+        }
+        summary.nameless_calls = reader.nameless_calls;
+        let Reader { names, mut nodes, mut backtraces, left_out, .. } = reader;
+        if function.is_none() {
+            nodes[0].calls = 1;
+            nodes[0].total_ns = nodes[0].children.iter().map(|&child| nodes[child].total_ns).sum();
+        }
+        backtraces.sort_by_key(|backtrace| Reverse(backtrace.total_ns));
+        Ok(Self { title, names: names.names, nodes, backtraces, is_of_function: function.is_some(), left_out, summary })
+    }
+
+    /// How much was read, and the flaws in it.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Whether the function that is asked for was not called.
+    pub fn is_empty(&self) -> bool {
+        self.is_of_function && self.nodes[0].calls == 0
+    }
+
+    /// Writes the graph as uftrace does: a line for each node, below the one that called it.
+    ///
+    /// # Errors
+    ///
+    /// `out` cannot be written.
+    pub fn write(&self, fields: &[GraphField], out: &mut dyn Write) -> Result<()> {
+        self.write_all(fields, out).map_err(Error::Write)
+    }
+
+    fn write_all(&self, fields: &[GraphField], out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "# Function Call Graph for '{}'", self.title)?;
+        if self.is_of_function {
+            self.write_backtraces(out)?;
+        }
+        writeln!(out, "========== FUNCTION CALL GRAPH ==========")?;
+        if !fields.is_empty() {
+            let titles: Vec<_> = fields.iter().map(|field| field.title()).collect();
+            writeln!(out, "# {}   FUNCTION", titles.join("  "))?;
+        }
+        self.write_nodes(fields, out)?;
+        if self.left_out > 0 {
+            writeln!(out, "# {} calls are left out: they took too many different ways", self.left_out)?;
+        }
+        Ok(())
+    }
+
+    fn write_backtraces(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "=============== BACKTRACE ===============")?;
+        for (number, backtrace) in self.backtraces.iter().enumerate() {
+            let Backtrace { calls, total_ns, frames } = backtrace;
+            writeln!(out, " backtrace #{number}: hit {calls}, time {}", Duration(*total_ns))?;
+            for (level, frame) in frames.iter().enumerate() {
+                match frame {
+                    Some((name, addr)) => writeln!(out, "   [{level}] {} ({addr:#x})", self.names[*name])?,
+                    None => writeln!(out, "   [{level}] (entered before the trace begins)")?,
+                }
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
+    fn write_nodes(&self, fields: &[GraphField], out: &mut dyn Write) -> io::Result<()> {
+        /// What is still to be written.
+        enum Rest {
+            /// A node, with the bytes of indentation before it, and whether it stands at a branch.
+            Node { node: usize, indent: usize, branch: Branch },
+            /// The line that separates two branches.
+            Separator { indent: usize },
+        }
+        #[derive(Clone, Copy)]
+        enum Branch {
+            No,
+            Inner,
+            Last,
+        }
+
+        let blank = if fields.is_empty() { String::new() } else { format!("{:1$} :", "", 1 + 12 * fields.len() - 1) };
+        let mut indent = String::new();
+        let mut rest = vec![Rest::Node { node: 0, indent: 0, branch: Branch::No }];
+        while let Some(next) = rest.pop() {
+            let (place, bytes, branch) = match next {
+                Rest::Node { node, indent, branch } => (node, indent, branch),
+                Rest::Separator { indent: bytes } => {
+                    indent.truncate(bytes);
+                    let gap = if blank.is_empty() { "" } else { " " };
+                    writeln!(out, "{blank}{gap}{indent} | ")?;
+                    continue;
+                }
+            };
+            indent.truncate(bytes);
+            let node = &self.nodes[place];
+            self.write_columns(node, place == 0 && !self.is_of_function, fields, out)?;
+            let mark = if matches!(branch, Branch::No) { "" } else { " +-" };
+            writeln!(out, "{indent}{mark}({}) {}", node.calls, self.names[node.name])?;
+            indent.push_str(match branch {
+                Branch::No => "",
+                Branch::Inner => " | ",
+                Branch::Last => "   ",
+            });
+            let indent = indent.len();
+            if let [child] = node.children[..] {
+                rest.push(Rest::Node { node: child, indent, branch: Branch::No });
+                continue;
+            }
+            for (place, &child) in node.children.iter().enumerate().rev() {
+                let is_last = place + 1 == node.children.len();
+                if !is_last {
+                    rest.push(Rest::Separator { indent });
+                }
+                let branch = if is_last { Branch::Last } else { Branch::Inner };
+                rest.push(Rest::Node { node: child, indent, branch });
+            }
+        }
+        Ok(())
+    }
+
+    fn write_columns(
+        &self,
+        node: &Node,
+        is_program: bool,
+        fields: &[GraphField],
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        for field in fields {
+            match field {
+                GraphField::Total => write!(out, "  {}", Duration(node.total_ns))?,
+                GraphField::Own if is_program => write!(out, "  {:10}", "")?,
+                GraphField::Own => write!(out, "  {}", Duration(node.self_ns))?,
+            }
+        }
+        if fields.is_empty() { Ok(()) } else { write!(out, " : ") }
+    }
+}
+
+/// Numbers of names.
+#[derive(Debug, Default)]
+struct Names {
+    names: Vec<String>,
+    numbers: HashMap<String, usize>,
+}
+
+impl Names {
+    fn number(&mut self, name: &str) -> usize {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        self.names.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), self.names.len() - 1);
+        self.names.len() - 1
+    }
+}
+
+struct Reader<'t> {
+    trace: &'t Trace,
+    function: Option<&'t Pattern>,
+    names: Names,
+    nodes: Vec<Node>,
+    /// The node of a function that is called from another one, by that and its name.
+    child: HashMap<(usize, usize), usize>,
+    backtraces: Vec<Backtrace>,
+    backtrace: HashMap<Vec<Option<(usize, u64)>>, usize>,
+    nameless_calls: u64,
+    left_out: u64,
+}
+
+/// An open function.
+#[derive(Clone, Copy)]
+struct Open {
+    /// Its name and address, if its entry is among the records.
+    function: Option<(usize, u64)>,
+    /// Its node, or that of the one around it if it has none of its own.
+    node: Option<usize>,
+    /// Whether it has one of its own.
+    is_counted: bool,
+    /// If it is the one that is asked for: how it was called.
+    backtrace: Option<usize>,
+}
+
+impl Reader<'_> {
+    fn add_task(&mut self, task: &Task, summary: &mut Summary) -> Result<()> {
+        let mut stats = TaskStats::new(task);
+        let mut records = self.trace.records(task);
+        let mut stack = CallStack::new();
+        let mut open = Vec::new();
+        let mut steps = Vec::new();
+        for record in &mut records {
+            let record = record?;
+            stats.add(self.trace, &record);
+            let same_function = |a, b| self.trace.same_function(task, record.time_ns, a, b);
+            stack.apply(&record, same_function, &mut steps);
+            for step in &steps {
+                self.apply(task, &mut open, step);
+            }
+        }
+        stack.finish(&mut steps);
+        for step in &steps {
+            self.apply(task, &mut open, step);
+        }
+        stats.warnings.merge(records.warnings());
+        stats.add_to(summary);
+        summary.warnings.merge(stack.warnings());
+        Ok(())
+    }
+
+    fn apply(&mut self, task: &Task, open: &mut Vec<Open>, step: &Step) {
+        let around = open.last().map_or(self.function.is_none().then_some(0), |open| open.node);
+        match *step {
+            // What it is turns out when it ends; what it calls takes its place.
+            Step::Assume { .. } => open.push(Open { function: None, node: around, is_counted: false, backtrace: None }),
+            Step::Enter { addr, time_ns } => {
+                let name = self.trace.function_name(task, time_ns, addr);
+                self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
+                let is_asked_for = around.is_none() && self.function.is_some_and(|function| function.matches(&name));
+                let name = self.names.number(&name);
+                let function = Some((name, addr));
+                if is_asked_for {
+                    let frames = open.iter().map(|open| open.function).chain([function]).collect();
+                    let backtrace = Some(self.backtrace(frames));
+                    return open.push(Open { function, node: Some(0), is_counted: true, backtrace });
+                }
+                let own = around.and_then(|around| self.child(around, name));
+                let is_counted = own.is_some();
+                self.left_out += u64::from(around.is_some() && !is_counted);
+                open.push(Open { function, node: own.or(around), is_counted, backtrace: None });
+            }
+            Step::Leave(ended) => {
+                let Some(Open { node, is_counted, backtrace, .. }) = open.pop() else { return };
+                if let Some(node) = node.filter(|_| is_counted) {
+                    self.add(node, ended.total_ns, ended.self_ns);
+                }
+                if let Some(backtrace) = backtrace {
+                    let backtrace = &mut self.backtraces[backtrace];
+                    backtrace.calls += 1;
+                    backtrace.total_ns = backtrace.total_ns.saturating_add(ended.total_ns);
+                }
+            }
+            Step::Event { waited_ns: Some(waited_ns), .. } => {
+                let name = self.names.number(SCHEDULE);
+                if let Some(node) = around.and_then(|around| self.child(around, name)) {
+                    self.add(node, waited_ns, waited_ns);
+                }
+            }
+            Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}
+        }
+    }
+
+    fn add(&mut self, node: usize, total_ns: u64, self_ns: u64) {
+        let node = &mut self.nodes[node];
+        node.total_ns = node.total_ns.saturating_add(total_ns);
+        node.self_ns = node.self_ns.saturating_add(self_ns);
+        node.calls += 1;
+    }
+
+    /// The node of a function that is called from another one; `None` if there are too many.
+    fn child(&mut self, around: usize, name: usize) -> Option<usize> {
+        if let Some(&child) = self.child.get(&(around, name)) {
+            return Some(child);
+        }
+        let child = self.nodes.len();
+        if child >= MAX_NODES {
+            return None;
+        }
+        self.nodes.push(Node { name, ..Node::default() });
+        self.nodes[around].children.push(child);
+        self.child.insert((around, name), child);
+        Some(child)
+    }
+
+    /// The number of a way to the function that is asked for. There are no more of them than [`MAX_BACKTRACES`]: the last one stands
+    /// for all that come later.
+    fn backtrace(&mut self, frames: Vec<Option<(usize, u64)>>) -> usize {
+        /// Nobody reads more.
+        const MAX_BACKTRACES: usize = 4096;
+
+        if let Some(&number) = self.backtrace.get(&frames) {
+            return number;
+        }
+        if self.backtraces.len() >= MAX_BACKTRACES {
+            return MAX_BACKTRACES - 1;
+        }
+        let number = self.backtraces.len();
+        self.backtraces.push(Backtrace { frames: frames.clone(), ..Backtrace::default() });
+        self.backtrace.insert(frames, number);
+        number
+    }
+}

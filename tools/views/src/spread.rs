@@ -1,0 +1,80 @@
+//! How durations are spread: their least, their greatest, and quantiles.
+
+use std::collections::BTreeMap;
+
+/// Of the bits of a duration so many are kept, for quantiles: they are right to one part in 32.
+const KEPT_BITS: u32 = 5;
+
+/// Durations of calls of one function.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Spread {
+    count: u64,
+    sum_ns: u64,
+    min_ns: u64,
+    max_ns: u64,
+    /// How many there are of each length, rounded down.
+    lengths: BTreeMap<u64, u64>,
+}
+
+impl Spread {
+    pub(crate) fn add(&mut self, ns: u64) {
+        self.min_ns = if self.count == 0 { ns } else { self.min_ns.min(ns) };
+        self.max_ns = self.max_ns.max(ns);
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.count += 1;
+        let lost_bits = (u64::BITS - ns.leading_zeros()).saturating_sub(KEPT_BITS + 1);
+        *self.lengths.entry(ns >> lost_bits << lost_bits).or_default() += 1;
+    }
+
+    /// The mean; 0 of nothing.
+    pub fn average_ns(&self) -> u64 {
+        self.sum_ns.checked_div(self.count).unwrap_or(0)
+    }
+
+    /// The shortest; 0 of nothing.
+    pub fn min_ns(&self) -> u64 {
+        self.min_ns
+    }
+
+    /// The longest.
+    pub fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+
+    /// What so many of a hundred take at the most, to one part in 32; 0 of nothing.
+    pub fn percentile_ns(&self, percent: u64) -> u64 {
+        let wanted = (u128::from(self.count) * u128::from(percent)).div_ceil(100).max(1);
+        let mut seen = 0;
+        let found = self.lengths.iter().find_map(|(&ns, &count)| {
+            seen += u128::from(count);
+            (seen >= wanted).then_some(ns)
+        });
+        found.unwrap_or(0).clamp(self.min_ns.min(self.max_ns), self.max_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Spread;
+
+    #[test]
+    fn of_a_hundred() {
+        let mut spread = Spread::default();
+        (1..=100).rev().for_each(|us| spread.add(us * 1000));
+        assert_eq!((spread.min_ns(), spread.average_ns(), spread.max_ns()), (1_000, 50_500, 100_000));
+        for (percent, exact) in [(1, 1_000), (50, 50_000), (99, 99_000), (100, 100_000)] {
+            let found = spread.percentile_ns(percent);
+            assert!((exact - exact / 32..=exact).contains(&found), "{percent}: {found}");
+        }
+    }
+
+    #[test]
+    fn of_few() {
+        let mut spread = Spread::default();
+        assert_eq!((spread.average_ns(), spread.percentile_ns(50)), (0, 0));
+        spread.add(u64::MAX);
+        spread.add(0);
+        assert_eq!((spread.min_ns(), spread.max_ns(), spread.percentile_ns(50)), (0, u64::MAX, 0));
+        assert!(spread.percentile_ns(99) > u64::MAX / 32 * 31);
+    }
+}

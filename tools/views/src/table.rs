@@ -1,0 +1,277 @@
+//! Reports as tables: which columns there are, and how they are compared with those of another trace.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::str::FromStr;
+
+use rftrace_read::{Error, Result};
+
+use crate::duration::Duration;
+use crate::report::{CallTimes, Report, Row};
+
+/// A column of a report, by uftrace's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// [`Row::total_ns`].
+    Total,
+    /// The mean of [`CallTimes::total`].
+    TotalAvg,
+    /// The least of it.
+    TotalMin,
+    /// The greatest of it.
+    TotalMax,
+    /// What half of the calls take at the most.
+    TotalP50,
+    /// What 99 of 100 calls take at the most.
+    TotalP99,
+    /// [`Row::self_ns`].
+    Own,
+    /// The mean of [`CallTimes::own`].
+    OwnAvg,
+    /// The least of it.
+    OwnMin,
+    /// The greatest of it.
+    OwnMax,
+    /// The part of all functions' own time, in hundredths of a percent.
+    Percent,
+    /// [`Row::calls`].
+    Calls,
+}
+
+impl Field {
+    /// All, in the order of a table that has them all.
+    pub const ALL: [Self; 12] = [
+        Self::Total,
+        Self::TotalAvg,
+        Self::TotalMin,
+        Self::TotalMax,
+        Self::TotalP50,
+        Self::TotalP99,
+        Self::Own,
+        Self::OwnAvg,
+        Self::OwnMin,
+        Self::OwnMax,
+        Self::Percent,
+        Self::Calls,
+    ];
+
+    /// Those of a table for which nothing is said.
+    pub const USUAL: [Self; 3] = [Self::Total, Self::Own, Self::Calls];
+
+    /// As it is asked for.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Total => "total",
+            Self::TotalAvg => "total-avg",
+            Self::TotalMin => "total-min",
+            Self::TotalMax => "total-max",
+            Self::TotalP50 => "total-p50",
+            Self::TotalP99 => "total-p99",
+            Self::Own => "self",
+            Self::OwnAvg => "self-avg",
+            Self::OwnMin => "self-min",
+            Self::OwnMax => "self-max",
+            Self::Percent => "percent",
+            Self::Calls => "call",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Total => "Total time",
+            Self::TotalAvg => "Total avg",
+            Self::TotalMin => "Total min",
+            Self::TotalMax => "Total max",
+            Self::TotalP50 => "Total p50",
+            Self::TotalP99 => "Total p99",
+            Self::Own => "Self time",
+            Self::OwnAvg => "Self avg",
+            Self::OwnMin => "Self min",
+            Self::OwnMax => "Self max",
+            Self::Percent => "Self %",
+            Self::Calls => "Calls",
+        }
+    }
+
+    /// Whether [`Report::read_spread`] is needed for it.
+    pub fn needs_spread(self) -> bool {
+        !matches!(self, Self::Total | Self::Own | Self::Percent | Self::Calls)
+    }
+
+    /// Its value in a row: nanoseconds, calls, or hundredths of a percent of [`Report::self_ns`].
+    pub fn value(self, row: &Row, all_self_ns: u128) -> u64 {
+        let times = |value: fn(&CallTimes) -> u64| row.times.as_deref().map_or(0, value);
+        match self {
+            Self::Total => row.total_ns,
+            Self::TotalAvg => times(|times| times.total.average_ns()),
+            Self::TotalMin => times(|times| times.total.min_ns()),
+            Self::TotalMax => times(|times| times.total.max_ns()),
+            Self::TotalP50 => times(|times| times.total.percentile_ns(50)),
+            Self::TotalP99 => times(|times| times.total.percentile_ns(99)),
+            Self::Own => row.self_ns,
+            Self::OwnAvg => times(|times| times.own.average_ns()),
+            Self::OwnMin => times(|times| times.own.min_ns()),
+            Self::OwnMax => times(|times| times.own.max_ns()),
+            Self::Percent => {
+                let part = u128::from(row.self_ns) * 10_000 / all_self_ns.max(1);
+                u64::try_from(part).unwrap_or(u64::MAX)
+            }
+            Self::Calls => row.calls,
+        }
+    }
+
+    fn shown(self, value: u64) -> String {
+        match self {
+            Self::Percent => format!("{:6}.{:02}%", value / 100, value % 100),
+            Self::Calls => format!("{value:10}"),
+            _ => Duration(value).to_string(),
+        }
+    }
+
+    /// A difference: with a sign, in as many columns as a value with its sign.
+    fn shown_change(self, change: i128) -> String {
+        let sign = if change < 0 { '-' } else { '+' };
+        let size = u64::try_from(change.unsigned_abs()).unwrap_or(u64::MAX);
+        let text = self.shown(size);
+        format!("{:>12}", format!("{sign}{}", text.trim_start()))
+    }
+}
+
+impl FromStr for Field {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let found =
+            Self::ALL.into_iter().find(|field| field.name() == text || (text == "calls" && *field == Self::Calls));
+        found.ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|field| field.name()).collect();
+            format!("there is no column `{text}`, but {}", names.join(", "))
+        })
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Report {
+    /// Sorts the rows by these columns, largest first, the first one first, then by name.
+    pub fn sort(&mut self, by: &[Field]) {
+        let all_self_ns = self.self_ns();
+        self.order(|a, b| {
+            let larger_first = |field: &Field| field.value(b, all_self_ns).cmp(&field.value(a, all_self_ns));
+            by.iter().map(larger_first).find(|order| order.is_ne()).unwrap_or_else(|| a.name.cmp(&b.name))
+        });
+    }
+
+    /// Writes a line on the time of all, and the rows as a table, at most the first `limit` of them.
+    ///
+    /// # Errors
+    ///
+    /// `out` cannot be written.
+    pub fn write(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> Result<()> {
+        self.write_table(fields, limit, out).map_err(Error::Write)
+    }
+
+    fn write_table(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+        let n_tasks = self.tasks().iter().filter(|task| task.records > 0).count();
+        let threads = if n_tasks == 1 { "thread" } else { "threads" };
+        // Without what makes columns.
+        let text = |ns| Duration(ns).to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        let cpu = match self.cpu_ns() {
+            Some(cpu_ns) => format!("CPU {} of {n_tasks} {threads}", text(cpu_ns)),
+            None => format!("{n_tasks} {threads}; waiting counts as self time, as context switches were not recorded"),
+        };
+        writeln!(out, "  Wall {}, {cpu}", text(self.wall_ns()))?;
+        for field in fields {
+            write!(out, "  {:>10}", field.title())?;
+        }
+        writeln!(out, "  Function")?;
+        writeln!(out, "{}  ====================", "  ==========".repeat(fields.len()))?;
+        let all_self_ns = self.self_ns();
+        for row in self.rows().iter().take(limit) {
+            for field in fields {
+                write!(out, "  {}", field.shown(field.value(row, all_self_ns)))?;
+            }
+            writeln!(out, "  {}", row.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is different in another report.
+#[derive(Debug)]
+pub struct Difference<'r> {
+    /// All functions' own time, in the one and in the other.
+    all_self_ns: [u128; 2],
+    /// The row of each function, in the one and in the other.
+    rows: Vec<[Option<&'r Row>; 2]>,
+}
+
+impl<'r> Difference<'r> {
+    /// Of `after`, compared with `before`: functions with the same name are the same. Sorted by how much is different in these columns.
+    pub fn new(before: &'r Report, after: &'r Report, by: &[Field]) -> Self {
+        let mut place_of: HashMap<&str, usize> = HashMap::new();
+        let mut rows: Vec<[Option<&Row>; 2]> = Vec::new();
+        for (side, report) in [before, after].into_iter().enumerate() {
+            for row in report.rows() {
+                let place = *place_of.entry(&row.name).or_insert_with(|| {
+                    rows.push([None; 2]);
+                    rows.len() - 1
+                });
+                rows[place][side] = Some(row);
+            }
+        }
+        let mut found = Self { all_self_ns: [before.self_ns(), after.self_ns()], rows: Vec::new() };
+        let key = |sides: &[Option<&'r Row>; 2]| {
+            let changes = by.iter().map(|&field| Reverse(found.change(sides, field).unsigned_abs()));
+            (changes.collect::<Vec<_>>(), name(sides))
+        };
+        rows.sort_by_cached_key(key);
+        found.rows = rows;
+        found
+    }
+
+    /// How much more a function has in the second report.
+    fn change(&self, sides: &[Option<&Row>; 2], field: Field) -> i128 {
+        let value = |row: Option<&Row>, all| row.map_or(0, |row| i128::from(field.value(row, all)));
+        value(sides[1], self.all_self_ns[1]) - value(sides[0], self.all_self_ns[0])
+    }
+
+    /// Writes a table of the differences, at most so many lines of it.
+    ///
+    /// # Errors
+    ///
+    /// `out` cannot be written.
+    pub fn write(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> Result<()> {
+        self.write_table(fields, limit, out).map_err(Error::Write)
+    }
+
+    fn write_table(&self, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
+        for field in fields {
+            write!(out, "  {:>12}", field.title())?;
+        }
+        writeln!(out, "  Function")?;
+        writeln!(out, "{}  ====================", "  ============".repeat(fields.len()))?;
+        for sides in self.rows.iter().take(limit) {
+            for &field in fields {
+                write!(out, "  {}", field.shown_change(self.change(sides, field)))?;
+            }
+            let note = match sides {
+                [None, _] => "  (new)",
+                [_, None] => "  (gone)",
+                _ => "",
+            };
+            writeln!(out, "  {}{note}", name(sides))?;
+        }
+        Ok(())
+    }
+}
+
+fn name<'r>(sides: &[Option<&'r Row>; 2]) -> &'r str {
+    sides.iter().flatten().next().map_or("", |row| &row.name)
+}
