@@ -1,5 +1,6 @@
 //! Running a case's program with a tracer.
 
+use std::env;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,8 +17,12 @@ use crate::{tools, traces};
 /// After so long a program counts as hung.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// Makes a program switch its call sites.
+const PATCHED: &str = "RFTRACE_PATCHED";
+
 /// Builds the program of `case`, runs it with `tracer` and looks at the trace. Returns what is wrong; nothing, if all is
-/// as it must be.
+/// as it must be. With this repository's tracer it runs twice, as it was compiled and with patched call sites, unless
+/// `RFTRACE_PATCHED` is set.
 ///
 /// # Panics
 ///
@@ -30,14 +35,34 @@ pub fn try_case(case: &Case, build: Build, tracer: Tracer) -> Vec<Fault> {
         let words = missing.map_or("does not build".to_owned(), |(_, symbol)| format!("does not link: no{symbol}"));
         return vec![Fault::new(&words, printed)];
     }
-    match run(case, tracer, folder.path()) {
+    let mut faults = run_and_look(case, tracer, folder.path(), None);
+    if tracer == Tracer::Ours && env::var_os(PATCHED).is_none() {
+        let other = tempfile::tempdir().expect("a temporary folder");
+        // No copy: a child that another thread is starting could hold it open for writing.
+        for name in
+            ["program", "library.so"].map(Path::new).into_iter().filter(|name| folder.path().join(name).exists())
+        {
+            fs::hard_link(folder.path().join(name), other.path().join(name)).expect("a link beside the program");
+        }
+        let patched = run_and_look(case, tracer, other.path(), Some("1"));
+        faults.extend(
+            patched
+                .into_iter()
+                .map(|fault| Fault { detail: format!("With patched call sites:\n{}", fault.detail), ..fault }),
+        );
+    }
+    faults
+}
+
+fn run_and_look(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Vec<Fault> {
+    match run(case, tracer, folder, patched) {
         Err(fault) => vec![fault],
         Ok(_) if tracer == Tracer::Nobody => Vec::new(),
-        Ok(printed) => look(case, tracer, folder.path(), printed),
+        Ok(printed) => look(case, tracer, folder, printed),
     }
 }
 
-fn run(case: &Case, tracer: Tracer, folder: &Path) -> Result<String, Fault> {
+fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Result<String, Fault> {
     let mut command = if tracer == Tracer::Uftrace {
         let mut uftrace = Command::new("uftrace");
         // Calls of libraries' functions are not what the others record.
@@ -61,7 +86,7 @@ fn run(case: &Case, tracer: Tracer, folder: &Path) -> Result<String, Fault> {
     let outputs = ["stdout", "stderr"].map(|name| folder.join(name));
     let [stdout, stderr] = outputs.each_ref().map(|path| File::create(path).expect("a file in a temporary folder"));
     command.current_dir(folder).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
-    command.env_remove("RUST_BACKTRACE");
+    command.env_remove("RUST_BACKTRACE").envs(patched.map(|sites| (PATCHED, sites)));
     let status = run_limited(&mut command).unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
     let [stdout, stderr] =
         outputs.map(|path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned());

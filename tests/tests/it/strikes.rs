@@ -54,7 +54,9 @@ const NOT_NOTICED: &str = "strike_jumps\n  strike_jump\n    strike_jump\n      s
 fn build(arguments: &[&str]) -> Program {
     // Names are looked up by address: functions must be in one piece, and visible.
     let program = CProgram::new(&["strikes.cpp"]).with(arguments);
-    program.with(&["-fno-reorder-blocks-and-partition", "-rdynamic"]).build()
+    let program = program.with(&["-fno-reorder-blocks-and-partition", "-rdynamic"]);
+    // Most of the time goes into saves, and of that into names: no more of the standard library than is used.
+    program.with(&["-Wl,--exclude-libs,ALL", "-Wl,--gc-sections"]).build()
 }
 
 /// The tracer's functions in `program`: a line for each, with address, size and name.

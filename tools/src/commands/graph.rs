@@ -40,11 +40,11 @@ pub(crate) struct GraphArgs {
     #[arg(long)]
     fold_inlined: bool,
     #[command(flatten)]
+    names: NamesArg,
+    #[command(flatten)]
     calls: CallsArgs,
     #[command(flatten)]
     range: RangeArgs,
-    #[command(flatten)]
-    names: NamesArg,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

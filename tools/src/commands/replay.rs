@@ -42,11 +42,11 @@ pub(crate) struct ReplayArgs {
     #[arg(long)]
     hints: bool,
     #[command(flatten)]
+    names: NamesArg,
+    #[command(flatten)]
     calls: CallsArgs,
     #[command(flatten)]
     range: RangeArgs,
-    #[command(flatten)]
-    names: NamesArg,
 }
 
 /// Runs it.

@@ -55,11 +55,11 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
+    names: NamesArg,
+    #[command(flatten)]
     calls: CallsArgs,
     #[command(flatten)]
     range: RangeArgs,
-    #[command(flatten)]
-    names: NamesArg,
 }
 
 /// How the report is written.
