@@ -15,6 +15,8 @@ mod inlined;
 mod limits;
 mod losses;
 mod merge;
+#[cfg(target_os = "linux")]
+mod net;
 mod overloads;
 mod reader;
 #[cfg(target_os = "linux")]
