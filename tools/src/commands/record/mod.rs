@@ -229,6 +229,10 @@ fn send_to_receiver(args: &RecordArgs, output: &Output) {
     let Some(to) = &args.to else { return };
     let is_kept = !args.live || args.output.is_some();
     let dir = shell_word(output.dir());
+    if !args.quiet {
+        // Who ends it is not told more.
+        say!("rftrace: sending {dir} to {to}; Ctrl-C ends that, and the trace stays");
+    }
     match super::send::send(output.dir(), to, RECEIVER_PATIENCE) {
         Err(error) if is_kept => {
             say!("rftrace: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}");
