@@ -33,6 +33,11 @@ pub fn perf(processor: u32) -> String {
     format!("perf-cpu{processor}.dat")
 }
 
+/// The records of the kernel for a processor.
+pub fn kernel(processor: u32) -> String {
+    format!("kernel-cpu{processor}.dat")
+}
+
 /// What a file of a trace holds, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -143,6 +148,8 @@ mod tests {
         assert_eq!(File::of(&records(7)), Some(File::Records(7)));
         assert_eq!(File::of(&map("0123456789abcdef")), Some(File::Map));
         assert_eq!(File::of(&perf(3)), Some(File::Perf(3)));
+        assert_eq!(File::of(&kernel(3)), Some(File::Kernel));
         assert_eq!((records(7), perf(3)), ("7.dat".into(), "perf-cpu3.dat".into()));
+        assert_eq!(kernel(3), "kernel-cpu3.dat");
     }
 }

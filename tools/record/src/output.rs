@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, bail};
-use rftrace_format::files::{INFO, MAGIC};
+use rftrace_format::files::{File as TraceFile, INFO, MAGIC};
 use rftrace_format::recording::{Entry, FOLDER, JOINED, PART_FILE, snapshot};
 use rftrace_read::files::begins_with;
 use tempfile::TempDir;
@@ -117,6 +117,21 @@ impl Output {
     /// Removes what is not part of the trace.
     pub fn finish(&self) -> Result<()> {
         fs::remove_dir_all(&self.work).with_context(|| format!("cannot remove {}", self.work.display()))
+    }
+
+    /// Removes the trace, and the directory if it holds nothing else.
+    pub fn remove_trace(&self) -> Result<()> {
+        let is_of_trace =
+            |path: &&PathBuf| path.file_name().is_some_and(|name| TraceFile::of(&name.to_string_lossy()).is_some());
+        let mut paths = entries(&self.dir)?;
+        // Without it the rest is no trace.
+        paths.sort_by_key(|path| !path.ends_with(INFO));
+        for path in paths.iter().filter(is_of_trace) {
+            fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        // Snapshots stay.
+        let _ = fs::remove_dir(&self.dir);
+        Ok(())
     }
 
     /// Leaves everything as it is, a temporary directory too. Returns where processes have written to.

@@ -136,6 +136,24 @@ pub(crate) fn parse_address(text: &str) -> Result<u64, std::num::ParseIntError> 
     }
 }
 
+/// A duration such as `30s`; a number alone is seconds.
+#[cfg(all(feature = "full", target_os = "linux"))]
+pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| "a time is a number and a unit, such as 30s".to_owned())?;
+    let millis = match &text[digits.len()..] {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        unit => return Err(format!("`{unit}` is no unit; ms, s, m and h are")),
+    };
+    match number.checked_mul(millis) {
+        Some(millis @ 1..=604_800_000) => Ok(std::time::Duration::from_millis(millis)),
+        _ => Err("1ms to 168h are possible".to_owned()),
+    }
+}
+
 /// Looks for an executable file in `PATH`.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     which::which(name).ok()

@@ -26,8 +26,12 @@ mod merge;
 mod record;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod recover;
+#[cfg(all(feature = "full", target_os = "linux"))]
+mod recv;
 mod replay;
 mod report;
+#[cfg(all(feature = "full", target_os = "linux"))]
+mod send;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
 
@@ -49,6 +53,10 @@ pub(crate) enum Command {
     Import(import::ImportArgs),
     #[cfg(all(feature = "full", target_os = "linux"))]
     Symbols(symbols::SymbolsArgs),
+    #[cfg(all(feature = "full", target_os = "linux"))]
+    Recv(recv::RecvArgs),
+    #[cfg(all(feature = "full", target_os = "linux"))]
+    Send(send::SendArgs),
     #[cfg(feature = "full")]
     Completions(completions::CompletionsArgs),
     #[cfg(feature = "full")]
@@ -76,6 +84,10 @@ impl Command {
             Self::Import(args) => import::run(&args),
             #[cfg(all(feature = "full", target_os = "linux"))]
             Self::Symbols(args) => symbols::run(args),
+            #[cfg(all(feature = "full", target_os = "linux"))]
+            Self::Recv(args) => recv::run(args),
+            #[cfg(all(feature = "full", target_os = "linux"))]
+            Self::Send(args) => send::run(&args),
             #[cfg(feature = "full")]
             Self::Completions(args) => completions::completions(&args, program),
             #[cfg(feature = "full")]

@@ -17,6 +17,8 @@ mod inlined;
 mod limits;
 mod losses;
 mod merge;
+#[cfg(target_os = "linux")]
+mod net;
 mod overloads;
 mod reader;
 #[cfg(target_os = "linux")]

@@ -7,8 +7,8 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::commands::record::RecordArgs;
 
-/// Those that `cargo rftrace` has itself, or decides.
-const OWN: [&str; 4] = ["output", "live", "quiet", "command"];
+/// Those that `cargo rftrace` has itself, decides, or has no use for: it reads what was recorded.
+const OWN: [&str; 6] = ["output", "live", "quiet", "command", "to", "no_local"];
 
 /// What was given of them, as arguments.
 #[derive(Debug, Default)]

@@ -4,14 +4,19 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use rftrace_net::Address;
 use rftrace_record::notes::Notes;
 use rftrace_record::output::Output;
 use rftrace_record::preload::Preload;
 use rftrace_record::run::Ended;
 use rftrace_record::{Kept, ScheduleEvents, ScheduleRecorder, join, parts, program, run};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use super::choice::parse_duration;
 use super::common::shell_word;
@@ -24,6 +29,7 @@ Examples:
   rftrace record --ring --buffer 16M ./server   the end of what happens, until it ends or is killed
   rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
   rftrace record --live ./app | less            show the calls when it has ended
+  rftrace record --to uftrace://desk ./app      to `rftrace recv` on another machine, as `rftrace help send` tells
 
 Programs call the tracer if they were built for it:
   RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release --target x86_64-unknown-linux-gnu
@@ -93,6 +99,12 @@ pub(crate) struct RecordArgs {
     /// Record no context switches: waiting counts as time of the functions that wait.
     #[arg(long, overrides_with = "schedule")]
     no_schedule: bool,
+    /// Send the trace to `rftrace recv` or `uftrace recv` when the program has ended. It is written here too.
+    #[arg(long, value_name = "uftrace://HOST[:PORT]", value_parser = parse_to)]
+    to: Option<Address>,
+    /// Keep no trace here that was sent.
+    #[arg(long, requires = "to")]
+    no_local: bool,
     /// Show the calls when the program has ended. Without -o the trace is not kept.
     #[arg(long)]
     live: bool,
@@ -106,6 +118,9 @@ pub(crate) struct RecordArgs {
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
+
+/// How long a receiver may take for anything.
+const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a run may write where nothing is said.
 pub(crate) const DEFAULT_MOST: &str = "4G";
@@ -146,6 +161,12 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     let for_library = [args.signal_snapshot, args.signal_toggle];
     let ended = run::run(&program, &args.command, preload, environment, for_library)?;
     let code = ended.code();
+    if args.to.is_some() {
+        // The run's own handlers stay, and do nothing any more: who waits for a receiver may end that.
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            flag::register_conditional_shutdown(signal, code, Arc::new(true.into()))?;
+        }
+    }
     if let Err(error) = finish(&args, output, &notes, schedule, &ended) {
         say!("rftrace: {error:#}");
     }
@@ -190,14 +211,48 @@ fn finish(
         super::replay::show(output.dir())?;
     }
     if !args.quiet {
-        let is_kept = !args.live || args.output.is_some();
+        let is_kept = (!args.live || args.output.is_some()) && !args.no_local;
         summary::print(&joined, args.buffer, args.most_bytes(), is_kept.then(|| output.dir()), ended);
     }
     if joined.left_over > 0 {
+        send_to_receiver(args, &output);
         left_over(output.keep());
         return Ok(());
     }
-    output.finish()
+    output.finish()?;
+    send_to_receiver(args, &output);
+    Ok(())
+}
+
+/// Sends the trace where it was wanted, and removes it then if that was wanted too.
+fn send_to_receiver(args: &RecordArgs, output: &Output) {
+    let Some(to) = &args.to else { return };
+    let is_kept = !args.live || args.output.is_some();
+    let dir = shell_word(output.dir());
+    if !args.quiet {
+        // Who ends it is not told more.
+        say!("rftrace: sending {dir} to {to}; Ctrl-C ends that, and the trace stays");
+    }
+    match super::send::send(output.dir(), to, RECEIVER_PATIENCE) {
+        Err(error) if is_kept => {
+            say!("rftrace: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}");
+        }
+        Err(error) => say!("rftrace: {error:#}"),
+        Ok(sent) => {
+            if !args.quiet {
+                say!("rftrace: {sent}");
+            }
+            if let Some(error) = args.no_local.then(|| output.remove_trace()).and_then(Result::err) {
+                say!("rftrace: {error:#}");
+            }
+        }
+    }
+}
+
+/// Where a trace is sent to.
+fn parse_to(text: &str) -> Result<Address, String> {
+    let address = text.strip_prefix("uftrace://").ok_or("it is sent to uftrace://HOST or uftrace://HOST:PORT")?;
+    address.trim_end_matches('/').parse().map_err(|error: rftrace_net::NoAddress| error.to_string())
 }
 
 /// What the preloaded library is told.

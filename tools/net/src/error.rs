@@ -1,0 +1,158 @@
+//! What can go wrong.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::address::Address;
+use crate::protocol::Malformed;
+
+/// The result of what can go wrong here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a trace is not received or not sent.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or directory cannot be read, made or written.
+    Io {
+        /// It.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Others than this machine reach the address.
+    Public {
+        /// It.
+        address: Address,
+        /// Its port.
+        port: u16,
+    },
+    /// Nobody can be waited for at this address.
+    Listen {
+        /// It.
+        address: Address,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is nobody at this address, or it is not known.
+    Connect {
+        /// It.
+        address: Address,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Waiting for peers, or taking them, does not work.
+    Wait(io::Error),
+    /// The peer has ended the connection before the end of the trace.
+    Closed,
+    /// The connection has broken.
+    Broken(io::Error),
+    /// The peer has neither sent nor taken a byte for so long.
+    Stalled(Duration),
+    /// The peer's bytes are none of the protocol.
+    Malformed(Malformed),
+    /// The peer has sent the file twice.
+    Twice(String),
+    /// The peer's name of a file would lead elsewhere.
+    FileName(String),
+    /// The trace has more bytes than it may.
+    TooLarge(u64),
+    /// The trace has more files than it may.
+    TooManyFiles(usize),
+    /// There are as many peers as there may be.
+    TooManyPeers(usize),
+    /// The end came without `info`.
+    NoInfo,
+    /// The receiver was told to end.
+    Stopped,
+    /// The directory is no complete trace, with the reason.
+    NoTrace {
+        /// It.
+        dir: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
+    /// No message can hold this file.
+    Unsendable {
+        /// It.
+        path: PathBuf,
+        /// Why.
+        source: Malformed,
+    },
+    /// The trace was changed while it was sent.
+    Changed(PathBuf),
+}
+
+impl Error {
+    /// Makes an error of one that the system tells of a path.
+    pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, source } => write!(f, "{}: {source}", path.display()),
+            Self::Public { address, port } => write!(
+                f,
+                "{address} can be reached by others, and uftrace's protocol has neither passwords nor encryption; listen on 127.0.0.1 or on \
+                 a socket (--unix PATH), and let others come by ssh: on their machine `ssh -N -L {port}:127.0.0.1:{port} THIS_HOST`, \
+                 then send to 127.0.0.1:{port}"
+            ),
+            Self::Listen { address, source } => {
+                write!(f, "cannot listen on {address}: {source}")?;
+                if source.kind() == io::ErrorKind::AddrInUse {
+                    f.write_str("; end the server that does, or choose another port or path")?;
+                }
+                Ok(())
+            }
+            Self::Connect { address, source } => write!(
+                f,
+                "cannot connect to {address}: {source}; is `rftrace recv` or `uftrace recv` running there, and the port the same?"
+            ),
+            Self::Wait(source) => write!(f, "cannot wait for peers: {source}"),
+            Self::Closed => f.write_str("it closed the connection before the end of the trace"),
+            Self::Broken(source) => write!(f, "the connection broke: {source}"),
+            Self::Stalled(time) => write!(f, "no byte came or went for {time:?}"),
+            Self::Malformed(source) => write!(f, "{source}"),
+            Self::Twice(name) => write!(f, "it sent the file {name} twice"),
+            Self::FileName(name) => write!(f, "it named a file \"{name}\", which would lead elsewhere"),
+            Self::TooLarge(most) => write!(f, "the trace has more than {most} bytes; for more: --max-size"),
+            Self::TooManyFiles(most) => write!(f, "the trace has more than {most} files"),
+            Self::TooManyPeers(most) => write!(f, "there are {most} peers already; for more: --max-peers"),
+            Self::NoInfo => f.write_str("it sent the end of the trace, but no `info`"),
+            Self::Stopped => f.write_str("the receiver was told to end"),
+            Self::NoTrace { dir, reason } => write!(f, "{} cannot be sent: {reason}", dir.display()),
+            Self::Unsendable { path, source } => {
+                write!(f, "{} cannot be sent by uftrace's protocol: {source}", path.display())
+            }
+            Self::Changed(path) => {
+                write!(
+                    f,
+                    "{} was changed while it was sent: what has arrived is no trace; send it again",
+                    path.display()
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } | Self::Listen { source, .. } | Self::Connect { source, .. } => Some(source),
+            Self::Wait(source) | Self::Broken(source) => Some(source),
+            Self::Malformed(source) | Self::Unsendable { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<Malformed> for Error {
+    fn from(source: Malformed) -> Self {
+        Self::Malformed(source)
+    }
+}

@@ -1,0 +1,342 @@
+//! A server that makes a directory of what each peer sends.
+//!
+//! Each peer has a thread. One that sends nonsense, too much or nothing loses its connection; the others notice nothing of it. What
+//! came until then stays, without the `info` that would make a trace of it.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::address::Address;
+use crate::error::{Error, Result};
+use crate::protocol::{Event, Reader};
+use crate::socket::{Listener, Stream};
+use crate::store::{INCOMPLETE_INFO, Root, Store, shown};
+
+/// What is read at a time.
+const PIECE_BYTES: usize = 64 << 10;
+/// How long no connections are taken when the system has no room for more.
+const NO_ROOM: Duration = Duration::from_millis(100);
+
+/// What a server permits.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReceiveOptions {
+    /// Where traces go: a directory for each.
+    pub dir: PathBuf,
+    /// The most bytes of a trace.
+    pub max_bytes: u64,
+    /// The most peers at a time.
+    pub max_peers: usize,
+    /// How long a peer may be silent within a message, and before the first one.
+    pub timeout: Duration,
+    /// How long it may be silent between messages: a program that is being recorded may have nothing to tell.
+    pub idle: Duration,
+    /// Whether one complete trace is enough.
+    pub once: bool,
+}
+
+impl ReceiveOptions {
+    /// The usual limits, for traces that go to this directory.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            max_bytes: 8 << 30,
+            max_peers: 16,
+            timeout: Duration::from_secs(30),
+            idle: Duration::from_secs(3600),
+            once: false,
+        }
+    }
+}
+
+/// What has come from a peer. Displayed as one line.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Received {
+    /// Who has sent it.
+    pub peer: String,
+    /// Where it is, if the peer has come to tell a name.
+    pub dir: Option<PathBuf>,
+    /// Files that were made.
+    pub files: usize,
+    /// What was written to them.
+    pub bytes: u64,
+    /// Files that were left out, as no trace has such.
+    pub left_out: usize,
+    /// The names of the first ones.
+    pub left_out_names: Vec<String>,
+    /// Whether `info` has come, but not the end: then it is there under the name `info.incomplete`.
+    pub has_incomplete_info: bool,
+    /// How it has ended: the trace is complete, or why not.
+    pub ended: Result<()>,
+}
+
+impl fmt::Display for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { peer, files, bytes, .. } = self;
+        let kind = if *files == 1 { "file" } else { "files" };
+        match (&self.ended, &self.dir) {
+            (Ok(()), dir) => {
+                let dir = dir.as_deref().unwrap_or("".as_ref()).display();
+                write!(f, "{peer}: a complete trace, {files} {kind} of {bytes} bytes, lies in {dir}")?;
+            }
+            (Err(error), Some(dir)) => {
+                let dir = dir.display();
+                write!(f, "{peer}: incomplete, {error}; what came, {files} {kind} of {bytes} bytes, lies in {dir}")?;
+                if self.has_incomplete_info {
+                    write!(f, "; to read it as it is: mv {dir}/{INCOMPLETE_INFO} {dir}/info")?;
+                }
+            }
+            (Err(error), None) => write!(f, "{peer}: no trace, {error}")?,
+        }
+        if self.left_out > 0 {
+            let more = if self.left_out > self.left_out_names.len() { ", …" } else { "" };
+            write!(f, "; left out, as no trace has such files: {}{more}", self.left_out_names.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Ends a [`Server`], from any thread.
+#[derive(Debug)]
+pub struct Stop(UnixStream);
+
+impl Stop {
+    /// Lets the server end. What has not come completely stays as it is.
+    pub fn stop(&self) {
+        // Where a byte finds no room there are others already.
+        let _ = (&self.0).write(&[0]);
+    }
+
+    /// A socket that does the same when a byte is written to it: for handlers of signals.
+    #[must_use]
+    pub fn into_socket(self) -> UnixStream {
+        self.0
+    }
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: Listener,
+    root: Root,
+    options: ReceiveOptions,
+    /// A byte can be read from the first one when the server has to end. Nobody reads it, so all threads see it.
+    stopped: (UnixStream, UnixStream),
+}
+
+impl Server {
+    /// Listens at an address, with TCP's port 0 at one that the system chooses.
+    ///
+    /// # Errors
+    ///
+    /// If others than this machine reach the address, somebody listens there, or there cannot be a directory for what comes.
+    pub fn bind(address: &Address, options: ReceiveOptions) -> Result<Self> {
+        let listener = Listener::bind(address)?;
+        let root = Root::open(&options.dir)?;
+        let stopped = UnixStream::pair().map_err(Error::Wait)?;
+        stopped.1.set_nonblocking(true).map_err(Error::Wait)?;
+        Ok(Self { listener, root, options, stopped })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not tell it.
+    pub fn address(&self) -> Result<Address> {
+        self.listener.address().map_err(Error::Wait)
+    }
+
+    /// What ends it.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no room for one more.
+    pub fn stop(&self) -> Result<Stop> {
+        self.stopped.1.try_clone().map(Stop).map_err(Error::Wait)
+    }
+
+    /// Receives traces until [`Stop::stop`] or, with `once`, the first complete one. Tells of each peer when it has ended. Returns
+    /// the number of complete traces.
+    ///
+    /// # Errors
+    ///
+    /// If there is no waiting for peers any more.
+    pub fn run(&self, tell: &(dyn Fn(Received) + Sync)) -> Result<usize> {
+        let n_peers = AtomicUsize::new(0);
+        let n_complete = AtomicUsize::new(0);
+        let ended = thread::scope(|scope| {
+            let ended = self.take_peers(|stream, peer| {
+                let refused = |error| tell(nothing(peer.clone(), error));
+                if n_peers.load(Ordering::Relaxed) >= self.options.max_peers {
+                    stream.abort();
+                    return refused(Error::TooManyPeers(self.options.max_peers));
+                }
+                n_peers.fetch_add(1, Ordering::Relaxed);
+                let (name, n_peers, n_complete) = (peer.clone(), &n_peers, &n_complete);
+                let started = thread::Builder::new().spawn_scoped(scope, move || {
+                    let received = self.serve(stream, name);
+                    let is_complete = received.ended.is_ok();
+                    n_complete.fetch_add(usize::from(is_complete), Ordering::Relaxed);
+                    n_peers.fetch_sub(1, Ordering::Relaxed);
+                    tell(received);
+                    if is_complete && self.options.once {
+                        let _ = (&self.stopped.1).write(&[0]);
+                    }
+                });
+                if let Err(error) = started {
+                    n_peers.fetch_sub(1, Ordering::Relaxed);
+                    refused(Error::Wait(error));
+                }
+            });
+            if ended.is_err() {
+                let _ = (&self.stopped.1).write(&[0]);
+            }
+            ended
+        });
+        ended.map(|()| n_complete.into_inner())
+    }
+
+    /// Hands out connections until it is told to stop.
+    fn take_peers(&self, mut take: impl FnMut(Stream, String)) -> Result<()> {
+        loop {
+            match self.wait(Some(&self.listener), None) {
+                Err(Error::Stopped) => return Ok(()),
+                waited => waited?,
+            }
+            match self.listener.accept() {
+                Ok((stream, peer)) => take(stream, peer),
+                Err(error) => match Errno::try_from(error).unwrap_or(Errno::UnknownErrno) {
+                    // Somebody else was faster, or the peer has thought better of it.
+                    Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED | Errno::EPROTO => {}
+                    // The connection waits, and would be there at once again.
+                    _ => match self.wait::<Listener>(None, Some(NO_ROOM)) {
+                        Err(Error::Stopped) => return Ok(()),
+                        Ok(()) | Err(Error::Stalled(_)) => {}
+                        Err(error) => return Err(error),
+                    },
+                },
+            }
+        }
+    }
+
+    /// Receives what one peer sends.
+    fn serve(&self, mut stream: Stream, peer: String) -> Received {
+        stream.keep_alive();
+        let mut store = None;
+        let ended = self.receive(&mut stream, &mut store);
+        let mut received = nothing(peer, Error::Closed);
+        if let Some(store) = &mut store {
+            received.has_incomplete_info = ended.is_err() && store.give_up();
+            received.dir = Some(store.path().to_owned());
+            received.files = store.n_files();
+            received.bytes = store.bytes;
+            received.left_out = store.n_left_out;
+            received.left_out_names = std::mem::take(&mut store.left_out);
+        }
+        if ended.is_err() {
+            stream.abort();
+        }
+        received.ended = ended;
+        received
+    }
+
+    fn receive(&self, stream: &mut Stream, store: &mut Option<Store>) -> Result<()> {
+        let mut reader = Reader::new();
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut n_received = 0;
+        loop {
+            let silence = if reader.is_between() { self.options.idle } else { self.options.timeout };
+            self.wait(Some(&*stream), Some(silence))?;
+            let n_read = match stream.read(&mut piece) {
+                Ok(0) => return Err(Error::Closed),
+                Ok(n_read) => n_read,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => continue,
+                Err(error) => return Err(Error::Broken(error)),
+            };
+            let mut input = piece.get(..n_read).unwrap_or_default();
+            n_received += n_read as u64;
+            if n_received > self.options.max_bytes {
+                return Err(Error::TooLarge(self.options.max_bytes));
+            }
+            while let Some(event) = reader.next(&mut input)? {
+                let store = match event {
+                    Event::DirName(name) => {
+                        *store = Some(self.root.make(&name)?);
+                        continue;
+                    }
+                    _ => store.as_mut().ok_or(Error::Closed)?,
+                };
+                match event {
+                    Event::DirName(_) => {}
+                    Event::Begin(part, bytes) => {
+                        let rest = u64::from(bytes).saturating_sub(input.len() as u64);
+                        if n_received.saturating_add(rest) > self.options.max_bytes {
+                            return Err(Error::TooLarge(self.options.max_bytes));
+                        }
+                        store.begin(part)?;
+                    }
+                    Event::Bytes(bytes) => store.write(bytes)?,
+                    Event::Info(info) => store.keep_info(info),
+                    Event::End => return store.finish(),
+                }
+            }
+        }
+    }
+
+    /// Waits until there is something to read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`], also if there is something; [`Error::Stalled`] after `limit`.
+    fn wait<S: AsFd>(&self, source: Option<&S>, limit: Option<Duration>) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            let left = limit.map(|limit| limit.saturating_sub(since.elapsed()));
+            let timeout = left.map_or(PollTimeout::NONE, |left| {
+                // A rest of less than a millisecond is none.
+                PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+            });
+            let mut watched = vec![PollFd::new(self.stopped.0.as_fd(), PollFlags::POLLIN)];
+            watched.extend(source.map(|source| PollFd::new(source.as_fd(), PollFlags::POLLIN)));
+            match poll(&mut watched, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(Error::Wait(io::Error::from(error))),
+            }
+            let mut is_ready = watched.iter().map(|watched| watched.any() == Some(true));
+            if is_ready.next() == Some(true) {
+                return Err(Error::Stopped);
+            }
+            if is_ready.next() == Some(true) {
+                return Ok(());
+            }
+            if let Some(limit) = limit.filter(|limit| since.elapsed() >= *limit) {
+                return Err(Error::Stalled(limit));
+            }
+        }
+    }
+}
+
+/// A peer of which nothing has come.
+fn nothing(peer: String, error: Error) -> Received {
+    Received {
+        peer: shown(peer.as_bytes()),
+        dir: None,
+        files: 0,
+        bytes: 0,
+        left_out: 0,
+        left_out_names: Vec::new(),
+        has_incomplete_info: false,
+        ended: Err(error),
+    }
+}

@@ -1,0 +1,224 @@
+//! A client that sends a trace directory.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rftrace_format::files::{File as TraceFile, INFO, MAGIC};
+use rftrace_format::recording::FOLDER;
+
+use crate::address::Address;
+use crate::error::{Error, Result};
+use crate::protocol::{self, MAX_INFO_BYTES, Malformed, Part};
+use crate::socket::Stream;
+
+/// Records that go into one message.
+const PIECE_BYTES: usize = 128 << 10;
+/// The longest name that every receiver takes.
+const MAX_NAME_CHARS: usize = 64;
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sent {
+    /// Files.
+    pub files: usize,
+    /// What they contain.
+    pub bytes: u64,
+}
+
+/// Sends the trace in a directory, and waits until the receiver has taken all of it. Neither may take longer than `timeout` for
+/// anything.
+///
+/// # Errors
+///
+/// If the directory is no complete trace, cannot be read or is changed meanwhile; if the receiver is not there, is too slow, or
+/// does not take it.
+pub fn send(dir: &Path, to: &Address, timeout: Duration) -> Result<Sent> {
+    let trace = Directory::read(dir)?;
+    let mut stream = Stream::connect(to, timeout)?;
+    let mut sent = Sent { files: 0, bytes: 0 };
+    let sending = trace.send(&mut |bytes: &[u8]| write(&mut stream, bytes, timeout), &mut sent);
+    let sending = sending.and_then(|()| wait_for_close(&mut stream, timeout));
+    if sending.is_err() {
+        // It is not to be taken for a trace that ended.
+        stream.abort();
+    }
+    sending.map(|()| sent)
+}
+
+/// A trace's files, in the order in which they are sent.
+struct Directory {
+    name: String,
+    path: PathBuf,
+    records: Vec<(Part, PathBuf)>,
+    others: Vec<(Part, PathBuf)>,
+    info: Vec<u8>,
+}
+
+impl Directory {
+    fn read(dir: &Path) -> Result<Self> {
+        let no_trace = |reason| Error::NoTrace { dir: dir.to_owned(), reason };
+        let info_path = dir.join(INFO);
+        let info = match rftrace_read::files::read(&info_path, u64::from(MAX_INFO_BYTES)) {
+            Err(rftrace_read::Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                if dir.join(FOLDER).is_dir() {
+                    return Err(no_trace("it is being recorded, or that was interrupted: then try `rftrace recover`"));
+                }
+                return Err(no_trace("it has no file `info`; is this a trace directory?"));
+            }
+            Err(rftrace_read::Error::Io { path, source }) => return Err(Error::Io { path, source }),
+            Err(_) => {
+                let source = Malformed::Length(0, MAX_INFO_BYTES + 1);
+                return Err(Error::Unsendable { path: info_path, source });
+            }
+            Ok(info) => info,
+        };
+        if !info.starts_with(MAGIC) {
+            return Err(no_trace("its file `info` is not that of a trace"));
+        }
+        let (mut records, mut others) = (Vec::new(), Vec::new());
+        for entry in fs::read_dir(dir).map_err(Error::at(dir))? {
+            let path = entry.map_err(Error::at(dir))?.path();
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let kernel = name.strip_prefix("kernel-cpu").and_then(|rest| rest.strip_suffix(".dat"));
+            let part = match (TraceFile::of(name), kernel.and_then(|processor| processor.parse().ok())) {
+                (None | Some(TraceFile::Info), _) => continue,
+                (Some(TraceFile::Records(tid)), _) => Part::Task(tid),
+                (Some(TraceFile::Perf(processor)), _) => Part::Perf(processor),
+                (Some(_), Some(processor)) => Part::Kernel(processor),
+                (Some(_), None) => {
+                    others.push((Part::File(name.as_bytes().to_vec()), path));
+                    continue;
+                }
+            };
+            records.push((part, path));
+        }
+        // Each time in the same order.
+        records.sort_by(|a, b| a.1.cmp(&b.1));
+        others.sort_by(|a, b| a.1.cmp(&b.1));
+        Ok(Self { name: name_of(dir), path: info_path, records, others, info })
+    }
+
+    fn send(&self, write: &mut dyn FnMut(&[u8]) -> Result<()>, sent: &mut Sent) -> Result<()> {
+        write(&protocol::dir_name(&self.name))?;
+        let mut piece = vec![0; PIECE_BYTES];
+        let unsendable = |path: &Path, source| Error::Unsendable { path: path.to_owned(), source };
+        for (part, path) in &self.records {
+            let mut file = open(path)?;
+            let mut is_first = true;
+            loop {
+                let n_read = read_full(&mut file, &mut piece).map_err(Error::at(path))?;
+                // An empty file is one too.
+                if n_read == 0 && !is_first {
+                    break;
+                }
+                is_first = false;
+                write(&protocol::begin(part, n_read as u64).map_err(|source| unsendable(path, source))?)?;
+                write(piece.get(..n_read).unwrap_or_default())?;
+                sent.bytes += n_read as u64;
+            }
+            sent.files += 1;
+        }
+        for (part, path) in &self.others {
+            let file = open(path)?;
+            let bytes = file.metadata().map_err(Error::at(path))?.len();
+            write(&protocol::begin(part, bytes).map_err(|source| unsendable(path, source))?)?;
+            let mut left = bytes;
+            let mut file = file.take(bytes);
+            while left > 0 {
+                let n_read = read_full(&mut file, &mut piece).map_err(Error::at(path))?;
+                if n_read == 0 {
+                    return Err(Error::Changed(path.clone()));
+                }
+                write(piece.get(..n_read).unwrap_or_default())?;
+                left -= n_read as u64;
+            }
+            sent.bytes += bytes;
+            sent.files += 1;
+        }
+        write(&protocol::info(&self.info).map_err(|source| unsendable(&self.path, source))?)?;
+        sent.bytes += self.info.len() as u64;
+        sent.files += 1;
+        write(&protocol::end())
+    }
+}
+
+/// The directory's own name, without what some receivers do not take.
+fn name_of(dir: &Path) -> String {
+    let whole = fs::canonicalize(dir);
+    let path = whole.as_deref().unwrap_or(dir);
+    let name = path.file_name().unwrap_or("trace".as_ref()).to_string_lossy();
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let name: String = name.chars().take(MAX_NAME_CHARS).map(safe).collect();
+    match name.strip_prefix('.') {
+        Some(rest) => format!("_{rest}"),
+        None => name,
+    }
+}
+
+fn open(path: &Path) -> Result<fs::File> {
+    rftrace_read::files::open(path).map_err(|error| match error {
+        rftrace_read::Error::Io { path, source } => Error::Io { path, source },
+        error => Error::Io { path: path.to_owned(), source: io::Error::other(error) },
+    })
+}
+
+/// Reads until there is no room, or no more.
+fn read_full(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut n_read = 0;
+    while let Some(rest) = bytes.get_mut(n_read..).filter(|rest| !rest.is_empty()) {
+        match file.read(rest) {
+            Ok(0) => break,
+            Ok(more) => n_read += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(n_read)
+}
+
+fn write(stream: &mut Stream, bytes: &[u8], timeout: Duration) -> Result<()> {
+    stream.write_all(bytes).map_err(|error| broken(error, timeout))
+}
+
+/// Waits until the receiver closes the connection, as it does behind the end. The protocol has no other sign that it has all. One
+/// that has not read what has arrived resets the connection; what arrives at one that has closed already is never acknowledged.
+fn wait_for_close(stream: &mut Stream, timeout: Duration) -> Result<()> {
+    const INTERVAL: Duration = Duration::from_millis(5);
+
+    let since = Instant::now();
+    loop {
+        match stream.read(&mut [0; 64]) {
+            Ok(0) if stream.is_all_acknowledged().map_err(|error| broken(error, timeout))? => return Ok(()),
+            Ok(0) if since.elapsed() > timeout => return Err(Error::Closed),
+            Ok(0) => thread::sleep(INTERVAL),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(broken(error, timeout)),
+        }
+    }
+}
+
+fn broken(error: io::Error, timeout: Duration) -> Error {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::Stalled(timeout),
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Error::Closed,
+        _ => Error::Broken(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for (path, name) in [("/nowhere/a-b", "a-b"), ("/nowhere/.x y", "_x_y"), ("/", "trace"), ("/nowhere/ä", "_")] {
+            assert_eq!(name_of(Path::new(path)), name);
+        }
+        assert_eq!(name_of(&Path::new("/nowhere").join("x".repeat(100))), "x".repeat(64));
+    }
+}
