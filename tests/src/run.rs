@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::traces;
 
 /// After so many seconds a program counts as hung.
-const LIMIT_SECONDS: &str = "120";
+const LIMIT_SECONDS: &str = "900";
 
 /// A program that ran to its end, and the folder it ran in.
 #[derive(Debug)]
