@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rftrace_export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, export};
-use rftrace_views::CallTree;
+use rftrace_read::{Choice, Pattern};
+use rftrace_views::{CallTree, Field, Graph, GraphField};
 
 extern crate rftrace as _;
 
@@ -43,18 +44,26 @@ pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
 
 /// Reads a trace directory in all ways there are. Errors are fine, panics are not.
 pub fn read_directory(dir: &Path) {
-    let Ok(trace) = rftrace_read::Trace::open(dir) else { return };
+    let Ok(mut trace) = rftrace_read::Trace::open(dir) else { return };
     for task in trace.tasks() {
         let _ = CallTree::read(&trace, task).map(|tree| tree.to_string());
     }
     let _ = rftrace_views::replay(&trace, &Default::default(), &mut std::io::sink());
-    if let Ok(mut report) = rftrace_views::Report::read(&trace) {
-        report.sort(rftrace_views::SortKey::Own);
-        let _ = report.write(usize::MAX, &mut std::io::sink());
+    if let Ok(mut report) = rftrace_views::Report::read_spread(&trace) {
+        report.sort(&Field::ALL);
+        let _ = report.write(&Field::ALL, usize::MAX, &mut std::io::sink());
     }
+    let _ = Graph::read(&trace, None).map(|graph| graph.write(&[GraphField::Own], &mut std::io::sink()));
     let options = ExportOptions::default();
     let _ = export(&trace, &options, &mut Chrome::new(std::io::sink()));
     let _ = export(&trace, &options, &mut Perfetto::new(std::io::sink(), None));
     let _ = export(&trace, &options, &mut Folded::new(std::io::sink(), true));
     let _ = export(&trace, &options, &mut Firefox::new(std::io::sink(), "prog", 0, None));
+
+    // A part of it.
+    let mut choice = Choice::default();
+    choice.below.extend(Pattern::new("*a*"));
+    (choice.depth, choice.min_ns, choice.times) = (3, 10, 100..u64::MAX / 2);
+    trace.choose(choice);
+    let _ = rftrace_views::replay(&trace, &Default::default(), &mut std::io::sink());
 }
