@@ -14,7 +14,8 @@
 //! | `rftrace_backend_control_v5() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
-//! | `rftrace_backend_disable_if(u32) -> u8` | stops recording if [`Control::enabled`] still is this; returns 0 if it is not |
+//! | `rftrace_backend_begin_disable() -> u32` | marks that recording is about to be stopped: an enable takes the mark away |
+//! | `rftrace_backend_end_disable(u32) -> u8` | with what the beginning returned: stops recording if no enable came between; else returns 0 |
 //! | `rftrace_backend_reset()` | while off: frees all full chunks and starts a new cycle |
 //! | `rftrace_backend_filter(u8)` | not 0: recording is filtered as [`FilterControl`] says; 0: everything is recorded |
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
@@ -368,16 +369,18 @@ pub mod enabled {
 
     /// The bits that tell.
     pub const MASK: u32 = 0xff;
-    /// What each enable adds to the bits above.
-    pub const ONE_ENABLE: u32 = 1 << 8;
+    /// Somebody is about to stop recording, and nobody has started it since.
+    pub const STOPPING: u32 = 1 << 8;
+    /// What each who is about to adds to the bits above: none has the word of another one.
+    pub const ONE_STOP: u32 = 1 << 9;
 }
 
 /// State of the tracer that all threads share. All times are ticks.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Control {
-    /// One of [`enabled`] in its lowest byte, the first thing that the hooks look at. Above it a number that each enable raises:
-    /// so recording can be switched off provided that nobody has switched it on since.
+    /// One of [`enabled`] in its lowest byte, the first thing that the hooks look at. The bits above are for who stops recording
+    /// provided that nobody has started it since.
     pub enabled: AtomicU32,
     /// Not 0: full chunks are used again, oldest first (ring mode).
     pub overwriting: AtomicU8,

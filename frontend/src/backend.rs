@@ -26,7 +26,8 @@ unsafe extern "C" {
 #[cfg(feature = "std")]
 unsafe extern "C" {
     safe fn rftrace_backend_reset();
-    safe fn rftrace_backend_disable_if(seen: u32) -> u8;
+    safe fn rftrace_backend_begin_disable() -> u32;
+    safe fn rftrace_backend_end_disable(marked: u32) -> u8;
     safe fn rftrace_backend_filter(active: u8);
     safe fn rftrace_backend_suspend_thread() -> *mut ThreadBlock;
     unsafe fn rftrace_backend_resume_thread(block: *mut ThreadBlock);
@@ -74,23 +75,13 @@ pub(crate) fn disable() {
     rftrace_backend_disable();
 }
 
-/// What [`disable_if`] asks for: recording as it is now, on or off.
-#[cfg(feature = "std")]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen(u32);
-
-/// What recording is now.
+/// Stops recording unless `is_wanted`, which is asked, or it is started meanwhile. Returns whether it did. Who wants it says so before
+/// starting it: then recording is on, however late this thread is.
 #[cfg(feature = "std")]
 #[inline(always)]
-pub(crate) fn see() -> Seen {
-    Seen(control().enabled.load(core::sync::atomic::Ordering::SeqCst))
-}
-
-/// Stops recording unless somebody has started it since it was `seen`, on or not. Returns whether it did so, or it is off.
-#[cfg(feature = "std")]
-#[inline(always)]
-pub(crate) fn disable_if(seen: Seen) -> bool {
-    rftrace_backend_disable_if(seen.0) != 0
+pub(crate) fn disable_unless(is_wanted: impl FnOnce() -> bool) -> bool {
+    let marked = rftrace_backend_begin_disable();
+    !is_wanted() && rftrace_backend_end_disable(marked) != 0
 }
 
 /// The calling thread runs on this core from now on.

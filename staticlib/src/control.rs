@@ -95,8 +95,11 @@ extern "C" fn rftrace_backend_enable() {
     }
     let is_filtered = CONTROL.filter.active.load(Relaxed) != 0;
     let on = if is_filtered { enabled::FILTERED } else { enabled::ON };
-    // Also where it is on: who is about to switch off what was switched on before must see it.
-    change_switch(|now| Some((now & !enabled::MASK).wrapping_add(enabled::ONE_ENABLE) | u32::from(on)));
+    // Nothing is written where it is on: hooks on all processors read it.
+    change_switch(|now| {
+        let next = now & !(enabled::MASK | enabled::STOPPING) | u32::from(on);
+        (next != now).then_some(next)
+    });
 }
 
 /// Changes [`Control::enabled`], to what it is to be in place of what it is; `None`: leaves it. Returns whether it did.
@@ -121,12 +124,20 @@ extern "C" fn rftrace_backend_disable() {
     fence(SeqCst);
 }
 
-/// Stops recording unless [`Control::enabled`] is no longer what was `seen`. Returns 0 if it is not, or changes at this moment.
+/// Marks that recording is about to be stopped. Returns what [`rftrace_backend_end_disable`] wants.
 #[unsafe(no_mangle)]
-extern "C" fn rftrace_backend_disable_if(seen: u32) -> u8 {
+extern "C" fn rftrace_backend_begin_disable() -> u32 {
+    let mark = |now: u32| now.wrapping_add(enabled::ONE_STOP) | enabled::STOPPING;
+    let before = CONTROL.enabled.fetch_update(SeqCst, Relaxed, |now| Some(mark(now)));
+    before.map_or_else(mark, mark)
+}
+
+/// Stops recording if nothing has changed since it was marked. Returns 0 if something has, or does at this moment.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_end_disable(marked: u32) -> u8 {
     note_stop();
-    let off = seen & !enabled::MASK;
-    let is_off = CONTROL.enabled.compare_exchange(seen, off, SeqCst, Relaxed).is_ok();
+    let off = marked & !(enabled::MASK | enabled::STOPPING);
+    let is_off = CONTROL.enabled.compare_exchange(marked, off, SeqCst, Relaxed).is_ok();
     fence(SeqCst);
     u8::from(is_off)
 }

@@ -7,7 +7,7 @@
 use crate::elf::table::{Symbol, SymbolTable};
 use crate::host::program::Program;
 
-/// Beginnings of the demangled names of the functions of this crate and of that of the format.
+/// Beginnings of the demangled names of the functions of this crate, and of those of the format and of patterns.
 #[cfg(target_os = "linux")]
 const PREFIXES: [&str; 12] = [
     "rftrace_frontend::",

@@ -64,12 +64,11 @@ pub(crate) fn enable() {
     held.release();
 }
 
-/// Stops recording, then switches patched sites off; neither if somebody has started it since it was `seen`. Returns whether it
-/// stopped.
+/// Stops recording as [`backend::disable_unless`], then switches patched sites off. Returns whether it stopped.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[inline(always)]
-pub(crate) fn disable_if(seen: backend::Seen) -> bool {
-    let is_off = backend::disable_if(seen);
+pub(crate) fn disable_unless(is_wanted: impl FnOnce() -> bool) -> bool {
+    let is_off = backend::disable_unless(is_wanted);
     if is_off && control::is_installed() {
         control::switch_off();
     }
@@ -77,4 +76,4 @@ pub(crate) fn disable_if(seen: backend::Seen) -> bool {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub(crate) use crate::backend::{disable_if, enable};
+pub(crate) use crate::backend::{disable_unless, enable};

@@ -94,13 +94,12 @@ pub(crate) fn paused<T>(work: impl FnOnce() -> T) -> T {
 #[inline(always)]
 fn apply() {
     loop {
-        // In this order: what is switched off below is not what somebody switches on who has wanted it since.
-        let (seen, wanted) = backend::unrecorded(|| (backend::see(), WANTED.load(SeqCst)));
+        let wanted = backend::unrecorded(|| WANTED.load(SeqCst));
         let is_done = if is_on(wanted) {
             patch::enable();
             true
         } else {
-            patch::disable_if(seen)
+            patch::disable_unless(|| backend::unrecorded(|| is_on(WANTED.load(SeqCst))))
         };
         if is_done && backend::unrecorded(|| WANTED.load(SeqCst) == wanted) {
             return;
