@@ -1,14 +1,57 @@
 //! The options by which a part of a trace is shown: names, levels, durations, times and tasks. They are uftrace's, and have the same
 //! meaning in all commands.
 
+use std::ops::Range;
+use std::path::Path;
+
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use rftrace_read::{Choice, Pattern, Trace};
 
+use super::common::{Names, open_named};
+use super::time::{decimal, parse_ns, with_unit};
+
+/// How functions are named, and what of a trace is shown.
+#[derive(Args)]
+pub(crate) struct ShownArgs {
+    /// How functions are named.
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "simple")]
+    demangle: Names,
+    /// Merge calls of inlined functions into that of the function around them.
+    #[arg(long)]
+    fold_inlined: bool,
+    #[command(flatten)]
+    calls: CallsArgs,
+    #[command(flatten)]
+    pub(crate) range: RangeArgs,
+}
+
+impl ShownArgs {
+    /// Opens a trace, of which only that is shown.
+    pub(crate) fn open(&self, dir: &Path) -> Result<Trace> {
+        let mut trace = self.open_whole_time(dir)?;
+        if !self.range.tid.is_empty() {
+            keep_tasks(&mut trace, &self.range.tid)?;
+        }
+        let mut choice = self.calls.choice();
+        choice.times = self.range.times(&trace)?;
+        trace.choose(choice);
+        Ok(trace)
+    }
+
+    /// Opens a trace, of which only these calls are shown, whenever and of whatever task: [`Self::range`] is left to the caller.
+    pub(crate) fn open_whole_time(&self, dir: &Path) -> Result<Trace> {
+        let mut trace = open_named(dir, self.demangle)?;
+        trace.fold_inlined(self.fold_inlined);
+        trace.choose(self.calls.choice());
+        Ok(trace)
+    }
+}
+
 /// Which calls.
-#[derive(Args, Clone)]
+#[derive(Args)]
 #[command(next_help_heading = "What is shown")]
-pub(crate) struct CallsArgs {
+struct CallsArgs {
     /// Show only this function and what it calls; a glob or `/regex/`. Can be given several times.
     #[arg(short = 'F', long, value_name = "FUNC", value_parser = parse_pattern)]
     filter: Vec<Pattern>,
@@ -19,16 +62,16 @@ pub(crate) struct CallsArgs {
     #[arg(short = 'D', long, value_name = "LEVELS", value_parser = parse_levels)]
     depth: Option<usize>,
     /// Show only calls that took so long at least, such as `1.5us`; a number alone is nanoseconds.
-    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_ns)]
     time_filter: Option<u64>,
 }
 
 impl CallsArgs {
     /// What they choose.
-    pub(crate) fn choice(self) -> Choice {
+    fn choice(&self) -> Choice {
         let mut choice = Choice::default();
-        choice.below = self.filter;
-        choice.not_below = self.notrace;
+        choice.below.clone_from(&self.filter);
+        choice.not_below.clone_from(&self.notrace);
         choice.depth = self.depth.unwrap_or(choice.depth);
         choice.min_ns = self.time_filter.unwrap_or(0);
         choice
@@ -39,7 +82,7 @@ impl CallsArgs {
 #[derive(Args)]
 #[command(next_help_heading = "What is shown")]
 pub(crate) struct RangeArgs {
-    /// Leave out what is before. A number is a second of the trace's clock; with a unit (`ns`, `us`, `ms`, `s`, `m`) it is since the
+    /// Leave out what is before. A number is a second of the trace's clock; with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`) it is since the
     /// trace's start.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     from: Option<Time>,
@@ -54,20 +97,23 @@ pub(crate) struct RangeArgs {
     tid: Vec<u32>,
 }
 
-/// Has only that shown.
-pub(crate) fn choose(trace: &mut Trace, calls: CallsArgs, range: &RangeArgs) -> Result<()> {
-    let mut choice = calls.choice();
-    if !range.tid.is_empty() {
-        keep_tasks(trace, &range.tid)?;
+impl RangeArgs {
+    /// When, in nanoseconds of the trace's clock.
+    pub(crate) fn times(&self, trace: &Trace) -> Result<Range<u64>> {
+        let (from, to) = self.time_range.unwrap_or((self.from, self.to));
+        let at = |time: Option<Time>| time.map(|time| time.absolute(trace)).transpose();
+        let times = at(from)?.unwrap_or(0)..at(to)?.unwrap_or(u64::MAX);
+        if times.is_empty() {
+            bail!("nothing is between --from and --to: the first must be the earlier one");
+        }
+        Ok(times)
     }
-    let (from, to) = range.time_range.unwrap_or((range.from, range.to));
-    let at = |time: Option<Time>| time.map(|time| time.absolute(trace)).transpose();
-    choice.times = at(from)?.unwrap_or(0)..at(to)?.unwrap_or(u64::MAX);
-    if choice.times.is_empty() {
-        bail!("nothing is between --from and --to: the first must be the earlier one");
+
+    /// Of whom; nobody is everybody.
+    #[cfg(feature = "full")]
+    pub(crate) fn tids(&self) -> &[u32] {
+        &self.tid
     }
-    trace.choose(choice);
-    Ok(())
 }
 
 fn keep_tasks(trace: &mut Trace, tids: &[u32]) -> Result<()> {
@@ -108,10 +154,10 @@ fn parse_levels(text: &str) -> Result<usize, String> {
 }
 
 /// A moment: seconds of the trace's clock, or a time with a unit since its start.
-pub(crate) fn parse_time(text: &str) -> Result<Time, String> {
+fn parse_time(text: &str) -> Result<Time, String> {
     let (number, unit_ns) = with_unit(text);
     let ns = decimal(number, unit_ns.unwrap_or(1_000_000_000))
-        .ok_or("it must be a number, with `ns`, `us`, `ms`, `s` or `m` for a time since the trace's start")?;
+        .ok_or("it must be a number, with `ns`, `us`, `ms`, `s`, `m` or `h` for a time since the trace's start")?;
     Ok(if unit_ns.is_some() { Time::SinceStart(ns) } else { Time::Absolute(ns) })
 }
 
@@ -119,48 +165,6 @@ fn parse_range(text: &str) -> Result<(Option<Time>, Option<Time>), String> {
     let (from, to) = text.split_once('~').ok_or("it is two times with `~` between, such as 1ms~2ms, 5s~ or ~100us")?;
     let time = |text: &str| if text.is_empty() { Ok(None) } else { parse_time(text).map(Some) };
     Ok((time(from)?, time(to)?))
-}
-
-/// A duration such as `10us`, in nanoseconds; a number alone is nanoseconds, as in uftrace.
-pub(crate) fn parse_duration(text: &str) -> Result<u64, String> {
-    let (number, unit_ns) = with_unit(text);
-    decimal(number, unit_ns.unwrap_or(1))
-        .ok_or_else(|| "a time is a number and a unit, such as 10us or 1.5ms; ns, us, ms, s and m are units".to_owned())
-}
-
-/// A number and how many nanoseconds its unit has, if it has one.
-fn with_unit(text: &str) -> (&str, Option<u64>) {
-    /// Longer ones first: `ms` ends with `s`.
-    const UNITS: [(&str, u64); 11] = [
-        ("nsec", 1),
-        ("usec", 1000),
-        ("msec", 1_000_000),
-        ("sec", 1_000_000_000),
-        ("min", 60_000_000_000),
-        ("ns", 1),
-        ("us", 1000),
-        ("µs", 1000),
-        ("ms", 1_000_000),
-        ("s", 1_000_000_000),
-        ("m", 60_000_000_000),
-    ];
-    let found = UNITS.iter().find_map(|&(unit, ns)| Some((text.strip_suffix(unit)?, Some(ns))));
-    let (number, unit_ns) = found.unwrap_or((text, None));
-    (number.trim(), unit_ns)
-}
-
-/// `number` times `unit_ns`, to the nanosecond: times of clocks have more digits than a floating-point number.
-fn decimal(number: &str, unit_ns: u64) -> Option<u64> {
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if number.is_empty() || number == "." || !is_digits(whole) || !is_digits(fraction) {
-        return None;
-    }
-    let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.checked_mul(unit_ns)? };
-    let fraction = fraction.get(..12).unwrap_or(fraction);
-    let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    let digits = if fraction.is_empty() { 0 } else { fraction.parse::<u128>().ok()? };
-    whole.checked_add(u64::try_from(digits * u128::from(unit_ns) / scale).ok()?)
 }
 
 #[cfg(test)]
@@ -180,7 +184,7 @@ mod tests {
         assert_eq!(since_start("2m"), Some(120_000_000_000));
         assert_eq!(parse_time("12345.678901234"), Ok(Time::Absolute(12_345_678_901_234)));
         assert_eq!(parse_time("3"), Ok(Time::Absolute(3_000_000_000)));
-        for bad in ["", ".", "s", "-1s", "1e3", "1.2.3", "99999999999s", "1h", "٣s", "1.é"] {
+        for bad in ["", ".", "s", "-1s", "1e3", "1.2.3", "99999999999s", "1d", "٣s", "1.é"] {
             assert!(parse_time(bad).is_err(), "{bad}");
         }
     }
@@ -192,15 +196,5 @@ mod tests {
         assert_eq!(parse_range("~5us"), Ok((None, Some(micro))));
         assert_eq!(parse_range("1~"), Ok((Some(second), None)));
         assert!(parse_range("1").is_err() && parse_range("x~").is_err());
-    }
-
-    #[test]
-    fn durations() {
-        for (text, ns) in
-            [("1.5us", 1_500), ("10", 10), ("10usec", 10_000), ("2 ms", 2_000_000), ("1m", 60_000_000_000)]
-        {
-            assert_eq!(parse_duration(text), Ok(ns), "{text}");
-        }
-        assert!(parse_duration("1h").is_err());
     }
 }

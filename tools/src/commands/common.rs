@@ -55,13 +55,6 @@ pub(crate) fn open_named(dir: &Path, names: Names) -> Result<Trace> {
 }
 
 /// How to name functions, in uftrace's words.
-#[derive(Args)]
-pub(crate) struct NamesArg {
-    /// How functions are named.
-    #[arg(long, value_enum, value_name = "TYPE", default_value = "simple")]
-    pub(crate) demangle: Names,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Names {
     /// Without the parameters of C++ functions, without Rust's hashes.
@@ -133,24 +126,6 @@ pub(crate) fn parse_address(text: &str) -> Result<u64, std::num::ParseIntError> 
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
-    }
-}
-
-/// A duration such as `30s`; a number alone is seconds.
-#[cfg(all(feature = "full", target_os = "linux"))]
-pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| "a time is a number and a unit, such as 30s".to_owned())?;
-    let millis = match &text[digits.len()..] {
-        "ms" => 1,
-        "" | "s" => 1_000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        unit => return Err(format!("`{unit}` is no unit; ms, s, m and h are")),
-    };
-    match number.checked_mul(millis) {
-        Some(millis @ 1..=604_800_000) => Ok(std::time::Duration::from_millis(millis)),
-        _ => Err("1ms to 168h are possible".to_owned()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use rftrace_export::{
@@ -12,8 +12,8 @@ use rftrace_export::{
 };
 use rftrace_read::{Error, RECORD_BYTES, Summary, Trace};
 
-use super::choice::{CallsArgs, Time, parse_time};
-use super::common::{DirArg, NamesArg, open_named, print_warnings};
+use super::choice::{ShownArgs, Time};
+use super::common::{DirArg, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,7 +27,7 @@ Examples:
 /// Writes a trace in the format of another tool.
 ///
 /// The output is valid also where records were lost or exits are missing. Times without a unit are seconds of the trace's
-/// clock, as in `uftrace replay -r`; those with one (`ns`, `us`, `ms`, `s`, `m`) are since the trace's start. Functions
+/// clock, as in `uftrace replay -r`; those with one (`ns`, `us`, `ms`, `s`, `m`, `h`) are since the trace's start. Functions
 /// that are open at --from are entered there, those that are open at --to end there.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("format").required(true))]
@@ -55,46 +55,27 @@ pub(crate) struct DumpArgs {
     /// Where to write to [default: stdout; `DIR.svg` or `DIR.pftrace` if that is a terminal].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Leave out what is before.
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    from: Option<Time>,
-    /// Leave out this time and what is after.
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    to: Option<Time>,
-    /// Only this task. Can be given several times.
-    #[arg(long, value_name = "TID", visible_alias = "task", value_delimiter = ',')]
-    tid: Vec<u32>,
-    #[command(flatten)]
-    calls: CallsArgs,
     /// Give each thread a stack of its own, in flame graphs and folded stacks.
     #[arg(long)]
     by_thread: bool,
-    #[command(flatten)]
-    names: NamesArg,
-    /// Merge calls of inlined functions into that of the function around them.
-    #[arg(long)]
-    fold_inlined: bool,
     /// Show no progress.
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    shown: ShownArgs,
 }
 
 /// Runs it.
 pub(crate) fn run(args: DumpArgs) -> Result<()> {
     let dir = args.dir.path();
-    let mut trace = open_named(&dir, args.names.demangle)?;
-    trace.fold_inlined(args.fold_inlined);
+    // The exports choose times and tasks themselves: functions that are open at --from are entered there.
+    let trace = args.shown.open_whole_time(&dir)?;
+    let times = args.shown.range.times(&trace)?;
     let mut options = ExportOptions::default();
-    options.from_ns = args.from.map(|time| time.absolute(&trace)).transpose()?;
-    options.to_ns = args.to.map(|time| time.absolute(&trace)).transpose()?;
-    options.tids = args.tid;
-    if let (Some(from), Some(to)) = (options.from_ns, options.to_ns)
-        && from >= to
-    {
-        bail!("nothing is between --from and --to: the first must be the earlier one");
-    }
+    options.from_ns = Some(times.start).filter(|&ns| ns > 0);
+    options.to_ns = Some(times.end).filter(|&ns| ns < u64::MAX);
+    options.tids = args.shown.range.tids().to_vec();
     options.check(&trace)?;
-    trace.choose(args.calls.choice());
     if args.firefox {
         Firefox::<Vec<u8>>::check(&trace, &options)?;
     }

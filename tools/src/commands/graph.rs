@@ -6,8 +6,8 @@ use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use rftrace_views::{Graph, GraphField};
 
-use super::choice::{CallsArgs, RangeArgs, choose, parse_pattern};
-use super::common::{NamesArg, default_dir, open_named, print, print_warnings};
+use super::choice::{ShownArgs, parse_pattern};
+use super::common::{default_dir, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,15 +36,8 @@ pub(crate) struct GraphArgs {
         default_value = "total"
     )]
     fields: Vec<Field>,
-    /// Merge calls of inlined functions into that of the function around them.
-    #[arg(long)]
-    fold_inlined: bool,
     #[command(flatten)]
-    names: NamesArg,
-    #[command(flatten)]
-    calls: CallsArgs,
-    #[command(flatten)]
-    range: RangeArgs,
+    shown: ShownArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -63,9 +56,7 @@ pub(crate) fn run(args: GraphArgs) -> Result<()> {
     let Subjects { dir, function } = subjects(args.subjects, args.data)?;
     let function =
         function.map(|text| parse_pattern(&text).map_err(|problem| anyhow!("{text}: {problem}"))).transpose()?;
-    let mut trace = open_named(&dir, args.names.demangle)?;
-    trace.fold_inlined(args.fold_inlined);
-    choose(&mut trace, args.calls, &args.range)?;
+    let trace = args.shown.open(&dir)?;
     let fields: Vec<GraphField> = args
         .fields
         .iter()

@@ -34,6 +34,7 @@ mod report;
 mod send;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
+mod time;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {

@@ -10,8 +10,8 @@ use rftrace_net::receive::{ReceiveOptions, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-use super::common::parse_duration;
 use super::record::parse_size;
+use super::time::parse_timeout;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,10 +49,10 @@ pub(crate) struct RecvArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = parse_peers)]
     max_peers: usize,
     /// How long a peer may be silent within a message, and before its first one: 500ms, 30s, 5m.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
     timeout: Duration,
     /// How long it may be silent between messages: uftrace sends while the program runs, which may have nothing to tell.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_timeout)]
     idle: Duration,
     /// End when a complete trace has come.
     #[arg(long)]

@@ -11,9 +11,9 @@ use rftrace_format::files::INFO;
 use rftrace_read::{Summary, Trace, info};
 use rftrace_views::{ReplayOptions, replay};
 
-use super::choice::{CallsArgs, RangeArgs, choose};
+use super::choice::ShownArgs;
 use super::common::{
-    DirArg, Names, NamesArg, find_program, losses, open_named, print, print_missing, print_warnings, shell_word,
+    DirArg, Names, find_program, losses, open_named, print, print_missing, print_warnings, shell_word,
 };
 
 const EXAMPLES: &str = "\
@@ -35,18 +35,11 @@ pub(crate) struct ReplayArgs {
     /// What is done without `--uftrace` anyway.
     #[arg(long, hide = true, conflicts_with = "uftrace")]
     builtin: bool,
-    /// Merge calls of inlined functions into that of the function around them.
-    #[arg(long)]
-    fold_inlined: bool,
     /// Say afterwards where the trace lies and what else can be done with it.
     #[arg(long)]
     hints: bool,
     #[command(flatten)]
-    names: NamesArg,
-    #[command(flatten)]
-    calls: CallsArgs,
-    #[command(flatten)]
-    range: RangeArgs,
+    shown: ShownArgs,
 }
 
 /// Runs it.
@@ -55,10 +48,7 @@ pub(crate) fn run(args: ReplayArgs) -> Result<()> {
     if args.uftrace {
         replay_with_uftrace(&dir)?;
     } else {
-        let mut trace = open_named(&dir, args.names.demangle)?;
-        trace.fold_inlined(args.fold_inlined);
-        choose(&mut trace, args.calls, &args.range)?;
-        print_replay(&trace)?;
+        print_replay(&args.shown.open(&dir)?)?;
     }
     if args.hints {
         print_hints(&dir);

@@ -12,8 +12,8 @@ use rftrace_read::{Error, Trace};
 use rftrace_views::Row;
 use rftrace_views::{Difference, Field, Report};
 
-use super::choice::{CallsArgs, RangeArgs, choose};
-use super::common::{DirArg, NamesArg, open_named, print, print_warnings};
+use super::choice::ShownArgs;
+use super::common::{DirArg, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,18 +48,11 @@ pub(crate) struct ReportArgs {
     /// How it is written. In csv and json, times are nanoseconds, and percents hundredths of them.
     #[arg(long, value_enum, default_value = "table")]
     format: Format,
-    /// Merge calls of inlined functions into that of the function around them.
-    #[arg(long)]
-    fold_inlined: bool,
     /// Show no more than this many functions.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
-    names: NamesArg,
-    #[command(flatten)]
-    calls: CallsArgs,
-    #[command(flatten)]
-    range: RangeArgs,
+    shown: ShownArgs,
 }
 
 /// How the report is written.
@@ -87,9 +80,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     let limit = args.limit.unwrap_or(usize::MAX);
     let needs_spread = fields.iter().chain(&sort).any(|field| field.needs_spread());
     let read = |dir: &Path| -> Result<(Trace, Report)> {
-        let mut trace = open_named(dir, args.names.demangle)?;
-        trace.fold_inlined(args.fold_inlined);
-        choose(&mut trace, args.calls.clone(), &args.range)?;
+        let trace = args.shown.open(dir)?;
         let report = if needs_spread { Report::read_spread(&trace)? } else { Report::read(&trace)? };
         Ok((trace, report))
     };

@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::{HumanBytes, HumanCount};
 use rftrace_net::Address;
 
-use super::common::parse_duration;
+use super::time::parse_timeout;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +31,7 @@ pub(crate) struct SendArgs {
     #[arg(value_name = "HOST[:PORT]")]
     to: Address,
     /// How long the receiver may take for anything: 500ms, 30s, 5m.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
     timeout: Duration,
 }
 

@@ -100,6 +100,7 @@ fn ranges_and_tasks() {
     assert_eq!(folded(&["--from", "1.5us"]), "a 1\nmain 1500\nmain;a 1000\n");
     assert_eq!(folded(&["--to", "1.5us"]), "main 1000\nmain;a 500\n");
     assert_eq!(folded(&["--from", "0.000002500", "--to", "0.000003"]), "main;a 500\n");
+    assert_eq!(folded(&["-r", "0.000002500~0.000003"]), "main;a 500\n");
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn wrong_usage() {
     assert!(code == Some(2) && stderr.contains("cannot be used with"), "{stderr}");
     let (code, _, stderr) = run(&["dump", "--uftrace", utf8(dir.path())]);
     assert!(code == Some(2) && stderr.contains("--output"), "{stderr}");
-    let (code, _, stderr) = run(&["dump", "--chrome", "--from", "1.5h", utf8(dir.path())]);
+    let (code, _, stderr) = run(&["dump", "--chrome", "--from", "1.5d", utf8(dir.path())]);
     assert!(code == Some(2) && stderr.contains("it must be a number"), "{stderr}");
     let (code, stdout, _) = run(&["dump", "--help"]);
     assert!(code == Some(0) && stdout.contains("\n  rftrace dump --chrome "), "{stdout}");

@@ -18,8 +18,8 @@ use rftrace_record::{Kept, ScheduleEvents, ScheduleRecorder, join, parts, progra
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::choice::parse_duration;
 use super::common::shell_word;
+use super::time::parse_ns;
 
 pub(crate) mod summary;
 
@@ -72,7 +72,7 @@ pub(crate) struct RecordArgs {
     #[arg(short = 'D', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Option<u32>,
     /// Record only calls that last so long, and those around them: 500ns, 10us, 1ms, 2s.
-    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_ns)]
     time_filter: Option<u64>,
     /// Further rules, as in the variable RFTRACE_FILTER: `include=app::*; exclude=*::fmt; size=64`.
     #[arg(long, value_name = "RULES")]
