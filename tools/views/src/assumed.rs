@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use rftrace_read::{Result, Task, Trace};
 
-use crate::stack::{CallStack, Step};
+use crate::stack::Step;
+use crate::walk::walk;
 
 /// How many of them get a name; a broken file may claim any number.
 const MAX: usize = 1 << 20;
@@ -42,31 +43,22 @@ impl<'t> AssumedFunctions<'t> {
 fn find(trace: &Trace, task: &Task) -> Result<VecDeque<Option<(u64, u64)>>> {
     let mut found = VecDeque::new();
     let mut open = Vec::new();
-    let mut stack = CallStack::new();
-    let mut steps = Vec::new();
-    for record in trace.records(task) {
-        let record = record?;
-        let same_function = |a, b| trace.same_function(task, record.time_ns, a, b);
-        stack.apply(&record, same_function, &mut steps);
-        for step in &steps {
-            match *step {
-                Step::Assume { .. } => {
-                    open.push(Some(found.len()).filter(|&idx| idx < MAX));
-                    if found.len() < MAX {
-                        found.push_back(None);
-                    }
-                }
-                Step::Enter { .. } => open.push(None),
-                Step::Leave(ended) => {
-                    let place = open.pop().flatten().and_then(|idx| found.get_mut(idx));
-                    if let (Some(place), Some(addr)) = (place, ended.addr) {
-                        *place = Some((addr, ended.end_ns));
-                    }
-                }
-                Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
+    walk(trace, task, |step| match *step {
+        Step::Assume { .. } => {
+            open.push(Some(found.len()).filter(|&idx| idx < MAX));
+            if found.len() < MAX {
+                found.push_back(None);
             }
         }
-    }
+        Step::Enter { .. } => open.push(None),
+        Step::Leave(ended) => {
+            let place = open.pop().flatten().and_then(|idx| found.get_mut(idx));
+            if let (Some(place), Some(addr)) = (place, ended.addr) {
+                *place = Some((addr, ended.end_ns));
+            }
+        }
+        Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
+    })?;
     Ok(found)
 }
 

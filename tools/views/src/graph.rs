@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use rftrace_read::{Error, Pattern, Result, SCHEDULE, Summary, Task, Trace};
 
 use crate::duration::Duration;
-use crate::stack::{CallStack, Step};
-use crate::stats::TaskStats;
+use crate::stack::Step;
+use crate::walk::walk;
 
 /// The most nodes. Where recursion takes ever new ways there may be any number of them.
 const MAX_NODES: usize = 1 << 20;
@@ -93,7 +93,8 @@ impl Graph {
         reader.names.number(&title);
         let mut summary = Summary::default();
         for task in trace.tasks() {
-            reader.add_task(task, &mut summary)?;
+            let mut open = Vec::new();
+            walk(trace, task, |step| reader.apply(task, &mut open, step))?.add_to(&mut summary);
         }
         summary.nameless_calls = reader.nameless_calls;
         let Reader { names, mut nodes, mut backtraces, left_out, .. } = reader;
@@ -275,31 +276,6 @@ struct Open {
 }
 
 impl Reader<'_> {
-    fn add_task(&mut self, task: &Task, summary: &mut Summary) -> Result<()> {
-        let mut stats = TaskStats::new(task);
-        let mut records = self.trace.records(task);
-        let mut stack = CallStack::new();
-        let mut open = Vec::new();
-        let mut steps = Vec::new();
-        for record in &mut records {
-            let record = record?;
-            stats.add(self.trace, &record);
-            let same_function = |a, b| self.trace.same_function(task, record.time_ns, a, b);
-            stack.apply(&record, same_function, &mut steps);
-            for step in &steps {
-                self.apply(task, &mut open, step);
-            }
-        }
-        stack.finish(&mut steps);
-        for step in &steps {
-            self.apply(task, &mut open, step);
-        }
-        stats.warnings.merge(records.warnings());
-        stats.add_to(summary);
-        summary.warnings.merge(stack.warnings());
-        Ok(())
-    }
-
     fn apply(&mut self, task: &Task, open: &mut Vec<Open>, step: &Step) {
         let around = open.last().map_or(self.function.is_none().then_some(0), |open| open.node);
         match *step {

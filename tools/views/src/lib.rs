@@ -2,7 +2,8 @@
 //!
 //! Not here: reading (`rftrace-read`), and other tools' formats (`rftrace-export`).
 //!
-//! - [`CallStack`] rebuilds a task's stack from its records: what [`Step`]s a record makes. All else goes by it.
+//! - [`CallStack`] rebuilds a task's stack from its records: what [`Step`]s a record makes. All else goes by it;
+//!   [`walk`] is the way through one task.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command; [`TaskStats`] counts what there is of a task.
 //!
@@ -22,6 +23,7 @@ mod stack;
 mod stats;
 mod table;
 mod tree;
+mod walk;
 
 pub use assumed::AssumedFunctions;
 pub use duration::Duration;
@@ -33,3 +35,4 @@ pub use stack::{CallStack, EndedCall, Step};
 pub use stats::TaskStats;
 pub use table::{Difference, Field};
 pub use tree::{Call, CallTree, Calls};
+pub use walk::{Walked, walk};

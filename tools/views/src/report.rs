@@ -9,8 +9,9 @@ use std::collections::HashMap;
 use rftrace_read::{Result, SCHEDULE, Summary, Task, Trace};
 
 use crate::spread::Spread;
-use crate::stack::{CallStack, EndedCall, Step};
+use crate::stack::{EndedCall, Step};
 use crate::stats::TaskStats;
+use crate::walk::walk;
 
 /// The times and calls of one function, over all tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -88,7 +89,10 @@ impl Report {
         let mut summary = Summary::default();
         let mut tasks = Vec::new();
         for task in trace.tasks() {
-            tasks.push(table.add_task(task, &mut summary)?);
+            let mut calls = TaskCalls { task, open: Vec::new(), n_open: HashMap::new() };
+            let walked = walk(trace, task, |step| table.apply(&mut calls, step))?;
+            walked.add_to(&mut summary);
+            tasks.push(walked.stats);
         }
         summary.nameless_calls = table.nameless_calls;
         let waited_ns = table.waited_ns.or(trace.has_schedule()?.then_some(0));
@@ -147,31 +151,6 @@ struct Table<'t> {
 }
 
 impl Table<'_> {
-    fn add_task(&mut self, task: &Task, summary: &mut Summary) -> Result<TaskStats> {
-        let mut stats = TaskStats::new(task);
-        let mut records = self.trace.records(task);
-        let mut stack = CallStack::new();
-        let mut calls = TaskCalls { task, open: Vec::new(), n_open: HashMap::new() };
-        let mut steps = Vec::new();
-        for record in &mut records {
-            let record = record?;
-            stats.add(self.trace, &record);
-            let same_function = |a, b| self.trace.same_function(task, record.time_ns, a, b);
-            stack.apply(&record, same_function, &mut steps);
-            for step in &steps {
-                self.apply(&mut calls, step);
-            }
-        }
-        stack.finish(&mut steps);
-        for step in &steps {
-            self.apply(&mut calls, step);
-        }
-        stats.warnings.merge(records.warnings());
-        stats.add_to(summary);
-        summary.warnings.merge(stack.warnings());
-        Ok(stats)
-    }
-
     fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step) {
         match *step {
             Step::Assume { .. } => calls.open.push(None),

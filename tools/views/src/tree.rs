@@ -6,7 +6,8 @@ use std::mem;
 
 use rftrace_read::{Result, Task, Trace, Warnings};
 
-use crate::stack::{CallStack, EndedCall, Step};
+use crate::stack::{EndedCall, Step};
+use crate::walk::walk;
 
 /// All calls of one task.
 ///
@@ -55,21 +56,10 @@ impl CallTree {
     ///
     /// The task's `.dat` file cannot be read.
     pub fn read(trace: &Trace, task: &Task) -> Result<Self> {
-        let mut records = trace.records(task);
-        let mut stack = CallStack::new();
         let mut builder = Builder { trace, task, roots: Vec::new(), open: Vec::new() };
-        let mut steps = Vec::new();
-        for record in &mut records {
-            let record = record?;
-            let same_function = |a, b| trace.same_function(task, record.time_ns, a, b);
-            stack.apply(&record, same_function, &mut steps);
-            steps.iter().for_each(|step| builder.apply(step));
-        }
-        stack.finish(&mut steps);
-        steps.iter().for_each(|step| builder.apply(step));
-
-        let mut warnings = records.warnings().clone();
-        warnings.merge(stack.warnings());
+        let walked = walk(trace, task, |step| builder.apply(step))?;
+        let mut warnings = walked.stats.warnings;
+        warnings.merge(&walked.misfits);
         Ok(Self { tid: task.tid(), roots: builder.roots, warnings })
     }
 
