@@ -196,6 +196,44 @@ impl fmt::Display for SourceLine<'_> {
     }
 }
 
+/// What a line of a file of source lines tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourcePart<'a> {
+    /// The function that the next lines are about.
+    Function {
+        /// Its address, as in the symbol file.
+        addr: u64,
+    },
+    /// Where it begins.
+    Place {
+        /// The number of the line, from 1 on.
+        line: u32,
+        /// The source file.
+        path: &'a str,
+    },
+    /// Something else of it, as uftrace has it: its arguments, its result, an enumeration.
+    Other,
+}
+
+impl<'a> SourcePart<'a> {
+    /// Reads a line; `None` if it is no such.
+    pub fn parse(line: &'a str) -> Option<Self> {
+        let (kind, rest) = line.split_once(": ")?;
+        match kind {
+            "F" => {
+                let addr = rest.split_once(' ').map_or(rest, |(addr, _)| addr);
+                Some(Self::Function { addr: u64::from_str_radix(addr, 16).ok()? })
+            }
+            "L" => {
+                let (line, path) = rest.split_once(' ')?;
+                Some(Self::Place { line: line.parse().ok()?, path })
+            }
+            "A" | "R" | "E" => Some(Self::Other),
+            _ => None,
+        }
+    }
+}
+
 /// What the name of a symbol file depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleId<'a> {
@@ -288,6 +326,12 @@ mod tests {
         assert!(SymbolLine::parse("00000000000011f2 ? __func_end").unwrap().is_end());
         let source = SourceLine { addr: 0x11d9, name: "f", line: 3, path: "/a.c" };
         assert_eq!(source.to_string(), "F: 11d9 f\nL: 3 /a.c\n");
+        assert_eq!(SourcePart::parse("F: 11d9 <a as b>::f"), Some(SourcePart::Function { addr: 0x11d9 }));
+        assert_eq!(SourcePart::parse("L: 3 /a b.c"), Some(SourcePart::Place { line: 3, path: "/a b.c" }));
+        assert_eq!(SourcePart::parse("A: @arg1/i32"), Some(SourcePart::Other));
+        for bad in ["", "F:", "F: x f", "L: 3", "L: -1 a.c", "X: 1"] {
+            assert_eq!(SourcePart::parse(bad), None, "{bad}");
+        }
     }
 
     #[test]

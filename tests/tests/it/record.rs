@@ -331,6 +331,31 @@ fn a_full_buffer_is_told_of() {
     assert!(!run.stderr.contains("full"), "{}", run.stderr);
 }
 
+/// Where functions are in the source comes into the trace, and uftrace shows it.
+#[test]
+fn source_lines_are_written() {
+    if !require(&["gcc", "uftrace"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("lines.c");
+    fs::write(&source, "void leaf(void) {}\n\nint main(void) {\n    leaf();\n}\n").unwrap();
+    let built = |options: &[&str]| {
+        let program = dir.path().join("lines");
+        tools::run(Command::new("gcc").args(["-pg", "-O0", "-o"]).arg(&program).arg(&source).args(options));
+        record(&["--srcline"], &program, &[])
+    };
+    let run = built(&["-g"]);
+    assert!(!run.stderr.contains("source lines"), "{}", run.stderr);
+    let replayed = uftrace(&["replay", "--srcline", "-f", "none"], &run.path("trace"));
+    let (leaf, main) =
+        (format!("leaf(); /* {}:1 */", source.display()), format!("main() {{ /* {}:3 */", source.display()));
+    assert!(replayed.contains(&leaf) && replayed.contains(&main), "{replayed}");
+    let run = built(&["-g0"]);
+    assert!(run.stderr.contains("no source lines of ") && run.stderr.contains("-g"), "{}", run.stderr);
+    assert_eq!(calls(&run)["leaf"], 1);
+}
+
 #[test]
 fn what_cannot_be_recorded_is_said() {
     if !require(&["gcc"]) {

@@ -1,9 +1,11 @@
 //! Chrome's Trace Event Format: JSON for <https://ui.perfetto.dev>, `chrome://tracing` and Tracy's importer.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
 
-use rftrace_read::{Error, Result};
+use rftrace_read::{Error, Result, SourcePlace};
 
 use super::{Sink, Track};
 
@@ -16,12 +18,14 @@ pub struct Chrome<W> {
     /// Memory for a line.
     line: Vec<u8>,
     n_events: u64,
+    /// Where functions are in the source.
+    sources: HashMap<String, Arc<str>>,
 }
 
 impl<W: Write> Chrome<W> {
     /// Writes to `out`, which should be buffered.
     pub fn new(out: W) -> Self {
-        Self { out, line: Vec::new(), n_events: 0 }
+        Self { out, line: Vec::new(), n_events: 0, sources: HashMap::new() }
     }
 
     /// Gives the output back.
@@ -86,10 +90,22 @@ impl<W: Write> Sink for Chrome<W> {
         self.metadata(track, "thread_name", name)
     }
 
+    fn source(&mut self, name: &str, place: SourcePlace<'_>) -> Result<()> {
+        self.sources.insert(name.to_owned(), place.to_string().into());
+        Ok(())
+    }
+
     fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
+        let source = self.sources.get(name).cloned();
         self.call(b"{\"ph\":\"B\",\"ts\":", track, time_ns, |line| {
             line.extend_from_slice(b",\"name\":");
-            string(line, name)
+            string(line, name)?;
+            if let Some(source) = source {
+                line.extend_from_slice(b",\"args\":{\"source\":");
+                string(line, &source)?;
+                line.push(b'}');
+            }
+            Ok(())
         })
     }
 

@@ -9,7 +9,7 @@ use fxprof_processed_profile::{
     CategoryHandle, CounterHandle, CpuDelta, Frame, FrameFlags, FrameInfo, MarkerTiming, ProcessHandle, Profile,
     SamplingInterval, StackHandle, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle, ThreadHandle, Timestamp,
 };
-use rftrace_read::{Error, Result, SCHEDULE, Trace};
+use rftrace_read::{Error, Result, SCHEDULE, SourcePlace, Trace};
 
 use super::{ExportOptions, Sink, Track, WallClock};
 
@@ -32,6 +32,8 @@ pub struct Firefox<W> {
     threads: HashMap<Track, Thread>,
     counters: HashMap<(u32, String), (CounterHandle, f64)>,
     n_samples: u64,
+    /// Functions' names with where they are in the source.
+    sources: HashMap<String, String>,
 }
 
 struct Thread {
@@ -65,6 +67,7 @@ impl<W: Write> Firefox<W> {
             threads: HashMap::new(),
             counters: HashMap::new(),
             n_samples: 0,
+            sources: HashMap::new(),
         }
     }
 
@@ -194,10 +197,17 @@ impl<W: Write> Sink for Firefox<W> {
         Ok(())
     }
 
+    /// The profile's labels have no place of their own for it.
+    fn source(&mut self, name: &str, place: SourcePlace<'_>) -> Result<()> {
+        self.sources.insert(name.to_owned(), format!("{name} ({place})"));
+        Ok(())
+    }
+
     fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
         self.advance(track, time_ns)?;
         let Some(thread) = self.threads.get_mut(&track) else { return Ok(()) };
-        let frame = Frame::Label(self.profile.intern_string(name));
+        let located = self.sources.get(name).map_or(name, String::as_str);
+        let frame = Frame::Label(self.profile.intern_string(located));
         let category_pair = CategoryHandle::OTHER.into();
         let frame = FrameInfo { frame, category_pair, flags: FrameFlags::empty() };
         let frame = self.profile.intern_frame(thread.handle, frame);

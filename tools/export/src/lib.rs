@@ -25,7 +25,7 @@ pub use perfetto::Perfetto;
 pub use walk::{ExportOptions, export};
 pub use wall_clock::WallClock;
 
-use rftrace_read::Result;
+use rftrace_read::{Result, SourcePlace};
 
 /// A thread, or something else with a line of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +54,16 @@ pub trait Sink {
     ///
     /// See [`Sink::process`].
     fn thread(&mut self, track: Track, name: &str) -> Result<()>;
+
+    /// Tells where the functions of a name are in the source, before they are entered. Formats without a place for it leave it out.
+    ///
+    /// # Errors
+    ///
+    /// See [`Sink::process`].
+    fn source(&mut self, name: &str, place: SourcePlace<'_>) -> Result<()> {
+        let _ = (name, place);
+        Ok(())
+    }
 
     /// A function was entered.
     ///

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use prost::Message;
-use rftrace_read::{Error, Result};
+use rftrace_read::{Error, Result, SourcePlace};
 
 use super::{Sink, Track, WallClock};
 
@@ -44,6 +44,8 @@ pub struct Perfetto<W> {
     counters: HashMap<(u32, String), u64>,
     /// The names of all sequences.
     names: HashSet<Arc<str>>,
+    /// Where functions are in the source: path and line.
+    sources: HashMap<String, (String, u32)>,
     n_uuids: u64,
 }
 
@@ -66,6 +68,7 @@ impl<W: Write> Perfetto<W> {
             processes: HashMap::new(),
             counters: HashMap::new(),
             names: HashSet::new(),
+            sources: HashMap::new(),
             n_uuids: 0,
         }
     }
@@ -176,15 +179,30 @@ impl<W: Write> Perfetto<W> {
             });
             sequence.names.insert(shared, iid);
             let event_names = vec![EventName { iid: Some(iid), name: Some(name.to_owned()) }];
-            interned_data = Some(InternedData { event_names });
+            let place = self.sources.get(name).cloned();
+            let source_locations = place.map(|(path, line)| SourceLocation {
+                iid: Some(iid),
+                file_name: Some(path),
+                function_name: Some(name.to_owned()),
+                line_number: Some(line),
+            });
+            interned_data =
+                Some(InternedData { event_names, source_locations: source_locations.into_iter().collect() });
             iid
         });
+        // A name and its place have one number.
+        let source_location_iid = name.filter(|&name| self.sources.contains_key(name)).and(name_iid);
         let trusted_packet_sequence_id = Some(sequence.id);
         self.write(&TracePacket {
             timestamp: Some(signed_time(time_ns)),
             trusted_packet_sequence_id,
             sequence_flags: Some(NEEDS_STATE),
-            track_event: Some(TrackEvent { r#type: Some(kind), name_iid, ..TrackEvent::default() }),
+            track_event: Some(TrackEvent {
+                r#type: Some(kind),
+                name_iid,
+                source_location_iid,
+                ..TrackEvent::default()
+            }),
             interned_data,
             ..TracePacket::default()
         })
@@ -216,6 +234,11 @@ impl<W: Write> Sink for Perfetto<W> {
 
     fn thread(&mut self, track: Track, name: &str) -> Result<()> {
         self.add_track(track, Some(name))
+    }
+
+    fn source(&mut self, name: &str, place: SourcePlace<'_>) -> Result<()> {
+        self.sources.insert(name.to_owned(), (place.path.to_owned(), place.line));
+        Ok(())
     }
 
     fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
@@ -359,6 +382,8 @@ struct TrackEvent {
     name_iid: Option<u64>,
     #[prost(uint64, optional, tag = "11")]
     track_uuid: Option<u64>,
+    #[prost(uint64, optional, tag = "34")]
+    source_location_iid: Option<u64>,
     #[prost(double, optional, tag = "44")]
     double_counter_value: Option<f64>,
 }
@@ -367,6 +392,20 @@ struct TrackEvent {
 struct InternedData {
     #[prost(message, repeated, tag = "2")]
     event_names: Vec<EventName>,
+    #[prost(message, repeated, tag = "4")]
+    source_locations: Vec<SourceLocation>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SourceLocation {
+    #[prost(uint64, optional, tag = "1")]
+    iid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    file_name: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    function_name: Option<String>,
+    #[prost(uint32, optional, tag = "4")]
+    line_number: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]

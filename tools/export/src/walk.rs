@@ -1,8 +1,11 @@
 //! Goes through a trace's records, cut to a range of time and balanced.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
-use rftrace_read::{Error, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, Summary, Task, Trace};
+use rftrace_read::{
+    Error, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SourcePlace, Summary, Task, Trace,
+};
 use rftrace_views::{AssumedFunctions, CallStack, Step, TaskStats};
 
 use super::{Sink, Track};
@@ -56,6 +59,8 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
     let mut summary = Summary::default();
     let mut named = Vec::new();
     let mut nameless_calls = 0;
+    // Names whose places were told. Of functions without names there may be any number, and they have no place.
+    let mut located = HashSet::new();
     for task in options.tasks(trace)? {
         let track = Track { pid: task.pid(), tid: task.tid() };
         let mut is_named = false;
@@ -72,6 +77,13 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
                 Item::Enter { time_ns, function } => {
                     let name = function.name(trace, task);
                     nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
+                    if trace.has_sources()
+                        && !located.contains(&*name)
+                        && let Some(place) = function.source(trace, task)
+                    {
+                        sink.source(&name, place)?;
+                        located.insert(name.to_string());
+                    }
                     sink.enter(track, time_ns, &name)
                 }
                 Item::Exit { time_ns, .. } | Item::Resume { time_ns } => sink.exit(track, time_ns),
@@ -94,6 +106,10 @@ pub(crate) struct Function {
 }
 
 impl Function {
+    fn source<'t>(&self, trace: &'t Trace, task: &Task) -> Option<SourcePlace<'t>> {
+        trace.source(task, self.seen_ns, self.addr)
+    }
+
     fn name<'t>(&self, trace: &'t Trace, task: &Task) -> Cow<'t, str> {
         trace.function_name(task, self.seen_ns, self.addr)
     }

@@ -33,7 +33,7 @@
 //!
 //! - Only little-endian 64-bit traces.
 //! - Function arguments, return values and data of events are skipped, and so are files of other sources: `kernel-*.dat`,
-//!   `extern.dat`, `*.dbg`; of `perf-cpu*.dat` all but context switches, which are held in memory, 8 bytes each.
+//!   `extern.dat`; of `*.dbg` all but [source lines](Trace::read_sources); of `perf-cpu*.dat` all but context switches, which are held in memory, 8 bytes each.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -51,6 +51,7 @@ pub mod lines;
 pub mod maps;
 mod records;
 mod session;
+mod sources;
 mod summary;
 mod switches;
 mod symbols;
@@ -71,6 +72,7 @@ pub use rftrace_format::info::Info;
 pub use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 pub use rftrace_pattern::{Error as PatternError, Pattern};
 pub use session::Session;
+pub use sources::SourcePlace;
 pub use summary::Summary;
 pub use trace::{Task, Trace};
 pub use warning::{Warning, Warnings};

@@ -1,6 +1,7 @@
 //! A program's address space: from an address to a function.
 
 use std::collections::HashMap;
+use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::files;
 use crate::lines::Lines;
 use crate::maps::{self, Mapping};
+use crate::sources::{SourcePlace, SourceTable};
 use crate::symbols::{Symbol, SymbolTable};
 use crate::warning::Warnings;
 
@@ -33,6 +35,9 @@ struct Module {
     start: u64,
     end: u64,
     symbols: Arc<SymbolTable>,
+    sources: Option<Arc<SourceTable>>,
+    /// Of the map or, if it was loaded at run time, as far as that tells.
+    mapping: Mapping,
 }
 
 impl Module {
@@ -51,7 +56,8 @@ impl Session {
         let mut modules = Vec::new();
         for mapping in &mappings {
             let symbols = loader.load(dir, mapping)?;
-            modules.push(Module { start: mapping.start, end: mapping.end, symbols });
+            let mapping = mapping.clone();
+            modules.push(Module { start: mapping.start, end: mapping.end, symbols, sources: None, mapping });
         }
         modules.sort_by_key(|module| module.start);
         Ok(Self { map_file, mappings, modules, opened: Vec::new() })
@@ -67,9 +73,10 @@ impl Session {
         loader: &mut SymbolLoader,
     ) -> Result<()> {
         let start = base & ADDRESS_MASK;
-        let symbols = loader.load(dir, &Mapping { start, end: start, path, build_id: None })?;
+        let mapping = Mapping { start, end: start, path, build_id: None };
+        let symbols = loader.load(dir, &mapping)?;
         let end = start.saturating_add(symbols.end());
-        self.opened.push((time_ns, Module { start, end, symbols }));
+        self.opened.push((time_ns, Module { start, end, symbols, sources: None, mapping }));
         Ok(())
     }
 
@@ -79,8 +86,29 @@ impl Session {
         module.symbols.find(addr - module.start)
     }
 
+    /// Where the function around `addr` at `time_ns` is in the source.
+    pub(crate) fn source(&self, time_ns: u64, addr: u64) -> Option<SourcePlace<'_>> {
+        let module = self.module(time_ns, addr)?;
+        let symbol = module.symbols.find(addr - module.start)?;
+        module.sources.as_ref()?.find(symbol.addr)
+    }
+
+    /// Reads where functions are in the source.
+    pub(crate) fn read_sources<F>(&mut self, loader: &mut SourceLoader<'_, F>) -> Result<()>
+    where
+        F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>,
+    {
+        for module in self.modules.iter_mut().chain(self.opened.iter_mut().map(|(_, module)| module)) {
+            // A module without functions has no source lines.
+            if module.symbols.len() > 0 {
+                module.sources = Some(loader.load(&module.mapping)?);
+            }
+        }
+        Ok(())
+    }
+
     /// The number of known functions of the module that begins at `start`.
-    pub(crate) fn symbols_at(&self, start: u64) -> usize {
+    pub fn symbols_at(&self, start: u64) -> usize {
         self.modules.iter().find(|module| module.start == start).map_or(0, |module| module.symbols.len())
     }
 
@@ -155,5 +183,63 @@ impl SymbolLoader {
         let table = Arc::new(table);
         self.files.insert(name, Arc::clone(&table));
         Ok(table)
+    }
+}
+
+/// Reads files of source lines, each once.
+pub(crate) struct SourceLoader<'t, F> {
+    dir: &'t Path,
+    others: F,
+    loaded: HashMap<(String, Option<String>), Arc<SourceTable>>,
+    /// By the file's name: modules of different folders look for the same one.
+    files: HashMap<String, Option<Arc<SourceTable>>>,
+    n_places: usize,
+    pub(crate) warnings: Warnings,
+}
+
+impl<'t, F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>> SourceLoader<'t, F> {
+    /// Reads those in `dir` and, for modules without one, what `others` has.
+    pub(crate) fn new(dir: &'t Path, others: F) -> Self {
+        let (loaded, files) = (HashMap::new(), HashMap::new());
+        Self { dir, others, loaded, files, n_places: 0, warnings: Warnings::default() }
+    }
+
+    fn load(&mut self, mapping: &Mapping) -> Result<Arc<SourceTable>> {
+        let key = (mapping.path.clone(), mapping.build_id.clone());
+        if let Some(table) = self.loaded.get(&key) {
+            return Ok(Arc::clone(table));
+        }
+        let module = ModuleId { path: &mapping.path, build_id: mapping.build_id.as_deref() };
+        let is_of = |table: &Arc<SourceTable>| table.head.is_of(module);
+        let mut found = self.read(module.plain_name())?.filter(is_of);
+        if found.is_none() {
+            found = self.read(module.marked_name())?.filter(is_of);
+        }
+        let table = match found {
+            Some(table) => table,
+            None => match (self.others)(mapping) {
+                Some(input) => self.table(Lines::new(Path::new(&mapping.path), input))?,
+                None => Arc::default(),
+            },
+        };
+        self.loaded.insert(key, Arc::clone(&table));
+        Ok(table)
+    }
+
+    /// The file beside a symbol file.
+    fn read(&mut self, symbols: String) -> Result<Option<Arc<SourceTable>>> {
+        if let Some(table) = self.files.get(&symbols) {
+            return Ok(table.clone());
+        }
+        let lines = files::if_present(Lines::open(&self.dir.join(&symbols).with_extension("dbg")))?;
+        let table = lines.map(|lines| self.table(lines)).transpose()?;
+        self.files.insert(symbols, table.clone());
+        Ok(table)
+    }
+
+    fn table(&mut self, lines: Lines) -> Result<Arc<SourceTable>> {
+        let table = SourceTable::read(lines, self.n_places, &mut self.warnings)?;
+        self.n_places += table.len();
+        Ok(Arc::new(table))
     }
 }

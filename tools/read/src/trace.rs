@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +16,9 @@ use crate::demangle::Demangle;
 use crate::error::Result;
 use crate::events::EventNames;
 use crate::lines::Lines;
-use crate::session::{Session, SymbolLoader};
+use crate::maps::Mapping;
+use crate::session::{Session, SourceLoader, SymbolLoader};
+use crate::sources::SourcePlace;
 use crate::switches::{Switch, Switches};
 use crate::symbols::Symbol;
 use crate::warning::{Warning, Warnings};
@@ -31,6 +34,7 @@ pub struct Trace {
     events: EventNames,
     switches: Switches,
     folds_inlined: bool,
+    has_sources: bool,
     choice: Option<Choice>,
     warnings: Warnings,
 }
@@ -158,6 +162,7 @@ impl Trace {
             events,
             switches,
             folds_inlined: false,
+            has_sources: false,
             choice: None,
             warnings,
         })
@@ -277,6 +282,32 @@ impl Trace {
     pub fn session_at(&self, task: &Task, time_ns: u64) -> Option<usize> {
         let after = task.sessions.partition_point(|&(since, _)| since <= time_ns);
         task.sessions.get(after.saturating_sub(1)).map(|&(_, idx)| idx)
+    }
+
+    /// Reads where functions are in the source, for [`Trace::source`]: from the trace's `.dbg` files and, for modules without one, from what
+    /// `others` knows in the format of such a file.
+    ///
+    /// # Errors
+    ///
+    /// A `.dbg` file cannot be read, or there are too many.
+    pub fn read_sources(&mut self, others: impl FnMut(&Mapping) -> Option<Box<dyn BufRead>>) -> Result<()> {
+        let mut loader = SourceLoader::new(&self.dir, others);
+        for session in &mut self.sessions {
+            session.read_sources(&mut loader)?;
+        }
+        self.warnings.merge(&loader.warnings);
+        self.has_sources = true;
+        Ok(())
+    }
+
+    /// Whether [`Trace::read_sources`] has been called.
+    pub fn has_sources(&self) -> bool {
+        self.has_sources
+    }
+
+    /// Where the function around `addr` begins in the source, as far as that was read.
+    pub fn source(&self, task: &Task, time_ns: u64, addr: u64) -> Option<SourcePlace<'_>> {
+        self.sessions.get(self.session_at(task, time_ns)?)?.source(time_ns, addr)
     }
 
     fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {

@@ -1,11 +1,15 @@
 //! The options by which a part of a trace is shown: names, levels, durations, times and tasks. They are uftrace's, and have the same
 //! meaning in all commands.
 
+use std::io::BufRead;
+#[cfg(all(feature = "full", target_os = "linux"))]
+use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
+use rftrace_read::maps::Mapping;
 use rftrace_read::{Choice, Pattern, Trace};
 
 use super::common::{Names, open_named};
@@ -20,6 +24,10 @@ pub(crate) struct ShownArgs {
     /// Merge calls of inlined functions into that of the function around them.
     #[arg(long)]
     fold_inlined: bool,
+    /// Show where functions are in the source, by the trace's `.dbg` files or the debug information of the programs, if these are
+    /// here and unchanged.
+    #[arg(long)]
+    srcline: bool,
     #[command(flatten)]
     calls: CallsArgs,
     #[command(flatten)]
@@ -43,9 +51,24 @@ impl ShownArgs {
     pub(crate) fn open_whole_time(&self, dir: &Path) -> Result<Trace> {
         let mut trace = open_named(dir, self.demangle)?;
         trace.fold_inlined(self.fold_inlined);
+        if self.srcline {
+            trace.read_sources(source_lines)?;
+        }
         trace.choose(self.calls.choice());
         Ok(trace)
     }
+}
+
+/// The source lines of a module, as its file on this machine has them.
+#[cfg(all(feature = "full", target_os = "linux"))]
+fn source_lines(module: &Mapping) -> Option<Box<dyn BufRead>> {
+    Some(Box::new(Cursor::new(rftrace_symbols::source_lines(module)?)))
+}
+
+/// Without debug information there are only the trace's own.
+#[cfg(not(all(feature = "full", target_os = "linux")))]
+fn source_lines(_: &Mapping) -> Option<Box<dyn BufRead>> {
+    None
 }
 
 /// Which calls.

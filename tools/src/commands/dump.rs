@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rftrace_export::{
     Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory,
 };
-use rftrace_read::{Error, RECORD_BYTES, Summary, Trace};
+use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
 use super::choice::{ShownArgs, Time};
 use super::common::{DirArg, print_warnings};
@@ -217,6 +217,10 @@ impl Sink for Progress<'_> {
 
     fn thread(&mut self, track: Track, name: &str) -> rftrace_read::Result<()> {
         self.sink.thread(track, name)
+    }
+
+    fn source(&mut self, name: &str, place: SourcePlace<'_>) -> rftrace_read::Result<()> {
+        self.sink.source(name, place)
     }
 
     fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> rftrace_read::Result<()> {

@@ -113,10 +113,15 @@ fn described(trace: &Trace) -> String {
 /// As RFC 4180 has it.
 fn write_csv(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
     let names: Vec<_> = fields.iter().map(|field| field.name()).collect();
-    writeln!(out, "function,{}", names.join(","))?;
+    let source = if report.has_sources() { "source," } else { "" };
+    writeln!(out, "function,{source}{}", names.join(","))?;
     let all_self_ns = report.self_ns();
     for row in report.rows().iter().take(limit) {
-        write!(out, "\"{}\"", row.name.replace('"', "\"\""))?;
+        let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+        write!(out, "{}", quoted(&row.name))?;
+        if report.has_sources() {
+            write!(out, ",{}", quoted(row.source.as_deref().unwrap_or_default()))?;
+        }
         for field in fields {
             write!(out, ",{}", field.value(row, all_self_ns))?;
         }
@@ -131,7 +136,8 @@ fn write_json(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Wri
     let object = |row: &Row| {
         let values = fields.iter().map(|field| (field.name().to_owned(), field.value(row, all_self_ns).into()));
         let name = ("function".to_owned(), row.name.as_str().into());
-        serde_json::Value::Object(iter::once(name).chain(values).collect())
+        let source = row.source.as_deref().map(|source| ("source".to_owned(), source.into()));
+        serde_json::Value::Object(iter::once(name).chain(source).chain(values).collect())
     };
     let rows: Vec<_> = report.rows().iter().take(limit).map(object).collect();
     serde_json::to_writer_pretty(&mut *out, &rows)?;

@@ -13,7 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   rftrace symbols mytrace --binary kernel.elf        names for the functions of a kernel
   rftrace symbols mytrace -b prog -b libwork.so      a trace from another machine
-  rftrace symbols mytrace -b prog && uftrace replay --srcline -d mytrace";
+  rftrace symbols mytrace -b prog && rftrace replay --srcline mytrace";
 
 /// Adds the names and source lines of functions to a trace that has only addresses.
 ///
@@ -73,7 +73,7 @@ pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
         let lines = match written.lines {
             0 if args.no_lines => String::new(),
             0 => ", no source lines (built without debug information)".to_owned(),
-            n => format!(", source lines of {n} (uftrace replay --srcline)"),
+            n => format!(", source lines of {n} (rftrace replay --srcline)"),
         };
         say!("{}: {} functions{lines}", written.file.display(), written.functions);
     }

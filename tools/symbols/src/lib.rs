@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use addr2line::Loader;
 use rftrace_format::map::MapLine;
 use rftrace_format::record::ADDRESS_MASK;
-use rftrace_format::symbols::{Head, SourceLine};
+use rftrace_format::symbols::{Head, SourceLine, short_build_id};
 use rftrace_format::text::base_name;
 use rftrace_frontend::{Binary, LoadedBinary};
 use rftrace_read::lines::Lines;
@@ -100,6 +100,52 @@ pub fn add_symbols(dir: &Path, options: &SymbolOptions) -> Result<Vec<Symbolized
     }
     // All is known to fit: only now anything is changed.
     pairs.into_iter().map(|(idx, binary, place)| write(&trace, &modules[idx], &binary, &place, options.lines)).collect()
+}
+
+/// The source lines of a module's functions as a `.dbg` file has them, from its file on this machine: `None` if that is not there, has
+/// no debug information, or is of another build.
+pub fn source_lines(module: &Mapping) -> Option<Vec<u8>> {
+    let path = Path::new(&module.path);
+    let binary = Binary::read(path).ok()?;
+    let is_other =
+        |own: &str| module.build_id.as_deref().is_some_and(|id| !short_build_id(own).eq_ignore_ascii_case(id));
+    if binary.n_functions() == 0 || binary.build_id().is_some_and(is_other) {
+        return None;
+    }
+    let debug = Loader::new(path).ok()?;
+    let start = binary.link_address();
+    let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
+    let mut text = Vec::new();
+    // Writing to memory cannot fail.
+    let n_lines = write_lines(&mut text, &debug, &binary.loaded_at(start), &head, start).ok()?;
+    (n_lines > 0).then_some(text)
+}
+
+/// Writes the source lines of the modules of the trace in `dir` that are on this machine, beside their symbol files. Returns the paths of
+/// those that have any.
+///
+/// # Errors
+///
+/// Those of [`Trace::open`]; [`Error::WriteFile`].
+pub fn add_source_lines(dir: &Path) -> Result<Vec<PathBuf>> {
+    let trace = Trace::open(dir)?;
+    let mut seen = HashSet::new();
+    let mut written = Vec::new();
+    for session in trace.sessions() {
+        for mapping in &session.mappings {
+            let is_new = seen.insert((mapping.path.as_str(), mapping.build_id.as_deref()));
+            if !is_new || session.symbols_at(mapping.start) == 0 {
+                continue;
+            }
+            let Some(text) = source_lines(mapping) else { continue };
+            let name = LoadedBinary::symbol_file(dir, &mapping.path, mapping.build_id.as_deref())
+                .map_err(|source| Error::Io { path: dir.to_owned(), source })?;
+            let Some(name) = name else { continue };
+            replace(&dir.join(name).with_extension("dbg"), |out| out.write_all(&text))?;
+            written.push(mapping.path.clone().into());
+        }
+    }
+    Ok(written)
 }
 
 /// A module of the trace, in all of its sessions.
@@ -294,7 +340,9 @@ fn write(trace: &Trace, module: &Module, binary: &Binary, place: &Place, lines: 
     if let Some(debug) = debug {
         let path = file.with_extension("dbg");
         replace(&path, |out| {
-            n_lines = write_lines(out, &debug, &place.loaded, module, start)?;
+            // uftrace takes the file for another module's unless this is what the map has.
+            let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
+            n_lines = write_lines(out, &debug, &place.loaded, &head, start)?;
             Ok(())
         })?;
         if n_lines == 0 {
@@ -342,11 +390,9 @@ fn write_lines(
     out: &mut dyn Write,
     debug: &Loader,
     loaded: &LoadedBinary,
-    module: &Module,
+    head: &Head,
     start: u64,
 ) -> io::Result<usize> {
-    // uftrace takes the file for another module's unless this is what the map has.
-    let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
     write!(out, "{head}")?;
     let mut n_lines = 0;
     for (addr, linked, name) in loaded.functions(start) {

@@ -13,7 +13,7 @@ use rftrace_read::{Result, SCHED_IN, SCHED_OUT, Trace, Warning};
 use rftrace_views::{Call, CallTree};
 use serde_json::Value;
 
-use crate::dir::{A, B, C, CPP, Files, MAIN, MARK, RUST, entry, event, exit, lost, trace};
+use crate::dir::{A, B, BASE, C, CPP, Files, MAIN, MARK, RUST, entry, event, exit, lost, trace};
 use crate::hostile::records;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -448,6 +448,49 @@ fn all_that_can_happen() {
         Event::Exit(60),
     ];
     assert_eq!(found.events[&(7, 8)], expected);
+}
+
+#[test]
+fn source_lines() {
+    let mut files = sample();
+    let lines = format!("F: {:x} main\nL: 1 m.c\nF: {:x} a\nL: 2 /src/a \\\"b.c\n", MAIN - BASE, A - BASE);
+    files.0.insert("prog.dbg".to_owned(), lines.into_bytes());
+    let dir = files.write();
+    let mut trace = dir.open();
+    let options = options(None, None);
+    let expected = timeline(&trace, &options);
+    trace.read_sources(|_| None).expect("a file of source lines");
+    let places = BTreeMap::from([("main", ("m.c", 1)), ("a", ("/src/a \\\"b.c", 2))]);
+    // Nothing else is different.
+    assert_eq!(perfetto(&trace, &options), without_finish(&expected));
+    assert_eq!(chrome(&trace, &options), without_finish(&expected));
+
+    let mut sink = Perfetto::new(Vec::new(), None);
+    export(&trace, &options, &mut sink).expect("a readable trace");
+    let whole = proto::Trace::parse_from_bytes(&sink.into_inner()).expect("valid protobuf");
+    let mut found = BTreeMap::new();
+    for packet in &whole.packet {
+        for place in &packet.interned_data.source_locations {
+            assert_eq!(packet.track_event().source_location_iid(), place.iid());
+            found.insert(place.function_name(), (place.file_name(), place.line_number()));
+        }
+    }
+    assert_eq!(found, places);
+    let n_located = whole.packet.iter().filter(|packet| packet.track_event().has_source_location_iid()).count();
+    assert_eq!(n_located, 3, "main is called once, a in both tasks, and exits have no place");
+
+    let mut sink = Chrome::new(Vec::new());
+    export(&trace, &options, &mut sink).expect("a readable trace");
+    let whole: Value = serde_json::from_slice(&sink.into_inner()).expect("valid JSON");
+    let events = whole["traceEvents"].as_array().expect("an array");
+    let place =
+        |event: &&Value| event["args"]["source"].as_str().map(|place| (event["name"].clone(), place.to_owned()));
+    let found: Vec<_> = events.iter().filter_map(|event| place(&event)).collect();
+    let a = || ("a".into(), "/src/a \\\"b.c:2".to_owned());
+    assert_eq!(found, [("main".into(), "m.c:1".to_owned()), a(), a()]);
+
+    let found = firefox(&trace, &options);
+    assert!(found.contains_key(&vec!["main (m.c:1)".to_owned(), "a (/src/a \\\"b.c:2)".to_owned()]), "{found:?}");
 }
 
 #[test]

@@ -4,6 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use rftrace_read::maps::Mapping;
+
+use crate::cli::run;
 use crate::dir::{self, Files};
 use crate::import::{Kernel, REPLAY, image, text, utf8};
 
@@ -127,6 +130,37 @@ fn a_program_of_another_machine_with_its_lines() {
         // Without lines the old ones go only if they are replaced.
         assert_eq!(symbols(trace.path(), &["-b", binary, "--no-lines", "-q"]), (0, String::new()));
         assert!(!trace.file("prog.part").exists());
+    }
+}
+
+/// Without a file of them in the trace, the program's own debug information tells the lines, if it is still the same.
+#[test]
+fn lines_of_a_program_that_is_here() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path(), &[]) else { return };
+    let id = build_id(&program);
+    let here = |id: &str| {
+        let trace = trace_of(&program, Some(id));
+        let map = trace.file(&format!("sid-{}.map", dir::SID));
+        let text = fs::read_to_string(&map).expect("a map").replace("/bin/prog", &program);
+        fs::write(&map, text).expect("a writable file");
+        trace
+    };
+    let trace = here(&id);
+    assert_eq!(symbols(trace.path(), &["-b", &program, "--no-lines", "-q"]), (0, String::new()));
+    let (code, replayed, said) = run(&["replay", "--srcline", utf8(trace.path())]);
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let source = folder.path().join("prog.c");
+    assert!(replayed.contains(&format!("| branch() {{ /* {}:3 */\n", source.display())), "{replayed}");
+    assert!(replayed.contains(&format!("|   leaf(); /* {}:1 */\n", source.display())), "{replayed}");
+    // The program was built again since.
+    let module = &trace.open().sessions()[0].mappings[0].clone();
+    assert!(rftrace_symbols::source_lines(module).is_some());
+    for (path, build_id) in
+        [(&program, "0123456789012345678901234567890123456789"), (&"/nonexistent".to_owned(), id.as_str())]
+    {
+        let module = Mapping { path: path.clone(), build_id: Some(build_id.to_owned()), ..module.clone() };
+        assert_eq!(rftrace_symbols::source_lines(&module), None);
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use rftrace_read::{Choice, Pattern, SCHED_IN, SCHED_OUT, Trace};
 use rftrace_views::{CallTree, Field, Graph, GraphField, ReplayOptions, Report};
 
-use crate::dir::{A, B, C, CPP, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit};
+use crate::dir::{A, B, BASE, C, CPP, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit};
 
 /// What a command prints; `None` if it is not installed.
 fn output(command: &mut Command) -> Option<String> {
@@ -206,6 +206,29 @@ fn columns() {
         let ours = String::from_utf8(out).expect("text");
         assert_eq!(ours.split_once('\n').expect("lines").1, theirs, "{option}");
     }
+}
+
+/// Places in the source, as the trace's own file has them.
+#[test]
+fn source_lines() {
+    let mut records = vec![entry(1_000, 0, MAIN), entry(2_000, 1, A), entry(2_100, 2, B), exit(2_200, 2, B)];
+    records.extend([exit(2_900, 1, A), entry(3_000, 1, C), exit(3_050, 1, C), exit(9_000, 0, MAIN)]);
+    let mut files = Files::new(&[(7, &records)]);
+    let lines =
+        format!("# path name: /bin/prog\nF: {:x} main\nL: 1 /src/m.c\nF: {:x} b\nL: 20 b.c\n", MAIN - BASE, B - BASE);
+    files.0.insert("prog.dbg".to_owned(), lines.into_bytes());
+    let dir = files.write();
+    let mut trace = dir.open();
+    trace.read_sources(|_| None).expect("a file of source lines");
+    let Some(theirs) = uftrace("replay", dir.path(), &["--srcline"]) else { return };
+    assert_eq!(replay(&trace), theirs);
+    assert_eq!(report(&trace), uftrace("report", dir.path(), &["--srcline"]).expect("uftrace"));
+    let mut ours = Vec::new();
+    Graph::read(&trace, None).expect("a graph").write(&[GraphField::Total], &mut ours).expect("a vector takes all");
+    let ours = String::from_utf8(ours).expect("text");
+    let theirs = uftrace("graph", dir.path(), &["--srcline"]).expect("uftrace");
+    let tree = |text: &str| text.split_once("== FUNCTION CALL GRAPH ==").expect("a graph").1.trim_end().to_owned();
+    assert_eq!(tree(&ours), tree(&theirs));
 }
 
 /// A program with threads, library calls and arguments, recorded by uftrace itself.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
 use rftrace_read::{Error, Pattern, Result, SCHEDULE, Summary, Task, Trace};
@@ -59,6 +60,8 @@ impl GraphField {
 pub struct Graph {
     title: String,
     names: Vec<String>,
+    /// Where these functions are in the source, as far as it is known; `None` if nobody has asked.
+    sources: Option<HashMap<usize, String>>,
     /// The first one is the root.
     nodes: Vec<Node>,
     /// Those of the function that is asked for; those that took most time first.
@@ -83,6 +86,7 @@ impl Graph {
             trace,
             function,
             names: Names::default(),
+            sources: trace.has_sources().then(HashMap::new),
             nodes: vec![Node::default()],
             child: HashMap::new(),
             backtraces: Vec::new(),
@@ -97,13 +101,14 @@ impl Graph {
             walk(trace, task, |step| reader.apply(task, &mut open, step))?.add_to(&mut summary);
         }
         summary.nameless_calls = reader.nameless_calls;
-        let Reader { names, mut nodes, mut backtraces, left_out, .. } = reader;
+        let Reader { names, sources, mut nodes, mut backtraces, left_out, .. } = reader;
         if function.is_none() {
             nodes[0].calls = 1;
             nodes[0].total_ns = nodes[0].children.iter().map(|&child| nodes[child].total_ns).sum();
         }
         backtraces.sort_by_key(|backtrace| Reverse(backtrace.total_ns));
-        Ok(Self { title, names: names.names, nodes, backtraces, is_of_function: function.is_some(), left_out, summary })
+        let is_of_function = function.is_some();
+        Ok(Self { title, names: names.names, sources, nodes, backtraces, is_of_function, left_out, summary })
     }
 
     /// How much was read, and the flaws in it.
@@ -133,7 +138,8 @@ impl Graph {
         writeln!(out, "========== FUNCTION CALL GRAPH ==========")?;
         if !fields.is_empty() {
             let titles: Vec<_> = fields.iter().map(|field| field.title()).collect();
-            writeln!(out, "# {}   FUNCTION", titles.join("  "))?;
+            let source = if self.sources.is_some() { " [SOURCE]" } else { "" };
+            writeln!(out, "# {}   FUNCTION{source}", titles.join("  "))?;
         }
         self.write_nodes(fields, out)?;
         if self.left_out > 0 {
@@ -190,7 +196,11 @@ impl Graph {
             let node = &self.nodes[place];
             self.write_columns(node, place == 0 && !self.is_of_function, fields, out)?;
             let mark = if matches!(branch, Branch::No) { "" } else { " +-" };
-            writeln!(out, "{indent}{mark}({}) {}", node.calls, self.names[node.name])?;
+            write!(out, "{indent}{mark}({}) {}", node.calls, self.names[node.name])?;
+            match self.sources.as_ref().and_then(|sources| sources.get(&node.name)) {
+                Some(source) => writeln!(out, " [{source}]")?,
+                None => writeln!(out)?,
+            }
             indent.push_str(match branch {
                 Branch::No => "",
                 Branch::Inner => " | ",
@@ -253,6 +263,8 @@ struct Reader<'t> {
     trace: &'t Trace,
     function: Option<&'t Pattern>,
     names: Names,
+    /// Where they are in the source, if it is asked for.
+    sources: Option<HashMap<usize, String>>,
     nodes: Vec<Node>,
     /// The node of a function that is called from another one, by that and its name.
     child: HashMap<(usize, usize), usize>,
@@ -286,6 +298,7 @@ impl Reader<'_> {
                 self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
                 let is_asked_for = around.is_none() && self.function.is_some_and(|function| function.matches(&name));
                 let name = self.names.number(&name);
+                self.note_source(task, time_ns, addr, name);
                 let function = Some((name, addr));
                 if is_asked_for {
                     let frames = open.iter().map(|open| open.function).chain([function]).collect();
@@ -315,6 +328,15 @@ impl Reader<'_> {
                 }
             }
             Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}
+        }
+    }
+
+    fn note_source(&mut self, task: &Task, time_ns: u64, addr: u64, name: usize) {
+        if let Some(sources) = &mut self.sources
+            && let Entry::Vacant(vacant) = sources.entry(name)
+            && let Some(source) = self.trace.source(task, time_ns, addr)
+        {
+            vacant.insert(source.to_string());
         }
     }
 

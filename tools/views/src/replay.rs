@@ -27,7 +27,8 @@ pub struct ReplayOptions {
 /// Writes what `trace` recorded, a line for each entry and exit, in order of time.
 ///
 /// A call with nothing in it is one line, `name();`. Others begin with `name() {` and end with `} /* name */`. Events and
-/// lost records are comments. Functions that are still open at the end are listed there.
+/// lost records are comments, and so are the places of functions in the source, if [they were read](Trace::read_sources). Functions
+/// that are still open at the end are listed there.
 ///
 /// # Errors
 ///
@@ -69,7 +70,8 @@ struct Stack {
 
 impl Replay<'_, '_> {
     fn run(&mut self) -> Result<()> {
-        writeln!(self.printer.out, "# DURATION     TID     FUNCTION").map_err(Error::Write)?;
+        let source = if self.trace.has_sources() { " [SOURCE]" } else { "" };
+        writeln!(self.printer.out, "# DURATION     TID     FUNCTION{source}").map_err(Error::Write)?;
         let mut steps = Vec::new();
         while let Some(next) = self.next(&mut steps) {
             let (idx, record) = next?;
@@ -138,7 +140,8 @@ impl Replay<'_, '_> {
         let is_leaf = self.peek(idx).is_some_and(|next| {
             next.kind == Kind::Exit && self.trace.same_function(task, next.time_ns, addr, next.addr)
         });
-        let mut line = Line { depth, code: format!("{name}{parentheses} {{").into(), ..Line::default() };
+        let comment = self.trace.source(task, time_ns, addr).map(|source| source.to_string());
+        let mut line = Line { depth, code: format!("{name}{parentheses} {{").into(), comment, ..Line::default() };
         if is_leaf {
             let mut steps = Vec::new();
             self.next(&mut steps).transpose()?;

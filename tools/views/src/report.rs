@@ -19,6 +19,8 @@ use crate::walk::walk;
 pub struct Row {
     /// The function's name.
     pub name: String,
+    /// Where it is in the source, as `path:line`, if [that was read](Trace::read_sources) and is known.
+    pub source: Option<String>,
     /// Time in the function and what it called; for a recursive one, only its outermost calls count.
     pub total_ns: u64,
     /// Time in the function alone.
@@ -56,6 +58,7 @@ pub struct Report {
     summary: Summary,
     /// How long tasks were without a processor, in all, if that was recorded.
     waited_ns: Option<u64>,
+    has_sources: bool,
 }
 
 impl Report {
@@ -96,7 +99,7 @@ impl Report {
         }
         summary.nameless_calls = table.nameless_calls;
         let waited_ns = table.waited_ns.or(trace.has_schedule()?.then_some(0));
-        Ok(Self { rows: table.rows, tasks, summary, waited_ns })
+        Ok(Self { rows: table.rows, tasks, summary, waited_ns, has_sources: trace.has_sources() })
     }
 
     /// The time from the first record to the last one.
@@ -130,6 +133,11 @@ impl Report {
         &self.summary
     }
 
+    /// Whether rows tell where functions are in the source, as far as that is known.
+    pub fn has_sources(&self) -> bool {
+        self.has_sources
+    }
+
     /// All functions' own time.
     pub fn self_ns(&self) -> u128 {
         self.rows.iter().map(|row| u128::from(row.self_ns)).sum()
@@ -158,6 +166,10 @@ impl Table<'_> {
                 let name = self.trace.function_name(calls.task, time_ns, addr);
                 self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
                 let idx = self.row(&name);
+                if self.trace.has_sources() && self.rows[idx].source.is_none() {
+                    let source = self.trace.source(calls.task, time_ns, addr);
+                    self.rows[idx].source = source.map(|source| source.to_string());
+                }
                 calls.open.push(Some(idx));
                 *calls.n_open.entry(idx).or_default() += 1;
             }

@@ -190,14 +190,18 @@ impl Report {
         for field in fields {
             write!(out, "  {:>10}", field.title())?;
         }
-        writeln!(out, "  Function")?;
+        writeln!(out, "  Function{}", if self.has_sources() { " [Source]" } else { "" })?;
         writeln!(out, "{}  ====================", "  ==========".repeat(fields.len()))?;
         let all_self_ns = self.self_ns();
         for row in self.rows().iter().take(limit) {
             for field in fields {
                 write!(out, "  {}", field.shown(field.value(row, all_self_ns)))?;
             }
-            writeln!(out, "  {}", row.name)?;
+            write!(out, "  {}", row.name)?;
+            match &row.source {
+                Some(source) => writeln!(out, " [{source}]")?,
+                None => writeln!(out)?,
+            }
         }
         Ok(())
     }

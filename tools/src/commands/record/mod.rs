@@ -3,7 +3,7 @@
 //! Not here: what it does with the program and what was saved (`rftrace-record`).
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,6 +99,10 @@ pub(crate) struct RecordArgs {
     /// Record no context switches: waiting counts as time of the functions that wait.
     #[arg(long, overrides_with = "schedule")]
     no_schedule: bool,
+    /// Write where functions are in the source, so that `--srcline` of other commands shows it without the programs, and uftrace too.
+    /// It takes debug information.
+    #[arg(long)]
+    srcline: bool,
     /// Send the trace to `rftrace recv` or `uftrace recv` when the program has ended. It is written here too.
     #[arg(long, value_name = "uftrace://HOST[:PORT]", value_parser = parse_to)]
     to: Option<Address>,
@@ -167,7 +171,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
             flag::register_conditional_shutdown(signal, code, Arc::new(true.into()))?;
         }
     }
-    if let Err(error) = finish(&args, output, &notes, schedule, &ended) {
+    if let Err(error) = finish(&args, &program, output, &notes, schedule, &ended) {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
@@ -176,6 +180,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
 /// Makes one trace of what was recorded, and says what it is.
 fn finish(
     args: &RecordArgs,
+    program: &Path,
     output: Output,
     notes: &Notes,
     schedule: Option<ScheduleRecorder>,
@@ -206,6 +211,16 @@ fn finish(
             output.discard();
         }
         return Ok(());
+    }
+    if args.srcline {
+        match rftrace_symbols::add_source_lines(output.dir()) {
+            Ok(written) if program.canonicalize().is_ok_and(|program| !written.contains(&program)) => say!(
+                "rftrace: no source lines of {}: it has no debug information (-g, or `debug = \"line-tables-only\"` in Cargo.toml)",
+                program.display()
+            ),
+            Ok(_) => {}
+            Err(error) => say!("rftrace: source lines are missing: {error}"),
+        }
     }
     if args.live {
         super::replay::show(output.dir())?;

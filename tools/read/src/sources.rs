@@ -1,0 +1,121 @@
+//! `<module>.dbg`: where the functions of a module are in the source.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use rftrace_format::symbols::{Head, SourcePart};
+
+use crate::error::Result;
+use crate::lines::Lines;
+use crate::warning::{Warning, Warnings};
+
+/// The most places of all modules of a trace.
+const MAX_PLACES: usize = 1 << 23;
+
+/// The longest path in bytes; longer ones are cut.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// Where a function begins in the source. Shown as `src/main.rs:12`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourcePlace<'t> {
+    /// The source file, as the compiler was told of it.
+    pub path: &'t str,
+    /// The number of the line, from 1 on.
+    pub line: u32,
+}
+
+impl fmt::Display for SourcePlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.path, self.line)
+    }
+}
+
+/// The places of a module's functions, sorted by address.
+#[derive(Debug, Default)]
+pub(crate) struct SourceTable {
+    /// What the file says that it is for.
+    pub(crate) head: Head,
+    places: Vec<Place>,
+    paths: Vec<Box<str>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    addr: u64,
+    line: u32,
+    /// An index of the paths.
+    path: u32,
+}
+
+impl SourceTable {
+    /// Reads a file of source lines. Lines that are not understood are counted and ignored. The places that others have already
+    /// count for the limit.
+    pub(crate) fn read(mut lines: Lines, n_others: usize, warnings: &mut Warnings) -> Result<Self> {
+        let mut table = Self::default();
+        let mut numbers: HashMap<Box<str>, u32> = HashMap::new();
+        let mut function = None;
+        while let Some(line) = lines.next()? {
+            if table.head.add(line) {
+                continue;
+            }
+            match SourcePart::parse(line) {
+                Some(SourcePart::Function { addr }) => function = Some(addr),
+                Some(SourcePart::Place { line, path }) => {
+                    let Some(addr) = function.take() else { continue };
+                    let path = &path[..path.floor_char_boundary(MAX_PATH_BYTES)];
+                    let path = match numbers.get(path) {
+                        Some(&number) => number,
+                        // As many as places at the most.
+                        None => {
+                            let number = table.paths.len() as u32;
+                            table.paths.push(path.into());
+                            numbers.insert(path.into(), number);
+                            number
+                        }
+                    };
+                    table.places.push(Place { addr, line, path });
+                }
+                Some(SourcePart::Other) => {}
+                None => warnings.add(Warning::UnknownLine, 1),
+            }
+            if n_others + table.places.len() > MAX_PLACES {
+                let reason = format!("the modules have more than {MAX_PLACES} source lines; remove the file");
+                return Err(lines.error(&reason));
+            }
+        }
+        table.places.sort_by_key(|place| place.addr);
+        Ok(table)
+    }
+
+    /// Where the function is that begins at `addr`, which is relative to the module.
+    pub(crate) fn find(&self, addr: u64) -> Option<SourcePlace<'_>> {
+        let idx = self.places.binary_search_by_key(&addr, |place| place.addr).ok()?;
+        let Place { line, path, .. } = self.places[idx];
+        Some(SourcePlace { path: &self.paths[path as usize], line })
+    }
+
+    /// The number of places.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn places_of_functions() {
+        let text: &[u8] =
+            b"# path name: /bin/a\nF: 20 g\nL: 7 b.c\nA: @arg1\nnonsense\nF: 10 f\nL: 3 a b.c\nL: 4 again.c\nF: 30 h\n";
+        let mut warnings = Warnings::default();
+        let table = SourceTable::read(Lines::new(Path::new("dbg"), Box::new(text)), 0, &mut warnings).unwrap();
+        assert_eq!(table.head.path.as_deref(), Some("/bin/a"));
+        assert_eq!(table.find(0x10).unwrap().to_string(), "a b.c:3");
+        assert_eq!(table.find(0x20), Some(SourcePlace { path: "b.c", line: 7 }));
+        assert!(table.find(0x30).is_none() && table.find(0x11).is_none());
+        assert_eq!((table.len(), warnings.count(Warning::UnknownLine)), (2, 1));
+    }
+}
