@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rftrace_format::events::SCHED_IN;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
@@ -11,6 +12,7 @@ use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::inlined::Folding;
+use crate::reading::Reading;
 use crate::switches::Switch;
 use crate::trace::{Task, Trace};
 use crate::warning::{Warning, Warnings};
@@ -43,8 +45,8 @@ const MAX_LOST: u64 = u32::MAX as u64;
 /// - Where the trace folds them, calls of inlined functions are left out, and so is what was not [chosen](Trace::choose).
 ///
 /// A missing file is a task without records. No file is kept open, so a trace can have more tasks than a process may have
-/// open files.
-#[derive(Debug)]
+/// open files. A copy goes on where the original is; it reads anew what that has in memory.
+#[derive(Debug, Clone)]
 pub struct Records<'t> {
     trace: &'t Trace,
     task: &'t Task,
@@ -56,6 +58,7 @@ pub struct Records<'t> {
     folding: Option<Folding>,
     chooser: Option<Chooser>,
     warnings: Warnings,
+    n_read: u64,
 }
 
 impl Trace {
@@ -96,9 +99,15 @@ impl<'t> Records<'t> {
             switches,
             head: None,
             folding: trace.folds_inlined().then(Folding::default),
-            chooser: trace.choice().map(|choice| Chooser::new(choice.clone())),
+            chooser: trace.choice().map(|choice| Chooser::new(Arc::clone(choice))),
             warnings: Warnings::default(),
+            n_read: 0,
         }
+    }
+
+    /// How many functions and records a copy would have in memory.
+    pub fn n_held(&self) -> usize {
+        self.chooser.as_ref().map_or(0, Chooser::n_held) + self.folding.as_ref().map_or(0, Folding::n_held)
     }
 
     /// The flaws met up to here.
@@ -180,6 +189,13 @@ impl<'t> Records<'t> {
     }
 
     fn read_file(&mut self) -> Result<Option<Record>> {
+        self.n_read += 1;
+        if self.n_read.is_multiple_of(Reading::STEP)
+            && let Some(reading) = self.trace.reading()
+            && !reading.goes_on()
+        {
+            return Err(Error::Stopped);
+        }
         loop {
             self.file.fill(RECORD_BYTES)?;
             let Some(first) = self.file.rest().first_chunk() else {
@@ -301,6 +317,21 @@ struct Window {
     is_at_end: bool,
     /// How much is read at once.
     size: usize,
+}
+
+impl Clone for Window {
+    /// Without the bytes: they are read anew.
+    fn clone(&self) -> Self {
+        let n_left = self.rest().len();
+        Self {
+            path: self.path.clone(),
+            bytes: Vec::new(),
+            pos: 0,
+            end: self.end - n_left as u64,
+            is_at_end: self.is_at_end && n_left == 0,
+            size: self.size,
+        }
+    }
 }
 
 impl Window {

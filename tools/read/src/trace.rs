@@ -15,6 +15,7 @@ use crate::demangle::Demangle;
 use crate::error::Result;
 use crate::events::EventNames;
 use crate::lines::Lines;
+use crate::reading::Reading;
 use crate::session::{Session, SymbolLoader};
 use crate::switches::{Switch, Switches};
 use crate::symbols::Symbol;
@@ -31,7 +32,8 @@ pub struct Trace {
     events: EventNames,
     switches: Switches,
     folds_inlined: bool,
-    choice: Option<Choice>,
+    choice: Option<Arc<Choice>>,
+    reading: Option<Arc<Reading>>,
     warnings: Warnings,
 }
 
@@ -159,6 +161,7 @@ impl Trace {
             switches,
             folds_inlined: false,
             choice: None,
+            reading: None,
             warnings,
         })
     }
@@ -171,7 +174,7 @@ impl Trace {
 
     /// Chooses what is shown: records are read as if no more had been recorded. That needs the names of functions.
     pub fn choose(&mut self, choice: Choice) {
-        self.choice = Some(choice).filter(Choice::is_part);
+        self.choice = Some(choice).filter(Choice::is_part).map(Arc::new);
     }
 
     /// Whether only a part of it is shown.
@@ -179,8 +182,17 @@ impl Trace {
         self.choice.is_some()
     }
 
-    pub(crate) fn choice(&self) -> Option<&Choice> {
+    pub(crate) fn choice(&self) -> Option<&Arc<Choice>> {
         self.choice.as_ref()
+    }
+
+    /// Has all who read records tell how far they are, and stop when they are told to.
+    pub fn watch(&mut self, reading: Arc<Reading>) {
+        self.reading = Some(reading);
+    }
+
+    pub(crate) fn reading(&self) -> Option<&Reading> {
+        self.reading.as_deref()
     }
 
     /// Leaves out all tasks but those with these numbers.

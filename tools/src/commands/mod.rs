@@ -34,6 +34,8 @@ mod report;
 mod send;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
+#[cfg(feature = "full")]
+mod tui;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -44,6 +46,8 @@ pub(crate) enum Command {
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     Graph(graph::GraphArgs),
+    #[cfg(feature = "full")]
+    Tui(tui::TuiArgs),
     Info(info::InfoArgs),
     #[cfg(feature = "full")]
     Dump(dump::DumpArgs),
@@ -75,6 +79,8 @@ impl Command {
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             Self::Graph(args) => graph::run(args),
+            #[cfg(feature = "full")]
+            Self::Tui(args) => tui::run(args),
             Self::Info(args) => info::run(args),
             #[cfg(feature = "full")]
             Self::Dump(args) => dump::run(args),
