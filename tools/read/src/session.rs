@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rftrace_format::files::map;
 use rftrace_format::record::ADDRESS_MASK;
 use rftrace_format::symbols::ModuleId;
+use rftrace_format::text::base_name;
 
 use crate::demangle::Demangle;
 use crate::error::Result;
@@ -30,6 +31,8 @@ pub struct Session {
 
 #[derive(Debug)]
 struct Module {
+    /// The name of its file.
+    name: Box<str>,
     start: u64,
     end: u64,
     symbols: Arc<SymbolTable>,
@@ -51,7 +54,8 @@ impl Session {
         let mut modules = Vec::new();
         for mapping in &mappings {
             let symbols = loader.load(dir, mapping)?;
-            modules.push(Module { start: mapping.start, end: mapping.end, symbols });
+            let name = base_name(&mapping.path).into();
+            modules.push(Module { name, start: mapping.start, end: mapping.end, symbols });
         }
         modules.sort_by_key(|module| module.start);
         Ok(Self { map_file, mappings, modules, opened: Vec::new() })
@@ -67,9 +71,10 @@ impl Session {
         loader: &mut SymbolLoader,
     ) -> Result<()> {
         let start = base & ADDRESS_MASK;
+        let name = base_name(&path).into();
         let symbols = loader.load(dir, &Mapping { start, end: start, path, build_id: None })?;
         let end = start.saturating_add(symbols.end());
-        self.opened.push((time_ns, Module { start, end, symbols }));
+        self.opened.push((time_ns, Module { name, start, end, symbols }));
         Ok(())
     }
 
@@ -77,6 +82,11 @@ impl Session {
     pub(crate) fn symbol(&self, time_ns: u64, addr: u64) -> Option<&Symbol> {
         let module = self.module(time_ns, addr)?;
         module.symbols.find(addr - module.start)
+    }
+
+    /// The name of the file around `addr` at `time_ns`.
+    pub(crate) fn module_name(&self, time_ns: u64, addr: u64) -> Option<&str> {
+        self.module(time_ns, addr).map(|module| &*module.name)
     }
 
     /// The number of known functions of the module that begins at `start`.

@@ -258,6 +258,11 @@ impl Trace {
         }
     }
 
+    /// The name of the file that `addr` is in, as a task sees it at `time_ns`.
+    pub fn module_name(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&str> {
+        self.sessions.get(self.session_at(task, time_ns)?)?.module_name(time_ns, addr)
+    }
+
     /// Whether two addresses lie in one function.
     pub fn same_function(&self, task: &Task, time_ns: u64, a: u64, b: u64) -> bool {
         let symbol = |addr| self.symbol(task, time_ns, addr).map(std::ptr::from_ref);

@@ -22,6 +22,7 @@ mod import;
 mod info;
 #[cfg(feature = "full")]
 mod merge;
+mod pager;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod record;
 #[cfg(all(feature = "full", target_os = "linux"))]

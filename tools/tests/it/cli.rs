@@ -174,3 +174,14 @@ fn uftrace_is_used_if_it_is_asked_for() {
     assert_eq!(code, Some(1));
     assert!(stderr.contains("uftrace is not in PATH"), "{stderr}");
 }
+
+#[test]
+fn columns_of_a_replay() {
+    let dir = sample();
+    let replay = |args: &[&str]| run(&[&["replay", utf8(dir.path())], args].concat());
+    assert_eq!(replay(&["-f", "none"]).1, "main() {\n  a();\n} /* main */\n");
+    assert_eq!(replay(&["--color", "yes", "-f", "none"]).1, "main() {\n  a();\n} \u{1b}[90m/* main */\u{1b}[m\n");
+    let (code, _, message) = replay(&["-f", "tid,duraton"]);
+    assert_eq!(code, Some(2));
+    assert!(message.contains("there is no column `duraton`, but duration, tid, addr,"), "{message}");
+}

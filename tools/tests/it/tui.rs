@@ -1,4 +1,4 @@
-//! `rftrace tui` in a real terminal, which `script` makes.
+//! `rftrace tui`, and pagers, in a real terminal, which `script` makes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -103,4 +103,39 @@ fn no_terminal() {
     let (code, out, message) = run(&["tui", utf8(dir.path())]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
     assert!(message.starts_with("rftrace: stdout is no terminal: `rftrace graph`"), "{message}");
+}
+
+/// What `replay` shows in a terminal.
+fn replay(dir: &Dir, environment: &[(&str, &str)], options: &str) -> String {
+    let mut command = Command::new("timeout");
+    let replay = format!("{} replay {options} {}", env!("CARGO_BIN_EXE_rftrace"), dir.path().display());
+    command.args(["60", "script", "--quiet", "--return", "--command", &replay, "/dev/null"]);
+    command.env("TERM", "xterm").env("SHELL", "/bin/sh").env_remove("NO_COLOR").env_remove("PAGER");
+    let output = command.envs(environment.iter().copied()).stdin(Stdio::null()).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}: {text}", output.status);
+    text
+}
+
+#[test]
+fn pagers() {
+    if !tools::require(&["script", "timeout"]) {
+        return;
+    }
+    let dir = sample();
+    const GREY: &str = "} \u{1b}[90m/* main */\u{1b}[m";
+    for (environment, options, has, has_not) in [
+        (&[("PAGER", "sed 's/^/paged/'")][..], "", &["paged", GREY][..], "nothing"),
+        (&[("PAGER", "sed 's/^/paged/'")], "--no-pager", &[GREY], "paged"),
+        (&[("PAGER", "sed 's/^/paged/'"), ("NO_COLOR", "1")], "", &["paged", "} /* main */"], "\u{1b}["),
+        (&[("PAGER", "")], "--color no", &["} /* main */"], "\u{1b}["),
+        // One that reads nothing is no failure.
+        (&[("PAGER", "true")], "", &[], "main"),
+    ] {
+        let text = replay(&dir, environment, options);
+        assert!(
+            has.iter().all(|part| text.contains(part)) && !text.contains(has_not),
+            "{environment:?} {options}: {text:?}"
+        );
+    }
 }

@@ -14,6 +14,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod assumed;
+mod columns;
 mod duration;
 mod graph;
 mod lines;
@@ -26,6 +27,7 @@ mod table;
 mod tree;
 
 pub use assumed::AssumedFunctions;
+pub use columns::ReplayField;
 pub use duration::Duration;
 pub use graph::{Graph, GraphField, GraphNode, Way};
 pub use lines::{Line, TaskLines, What};

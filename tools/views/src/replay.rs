@@ -1,11 +1,14 @@
 //! The calls of all tasks in order of time, as text.
+//!
+//! Not here: what a line tells of (`lines`), and which columns there are (`columns`).
 
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use rftrace_read::{AllRecords, Error, Result, Summary, Task, Trace};
+use rftrace_read::{AllRecords, Error, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Summary, Task, Trace};
 
+use crate::columns::ReplayField;
 use crate::duration::{Duration, Unit};
 use crate::lines::{Line, LineMaker, What};
 use crate::stats::TaskStats;
@@ -14,11 +17,25 @@ use crate::stats::TaskStats;
 const MAX_INDENT: usize = 1024;
 
 /// How to show a replay.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReplayOptions {
     /// Whether to use colours, by ANSI escape sequences.
     pub color: bool,
+    /// The columns before the functions. They stand in the order of [`ReplayField::ALL`], whatever the order here.
+    pub fields: Vec<ReplayField>,
+    /// Whether each record is a line of its own, with the times as they were recorded and without columns.
+    pub is_flat: bool,
+    /// How many levels each task is further to the right than the one that came before it first.
+    pub task_indent: usize,
+    /// Since when elapsed time counts, see [`Trace::start_ns`].
+    pub start_ns: u64,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self { color: false, fields: ReplayField::USUAL.to_vec(), is_flat: false, task_indent: 0, start_ns: 0 }
+    }
 }
 
 /// Writes what `trace` recorded, a line for each entry and exit, in order of time.
@@ -30,12 +47,17 @@ pub struct ReplayOptions {
 ///
 /// A `.dat` file cannot be read, or `out` not be written.
 pub fn replay(trace: &Trace, options: &ReplayOptions, out: &mut dyn Write) -> Result<Summary> {
+    let mut options = options.clone();
+    options.fields.sort_unstable();
+    options.fields.dedup();
     let mut replay = Replay {
         trace,
-        printer: Printer { out, color: options.color },
+        printer: Printer { trace, out, options, n_records: 0 },
         input: trace.all_records()?,
         makers: trace.tasks().iter().map(|_| LineMaker::default()).collect(),
         stats: trace.tasks().iter().map(TaskStats::new).collect(),
+        places: vec![Place::default(); trace.tasks().len()],
+        n_shown_tasks: 0,
         nameless_calls: 0,
     };
     replay.run()?;
@@ -55,36 +77,59 @@ struct Replay<'t, 'o> {
     input: AllRecords<'t>,
     makers: Vec<LineMaker>,
     stats: Vec<TaskStats>,
+    places: Vec<Place>,
+    n_shown_tasks: usize,
     nameless_calls: u64,
+}
+
+/// Where a task's lines are.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    /// How many tasks were shown before this one was, if it was.
+    column: Option<usize>,
+    /// The time of its last line.
+    last_ns: Option<u64>,
 }
 
 impl Replay<'_, '_> {
     fn run(&mut self) -> Result<()> {
-        writeln!(self.printer.out, "# DURATION     TID     FUNCTION").map_err(Error::Write)?;
+        let is_flat = self.printer.options.is_flat;
+        self.printer.title().map_err(Error::Write)?;
         let mut lines = Vec::new();
         while let Some(next) = self.input.next() {
             let (idx, record) = next?;
             let task = &self.trace.tasks()[idx];
             self.stats[idx].add(self.trace, &record);
-            let next = self.input.peek().filter(|(next_idx, _)| *next_idx == idx).map(|(_, record)| *record);
+            let next =
+                self.input.peek().filter(|(next_idx, _)| *next_idx == idx && !is_flat).map(|(_, record)| *record);
             let takes_next =
                 self.makers[idx].apply((self.trace, task), &record, next.as_ref(), |line| lines.push(line));
             if takes_next && let Some((_, next)) = self.input.next().transpose()? {
                 self.stats[idx].add(self.trace, &next);
             }
             for line in lines.drain(..) {
-                self.show(task, &line)?;
+                self.show(idx, &record, &line)?;
             }
         }
         self.show_open().map_err(Error::Write)
     }
 
-    fn show(&mut self, task: &Task, line: &Line) -> Result<()> {
+    fn show(&mut self, idx: usize, record: &Record, line: &Line) -> Result<()> {
+        let task = &self.trace.tasks()[idx];
         let name = line.name(self.trace, task);
         if let What::Enter { .. } | What::Call { .. } = line.what {
             self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
         }
-        self.printer.line(task, line, &name).map_err(Error::Write)
+        if self.printer.options.is_flat {
+            return self.printer.flat(task, record, line, &name).map_err(Error::Write);
+        }
+        let place = &mut self.places[idx];
+        let column = *place.column.get_or_insert_with(|| {
+            self.n_shown_tasks += 1;
+            self.n_shown_tasks - 1
+        });
+        let delta_ns = place.last_ns.replace(line.time_ns).map(|last_ns| line.time_ns.saturating_sub(last_ns));
+        self.printer.line(task, line, &name, column, delta_ns).map_err(Error::Write)
     }
 
     fn show_open(&mut self) -> io::Result<()> {
@@ -107,23 +152,57 @@ impl Replay<'_, '_> {
 }
 
 struct Printer<'o> {
+    trace: &'o Trace,
     out: &'o mut dyn Write,
-    color: bool,
+    options: ReplayOptions,
+    /// Of those that are shown flat.
+    n_records: u64,
 }
 
 impl Printer<'_> {
-    fn line(&mut self, task: &Task, line: &Line, name: &str) -> io::Result<()> {
-        self.out.write_all(b" ")?;
-        match line.duration_ns.map(Duration) {
-            None => write!(self.out, "{:10}", "")?,
-            Some(duration) => match duration.unit() {
-                Unit::Micros => write!(self.out, "{duration}")?,
-                Unit::Millis => self.colored(GREEN, duration)?,
-                Unit::Seconds => self.colored(YELLOW, duration)?,
-            },
+    fn title(&mut self) -> io::Result<()> {
+        if self.options.is_flat {
+            return writeln!(self.out);
         }
-        write!(self.out, " [{:6}] | ", task.tid())?;
-        for _ in 0..line.depth.min(MAX_INDENT) {
+        if self.options.fields.is_empty() {
+            return Ok(());
+        }
+        let titles: Vec<_> = self.options.fields.iter().map(|field| field.title()).collect();
+        writeln!(self.out, "#{}   FUNCTION", titles.join(" "))
+    }
+
+    fn line(&mut self, task: &Task, line: &Line, name: &str, column: usize, delta_ns: Option<u64>) -> io::Result<()> {
+        for place in 0..self.options.fields.len() {
+            self.out.write_all(b" ")?;
+            match self.options.fields[place] {
+                ReplayField::Duration => self.duration(line.duration_ns)?,
+                ReplayField::Tid => write!(self.out, "[{:6}]", task.tid())?,
+                ReplayField::Addr => match line.function().or(context_switch(line)) {
+                    Some(addr) => write!(self.out, "{addr:12x}")?,
+                    None => write!(self.out, "{:12}", "")?,
+                },
+                ReplayField::Time => {
+                    write!(self.out, "{:8}.{:09}", line.time_ns / 1_000_000_000, line.time_ns % 1_000_000_000)?;
+                }
+                // Where no time has passed, uftrace shows none.
+                ReplayField::Delta => self.duration(delta_ns.filter(|&ns| ns > 0))?,
+                ReplayField::Elapsed => {
+                    let elapsed_ns = line.time_ns.checked_sub(self.options.start_ns);
+                    self.duration(elapsed_ns.filter(|&ns| ns > 0))?;
+                }
+                ReplayField::Task => write!(self.out, "{:>15}", task.name())?,
+                ReplayField::Module => {
+                    let module = line.function().and_then(|addr| self.trace.module_name(task, line.time_ns, addr));
+                    let module = module.or(context_switch(line).map(|_| "[event]"));
+                    write!(self.out, "{:>16}", module.unwrap_or_default())?;
+                }
+            }
+        }
+        if !self.options.fields.is_empty() {
+            self.out.write_all(b" | ")?;
+        }
+        let depth = line.depth.saturating_add(column.saturating_mul(self.options.task_indent));
+        for _ in 0..depth.min(MAX_INDENT) {
             self.out.write_all(b"  ")?;
         }
         let (code, comment) = line.text(name);
@@ -138,8 +217,52 @@ impl Printer<'_> {
         self.out.write_all(b"\n")
     }
 
+    /// A record, with what is not seen in a tree.
+    fn flat(&mut self, task: &Task, record: &Record, line: &Line, name: &str) -> io::Result<()> {
+        // No record tells of such an end.
+        if matches!(line.what, What::Leave { has_exit: false, .. }) {
+            return Ok(());
+        }
+        let (number, tid, depth, time_ns) = (self.n_records, task.tid(), line.depth, record.time_ns);
+        self.n_records += 1;
+        write!(self.out, "[{number}] ")?;
+        match line.what {
+            What::Enter { .. } | What::Call { .. } => {
+                writeln!(self.out, "==> {tid}/{depth}: ip ({name}), time ({time_ns})")
+            }
+            What::Leave { .. } | What::StrayExit { .. } => {
+                write!(self.out, "<== {tid}/{depth}: ip ({name}), time ({time_ns}")?;
+                match line.duration_ns {
+                    Some(duration_ns) => writeln!(self.out, ":{duration_ns})"),
+                    None => writeln!(self.out, ")"),
+                }
+            }
+            What::Event { .. } => writeln!(self.out, "!!! {tid}: {name} time ({time_ns})"),
+            What::Lost { count } => writeln!(self.out, "XXX {tid}: lost {count} records"),
+        }
+    }
+
+    fn duration(&mut self, ns: Option<u64>) -> io::Result<()> {
+        match ns.map(Duration) {
+            None => write!(self.out, "{:10}", ""),
+            Some(duration) => match duration.unit() {
+                Unit::Micros => write!(self.out, "{duration}"),
+                Unit::Millis => self.colored(GREEN, duration),
+                Unit::Seconds => self.colored(YELLOW, duration),
+            },
+        }
+    }
+
     fn colored(&mut self, color: &str, text: impl Display) -> io::Result<()> {
-        if self.color { write!(self.out, "\x1b[{color}m{text}\x1b[m") } else { write!(self.out, "{text}") }
+        if self.options.color { write!(self.out, "\x1b[{color}m{text}\x1b[m") } else { write!(self.out, "{text}") }
+    }
+}
+
+/// The number of the event, if it is a context switch: uftrace shows that as an address.
+fn context_switch(line: &Line) -> Option<u64> {
+    match line.what {
+        What::Event { id: id @ (SCHED_IN | SCHED_OUT | SCHED_OUT_PREEMPTED), .. } => Some(id),
+        _ => None,
     }
 }
 
