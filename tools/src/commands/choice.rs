@@ -115,7 +115,8 @@ pub(crate) fn parse_time(text: &str) -> Result<Time, String> {
     Ok(if unit_ns.is_some() { Time::SinceStart(ns) } else { Time::Absolute(ns) })
 }
 
-fn parse_range(text: &str) -> Result<(Option<Time>, Option<Time>), String> {
+/// Two moments, either of which may be missing.
+pub(crate) fn parse_range(text: &str) -> Result<(Option<Time>, Option<Time>), String> {
     let (from, to) = text.split_once('~').ok_or("it is two times with `~` between, such as 1ms~2ms, 5s~ or ~100us")?;
     let time = |text: &str| if text.is_empty() { Ok(None) } else { parse_time(text).map(Some) };
     Ok((time(from)?, time(to)?))

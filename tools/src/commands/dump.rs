@@ -12,8 +12,8 @@ use rftrace_export::{
 };
 use rftrace_read::{Error, RECORD_BYTES, Summary, Trace};
 
-use super::choice::{CallsArgs, Time, parse_time};
-use super::common::{DirArg, NamesArg, open_named, print_warnings};
+use super::choice::{CallsArgs, Time, parse_range, parse_time};
+use super::common::{DirArg, NamesArg, PlainArgs, open_named, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +41,7 @@ pub(crate) struct DumpArgs {
     #[arg(long, group = "format")]
     perfetto: bool,
     /// A flame graph (SVG): functions as wide as they took time.
-    #[arg(long, group = "format")]
+    #[arg(long, group = "format", visible_alias = "flame-graph")]
     flamegraph: bool,
     /// Folded stacks, each with the nanoseconds in its innermost function.
     #[arg(long, group = "format")]
@@ -61,6 +61,9 @@ pub(crate) struct DumpArgs {
     /// Leave out this time and what is after.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     to: Option<Time>,
+    /// Both, as uftrace has them; either may be missing.
+    #[arg(short = 'r', long, value_name = "FROM~TO", value_parser = parse_range, conflicts_with_all = ["from", "to"])]
+    time_range: Option<(Option<Time>, Option<Time>)>,
     /// Only this task. Can be given several times.
     #[arg(long, value_name = "TID", visible_alias = "task", value_delimiter = ',')]
     tid: Vec<u32>,
@@ -77,6 +80,8 @@ pub(crate) struct DumpArgs {
     /// Show no progress.
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    _plain: PlainArgs,
 }
 
 /// Runs it.
@@ -85,8 +90,9 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
     let mut trace = open_named(&dir, args.names.demangle)?;
     trace.fold_inlined(args.fold_inlined);
     let mut options = ExportOptions::default();
-    options.from_ns = args.from.map(|time| time.absolute(&trace)).transpose()?;
-    options.to_ns = args.to.map(|time| time.absolute(&trace)).transpose()?;
+    let (from, to) = args.time_range.unwrap_or((args.from, args.to));
+    options.from_ns = from.map(|time| time.absolute(&trace)).transpose()?;
+    options.to_ns = to.map(|time| time.absolute(&trace)).transpose()?;
     options.tids = args.tid;
     if let (Some(from), Some(to)) = (options.from_ns, options.to_ns)
         && from >= to

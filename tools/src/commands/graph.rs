@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use rftrace_views::{Graph, GraphField};
 
 use super::choice::{CallsArgs, RangeArgs, choose, parse_pattern};
-use super::common::{NamesArg, default_dir, open_named, print, print_warnings};
+use super::common::{NamesArg, PlainArgs, default_dir, open_named, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,6 +45,8 @@ pub(crate) struct GraphArgs {
     calls: CallsArgs,
     #[command(flatten)]
     range: RangeArgs,
+    #[command(flatten)]
+    _plain: PlainArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -13,7 +13,7 @@ use rftrace_views::Row;
 use rftrace_views::{Difference, Field, Report};
 
 use super::choice::{CallsArgs, RangeArgs, choose};
-use super::common::{DirArg, NamesArg, open_named, print, print_warnings};
+use super::common::{DirArg, NamesArg, PlainArgs, open_named, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,6 +60,8 @@ pub(crate) struct ReportArgs {
     calls: CallsArgs,
     #[command(flatten)]
     range: RangeArgs,
+    #[command(flatten)]
+    _plain: PlainArgs,
 }
 
 /// How the report is written.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::choice::{CallsArgs, RangeArgs, choose};
-use super::common::{DirArg, NamesArg, open_named};
+use super::common::{DirArg, NamesArg, PlainArgs, open_named};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,6 +26,8 @@ pub(crate) struct TuiArgs {
     calls: CallsArgs,
     #[command(flatten)]
     range: RangeArgs,
+    #[command(flatten)]
+    _plain: PlainArgs,
 }
 
 /// Runs it.
