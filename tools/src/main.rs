@@ -12,6 +12,7 @@ use rftrace_read::Error;
 mod say;
 
 mod commands;
+mod spelling;
 
 /// Records function traces, shows them, and brings them into other forms.
 #[derive(Parser)]
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
         if cfg!(not(feature = "full")) && error.kind() == ErrorKind::InvalidSubcommand {
             say!("rftrace: this one was built with replay, report and info alone; all: cargo install --path tools");
         }
-        error.exit()
+        spelling::explain(error, &Cli::command(), std::env::args().nth(1).as_deref()).exit()
     });
     match cli.command.run(Cli::command()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 use rftrace_format::record::{Kind, Record};
 use rftrace_pattern::Pattern;
@@ -77,17 +78,27 @@ struct Listed {
     not_below: bool,
 }
 
+/// What a choice says of functions, by where their names are. A copy begins without any: it finds them anew.
+#[derive(Debug, Default)]
+struct KnownNames(HashMap<(usize, usize), Listed>);
+
+impl Clone for KnownNames {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
 /// Takes a task's records, in order of time, and returns those that are shown.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Chooser {
-    choice: Choice,
+    choice: Arc<Choice>,
     open: Vec<Frame>,
     /// Of the open functions, those that are shown.
     n_shown: usize,
     /// Of those, the ones whose entries wait, by their places in `open`. They are the innermost.
     waiting_calls: VecDeque<usize>,
     /// What the choice says of functions, by where their names are.
-    listed: HashMap<(usize, usize), Listed>,
+    listed: KnownNames,
     /// Records that are shown unless a call that they are in turns out to be too short.
     waiting: Vec<Record>,
     chosen: VecDeque<Record>,
@@ -104,13 +115,13 @@ impl Chooser {
     const MAX_DEPTH: usize = 1 << 19;
     const MAX_SEARCH: usize = 1024;
 
-    pub(crate) fn new(choice: Choice) -> Self {
+    pub(crate) fn new(choice: Arc<Choice>) -> Self {
         Self {
             choice,
             open: Vec::new(),
             n_shown: 0,
             waiting_calls: VecDeque::new(),
-            listed: HashMap::new(),
+            listed: KnownNames::default(),
             waiting: Vec::new(),
             chosen: VecDeque::new(),
             trusts_depth: true,
@@ -118,6 +129,11 @@ impl Chooser {
             has_ended: false,
             last_ns: 0,
         }
+    }
+
+    /// How many functions and records it holds.
+    pub(crate) fn n_held(&self) -> usize {
+        self.open.len() + self.waiting.len() + self.chosen.len()
     }
 
     /// The next record that is shown, if it is known yet.
@@ -189,7 +205,7 @@ impl Chooser {
 
     /// What the choice says of the function at an address.
     fn listed(&mut self, time_ns: u64, addr: u64, names: &impl Names) -> Listed {
-        let Choice { below, not_below, .. } = &self.choice;
+        let Choice { below, not_below, .. } = &*self.choice;
         if below.is_empty() && not_below.is_empty() {
             return Listed::default();
         }
@@ -198,7 +214,9 @@ impl Chooser {
             not_below: not_below.iter().any(|pattern| pattern.matches(name)),
         };
         match names.function(time_ns, addr) {
-            Cow::Borrowed(name) => *self.listed.entry((name.as_ptr().addr(), name.len())).or_insert_with(|| look(name)),
+            Cow::Borrowed(name) => {
+                *self.listed.0.entry((name.as_ptr().addr(), name.len())).or_insert_with(|| look(name))
+            }
             Cow::Owned(name) => look(&name),
         }
     }

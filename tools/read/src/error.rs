@@ -82,6 +82,10 @@ pub enum Error {
     #[error("{0}")]
     Export(Cow<'static, str>),
 
+    /// Who waited for it needs it no more, see [`Reading::stop`](crate::Reading::stop).
+    #[error("reading was stopped")]
+    Stopped,
+
     /// The output could not be written.
     #[error("cannot write the output")]
     Write(#[source] io::Error),

@@ -13,14 +13,14 @@ pub fn is_inlined(open: u64, addr: u64, same_function: impl FnOnce(u64, u64) -> 
 }
 
 /// Leaves such entries and their exits out of a task's records.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Folding {
     open: Vec<Frame>,
     /// Of all frames.
     n_folded: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Frame {
     addr: u64,
     /// Entries in it that were left out and whose exits have not come.
@@ -31,6 +31,11 @@ impl Folding {
     /// The most functions that are kept in mind, and how far down that of an exit is searched for.
     const MAX_DEPTH: usize = 1 << 19;
     const MAX_SEARCH: usize = 1024;
+
+    /// How many functions it holds.
+    pub(crate) fn n_held(&self) -> usize {
+        self.open.len()
+    }
 
     /// The record as it is without what is left out; `None` if it is left out itself.
     pub(crate) fn apply(&mut self, mut record: Record, same_function: impl Fn(u64, u64) -> bool) -> Option<Record> {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rftrace_format::events::SCHED_IN;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
@@ -11,6 +12,7 @@ use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::inlined::Folding;
+use crate::reading::Reading;
 use crate::switches::Switch;
 use crate::trace::{Task, Trace};
 use crate::warning::{Warning, Warnings};
@@ -43,8 +45,8 @@ const MAX_LOST: u64 = u32::MAX as u64;
 /// - Where the trace folds them, calls of inlined functions are left out, and so is what was not [chosen](Trace::choose).
 ///
 /// A missing file is a task without records. No file is kept open, so a trace can have more tasks than a process may have
-/// open files.
-#[derive(Debug)]
+/// open files. A copy goes on where the original is; it reads anew what that has in memory.
+#[derive(Debug, Clone)]
 pub struct Records<'t> {
     trace: &'t Trace,
     task: &'t Task,
@@ -56,6 +58,7 @@ pub struct Records<'t> {
     folding: Option<Folding>,
     chooser: Option<Chooser>,
     warnings: Warnings,
+    n_read: u64,
 }
 
 impl Trace {
@@ -69,7 +72,7 @@ impl Trace {
         Records::new(self, task, n_tasks)
     }
 
-    /// The time of the first record; `None` if there are no records.
+    /// The time of the first record, whatever part is chosen; `None` if there are no records.
     ///
     /// # Errors
     ///
@@ -77,7 +80,9 @@ impl Trace {
     pub fn start_ns(&self) -> Result<Option<u64>> {
         let mut start_ns = None;
         for task in self.tasks() {
-            let first = self.records(task).next().transpose()?.map(|record| record.time_ns);
+            let mut records = self.records(task);
+            records.chooser = None;
+            let first = records.next().transpose()?.map(|record| record.time_ns);
             start_ns = start_ns.into_iter().chain(first).min();
         }
         Ok(start_ns)
@@ -96,9 +101,15 @@ impl<'t> Records<'t> {
             switches,
             head: None,
             folding: trace.folds_inlined().then(Folding::default),
-            chooser: trace.choice().map(|choice| Chooser::new(choice.clone())),
+            chooser: trace.choice().map(|choice| Chooser::new(Arc::clone(choice))),
             warnings: Warnings::default(),
+            n_read: 0,
         }
+    }
+
+    /// How many functions and records a copy would have in memory.
+    pub fn n_held(&self) -> usize {
+        self.chooser.as_ref().map_or(0, Chooser::n_held) + self.folding.as_ref().map_or(0, Folding::n_held)
     }
 
     /// The flaws met up to here.
@@ -180,6 +191,13 @@ impl<'t> Records<'t> {
     }
 
     fn read_file(&mut self) -> Result<Option<Record>> {
+        self.n_read += 1;
+        if self.n_read.is_multiple_of(Reading::STEP)
+            && let Some(reading) = self.trace.reading()
+            && !reading.goes_on()
+        {
+            return Err(Error::Stopped);
+        }
         loop {
             self.file.fill(RECORD_BYTES)?;
             let Some(first) = self.file.rest().first_chunk() else {
@@ -301,6 +319,21 @@ struct Window {
     is_at_end: bool,
     /// How much is read at once.
     size: usize,
+}
+
+impl Clone for Window {
+    /// Without the bytes: they are read anew.
+    fn clone(&self) -> Self {
+        let n_left = self.rest().len();
+        Self {
+            path: self.path.clone(),
+            bytes: Vec::new(),
+            pos: 0,
+            end: self.end - n_left as u64,
+            is_at_end: self.is_at_end && n_left == 0,
+            size: self.size,
+        }
+    }
 }
 
 impl Window {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rftrace_format::files::map;
 use rftrace_format::record::ADDRESS_MASK;
 use rftrace_format::symbols::ModuleId;
+use rftrace_format::text::base_name;
 
 use crate::demangle::Demangle;
 use crate::error::Result;
@@ -32,6 +33,8 @@ pub struct Session {
 
 #[derive(Debug)]
 struct Module {
+    /// The name of its file.
+    name: Box<str>,
     start: u64,
     end: u64,
     symbols: Arc<SymbolTable>,
@@ -56,8 +59,8 @@ impl Session {
         let mut modules = Vec::new();
         for mapping in &mappings {
             let symbols = loader.load(dir, mapping)?;
-            let mapping = mapping.clone();
-            modules.push(Module { start: mapping.start, end: mapping.end, symbols, sources: None, mapping });
+            let (name, mapping) = (base_name(&mapping.path).into(), mapping.clone());
+            modules.push(Module { name, start: mapping.start, end: mapping.end, symbols, sources: None, mapping });
         }
         modules.sort_by_key(|module| module.start);
         Ok(Self { map_file, mappings, modules, opened: Vec::new() })
@@ -76,7 +79,8 @@ impl Session {
         let mapping = Mapping { start, end: start, path, build_id: None };
         let symbols = loader.load(dir, &mapping)?;
         let end = start.saturating_add(symbols.end());
-        self.opened.push((time_ns, Module { start, end, symbols, sources: None, mapping }));
+        let name = base_name(&mapping.path).into();
+        self.opened.push((time_ns, Module { name, start, end, symbols, sources: None, mapping }));
         Ok(())
     }
 
@@ -105,6 +109,11 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The name of the file around `addr` at `time_ns`.
+    pub(crate) fn module_name(&self, time_ns: u64, addr: u64) -> Option<&str> {
+        self.module(time_ns, addr).map(|module| &*module.name)
     }
 
     /// The number of known functions of the module that begins at `start`.

@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::events::EventNames;
 use crate::lines::Lines;
 use crate::maps::Mapping;
+use crate::reading::Reading;
 use crate::session::{Session, SourceLoader, SymbolLoader};
 use crate::sources::SourcePlace;
 use crate::switches::{Switch, Switches};
@@ -35,7 +36,8 @@ pub struct Trace {
     switches: Switches,
     folds_inlined: bool,
     has_sources: bool,
-    choice: Option<Choice>,
+    choice: Option<Arc<Choice>>,
+    reading: Option<Arc<Reading>>,
     warnings: Warnings,
 }
 
@@ -164,6 +166,7 @@ impl Trace {
             folds_inlined: false,
             has_sources: false,
             choice: None,
+            reading: None,
             warnings,
         })
     }
@@ -176,7 +179,7 @@ impl Trace {
 
     /// Chooses what is shown: records are read as if no more had been recorded. That needs the names of functions.
     pub fn choose(&mut self, choice: Choice) {
-        self.choice = Some(choice).filter(Choice::is_part);
+        self.choice = Some(choice).filter(Choice::is_part).map(Arc::new);
     }
 
     /// Whether only a part of it is shown.
@@ -184,8 +187,17 @@ impl Trace {
         self.choice.is_some()
     }
 
-    pub(crate) fn choice(&self) -> Option<&Choice> {
+    pub(crate) fn choice(&self) -> Option<&Arc<Choice>> {
         self.choice.as_ref()
+    }
+
+    /// Has all who read records tell how far they are, and stop when they are told to.
+    pub fn watch(&mut self, reading: Arc<Reading>) {
+        self.reading = Some(reading);
+    }
+
+    pub(crate) fn reading(&self) -> Option<&Reading> {
+        self.reading.as_deref()
     }
 
     /// Leaves out all tasks but those with these numbers.
@@ -249,6 +261,11 @@ impl Trace {
             Some(symbol) => Cow::Borrowed(&symbol.name),
             None => Cow::Owned(format!("<{addr:x}>")),
         }
+    }
+
+    /// The name of the file that `addr` is in, as a task sees it at `time_ns`.
+    pub fn module_name(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&str> {
+        self.sessions.get(self.session_at(task, time_ns)?)?.module_name(time_ns, addr)
     }
 
     /// Whether two addresses lie in one function.

@@ -38,13 +38,16 @@ impl ShownArgs {
     /// Opens a trace, of which only that is shown.
     pub(crate) fn open(&self, dir: &Path) -> Result<Trace> {
         let mut trace = self.open_whole_time(dir)?;
-        if !self.range.tid.is_empty() {
-            keep_tasks(&mut trace, &self.range.tid)?;
-        }
-        let mut choice = self.calls.choice();
-        choice.times = self.range.times(&trace)?;
-        trace.choose(choice);
+        self.choose_range(&mut trace)?;
         Ok(trace)
+    }
+
+    /// Has only the times and tasks of [`Self::range`] shown, too.
+    pub(crate) fn choose_range(&self, trace: &mut Trace) -> Result<()> {
+        let mut choice = self.calls.choice();
+        choice.times = self.range.times(trace)?;
+        trace.choose(choice);
+        if self.range.tid.is_empty() { Ok(()) } else { keep_tasks(trace, &self.range.tid) }
     }
 
     /// Opens a trace, of which only these calls are shown, whenever and of whatever task: [`Self::range`] is left to the caller.
@@ -184,7 +187,8 @@ fn parse_time(text: &str) -> Result<Time, String> {
     Ok(if unit_ns.is_some() { Time::SinceStart(ns) } else { Time::Absolute(ns) })
 }
 
-fn parse_range(text: &str) -> Result<(Option<Time>, Option<Time>), String> {
+/// Two moments, either of which may be missing.
+pub(crate) fn parse_range(text: &str) -> Result<(Option<Time>, Option<Time>), String> {
     let (from, to) = text.split_once('~').ok_or("it is two times with `~` between, such as 1ms~2ms, 5s~ or ~100us")?;
     let time = |text: &str| if text.is_empty() { Ok(None) } else { parse_time(text).map(Some) };
     Ok((time(from)?, time(to)?))

@@ -54,6 +54,17 @@ pub(crate) fn open_named(dir: &Path, names: Names) -> Result<Trace> {
     })
 }
 
+/// What uftrace's commands take, and here asks for what is done anyway.
+#[derive(Args)]
+pub(crate) struct PlainArgs {
+    /// Only `replay` goes through a pager.
+    #[arg(long = "no-pager", hide = true)]
+    _no_pager: bool,
+    /// Only `replay` has colours.
+    #[arg(long = "color", hide = true, value_name = "WHEN", value_parser = ["auto", "no"])]
+    _color: Option<String>,
+}
+
 /// How to name functions, in uftrace's words.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Names {

@@ -13,7 +13,7 @@ use rftrace_export::{
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
 use super::choice::{ShownArgs, Time};
-use super::common::{DirArg, print_warnings};
+use super::common::{DirArg, PlainArgs, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +41,7 @@ pub(crate) struct DumpArgs {
     #[arg(long, group = "format")]
     perfetto: bool,
     /// A flame graph (SVG): functions as wide as they took time.
-    #[arg(long, group = "format")]
+    #[arg(long, group = "format", visible_alias = "flame-graph")]
     flamegraph: bool,
     /// Folded stacks, each with the nanoseconds in its innermost function.
     #[arg(long, group = "format")]
@@ -63,6 +63,8 @@ pub(crate) struct DumpArgs {
     quiet: bool,
     #[command(flatten)]
     shown: ShownArgs,
+    #[command(flatten)]
+    _plain: PlainArgs,
 }
 
 /// Runs it.

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use rftrace_views::{Graph, GraphField};
 
 use super::choice::{ShownArgs, parse_pattern};
-use super::common::{default_dir, print, print_warnings};
+use super::common::{PlainArgs, default_dir, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,6 +38,8 @@ pub(crate) struct GraphArgs {
     fields: Vec<Field>,
     #[command(flatten)]
     shown: ShownArgs,
+    #[command(flatten)]
+    _plain: PlainArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

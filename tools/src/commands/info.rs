@@ -9,7 +9,7 @@ use rftrace_format::{clock::key as clock, info::key as info};
 use rftrace_read::{Error, Summary, Trace};
 use rftrace_views::{Duration, TaskStats};
 
-use super::common::{DirArg, losses, open, print, print_flaws, shell_word};
+use super::common::{DirArg, PlainArgs, losses, open, print, print_flaws, shell_word};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +22,8 @@ Examples:
 pub(crate) struct InfoArgs {
     #[command(flatten)]
     dir: DirArg,
+    #[command(flatten)]
+    _plain: PlainArgs,
 }
 
 /// What the `info` file may say, with the words for people.

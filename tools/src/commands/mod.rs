@@ -22,6 +22,7 @@ mod import;
 mod info;
 #[cfg(feature = "full")]
 mod merge;
+mod pager;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod record;
 #[cfg(all(feature = "full", target_os = "linux"))]
@@ -35,6 +36,8 @@ mod send;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
 mod time;
+#[cfg(feature = "full")]
+mod tui;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -45,6 +48,8 @@ pub(crate) enum Command {
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     Graph(graph::GraphArgs),
+    #[cfg(feature = "full")]
+    Tui(tui::TuiArgs),
     Info(info::InfoArgs),
     #[cfg(feature = "full")]
     Dump(dump::DumpArgs),
@@ -76,6 +81,8 @@ impl Command {
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             Self::Graph(args) => graph::run(args),
+            #[cfg(feature = "full")]
+            Self::Tui(args) => tui::run(args),
             Self::Info(args) => info::run(args),
             #[cfg(feature = "full")]
             Self::Dump(args) => dump::run(args),

@@ -1,26 +1,28 @@
 //! `rftrace replay`.
 
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rftrace_format::files::INFO;
 use rftrace_read::{Summary, Trace, info};
-use rftrace_views::{ReplayOptions, replay};
+use rftrace_views::{ReplayField, ReplayOptions, replay};
 
 use super::choice::ShownArgs;
 use super::common::{
     DirArg, Names, find_program, losses, open_named, print, print_missing, print_warnings, shell_word,
 };
+use super::pager::Pager;
 
 const EXAMPLES: &str = "\
 Examples:
   rftrace replay mytrace                         everything that was recorded in the directory `mytrace`
   rftrace replay -F app::work -D 3 mytrace       the calls of a function, and two levels in them
   rftrace replay --from 1.5s --to 1.6s mytrace   a tenth of a second of it
+  rftrace replay -f +elapsed,delta mytrace       when each call began, and how long after the one before
   rftrace replay --uftrace mytrace               by uftrace, which shows arguments, and functions of the kernel, that it recorded";
 
 /// Shows every call, in order of time.
@@ -30,16 +32,76 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     dir: DirArg,
     /// Let uftrace show it, which has to be installed.
-    #[arg(long, conflicts_with_all = ["fold_inlined", "demangle", "srcline", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"])]
+    #[arg(long, conflicts_with_all = ["fields", "flat", "column_view", "color", "fold_inlined", "demangle", "srcline", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"])]
     uftrace: bool,
     /// What is done without `--uftrace` anyway.
     #[arg(long, hide = true, conflicts_with = "uftrace")]
     builtin: bool,
+    /// The columns, with commas between: duration, tid, addr, time, delta (since the thread's line before), elapsed (since the trace's
+    /// start), task, module; with `+` before them beside the usual ones; or `all`, or `none` [default: duration,tid].
+    #[arg(short = 'f', long = "output-fields", visible_alias = "fields", value_name = "FIELD", value_parser = parse_fields)]
+    fields: Option<Fields>,
+    /// A line for each record, with the times as they were recorded.
+    #[arg(long, conflicts_with_all = ["fields", "column_view"])]
+    flat: bool,
+    /// Show each thread further to the right than the one that began before it.
+    #[arg(long)]
+    column_view: bool,
+    /// So many levels further.
+    #[arg(long, value_name = "LEVELS", default_value = "8", requires = "column_view")]
+    column_offset: usize,
+    /// Whether to use colours; `auto` does in a terminal, unless the variable NO_COLOR is set.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+    /// Write to a terminal as it is, without `$PAGER`, or `less` where that is not set.
+    #[arg(long)]
+    no_pager: bool,
     /// Say afterwards where the trace lies and what else can be done with it.
     #[arg(long)]
     hints: bool,
     #[command(flatten)]
     shown: ShownArgs,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Color {
+    /// In a terminal.
+    Auto,
+    /// Always.
+    #[value(alias = "always")]
+    Yes,
+    /// Never.
+    #[value(alias = "never")]
+    No,
+}
+
+impl Color {
+    fn is_wanted(self) -> bool {
+        match self {
+            Self::Auto => {
+                io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            }
+            Self::Yes => true,
+            Self::No => false,
+        }
+    }
+}
+
+/// Columns, in any order.
+#[derive(Clone)]
+struct Fields(Vec<ReplayField>);
+
+fn parse_fields(text: &str) -> Result<Fields, String> {
+    let listed = |text: &str| text.split(',').map(str::parse).collect::<Result<Vec<ReplayField>, String>>();
+    Ok(Fields(match text {
+        "none" => Vec::new(),
+        "all" => ReplayField::ALL.to_vec(),
+        _ => match text.strip_prefix('+') {
+            Some(more) => [ReplayField::USUAL.to_vec(), listed(more)?].concat(),
+            None => listed(text)?,
+        },
+    }))
 }
 
 /// Runs it.
@@ -48,7 +110,17 @@ pub(crate) fn run(args: ReplayArgs) -> Result<()> {
     if args.uftrace {
         replay_with_uftrace(&dir)?;
     } else {
-        print_replay(&args.shown.open(&dir)?)?;
+        let mut options = ReplayOptions::default();
+        options.color = args.color.is_wanted();
+        options.fields = args.fields.map_or(options.fields, |Fields(fields)| fields);
+        options.is_flat = args.flat;
+        options.task_indent = if args.column_view { args.column_offset } else { 0 };
+        let mut trace = args.shown.open_whole_time(&dir)?;
+        if options.fields.contains(&ReplayField::Elapsed) {
+            options.start_ns = trace.start_ns()?.unwrap_or(0);
+        }
+        args.shown.choose_range(&mut trace)?;
+        print_replay(&trace, &options, !args.no_pager)?;
     }
     if args.hints {
         print_hints(&dir);
@@ -59,13 +131,17 @@ pub(crate) fn run(args: ReplayArgs) -> Result<()> {
 /// Shows a trace on stdout.
 #[cfg(all(feature = "full", target_os = "linux"))]
 pub(crate) fn show(dir: &Path) -> Result<()> {
-    print_replay(&open_named(dir, Names::Simple)?)
+    let mut options = ReplayOptions::default();
+    options.color = Color::Auto.is_wanted();
+    print_replay(&open_named(dir, Names::Simple)?, &options, false)
 }
 
-fn print_replay(trace: &Trace) -> Result<()> {
-    let mut options = ReplayOptions::default();
-    options.color = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let summary = print(|out| replay(trace, &options, out))?;
+fn print_replay(trace: &Trace, options: &ReplayOptions, is_paged: bool) -> Result<()> {
+    let write = |out: &mut dyn Write| replay(trace, options, out);
+    let summary = match Pager::start(is_paged)? {
+        Some(pager) => pager.print(write)?,
+        None => print(write)?,
+    };
     print_warnings(trace, &summary)
 }
 

@@ -13,7 +13,7 @@ use rftrace_views::Row;
 use rftrace_views::{Difference, Field, Report};
 
 use super::choice::ShownArgs;
-use super::common::{DirArg, print, print_warnings};
+use super::common::{DirArg, PlainArgs, print, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,6 +53,8 @@ pub(crate) struct ReportArgs {
     limit: Option<usize>,
     #[command(flatten)]
     shown: ShownArgs,
+    #[command(flatten)]
+    _plain: PlainArgs,
 }
 
 /// How the report is written.

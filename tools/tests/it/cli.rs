@@ -174,3 +174,63 @@ fn uftrace_is_used_if_it_is_asked_for() {
     assert_eq!(code, Some(1));
     assert!(stderr.contains("uftrace is not in PATH"), "{stderr}");
 }
+
+#[test]
+fn columns_of_a_replay() {
+    let dir = sample();
+    let replay = |args: &[&str]| run(&[&["replay", utf8(dir.path())], args].concat());
+    assert_eq!(replay(&["-f", "none"]).1, "main() {\n  a();\n} /* main */\n");
+    assert_eq!(replay(&["--color", "yes", "-f", "none"]).1, "main() {\n  a();\n} \u{1b}[90m/* main */\u{1b}[m\n");
+    let (code, _, message) = replay(&["-f", "tid,duraton"]);
+    assert_eq!(code, Some(2));
+    assert!(message.contains("there is no column `duraton`, but duration, tid, addr,"), "{message}");
+}
+
+#[test]
+fn other_spellings() {
+    for (command, option, tip) in [
+        ("replay", "--max-stack=3", "`-D`, `--depth`"),
+        ("graph", "--max-depth", "`-D`, `--depth`"),
+        ("report", "--hide=a", "`-N`, `--notrace`"),
+        ("replay", "-C", "`rftrace graph DIR FUNC`"),
+        ("replay", "--sort=total", "`rftrace report` has `--sort`"),
+        ("report", "--column-view", "`rftrace replay` has `--column-view`"),
+        ("graph", "--flame-graph", "`rftrace dump` has `--flame-graph`"),
+        ("graph", "--libname", "`uftrace graph --libname` has it"),
+        ("replay", "--outputfields=tid", "a similar argument exists: '--output-fields'"),
+        ("replay", "--dept", "a similar argument exists: '--depth'"),
+        ("report", "--data-dir", "a similar argument exists: '--data'"),
+    ] {
+        let (code, _, message) = run(&[command, option]);
+        assert_eq!(code, Some(2), "{command} {option}");
+        assert!(message.contains(tip), "{command} {option}: {message}");
+        assert!(!message.contains("as a value"), "{command} {option}: {message}");
+    }
+}
+
+#[test]
+fn spellings_of_uftrace() {
+    let dir = trace(&[entry(1, 0, MAIN), entry(2, 1, A), exit(3, 1, A), exit(5, 0, MAIN)]);
+    let dir = utf8(dir.path());
+    for (command, option) in [
+        ("replay", "--output-fields=tid"),
+        ("report", "--output-fields=self"),
+        ("graph", "--output-fields=self"),
+        ("dump", "--flame-graph"),
+    ] {
+        for more in [
+            "--time-filter=1",
+            "--filter=main",
+            "--notrace=b",
+            "--depth=2",
+            "--tid=7",
+            "--time-range=0.000000001~",
+            "--demangle=no",
+        ] {
+            let (code, text, message) =
+                run(&[command, "--no-pager", "--color=no", &format!("--data={dir}"), option, more]);
+            assert_eq!(code, Some(0), "{command} {more}: {message}");
+            assert!(text.contains("main"), "{command} {more}: {text}");
+        }
+    }
+}

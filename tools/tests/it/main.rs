@@ -30,4 +30,6 @@ mod schedule;
 #[cfg(target_os = "linux")]
 mod symbols;
 mod tree;
+#[cfg(target_os = "linux")]
+mod tui;
 mod uftrace;

@@ -6,6 +6,7 @@ use std::process::Command;
 use rftrace_read::{Choice, Pattern, SCHED_IN, SCHED_OUT, Trace};
 use rftrace_views::{CallTree, Field, Graph, GraphField, ReplayOptions, Report};
 
+use crate::cli::{run, utf8};
 use crate::dir::{A, B, BASE, C, CPP, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit};
 
 /// What a command prints; `None` if it is not installed.
@@ -229,6 +230,55 @@ fn source_lines() {
     let theirs = uftrace("graph", dir.path(), &["--srcline"]).expect("uftrace");
     let tree = |text: &str| text.split_once("== FUNCTION CALL GRAPH ==").expect("a graph").1.trim_end().to_owned();
     assert_eq!(tree(&ours), tree(&theirs));
+}
+
+/// The command itself shows the same as uftrace with the same options, on the same directory. Two things are other ones: uftrace filters
+/// nothing in its flat output, and `delta` counts from records that it does not show.
+#[test]
+fn replays_with_options() {
+    let records = [
+        entry(2_000, 0, MAIN),
+        event(3_000, 1, MARK),
+        event(4_000, 1, SCHED_OUT),
+        event(5_500, 1, SCHED_IN),
+        entry(2_000_000, 1, RUST),
+        entry(2_000_100, 2, NAMELESS),
+        exit(2_000_200, 2, NAMELESS),
+        exit(2_001_000, 1, RUST),
+        entry(2_001_500, 1, CPP),
+        exit(2_001_501, 1, CPP),
+        exit(3_100_000_000, 0, MAIN),
+    ];
+    let threads = [
+        (7, &records[..]),
+        (12_345, &[entry(30, 0, B), entry(40, 1, C), exit(51, 1, C), exit(3_000_500, 0, B)]),
+        (8, &[entry(1_500, 0, A), exit(1_544, 0, A), entry(1_600, 0, B), exit(1_777, 0, B)]),
+    ];
+    let several = Files::new(&threads).write();
+    for dir in [branches(), several] {
+        for options in [
+            &[][..],
+            &["--flat"],
+            &["--column-view"],
+            &["--column-view", "--column-offset", "2"],
+            &["--column-view", "-f", "none"],
+            &["-f", "none"],
+            &["-f", "all"],
+            &["-f", "elapsed"],
+            &["-f", "time,duration"],
+            &["-f", "+addr,delta"],
+            &["--output-fields=task,module,tid"],
+            &["--output-fields", "addr,time", "-D", "2"],
+            &["-f", "elapsed,time", "-F", "b"],
+            &["-f", "time", "-t", "60"],
+            &["-f", "tid", "-N", "a", "--column-view"],
+        ] {
+            let Some(theirs) = uftrace("replay", dir.path(), options) else { return };
+            let args = [&["replay", "--color=no", "--no-pager", "-d", utf8(dir.path())], options].concat();
+            let (code, ours, _) = run(&args);
+            assert_eq!((code, ours), (Some(0), theirs), "{options:?}");
+        }
+    }
 }
 
 /// A program with threads, library calls and arguments, recorded by uftrace itself.

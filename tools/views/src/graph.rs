@@ -37,6 +37,34 @@ struct Backtrace {
     frames: Vec<Option<(usize, u64)>>,
 }
 
+/// A function in a graph, called from the one above it; the first one is the program or the function that is asked for.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct GraphNode<'g> {
+    /// Its name.
+    pub name: &'g str,
+    /// Time in it and what it called.
+    pub total_ns: u64,
+    /// Time in it alone.
+    pub self_ns: u64,
+    /// How often it was called from there.
+    pub calls: u64,
+    /// The numbers of the nodes that it called, in the order of their first calls.
+    pub children: &'g [usize],
+}
+
+/// A way to the function that a graph is of.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Way<'g> {
+    /// How often it was called so.
+    pub calls: u64,
+    /// How long that took, in all.
+    pub total_ns: u64,
+    /// The functions around it and itself, outermost first; `None` for one whose entry is not among the records.
+    pub frames: Vec<Option<&'g str>>,
+}
+
 /// Columns of a graph, in uftrace's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GraphField {
@@ -119,6 +147,52 @@ impl Graph {
     /// Whether the function that is asked for was not called.
     pub fn is_empty(&self) -> bool {
         self.is_of_function && self.nodes[0].calls == 0
+    }
+
+    /// The name of the program, or the pattern of the function.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Whether it is of a function that was asked for, and not of the program.
+    pub fn is_of_function(&self) -> bool {
+        self.is_of_function
+    }
+
+    /// The number of nodes; 0 is that of the root.
+    pub fn n_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A node, by its number.
+    ///
+    /// # Panics
+    ///
+    /// There are not as many.
+    pub fn node(&self, number: usize) -> GraphNode<'_> {
+        let Node { name, total_ns, self_ns, calls, children } = &self.nodes[number];
+        GraphNode { name: &self.names[*name], total_ns: *total_ns, self_ns: *self_ns, calls: *calls, children }
+    }
+
+    /// The number of ways on which the function that is asked for was called.
+    pub fn n_ways(&self) -> usize {
+        self.backtraces.len()
+    }
+
+    /// One of them; those that took most time are first.
+    ///
+    /// # Panics
+    ///
+    /// There are not as many.
+    pub fn way(&self, number: usize) -> Way<'_> {
+        let Backtrace { calls, total_ns, frames } = &self.backtraces[number];
+        let frames = frames.iter().map(|frame| frame.map(|(name, _)| self.names[name].as_str())).collect();
+        Way { calls: *calls, total_ns: *total_ns, frames }
+    }
+
+    /// Calls that are in no node, because there were too many nodes.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// Writes the graph as uftrace does: a line for each node, below the one that called it.

@@ -5,6 +5,7 @@
 //! - [`CallStack`] rebuilds a task's stack from its records: what [`Step`]s a record makes. All else goes by it;
 //!   [`walk`] is the way through one task.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
+//! - [`TaskLines`] are the lines of one task's replay, from any place where a copy was kept.
 //! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command; [`TaskStats`] counts what there is of a task.
 //!
 //! Exits that are missing are made up, those that fit nothing are left out, and both are counted in
@@ -14,8 +15,10 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod assumed;
+mod columns;
 mod duration;
 mod graph;
+mod lines;
 mod replay;
 mod report;
 mod spread;
@@ -26,8 +29,10 @@ mod tree;
 mod walk;
 
 pub use assumed::AssumedFunctions;
+pub use columns::ReplayField;
 pub use duration::Duration;
-pub use graph::{Graph, GraphField};
+pub use graph::{Graph, GraphField, GraphNode, Way};
+pub use lines::{Line, TaskLines, What};
 pub use replay::{ReplayOptions, replay};
 pub use report::{CallTimes, Report, Row};
 pub use spread::Spread;

@@ -1,27 +1,41 @@
 //! The calls of all tasks in order of time, as text.
+//!
+//! Not here: what a line tells of (`lines`), and which columns there are (`columns`).
 
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use rftrace_read::{
-    AllRecords, Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SCHEDULE_PREEMPTED,
-    Summary, Task, Trace,
-};
+use rftrace_read::{AllRecords, Error, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Summary, Task, Trace};
 
+use crate::columns::ReplayField;
 use crate::duration::{Duration, Unit};
-use crate::stack::{CallStack, EndedCall, Step};
+use crate::lines::{Line, LineMaker, What};
 use crate::stats::TaskStats;
 
 /// From this depth on lines are not indented any further: no tracer records deeper stacks, but a broken file may have them.
 const MAX_INDENT: usize = 1024;
 
 /// How to show a replay.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReplayOptions {
     /// Whether to use colours, by ANSI escape sequences.
     pub color: bool,
+    /// The columns before the functions. They stand in the order of [`ReplayField::ALL`], whatever the order here.
+    pub fields: Vec<ReplayField>,
+    /// Whether each record is a line of its own, with the times as they were recorded and without columns.
+    pub is_flat: bool,
+    /// How many levels each task is further to the right than the one that came before it first.
+    pub task_indent: usize,
+    /// Since when elapsed time counts, see [`Trace::start_ns`].
+    pub start_ns: u64,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self { color: false, fields: ReplayField::USUAL.to_vec(), is_flat: false, task_indent: 0, start_ns: 0 }
+    }
 }
 
 /// Writes what `trace` recorded, a line for each entry and exit, in order of time.
@@ -34,12 +48,17 @@ pub struct ReplayOptions {
 ///
 /// A `.dat` file cannot be read, or `out` not be written.
 pub fn replay(trace: &Trace, options: &ReplayOptions, out: &mut dyn Write) -> Result<Summary> {
+    let mut options = options.clone();
+    options.fields.sort_unstable();
+    options.fields.dedup();
     let mut replay = Replay {
         trace,
-        printer: Printer { out, color: options.color },
+        printer: Printer { trace, out, options, n_records: 0 },
         input: trace.all_records()?,
-        stacks: trace.tasks().iter().map(|_| Stack { calls: CallStack::new(), depth: 0 }).collect(),
+        makers: trace.tasks().iter().map(|_| LineMaker::default()).collect(),
         stats: trace.tasks().iter().map(TaskStats::new).collect(),
+        places: vec![Place::default(); trace.tasks().len()],
+        n_shown_tasks: 0,
         nameless_calls: 0,
     };
     replay.run()?;
@@ -47,8 +66,8 @@ pub fn replay(trace: &Trace, options: &ReplayOptions, out: &mut dyn Write) -> Re
     let mut summary = Summary::new(0, replay.input.warnings());
     summary.nameless_calls = replay.nameless_calls;
     replay.stats.iter().for_each(|task| task.add_to(&mut summary));
-    for stack in &replay.stacks {
-        summary.warnings.merge(stack.calls.warnings());
+    for maker in &replay.makers {
+        summary.warnings.merge(maker.calls().warnings());
     }
     Ok(summary)
 }
@@ -57,143 +76,69 @@ struct Replay<'t, 'o> {
     trace: &'t Trace,
     printer: Printer<'o>,
     input: AllRecords<'t>,
-    stacks: Vec<Stack>,
+    makers: Vec<LineMaker>,
     stats: Vec<TaskStats>,
+    places: Vec<Place>,
+    n_shown_tasks: usize,
     nameless_calls: u64,
 }
 
-struct Stack {
-    calls: CallStack,
-    /// How far to indent: while the steps of a record are shown, that is not yet the depth of `calls`.
-    depth: usize,
+/// Where a task's lines are.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    /// How many tasks were shown before this one was, if it was.
+    column: Option<usize>,
+    /// The time of its last line.
+    last_ns: Option<u64>,
 }
 
 impl Replay<'_, '_> {
     fn run(&mut self) -> Result<()> {
-        let source = if self.trace.has_sources() { " [SOURCE]" } else { "" };
-        writeln!(self.printer.out, "# DURATION     TID     FUNCTION{source}").map_err(Error::Write)?;
-        let mut steps = Vec::new();
-        while let Some(next) = self.next(&mut steps) {
+        let is_flat = self.printer.options.is_flat;
+        self.printer.title().map_err(Error::Write)?;
+        let mut lines = Vec::new();
+        while let Some(next) = self.input.next() {
             let (idx, record) = next?;
-            for step in steps.drain(..) {
-                self.show(idx, &record, &step)?;
+            let task = &self.trace.tasks()[idx];
+            self.stats[idx].add(self.trace, &record);
+            let next =
+                self.input.peek().filter(|(next_idx, _)| *next_idx == idx && !is_flat).map(|(_, record)| *record);
+            let takes_next =
+                self.makers[idx].apply((self.trace, task), &record, next.as_ref(), |line| lines.push(line));
+            if takes_next && let Some((_, next)) = self.input.next().transpose()? {
+                self.stats[idx].add(self.trace, &next);
+            }
+            for line in lines.drain(..) {
+                self.show(idx, &record, &line)?;
             }
         }
         self.show_open().map_err(Error::Write)
     }
 
-    /// Takes the next record and what it does to its task's stack.
-    fn next(&mut self, steps: &mut Vec<Step>) -> Option<Result<(usize, Record)>> {
-        let (idx, record) = match self.input.next()? {
-            Ok(next) => next,
-            Err(error) => return Some(Err(error)),
-        };
-        let (trace, task) = (self.trace, &self.trace.tasks()[idx]);
-        self.stats[idx].add(trace, &record);
-        let same_function = |a, b| trace.same_function(task, record.time_ns, a, b);
-        self.stacks[idx].calls.apply(&record, same_function, steps);
-        Some(Ok((idx, record)))
-    }
-
-    /// The next record, if it is of the task `idx`.
-    fn peek(&self, idx: usize) -> Option<Record> {
-        self.input.peek().filter(|(next_idx, _)| *next_idx == idx).map(|(_, record)| *record)
-    }
-
-    fn show(&mut self, idx: usize, record: &Record, step: &Step) -> Result<()> {
+    fn show(&mut self, idx: usize, record: &Record, line: &Line) -> Result<()> {
         let task = &self.trace.tasks()[idx];
-        let depth = self.stacks[idx].depth;
-        let line = match *step {
-            Step::Assume { .. } => {
-                self.stacks[idx].depth += 1;
-                return Ok(());
-            }
-            Step::Enter { addr, time_ns } => return self.enter(idx, addr, time_ns),
-            Step::Leave(ended) => {
-                let depth = depth.saturating_sub(1);
-                self.stacks[idx].depth = depth;
-                match self.leave(task, depth, &ended) {
-                    Some(line) => line,
-                    None => return Ok(()),
-                }
-            }
-            Step::StrayExit { addr, time_ns } => {
-                let name = self.trace.function_name(task, time_ns, addr);
-                Line::comment(depth, format!("{name}: exit without entry"))
-            }
-            Step::Lost { count } => Line { alarm: true, ..Line::comment(depth, format!("LOST {count} records")) },
-            Step::Event { id, waited_ns } => {
-                let (name, waited_ns) = self.event(idx, record, id, waited_ns)?;
-                Line { duration_ns: waited_ns, ..Line::comment(depth, name) }
-            }
-        };
-        self.printer.line(task, &line).map_err(Error::Write)
-    }
-
-    /// A function's entry, or the whole call if the next record is its exit.
-    fn enter(&mut self, idx: usize, addr: u64, time_ns: u64) -> Result<()> {
-        let task = &self.trace.tasks()[idx];
-        let depth = self.stacks[idx].depth;
-        let name = self.trace.function_name(task, time_ns, addr);
-        self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
-        let parentheses = if name.ends_with(')') { "" } else { "()" };
-        let is_leaf = self.peek(idx).is_some_and(|next| {
-            next.kind == Kind::Exit && self.trace.same_function(task, next.time_ns, addr, next.addr)
+        let name = line.name(self.trace, task);
+        if let What::Enter { .. } | What::Call { .. } = line.what {
+            self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
+        }
+        if self.printer.options.is_flat {
+            return self.printer.flat(task, record, line, &name).map_err(Error::Write);
+        }
+        let place = &mut self.places[idx];
+        let column = *place.column.get_or_insert_with(|| {
+            self.n_shown_tasks += 1;
+            self.n_shown_tasks - 1
         });
-        let comment = self.trace.source(task, time_ns, addr).map(|source| source.to_string());
-        let mut line = Line { depth, code: format!("{name}{parentheses} {{").into(), comment, ..Line::default() };
-        if is_leaf {
-            let mut steps = Vec::new();
-            self.next(&mut steps).transpose()?;
-            line.code = format!("{name}{parentheses};").into();
-            line.duration_ns = steps.iter().find_map(|step| match step {
-                Step::Leave(ended) => ended.duration_ns(),
-                _ => None,
-            });
-        } else {
-            self.stacks[idx].depth += 1;
-        }
-        self.printer.line(task, &line).map_err(Error::Write)
-    }
-
-    /// A function's end; nothing for one that no record names.
-    fn leave(&self, task: &Task, depth: usize, ended: &EndedCall) -> Option<Line<'static>> {
-        let name = self.trace.function_name(task, ended.end_ns, ended.addr?);
-        let note = if ended.has_exit { "" } else { ": exit not recorded" };
-        Some(Line {
-            duration_ns: ended.duration_ns(),
-            depth,
-            code: "}".into(),
-            comment: Some(format!("{name}{note}")),
-            alarm: false,
-        })
-    }
-
-    /// An event's name and duration. The two halves of a context switch become one, if nothing comes between them.
-    fn event(&mut self, idx: usize, record: &Record, id: u64, waited_ns: Option<u64>) -> Result<(String, Option<u64>)> {
-        let whole = match id {
-            SCHED_OUT => SCHEDULE,
-            SCHED_OUT_PREEMPTED => SCHEDULE_PREEMPTED,
-            _ => return Ok((self.trace.events().name(id).into_owned(), waited_ns)),
-        };
-        match self.peek(idx) {
-            Some(next) if next.kind == Kind::Event && next.addr == SCHED_IN => {
-                self.next(&mut Vec::new()).transpose()?;
-                Ok((whole.to_owned(), Some(next.time_ns.saturating_sub(record.time_ns))))
-            }
-            _ => Ok((self.trace.events().name(id).into_owned(), waited_ns)),
-        }
+        let delta_ns = place.last_ns.replace(line.time_ns).map(|last_ns| line.time_ns.saturating_sub(last_ns));
+        self.printer.line(task, line, &name, column, delta_ns).map_err(Error::Write)
     }
 
     fn show_open(&mut self) -> io::Result<()> {
         let mut is_first = true;
-        for (task, stack) in self.trace.tasks().iter().zip(&self.stacks) {
-            let names: Vec<_> = stack
-                .calls
-                .open()
-                .flatten()
-                .map(|addr| self.trace.function_name(task, stack.calls.last_ns(), addr))
-                .collect();
+        for (task, maker) in self.trace.tasks().iter().zip(&self.makers) {
+            let calls = maker.calls();
+            let names: Vec<_> =
+                calls.open().flatten().map(|addr| self.trace.function_name(task, calls.last_ns(), addr)).collect();
             if names.is_empty() {
                 continue;
             }
@@ -207,55 +152,123 @@ impl Replay<'_, '_> {
     }
 }
 
-/// One line of the output, without what all lines have.
-#[derive(Default)]
-struct Line<'a> {
-    duration_ns: Option<u64>,
-    depth: usize,
-    code: Cow<'a, str>,
-    comment: Option<String>,
-    /// Whether the comment is bad news.
-    alarm: bool,
-}
-
-impl Line<'_> {
-    fn comment(depth: usize, text: String) -> Self {
-        Self { depth, comment: Some(text), ..Self::default() }
-    }
-}
-
 struct Printer<'o> {
+    trace: &'o Trace,
     out: &'o mut dyn Write,
-    color: bool,
+    options: ReplayOptions,
+    /// Of those that are shown flat.
+    n_records: u64,
 }
 
 impl Printer<'_> {
-    fn line(&mut self, task: &Task, line: &Line<'_>) -> io::Result<()> {
-        self.out.write_all(b" ")?;
-        match line.duration_ns.map(Duration) {
-            None => write!(self.out, "{:10}", "")?,
-            Some(duration) => match duration.unit() {
-                Unit::Micros => write!(self.out, "{duration}")?,
-                Unit::Millis => self.colored(GREEN, duration)?,
-                Unit::Seconds => self.colored(YELLOW, duration)?,
-            },
+    fn title(&mut self) -> io::Result<()> {
+        if self.options.is_flat {
+            return writeln!(self.out);
         }
-        write!(self.out, " [{:6}] | ", task.tid())?;
-        for _ in 0..line.depth.min(MAX_INDENT) {
+        if self.options.fields.is_empty() {
+            return Ok(());
+        }
+        let titles: Vec<_> = self.options.fields.iter().map(|field| field.title()).collect();
+        let source = if self.trace.has_sources() { " [SOURCE]" } else { "" };
+        writeln!(self.out, "#{}   FUNCTION{source}", titles.join(" "))
+    }
+
+    fn line(&mut self, task: &Task, line: &Line, name: &str, column: usize, delta_ns: Option<u64>) -> io::Result<()> {
+        for place in 0..self.options.fields.len() {
+            self.out.write_all(b" ")?;
+            match self.options.fields[place] {
+                ReplayField::Duration => self.duration(line.duration_ns)?,
+                ReplayField::Tid => write!(self.out, "[{:6}]", task.tid())?,
+                ReplayField::Addr => match line.function().or(context_switch(line)) {
+                    Some(addr) => write!(self.out, "{addr:12x}")?,
+                    None => write!(self.out, "{:12}", "")?,
+                },
+                ReplayField::Time => {
+                    write!(self.out, "{:8}.{:09}", line.time_ns / 1_000_000_000, line.time_ns % 1_000_000_000)?;
+                }
+                // Where no time has passed, uftrace shows none.
+                ReplayField::Delta => self.duration(delta_ns.filter(|&ns| ns > 0))?,
+                ReplayField::Elapsed => {
+                    let elapsed_ns = line.time_ns.checked_sub(self.options.start_ns);
+                    self.duration(elapsed_ns.filter(|&ns| ns > 0))?;
+                }
+                ReplayField::Task => write!(self.out, "{:>15}", task.name())?,
+                ReplayField::Module => {
+                    let module = line.function().and_then(|addr| self.trace.module_name(task, line.time_ns, addr));
+                    let module = module.or(context_switch(line).map(|_| "[event]"));
+                    write!(self.out, "{:>16}", module.unwrap_or_default())?;
+                }
+            }
+        }
+        if !self.options.fields.is_empty() {
+            self.out.write_all(b" | ")?;
+        }
+        let depth = line.depth.saturating_add(column.saturating_mul(self.options.task_indent));
+        for _ in 0..depth.min(MAX_INDENT) {
             self.out.write_all(b"  ")?;
         }
-        self.out.write_all(line.code.as_bytes())?;
-        if let Some(comment) = &line.comment {
-            if !line.code.is_empty() {
+        let (code, comment) = line.text(name);
+        self.out.write_all(code.as_bytes())?;
+        let source = match line.what {
+            What::Enter { addr } | What::Call { addr } => self.trace.source(task, line.time_ns, addr),
+            _ => None,
+        };
+        if let Some(comment) = comment.or_else(|| source.map(|source| source.to_string())) {
+            if !code.is_empty() {
                 self.out.write_all(b" ")?;
             }
-            self.colored(if line.alarm { RED } else { GREY }, format_args!("/* {comment} */"))?;
+            let color = if matches!(line.what, What::Lost { .. }) { RED } else { GREY };
+            self.colored(color, format_args!("/* {comment} */"))?;
         }
         self.out.write_all(b"\n")
     }
 
+    /// A record, with what is not seen in a tree.
+    fn flat(&mut self, task: &Task, record: &Record, line: &Line, name: &str) -> io::Result<()> {
+        // No record tells of such an end.
+        if matches!(line.what, What::Leave { has_exit: false, .. }) {
+            return Ok(());
+        }
+        let (number, tid, depth, time_ns) = (self.n_records, task.tid(), line.depth, record.time_ns);
+        self.n_records += 1;
+        write!(self.out, "[{number}] ")?;
+        match line.what {
+            What::Enter { .. } | What::Call { .. } => {
+                writeln!(self.out, "==> {tid}/{depth}: ip ({name}), time ({time_ns})")
+            }
+            What::Leave { .. } | What::StrayExit { .. } => {
+                write!(self.out, "<== {tid}/{depth}: ip ({name}), time ({time_ns}")?;
+                match line.duration_ns {
+                    Some(duration_ns) => writeln!(self.out, ":{duration_ns})"),
+                    None => writeln!(self.out, ")"),
+                }
+            }
+            What::Event { .. } => writeln!(self.out, "!!! {tid}: {name} time ({time_ns})"),
+            What::Lost { count } => writeln!(self.out, "XXX {tid}: lost {count} records"),
+        }
+    }
+
+    fn duration(&mut self, ns: Option<u64>) -> io::Result<()> {
+        match ns.map(Duration) {
+            None => write!(self.out, "{:10}", ""),
+            Some(duration) => match duration.unit() {
+                Unit::Micros => write!(self.out, "{duration}"),
+                Unit::Millis => self.colored(GREEN, duration),
+                Unit::Seconds => self.colored(YELLOW, duration),
+            },
+        }
+    }
+
     fn colored(&mut self, color: &str, text: impl Display) -> io::Result<()> {
-        if self.color { write!(self.out, "\x1b[{color}m{text}\x1b[m") } else { write!(self.out, "{text}") }
+        if self.options.color { write!(self.out, "\x1b[{color}m{text}\x1b[m") } else { write!(self.out, "{text}") }
+    }
+}
+
+/// The number of the event, if it is a context switch: uftrace shows that as an address.
+fn context_switch(line: &Line) -> Option<u64> {
+    match line.what {
+        What::Event { id: id @ (SCHED_IN | SCHED_OUT | SCHED_OUT_PREEMPTED), .. } => Some(id),
+        _ => None,
     }
 }
 

@@ -70,7 +70,7 @@ impl EndedCall {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Frame {
     /// `None` for an assumed function.
     addr: Option<u64>,
@@ -84,7 +84,7 @@ struct Frame {
 ///
 /// Exits are matched by function, not merely by count, so that one missing exit does not spoil all that follows. The
 /// depth in the records is used only where nothing else tells: at the start and after a loss.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct CallStack {
     frames: Vec<Frame>,
     /// Functions that were entered beyond [`MAX_DEPTH`], and are left out.
@@ -123,6 +123,11 @@ impl CallStack {
     /// The time of the last record.
     pub fn last_ns(&self) -> u64 {
         self.last_ns
+    }
+
+    /// How many functions are open.
+    pub fn n_open(&self) -> usize {
+        self.frames.len()
     }
 
     /// The addresses of the open functions, outermost first.

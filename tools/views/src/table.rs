@@ -78,7 +78,8 @@ impl Field {
         }
     }
 
-    fn title(self) -> &'static str {
+    /// As it stands over its column.
+    pub fn title(self) -> &'static str {
         match self {
             Self::Total => "Total time",
             Self::TotalAvg => "Total avg",
@@ -122,7 +123,8 @@ impl Field {
         }
     }
 
-    fn shown(self, value: u64) -> String {
+    /// A value as text, 10 columns wide or more.
+    pub fn shown(self, value: u64) -> String {
         match self {
             Self::Percent => format!("{:6}.{:02}%", value / 100, value % 100),
             Self::Calls => format!("{value:10}"),

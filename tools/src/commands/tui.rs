@@ -1,0 +1,29 @@
+//! `rftrace tui`.
+
+use anyhow::Result;
+use clap::Args;
+
+use super::choice::ShownArgs;
+use super::common::{DirArg, PlainArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace tui mytrace                       graph, report and calls; the key ? lists keys
+  rftrace tui -F app::work -t 10us mytrace  a part of the trace";
+
+/// Lets you look around in a trace: which functions call which, how long each took, and the calls of a thread.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TuiArgs {
+    #[command(flatten)]
+    dir: DirArg,
+    #[command(flatten)]
+    shown: ShownArgs,
+    #[command(flatten)]
+    _plain: PlainArgs,
+}
+
+/// Runs it.
+pub(crate) fn run(args: TuiArgs) -> Result<()> {
+    Ok(rftrace_tui::run(args.shown.open(&args.dir.path())?)?)
+}

@@ -1,0 +1,141 @@
+//! `rftrace tui`, and pagers, in a real terminal, which `script` makes.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use rftrace_tests::tools;
+
+use crate::cli::{run, utf8};
+use crate::dir::{A, Dir, MAIN, entry, exit, trace};
+
+fn sample() -> Dir {
+    trace(&[entry(1, 0, MAIN), entry(2, 1, A), exit(3, 1, A), exit(5, 0, MAIN)])
+}
+
+/// The command in a terminal, in a shell that says afterwards how it ended and whether the terminal is as before.
+struct Terminal {
+    child: Child,
+    keys: ChildStdin,
+    screen: ChildStdout,
+    seen: String,
+}
+
+impl Terminal {
+    /// `None` if there is no `script`.
+    fn new(dir: &Dir) -> Option<Self> {
+        // The shell's process becomes the command, so that its number is known.
+        let shell = format!(
+            "stty rows 24 cols 80; before=$(stty -g); sh -c 'echo $$ >{pid}; exec {program} tui {dir}'; echo status=$?; \
+             [ \"$before\" = \"$(stty -g)\" ] && echo as-before",
+            pid = dir.file("pid").display(),
+            program = env!("CARGO_BIN_EXE_rftrace"),
+            dir = dir.path().display(),
+        );
+        // With no end to wait for, it is a failure after a minute.
+        let mut command = Command::new("timeout");
+        command
+            .args(["60", "script", "--quiet", "--command", &shell, "/dev/null"])
+            .env("TERM", "xterm")
+            .env("SHELL", "/bin/sh");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if !tools::require(&["script", "timeout"]) {
+            return None;
+        }
+        let mut child = command.spawn().expect("it starts");
+        let (keys, screen) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+        Some(Self { child, keys, screen, seen: String::new() })
+    }
+
+    /// Waits until a text is written to the screen, in which blanks are not written but skipped.
+    #[track_caller]
+    fn wait_for(&mut self, text: &str) {
+        let mut bytes = [0; 4096];
+        while !self.seen.contains(text) {
+            let count = self.screen.read(&mut bytes).expect("the terminal");
+            assert!(count > 0, "{text} is missing in {:?}", self.seen);
+            self.seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.seen.clear();
+        self.keys.write_all(keys.as_bytes()).expect("the terminal takes keys");
+    }
+
+    /// Waits for the end.
+    fn end(mut self, status: &str) {
+        self.wait_for(&format!("status={status}\r\n"));
+        assert!(self.seen.contains("\u{1b}[?1049l"), "the first screen is shown again: {:?}", self.seen);
+        self.wait_for("as-before");
+        drop(self.keys);
+        self.child.wait().expect("it has ended");
+    }
+}
+
+#[test]
+fn keys_and_the_end() {
+    let dir = sample();
+    let Some(mut terminal) = Terminal::new(&dir) else { return };
+    terminal.wait_for("main");
+    terminal.press("R");
+    terminal.wait_for("Calls");
+    terminal.press("T");
+    terminal.wait_for("DURATION");
+    terminal.press("q");
+    terminal.end("0");
+}
+
+#[test]
+fn a_signal() {
+    let dir = sample();
+    let Some(mut terminal) = Terminal::new(&dir) else { return };
+    terminal.wait_for("main");
+    let pid = fs::read_to_string(dir.file("pid")).expect("the shell has written it");
+    let killed = Command::new("kill").args(["-TERM", pid.trim()]).status().expect("kill");
+    assert!(killed.success());
+    terminal.end("143");
+}
+
+#[test]
+fn no_terminal() {
+    let dir = sample();
+    let (code, out, message) = run(&["tui", utf8(dir.path())]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(message.starts_with("rftrace: stdout is no terminal: `rftrace graph`"), "{message}");
+}
+
+/// What `replay` shows in a terminal.
+fn replay(dir: &Dir, environment: &[(&str, &str)], options: &str) -> String {
+    let mut command = Command::new("timeout");
+    let replay = format!("{} replay {options} {}", env!("CARGO_BIN_EXE_rftrace"), dir.path().display());
+    command.args(["60", "script", "--quiet", "--return", "--command", &replay, "/dev/null"]);
+    command.env("TERM", "xterm").env("SHELL", "/bin/sh").env_remove("NO_COLOR").env_remove("PAGER");
+    let output = command.envs(environment.iter().copied()).stdin(Stdio::null()).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}: {text}", output.status);
+    text
+}
+
+#[test]
+fn pagers() {
+    if !tools::require(&["script", "timeout"]) {
+        return;
+    }
+    let dir = sample();
+    const GREY: &str = "} \u{1b}[90m/* main */\u{1b}[m";
+    for (environment, options, has, has_not) in [
+        (&[("PAGER", "sed 's/^/paged/'")][..], "", &["paged", GREY][..], "nothing"),
+        (&[("PAGER", "sed 's/^/paged/'")], "--no-pager", &[GREY], "paged"),
+        (&[("PAGER", "sed 's/^/paged/'"), ("NO_COLOR", "1")], "", &["paged", "} /* main */"], "\u{1b}["),
+        (&[("PAGER", "")], "--color no", &["} /* main */"], "\u{1b}["),
+        // One that reads nothing is no failure.
+        (&[("PAGER", "true")], "", &[], "main"),
+    ] {
+        let text = replay(&dir, environment, options);
+        assert!(
+            has.iter().all(|part| text.contains(part)) && !text.contains(has_not),
+            "{environment:?} {options}: {text:?}"
+        );
+    }
+}

@@ -1,0 +1,310 @@
+//! A picture of what is shown.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line as Text, Span};
+use ratatui::widgets::{Block, Clear, Paragraph};
+use rftrace_views::{Duration, Field, GraphNode, Line, What};
+
+use crate::app::{App, OTHER_LINES, View};
+use crate::calls::CallsView;
+use crate::graph::{GraphLine, GraphView};
+use crate::report::{COLUMNS, ReportView};
+use crate::text::{clean, count};
+
+/// From this depth on lines are not indented any further.
+const MAX_INDENT: usize = 1024;
+
+const DIM: Style = Style::new().fg(Color::DarkGray);
+const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
+const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
+const ALARM: Style = Style::new().fg(Color::Red);
+
+const HELP: [(&str, &str); 18] = [
+    ("G  R  T", "graph of the program, report, calls of a thread"),
+    ("arrows, j k", "up and down; names to the left and right"),
+    ("PgUp PgDn Home End", "further"),
+    ("Esc, Backspace", "back to where one came from; stop what takes long"),
+    ("/  n  N", "search in names; next; previous"),
+    ("g", "graph of the selected function, and who calls it"),
+    ("f", "follow: a call of it, in a thread's calls"),
+    ("p, u", "what called it"),
+    ("", ""),
+    ("in a graph:", ""),
+    ("Enter", "fold, unfold"),
+    ("e  c", "unfold all; fold all"),
+    ("l", "what it called that took longest"),
+    ("in the report:", ""),
+    ("Enter  s", "graph of the function; sort by the next column"),
+    ("among calls:", ""),
+    ("Enter", "from a call's beginning to its end, and back"),
+    ("q  ?", "quit; this"),
+];
+
+/// A line of a list: columns, which stay where they are, and what moves to the side.
+struct Row<'a> {
+    columns: String,
+    style: Style,
+    rest: Vec<Span<'a>>,
+}
+
+/// Draws all of it.
+pub(crate) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    if area.height <= OTHER_LINES {
+        frame.render_widget(Paragraph::new("too few lines"), area);
+        return;
+    }
+    let line = |y: u16| Rect { y: area.y + y, height: 1, ..area };
+    let last = area.height - 1;
+    frame.render_widget(Paragraph::new(heading(app)), line(0));
+    let list = Rect { y: area.y + 2, height: area.height - OTHER_LINES, ..area };
+    let mut detail = String::new();
+    match app.view {
+        View::Graph => {
+            if let Some(view) = app.graphs.last() {
+                frame.render_widget(columns_title("TOTAL TIME   SELF TIME  FUNCTION".into()), line(1));
+                draw_rows(app, frame, list, view.cursor.selected - view.cursor.top, graph_rows(view, list));
+                detail = graph_detail(view);
+            }
+        }
+        View::Report => {
+            if let Some(view) = &app.report {
+                frame.render_widget(columns_title(report_title(view)), line(1));
+                draw_rows(app, frame, list, view.cursor.selected - view.cursor.top, report_rows(view, list));
+                detail = report_detail(view);
+            }
+        }
+        View::Threads => {
+            frame.render_widget(columns_title("       TID        PID  THREAD".into()), line(1));
+            draw_rows(app, frame, list, app.threads.selected - app.threads.top, thread_rows(app, list));
+            detail = "Enter shows the calls of a thread".into();
+        }
+        View::Calls => {
+            if let Some(view) = &app.calls {
+                frame.render_widget(columns_title("          TIME    DURATION    CALL".into()), line(1));
+                let selected = view.cursor.selected.saturating_sub(view.cursor.top);
+                draw_rows(app, frame, list, selected, calls_rows(app, view));
+                detail = calls_detail(app, view);
+            }
+        }
+    }
+    frame.render_widget(Paragraph::new(Text::styled(clean(&detail).into_owned(), DIM)), line(last - 1));
+    frame.render_widget(Paragraph::new(status(app)), line(last));
+    if app.shows_help {
+        draw_help(frame, area);
+    }
+}
+
+fn columns_title(text: String) -> Paragraph<'static> {
+    Paragraph::new(Text::styled(text, TITLE))
+}
+
+/// The views, which of them is shown, and of what.
+fn heading(app: &App<'_>) -> Text<'static> {
+    let mut spans = vec![Span::raw(" ")];
+    for (view, name) in [(View::Graph, "Graph"), (View::Report, "Report"), (View::Calls, "Threads")] {
+        let is_shown = app.view == view || (app.view == View::Threads && view == View::Calls);
+        spans.push(Span::styled(format!(" {name} "), if is_shown { CHOSEN } else { Style::new() }));
+        spans.push(Span::raw(" "));
+    }
+    let mut of = app.trace.dir().display().to_string();
+    if let View::Graph = app.view
+        && let Some((name, _)) = app.graphs.last().and_then(|view| view.function.as_ref())
+    {
+        of = format!("calls of {name}");
+    }
+    if let (View::Calls, Some(calls)) = (app.view, &app.calls) {
+        let task = &app.trace.tasks()[calls.task];
+        of = format!("thread {} {}", task.tid(), task.name());
+    }
+    if app.trace.is_chosen() {
+        of.push_str(" (a part of it)");
+    }
+    spans.push(Span::raw(format!(" {}", clean(&of))));
+    Text::from(spans)
+}
+
+/// Keys, or what there is to say.
+fn status(app: &App<'_>) -> Text<'static> {
+    if let Some(input) = &app.input {
+        return Text::raw(format!("/{}\u{2588}", clean(&input.0)));
+    }
+    if let Some(progress) = app.progress() {
+        return Text::raw(clean(&progress).into_owned());
+    }
+    if app.is_reading() {
+        return Text::raw(format!("reading: {} records; q quits", count(app.n_read())));
+    }
+    if !app.message.is_empty() {
+        return Text::styled(clean(&app.message).into_owned(), ALARM);
+    }
+    let keys = match app.view {
+        View::Graph => "Enter fold  e/c all  g graph of it  f its calls  p caller  / search  R report  T threads",
+        View::Report => "Enter graph of it  f its calls  s sort  / search  G graph  T threads",
+        View::Threads => "Enter calls  / search  G graph  R report",
+        View::Calls => "Enter other end  p caller  g graph of it  / search  T threads  G graph  R report",
+    };
+    Text::styled(format!("? help  q quit  {keys}"), DIM)
+}
+
+fn draw_rows<'a>(
+    app: &App<'_>,
+    frame: &mut Frame<'_>,
+    area: Rect,
+    selected: usize,
+    rows: impl IntoIterator<Item = Row<'a>>,
+) {
+    for (y, (place, row)) in (area.y..area.bottom()).zip(rows.into_iter().enumerate()) {
+        let width = u16::try_from(row.columns.chars().count()).unwrap_or(area.width).min(area.width);
+        let left = Rect { y, height: 1, width, ..area };
+        let right = Rect { x: area.x + width, width: area.width - width, ..left };
+        frame.render_widget(Paragraph::new(Text::styled(row.columns, row.style)), left);
+        let side = u16::try_from(app.side).unwrap_or(u16::MAX);
+        frame.render_widget(Paragraph::new(Text::from(row.rest)).scroll((0, side)), right);
+        if place == selected {
+            frame.buffer_mut().set_style(Rect { y, height: 1, ..area }, CHOSEN);
+        }
+    }
+}
+
+/// The colour of a time, as in a replay.
+fn time_style(ns: u64) -> Style {
+    match ns {
+        0..1_000_000 => Style::new(),
+        1_000_000..1_000_000_000 => Style::new().fg(Color::Green),
+        _ => Style::new().fg(Color::Yellow),
+    }
+}
+
+fn graph_rows(view: &GraphView, area: Rect) -> impl Iterator<Item = Row<'static>> {
+    let lines = view.lines.iter().skip(view.cursor.top).take(usize::from(area.height));
+    lines.map(|&line| {
+        let mark = match view.is_unfolded(line) {
+            Some(true) => "\u{25be} ",
+            Some(false) => "\u{25b8} ",
+            None => "  ",
+        };
+        let blank = format!("{:24}", "");
+        let (columns, style, indent, text) = match line {
+            GraphLine::Node { node, indent } => {
+                let GraphNode { total_ns, self_ns, calls, .. } = view.graph.node(node);
+                let own = if node == 0 && view.function.is_none() {
+                    format!("{:10}", "")
+                } else {
+                    Duration(self_ns).to_string()
+                };
+                let columns = format!("{}  {own}  ", Duration(total_ns));
+                (columns, time_style(total_ns), indent, format!("({}) {}", count(calls), view.name(node)))
+            }
+            GraphLine::Ways => {
+                let n_ways = view.graph.n_ways();
+                let ways = if n_ways == 1 { "way" } else { "ways" };
+                (blank, Style::new(), 0, format!("called in {n_ways} {ways}"))
+            }
+            GraphLine::Way { way } => {
+                let way = view.graph.way(way);
+                let caller = way.frames.iter().rev().nth(1).copied().flatten().unwrap_or("(outermost)");
+                let text = format!("({}) from {caller}", count(way.calls));
+                (format!("{}{:14}", Duration(way.total_ns), ""), time_style(way.total_ns), 1, text)
+            }
+            GraphLine::Frame { way, level } => {
+                let name = view.graph.way(way).frames[level].unwrap_or("(entered before the trace begins)");
+                (blank, Style::new(), 2, name.to_owned())
+            }
+        };
+        let indent = "  ".repeat(indent.min(MAX_INDENT));
+        Row { columns, style, rest: vec![Span::raw(format!("{indent}{mark}{}", clean(&text)))] }
+    })
+}
+
+fn graph_detail(view: &GraphView) -> String {
+    let Some(GraphLine::Node { node, .. }) = view.selected() else { return String::new() };
+    let GraphNode { total_ns, calls, .. } = view.graph.node(node);
+    let average = Duration(total_ns / calls.max(1)).to_string();
+    let left_out = match view.graph.left_out() {
+        0 => String::new(),
+        left_out => format!("; {} calls took too many different ways to be shown", count(left_out)),
+    };
+    format!("{}: {} calls, {} each{left_out}", view.name(node), count(calls), average.trim_start())
+}
+
+fn report_title(view: &ReportView) -> String {
+    let mut title = String::new();
+    for field in COLUMNS {
+        let mark = if field == view.sort { "\u{25be}" } else { "" };
+        title.push_str(&format!("{:>10}  ", format!("{mark}{}", field.title())));
+    }
+    title + "Function"
+}
+
+fn report_rows(view: &ReportView, area: Rect) -> impl Iterator<Item = Row<'static>> {
+    let all_self_ns = view.report.self_ns();
+    let rows = view.report.rows().iter().skip(view.cursor.top).take(usize::from(area.height));
+    rows.map(move |row| {
+        let mut columns = String::new();
+        for field in COLUMNS {
+            columns.push_str(&format!("{:>10}  ", field.shown(field.value(row, all_self_ns))));
+        }
+        let ns = if view.sort == Field::Own { row.self_ns } else { row.total_ns };
+        Row { columns, style: time_style(ns), rest: vec![Span::raw(clean(&row.name).into_owned())] }
+    })
+}
+
+fn report_detail(view: &ReportView) -> String {
+    let wall = Duration(view.report.wall_ns()).to_string();
+    let cpu = match view.report.cpu_ns() {
+        Some(cpu_ns) => format!("CPU {}", Duration(cpu_ns).to_string().trim_start()),
+        None => "waiting counts as self time".into(),
+    };
+    let place = format!("{} of {}", view.cursor.selected + 1, view.report.rows().len());
+    format!("{place}; wall {}, {cpu}; {}", wall.trim_start(), view.selected().unwrap_or_default())
+}
+
+fn thread_rows(app: &App<'_>, area: Rect) -> impl Iterator<Item = Row<'static>> {
+    let tasks = app.trace.tasks().iter().skip(app.threads.top).take(usize::from(area.height));
+    tasks.map(|task| Row {
+        columns: format!("{:10} {:10}  ", task.tid(), task.pid()),
+        style: Style::new(),
+        rest: vec![Span::raw(clean(task.name()).into_owned())],
+    })
+}
+
+fn calls_rows<'a>(app: &App<'a>, view: &CallsView<'a>) -> impl Iterator<Item = Row<'static>> {
+    view.seen.iter().map(|line| {
+        let since_ns = line.time_ns.saturating_sub(view.start_ns);
+        let time = format!("{:4}.{:09}", since_ns / 1_000_000_000, since_ns % 1_000_000_000);
+        let duration = line.duration_ns.map_or(String::new(), |ns| Duration(ns).to_string());
+        let task = &app.trace.tasks()[view.task];
+        let (code, comment) = line.text(&line.name(app.trace, task));
+        let mut rest = vec![Span::raw(format!("{}{}", "  ".repeat(line.depth.min(MAX_INDENT)), clean(&code)))];
+        if let Some(comment) = comment {
+            let blank = if code.is_empty() { "" } else { " " };
+            let style = if matches!(line.what, What::Lost { .. }) { ALARM } else { DIM };
+            rest.push(Span::styled(format!("{blank}/* {} */", clean(&comment)), style));
+        }
+        let style = line.duration_ns.map_or(Style::new(), time_style);
+        Row { columns: format!("{time:>14}  {duration:>10}  | "), style, rest }
+    })
+}
+
+fn calls_detail(app: &App<'_>, view: &CallsView<'_>) -> String {
+    let (n_known, is_complete) = view.known();
+    let more = if is_complete { "" } else { " or more" };
+    if n_known == 0 && is_complete {
+        return "nothing of this thread is shown".into();
+    }
+    let name = view.selected().map(|line: Line| line.name(app.trace, &app.trace.tasks()[view.task]).into_owned());
+    let place = count(view.cursor.selected as u64 + 1);
+    format!("line {place} of {}{more}: {}", count(n_known as u64), name.unwrap_or_default())
+}
+
+fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+    let lines: Vec<_> = HELP.iter().map(|(keys, what)| Text::raw(format!(" {keys:18}  {what}"))).collect();
+    let height = u16::try_from(HELP.len()).unwrap_or(u16::MAX).saturating_add(2).min(area.height);
+    let width = 76.min(area.width);
+    let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    frame.render_widget(Clear, place);
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" Keys ")), place);
+}
