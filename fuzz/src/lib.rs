@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use rftrace_export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, export};
 use rftrace_read::{Choice, Pattern};
-use rftrace_views::{CallTree, Field, Graph, GraphField};
+use rftrace_views::{CallTree, Field, Graph, GraphField, ReplayField, ReplayOptions, TaskLines};
 
 extern crate rftrace as _;
 
@@ -48,7 +48,17 @@ pub fn read_directory(dir: &Path) {
     for task in trace.tasks() {
         let _ = CallTree::read(&trace, task).map(|tree| tree.to_string());
     }
-    let _ = rftrace_views::replay(&trace, &Default::default(), &mut std::io::sink());
+    let mut options = ReplayOptions::default();
+    let _ = rftrace_views::replay(&trace, &options, &mut std::io::sink());
+    (options.fields, options.task_indent) = (ReplayField::ALL.to_vec(), 8);
+    let _ = rftrace_views::replay(&trace, &options, &mut std::io::sink());
+    options.is_flat = true;
+    let _ = rftrace_views::replay(&trace, &options, &mut std::io::sink());
+    for task in trace.tasks() {
+        let mut lines = TaskLines::new(&trace, task);
+        lines.by_ref().take(5).for_each(drop);
+        assert!(lines.clone().flatten().eq(lines.flatten()), "a copy goes on otherwise");
+    }
     if let Ok(mut report) = rftrace_views::Report::read_spread(&trace) {
         report.sort(&Field::ALL);
         let _ = report.write(&Field::ALL, usize::MAX, &mut std::io::sink());

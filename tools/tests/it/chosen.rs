@@ -5,6 +5,7 @@ use rftrace_read::{Choice, Pattern};
 use rftrace_views::{Call, CallTree};
 
 use crate::dir::{A, B, C, Files, MAIN, MARK, entry, event, exit, lost, trace};
+use crate::hostile::copies_go_on;
 use crate::replay::replay;
 
 fn pattern(text: &str) -> Pattern {
@@ -212,6 +213,7 @@ proptest! {
         trace.choose(chosen);
         let part = CallTree::read(&trace, &trace.tasks()[0]).unwrap();
         prop_assert!(part.warnings.is_empty(), "{}", part.warnings);
+        copies_go_on(&trace, &trace.tasks()[0], 7).unwrap();
         let found: String = part.calls().map(|(depth, call)| line(depth, call)).collect();
         prop_assert_eq!(found, expected);
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rftrace_export::{Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, WallClock, export, write_directory};
-use rftrace_read::{Error, SCHED_IN, SCHED_OUT, Summary, Trace};
-use rftrace_views::{CallTree, Field, ReplayOptions, Report};
+use rftrace_read::{Error, SCHED_IN, SCHED_OUT, Summary, Task, Trace};
+use rftrace_views::{CallTree, Field, ReplayField, ReplayOptions, Report, TaskLines};
 
 use crate::dir::{A, B, Files, MAIN, MARK, entry, event, exit, lost, with_payload};
 
@@ -20,12 +20,18 @@ fn sample() -> Files {
 /// Reads all there is, in every way.
 fn read(dir: &Path) -> Result<(), Error> {
     let trace = Trace::open(dir)?;
-    rftrace_views::replay(&trace, &ReplayOptions::default(), &mut Vec::new())?;
+    let mut options = ReplayOptions::default();
+    rftrace_views::replay(&trace, &options, &mut Vec::new())?;
+    options.is_flat = true;
+    rftrace_views::replay(&trace, &options, &mut Vec::new())?;
+    (options.is_flat, options.fields, options.task_indent) = (false, ReplayField::ALL.to_vec(), usize::MAX);
+    rftrace_views::replay(&trace, &options, &mut Vec::new())?;
     let mut report = Report::read(&trace)?;
     report.sort(&[Field::Total]);
     report.write(&Field::USUAL, usize::MAX, &mut Vec::new())?;
     for task in trace.tasks() {
         let _ = CallTree::read(&trace, task)?.to_string();
+        copies_go_on(&trace, task, 1)?;
     }
     let mut options = ExportOptions::default();
     options.from_ns = Some(3);
@@ -40,6 +46,20 @@ fn read(dir: &Path) -> Result<(), Error> {
     }
     let parent = tempfile::tempdir().expect("a temporary directory");
     accept_refusal(write_directory(&trace, &options, &parent.path().join("part")))?;
+    Ok(())
+}
+
+/// A task's lines are the same from any place where a copy was kept; every `step`th one is tried.
+pub(crate) fn copies_go_on(trace: &Trace, task: &Task, step: usize) -> Result<(), Error> {
+    let lines: Vec<_> = TaskLines::new(trace, task).collect::<Result<_, _>>()?;
+    let mut reader = TaskLines::new(trace, task);
+    for place in 0..=lines.len() {
+        if place.is_multiple_of(step) {
+            let rest: Vec<_> = reader.clone().collect::<Result<_, _>>()?;
+            assert_eq!(rest, lines[place..], "from line {place} on");
+        }
+        reader.next();
+    }
     Ok(())
 }
 

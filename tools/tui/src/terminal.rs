@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
@@ -82,9 +82,14 @@ impl<'env> Loop<'_, 'env> {
                 let _ = sender.send(answer(trace, &request));
             });
         }
-        if let Some(answer) = self.answers.as_ref().and_then(|answers| answers.try_recv().ok()) {
-            self.answers = None;
-            app.answer(answer)?;
+        match self.answers.as_ref().map(Receiver::try_recv) {
+            Some(Ok(answer)) => {
+                self.answers = None;
+                app.answer(answer)?;
+            }
+            // Its thread has panicked: so does the scope's end, with the terminal as it was.
+            Some(Err(TryRecvError::Disconnected)) => app.is_over = true,
+            Some(Err(TryRecvError::Empty)) | None => {}
         }
         Ok(())
     }

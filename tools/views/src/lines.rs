@@ -178,6 +178,8 @@ impl LineMaker {
             }
             show(line);
         }
+        // A copy needs none of them.
+        steps.clear();
         self.steps = steps;
         takes_next
     }
