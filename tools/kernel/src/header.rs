@@ -221,7 +221,9 @@ fn call_format(name: &str, id: u16) -> String {
         ("int depth", 16, 4, 1),
     ];
     let mut text = format!("name: {name}\nID: {id}\nformat:\n");
-    for (declaration, offset, size, signed) in fields {
+    for (place, (declaration, offset, size, signed)) in fields.into_iter().enumerate() {
+        // uftrace wants the fields that all events have apart.
+        text += if place == 4 { "\n" } else { "" };
         text += &format!("\tfield:{declaration};\toffset:{offset};\tsize:{size};\tsigned:{signed};\n");
     }
     text + "\nprint fmt: \"%lx (%d)\", REC->func, REC->depth\n"

@@ -188,13 +188,14 @@ impl<'t> InKernel<'t> {
     /// before, and what begins then is after.
     pub(crate) fn next(&mut self, before_ns: u64) -> Option<Record> {
         while let Some((first, rest)) = self.left.split_first() {
+            let is_after = |ns: u64| ns > before_ns || (ns == before_ns && self.open.is_empty());
+            if is_after(time_ns(first)) {
+                return None;
+            }
             let Some(record) = Record::decode(first).filter(|_| self.n_open.is_some()) else {
                 self.left = rest;
                 continue;
             };
-            if record.time_ns > before_ns || (record.time_ns == before_ns && self.open.is_empty()) {
-                return None;
-            }
             match record.kind {
                 Kind::Exit if self.open.contains(&record.addr) => {
                     // Those that it has called end before it.
@@ -256,7 +257,9 @@ mod tests {
 
     /// What comes until a time: when, what, where.
     fn until(kernel: &mut InKernel<'_>, before_ns: u64) -> Vec<(u64, Kind, u64, u16)> {
-        std::iter::from_fn(|| kernel.next(before_ns)).map(|next| (next.time_ns, next.kind, next.addr, next.depth)).collect()
+        std::iter::from_fn(|| kernel.next(before_ns))
+            .map(|next| (next.time_ns, next.kind, next.addr, next.depth))
+            .collect()
     }
 
     #[test]
@@ -272,6 +275,7 @@ mod tests {
             record(40, Kind::Exit, 9),
         ];
         let mut kernel = InKernel::new(&records);
+        assert_eq!(until(&mut kernel, 5), []);
         kernel.pass(&user(Kind::Entry, 2));
         let expected = [
             (20, Kind::Entry, 6, 3),
