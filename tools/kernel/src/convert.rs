@@ -1,7 +1,7 @@
 //! From what a kernel has recorded to what a trace directory holds.
 //!
 //! The events of all processors are taken in order of time, as a task's calls need not all be on one; what comes of each is
-//! written to the file of its processor. Of each file one page is in memory.
+//! written to the file of the processor where the outermost call of its task began. Of each file one page is in memory.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -68,16 +68,17 @@ pub fn convert<R: Read, W: Write>(
     }
     let mut last = 0;
     while let Some(Reverse((time, idx, event))) = next.pop() {
-        let (source, out) = (&mut sources[idx], &mut outs[idx]);
         last = nanos(time).max(last);
         if let Some(lost) = event.lost_before {
-            to.lose(idx, last, lost, out)?;
+            to.lose(idx, last, lost, &mut outs)?;
         }
-        to.apply(idx, last, &event.record, out)?;
-        next.extend(source.next()?.map(|event| Reverse((event.time, idx, event))));
+        to.apply(idx, last, &event.record, &mut outs)?;
+        next.extend(sources[idx].next()?.map(|event| Reverse((event.time, idx, event))));
     }
-    for (idx, mut out) in outs.into_iter().enumerate() {
-        to.end(idx, last, &mut out)?;
+    for idx in 0..outs.len() {
+        to.end(idx, last, &mut outs)?;
+    }
+    for out in outs {
         out.finish()?;
     }
     to.done.n_wrong_pages = sources.iter().map(|source| source.n_wrong_pages).sum();
@@ -134,21 +135,34 @@ impl<R: Read> Source<'_, R> {
     }
 }
 
+/// A task.
+#[derive(Default)]
+struct Task {
+    /// The processor that it was on last.
+    processor: usize,
+    /// The one whose file has what is open: uftrace wants entry and exit of a call in one file.
+    home: usize,
+    nesting: Nesting,
+}
+
 /// The tasks, and what is open in each.
 struct Tasks<'a> {
     header: &'a Header,
     functions: &'a Functions,
-    /// With the processor that each was on last.
-    tasks: HashMap<u32, (usize, Nesting)>,
+    tasks: HashMap<u32, Task>,
     steps: Vec<Step>,
     done: Converted,
 }
 
 impl Tasks<'_> {
-    fn apply<W: Write>(&mut self, idx: usize, time: u64, record: &[u8], out: &mut PageWriter<W>) -> io::Result<()> {
+    fn apply<W: Write>(&mut self, idx: usize, time: u64, record: &[u8], outs: &mut [PageWriter<W>]) -> io::Result<()> {
         let Some(Told { tid, what, .. }) = self.header.read(record) else { return Ok(()) };
-        let (processor, nesting) = self.tasks.entry(tid).or_default();
-        *processor = idx;
+        let task = self.tasks.entry(tid).or_default();
+        task.processor = idx;
+        if task.nesting.is_empty() {
+            task.home = idx;
+        }
+        let (home, nesting) = (task.home, &mut task.nesting);
         let steps = &mut self.steps;
         let start = |addr| self.functions.start(addr);
         match what {
@@ -167,29 +181,29 @@ impl Tasks<'_> {
             }
             What::Event => {
                 self.done.n_events += 1;
-                out.event(time, record)?;
+                outs[home].event(time, record)?;
             }
         }
-        self.write(tid, time, out)
+        self.write(tid, time, &mut outs[home])
     }
 
     /// What was open on a processor that has lost events has ended somewhere there.
-    fn lose<W: Write>(&mut self, idx: usize, time: u64, count: u64, out: &mut PageWriter<W>) -> io::Result<()> {
-        self.end(idx, time, out)?;
+    fn lose<W: Write>(&mut self, idx: usize, time: u64, count: u64, outs: &mut [PageWriter<W>]) -> io::Result<()> {
+        self.end(idx, time, outs)?;
         self.done.n_lost = self.done.n_lost.saturating_add(count);
-        out.lost(count)
+        outs[idx].lost(count)
     }
 
     /// Ends what is open in the tasks that were on a processor last.
-    fn end<W: Write>(&mut self, idx: usize, time: u64, out: &mut PageWriter<W>) -> io::Result<()> {
-        let on_it = self.tasks.iter().filter(|(_, (processor, _))| *processor == idx);
+    fn end<W: Write>(&mut self, idx: usize, time: u64, outs: &mut [PageWriter<W>]) -> io::Result<()> {
+        let on_it = self.tasks.iter().filter(|(_, task)| task.processor == idx && !task.nesting.is_empty());
         let mut tids: Vec<u32> = on_it.map(|(&tid, _)| tid).collect();
         tids.sort_unstable();
         for tid in tids {
-            if let Some((_, nesting)) = self.tasks.get_mut(&tid) {
-                nesting.end_all(&mut self.steps);
-            }
-            self.write(tid, time, out)?;
+            let Some(task) = self.tasks.get_mut(&tid) else { continue };
+            task.nesting.end_all(&mut self.steps);
+            let home = task.home;
+            self.write(tid, time, &mut outs[home])?;
         }
         Ok(())
     }
@@ -280,12 +294,12 @@ mod tests {
                 (0, 100, 7, entry(write)),
                 (0, 120, 7, entry(500)),
                 (0, 130, 8, What::Event),
+                (0, 200, 7, exit(500)),
+                (0, 200, 7, exit(write)),
                 (0, 300, 8, entry(write)),
                 (0, 300, 8, exit(write)),
                 (1, 110, 9, entry(400)),
                 (1, 110, 9, exit(400)),
-                (1, 200, 7, exit(500)),
-                (1, 200, 7, exit(write)),
             ]
         );
         assert_eq!((done.n_calls, done.n_events, done.n_lost, done.n_wrong_pages), (4, 1, 0, 0));

@@ -32,6 +32,11 @@ pub struct Nesting {
 }
 
 impl Nesting {
+    /// Whether nothing is open.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// A system call begins. Whatever is open has ended without telling.
     pub fn syscall(&mut self, addr: u64, never_returns: bool, out: &mut Vec<Step>) {
         self.end_all(out);

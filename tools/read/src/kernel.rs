@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use rftrace_format::files::{KERNEL_HEADER, KERNEL_SYMBOLS};
 use rftrace_format::record::{ADDRESS_MASK, Kind, RECORD_BYTES, Record};
 use rftrace_kernel::header::{self, Header, Told, What};
 use rftrace_kernel::page::Page;
@@ -20,9 +21,6 @@ use crate::warning::{Warning, Warnings};
 
 /// The most records that are read: a GiB.
 const MAX_RECORDS: usize = 1 << 26;
-
-const HEADER: &str = "kernel_header";
-const SYMBOLS: &str = "kallsyms";
 
 /// From here on addresses are the kernel's, as records have them.
 const FIRST_ADDRESS: u64 = 1 << 47;
@@ -38,7 +36,7 @@ pub(crate) struct KernelRecords {
 impl KernelRecords {
     /// Reads all files in `dir`. Returns the names of events too.
     pub(crate) fn read(dir: &Path, warnings: &mut Warnings) -> Result<(Self, Vec<(u64, String)>)> {
-        let path = dir.join(HEADER);
+        let path = dir.join(KERNEL_HEADER);
         let Some(bytes) = files::if_present(files::read(&path, header::MAX_BYTES))? else {
             return Ok((Self::default(), Vec::new()));
         };
@@ -102,7 +100,7 @@ pub(crate) struct KernelSymbols(SymbolTable);
 impl KernelSymbols {
     /// Reads the table in `dir`, if there is one.
     pub(crate) fn read(dir: &Path, warnings: &mut Warnings) -> Result<Self> {
-        let lines = files::if_present(Lines::open(&dir.join(SYMBOLS)))?;
+        let lines = files::if_present(Lines::open(&dir.join(KERNEL_SYMBOLS)))?;
         let table = lines.map(|lines| SymbolTable::read(lines, 0, crate::demangle::Demangle::No, warnings));
         Ok(Self(table.transpose()?.unwrap_or_default()))
     }

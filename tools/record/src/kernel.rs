@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::libc::c_int;
-use rftrace_format::files::{INFO, kernel as kernel_file};
+use rftrace_format::files::{INFO, KERNEL_HEADER, KERNEL_SYMBOLS, kernel as kernel_file};
 use rftrace_format::info::feature;
 use rftrace_kernel::convert::{Converted, convert};
 use rftrace_kernel::header::Header;
@@ -285,8 +285,8 @@ impl KernelRecording {
         let write = |name: &str, text: String| {
             fs::write(dir.join(name), text).with_context(|| format!("cannot write {}", dir.join(name).display()))
         };
-        write("kernel_header", header.to_string())?;
-        write("kallsyms", functions.table(addresses))?;
+        write(KERNEL_HEADER, header.to_string())?;
+        write(KERNEL_SYMBOLS, functions.table(addresses))?;
         announce(&dir.join(INFO), feature::KERNEL)?;
         let n_dropped_pages = self.n_dropped_pages;
         Ok(InKernel { n_calls, n_events, n_lost, n_dropped_pages, n_wrong_pages })
