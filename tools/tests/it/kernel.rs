@@ -193,6 +193,49 @@ fn damaged_files() {
     }
 }
 
+/// Whatever the files hold, they are read or an error, and what is shown is balanced.
+#[test]
+fn changed_files() {
+    let whole = example();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 20).expect("64 bits") % below
+    };
+    let mut n_opened = 0;
+    for _ in 0..300 {
+        let mut files = whole.clone();
+        let name = ["kernel-cpu0.dat", "kernel-cpu0.dat", "kernel-cpu1.dat", "kernel_header", "kallsyms"][random(5)];
+        let bytes = files.0.get_mut(name).expect("a file");
+        for _ in 0..=random(8) {
+            // Where there is something in a page.
+            let place = random(bytes.len().min(300));
+            bytes[place] = [0, 0xff, 11, 10, 29, 30, 31, 128][random(8)];
+        }
+        let dir = files.write();
+        let Ok(trace) = rftrace_read::Trace::open(dir.path()) else { continue };
+        n_opened += 1;
+        replay(&trace);
+        for task in trace.tasks() {
+            let mut depth = 0;
+            let mut last_ns = 0;
+            for record in trace.records(task).map(|record| record.expect("no error")) {
+                assert!(record.time_ns >= last_ns);
+                last_ns = record.time_ns;
+                depth -= i32::from(record.kind == Kind::Exit);
+                if matches!(record.kind, Kind::Entry | Kind::Exit) {
+                    assert_eq!(i32::from(record.depth), depth);
+                }
+                depth += i32::from(record.kind == Kind::Entry);
+            }
+            assert_eq!(depth, 0);
+        }
+    }
+    assert!(n_opened > 200, "{n_opened}");
+}
+
 /// An instance of tracefs, without what it is tested with.
 struct Instance(PathBuf);
 
