@@ -11,7 +11,7 @@ use rftrace_views::{CallTree, Field, Graph, GraphField, ReplayField, ReplayOptio
 extern crate rftrace as _;
 
 /// A valid trace of two tasks.
-pub const DIRECTORY: [(&str, &[u8]); 9] = [
+pub const DIRECTORY: [(&str, &[u8]); 12] = [
     ("info", include_bytes!("../seeds/directory/info")),
     ("task.txt", include_bytes!("../seeds/directory/task.txt")),
     ("sid-00c0ffee00c0ffee.map", include_bytes!("../seeds/directory/sid-00c0ffee00c0ffee.map")),
@@ -21,6 +21,9 @@ pub const DIRECTORY: [(&str, &[u8]); 9] = [
     ("7.dat", include_bytes!("../seeds/directory/7.dat")),
     ("8.dat", include_bytes!("../seeds/directory/8.dat")),
     ("perf-cpu0.dat", include_bytes!("../seeds/directory/perf-cpu0.dat")),
+    ("kernel_header", include_bytes!("../seeds/directory/kernel_header")),
+    ("kernel-cpu0.dat", include_bytes!("../seeds/directory/kernel-cpu0.dat")),
+    ("kallsyms", include_bytes!("../seeds/directory/kallsyms")),
 ];
 
 /// A folder for the files of this process, in memory where that is possible.

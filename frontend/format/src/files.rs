@@ -15,6 +15,10 @@ pub const EVENTS: &str = "events.txt";
 pub const CLOCK: &str = "clock.txt";
 /// What was not recorded.
 pub const GAPS: &str = "record.txt";
+/// What the records of the kernel mean.
+pub const KERNEL_HEADER: &str = "kernel_header";
+/// The functions of the kernel.
+pub const KERNEL_SYMBOLS: &str = "kallsyms";
 /// Counters.
 pub const COUNTERS: &str = "extern.dat";
 
@@ -86,7 +90,7 @@ impl File {
             GAPS => return Some(Self::Gaps),
             COUNTERS => return Some(Self::Counters),
             "task" => return Some(Self::OldTasks),
-            "kernel_header" | "kallsyms" => return Some(Self::Kernel),
+            KERNEL_HEADER | KERNEL_SYMBOLS => return Some(Self::Kernel),
             _ => {}
         }
         let (stem, extension) = name.rsplit_once('.')?;

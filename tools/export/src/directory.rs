@@ -1,10 +1,12 @@
 //! A new trace directory with a part of a trace.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use rftrace_format::files::{File as TraceFile, INFO, records};
+use rftrace_format::events::{EventLine, USER_EVENTS, event_name};
+use rftrace_format::files::{EVENTS, File as TraceFile, INFO, KERNEL_SYMBOLS, records};
 use rftrace_format::info::{Changes, feature};
 use rftrace_read::{Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, Summary, Trace, files, info};
 
@@ -13,8 +15,8 @@ use super::walk::{ExportOptions, Item, walk};
 /// Writes the chosen part of `trace` as a trace directory of its own, which must not exist or be empty.
 ///
 /// Its records are balanced: exits that are missing are there, and functions that are open at the beginning are entered
-/// there. Arguments and return values are left out, and so is what is not in the tasks' own files: events of `perf` and of
-/// the kernel. Symbols, maps and other files are copied. `info` comes last: a directory without it is no trace.
+/// there. Arguments and return values are left out. What is not in the tasks' own files, context switches and what tasks did in the
+/// kernel, is in them now; uftrace names no functions of the kernel there. Symbols, maps and other files are copied. `info` comes last: a directory without it is no trace.
 ///
 /// # Errors
 ///
@@ -29,14 +31,17 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
     let mut summary = Summary::default();
     let mut tids = Vec::new();
     let mut has_events = false;
+    let mut kernel_events = BTreeSet::new();
     for task in tasks {
         let path = directory.join(records(task.tid()));
-        let mut file = Records { path: path.clone(), out: None, depth: 0, has_events: false };
+        let mut file =
+            Records { path: path.clone(), out: None, depth: 0, has_events: false, kernel_events: BTreeSet::new() };
         walk(trace, task, options, &mut summary, &mut |item| file.write(item).map_err(failed(&path)))?;
         if let Some(mut out) = file.out {
             out.flush().map_err(failed(&file.path))?;
             tids.push(task.tid());
             has_events |= file.has_events;
+            kernel_events.extend(file.kernel_events);
         }
     }
     if tids.is_empty() {
@@ -44,6 +49,16 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
         return Err(Error::Export("no records in this part of the trace".into()));
     }
     copy_metadata(trace.dir(), directory)?;
+    if !kernel_events.is_empty() {
+        let path = directory.join(EVENTS);
+        let line = |&id: &u64| {
+            let name = event_name(&trace.events().name(id));
+            EventLine { id: user_event(id), name: &name }.to_string()
+        };
+        let lines: String = kernel_events.iter().map(line).collect();
+        let file = File::options().append(true).create(true).open(&path);
+        file.and_then(|mut file| file.write_all(lines.as_bytes())).map_err(failed(&path))?;
+    }
     let info = files::read(&trace.dir().join(INFO), info::MAX_BYTES)?;
     let path = directory.join(INFO);
     // Context switches are events among the records now.
@@ -64,6 +79,14 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The kernel's numbers of events are below this one.
+const MAX_KERNEL_EVENT: u64 = 0xffff;
+
+/// A number that a trace may name, for one of the kernel's.
+fn user_event(id: u64) -> u64 {
+    USER_EVENTS.end - 1 - id
+}
+
 /// Copies all files but `info`, and those that hold what happened.
 fn copy_metadata(from: &Path, to: &Path) -> Result<()> {
     let unreadable = |path: &Path, source| Error::Io { path: path.to_owned(), source };
@@ -71,7 +94,8 @@ fn copy_metadata(from: &Path, to: &Path) -> Result<()> {
         let path = entry.map_err(|source| unreadable(from, source))?.path();
         let Some(name) = path.file_name() else { continue };
         let kind = name.to_str().and_then(TraceFile::of);
-        let is_replaced = kind.is_some_and(|kind| kind == TraceFile::Info || kind.is_data());
+        let is_replaced =
+            kind.is_some_and(|kind| kind == TraceFile::Info || (kind.is_data() && name != KERNEL_SYMBOLS));
         if !is_replaced && path.is_file() {
             let target = to.join(name);
             fs::copy(&path, &target).map_err(|source| Error::WriteFile { path: target, source })?;
@@ -86,6 +110,8 @@ struct Records {
     out: Option<BufWriter<File>>,
     depth: u16,
     has_events: bool,
+    /// Events of the kernel that are in it, by the kernel's numbers.
+    kernel_events: BTreeSet<u64>,
 }
 
 impl Records {
@@ -102,6 +128,10 @@ impl Records {
             }
             Item::Wait { time_ns } => (time_ns, Kind::Event, SCHED_OUT),
             Item::Resume { time_ns } => (time_ns, Kind::Event, SCHED_IN),
+            Item::Event { time_ns, id } if id <= MAX_KERNEL_EVENT => {
+                self.kernel_events.insert(id);
+                (time_ns, Kind::Event, user_event(id))
+            }
             Item::Event { time_ns, id } => (time_ns, Kind::Event, id),
             Item::Lost { time_ns, count } => (time_ns, Kind::Lost, count),
         };

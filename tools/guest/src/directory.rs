@@ -56,6 +56,7 @@ impl Merge {
         for (idx, source) in self.sources.iter().enumerate() {
             metadata.add(idx, source)?;
         }
+        add_kernel_symbols(dir, &self.sources)?;
         let output = DirectoryOutput::new(dir, self);
         let (mut output, summary) = self.run(output)?;
         output.flush_all()?;
@@ -235,6 +236,24 @@ impl Metadata<'_> {
         let map = format!("{}{NO_STACK}", MapLine::new((KVM_BASE, end), "r-xp", KVM, None));
         write_file(&self.dir.join(files::map(&sid)), map.as_bytes())
     }
+}
+
+/// Writes the functions of the kernel that all hosts run on. The guest's may be another one, with others at the same addresses: its
+/// functions have names only where no host has any.
+fn add_kernel_symbols(dir: &Path, sources: &[Source]) -> Result<()> {
+    const MAX_BYTES: u64 = 64 << 20;
+
+    let table = |source: &Source| {
+        let path = source.trace.dir().join(files::KERNEL_SYMBOLS);
+        reading::if_present(reading::read(&path, MAX_BYTES))
+    };
+    let tables: Vec<_> = sources.iter().map(table).collect::<Result<_>>()?;
+    let hosts = tables.get(1..).unwrap_or_default().iter().flatten().flatten();
+    let mut symbols: Vec<u8> = hosts.copied().collect();
+    if symbols.is_empty() {
+        symbols = tables.into_iter().flatten().next().unwrap_or_default();
+    }
+    if symbols.is_empty() { Ok(()) } else { write_file(&dir.join(files::KERNEL_SYMBOLS), &symbols) }
 }
 
 /// A session's name that no other has: its own, if that is free.

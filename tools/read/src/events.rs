@@ -16,6 +16,8 @@ const MAX_NAME_BYTES: usize = 4096;
 #[derive(Debug, Default)]
 pub struct EventNames {
     user: HashMap<u64, Box<str>>,
+    /// Those of the kernel, whose numbers are below all others.
+    kernel: HashMap<u64, Box<str>>,
 }
 
 impl EventNames {
@@ -33,7 +35,12 @@ impl EventNames {
                 None => warnings.add(Warning::UnknownLine, 1),
             }
         }
-        Ok(Self { user })
+        Ok(Self { user, kernel: HashMap::new() })
+    }
+
+    /// Adds names of the kernel's events.
+    pub(crate) fn add_kernel(&mut self, names: Vec<(u64, String)>) {
+        self.kernel.extend(names.into_iter().map(|(id, name)| (id, name.into())));
     }
 
     /// The name of an event, in the form `provider:name`; for an unknown one, the number.
@@ -46,7 +53,7 @@ impl EventNames {
 
     /// The name of an event, if the format or the trace has one.
     pub fn known(&self, id: u64) -> Option<&str> {
-        fixed_name(id).or_else(|| self.user.get(&id).map(AsRef::as_ref))
+        fixed_name(id).or_else(|| self.user.get(&id).or_else(|| self.kernel.get(&id)).map(AsRef::as_ref))
     }
 }
 

@@ -47,6 +47,7 @@ mod facts;
 pub mod files;
 pub mod info;
 pub mod inlined;
+mod kernel;
 pub mod lines;
 pub mod maps;
 mod reading;

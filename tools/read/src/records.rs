@@ -1,4 +1,4 @@
-//! The records of one task, read from its `<tid>.dat` piece by piece, and its context switches among them.
+//! The records of one task, read from its `<tid>.dat` piece by piece, and among them its context switches and what it did in the kernel.
 
 use std::borrow::Cow;
 use std::io::{Read, Seek, SeekFrom};
@@ -12,6 +12,7 @@ use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::inlined::Folding;
+use crate::kernel::InKernel;
 use crate::reading::Reading;
 use crate::switches::Switch;
 use crate::trace::{Task, Trace};
@@ -41,6 +42,7 @@ const MAX_LOST: u64 = u32::MAX as u64;
 /// - What is no record is skipped in the same way.
 /// - Context switches of `perf-cpu<N>.dat` come as events, at their times, with depth 0; those before the first
 ///   record and behind the last one are left out.
+/// - What the task did in the kernel (`kernel-cpu<N>.dat`) comes at its times, below the function that was open then.
 ///
 /// - Where the trace folds them, calls of inlined functions are left out, and so is what was not [chosen](Trace::choose).
 ///
@@ -54,7 +56,10 @@ pub struct Records<'t> {
     last_ns: u64,
     /// The context switches that are left, and the next record of the file, which was read to know which of both is first.
     switches: &'t [Switch],
+    kernel: InKernel<'t>,
     head: Option<Record>,
+    /// The time of the record that was returned last.
+    passed_ns: u64,
     folding: Option<Folding>,
     chooser: Option<Chooser>,
     warnings: Warnings,
@@ -99,7 +104,9 @@ impl<'t> Records<'t> {
             file: Window::new(path, n_tasks),
             last_ns: 0,
             switches,
+            kernel: InKernel::new(trace.in_kernel(task)),
             head: None,
+            passed_ns: 0,
             folding: trace.folds_inlined().then(Folding::default),
             chooser: trace.choice().map(|choice| Chooser::new(Arc::clone(choice))),
             warnings: Warnings::default(),
@@ -149,9 +156,9 @@ impl<'t> Records<'t> {
         }
     }
 
-    /// The next record or context switch; at one time the record.
+    /// The next record, context switch or what was in the kernel; of the first two at one time the record.
     fn read(&mut self) -> Result<Option<Record>> {
-        if self.switches.is_empty() {
+        if self.switches.is_empty() && self.kernel.is_over() {
             return match self.head.take() {
                 None => self.read_file(),
                 head => Ok(head),
@@ -162,23 +169,42 @@ impl<'t> Records<'t> {
             self.head = self.read_file()?;
             self.skip_switches(is_first);
         }
-        match self.switches.split_first() {
-            Some((switch, left)) if self.head.is_some_and(|head| switch.time_ns() < head.time_ns) => {
-                self.switches = left;
-                let (time_ns, addr) = (switch.time_ns(), switch.event());
-                Ok(Some(Record { time_ns, kind: Kind::Event, has_payload: false, depth: 0, addr }))
-            }
-            _ => Ok(self.head.take()),
-        }
+        let next = self.next_of_all();
+        self.passed_ns = next.map_or(self.passed_ns, |next| next.time_ns);
+        Ok(next)
     }
 
-    /// Drops the switches before the first record and behind the last one: nothing is known of what the task did then.
+    /// The first of what comes next in the file, of the switches and in the kernel.
+    fn next_of_all(&mut self) -> Option<Record> {
+        let Some(head) = self.head else { return self.kernel.end_one(self.passed_ns) };
+        let switch = self.switches.first().filter(|switch| switch.time_ns() < head.time_ns);
+        let is_switch_first = switch.is_some_and(|switch| self.kernel.next_ns().is_none_or(|ns| switch.time_ns() < ns));
+        if !is_switch_first && let Some(record) = self.kernel.next(head.time_ns) {
+            return Some(record);
+        }
+        if let Some(switch) = switch {
+            self.switches = self.switches.get(1..).unwrap_or_default();
+            let (time_ns, addr) = (switch.time_ns(), switch.event());
+            return Some(Record { time_ns, kind: Kind::Event, has_payload: false, depth: 0, addr });
+        }
+        if head.kind != Kind::Event
+            && let Some(end) = self.kernel.end_one(self.passed_ns)
+        {
+            return Some(end);
+        }
+        self.kernel.pass(&head);
+        self.head.take()
+    }
+
+    /// Drops what the kernel tells of the time before the first record and behind the last one: nothing is known of what the task did then.
     fn skip_switches(&mut self, is_first: bool) {
         let Some(head) = self.head else {
             self.switches = &[];
+            self.kernel.stop();
             return;
         };
         if is_first {
+            self.kernel.skip_before(head.time_ns);
             let is_before = |switch: &Switch| switch.time_ns() < head.time_ns;
             let n_before = self.switches.partition_point(is_before);
             let rest = self.switches.get(n_before..).unwrap_or_default();
@@ -281,6 +307,7 @@ impl Iterator for Records<'_> {
         if let Some(Err(_)) = result {
             self.file.close();
             self.switches = &[];
+            self.kernel = InKernel::new(&[]);
         }
         result
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rftrace_format::files::{EVENTS, INFO, TASKS, records};
 use rftrace_format::info::{Info, feature};
+use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::tasks::{MAX_TASKS, TaskLine};
 use rftrace_format::text::base_name;
 
@@ -15,6 +16,7 @@ use crate::chosen::Choice;
 use crate::demangle::Demangle;
 use crate::error::Result;
 use crate::events::EventNames;
+use crate::kernel::{KernelRecords, KernelSymbols};
 use crate::lines::Lines;
 use crate::maps::Mapping;
 use crate::reading::Reading;
@@ -34,6 +36,8 @@ pub struct Trace {
     sessions: Vec<Session>,
     events: EventNames,
     switches: Switches,
+    kernel: KernelRecords,
+    kernel_symbols: KernelSymbols,
     folds_inlined: bool,
     has_sources: bool,
     choice: Option<Arc<Choice>>,
@@ -77,8 +81,8 @@ impl Task {
 }
 
 impl Trace {
-    /// Reads the metadata of the trace in `dir`: `info`, `task.txt`, the maps, the symbols, the event names, and the
-    /// context switches.
+    /// Reads the metadata of the trace in `dir`: `info`, `task.txt`, the maps, the symbols, the event names, the
+    /// context switches, and what tasks did in the kernel.
     ///
     /// # Errors
     ///
@@ -147,7 +151,7 @@ impl Trace {
             warnings.add(Warning::NoMangledNames, loader.n_without_mangled_names());
         }
 
-        let events = match files::if_present(Lines::open(&dir.join(EVENTS)))? {
+        let mut events = match files::if_present(Lines::open(&dir.join(EVENTS)))? {
             Some(lines) => EventNames::read(lines, &mut warnings)?,
             None => EventNames::default(),
         };
@@ -155,6 +159,15 @@ impl Trace {
             0 => Switches::default(),
             _ => Switches::read(dir, &mut warnings)?,
         };
+        let kernel = match info.features() & feature::KERNEL {
+            0 => KernelRecords::default(),
+            _ => {
+                let (kernel, names) = KernelRecords::read(dir, &mut warnings)?;
+                events.add_kernel(names);
+                kernel
+            }
+        };
+        let kernel_symbols = KernelSymbols::read(dir, &mut warnings)?;
         let tasks = processes.into_tasks(info.tids(), &exe_names, &mut warnings);
         Ok(Self {
             dir: dir.to_owned(),
@@ -163,6 +176,8 @@ impl Trace {
             sessions,
             events,
             switches,
+            kernel,
+            kernel_symbols,
             folds_inlined: false,
             has_sources: false,
             choice: None,
@@ -290,6 +305,11 @@ impl Trace {
         self.switches.of_task(task.tid)
     }
 
+    /// What a task did in the kernel.
+    pub(crate) fn in_kernel(&self, task: &Task) -> &[[u8; RECORD_BYTES]] {
+        self.kernel.of_task(task.tid)
+    }
+
     /// All sessions, in the order of `task.txt`.
     pub fn sessions(&self) -> &[Session] {
         &self.sessions
@@ -328,7 +348,8 @@ impl Trace {
     }
 
     fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
-        self.sessions.get(self.session_at(task, time_ns)?)?.symbol(time_ns, addr)
+        let session = self.session_at(task, time_ns).and_then(|idx| self.sessions.get(idx));
+        session.and_then(|session| session.symbol(time_ns, addr)).or_else(|| self.kernel_symbols.find(addr))
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Warning {
     LostRecord,
     /// A context switch that the kernel says it lost.
     LostSwitch,
+    /// A record of the kernel that it says it lost.
+    LostKernelRecord,
 }
 
 impl Warning {
@@ -57,6 +59,9 @@ impl Warning {
                 "functions were left out: more than 524288 were open around them, as in no program's trace"
             }
             Self::LostSwitch => "context switches were lost for want of room: waiting counts as self time there",
+            Self::LostKernelRecord => {
+                "records of the kernel were lost for want of room: record fewer of its functions (--kernel=GLOBS)"
+            }
             Self::LostRecord => "records were lost while tracing: give the tracer a larger buffer",
         }
     }

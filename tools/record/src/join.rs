@@ -4,18 +4,28 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::kernel::KernelRecording;
 use super::output::{self, Output};
 use super::parts::{self, Joined};
 use super::run::Ended;
 use super::schedule::ScheduleRecorder;
+
+/// What was recorded beside what processes have saved.
+#[derive(Debug, Default)]
+pub struct Beside {
+    /// Context switches.
+    pub schedule: Option<ScheduleRecorder>,
+    /// What the program did in the kernel.
+    pub kernel: Option<KernelRecording>,
+}
 
 /// Makes the trace, and moves snapshots below it. Processes have said `notes`. What processes have written stays where it is, so this may be done again.
 ///
 /// # Errors
 ///
 /// Something cannot be read, written or moved.
-pub fn join(output: &Output, ended: &Ended, schedule: Option<ScheduleRecorder>, notes: Vec<String>) -> Result<Joined> {
-    join_all(output, Some(ended), schedule, notes)
+pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) -> Result<Joined> {
+    join_all(output, Some(ended), beside, notes)
 }
 
 /// As [`join`], of a recording that was interrupted: nobody knows how the program has ended.
@@ -25,7 +35,7 @@ pub fn join(output: &Output, ended: &Ended, schedule: Option<ScheduleRecorder>, 
 /// As of [`join`].
 pub fn recover(output: &Output) -> Result<Joined> {
     let left = output.work().display();
-    join_all(output, None, None, Vec::new()).with_context(|| {
+    join_all(output, None, Beside::default(), Vec::new()).with_context(|| {
         format!("no trace could be made of what an interrupted recording has left, which stays in {left}")
     })
 }
@@ -49,16 +59,11 @@ pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(Output::older(dir)))
 }
 
-fn join_all(
-    output: &Output,
-    ended: Option<&Ended>,
-    schedule: Option<ScheduleRecorder>,
-    notes: Vec<String>,
-) -> Result<Joined> {
+fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<String>) -> Result<Joined> {
     let dir = output.joined()?;
     let mut joined = parts::join(output.work(), &dir, ended, notes)?;
     if joined.processes > 0 {
-        let has_schedule = match schedule.map(|schedule| schedule.finish(&dir)) {
+        let has_schedule = match beside.schedule.map(|schedule| schedule.finish(&dir)) {
             None => false,
             Some(Ok(())) => true,
             Some(Err(error)) => {
@@ -67,6 +72,10 @@ fn join_all(
                 false
             }
         };
+        match beside.kernel.map(|kernel| kernel.finish(&dir)).transpose() {
+            Ok(kernel) => joined.kernel = kernel,
+            Err(error) => joined.errors.push(format!("what was done in the kernel is not in the trace: {error:#}")),
+        }
         joined.keep(has_schedule, &dir)?;
     }
     joined.bytes = output::bytes_in(&dir)?;

@@ -10,6 +10,10 @@ mod callsites;
 #[cfg(target_os = "linux")]
 pub mod join;
 #[cfg(target_os = "linux")]
+mod kept;
+#[cfg(target_os = "linux")]
+pub mod kernel;
+#[cfg(target_os = "linux")]
 pub mod notes;
 #[cfg(target_os = "linux")]
 pub mod output;
@@ -25,7 +29,11 @@ pub mod run;
 mod schedule;
 #[cfg(target_os = "linux")]
 mod sys;
+#[cfg(target_os = "linux")]
+mod tracefs;
 
 pub use callsites::CallSites;
 #[cfg(target_os = "linux")]
-pub use schedule::{Kept, ScheduleEvents, ScheduleRecorder};
+pub use kept::Kept;
+#[cfg(target_os = "linux")]
+pub use schedule::{ScheduleEvents, ScheduleRecorder};

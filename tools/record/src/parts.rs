@@ -20,6 +20,7 @@ use rftrace_format::symbols::{Head, ModuleId, SymbolFileNames};
 use rftrace_format::tasks::TaskLine;
 use rftrace_read::info;
 
+use super::kernel::InKernel;
 use super::run::Ended;
 
 /// What was recorded.
@@ -49,6 +50,8 @@ pub struct Joined {
     pub left_over: usize,
     /// Directories of the snapshots that were taken.
     pub snapshots: Vec<PathBuf>,
+    /// What was done in the kernel, if that was recorded.
+    pub kernel: Option<InKernel>,
 }
 
 impl Joined {

@@ -22,6 +22,7 @@ use signal_hook::consts::{FORBIDDEN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, 
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Signals, SignalsInfo};
 
+use crate::kernel::KernelRecorder;
 use crate::preload::Preload;
 
 use super::sys;
@@ -43,7 +44,17 @@ pub fn parse_signal(text: &str) -> Result<i32, String> {
     }
 }
 
+/// Those that end a program.
+const ENDING: [c_int; 4] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
+
+/// The signals that would end this process now, and that it may handle.
+pub fn ending_signals() -> impl Iterator<Item = c_int> {
+    ENDING.into_iter().filter(|&signal| !is_in_mask("self", "SigIgn:", signal))
+}
+
 /// Runs the program and waits until it and all recorded processes have ended.
+///
+/// `kernel` records what the program does in the kernel.
 ///
 /// Signals go on to the program: those that would end it, and `for_library`, which have the library do something.
 pub fn run(
@@ -52,6 +63,7 @@ pub fn run(
     preload: Preload,
     variables: Vec<(&'static str, OsString)>,
     for_library: [c_int; 2],
+    kernel: Option<&KernelRecorder>,
 ) -> Result<Ended> {
     let mut child = Command::new(program);
     child.arg0(&command[0]).args(&command[1..]);
@@ -65,12 +77,15 @@ pub fn run(
     child.envs(variables);
 
     // From here on this process outlives the signals of the terminal: the program decides what they mean.
-    let ending = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
+    let ending = ENDING;
     let others = [SIGUSR1, SIGUSR2].into_iter().chain(for_library);
     let handled = ending.into_iter().chain(others).filter(|&signal| signal != 0 && !FORBIDDEN.contains(&signal));
     let handled = handled.filter(|&signal| !is_in_mask("self", "SigIgn:", signal));
     let mut signals = SignalsInfo::<WithOrigin>::new(handled).context("cannot handle signals")?;
     let handle = signals.handle();
+    if let Some(kernel) = kernel {
+        kernel.follow(&mut child)?;
+    }
     let started = Instant::now();
     let child = child.spawn().with_context(|| format!("cannot run {}", program.display()))?;
     let pid = child.id();

@@ -1,8 +1,8 @@
 //! Records the context switches of a program and its children, by the kernel's perf events.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,9 +12,11 @@ use std::time::Duration;
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
 use rftrace_format::files::{INFO, perf as perf_file};
-use rftrace_format::info::{Changes, feature};
+use rftrace_format::info::feature;
 use rftrace_format::perf::{self, HEADER_BYTES, Header};
-use rftrace_read::{Error, Result, files, info};
+use rftrace_read::{Error, Result, files};
+
+use crate::kept::{Kept, Limited, announce};
 
 /// Bytes of the buffer that the kernel fills for each processor: half of what every user may lock.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -26,15 +28,6 @@ const INTERVAL: Duration = Duration::from_millis(10);
 const MIN_KEPT_BYTES: u64 = 64 * 1024;
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
-
-/// What is kept of more context switches than there is room for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
-    /// The first ones.
-    Beginning,
-    /// The last ones: at least half as many as there is room for.
-    End,
-}
 
 /// The kernel's events of context switches, one for each processor. They count in programs that this thread starts.
 pub struct ScheduleEvents(Vec<(u32, Sampler)>);
@@ -77,7 +70,7 @@ impl ScheduleEvents {
                 let is_last = should_stop.load(Relaxed);
                 writers.iter_mut().try_for_each(|(sampler, out)| empty(sampler, out))?;
                 if is_last {
-                    return writers.into_iter().try_for_each(|(_, out)| out.finish());
+                    return writers.into_iter().try_for_each(|(_, out)| out.finish(perf::encode_lost).map(drop));
                 }
                 thread::park_timeout(INTERVAL);
             }
@@ -118,7 +111,7 @@ impl ScheduleRecorder {
         for (processor, from) in &self.files {
             rename(from, perf_file(*processor))?;
         }
-        announce(&dir.join(INFO))
+        announce(&dir.join(INFO), feature::PERF_EVENT)
     }
 }
 
@@ -135,76 +128,6 @@ fn empty(sampler: &mut Sampler, out: &mut Limited) -> Result<()> {
     Ok(())
 }
 
-/// A file of records that does not grow for ever.
-struct Limited {
-    path: PathBuf,
-    out: BufWriter<File>,
-    kept: Kept,
-    max_bytes: u64,
-    n_bytes: u64,
-    /// Records for which there was no room.
-    n_dropped: u64,
-}
-
-impl Limited {
-    fn create(path: PathBuf, kept: Kept, max_bytes: u64) -> Result<Self> {
-        let out = BufWriter::new(create(&path)?);
-        Ok(Self { path, out, kept, max_bytes, n_bytes: 0, n_dropped: 0 })
-    }
-
-    fn write(&mut self, record: &[u8]) -> Result<()> {
-        let n_bytes = self.n_bytes + record.len() as u64;
-        match self.kept {
-            Kept::Beginning if n_bytes > self.max_bytes => {
-                self.n_dropped += 1;
-                return Ok(());
-            }
-            // Two halves, of which the older one goes.
-            Kept::End if n_bytes > self.max_bytes / 2 => {
-                self.out
-                    .flush()
-                    .and_then(|()| fs::rename(&self.path, self.older()))
-                    .map_err(|source| self.failed(source))?;
-                self.out = BufWriter::new(create(&self.path)?);
-                self.n_bytes = 0;
-            }
-            _ => {}
-        }
-        self.n_bytes += record.len() as u64;
-        self.out.write_all(record).map_err(|source| self.failed(source))
-    }
-
-    /// Says what is missing, and puts the halves together.
-    fn finish(mut self) -> Result<()> {
-        if self.n_dropped > 0 {
-            self.out.write_all(&perf::encode_lost(self.n_dropped)).map_err(|source| self.failed(source))?;
-        }
-        self.out.flush().map_err(|source| self.failed(source))?;
-        let older = self.older();
-        if !older.exists() {
-            return Ok(());
-        }
-        let join = || {
-            let mut end = OpenOptions::new().append(true).open(&older)?;
-            io::copy(&mut File::open(&self.path)?, &mut end)?;
-            fs::rename(&older, &self.path)
-        };
-        join().map_err(|source| self.failed(source))
-    }
-
-    fn older(&self) -> PathBuf {
-        self.path.with_extension("older")
-    }
-
-    fn failed(&self, source: io::Error) -> Error {
-        Error::WriteFile { path: self.path.clone(), source }
-    }
-}
-
-fn create(path: &Path) -> Result<File> {
-    File::create(path).map_err(|source| Error::WriteFile { path: path.to_owned(), source })
-}
-
 /// Opens the event of a processor. It counts in no program until one is executed, and in all that this starts.
 fn open(processor: u32) -> io::Result<Sampler> {
     let mut builder = Builder::new(Software::DUMMY);
@@ -218,7 +141,7 @@ fn open(processor: u32) -> io::Result<Sampler> {
 }
 
 /// The numbers of the processors that are in use.
-fn processors() -> Result<Vec<u32>> {
+pub(crate) fn processors() -> Result<Vec<u32>> {
     const MAX_LIST_BYTES: u64 = 64 * 1024;
 
     let path = Path::new("/sys/devices/system/cpu/online");
@@ -250,43 +173,4 @@ fn not_allowed(source: io::Error) -> Error {
         (_, Some(_)) => "the kernel's perf events do not work here; record with --no-schedule",
     };
     Error::Schedule { remedy, source }
-}
-
-/// Says in `info` that there are files of perf events.
-fn announce(path: &Path) -> Result<()> {
-    let features = Some(info::read(path)?.features() | feature::PERF_EVENT);
-    let changed = Changes { features, ..Changes::default() }.apply(&files::read(path, info::MAX_BYTES)?);
-    // It is as long as before: there is room for it.
-    let written = File::options().write(true).open(path).and_then(|mut file| file.write_all(&changed));
-    written.map_err(|source| Error::WriteFile { path: path.to_owned(), source })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What is kept of the records 0 to 99, of 24 bytes each.
-    fn kept(kept: Kept, max_bytes: u64) -> Vec<u64> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("perf-cpu3.dat");
-        let mut file = Limited::create(path.clone(), kept, max_bytes).expect("a file");
-        for number in 0..100_u64 {
-            file.write(&[&perf::SWITCH.to_le_bytes()[..], &[0, 0, 24, 0], &[0; 8], &number.to_le_bytes()].concat())
-                .expect("room");
-        }
-        file.finish().expect("room");
-        let bytes = fs::read(&path).expect("the file");
-        assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 1);
-        bytes.chunks(24).map(|record| u64::from_le_bytes(*record.last_chunk().expect("whole records"))).collect()
-    }
-
-    #[test]
-    fn files_do_not_grow_for_ever() {
-        assert_eq!(kept(Kept::Beginning, 24 * 100), (0..100).collect::<Vec<_>>());
-        // The last one says how many there is no room for.
-        assert_eq!(kept(Kept::Beginning, 24 * 10), (0..10).chain([90]).collect::<Vec<_>>());
-        assert_eq!(kept(Kept::End, 24 * 200), (0..100).collect::<Vec<_>>());
-        assert_eq!(kept(Kept::End, 24 * 20 + 5), (80..100).collect::<Vec<_>>());
-        assert_eq!(kept(Kept::End, 24 * 30), (75..100).collect::<Vec<_>>());
-    }
 }

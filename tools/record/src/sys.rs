@@ -5,9 +5,10 @@
 use std::ffi::CString;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
-use std::os::unix::process::ExitStatusExt;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::ptr;
 
 use nix::libc::{self, c_int};
@@ -31,6 +32,37 @@ pub(crate) fn reap(pid: u32) -> io::Result<(ExitStatus, libc::rusage)> {
     }
     // SAFETY: zero is a value of each field, and the call has filled them.
     Ok((ExitStatus::from_raw(status), unsafe { usage.assume_init() }))
+}
+
+/// Has the process that is to become the program write its number to files, and then `1` to another one. The files must stay open
+/// until it runs.
+pub(crate) fn announce_to(command: &mut Command, numbers: &[OwnedFd], last: &OwnedFd) {
+    let numbers: Vec<RawFd> = numbers.iter().map(AsRawFd::as_raw_fd).collect();
+    let last = last.as_raw_fd();
+    let announce = move || {
+        let mut digits = [0; 10];
+        let mut start = digits.len();
+        // The memory may be that of a process with many threads: nothing is allocated.
+        let mut rest = std::process::id();
+        while rest > 0 && start > 0 {
+            start -= 1;
+            digits[start] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        numbers.iter().try_for_each(|&file| write(file, &digits[start..]))?;
+        write(last, b"1")
+    };
+    // SAFETY: it makes system calls only, with memory that was there before.
+    unsafe { command.pre_exec(announce) };
+}
+
+/// Writes to a file of which the system takes all at once.
+fn write(file: RawFd, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: the bytes are readable.
+    if unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// Whether a program has capabilities of its own.

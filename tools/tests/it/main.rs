@@ -14,6 +14,8 @@ mod import;
 mod info;
 mod inlined;
 #[cfg(target_os = "linux")]
+mod kernel;
+#[cfg(target_os = "linux")]
 mod limits;
 mod losses;
 mod merge;

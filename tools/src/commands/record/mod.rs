@@ -10,11 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rftrace_net::Address;
+use rftrace_record::join::Beside;
+use rftrace_record::kernel::{Events, KernelEvents, KernelRecorder, Wanted};
 use rftrace_record::notes::Notes;
 use rftrace_record::output::Output;
 use rftrace_record::preload::Preload;
 use rftrace_record::run::Ended;
-use rftrace_record::{Kept, ScheduleEvents, ScheduleRecorder, join, parts, program, run};
+use rftrace_record::{Kept, ScheduleEvents, join, parts, program, run};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -28,6 +30,7 @@ Examples:
   rftrace record -- ./program --its-options     to the directory `uftrace.data`
   rftrace record --ring --buffer 16M ./server   the end of what happens, until it ends or is killed
   rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
+  sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
   rftrace record --live ./app | less            show the calls when it has ended
   rftrace record --to uftrace://desk ./app      to `rftrace recv` on another machine, as `rftrace help send` tells
 
@@ -103,6 +106,13 @@ pub(crate) struct RecordArgs {
     /// It takes debug information.
     #[arg(long)]
     srcline: bool,
+    /// Record what the program does in the kernel too: system calls, and functions, where the kernel can trace them, or those of
+    /// them with such names: `--kernel='vfs_*,ext4_*'`. For root.
+    #[arg(long, value_name = "GLOBS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    kernel: Option<String>,
+    /// Record events of the kernel too: sched, syscalls, irq. For root.
+    #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
+    events: Vec<Events>,
     /// Send the trace to `rftrace recv` or `uftrace recv` when the program has ended. It is written here too.
     #[arg(long, value_name = "uftrace://HOST[:PORT]", value_parser = parse_to)]
     to: Option<Address>,
@@ -150,6 +160,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
         // The report says what follows from that.
         _ => ScheduleEvents::open().ok(),
     };
+    let kernel = open_kernel(&args)?;
     if !args.live || args.output.is_some() {
         let dir = args.output.as_deref().unwrap_or("uftrace.data".as_ref());
         if let Some(old) = join::recover_older(dir)? {
@@ -162,19 +173,39 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     let environment = environment(&args, &output, &notes)?;
     let kept = if args.ring { Kept::End } else { Kept::Beginning };
     let schedule = schedule.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
+    let kernel = kernel.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
     let for_library = [args.signal_snapshot, args.signal_toggle];
-    let ended = run::run(&program, &args.command, preload, environment, for_library)?;
+    let ended = run::run(&program, &args.command, preload, environment, for_library, kernel.as_ref())?;
     let code = ended.code();
+    // Before anything can end this process.
+    let kernel = kernel.map(KernelRecorder::stop).transpose().unwrap_or_else(|error| {
+        say!("rftrace: {error:#}");
+        None
+    });
     if args.to.is_some() {
         // The run's own handlers stay, and do nothing any more: who waits for a receiver may end that.
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             flag::register_conditional_shutdown(signal, code, Arc::new(true.into()))?;
         }
     }
-    if let Err(error) = finish(&args, &program, output, &notes, schedule, &ended) {
+    if let Err(error) = finish(&args, &program, output, &notes, Beside { schedule, kernel }, &ended) {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
+}
+
+/// Prepares what is to be recorded of the kernel, if that is wanted.
+fn open_kernel(args: &RecordArgs) -> Result<Option<KernelEvents>> {
+    let names = |globs: &String| globs.split(',').filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
+    let wanted = Wanted { functions: args.kernel.as_ref().map(names), events: args.events.clone() };
+    if wanted.functions.is_none() && wanted.events.is_empty() {
+        return Ok(None);
+    }
+    let kernel = KernelEvents::open(&wanted, run::ending_signals())?;
+    if let Some(note) = kernel.note().filter(|_| !args.quiet) {
+        say!("rftrace: {note}");
+    }
+    Ok(Some(kernel))
 }
 
 /// Makes one trace of what was recorded, and says what it is.
@@ -183,10 +214,10 @@ fn finish(
     program: &Path,
     output: Output,
     notes: &Notes,
-    schedule: Option<ScheduleRecorder>,
+    beside: Beside,
     ended: &Ended,
 ) -> Result<()> {
-    let joined = match join::join(&output, ended, schedule, notes.read()?) {
+    let joined = match join::join(&output, ended, beside, notes.read()?) {
         Ok(joined) => joined,
         Err(error) => {
             let dir = shell_word(output.dir());

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use indicatif::{HumanBytes, HumanCount};
 
+use rftrace_record::kernel::InKernel;
 use rftrace_record::parts::Joined;
 use rftrace_record::run::Ended;
 
@@ -17,6 +18,9 @@ pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Opti
         say!("rftrace: the program was killed by signal {signal}");
     }
     print_counts(joined);
+    if let Some(kernel) = &joined.kernel {
+        print_kernel(kernel);
+    }
     if joined.too_much > 0 {
         say!(
             "rftrace: {} not written: the trace has its --max-size, {}; raise that, or record less (-F, -N, -D, -t)",
@@ -76,6 +80,28 @@ fn print_counts(joined: &Joined) {
         of(joined.threads, "thread", "threads"),
         of(joined.processes, "process", "processes"),
     );
+}
+
+fn print_kernel(kernel: &InKernel) {
+    let &InKernel { n_calls, n_events, n_lost, n_dropped_pages, n_wrong_pages, .. } = kernel;
+    say!("rftrace: {} calls in the kernel, and {} events", HumanCount(n_calls), HumanCount(n_events));
+    if n_lost > 0 {
+        say!(
+            "rftrace: {} or more records of the kernel are lost: they came faster than they were read; record fewer functions \
+             (--kernel=GLOBS)",
+            HumanCount(n_lost)
+        );
+    }
+    if n_dropped_pages > 0 {
+        say!(
+            "rftrace: the end of what the kernel has recorded is missing, {} pages: raise --buffer, or record fewer functions \
+             (--kernel=GLOBS)",
+            HumanCount(n_dropped_pages)
+        );
+    }
+    if n_wrong_pages > 0 {
+        say!("rftrace: {} pages of the kernel's records could not be read to their end", HumanCount(n_wrong_pages));
+    }
 }
 
 fn print_place(joined: &Joined, dir: &Path) {

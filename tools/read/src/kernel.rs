@@ -1,0 +1,297 @@
+//! `kernel-cpu<N>.dat`, `kernel_header` and `kallsyms`: what tasks did in the kernel.
+//!
+//! A file holds pages of ftrace's ring buffer, of one processor: entries and exits of functions, and other events. uftrace writes
+//! them as the kernel gives them, `rftrace record` in the same form.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use rftrace_format::files::{KERNEL_HEADER, KERNEL_SYMBOLS};
+use rftrace_format::record::{ADDRESS_MASK, Kind, RECORD_BYTES, Record};
+use rftrace_kernel::header::{self, Header, Told, What};
+use rftrace_kernel::page::Page;
+
+use crate::error::{Error, Result};
+use crate::files;
+use crate::lines::Lines;
+use crate::symbols::{Symbol, SymbolTable};
+use crate::warning::{Warning, Warnings};
+
+/// The most records that are read: a GiB.
+const MAX_RECORDS: usize = 1 << 26;
+
+/// From here on addresses are the kernel's, as records have them.
+const FIRST_ADDRESS: u64 = 1 << 47;
+
+/// What all tasks did in the kernel, 16 bytes each.
+#[derive(Debug, Default)]
+pub(crate) struct KernelRecords {
+    /// By task, in order of time.
+    of_task: HashMap<u32, Vec<[u8; RECORD_BYTES]>>,
+    n_records: usize,
+}
+
+impl KernelRecords {
+    /// Reads all files in `dir`. Returns the names of events too.
+    pub(crate) fn read(dir: &Path, warnings: &mut Warnings) -> Result<(Self, Vec<(u64, String)>)> {
+        let path = dir.join(KERNEL_HEADER);
+        let Some(bytes) = files::if_present(files::read(&path, header::MAX_BYTES))? else {
+            return Ok((Self::default(), Vec::new()));
+        };
+        let Some(header) = Header::parse(&bytes) else {
+            return Err(Error::malformed(&path, 0, "it does not tell how the kernel's records look"));
+        };
+        let mut records = Self::default();
+        for path in of_processors(dir)? {
+            records.add(&path, &header, warnings)?;
+        }
+        // A task that moved has its records in several files.
+        records.of_task.values_mut().for_each(|task| task.sort_by_key(time_ns));
+        let names = header.events().map(|(id, name)| (id.into(), format!("linux:{name}"))).collect();
+        Ok((records, names))
+    }
+
+    /// Those of a task.
+    pub(crate) fn of_task(&self, tid: u32) -> &[[u8; RECORD_BYTES]] {
+        self.of_task.get(&tid).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn add(&mut self, path: &Path, header: &Header, warnings: &mut Warnings) -> Result<()> {
+        let mut file = BufReader::new(files::open(path)?);
+        let page_bytes = header.layout().page_bytes;
+        let mut bytes = Vec::new();
+        loop {
+            bytes.clear();
+            let read = file.by_ref().take(page_bytes as u64).read_to_end(&mut bytes);
+            if read.map_err(|source| Error::Io { path: path.to_owned(), source })? == 0 {
+                return Ok(());
+            }
+            let Some(mut page) = Page::new(&bytes, header.layout()) else {
+                warnings.add(Warning::CorruptStretch, 1);
+                continue;
+            };
+            warnings.add(Warning::LostKernelRecord, page.lost().map_or(0, |lost| lost.max(1)));
+            for event in page.by_ref() {
+                let Some(told) = header.read(event.data) else {
+                    warnings.add(Warning::CorruptStretch, 1);
+                    continue;
+                };
+                self.of_task.entry(told.tid).or_default().push(record(told, event.time));
+                self.n_records += 1;
+                if self.n_records > MAX_RECORDS {
+                    let reason = format!(
+                        "more than {MAX_RECORDS} records of the kernel, which have to be in memory; remove the files \
+                         `kernel-cpu*.dat` to see the trace without them"
+                    );
+                    return Err(Error::malformed(path, 0, reason));
+                }
+            }
+            warnings.add(Warning::CorruptStretch, u64::from(page.is_wrong()));
+        }
+    }
+}
+
+/// The functions of a kernel.
+#[derive(Debug, Default)]
+pub(crate) struct KernelSymbols(SymbolTable);
+
+impl KernelSymbols {
+    /// Reads the table in `dir`, if there is one.
+    pub(crate) fn read(dir: &Path, warnings: &mut Warnings) -> Result<Self> {
+        let lines = files::if_present(Lines::open(&dir.join(KERNEL_SYMBOLS)))?;
+        let table = lines.map(|lines| SymbolTable::read(lines, 0, crate::demangle::Demangle::No, warnings));
+        Ok(Self(table.transpose()?.unwrap_or_default()))
+    }
+
+    /// The function around an address of a record.
+    pub(crate) fn find(&self, addr: u64) -> Option<&Symbol> {
+        if addr < FIRST_ADDRESS { None } else { self.0.find(addr | !ADDRESS_MASK) }
+    }
+}
+
+fn record(Told { id, what, .. }: Told, time_ns: u64) -> [u8; RECORD_BYTES] {
+    let (kind, addr) = match what {
+        What::Entry { func } => (Kind::Entry, func & ADDRESS_MASK),
+        What::Exit { func } => (Kind::Exit, func & ADDRESS_MASK),
+        _ => (Kind::Event, id.into()),
+    };
+    Record { time_ns, kind, has_payload: false, depth: 0, addr }.encode()
+}
+
+fn time_ns(record: &[u8; RECORD_BYTES]) -> u64 {
+    Record::decode(record).map_or(0, |record| record.time_ns)
+}
+
+/// The files of a directory, by processor.
+fn of_processors(dir: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |source| Error::Io { path: dir.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let number = name.strip_prefix("kernel-cpu").and_then(|rest| rest.strip_suffix(".dat"));
+        if let Some(processor) = number.and_then(|number| number.parse::<u32>().ok()) {
+            found.push((processor, path));
+        }
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// A task's records of the kernel, as they come among those of its program.
+///
+/// The program does nothing while it is in the kernel: what is open there has ended when it does. So entries and exits are balanced
+/// between two records of the program, whatever the files hold.
+#[derive(Debug, Clone)]
+pub(crate) struct InKernel<'t> {
+    left: &'t [[u8; RECORD_BYTES]],
+    /// The functions of the kernel that are open.
+    open: Vec<u64>,
+    /// How many functions of the program are; `None` where records were lost.
+    n_open: Option<u16>,
+}
+
+impl<'t> InKernel<'t> {
+    /// The most functions of the kernel that are open at a time.
+    const MAX_OPEN: usize = 1024;
+
+    pub(crate) fn new(left: &'t [[u8; RECORD_BYTES]]) -> Self {
+        Self { left, open: Vec::new(), n_open: None }
+    }
+
+    /// Whether there is nothing, and will be nothing.
+    pub(crate) fn is_over(&self) -> bool {
+        self.left.is_empty() && self.open.is_empty()
+    }
+
+    /// Drops what was before the first record of the program.
+    pub(crate) fn skip_before(&mut self, first_ns: u64) {
+        let n_before = self.left.partition_point(|record| time_ns(record) < first_ns);
+        self.left = self.left.get(n_before..).unwrap_or_default();
+    }
+
+    /// Drops all that is left.
+    pub(crate) fn stop(&mut self) {
+        self.left = &[];
+    }
+
+    /// When the next record is.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.left.first().map(time_ns)
+    }
+
+    /// The next record, if it is before `before_ns`, when the program did something. What ends in the kernel at that very time is
+    /// before, and what begins then is after.
+    pub(crate) fn next(&mut self, before_ns: u64) -> Option<Record> {
+        while let Some((first, rest)) = self.left.split_first() {
+            let is_after = |ns: u64| ns > before_ns || (ns == before_ns && self.open.is_empty());
+            if is_after(time_ns(first)) {
+                return None;
+            }
+            let Some(record) = Record::decode(first).filter(|_| self.n_open.is_some()) else {
+                self.left = rest;
+                continue;
+            };
+            match record.kind {
+                Kind::Exit if self.open.contains(&record.addr) => {
+                    // Those that it has called end before it.
+                    if self.open.last() == Some(&record.addr) {
+                        self.left = rest;
+                    }
+                    return self.end_one(record.time_ns);
+                }
+                Kind::Exit => self.left = rest,
+                Kind::Entry if self.open.len() >= Self::MAX_OPEN => self.left = rest,
+                Kind::Entry => {
+                    self.left = rest;
+                    let depth = self.depth();
+                    self.open.push(record.addr);
+                    return Some(Record { depth, ..record });
+                }
+                Kind::Event | Kind::Lost => {
+                    self.left = rest;
+                    return Some(Record { depth: self.depth(), ..record });
+                }
+            }
+        }
+        None
+    }
+
+    /// The end of the innermost function that is open, at this time.
+    pub(crate) fn end_one(&mut self, time_ns: u64) -> Option<Record> {
+        let addr = self.open.pop()?;
+        Some(Record { time_ns, kind: Kind::Exit, has_payload: false, depth: self.depth(), addr })
+    }
+
+    /// The program does something.
+    pub(crate) fn pass(&mut self, record: &Record) {
+        self.n_open = match record.kind {
+            Kind::Entry => Some(record.depth.saturating_add(1)),
+            Kind::Exit => Some(record.depth),
+            Kind::Lost => None,
+            Kind::Event => self.n_open,
+        };
+    }
+
+    fn depth(&self) -> u16 {
+        let n_open = self.n_open.unwrap_or(0);
+        n_open.saturating_add(u16::try_from(self.open.len()).unwrap_or(u16::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(time_ns: u64, kind: Kind, addr: u64) -> [u8; RECORD_BYTES] {
+        Record { time_ns, kind, has_payload: false, depth: 0, addr }.encode()
+    }
+
+    fn user(kind: Kind, depth: u16) -> Record {
+        Record { time_ns: 0, kind, has_payload: false, depth, addr: 1 }
+    }
+
+    /// What comes until a time: when, what, where.
+    fn until(kernel: &mut InKernel<'_>, before_ns: u64) -> Vec<(u64, Kind, u64, u16)> {
+        std::iter::from_fn(|| kernel.next(before_ns))
+            .map(|next| (next.time_ns, next.kind, next.addr, next.depth))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_in_the_kernel_lies_between_two_records() {
+        let records = [
+            record(10, Kind::Exit, 5),
+            record(20, Kind::Entry, 6),
+            record(21, Kind::Entry, 7),
+            record(22, Kind::Event, 300),
+            record(23, Kind::Entry, 8),
+            record(25, Kind::Exit, 6),
+            record(25, Kind::Entry, 9),
+            record(40, Kind::Exit, 9),
+        ];
+        let mut kernel = InKernel::new(&records);
+        assert_eq!(until(&mut kernel, 5), []);
+        kernel.pass(&user(Kind::Entry, 2));
+        let expected = [
+            (20, Kind::Entry, 6, 3),
+            (21, Kind::Entry, 7, 4),
+            (22, Kind::Event, 300, 5),
+            (23, Kind::Entry, 8, 5),
+            (25, Kind::Exit, 8, 5),
+            (25, Kind::Exit, 7, 4),
+            (25, Kind::Exit, 6, 3),
+        ];
+        assert_eq!(until(&mut kernel, 25), expected);
+        kernel.pass(&user(Kind::Exit, 2));
+        assert_eq!(until(&mut kernel, 30), [(25, Kind::Entry, 9, 2)]);
+        assert_eq!(kernel.end_one(30).map(|end| (end.time_ns, end.addr, end.depth)), Some((30, 9, 2)));
+        assert!(kernel.end_one(30).is_none());
+        // Where records were lost nobody knows how many are open.
+        kernel.pass(&user(Kind::Lost, 0));
+        assert_eq!(until(&mut kernel, 50), []);
+        assert!(kernel.is_over());
+    }
+}

@@ -1,0 +1,404 @@
+//! Records what a program and its children do in the kernel: system calls, functions and events, by an instance of tracefs.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, ErrorKind, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::libc::c_int;
+use rftrace_format::files::{INFO, KERNEL_HEADER, KERNEL_SYMBOLS, kernel as kernel_file};
+use rftrace_format::info::feature;
+use rftrace_kernel::convert::{Converted, convert};
+use rftrace_kernel::header::Header;
+use rftrace_kernel::names::Functions;
+use rftrace_read::{files, read_clock};
+
+use crate::kept::{Kept, Limited, announce};
+use crate::schedule::processors;
+use crate::sys;
+use crate::tracefs::Instance;
+
+/// KiB of the kernel's buffer for each processor.
+const BUFFER_KIB: &str = "4096";
+
+/// How often the buffers are emptied.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// The least that is kept for each processor.
+const MIN_KEPT_BYTES: u64 = 1 << 20;
+
+/// The most bytes of `/proc/kallsyms`.
+const MAX_SYMBOLS_BYTES: u64 = 256 << 20;
+
+/// The clock of the program's records, and what is near to it.
+const TSC: &str = "x86-tsc";
+const MONOTONIC: &str = "mono";
+
+/// The tracers that tell of functions; of the first one the ends are known.
+const TRACERS: [&str; 2] = ["function_graph", "function"];
+
+/// Which processes have numbers that the kernel's records have: the first namespace's.
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// A group of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Events {
+    /// A processor goes from one task to another one.
+    Sched,
+    /// System calls.
+    Syscalls,
+    /// Interrupts of devices.
+    Irq,
+}
+
+impl Events {
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Sched => &["sched/sched_switch"],
+            Self::Syscalls => &["raw_syscalls/sys_enter", "raw_syscalls/sys_exit"],
+            Self::Irq => &["irq/irq_handler_entry", "irq/irq_handler_exit"],
+        }
+    }
+}
+
+impl FromStr for Events {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "sched" => Ok(Self::Sched),
+            "syscalls" => Ok(Self::Syscalls),
+            "irq" => Ok(Self::Irq),
+            _ => Err("not a group of events; sched, syscalls and irq are".to_owned()),
+        }
+    }
+}
+
+/// What of the kernel is recorded.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// Functions with names like these; of none, all; `None` for no functions.
+    pub functions: Option<Vec<String>>,
+    /// Events. Where functions are recorded system calls are too.
+    pub events: Vec<Events>,
+}
+
+/// An instance that is ready, and does not record yet.
+#[derive(Debug)]
+pub struct KernelEvents {
+    parts: Parts,
+    header: Header,
+    is_tsc: bool,
+    interrupted: Arc<AtomicBool>,
+    /// What is recorded in another way than was wanted, and why.
+    note: Option<String>,
+}
+
+/// Files of an instance. They are closed before it goes.
+#[derive(Debug)]
+struct Parts {
+    /// That take the number of the process.
+    numbers: Vec<OwnedFd>,
+    /// That begins to record.
+    switch: OwnedFd,
+    sources: Vec<(u32, File)>,
+    instance: Instance,
+}
+
+impl KernelEvents {
+    /// Prepares it. From now on signals of `ending` do not end this process: who has asked for that is told before the program
+    /// starts, when what was made here is removed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not allow it, or does not have what is wanted.
+    pub fn open(wanted: &Wanted, ending: impl Iterator<Item = c_int>) -> Result<Self> {
+        prepare(wanted, ending).context("what the program does in the kernel cannot be recorded")
+    }
+
+    /// What is recorded in another way than was wanted, and why.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// Reads the kernel's buffers from now on, into files in the folder `work` which take `max_bytes` together.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written.
+    pub fn record(self, work: &Path, kept: Kept, max_bytes: u64) -> Result<KernelRecorder> {
+        let Self { parts: Parts { numbers, switch, sources, instance }, header, is_tsc, interrupted, .. } = self;
+        let stop = Arc::new(AtomicBool::new(false));
+        let open = Some((numbers, switch));
+        let mut running = Running { stop, thread: None, open, instance: Some(instance) };
+        let max_bytes = (max_bytes / sources.len().max(1) as u64).max(MIN_KEPT_BYTES);
+        let page_bytes = header.layout().page_bytes;
+        let (mut pipes, mut files) = (Vec::new(), Vec::new());
+        for (processor, source) in sources {
+            let path = work.join(kernel_file(processor)).with_extension("raw");
+            pipes.push((source, Limited::create(path.clone(), kept, max_bytes)?));
+            files.push((processor, path));
+        }
+        let should_stop = Arc::clone(&running.stop);
+        running.thread = Some(thread::spawn(move || {
+            let mut page = vec![0; page_bytes];
+            loop {
+                let is_last = should_stop.load(Relaxed);
+                pipes.iter_mut().try_for_each(|(source, out)| empty(source, &mut page, out))?;
+                if is_last {
+                    let finish = |(_, out): (File, Limited)| Ok(out.finish(|_| [])?);
+                    return pipes.into_iter().map(finish).sum();
+                }
+                thread::park_timeout(INTERVAL);
+            }
+        }));
+        Ok(KernelRecorder { running, files, header, is_tsc, interrupted })
+    }
+}
+
+/// Records until it is told to stop. The instance is removed when it is dropped.
+#[derive(Debug)]
+pub struct KernelRecorder {
+    running: Running,
+    /// By processor.
+    files: Vec<(u32, PathBuf)>,
+    header: Header,
+    is_tsc: bool,
+    interrupted: Arc<AtomicBool>,
+}
+
+/// What reads, and what it reads from.
+#[derive(Debug)]
+struct Running {
+    stop: Arc<AtomicBool>,
+    /// Returns how many pages there was no room for.
+    thread: Option<JoinHandle<Result<u64>>>,
+    open: Option<(Vec<OwnedFd>, OwnedFd)>,
+    instance: Option<Instance>,
+}
+
+impl Running {
+    /// Ends it: recording, then the thread with the files that it reads, then the instance.
+    fn end(&mut self) -> Result<u64> {
+        self.open = None;
+        let switched_off = self.instance.as_ref().map_or(Ok(()), |instance| instance.set("tracing_on", "0"));
+        self.stop.store(true, Relaxed);
+        let dropped = self.thread.take().map_or(Ok(0), |thread| {
+            thread.thread().unpark();
+            thread.join().unwrap_or_else(|_| bail!("the thread that reads the kernel's records has panicked"))
+        });
+        self.instance = None;
+        switched_off.and(dropped)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Who wants to know has called it.
+        let _ = self.end();
+    }
+}
+
+impl KernelRecorder {
+    /// Has it follow the program that a command starts, and its children.
+    ///
+    /// # Errors
+    ///
+    /// A signal that ends this process has come.
+    pub(crate) fn follow(&self, command: &mut Command) -> Result<()> {
+        if self.interrupted.load(Relaxed) {
+            bail!("a signal came before the program was started");
+        }
+        if let Some((numbers, switch)) = &self.running.open {
+            sys::announce_to(command, numbers, switch);
+        }
+        Ok(())
+    }
+
+    /// Stops, and removes the instance.
+    ///
+    /// # Errors
+    ///
+    /// The records could not be read or written.
+    pub fn stop(mut self) -> Result<KernelRecording> {
+        let n_dropped_pages = self.running.end().context("what the program did in the kernel")?;
+        Ok(KernelRecording { files: self.files, header: self.header, is_tsc: self.is_tsc, n_dropped_pages })
+    }
+}
+
+/// What was recorded, as the kernel has written it.
+#[derive(Debug)]
+pub struct KernelRecording {
+    files: Vec<(u32, PathBuf)>,
+    header: Header,
+    is_tsc: bool,
+    n_dropped_pages: u64,
+}
+
+/// What the trace has of the kernel.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct InKernel {
+    /// Calls of the system and of functions.
+    pub n_calls: u64,
+    /// Other events.
+    pub n_events: u64,
+    /// Events that the kernel has lost.
+    pub n_lost: u64,
+    /// Pages that there was no room for.
+    pub n_dropped_pages: u64,
+    /// Pages that could not be read to their end.
+    pub n_wrong_pages: u64,
+}
+
+impl KernelRecording {
+    /// Makes it a part of the trace in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// Files cannot be read or written, or the trace does not tell what its clock is.
+    pub(crate) fn finish(self, dir: &Path) -> Result<InKernel> {
+        let clock = if self.is_tsc {
+            let clock = read_clock(dir)?.context("the trace does not tell how ticks became nanoseconds (clock.txt)")?;
+            Some(clock.clock)
+        } else {
+            None
+        };
+        let nanos = |time: u64| clock.map_or(time, |clock| clock.nanos(time));
+        let functions = Functions::parse(&files::read(Path::new("/proc/kallsyms"), MAX_SYMBOLS_BYTES)?);
+        let open = |(processor, from): &(u32, PathBuf)| {
+            let to = dir.join(kernel_file(*processor));
+            let from = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
+            let out = File::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
+            Ok((std::io::BufReader::new(from), BufWriter::new(out)))
+        };
+        let processors = self.files.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let converted = convert(processors, &self.header, &functions, nanos).context("the kernel's records")?;
+        let Converted { header, addresses, n_calls, n_events, n_lost, n_wrong_pages, .. } = converted;
+        let write = |name: &str, text: String| {
+            fs::write(dir.join(name), text).with_context(|| format!("cannot write {}", dir.join(name).display()))
+        };
+        write(KERNEL_HEADER, header.to_string())?;
+        write(KERNEL_SYMBOLS, functions.table(addresses))?;
+        announce(&dir.join(INFO), feature::KERNEL)?;
+        let n_dropped_pages = self.n_dropped_pages;
+        Ok(InKernel { n_calls, n_events, n_lost, n_dropped_pages, n_wrong_pages })
+    }
+}
+
+/// Writes what the kernel has recorded on a processor.
+fn empty(mut source: &File, page: &mut [u8], out: &mut Limited) -> Result<()> {
+    loop {
+        match source.read(page) {
+            Ok(0) => return Ok(()),
+            Ok(n_bytes) => out.write(page.get(..n_bytes).unwrap_or_default())?,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).context("the kernel's records cannot be read"),
+        }
+    }
+}
+
+fn prepare(wanted: &Wanted, ending: impl Iterator<Item = c_int>) -> Result<KernelEvents> {
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    if namespace.as_os_str() != FIRST_PID_NAMESPACE {
+        bail!(
+            "this container has process numbers of its own, which the kernel's records do not have; record on its host"
+        );
+    }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in ending {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted)).context("cannot handle signals")?;
+    }
+    let instance = Instance::create()?;
+    instance.set("tracing_on", "0")?;
+    instance.set("buffer_size_kb", BUFFER_KIB)?;
+    let is_tsc = instance.set("trace_clock", TSC).is_ok();
+    if !is_tsc {
+        instance.set("trace_clock", MONOTONIC)?;
+    }
+    instance.set("options/event-fork", "1")?;
+    let mut events: Vec<&str> = wanted.events.iter().flat_map(|group| group.names()).copied().collect();
+    let mut formats = vec!["ftrace/function", "ftrace/funcgraph_entry", "ftrace/funcgraph_exit"];
+    let mut numbers = vec![open(&instance, "set_event_pid")?];
+    let mut note = None;
+    if let Some(globs) = &wanted.functions {
+        events.extend(Events::Syscalls.names());
+        match trace_functions(&instance, globs) {
+            Ok(file) => numbers.push(file),
+            Err(NoFunctions::Unknown(glob)) => {
+                bail!(
+                    "no function of the kernel that can be traced is called `{glob}`; the names are in available_filter_functions of tracefs"
+                )
+            }
+            Err(NoFunctions::Unusable(why)) if globs.is_empty() => {
+                note = Some(format!("the kernel's functions are not recorded, system calls are: {why}"));
+            }
+            Err(NoFunctions::Unusable(why)) => {
+                bail!("functions cannot be: {why}; system calls can be, by --kernel without names")
+            }
+        }
+    }
+    events.sort_unstable();
+    events.dedup();
+    for event in &events {
+        instance.set(&format!("events/{event}/enable"), "1")?;
+    }
+    formats.extend(&events);
+    // What a kernel does not have, it does not record.
+    let format = |name: &'static str| Some((name, instance.read(&format!("events/{name}/format")).ok()?));
+    let formats: Vec<_> = formats.into_iter().filter_map(format).collect();
+    let header = Header::new(&instance.read("events/header_page")?, formats);
+    let header = header.context("the kernel describes its records in a way that is not known")?;
+    let sources = processors()?.into_iter().map(|number| Ok((number, instance.open_records(number)?)));
+    let sources = sources.collect::<Result<_>>()?;
+    let switch = open(&instance, "tracing_on")?;
+    Ok(KernelEvents { parts: Parts { numbers, switch, sources, instance }, header, is_tsc, interrupted, note })
+}
+
+/// Why functions are not traced.
+enum NoFunctions {
+    /// None has such a name.
+    Unknown(String),
+    /// There is no tracer for them, or it may not be used.
+    Unusable(String),
+}
+
+/// Sets a tracer of functions. Returns the file that takes the numbers of processes.
+fn trace_functions(instance: &Instance, globs: &[String]) -> Result<OwnedFd, NoFunctions> {
+    let unusable = |error: anyhow::Error| NoFunctions::Unusable(format!("{error:#}"));
+    let available = instance.read("available_tracers").map_err(unusable)?;
+    let has = |tracer: &&&str| available.split_ascii_whitespace().any(|known| known == **tracer);
+    let Some(tracer) = TRACERS.iter().find(has) else {
+        let why = "this kernel has neither of the tracers function_graph and function (CONFIG_FUNCTION_GRAPH_TRACER)";
+        return Err(NoFunctions::Unusable(why.to_owned()));
+    };
+    for glob in globs {
+        match instance.append("set_ftrace_filter", glob) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                return Err(NoFunctions::Unknown(glob.clone()));
+            }
+            Err(error) => {
+                let error = anyhow::Error::from(error).context("the kernel refuses to choose functions");
+                return Err(unusable(error));
+            }
+        }
+    }
+    instance.set("options/function-fork", "1").map_err(unusable)?;
+    let file = open(instance, "set_ftrace_pid").map_err(unusable)?;
+    instance.set("current_tracer", tracer).map_err(unusable)?;
+    Ok(file)
+}
+
+fn open(instance: &Instance, name: &str) -> Result<OwnedFd> {
+    let file = instance.open_to_write(name).with_context(|| format!("the kernel refuses {name} of tracefs"))?;
+    Ok(file.into())
+}
