@@ -70,7 +70,8 @@ pub(crate) fn choose(trace: &mut Trace, calls: CallsArgs, range: &RangeArgs) -> 
     Ok(())
 }
 
-fn keep_tasks(trace: &mut Trace, tids: &[u32]) -> Result<()> {
+/// Leaves out all but these tasks.
+pub(crate) fn keep_tasks(trace: &mut Trace, tids: &[u32]) -> Result<()> {
     /// So many are named where none of them is meant.
     const NAMED: usize = 20;
 

@@ -12,14 +12,16 @@ use rftrace_export::{
 };
 use rftrace_read::{Error, RECORD_BYTES, Summary, Trace};
 
-use super::choice::{CallsArgs, Time, parse_time};
+use super::choice::{CallsArgs, Time, keep_tasks, parse_time};
 use super::common::{DirArg, NamesArg, open_named, print_warnings};
+use super::page::{read_page, title};
 
 const EXAMPLES: &str = "\
 Examples:
   rftrace dump --chrome mytrace > trace.json           for https://ui.perfetto.dev, chrome://tracing, Tracy
   rftrace dump --perfetto mytrace -o trace.pftrace     for https://ui.perfetto.dev, a third of the size
   rftrace dump --flamegraph mytrace -o flame.svg       for any browser
+  rftrace dump --html mytrace -o trace.html            the page of rftrace view, as one file to send to others
   rftrace dump --firefox mytrace -o profile.json       for https://profiler.firefox.com
   rftrace dump --chrome --from 1.5s --to 1.6s mytrace  100 ms of it
   rftrace dump --uftrace --tid 7 mytrace -o part       one thread as a trace of its own";
@@ -49,10 +51,13 @@ pub(crate) struct DumpArgs {
     /// JSON of the Firefox Profiler, in which a sample is a nanosecond. It is kept in memory as a whole.
     #[arg(long, group = "format")]
     firefox: bool,
+    /// The page of `rftrace view` with the trace in it: one file, for any browser, without a network.
+    #[arg(long, group = "format")]
+    html: bool,
     /// A trace directory with the chosen part.
     #[arg(long, group = "format", requires = "output")]
     uftrace: bool,
-    /// Where to write to [default: stdout; `DIR.svg` or `DIR.pftrace` if that is a terminal].
+    /// Where to write to [default: stdout; `DIR.svg`, `DIR.html` or `DIR.pftrace` if that is a terminal].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Leave out what is before.
@@ -94,6 +99,9 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
         bail!("nothing is between --from and --to: the first must be the earlier one");
     }
     options.check(&trace)?;
+    if args.html {
+        return write_page(trace, args.calls, &options, &dir, args.output);
+    }
     trace.choose(args.calls.choice());
     if args.firefox {
         Firefox::<Vec<u8>>::check(&trace, &options)?;
@@ -129,22 +137,27 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
     print_warnings(&trace, &summary)
 }
 
-/// The traced command, no longer than fits over a picture.
-fn title(trace: &Trace) -> String {
-    let command = trace.info().command_line().unwrap_or_default();
-    let name = || trace.tasks().first().map(|task| task.process_name()).filter(|name| !name.is_empty());
-    let whole = Some(command.trim()).filter(|command| !command.is_empty()).or_else(name).unwrap_or("rftrace");
-    let (program, arguments) = whole.split_once(' ').unwrap_or((whole, ""));
-    let program = program.rsplit('/').next().unwrap_or(program);
-    let mut title = format!("{program} {arguments}").trim_end().to_owned();
-    if let Some((cut, _)) = title.char_indices().nth(MAX_TITLE) {
-        title.truncate(cut);
-        title.push('…');
+/// Writes the page of `rftrace view`.
+fn write_page(
+    mut trace: Trace,
+    calls: CallsArgs,
+    options: &ExportOptions,
+    dir: &Path,
+    output: Option<PathBuf>,
+) -> Result<()> {
+    if !options.tids.is_empty() {
+        keep_tasks(&mut trace, &options.tids)?;
     }
-    title
+    let mut choice = calls.choice();
+    choice.times = options.from_ns.unwrap_or(0)..options.to_ns.unwrap_or(u64::MAX);
+    trace.choose(choice);
+    let page = read_page(&trace)?;
+    let html = page.html()?;
+    let mut out = Output::open(output, Some(derived_name(dir, "html")))?;
+    let written = out.writer.write_all(&html).map_err(Error::Write);
+    let summary = out.close(written.map(|()| page.summary().clone()))?;
+    print_warnings(&trace, &summary)
 }
-
-const MAX_TITLE: usize = 80;
 
 /// The directory's name with an extension, in the current directory.
 fn derived_name(dir: &Path, extension: &str) -> PathBuf {

@@ -22,6 +22,8 @@ mod import;
 mod info;
 #[cfg(feature = "full")]
 mod merge;
+#[cfg(feature = "full")]
+mod page;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod record;
 #[cfg(all(feature = "full", target_os = "linux"))]
@@ -34,6 +36,8 @@ mod report;
 mod send;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
+#[cfg(feature = "full")]
+mod view;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -45,6 +49,8 @@ pub(crate) enum Command {
     Report(report::ReportArgs),
     Graph(graph::GraphArgs),
     Info(info::InfoArgs),
+    #[cfg(feature = "full")]
+    View(view::ViewArgs),
     #[cfg(feature = "full")]
     Dump(dump::DumpArgs),
     #[cfg(feature = "full")]
@@ -76,6 +82,8 @@ impl Command {
             Self::Report(args) => report::run(args),
             Self::Graph(args) => graph::run(args),
             Self::Info(args) => info::run(args),
+            #[cfg(feature = "full")]
+            Self::View(args) => view::run(args),
             #[cfg(feature = "full")]
             Self::Dump(args) => dump::run(args),
             #[cfg(feature = "full")]

@@ -2,6 +2,7 @@
 
 mod dir;
 
+mod browser;
 mod chosen;
 mod cli;
 mod completions;
@@ -31,3 +32,4 @@ mod schedule;
 mod symbols;
 mod tree;
 mod uftrace;
+mod view;
