@@ -14,7 +14,7 @@ class App {
     this.nSums = 0;
     this.theme(this.isDark);
     document.title = `${trace.title} – rftrace`;
-    byId('title').textContent = trace.title;
+    byId('title').textContent = byId('title').title = trace.title;
     const threads = trace.tasks.length === 1 ? '1 thread' : `${count(trace.tasks.length)} threads`;
     byId('facts').textContent = `${duration(trace.end - trace.begin)}, ${threads}, ${count(trace.nCalls)} calls`;
     byId('notes').replaceChildren(...trace.notes.map(note => Object.assign(document.createElement('li'), { textContent: note })));
@@ -258,7 +258,9 @@ class App {
       } else if (!inField) {
         const does = {
           '/': () => field.focus(), n: () => this.step(1), N: () => this.step(-1), 0: () => timeline.reset(),
-          f: () => this.range && timeline.zoomTo(...this.range), '?': () => byId('help').showModal(),
+          f: () => this.range && timeline.zoomTo(...this.range),
+          w: () => timeline.zoom(0.7), s: () => timeline.zoom(1 / 0.7), a: () => timeline.pan(-0.15), d: () => timeline.pan(0.15),
+          '+': () => timeline.zoom(0.7), '-': () => timeline.zoom(1 / 0.7), '?': () => byId('help').showModal(),
         }[event.key];
         if (!does) return;
         event.preventDefault();

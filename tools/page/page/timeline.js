@@ -413,12 +413,10 @@ class Timeline {
     canvas.addEventListener('keydown', event => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       const does = {
-        w: () => this.zoom(0.7), s: () => this.zoom(1 / 0.7), a: () => this.pan(-0.15), d: () => this.pan(0.15),
-        '+': () => this.zoom(0.7), '-': () => this.zoom(1 / 0.7),
-        arrowleft: () => this.pan(-0.15), arrowright: () => this.pan(0.15),
-        arrowup: () => { box.scrollTop -= 3 * ROW; }, arrowdown: () => { box.scrollTop += 3 * ROW; },
-        enter: () => { if (this.pinned?.i !== undefined) this.show(this.pinned, true); },
-      }[event.key.toLowerCase()];
+        ArrowLeft: () => this.pan(-0.15), ArrowRight: () => this.pan(0.15),
+        ArrowUp: () => { box.scrollTop -= 3 * ROW; }, ArrowDown: () => { box.scrollTop += 3 * ROW; },
+        Enter: () => { if (this.pinned?.i !== undefined) this.show(this.pinned, true); },
+      }[event.key];
       if (!does) return;
       event.preventDefault();
       does();

@@ -114,7 +114,8 @@ class Trace {
         for (const fn of lane.fn) trace.calls[fn]++;
       }
     }
-    trace.pseudo = trace.functions.map(name => /^[a-z]+:[^:]/.test(name));
+    // What is no function: waiting, and what has no name.
+    trace.pseudo = trace.functions.map(name => /^[a-z]+:[^:]|^\((unknown|other functions)\)$/.test(name));
     return trace;
   }
 

@@ -11,6 +11,7 @@
 //! the task's event before, the first time since `Head::base`. Entries and exits are balanced, as a call stack has them. A call takes
 //! five bytes or so.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use rftrace_read::{SCHEDULE, Summary, Task, Trace};
@@ -27,6 +28,9 @@ const MAX_FUNCTIONS: usize = 1 << 20;
 
 /// What has the calls of all further functions. `rftrace report` calls it the same.
 const OTHERS: &str = "(other functions)";
+
+/// A function that no record names. Its callers' own time is right only if its time is known.
+const UNKNOWN: &str = "(unknown)";
 
 /// JavaScript counts exactly up to here.
 const MAX_NS: u64 = 1 << 53;
@@ -78,7 +82,8 @@ impl Page {
     /// Packs the part of `trace` that is chosen. No more than `max_calls`, nor more than [`MAX_CALLS`], are taken.
     ///
     /// Calls, and their times, are those of [`Report`](rftrace_views::Report): time without a processor is a call of
-    /// `linux:schedule`, a function that no record names is left out, and what is open at the end ends with the last record.
+    /// `linux:schedule`, and what is open at the end ends with the last record. A function that no record names, which has no row in
+    /// a report, is `(unknown)`.
     ///
     /// # Errors
     ///
@@ -178,7 +183,7 @@ impl Packer<'_> {
         let mut records = self.trace.records(task);
         let mut stack = CallStack::new();
         let mut assumed = AssumedFunctions::new(self.trace, task);
-        let mut calls = TaskCalls { last_ns: self.base_ns, open: Vec::new(), n_shown: 0, depths: Vec::new() };
+        let mut calls = TaskCalls { last_ns: self.base_ns, n_open: 0, depths: Vec::new() };
         let mut steps = Vec::new();
         for record in &mut records {
             let record = record?;
@@ -217,25 +222,20 @@ impl Packer<'_> {
     ) -> Result<()> {
         match *step {
             Step::Assume { time_ns } => {
-                let function = assumed.next_function()?;
-                calls.open.push(function.is_some());
-                if let Some((addr, seen_ns)) = function {
-                    let idx = self.function(&self.trace.function_name(task, seen_ns, addr));
-                    self.enter(calls, time_ns, idx)?;
-                }
-            }
-            Step::Enter { addr, time_ns } => {
-                calls.open.push(true);
-                let name = self.trace.function_name(task, time_ns, addr);
-                self.nameless_calls += u64::from(matches!(name, std::borrow::Cow::Owned(_)));
+                let name = match assumed.next_function()? {
+                    Some((addr, seen_ns)) => self.trace.function_name(task, seen_ns, addr),
+                    None => UNKNOWN.into(),
+                };
                 let idx = self.function(&name);
                 self.enter(calls, time_ns, idx)?;
             }
-            Step::Leave(ended) => {
-                if calls.open.pop() == Some(true) {
-                    self.exit(calls, ended.end_ns);
-                }
+            Step::Enter { addr, time_ns } => {
+                let name = self.trace.function_name(task, time_ns, addr);
+                self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
+                let idx = self.function(&name);
+                self.enter(calls, time_ns, idx)?;
             }
+            Step::Leave(ended) => self.exit(calls, ended.end_ns),
             // Written when it is over, as it counts only then. Nothing else can have come in it.
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 let idx = self.function(SCHEDULE);
@@ -252,18 +252,18 @@ impl Packer<'_> {
         if self.n_calls > self.max_calls {
             return Err(Error::TooManyCalls { max: self.max_calls });
         }
-        if calls.n_shown == calls.depths.len() {
+        if calls.n_open == calls.depths.len() {
             calls.depths.push(0);
         }
-        calls.depths[calls.n_shown] += 1;
-        calls.n_shown += 1;
+        calls.depths[calls.n_open] += 1;
+        calls.n_open += 1;
         self.number(function as u64 + 1);
         self.time(calls, time_ns);
         Ok(())
     }
 
     fn exit(&mut self, calls: &mut TaskCalls, time_ns: u64) {
-        calls.n_shown -= 1;
+        calls.n_open -= 1;
         self.number(0);
         self.time(calls, time_ns);
     }
@@ -301,8 +301,6 @@ impl Packer<'_> {
 struct TaskCalls {
     /// The time of its last event.
     last_ns: u64,
-    /// The open functions: whether each is shown.
-    open: Vec<bool>,
-    n_shown: usize,
+    n_open: usize,
     depths: Vec<u32>,
 }

@@ -17,8 +17,8 @@ use crate::dir::{A, B, C, Dir, Files, MAIN, RUST, entry, event, exit};
 const HOSTILE: &str = "</script><img src=x onerror=\"window.broken=1\"><b>&amp;";
 
 /// Context switches, as uftrace writes them among the records.
-const OUT: u64 = 100_001;
-const IN: u64 = 100_000;
+const OUT: u64 = 200_002;
+const IN: u64 = 200_001;
 
 /// Two threads: nested, recursive, and waiting calls; one without an exit; calls that take no time.
 fn sample() -> Dir {
@@ -77,12 +77,23 @@ impl View {
 
     /// The answer to a request that is written by hand.
     fn ask(&self, method: &str, path: &str, host: &str) -> String {
+        String::from_utf8_lossy(&self.answer(method, path, host)).into_owned()
+    }
+
+    /// What is behind its headers.
+    fn body(&self, path: &str, host: &str) -> Vec<u8> {
+        let answer = self.answer("GET", path, host);
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("headers");
+        answer[end + 4..].to_vec()
+    }
+
+    fn answer(&self, method: &str, path: &str, host: &str) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.parts().0).expect("a connection");
         let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("it is taken");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("an answer");
-        String::from_utf8_lossy(&answer).into_owned()
+        answer
     }
 }
 
@@ -135,6 +146,105 @@ fn only_who_has_the_token_is_answered() {
     assert!(view.ask("HEAD", &data, host).ends_with("\r\n\r\n"));
 }
 
+/// A number of the page's data.
+fn number(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
+    let (mut value, mut shift) = (0, 0);
+    loop {
+        let byte = bytes.next()?;
+        value |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+}
+
+/// What the functions of a page's data are, as [`report`] has them.
+fn rows_of(data: &[u8]) -> Value {
+    let rest = data.strip_prefix(b"rfpage1\n").expect("data of a page");
+    let (length, rest) = rest.split_first_chunk().expect("a length");
+    let (json, mut events) = rest.split_at(u32::from_le_bytes(*length) as usize);
+    let head: Value = serde_json::from_slice(json).expect("JSON");
+    let functions = head["functions"].as_array().expect("names");
+    let mut rows = vec![(0, 0, 0); functions.len()];
+    for task in head["tasks"].as_array().expect("tasks") {
+        let (own, others) = events.split_at(task["bytes"].as_u64().expect("a length") as usize);
+        events = others;
+        let mut bytes = own.iter().copied();
+        let mut open: Vec<(usize, u64, u64)> = Vec::new();
+        let mut now = 0;
+        let mut depths = Vec::new();
+        while let Some(id) = number(&mut bytes) {
+            now += number(&mut bytes).expect("a time");
+            if let Some(function) = id.checked_sub(1) {
+                depths.resize(depths.len().max(open.len() + 1), 0);
+                depths[open.len()] += 1;
+                open.push((function as usize, now, 0));
+                continue;
+            }
+            let (function, start, within) = open.pop().expect("it was entered");
+            if let Some(caller) = open.last_mut() {
+                caller.2 += now - start;
+            }
+            let row = &mut rows[function];
+            if open.iter().all(|(other, ..)| *other != function) {
+                row.0 += now - start;
+            }
+            row.1 += now - start - within;
+            row.2 += 1;
+        }
+        assert!(open.is_empty());
+        assert_eq!(task["depths"], json!(depths));
+    }
+    assert!(events.is_empty());
+    let rows = functions
+        .iter()
+        .zip(rows)
+        .map(|(name, (total, own, calls))| (name.as_str().expect("a text"), total, own, calls));
+    sorted(rows.filter(|row| row.0 != "(unknown)").collect())
+}
+
+fn sorted(mut rows: Vec<(&str, u64, u64, u64)>) -> Value {
+    rows.sort_by(|a, b| a.0.encode_utf16().cmp(b.0.encode_utf16()));
+    json!(rows)
+}
+
+#[test]
+fn data_are_what_the_report_has() {
+    let data = |dir: &Dir| {
+        let view = View::start(dir.path(), &[]);
+        let (host, path) = view.parts();
+        view.body(&format!("{path}data"), host)
+    };
+    let rows = rows_of(&data(&sample()));
+    assert_eq!(rows, report(&sample().open()));
+    assert!(rows.as_array().is_some_and(|rows| rows.contains(&json!(["linux:schedule", 2_000, 2_000, 1]))), "{rows}");
+    // Exits that are missing, exits of nothing, calls without time, functions without names.
+    let mut random = 1_u64;
+    for round in 0..12 {
+        let (mut records, mut open, mut time) = (Vec::new(), Vec::new(), 1_000);
+        for _ in 0..200 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let pick = (random >> 33) as usize;
+            time += (pick as u64 >> 8) % 5;
+            let function = [MAIN, A, B, C, RUST, crate::dir::NAMELESS][pick % 6];
+            if open.is_empty() || pick & 0x40 == 0 {
+                records.push(entry(time, open.len() as u64, function));
+                open.push(function);
+            } else if pick & 0x3000 == 0 && round % 2 == 0 {
+                records.push(exit(time, 0, function));
+                if let Some(at) = open.iter().rposition(|&other| other == function) {
+                    open.truncate(at);
+                }
+            } else if let Some(function) = open.pop() {
+                records.push(exit(time, open.len() as u64, function));
+            }
+        }
+        let dir = crate::dir::trace(&records);
+        assert_eq!(rows_of(&data(&dir)), report(&dir.open()), "round {round}");
+    }
+}
+
 #[test]
 fn a_port_that_is_taken_is_an_error() {
     let dir = sample();
@@ -146,16 +256,13 @@ fn a_port_that_is_taken_is_an_error() {
 }
 
 /// The rows of the page's functions: name, total, own time, calls.
-const ROWS: &str = "(() => { const { app } = window.rftrace; return app.functions.sorted().map(row => \
+const ROWS: &str = "(() => { const { app } = window.rftrace; return app.functions.sorted().filter(row => row.name !== '(unknown)').map(row => \
                     [row.name, row.total, row.self, row.calls]).sort(); })()";
 
 /// The same of a report.
 fn report(trace: &rftrace_read::Trace) -> Value {
     let report = Report::read(trace).expect("a report");
-    let mut rows: Vec<_> =
-        report.rows().iter().map(|row| (row.name.as_str(), row.total_ns, row.self_ns, row.calls)).collect();
-    rows.sort_by(|a, b| a.0.encode_utf16().cmp(b.0.encode_utf16()));
-    json!(rows)
+    sorted(report.rows().iter().map(|row| (row.name.as_str(), row.total_ns, row.self_ns, row.calls)).collect())
 }
 
 #[test]
@@ -176,11 +283,11 @@ fn the_page_shows_what_the_report_does() {
         assert_eq!(browser.value("rftrace.app.trace.tasks.map(task => task.tid)"), json!([7, 8]));
     }
     // A range, as the choice of a range has it.
-    browser.value("rftrace.app.select([1500, 6500]); rftrace.app.summed");
+    browser.value("rftrace.app.select([1500, 7600]); rftrace.app.summed");
     let mut trace = dir.open();
     let mut choice = rftrace_read::Choice::default();
     let start_ns = trace.start_ns().expect("it is read").expect("there is one");
-    choice.times = start_ns + 1500..start_ns + 6500;
+    choice.times = start_ns + 1500..start_ns + 7600;
     trace.choose(choice);
     let times = |rows: &Value| -> Vec<Value> {
         let rows = rows.as_array().expect("rows").iter();
@@ -330,12 +437,15 @@ fn measure() {
                 browser.screenshot(&pictures.join(format!("{name}-{tab}.png")));
             }
         }
+        browser.dark(false);
+        browser.size(1100, 680);
         browser.value(
-            "rftrace.app.search('parser'); rftrace.app.step(1); for (let i = 0; i < 5; i++) rftrace.app.timeline.zoom(0.5); \
-             const { timeline } = rftrace.app; rftrace.app.select([timeline.time(300), timeline.time(700)]); rftrace.app.summed",
+            "(async () => { document.getElementById('tab-flame').click(); const { app } = rftrace; const { timeline } = app; \
+             const { begin, end } = app.trace; const at = part => Math.round(begin + (end - begin) * part); \
+             for (let t = 0; t < app.trace.tasks.length - 1; t++) timeline.folded.add(t); timeline.layout(); timeline.view(at(0.3), at(0.6)); app.select([at(0.4), at(0.5)]); await app.summed; })()",
         );
         browser.mouse("mouseMoved", [500.0, 200.0], 0, false);
-        browser.screenshot(&pictures.join("dark-search.png"));
+        browser.screenshot(&pictures.join("range.png"));
     }
     assert_eq!(browser.complaints, [""; 0]);
 }
