@@ -129,8 +129,10 @@ class Flame {
     canvas.addEventListener('pointermove', event => this.app.hoverNode(this.sums && this.pick(event), event));
     canvas.addEventListener('pointerleave', event => this.app.hoverNode(undefined, event));
     canvas.addEventListener('click', event => {
+      // The second one of a double click would undo the first.
+      if (event.detail > 1) return;
       const node = this.sums && this.pick(event);
-      this.zoomTo(node === this.top ? this.sums.parent[node] : node ?? 0);
+      if (this.sums) this.zoomTo(node !== undefined && node === this.top ? this.sums.parent[node] : node ?? 0);
     });
     canvas.addEventListener('keydown', event => {
       const { sums, focus } = this;

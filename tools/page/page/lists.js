@@ -97,6 +97,9 @@ class FunctionTable {
 }
 
 class TreeList {
+  /// The most rows at a time.
+  static ROWS = 5000;
+
   constructor(app) {
     this.app = app;
     this.body = document.getElementById('tree');
@@ -137,7 +140,11 @@ class TreeList {
     const leads = matched && this.leading();
     const rows = [];
     const rest = [{ node: 0, level: 0 }];
-    for (let at; (at = rest.pop()) && rows.length < 5000;) {
+    for (let at; (at = rest.pop());) {
+      if (rows.length >= TreeList.ROWS) {
+        rows.push(moreRow('Close all to see more', 0, () => { open.clear(); open.set(0, CHUNK); this.fill(); }));
+        break;
+      }
       if (at.more) {
         const { node, more, level } = at;
         rows.push(moreRow(`${count(more)} more`, level * 14, () => { open.set(node, open.get(node) * 4); this.fill(); }));

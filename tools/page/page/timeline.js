@@ -114,7 +114,8 @@ class Timeline {
       y += HEAD + (this.folded.has(t) ? 0 : task.lanes.length * ROW) + 4;
     }
     this.height = y + 8;
-    this.space.style.height = `${this.height}px`;
+    // Browsers have no higher ones.
+    this.space.style.height = `${Math.min(this.height, 3e7)}px`;
     this.draw();
   }
 

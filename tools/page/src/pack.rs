@@ -26,6 +26,9 @@ pub const MAX_CALLS: u64 = 1 << 26;
 /// The most names. Where addresses have none there may be any number of them.
 const MAX_FUNCTIONS: usize = 1 << 20;
 
+/// The most bytes of them all.
+const MAX_NAMES_BYTES: usize = 256 << 20;
+
 /// What has the calls of all further functions. `rftrace report` calls it the same.
 const OTHERS: &str = "(other functions)";
 
@@ -97,6 +100,7 @@ impl Page {
             max_calls: max_calls.min(MAX_CALLS),
             events: Vec::new(),
             functions: Vec::new(),
+            names_bytes: 0,
             idx_of_name: HashMap::new(),
             nameless_calls: 0,
         };
@@ -156,7 +160,7 @@ impl Page {
     /// What is before the events.
     pub(crate) fn start(&self) -> Vec<u8> {
         let json = serde_json::to_vec(&self.head).expect("maps with keys of text, numbers and texts");
-        let length = u32::try_from(json.len()).expect("a million names of 4096 bytes at the most");
+        let length = u32::try_from(json.len()).expect("256 MiB of names, each byte six at the most");
         [MAGIC.as_slice(), &length.to_le_bytes(), &json].concat()
     }
 
@@ -172,6 +176,7 @@ struct Packer<'t> {
     max_calls: u64,
     events: Vec<u8>,
     functions: Vec<String>,
+    names_bytes: usize,
     idx_of_name: HashMap<String, usize>,
     nameless_calls: u64,
 }
@@ -287,7 +292,8 @@ impl Packer<'_> {
         if let Some(&idx) = self.idx_of_name.get(name) {
             return idx;
         }
-        if self.functions.len() >= MAX_FUNCTIONS && name != OTHERS {
+        self.names_bytes += name.len();
+        if (self.functions.len() >= MAX_FUNCTIONS || self.names_bytes > MAX_NAMES_BYTES) && name != OTHERS {
             return self.function(OTHERS);
         }
         let idx = self.functions.len();

@@ -1,6 +1,10 @@
 //! The page that `rftrace view` serves and `rftrace dump --html` writes.
 
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
 use anyhow::{Context, Result};
+use indicatif::ProgressBar;
 use rftrace_page::{MAX_CALLS, Page};
 use rftrace_read::Trace;
 
@@ -8,8 +12,12 @@ use super::common::losses;
 
 /// Reads what is chosen of a trace.
 pub(crate) fn read_page(trace: &Trace) -> Result<Page> {
-    let mut page = Page::read(trace, &title(trace), MAX_CALLS)
-        .with_context(|| format!("there is no page of {}", trace.dir().display()))?;
+    let progress = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    progress.set_message("Reading the trace");
+    progress.enable_steady_tick(Duration::from_millis(100));
+    let page = Page::read(trace, &title(trace), MAX_CALLS);
+    progress.finish_and_clear();
+    let mut page = page.with_context(|| format!("there is no page of {}", trace.dir().display()))?;
     page.set_notes(losses(page.summary(), &trace.gaps()?));
     Ok(page)
 }

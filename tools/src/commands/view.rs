@@ -13,10 +13,10 @@ use super::page::read_page;
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace view mytrace                       opens it in the browser, until Ctrl-C
-  rftrace view --no-open --port 8000 mytrace   only says where it is, to open it by hand or through ssh -L 8000:127.0.0.1:8000
-  rftrace view --from 1ms --to 2ms mytrace   a part of it
-  rftrace dump --html mytrace -o trace.html  the same as a file";
+  rftrace view mytrace                        opens it in the browser, until Ctrl-C
+  rftrace view --no-open --port 8000 mytrace  for another machine's browser, by ssh -L 8000:127.0.0.1:8000
+  rftrace view --from 1ms --to 2ms mytrace    a part of it
+  rftrace dump --html mytrace -o trace.html   the same as a file";
 
 /// Shows a trace in the browser: its timeline, and a flame graph, call tree and functions of any range.
 ///

@@ -295,6 +295,18 @@ fn the_page_shows_what_the_report_does() {
     };
     assert_eq!(times(&browser.value(ROWS)), times(&report(&trace)));
 
+    // Where there is nothing it says so; what was lost is told of, as text.
+    for (records, calls, notes) in [(&[][..], 0, 0), (&[entry(5, 0, MAIN), event(6, 1, crate::dir::MARK)][..], 1, 1)] {
+        let mut files = Files::new(&[(7, records)]);
+        files.0.insert("events.txt".into(), format!("EVENT: {} rftrace:lost_3_calls\n", crate::dir::MARK).into());
+        let dir = files.write();
+        let other = View::start(dir.path(), &[]);
+        browser.open(&other.url);
+        assert_eq!(browser.value("rftrace.app.trace.nCalls"), calls);
+        assert_eq!(browser.value("document.querySelectorAll('#notes li').length"), notes);
+    }
+    browser.open(&view.url);
+
     // Threads apart: a row around each.
     browser.value("rftrace.app.select(null); document.getElementById('by-thread').click(); rftrace.app.summed");
     let tops = "rftrace.app.sums.childrenOf(0).map(node => rftrace.app.nodeName(rftrace.app.sums.fn[node]))";
