@@ -392,6 +392,15 @@ fn a_user_finds_and_measures_a_call() {
         width
     );
 
+    // Light or dark as the system has it, or as is chosen.
+    let theme = "document.documentElement.dataset.theme";
+    for (is_dark, name, other) in [(true, "dark", "light"), (false, "light", "dark")] {
+        browser.dark(is_dark);
+        browser.wait(&format!("{theme} === '{name}'"));
+        browser.value("document.getElementById('theme').click()");
+        assert_eq!(browser.value(theme), other);
+    }
+
     // Tabs by keys.
     browser.value("document.getElementById('tab-flame').focus()");
     browser.key("ArrowRight");
