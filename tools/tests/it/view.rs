@@ -416,17 +416,18 @@ fn too_much_is_refused() {
     assert!(page.to_string().starts_with("the trace has more than 5 calls, too many for a page: choose"), "{page}");
 }
 
-/// How long the first picture and frames take: `RFTRACE_VIEW_TRACE=DIR cargo test … measure -- --ignored --nocapture`. With
+/// How long the first picture and frames take: `RFTRACE_VIEW_TRACE=DIR cargo test -p rftrace-tools --test it --
+/// view::measure --ignored --nocapture`; the variable may name a file of `rftrace dump --html` too. With
 /// `RFTRACE_VIEW_PICTURES` pictures are put there.
 #[test]
 #[ignore = "it measures a trace that is named by RFTRACE_VIEW_TRACE"]
 fn measure() {
     let dir = env::var("RFTRACE_VIEW_TRACE").expect("the variable RFTRACE_VIEW_TRACE");
     let begun = std::time::Instant::now();
-    let view = View::start(Path::new(&dir), &[]);
+    let view = Path::new(&dir).is_dir().then(|| View::start(Path::new(&dir), &[]));
     let served = begun.elapsed();
     let mut browser = Browser::start();
-    browser.open(&view.url);
+    browser.open(&view.as_ref().map_or_else(|| format!("file://{dir}"), |view| view.url.clone()));
     let first = browser.value("rftrace.firstPicture");
     let memory = browser
         .value("Math.round(performance.measureUserAgentSpecificMemory ? 0 : performance.memory?.usedJSHeapSize / 1e6)");
