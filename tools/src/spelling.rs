@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
 /// The commands that show traces, as uftrace's do.
-const VIEWS: [&str; 6] = ["replay", "report", "graph", "dump", "info", "tui"];
+const VIEWS: [&str; 7] = ["replay", "report", "graph", "dump", "info", "tui", "view"];
 
 /// Options of uftrace and of other tools for which there is something else here.
 const OTHERWISE: [(&[&str], &str); 8] = [

@@ -142,7 +142,8 @@ impl RangeArgs {
     }
 }
 
-fn keep_tasks(trace: &mut Trace, tids: &[u32]) -> Result<()> {
+/// Leaves out all but these tasks.
+pub(crate) fn keep_tasks(trace: &mut Trace, tids: &[u32]) -> Result<()> {
     /// So many are named where none of them is meant.
     const NAMED: usize = 20;
 

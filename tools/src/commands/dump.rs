@@ -14,12 +14,14 @@ use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
 use super::choice::{ShownArgs, Time};
 use super::common::{DirArg, PlainArgs, print_warnings};
+use super::page::{read_page, title};
 
 const EXAMPLES: &str = "\
 Examples:
   rftrace dump --chrome mytrace > trace.json           for https://ui.perfetto.dev, chrome://tracing, Tracy
   rftrace dump --perfetto mytrace -o trace.pftrace     for https://ui.perfetto.dev, a third of the size
   rftrace dump --flamegraph mytrace -o flame.svg       for any browser
+  rftrace dump --html mytrace -o trace.html            the page of rftrace view, as one file to send to others
   rftrace dump --firefox mytrace -o profile.json       for https://profiler.firefox.com
   rftrace dump --chrome --from 1.5s --to 1.6s mytrace  100 ms of it
   rftrace dump --uftrace --tid 7 mytrace -o part       one thread as a trace of its own";
@@ -49,10 +51,13 @@ pub(crate) struct DumpArgs {
     /// JSON of the Firefox Profiler, in which a sample is a nanosecond. It is kept in memory as a whole.
     #[arg(long, group = "format")]
     firefox: bool,
+    /// The page of `rftrace view` with the trace in it: one file, for any browser, without a network.
+    #[arg(long, group = "format")]
+    html: bool,
     /// A trace directory with the chosen part.
     #[arg(long, group = "format", requires = "output")]
     uftrace: bool,
-    /// Where to write to [default: stdout; `DIR.svg` or `DIR.pftrace` if that is a terminal].
+    /// Where to write to [default: stdout; `DIR.svg`, `DIR.html` or `DIR.pftrace` if that is a terminal].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Give each thread a stack of its own, in flame graphs and folded stacks.
@@ -71,13 +76,17 @@ pub(crate) struct DumpArgs {
 pub(crate) fn run(args: DumpArgs) -> Result<()> {
     let dir = args.dir.path();
     // The exports choose times and tasks themselves: functions that are open at --from are entered there.
-    let trace = args.shown.open_whole_time(&dir)?;
+    let mut trace = args.shown.open_whole_time(&dir)?;
     let times = args.shown.range.times(&trace)?;
     let mut options = ExportOptions::default();
     options.from_ns = Some(times.start).filter(|&ns| ns > 0);
     options.to_ns = Some(times.end).filter(|&ns| ns < u64::MAX);
     options.tids = args.shown.range.tids().to_vec();
     options.check(&trace)?;
+    if args.html {
+        args.shown.choose_range(&mut trace)?;
+        return write_page(&trace, &dir, args.output);
+    }
     if args.firefox {
         Firefox::<Vec<u8>>::check(&trace, &options)?;
     }
@@ -112,22 +121,15 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
     print_warnings(&trace, &summary)
 }
 
-/// The traced command, no longer than fits over a picture.
-fn title(trace: &Trace) -> String {
-    let command = trace.info().command_line().unwrap_or_default();
-    let name = || trace.tasks().first().map(|task| task.process_name()).filter(|name| !name.is_empty());
-    let whole = Some(command.trim()).filter(|command| !command.is_empty()).or_else(name).unwrap_or("rftrace");
-    let (program, arguments) = whole.split_once(' ').unwrap_or((whole, ""));
-    let program = program.rsplit('/').next().unwrap_or(program);
-    let mut title = format!("{program} {arguments}").trim_end().to_owned();
-    if let Some((cut, _)) = title.char_indices().nth(MAX_TITLE) {
-        title.truncate(cut);
-        title.push('…');
-    }
-    title
+/// Writes the page of `rftrace view`.
+fn write_page(trace: &Trace, dir: &Path, output: Option<PathBuf>) -> Result<()> {
+    let page = read_page(trace)?;
+    let html = page.html()?;
+    let mut out = Output::open(output, Some(derived_name(dir, "html")))?;
+    let written = out.writer.write_all(&html).map_err(Error::Write);
+    let summary = out.close(written.map(|()| page.summary().clone()))?;
+    print_warnings(trace, &summary)
 }
-
-const MAX_TITLE: usize = 80;
 
 /// The directory's name with an extension, in the current directory.
 fn derived_name(dir: &Path, extension: &str) -> PathBuf {

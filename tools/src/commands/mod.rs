@@ -22,6 +22,8 @@ mod import;
 mod info;
 #[cfg(feature = "full")]
 mod merge;
+#[cfg(feature = "full")]
+mod page;
 mod pager;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod record;
@@ -38,6 +40,8 @@ mod symbols;
 mod time;
 #[cfg(feature = "full")]
 mod tui;
+#[cfg(feature = "full")]
+mod view;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -51,6 +55,8 @@ pub(crate) enum Command {
     #[cfg(feature = "full")]
     Tui(tui::TuiArgs),
     Info(info::InfoArgs),
+    #[cfg(feature = "full")]
+    View(view::ViewArgs),
     #[cfg(feature = "full")]
     Dump(dump::DumpArgs),
     #[cfg(feature = "full")]
@@ -84,6 +90,8 @@ impl Command {
             #[cfg(feature = "full")]
             Self::Tui(args) => tui::run(args),
             Self::Info(args) => info::run(args),
+            #[cfg(feature = "full")]
+            Self::View(args) => view::run(args),
             #[cfg(feature = "full")]
             Self::Dump(args) => dump::run(args),
             #[cfg(feature = "full")]

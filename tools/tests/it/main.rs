@@ -2,6 +2,7 @@
 
 mod dir;
 
+mod browser;
 mod chosen;
 mod cli;
 mod completions;
@@ -35,3 +36,4 @@ mod tree;
 #[cfg(target_os = "linux")]
 mod tui;
 mod uftrace;
+mod view;

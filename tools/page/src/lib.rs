@@ -1,0 +1,29 @@
+//! A function trace in the browser: one page with its timeline, flame graph, call tree and functions.
+//!
+//! Not here: reading (`rftrace-read`), call stacks (`rftrace-views`), and other tools' formats (`rftrace-export`).
+//!
+//! - [`Page::read`] packs what a trace shows; [`Page::html`] is the page with it as one file.
+//! - [`Server`] serves the same page to browsers of this machine.
+//!
+//! # How it works
+//!
+//! The page unpacks all calls into typed arrays, 24 bytes each, by task and depth. Calls of one depth do not overlap, so what is
+//! narrower than a pixel is found by binary search, and a picture costs as much as there are pixels, however long the trace is. Flame
+//! graph, tree and functions of a range go through its calls level by level, in slices, so that the page answers meanwhile.
+//! `pack.rs` says how the calls are sent.
+//!
+//! # What is trusted
+//!
+//! Names are data: they are in JSON or packed, and the page shows them as text. It may load nothing but its own data.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod error;
+mod html;
+mod pack;
+mod server;
+
+pub use error::{Error, Result};
+pub use pack::{MAX_CALLS, Page};
+pub use server::Server;

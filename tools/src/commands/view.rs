@@ -1,0 +1,64 @@
+//! `rftrace view`.
+
+use std::process::{Command, Stdio};
+
+use anyhow::Result;
+use clap::Args;
+use rftrace_page::Server;
+use rftrace_read::Error;
+
+use super::choice::ShownArgs;
+use super::common::{DirArg, PlainArgs, find_program, print, print_warnings};
+use super::page::read_page;
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace view mytrace                        opens it in the browser, until Ctrl-C
+  rftrace view --no-open --port 8000 mytrace  for another machine's browser, by ssh -L 8000:127.0.0.1:8000
+  rftrace view --from 1ms --to 2ms mytrace    a part of it
+  rftrace dump --html mytrace -o trace.html   the same as a file";
+
+/// Shows a trace in the browser: its timeline, and a flame graph, call tree and functions of any range.
+///
+/// The page comes from this program, which listens to this machine alone, and needs no network. Who does not know its address gets
+/// nothing. It ends by Ctrl-C. The whole trace is in the browser's memory, 24 bytes for each call.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ViewArgs {
+    #[command(flatten)]
+    dir: DirArg,
+    /// The port to listen to [default: any that is free].
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    port: u16,
+    /// Start no browser.
+    #[arg(long)]
+    no_open: bool,
+    #[command(flatten)]
+    shown: ShownArgs,
+    #[command(flatten)]
+    _plain: PlainArgs,
+}
+
+/// Runs it.
+pub(crate) fn run(args: ViewArgs) -> Result<()> {
+    let trace = args.shown.open(&args.dir.path())?;
+    let page = read_page(&trace)?;
+    print_warnings(&trace, page.summary())?;
+    drop(trace);
+    let server = Server::bind(page, args.port)?;
+    let url = server.url();
+    print(|out| writeln!(out, "{url}").map_err(Error::Write))?;
+    say!("rftrace: the trace is there until Ctrl-C");
+    if !args.no_open && !open_browser(&url) {
+        say!("rftrace: no browser was started, as there is no xdg-open: open the address by hand");
+    }
+    Ok(server.run()?)
+}
+
+/// Has the desktop open an address. Returns whether there is a program for that.
+fn open_browser(url: &str) -> bool {
+    let Some(program) = find_program("xdg-open") else { return false };
+    let mut command = Command::new(program);
+    // Not waited for: it may be the browser itself.
+    command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
+}
