@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rftrace_tests::tools;
 
@@ -39,7 +42,7 @@ impl Terminal {
             .env("TERM", "xterm")
             .env("SHELL", "/bin/sh");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        if !tools::require(&["script", "timeout"]) {
+        if !tools::require(&["script", "timeout", "pkill"]) {
             return None;
         }
         let mut child = command.spawn().expect("it starts");
@@ -95,6 +98,30 @@ fn a_signal() {
     let killed = Command::new("kill").args(["-TERM", pid.trim()]).status().expect("kill");
     assert!(killed.success());
     terminal.end("143");
+}
+
+/// When the terminal is gone, as a window that is closed, nobody ends it by a key.
+#[test]
+fn the_terminal_goes() {
+    let dir = sample();
+    let Some(mut terminal) = Terminal::new(&dir) else { return };
+    terminal.wait_for("main");
+    let pid = fs::read_to_string(dir.file("pid")).expect("the shell has written it");
+    let process = Path::new("/proc").join(pid.trim());
+    assert!(process.exists());
+    let ended = Command::new("pkill").args(["-KILL", "-P", &terminal.child.id().to_string()]).status().expect("pkill");
+    assert!(ended.success(), "`script` runs below `timeout`");
+    terminal.child.wait().expect("it has ended");
+    let is_over = || match fs::read_to_string(process.join("stat")) {
+        // Nobody may be there to take its status.
+        Ok(stat) => stat.contains(") Z "),
+        Err(_) => true,
+    };
+    let start = Instant::now();
+    while !is_over() {
+        assert!(start.elapsed() < Duration::from_secs(30), "it goes on without its terminal");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! The terminal: keys from it, pictures to it, and that it is left as it was.
 
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::app::{Answer, App, Request};
 use crate::draw::draw;
 use crate::{Error, Result};
 
-/// A key is waited for that long before it is looked whether a signal came.
+/// A key is waited for that long before it is looked whether something was read.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Shows a trace until the user has seen enough.
@@ -32,32 +31,35 @@ pub fn run(mut trace: Trace) -> Result<()> {
     }
     let reading = Arc::new(Reading::default());
     trace.watch(Arc::clone(&reading));
-    let signal = Signal::new()?;
+    let drawing = Arc::new(Mutex::new(()));
+    end_by_signals(Arc::clone(&drawing))?;
     let mut terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
-    let result = thread::scope(|scope| {
+    thread::scope(|scope| {
         let app = App::new(&trace, Arc::clone(&reading));
-        let result = Loop { scope, answers: None, signal: &signal }.run(app, &mut terminal);
+        let result = Loop { scope, answers: None, drawing: &drawing }.run(app, &mut terminal);
         reading.stop();
         // Before what is still read is waited for.
         ratatui::restore();
         result
-    });
-    signal.end();
-    result
+    })
 }
 
 struct Loop<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     answers: Option<Receiver<Answer>>,
-    signal: &'env Signal,
+    /// Held while something is written to the terminal.
+    drawing: &'env Mutex<()>,
 }
 
 impl<'env> Loop<'_, 'env> {
     fn run(&mut self, mut app: App<'env>, terminal: &mut DefaultTerminal) -> Result<()> {
-        while !app.is_over && !self.signal.has_come() {
+        while !app.is_over {
             self.read(&mut app)?;
             app.resize(terminal.size()?.height);
-            terminal.draw(|frame| draw(&app, frame))?;
+            {
+                let _drawing = self.drawing.lock().unwrap_or_else(PoisonError::into_inner);
+                terminal.draw(|frame| draw(&app, frame))?;
+            }
             let mut wait = if app.is_busy() { Duration::ZERO } else { WAIT };
             while !app.is_over && event::poll(wait)? {
                 if let Event::Key(key) = event::read()?
@@ -103,34 +105,32 @@ pub(crate) fn answer(trace: &Trace, request: &Request) -> Answer {
     }
 }
 
-/// A signal that ends programs, for as long as the terminal is not as it was.
-struct Signal(Arc<AtomicUsize>);
+/// Has the signals that end programs do so when the terminal is as it was before.
+///
+/// By a thread of their own: the loop may be where it does not come back from, as crossterm does not when its terminal is gone.
+fn end_by_signals(drawing: Arc<Mutex<()>>) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+        use signal_hook::iterator::Signals;
+        use signal_hook::low_level::emulate_default_handler;
 
-impl Signal {
-    fn new() -> io::Result<Self> {
-        let came = Arc::new(AtomicUsize::new(0));
-        #[cfg(unix)]
-        for signal in [
-            signal_hook::consts::SIGTERM,
-            signal_hook::consts::SIGHUP,
-            signal_hook::consts::SIGINT,
-            signal_hook::consts::SIGQUIT,
-        ] {
-            signal_hook::flag::register_usize(signal, Arc::clone(&came), signal.unsigned_abs() as usize)?;
-        }
-        Ok(Self(came))
+        let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT])?;
+        thread::spawn(move || {
+            for signal in signals.forever() {
+                // Nothing is drawn after this. A terminal that takes nothing is not waited for.
+                let _drawing = (0..20).find_map(|_| {
+                    let held = drawing.try_lock().ok();
+                    if held.is_none() {
+                        thread::sleep(Duration::from_millis(10));
+                    }
+                    held
+                });
+                ratatui::restore();
+                // It does not return for these.
+                let _ = emulate_default_handler(signal);
+            }
+        });
     }
-
-    fn has_come(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
-    }
-
-    /// Does what the signal does.
-    fn end(&self) {
-        #[cfg(unix)]
-        if let Ok(signal @ 1..) = i32::try_from(self.0.load(Ordering::Relaxed)) {
-            // What remains is to go on as if the user had quit.
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
-        }
-    }
+    Ok(())
 }
