@@ -75,13 +75,23 @@ pub(crate) fn disable() {
     rftrace_backend_disable();
 }
 
-/// Stops recording unless `is_wanted`, which is asked, or it is started meanwhile. Returns whether it did. Who wants it says so before
-/// starting it: then recording is on, however late this thread is.
+/// That somebody is about to stop recording.
+#[cfg(feature = "std")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stopping(u32);
+
+/// Marks that recording is about to be stopped. Who wants it from now on takes the mark away; who wanted it before, the caller finds out.
 #[cfg(feature = "std")]
 #[inline(always)]
-pub(crate) fn disable_unless(is_wanted: impl FnOnce() -> bool) -> bool {
-    let marked = rftrace_backend_begin_disable();
-    !is_wanted() && rftrace_backend_end_disable(marked) != 0
+pub(crate) fn begin_disable() -> Stopping {
+    Stopping(rftrace_backend_begin_disable())
+}
+
+/// Stops recording unless somebody has started it since it was marked. Returns whether it did.
+#[cfg(feature = "std")]
+#[inline(always)]
+pub(crate) fn end_disable(stopping: Stopping) -> bool {
+    rftrace_backend_end_disable(stopping.0) != 0
 }
 
 /// The calling thread runs on this core from now on.

@@ -64,11 +64,11 @@ pub(crate) fn enable() {
     held.release();
 }
 
-/// Stops recording as [`backend::disable_unless`], then switches patched sites off. Returns whether it stopped.
+/// Stops recording as [`backend::end_disable`], then switches patched sites off. Returns whether it stopped.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[inline(always)]
-pub(crate) fn disable_unless(is_wanted: impl FnOnce() -> bool) -> bool {
-    let is_off = backend::disable_unless(is_wanted);
+pub(crate) fn end_disable(stopping: backend::Stopping) -> bool {
+    let is_off = backend::end_disable(stopping);
     if is_off && control::is_installed() {
         control::switch_off();
     }
@@ -76,4 +76,4 @@ pub(crate) fn disable_unless(is_wanted: impl FnOnce() -> bool) -> bool {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub(crate) use crate::backend::{disable_unless, enable};
+pub(crate) use crate::backend::{enable, end_disable};

@@ -99,7 +99,10 @@ fn apply() {
             patch::enable();
             true
         } else {
-            patch::disable_unless(|| backend::unrecorded(|| is_on(WANTED.load(SeqCst))))
+            // Nothing but these functions: others would be recorded.
+            let stopping = backend::begin_disable();
+            let wanted = backend::unrecorded(|| WANTED.load(SeqCst));
+            !is_on(wanted) && patch::end_disable(stopping)
         };
         if is_done && backend::unrecorded(|| WANTED.load(SeqCst) == wanted) {
             return;
