@@ -399,6 +399,9 @@ fn a_user_finds_and_measures_a_call() {
         browser.wait(&format!("{theme} === '{name}'"));
         browser.value("document.getElementById('theme').click()");
         assert_eq!(browser.value(theme), other);
+        // Back again, so that what is waited for next is the system's doing.
+        browser.value("document.getElementById('theme').click()");
+        assert_eq!(browser.value(theme), name);
     }
 
     // Tabs by keys.
