@@ -24,10 +24,6 @@ pub(crate) struct ShownArgs {
     /// Merge calls of inlined functions into that of the function around them.
     #[arg(long)]
     fold_inlined: bool,
-    /// Show where functions are in the source, by the trace's `.dbg` files or the debug information of the programs, if these are
-    /// here and unchanged.
-    #[arg(long)]
-    srcline: bool,
     #[command(flatten)]
     calls: CallsArgs,
     #[command(flatten)]
@@ -54,11 +50,24 @@ impl ShownArgs {
     pub(crate) fn open_whole_time(&self, dir: &Path) -> Result<Trace> {
         let mut trace = open_named(dir, self.demangle)?;
         trace.fold_inlined(self.fold_inlined);
-        if self.srcline {
-            trace.read_sources(source_lines)?;
-        }
         trace.choose(self.calls.choice());
         Ok(trace)
+    }
+}
+
+/// Whether it is shown where functions are in the source; for what has a place for that.
+#[derive(Args)]
+pub(crate) struct SourcesArg {
+    /// Show where functions are in the source, by the trace's `.dbg` files or the debug information of the programs, if these are
+    /// here and unchanged.
+    #[arg(long)]
+    srcline: bool,
+}
+
+impl SourcesArg {
+    /// Reads it, if it is wanted.
+    pub(crate) fn read(&self, trace: &mut Trace) -> Result<()> {
+        if self.srcline { Ok(trace.read_sources(source_lines)?) } else { Ok(()) }
     }
 }
 

@@ -12,7 +12,7 @@ use rftrace_export::{
 };
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
-use super::choice::{ShownArgs, Time};
+use super::choice::{ShownArgs, SourcesArg, Time};
 use super::common::{DirArg, PlainArgs, print_warnings};
 use super::page::{read_page, title};
 
@@ -69,6 +69,8 @@ pub(crate) struct DumpArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    sources: SourcesArg,
+    #[command(flatten)]
     _plain: PlainArgs,
 }
 
@@ -77,6 +79,7 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
     let dir = args.dir.path();
     // The exports choose times and tasks themselves: functions that are open at --from are entered there.
     let mut trace = args.shown.open_whole_time(&dir)?;
+    args.sources.read(&mut trace)?;
     let times = args.shown.range.times(&trace)?;
     let mut options = ExportOptions::default();
     options.from_ns = Some(times.start).filter(|&ns| ns > 0);

@@ -11,7 +11,7 @@ use rftrace_format::files::INFO;
 use rftrace_read::{Summary, Trace, info};
 use rftrace_views::{ReplayField, ReplayOptions, replay};
 
-use super::choice::ShownArgs;
+use super::choice::{ShownArgs, SourcesArg};
 use super::common::{
     DirArg, Names, find_program, losses, open_named, print, print_missing, print_warnings, shell_word,
 };
@@ -61,6 +61,8 @@ pub(crate) struct ReplayArgs {
     hints: bool,
     #[command(flatten)]
     shown: ShownArgs,
+    #[command(flatten)]
+    sources: SourcesArg,
 }
 
 /// When to use colours.
@@ -116,6 +118,7 @@ pub(crate) fn run(args: ReplayArgs) -> Result<()> {
         options.is_flat = args.flat;
         options.task_indent = if args.column_view { args.column_offset } else { 0 };
         let mut trace = args.shown.open_whole_time(&dir)?;
+        args.sources.read(&mut trace)?;
         if options.fields.contains(&ReplayField::Elapsed) {
             options.start_ns = trace.start_ns()?.unwrap_or(0);
         }

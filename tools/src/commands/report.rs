@@ -12,7 +12,7 @@ use rftrace_read::{Error, Trace};
 use rftrace_views::Row;
 use rftrace_views::{Difference, Field, Report};
 
-use super::choice::ShownArgs;
+use super::choice::{ShownArgs, SourcesArg};
 use super::common::{DirArg, PlainArgs, print, print_warnings};
 
 const EXAMPLES: &str = "\
@@ -54,6 +54,8 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    sources: SourcesArg,
+    #[command(flatten)]
     _plain: PlainArgs,
 }
 
@@ -82,7 +84,8 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     let limit = args.limit.unwrap_or(usize::MAX);
     let needs_spread = fields.iter().chain(&sort).any(|field| field.needs_spread());
     let read = |dir: &Path| -> Result<(Trace, Report)> {
-        let trace = args.shown.open(dir)?;
+        let mut trace = args.shown.open(dir)?;
+        args.sources.read(&mut trace)?;
         let report = if needs_spread { Report::read_spread(&trace)? } else { Report::read(&trace)? };
         Ok((trace, report))
     };

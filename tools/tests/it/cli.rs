@@ -196,6 +196,8 @@ fn other_spellings() {
         ("replay", "--sort=total", "`rftrace report` has `--sort`"),
         ("report", "--column-view", "`rftrace replay` has `--column-view`"),
         ("graph", "--flame-graph", "`rftrace dump` has `--flame-graph`"),
+        ("tui", "--srcline", "has `--srcline`"),
+        ("view", "--srcline", "has `--srcline`"),
         ("graph", "--libname", "`uftrace graph --libname` has it"),
         ("replay", "--outputfields=tid", "a similar argument exists: '--output-fields'"),
         ("replay", "--dept", "a similar argument exists: '--depth'"),
