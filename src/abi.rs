@@ -1,8 +1,8 @@
 //! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
 //!
 //! This file is compiled into both sides and is the only definition. **A change of any layout or meaning below
-//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v5`,
-//! `rftrace_backend_control_v5`): sides that do not fit then fail to link instead of misreading each other.
+//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v6`,
+//! `rftrace_backend_control_v6`): sides that do not fit then fail to link instead of misreading each other.
 //!
 //! # Symbols of the backend
 //!
@@ -10,8 +10,8 @@
 //! |---|---|
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
 //! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
-//! | `rftrace_backend_init_v5(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
-//! | `rftrace_backend_control_v5() -> *const Control` | the control block, for reading the chunks |
+//! | `rftrace_backend_init_v6(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
+//! | `rftrace_backend_control_v6() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
 //! | `rftrace_backend_begin_disable() -> u32` | marks that recording is about to be stopped: an enable takes the mark away |
@@ -22,7 +22,8 @@
 //! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
 //! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | the calling thread, whose block this is (or null), ends |
 //! | `rftrace_backend_set_core(u32)` | the calling thread runs on this core from now on |
-//! | `rftrace_backend_forked()` | in the child of a fork: forgets the other threads, begins a new cycle |
+//! | `rftrace_backend_forked(*const InitArgs) -> u32` | in the child of a fork: forgets the other threads, begins a new cycle; not null: in that buffer, like init |
+//! | `rftrace_backend_switch() -> *const Switch` | what the hooks look at first |
 //! | `__monstartup`, `_mcleanup` | on Linux: nothing; they keep gprof's start-up code (linked by `-pg`) quiet |
 //!
 //! # Patched call sites
@@ -43,8 +44,10 @@ use core::mem::{offset_of, size_of};
 use core::sync::atomic::Ordering::{self, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-/// The version of this interface. Part of the names of `rftrace_backend_init_v5` and `rftrace_backend_control_v5`.
-pub const VERSION: u32 = 5;
+/// The version of this interface. Part of the names of `rftrace_backend_init_v6` and `rftrace_backend_control_v6`.
+pub const VERSION: u32 = 6;
+/// The oldest version whose records and chunks mean the same.
+pub const OLDEST_RECORDS: u32 = 5;
 
 /// Return-stack entries of one thread. A call that finds the stack full is counted, not recorded.
 ///
@@ -358,7 +361,7 @@ pub struct ThreadArea {
     pub block: ThreadBlock,
 }
 
-/// Whether recording is on: the lowest byte of [`Control::enabled`].
+/// Whether recording is on: the lowest byte of [`Switch::enabled`].
 pub mod enabled {
     /// Not recording.
     pub const OFF: u8 = 0;
@@ -375,13 +378,42 @@ pub mod enabled {
     pub const ONE_STOP: u32 = 1 << 9;
 }
 
+/// What the hooks look at first. It has a page of its own, all zero at first: a frontend may have the system clear it in each
+/// child of a fork (`MADV_WIPEONFORK`).
+#[derive(Debug)]
+#[cfg_attr(target_os = "none", repr(C, align(64)))]
+#[cfg_attr(not(target_os = "none"), repr(C, align(4096)))]
+pub struct Switch {
+    /// One of [`enabled`] in its lowest byte. The bits above are for who stops recording provided that nobody has started it since.
+    pub enabled: AtomicU32,
+}
+
+impl Switch {
+    /// Whether recording is on: one of [`enabled`].
+    #[must_use]
+    #[inline(always)]
+    pub fn state(&self, order: Ordering) -> u8 {
+        self.enabled.load(order) as u8
+    }
+}
+
+/// What a tracer shares with who empties its buffer while it is filled, maybe in another process: takes the records of chunks
+/// that are FULL, or WAITING and written, and makes those FREE.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Bank {
+    /// Changes as long as somebody empties the buffer.
+    pub beat: AtomicU64,
+    /// How long a thread that finds no chunk waits while `beat` does not change, in ticks; 0: it does not wait.
+    pub wait_ticks: AtomicU64,
+    /// Calls and returns that were not recorded because no chunk was free.
+    pub n_lost: AtomicU64,
+}
+
 /// State of the tracer that all threads share. All times are ticks.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Control {
-    /// One of [`enabled`] in its lowest byte, the first thing that the hooks look at. The bits above are for who stops recording
-    /// provided that nobody has started it since.
-    pub enabled: AtomicU32,
     /// Not 0: full chunks are used again, oldest first (ring mode).
     pub overwriting: AtomicU8,
     /// Not 0: the buffer was used up and recording stopped for this cycle (stop mode).
@@ -418,6 +450,12 @@ pub struct Control {
     pub n_untraced_threads: AtomicU32,
     /// Calls that could not be recorded because every chunk was being written to by a thread (ring mode).
     pub n_lost_no_chunk: AtomicU64,
+    /// Who empties the buffer; null for nobody.
+    pub bank: AtomicPtr<Bank>,
+    /// The [`Bank::beat`] at which a thread has waited in vain.
+    pub beat_given_up: AtomicU64,
+    /// Until then nobody looks for a chunk, as there was none.
+    pub none_until_tsc: AtomicU64,
     /// What is recorded while recording is filtered.
     pub filter: FilterControl,
     /// What changes often has a cache line of its own.
@@ -425,13 +463,6 @@ pub struct Control {
 }
 
 impl Control {
-    /// Whether recording is on: one of [`enabled`].
-    #[must_use]
-    #[inline(always)]
-    pub fn switch(&self, order: Ordering) -> u8 {
-        self.enabled.load(order) as u8
-    }
-
     /// Chunks that may ever have been taken, from the first on. The memory of the others may not be there yet.
     #[must_use]
     #[inline(always)]
@@ -535,6 +566,8 @@ pub struct InitArgs {
     pub left_bytes: usize,
     /// Not 0 for ring mode, 0 for stop mode.
     pub overwriting: u8,
+    /// Not null: a thread that finds no free chunk waits, and the buffer is never used up (`overwriting` is 0).
+    pub bank: *const Bank,
     /// Called on a thread when it is first seen, with `thread_start_key` and its block. It has the shape of
     /// `pthread_setspecific`: with a key whose destructor is `rftrace_backend_thread_exit` blocks are recycled.
     pub thread_start: Option<unsafe extern "C" fn(u32, *const c_void) -> c_int>,
@@ -542,7 +575,7 @@ pub struct InitArgs {
     pub thread_start_key: u32,
 }
 
-/// What `rftrace_backend_init_v5` returns.
+/// What `rftrace_backend_init_v6` returns.
 pub mod init {
     /// The memory was taken.
     pub const OK: u32 = 0;

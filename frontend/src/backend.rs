@@ -9,13 +9,14 @@ use core::{ptr, slice};
 use std::collections::HashMap;
 
 use rftrace::abi::{
-    self, ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, ThreadBlock, chunk_state, kind,
-    lease, state,
+    self, ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, InitArgs, Record, Switch, ThreadBlock, chunk_state,
+    kind, lease, state,
 };
 
 unsafe extern "C" {
-    fn rftrace_backend_init_v5(args: *const InitArgs) -> u32;
-    safe fn rftrace_backend_control_v5() -> *const Control;
+    fn rftrace_backend_init_v6(args: *const InitArgs) -> u32;
+    safe fn rftrace_backend_control_v6() -> *const Control;
+    safe fn rftrace_backend_switch() -> *const Switch;
     safe fn rftrace_backend_enable();
     safe fn rftrace_backend_disable();
     safe fn rftrace_backend_set_core(core: u32);
@@ -36,7 +37,7 @@ unsafe extern "C" {
 #[cfg(all(feature = "std", target_os = "linux"))]
 unsafe extern "C" {
     /// See [`rftrace::abi`]; a handler of `pthread_atfork`.
-    pub(crate) unsafe fn rftrace_backend_forked();
+    unsafe fn rftrace_backend_forked(args: *const InitArgs) -> u32;
 }
 
 /// Hands memory to the tracer. Returns an [`init`](abi::init) status.
@@ -48,7 +49,7 @@ unsafe extern "C" {
 #[inline]
 pub(crate) unsafe fn initialize(args: &InitArgs) -> u32 {
     // SAFETY: by this function's contract.
-    unsafe { rftrace_backend_init_v5(args) }
+    unsafe { rftrace_backend_init_v6(args) }
 }
 
 /// The smallest buffer that the tracer takes, wherever it lies.
@@ -60,7 +61,7 @@ pub(crate) const fn minimum_bytes() -> usize {
 #[inline]
 pub(crate) fn control() -> &'static Control {
     // SAFETY: the function returns the address of a static variable all of whose fields are atomics.
-    unsafe { &*rftrace_backend_control_v5() }
+    unsafe { &*rftrace_backend_control_v6() }
 }
 
 /// Starts recording. Inlined, as is all that runs while recording is on: this crate may be instrumented too.
@@ -136,10 +137,40 @@ pub(crate) fn unrecorded<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// The calling thread, if it is traced.
+#[cfg(feature = "std")]
+pub(crate) fn own_thread() -> Option<&'static ThreadBlock> {
+    let block = rftrace_backend_suspend_thread();
+    // SAFETY: on this thread, what was suspended last.
+    unsafe { rftrace_backend_resume_thread(block) };
+    // A thread that is not traced has 1 in place of an address.
+    // SAFETY: blocks stay mapped, and consist of atomics.
+    if block.is_aligned() { unsafe { block.as_ref() } } else { None }
+}
+
 /// Whether recording is on.
 #[inline(always)]
 pub(crate) fn is_enabled() -> bool {
-    control().switch(Relaxed) != abi::enabled::OFF
+    switch().state(Relaxed) != abi::enabled::OFF
+}
+
+/// What the hooks look at first.
+#[inline(always)]
+pub(crate) fn switch() -> &'static Switch {
+    // SAFETY: the function returns the address of a static variable that consists of atomics.
+    unsafe { &*rftrace_backend_switch() }
+}
+
+/// In the child of a fork, on its only thread: the tracer forgets the others, and goes on in another buffer if `args` names one.
+/// Returns an [`init`](abi::init) status.
+///
+/// # Safety
+///
+/// That of [`initialize`].
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub(crate) unsafe fn forked(args: Option<&InitArgs>) -> u32 {
+    // SAFETY: by this function's contract.
+    unsafe { rftrace_backend_forked(args.map_or(ptr::null(), ptr::from_ref)) }
 }
 
 /// Waits until no thread is taking a chunk, as long as `wait` says that it is worth while. Recording must be off. Returns

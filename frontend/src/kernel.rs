@@ -151,6 +151,7 @@ pub fn install(buffer: &'static mut [u8], left: &'static mut [u8], mode: Mode) -
         left: if has_left { left.as_mut_ptr() } else { ptr::null_mut() },
         left_bytes: if has_left { left.len() } else { 0 },
         overwriting: u8::from(mode == Mode::Ring),
+        bank: ptr::null(),
         thread_start: None,
         thread_start_key: 0,
     };

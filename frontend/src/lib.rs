@@ -87,6 +87,9 @@ mod uftrace;
 
 // What traces the program that it is in.
 #[cfg(feature = "std")]
+#[doc(hidden)]
+pub mod bank;
+#[cfg(feature = "std")]
 mod compat;
 #[cfg(feature = "std")]
 mod patch;

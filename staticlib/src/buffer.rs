@@ -10,10 +10,11 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicUsize, compiler_fence};
 
-use crate::abi::{ADDRESS_SHIFT, CHUNK_HEADER_BYTES, Record, ThreadBlock, enabled, init, kind, state, takers};
+use crate::abi::{ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, Record, ThreadBlock, enabled, init, kind, state, takers};
 use crate::arch;
 use crate::chunk::{self, Chunk, Kept, Owned};
-use crate::control_block::CONTROL;
+use crate::control_block::{CONTROL, SWITCH};
+use crate::waiting;
 
 /// A record that was reserved in this thread's chunk.
 pub(crate) struct Reserved(*const Record);
@@ -70,7 +71,7 @@ pub(crate) fn record_lost_call(block: &ThreadBlock) {
 /// Reserves the next record of this thread; `None` when recording is off or no chunk is to be had.
 pub(crate) fn reserve(block: &ThreadBlock) -> Option<Reserved> {
     loop {
-        if CONTROL.switch(Relaxed) == enabled::OFF {
+        if SWITCH.state(Relaxed) == enabled::OFF {
             return None;
         }
         let mask = block.chunk_mask.load(Relaxed);
@@ -148,7 +149,7 @@ pub(crate) fn has_exit_to_come(exit_word: u64) -> bool {
 /// Notes that a function returns and its exit is not recorded: the next record must be preceded by a RESYNC record.
 pub(crate) fn park(block: &ThreadBlock) {
     if block.resync.load(Relaxed) == 0 {
-        let off = CONTROL.switch(Relaxed) == enabled::OFF;
+        let off = SWITCH.state(Relaxed) == enabled::OFF;
         let tsc = if off { CONTROL.stop_tsc.load(Relaxed) } else { arch::ticks() };
         block.resync_tsc.store(tsc, Relaxed);
         block.resync.store(1, Relaxed);
@@ -162,7 +163,7 @@ pub(crate) fn park(block: &ThreadBlock) {
 
 /// Gives the thread a chunk, in place of the one that ends at `cursor` (or none, if that is 0).
 fn take_chunk(block: &ThreadBlock, cursor: usize) -> bool {
-    if CONTROL.switch(SeqCst) == enabled::OFF {
+    if SWITCH.state(SeqCst) == enabled::OFF {
         return false;
     }
     match block.chunk_mask.load(Relaxed) {
@@ -232,9 +233,28 @@ fn adopt(block: &ThreadBlock, cursor: usize) -> bool {
     true
 }
 
+/// The next chunk of the buffer, for which the thread waits where somebody empties it.
+fn claim() -> Option<Owned> {
+    // SAFETY: null, or memory that stays mapped, by the contract of init.
+    let bank = unsafe { CONTROL.bank.load(Relaxed).as_ref() };
+    let Some(bank) = bank else {
+        let chunk = Owned::claim();
+        // In stop mode recording is off then, and nothing counts as lost.
+        if chunk.is_none() && CONTROL.overwriting.load(Relaxed) != 0 {
+            CONTROL.n_lost_no_chunk.fetch_add(1, Relaxed);
+        }
+        return chunk;
+    };
+    let chunk = waiting::claim(bank);
+    if chunk.is_none() && SWITCH.state(Relaxed) != enabled::OFF {
+        bank.n_lost.fetch_add(1, Relaxed);
+    }
+    chunk
+}
+
 /// Takes the next chunk of the buffer.
 fn take_and_install(block: &ThreadBlock, cursor: usize, mask: usize) -> bool {
-    let Some(chunk) = Owned::claim() else {
+    let Some(chunk) = claim() else {
         return false;
     };
     let (header, first) = (chunk.header(), chunk.first_record());
@@ -296,13 +316,17 @@ pub(crate) fn leave(block: &ThreadBlock, cursor: usize) {
     });
 }
 
-/// Only the thread of `own` is left: the chunks of all others have lost their writers.
+/// Whoever was in the middle of taking a chunk is not there any more, or is the one that this handler has interrupted.
 #[cfg(not(target_os = "none"))]
-pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
-    // Whoever was in the middle of taking a chunk is not there any more, or is the one that this handler has interrupted.
+pub(crate) fn forget_takers() {
     let n_takers = &CONTROL.shared.n_takers;
     let forks = n_takers.load(SeqCst).wrapping_add(takers::FORK) & takers::FORKS;
     n_takers.store(forks, SeqCst);
+}
+
+/// Only the thread of `own` is left: the chunks of all others have lost their writers.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
     let own = own.filter(|own| own.chunk_mask.load(Relaxed) != 0);
     let Some(own) = own else {
         return chunk::forget_writers(|_| false);
@@ -336,6 +360,8 @@ pub(crate) struct Region {
     pub(crate) n_chunks: usize,
     pub(crate) chunk_bytes: usize,
     pub(crate) overwriting: bool,
+    /// See [`InitArgs::bank`](crate::abi::InitArgs::bank).
+    pub(crate) bank: *const Bank,
 }
 
 /// Makes `region` the buffer and begins a new cycle, while no thread takes a chunk; `change` does what else has to be done
@@ -360,6 +386,9 @@ pub(crate) fn replace(region: &Region, change: impl FnOnce() -> u32, begin_cycle
         CONTROL.n_chunks.store(region.n_chunks, Relaxed);
         CONTROL.chunk_bytes.store(region.chunk_bytes, Relaxed);
         CONTROL.overwriting.store(region.overwriting.into(), Relaxed);
+        CONTROL.bank.store(region.bank.cast_mut(), Relaxed);
+        CONTROL.none_until_tsc.store(0, Relaxed);
+        CONTROL.beat_given_up.store(0, Relaxed);
         // Last: `enable` goes by it.
         CONTROL.chunks.store(region.chunks, Release);
         begin_cycle();

@@ -22,7 +22,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
 use crate::abi::{CHUNK_HEADER_BYTES, ChunkHeader, Record, chunk_state, enabled, lease, records_per_chunk};
 use crate::arch;
-use crate::control_block::CONTROL;
+use crate::control_block::{CONTROL, SWITCH};
 
 /// Records for which a new thread goes on in the chunk of another.
 const LEAST_ROOM: usize = 8;
@@ -115,15 +115,16 @@ impl Owned {
         Self { chunk, index: lease::index(chunk.0.lease.load(Relaxed)) }
     }
 
-    /// Finds a chunk to write into. What it held is given up.
+    /// Finds a chunk to write into. What it held is given up. `None` for none; the caller counts what is lost by that.
     pub(crate) fn claim() -> Option<Self> {
         let n_chunks = CONTROL.n_chunks.load(Relaxed) as u64;
         let ring = CONTROL.overwriting.load(Relaxed) != 0;
+        let is_emptied = is_emptied();
         // Each chunk is looked at twice at the most: a ring may have as many owners as chunks. What others keep is taken the
         // second time.
         for n_seen in 0..n_chunks.wrapping_mul(2) {
             let taken = CONTROL.shared.next_index.fetch_add(1, Relaxed);
-            if !ring && taken >= CONTROL.shared.end_index.load(Relaxed) {
+            if !ring && !is_emptied && taken >= CONTROL.shared.end_index.load(Relaxed) {
                 stop_full();
                 return None;
             }
@@ -151,7 +152,6 @@ impl Owned {
             }
             return Some(Self { chunk, index: own });
         }
-        CONTROL.n_lost_no_chunk.fetch_add(1, Relaxed);
         None
     }
 
@@ -238,9 +238,9 @@ impl Kept {
         let chunk = Chunk::of_index(self.0);
         let kept = lease::new(self.0, chunk_state::KEPT);
         if chunk.0.lease.load(Relaxed) == kept {
-            let ring = CONTROL.overwriting.load(Relaxed) != 0;
-            // In stop mode nobody wants it before the buffer is emptied, and then all of these are looked at.
-            let next = if ring && chunk.is_written() { chunk_state::FULL } else { chunk_state::WAITING };
+            let is_wanted = CONTROL.overwriting.load(Relaxed) != 0 || is_emptied();
+            // In stop mode nobody wants it before the buffer is saved, and then all of these are looked at.
+            let next = if is_wanted && chunk.is_written() { chunk_state::FULL } else { chunk_state::WAITING };
             chunk.exchange(kept, lease::new(self.0, next));
         }
     }
@@ -256,12 +256,17 @@ fn offer(number: u64) {
     }
 }
 
+/// Whether somebody empties the buffer while it is filled.
+fn is_emptied() -> bool {
+    !CONTROL.bank.load(Relaxed).is_null()
+}
+
 /// Stop mode: the buffer is used up.
 fn stop_full() {
     if CONTROL.full.swap(1, Relaxed) == 0 {
         CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
     }
-    CONTROL.enabled.fetch_and(!enabled::MASK, SeqCst);
+    SWITCH.enabled.fetch_and(!enabled::MASK, SeqCst);
 }
 
 /// The writers of all chunks are not there any more, but of those with certain indices.

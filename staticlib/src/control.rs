@@ -5,10 +5,10 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 
-use crate::abi::{self, Control, InitArgs, LEFT_BUCKET_BYTES, MIN_CHUNKS, ThreadBlock, enabled, init};
+use crate::abi::{self, Control, InitArgs, LEFT_BUCKET_BYTES, MIN_CHUNKS, Switch, ThreadBlock, enabled, init};
 use crate::arch;
 use crate::buffer::{self, Region};
-use crate::control_block::CONTROL;
+use crate::control_block::{CONTROL, SWITCH};
 use crate::thread;
 
 /// Takes memory to record into. Another buffer than the first takes the place of the one before, and what that holds is
@@ -19,7 +19,7 @@ use crate::thread;
 /// The memory that `args` names is writable, all zero, used by nobody else and stays mapped as long as the program
 /// runs, also when another buffer has taken its place. `thread_start`, if given, may be called on any thread.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rftrace_backend_init_v5(args: *const InitArgs) -> u32 {
+pub(crate) unsafe extern "C" fn rftrace_backend_init_v6(args: *const InitArgs) -> u32 {
     // SAFETY: by this function's contract `args` points to a live InitArgs.
     let args = unsafe { &*args };
     let start = args.buffer as usize;
@@ -33,11 +33,16 @@ unsafe extern "C" fn rftrace_backend_init_v5(args: *const InitArgs) -> u32 {
     if arch::has_shadow_stack() {
         return init::SHADOW_STACK;
     }
-    if CONTROL.switch(SeqCst) != enabled::OFF {
+    if SWITCH.state(SeqCst) != enabled::OFF {
         return init::RECORDING;
     }
-    let region =
-        Region { chunks: args.buffer.wrapping_add(skipped), n_chunks, chunk_bytes, overwriting: args.overwriting != 0 };
+    let region = Region {
+        chunks: args.buffer.wrapping_add(skipped),
+        n_chunks,
+        chunk_bytes,
+        overwriting: args.overwriting != 0 && args.bank.is_null(),
+        bank: args.bank,
+    };
     buffer::replace(&region, || if is_first() { take_other_memory(args) } else { send_to_new_buffer() }, begin_cycle)
 }
 
@@ -79,8 +84,14 @@ fn take_other_memory(args: &InitArgs) -> u32 {
 
 /// The control block.
 #[unsafe(no_mangle)]
-extern "C" fn rftrace_backend_control_v5() -> *const Control {
+extern "C" fn rftrace_backend_control_v6() -> *const Control {
     &raw const CONTROL
+}
+
+/// The switch.
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_switch() -> *const Switch {
+    &raw const SWITCH
 }
 
 /// Starts recording. Does nothing before init, and when the buffer of this cycle is used up.
@@ -102,9 +113,9 @@ extern "C" fn rftrace_backend_enable() {
     });
 }
 
-/// Changes [`Control::enabled`], to what it is to be in place of what it is; `None`: leaves it. Returns whether it did.
+/// Changes [`Switch::enabled`](crate::abi::Switch::enabled), to what it is to be in place of what it is; `None`: leaves it. Returns whether it did.
 fn change_switch(new: impl Fn(u32) -> Option<u32>) -> bool {
-    CONTROL.enabled.fetch_update(SeqCst, Relaxed, new).is_ok()
+    SWITCH.enabled.fetch_update(SeqCst, Relaxed, new).is_ok()
 }
 
 /// Filters what is recorded, from now on, as the control block says, or with `active` 0 records everything.
@@ -120,7 +131,7 @@ extern "C" fn rftrace_backend_filter(active: u8) {
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_disable() {
     note_stop();
-    CONTROL.enabled.fetch_and(!enabled::MASK, SeqCst);
+    SWITCH.enabled.fetch_and(!enabled::MASK, SeqCst);
     fence(SeqCst);
 }
 
@@ -128,7 +139,7 @@ extern "C" fn rftrace_backend_disable() {
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_begin_disable() -> u32 {
     let mark = |now: u32| now.wrapping_add(enabled::ONE_STOP) | enabled::STOPPING;
-    let before = CONTROL.enabled.fetch_update(SeqCst, Relaxed, |now| Some(mark(now)));
+    let before = SWITCH.enabled.fetch_update(SeqCst, Relaxed, |now| Some(mark(now)));
     before.map_or_else(mark, mark)
 }
 
@@ -137,14 +148,14 @@ extern "C" fn rftrace_backend_begin_disable() -> u32 {
 extern "C" fn rftrace_backend_end_disable(marked: u32) -> u8 {
     note_stop();
     let off = marked & !(enabled::MASK | enabled::STOPPING);
-    let is_off = CONTROL.enabled.compare_exchange(marked, off, SeqCst, Relaxed).is_ok();
+    let is_off = SWITCH.enabled.compare_exchange(marked, off, SeqCst, Relaxed).is_ok();
     fence(SeqCst);
     u8::from(is_off)
 }
 
 /// Notes the time of now as that when recording stopped. First: who finds tracing off reads it.
 fn note_stop() {
-    if CONTROL.switch(Relaxed) != enabled::OFF {
+    if SWITCH.state(Relaxed) != enabled::OFF {
         CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
     }
 }
@@ -162,7 +173,7 @@ pub(crate) fn begin_cycle() {
     CONTROL.full.store(0, Relaxed);
     CONTROL.n_lost_no_chunk.store(0, Relaxed);
     // 0: the next enable sets it.
-    let on = CONTROL.switch(Relaxed) != enabled::OFF;
+    let on = SWITCH.state(Relaxed) != enabled::OFF;
     CONTROL.cycle_start_tsc.store(if on { arch::ticks() } else { 0 }, SeqCst);
 }
 

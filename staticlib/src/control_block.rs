@@ -3,11 +3,13 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-use crate::abi::{Control, ControlShared, FilterControl, PARTIAL_SLOTS, action, state};
+use crate::abi::{Control, ControlShared, FilterControl, PARTIAL_SLOTS, Switch, action, state};
+
+/// The one switch.
+pub(crate) static SWITCH: Switch = Switch { enabled: AtomicU32::new(0) };
 
 /// The one control block.
 pub(crate) static CONTROL: Control = Control {
-    enabled: AtomicU32::new(0),
     overwriting: AtomicU8::new(0),
     full: AtomicU8::new(0),
     chunk_bytes: AtomicUsize::new(0),
@@ -26,6 +28,9 @@ pub(crate) static CONTROL: Control = Control {
     next_tid: AtomicU32::new(1),
     n_untraced_threads: AtomicU32::new(0),
     n_lost_no_chunk: AtomicU64::new(0),
+    bank: AtomicPtr::new(ptr::null_mut()),
+    beat_given_up: AtomicU64::new(0),
+    none_until_tsc: AtomicU64::new(0),
     filter: FilterControl {
         active: AtomicU8::new(0),
         default_action: AtomicU8::new(action::RECORD),

@@ -5,7 +5,7 @@ use crate::abi::{ADDRESS_SHIFT, ThreadBlock, action, enabled, kind, state};
 use crate::arch;
 use crate::buffer;
 use crate::busy;
-use crate::control_block::CONTROL;
+use crate::control_block::SWITCH;
 use crate::filter;
 use crate::moves;
 use crate::observe::{Call, Happened, observe};
@@ -25,7 +25,7 @@ pub(crate) extern "C" fn entry_slow(
     frame_pointer: usize,
     static_chain: usize,
 ) {
-    if CONTROL.switch(Relaxed) == enabled::OFF {
+    if SWITCH.state(Relaxed) == enabled::OFF {
         return;
     }
     let action = filter::action(child_ip);

@@ -6,14 +6,14 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{ADDRESS_SHIFT, action, enabled, site_slot, state};
-use crate::control_block::CONTROL;
+use crate::control_block::{CONTROL, SWITCH};
 
 /// What an entry passes on to the entries of the calls in it. OUT is not among it: then there are none.
 pub(crate) const PASSED_ON: u64 = state::IN | state::DEPTH_MASK;
 
 /// What to do with a function, an [`action`].
 pub(crate) fn action(child_ip: usize) -> u8 {
-    if CONTROL.switch(Relaxed) != enabled::FILTERED {
+    if SWITCH.state(Relaxed) != enabled::FILTERED {
         return action::RECORD;
     }
     let filter = &CONTROL.filter;
@@ -38,7 +38,7 @@ pub(crate) fn action(child_ip: usize) -> u8 {
 /// The state of a function that the innermost open one calls, whose own is in `caller`; `None`: it is not recorded, nor is its
 /// return hooked.
 pub(crate) fn state(action: u8, caller: u64) -> Option<u64> {
-    if CONTROL.switch(Relaxed) != enabled::FILTERED {
+    if SWITCH.state(Relaxed) != enabled::FILTERED {
         return Some(0);
     }
     let filter = &CONTROL.filter;

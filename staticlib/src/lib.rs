@@ -48,3 +48,4 @@ mod observe;
 mod return_stack;
 mod thread;
 mod thread_end;
+mod waiting;

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::abi::{ADDRESS_SHIFT, ThreadBlock, enabled, kind, state};
 use crate::arch::{self, Reach};
 use crate::buffer;
-use crate::control_block::CONTROL;
+use crate::control_block::SWITCH;
 use crate::left;
 use crate::return_stack::{Entry, Open, ReturnStack, is_near};
 use crate::thread;
@@ -136,7 +136,7 @@ fn record_exit(stack: ReturnStack<'_>, entry: Entry<'_>) {
 /// records that they are entered. Returns whether it did; not while recording is off, or the return stack is full.
 pub(crate) fn bring_back(stack: ReturnStack<'_>, frame: usize) -> bool {
     // Where the frame is that of an open function, what the table has is dead.
-    if CONTROL.switch(Relaxed) == enabled::OFF || stack.find(frame).is_some() {
+    if SWITCH.state(Relaxed) == enabled::OFF || stack.find(frame).is_some() {
         return false;
     }
     let n_entries = count_with_callers(stack, frame);

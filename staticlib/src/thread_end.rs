@@ -4,6 +4,8 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::abi::ThreadBlock;
+#[cfg(not(target_os = "none"))]
+use crate::abi::{InitArgs, init};
 use crate::control_block::CONTROL;
 use crate::{arch, buffer, exit, thread};
 #[cfg(not(target_os = "none"))]
@@ -51,10 +53,16 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
 }
 
 /// This process is the child of a fork, and the calling thread its only one: forgets the others, and what was recorded
-/// before. Functions that are open on this thread stay so.
+/// before. Functions that are open on this thread stay so. `args`, if not null, names another buffer for this process, as for
+/// init: the one before is its parent's. Returns an [`init`](crate::abi::init) status.
+///
+/// # Safety
+///
+/// As of `rftrace_backend_init_v6`. What the buffer before was is not the parent's memory any more: a hook that this fork has
+/// interrupted may write there.
 #[cfg(not(target_os = "none"))]
 #[unsafe(no_mangle)]
-extern "C" fn rftrace_backend_forked() {
+unsafe extern "C" fn rftrace_backend_forked(args: *const InitArgs) -> u32 {
     let own = thread::existing_block();
     for block in thread::blocks() {
         let pointer = ptr::from_ref(block).cast_mut();
@@ -69,6 +77,12 @@ extern "C" fn rftrace_backend_forked() {
             }
         }
     }
+    buffer::forget_takers();
+    if !args.is_null() {
+        // SAFETY: by this function's contract.
+        return unsafe { control::rftrace_backend_init_v6(args) };
+    }
     buffer::keep_only_chunk_of(own);
     control::begin_cycle();
+    init::OK
 }

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 
 use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::recording::{self, Counts, Entry, Part};
+use rftrace_frontend::bank::Bank;
 use rftrace_frontend::{Error, SaveOptions, Saved, Tracer};
 
 use crate::notes;
@@ -23,6 +24,8 @@ use crate::work;
 pub(crate) struct Recording {
     pub(crate) settings: Settings,
     pub(crate) tracer: &'static Tracer,
+    /// Where what is recorded goes, if the recorder saves it.
+    pub(crate) bank: Option<&'static Bank>,
 }
 
 /// The one of this process, once it has begun.
@@ -44,11 +47,16 @@ pub(crate) enum Moment {
     Exec,
 }
 
-/// Saves what was recorded since the last save. Recording is off then.
+/// Saves what was recorded since the last save. Recording is off then, unless what is recorded goes to a bank and the program may go on.
 pub(crate) fn save(moment: Moment) {
     let Some(recording) = RECORDING.get() else { return };
     // In this order: a thread that may make no system calls may not ask who it is.
     if work::is_confined() || !process::is_owner() {
+        return;
+    }
+    if let Some(bank) = recording.bank {
+        // What an exec puts an end to goes on if it fails.
+        work::alone(|| if moment == Moment::Exec { bank.describe() } else { bank.end() });
         return;
     }
     let save = || {
@@ -77,6 +85,9 @@ pub(crate) fn save(moment: Moment) {
 /// Writes what the buffer holds into a directory of its own; recording goes on.
 pub(crate) fn snapshot() {
     let Some(recording) = RECORDING.get().filter(|_| process::is_owner()) else { return };
+    if recording.bank.is_some() {
+        return;
+    }
     work::alone(|| {
         let name = Entry::Snapshot { pid: std::process::id(), nanos: process::monotonic_nanos() };
         let directory = recording.settings.folder.join(name.to_string());

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) most_bytes: u64,
     /// `RFTRACE_RECORD_NOTES`: where to tell what cannot be written.
     pub(crate) notes: PathBuf,
+    /// `RFTRACE_RECORD_BANK`: the recorder's banks, if what is recorded goes there.
+    pub(crate) bank: Option<PathBuf>,
     /// `RFTRACE_RECORD_MODE`: `ring` or `stop`.
     pub(crate) mode: Mode,
     /// `RFTRACE_RECORD_OFF`: recording is off at first.
@@ -47,6 +49,7 @@ impl Settings {
             buffer_bytes: text("RFTRACE_RECORD_BUFFER").parse().unwrap_or(DEFAULT_BYTES),
             most_bytes: text("RFTRACE_RECORD_MOST").parse().unwrap_or(u64::MAX),
             notes: env::var_os("RFTRACE_RECORD_NOTES").unwrap_or_default().into(),
+            bank: env::var_os("RFTRACE_RECORD_BANK").map(PathBuf::from),
             mode: if text("RFTRACE_RECORD_MODE") == "ring" { Mode::Ring } else { Mode::Stop },
             is_off: text("RFTRACE_RECORD_OFF") == "1",
             trigger: text("RFTRACE_RECORD_TRIGGER"),

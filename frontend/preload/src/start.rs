@@ -7,6 +7,7 @@ use std::ptr;
 
 use rftrace_format::recording::Entry;
 use rftrace_frontend::Config;
+use rftrace_frontend::bank::Bank;
 
 use crate::memory;
 use crate::notes;
@@ -47,9 +48,15 @@ extern "C" fn start() {
 }
 
 fn begin(settings: Settings) {
+    notes::begin(&settings.notes);
     let config = Config::new().capacity_bytes(settings.buffer_bytes).mode(settings.mode).directory(&settings.folder);
     // Most programs, and children of programs, do not fill it.
     let config = config.prefault(false);
+    let bank = open_bank(&settings);
+    let config = match bank {
+        Some(bank) => config.bank(bank),
+        None => config,
+    };
     let tracer = match config.install() {
         Ok(tracer) => tracer,
         Err(error) => return refuse(&settings, &error.to_string()),
@@ -60,10 +67,9 @@ fn begin(settings: Settings) {
         return refuse(&settings, &problem);
     }
     process::begin();
-    notes::begin(&settings.notes);
     process::register(&settings.folder);
     let is_off = settings.is_off || trigger::is_armed();
-    let recording = RECORDING.get_or_init(|| Recording { settings, tracer });
+    let recording = RECORDING.get_or_init(|| Recording { settings, tracer, bank });
     // SAFETY: the functions are of these types. Without a module they are called last of all: whatever registers a function
     // later, the dynamic linker's own included, has it called earlier.
     unsafe {
@@ -74,6 +80,17 @@ fn begin(settings: Settings) {
     signals::install(&recording.settings);
     if !is_off {
         tracer.enable();
+    }
+}
+
+/// The bank of this process, if what is recorded goes there. Without one it records into memory of its own, and saves that itself.
+fn open_bank(settings: &Settings) -> Option<&'static Bank> {
+    match Bank::open(settings.bank.as_deref()?) {
+        Ok(bank) => Some(bank),
+        Err(error) => {
+            notes::tell(&format!("what it recorded was kept in memory of its own, as it could have no bank: {error}"));
+            None
+        }
     }
 }
 
@@ -117,6 +134,11 @@ unsafe extern "C" fn fork_ends() {
 unsafe extern "C" fn forked() {
     if let Some(recording) = RECORDING.get() {
         process::forked(&recording.settings.folder);
+        if recording.bank.is_some_and(|bank| !bank.has_slot()) {
+            notes::tell(
+                "it was not recorded, as all banks are taken: too many processes are recorded at the same time",
+            );
+        }
     }
     work::fork_ends();
 }

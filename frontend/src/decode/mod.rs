@@ -10,7 +10,7 @@ pub(crate) mod task;
 
 use std::collections::HashMap;
 
-use rftrace::abi::{ADDRESS_SHIFT, kind, state};
+use rftrace::abi::{ADDRESS_SHIFT, Record, kind, state};
 
 use crate::backend::{Chunk, exit_word};
 pub(crate) use task::Task;
@@ -48,6 +48,9 @@ pub(crate) struct Event {
     pub(crate) depth: usize,
 }
 
+/// Takes records that were read to the end.
+pub(crate) type Done<'a> = &'a (dyn Fn(&[Record]) + Sync);
+
 /// What part of the records is wanted, and how it is shown.
 pub(crate) struct Window<'a> {
     /// When the cycle began, in ticks.
@@ -58,6 +61,8 @@ pub(crate) struct Window<'a> {
     pub(crate) is_hidden: &'a (dyn Fn(u64) -> bool + Sync),
     /// Which calls are left out because they are too short.
     pub(crate) minima: &'a Minima,
+    /// Told of records that were read to the end.
+    pub(crate) done: Option<Done<'a>>,
 }
 
 /// The minimum duration of a call, over time. The tracer takes short calls back itself, as far as it can; the decoder leaves
@@ -156,6 +161,9 @@ pub(crate) fn decode<F: Emit>(task: &Task<'_>, window: &Window<'_>, emit: F) -> 
             records.extend(segment.records());
             order_times(&mut records);
             decoder.segment(segment.core, records.iter().copied())?;
+        }
+        if let Some(done) = window.done {
+            done(segment.records);
         }
     }
     decoder.finish()
@@ -456,7 +464,7 @@ mod tests {
 
     pub(super) fn outline_of(task: &Task<'_>, start: u64, minima: &Minima) -> String {
         let is_hidden = |address| address == OWN;
-        let window = Window { start, end: 100, is_hidden: &is_hidden, minima };
+        let window = Window { start, end: 100, is_hidden: &is_hidden, minima, done: None };
         let mut text = String::new();
         let result = decode(task, &window, |event| {
             let Event { kind, tsc, address, depth } = event;

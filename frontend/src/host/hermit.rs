@@ -16,10 +16,15 @@ use crate::Error;
 use crate::clock::calendar;
 use crate::clock::tsc::{self, TscSource};
 use crate::host::machine::SystemInfo;
-use crate::host::program::{Identity, LoadedModule, Memory, Program};
+use crate::host::program::{Identify, Identity, LoadedModule, Memory, Program};
 
 /// Zeroed memory for records that is never given back. Per-thread blocks lie in thread-local storage.
-pub(crate) fn reserve(buffer_bytes: usize, _prefault: bool, is_first: bool) -> Result<Memory, Error> {
+pub(crate) fn reserve(
+    buffer_bytes: usize,
+    _given: Option<*mut u8>,
+    _prefault: bool,
+    is_first: bool,
+) -> Result<Memory, Error> {
     /// Frames that threads leave without returning are few: 1,024 of them.
     const LEFT_BYTES: usize = 16 * LEFT_BUCKET_BYTES;
 
@@ -173,9 +178,10 @@ pub(crate) fn program(_known: &Known, binary_name: &str) -> Program {
     };
     Program {
         pid: 1,
-        identify: Identity::of_number,
+        identify: Identify::Function(Identity::of_number),
         exe_name: binary_name.to_owned(),
         modules: vec![LoadedModule { name: binary_name.to_owned(), start: image_start() }],
+        is_named: false,
         without_names: None,
         stack: None,
         system,

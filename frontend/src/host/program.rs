@@ -1,8 +1,12 @@
 //! The running program, as the rest of the crate sees it: its memory for the tracer, its threads and modules.
 
+#[cfg(all(feature = "std", target_os = "linux"))]
+use std::collections::HashMap;
 #[cfg(feature = "std")]
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 
 #[cfg(target_os = "linux")]
 use super::linux::modules::Module;
@@ -12,7 +16,7 @@ use crate::elf::table::SymbolTable;
 
 /// A module of the running program, with its functions.
 #[cfg(target_os = "linux")]
-pub(crate) type LoadedModule = (Module, Option<SymbolTable>);
+pub(crate) type LoadedModule = (Module, Option<Arc<SymbolTable>>);
 
 /// The image, which is one module; its functions are added on the host.
 #[cfg(not(target_os = "linux"))]
@@ -53,16 +57,39 @@ impl Identity {
     }
 }
 
+/// How a thread is found by its number of the tracer.
+#[derive(Debug)]
+pub(crate) enum Identify {
+    /// By asking.
+    Function(fn(u32) -> Identity),
+    /// Of a program that is not there any more.
+    #[cfg(all(feature = "std", target_os = "linux"))]
+    Table(HashMap<u32, Identity>),
+}
+
+impl Identify {
+    /// Who that is.
+    pub(crate) fn of(&self, number: u32) -> Identity {
+        match self {
+            Self::Function(function) => function(number),
+            #[cfg(all(feature = "std", target_os = "linux"))]
+            Self::Table(table) => table.get(&number).cloned().unwrap_or_else(|| Identity::of_number(number)),
+        }
+    }
+}
+
 /// The running program.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) pid: u32,
     /// What the system calls the thread with some number of the tracer.
-    pub(crate) identify: fn(u32) -> Identity,
+    pub(crate) identify: Identify,
     /// Its path as in the map.
     pub(crate) exe_name: String,
     /// The program first, then its libraries.
     pub(crate) modules: Vec<LoadedModule>,
+    /// Whether its functions are written where they are wanted already.
+    pub(crate) is_named: bool,
     /// A module whose functions there was no memory for.
     pub(crate) without_names: Option<PathBuf>,
     /// Address range of the main stack.

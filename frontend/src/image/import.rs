@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rftrace::abi::{ADDRESS_SHIFT, kind};
 
@@ -15,7 +16,7 @@ use crate::elf::table::SymbolTable;
 use crate::host::linux::modules::{Module, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::machine::SystemInfo;
-use crate::host::program::{Identity, Program};
+use crate::host::program::{Identify, Identity, Program};
 use crate::uftrace::directory::{self, Recording};
 use rftrace_format::clock::TscClock;
 use rftrace_format::gaps::Gaps;
@@ -89,6 +90,7 @@ impl Image {
             },
             n_writers: directory::all_processors(),
             what_fits: false,
+            done: None,
         };
         let totals = directory::write(&recording, directory, &program)?;
         if totals.last_nanos == u64::MAX {
@@ -191,9 +193,10 @@ impl Image {
         let invariant_tsc = is_kernel.then(|| self.word(head::FLAGS) & super::flag::INVARIANT_TSC != 0);
         Ok(Program {
             pid: 1,
-            identify: Identity::of_number,
+            identify: Identify::Function(Identity::of_number),
             exe_name,
-            modules: vec![(module, table)],
+            modules: vec![(module, table.map(Arc::new))],
+            is_named: false,
             without_names: None,
             stack: None,
             system,

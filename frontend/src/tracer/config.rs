@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
 use rftrace::abi::{self, InitArgs, init};
@@ -12,6 +12,7 @@ use super::{CURRENT, PROGRAM, Traced, Tracer, alone, quiesce, switch};
 use crate::Error;
 use crate::Mode;
 use crate::backend;
+use crate::bank::own::{self, Bank};
 use crate::clock::{self, ClockPair};
 use crate::filter::Filter;
 use crate::host::{self, Known};
@@ -39,6 +40,7 @@ pub struct Config {
     filter: Option<Filter>,
     patched: bool,
     prefault: bool,
+    bank: Option<&'static Bank>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +72,7 @@ impl Config {
             filter: None,
             patched: false,
             prefault: true,
+            bank: None,
         }
     }
 
@@ -132,6 +135,16 @@ impl Config {
         self
     }
 
+    /// Records into a bank of a recorder, which empties it: capacity and mode are the bank's. There is nothing to save. Once in the life
+    /// of a program. For what is preloaded into other programs.
+    #[cfg(target_os = "linux")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn bank(mut self, bank: &'static Bank) -> Self {
+        self.bank = Some(bank);
+        self
+    }
+
     /// Gives the buffer to the tracer that is linked into this program. Recording is off at first.
     ///
     /// A program may do this again while recording is off, with another size and mode. The new buffer takes the place of the one
@@ -176,7 +189,12 @@ impl Config {
         // The tracer starts at a chunk's boundary. Memory from the system begins at a page's.
         let slack = abi::chunk_bytes(bytes);
         let buffer_bytes = bytes.checked_add(slack).ok_or(Error::BufferTooLarge { records: bytes / 16 })?;
-        let memory = host::reserve(buffer_bytes, self.prefault, is_first)?;
+        let given = self.bank.map(own::begin).transpose()?;
+        let (given, bank, buffer_bytes) = match &given {
+            Some(given) => (Some(given.buffer), given.bank, given.bytes),
+            None => (None, ptr::null(), buffer_bytes),
+        };
+        let memory = host::reserve(buffer_bytes, given, self.prefault, is_first)?;
         let args = InitArgs {
             buffer: memory.buffer,
             buffer_bytes,
@@ -185,6 +203,7 @@ impl Config {
             left: memory.left,
             left_bytes: memory.left_bytes,
             overwriting: u8::from(self.mode == Mode::Ring),
+            bank,
             thread_start: memory.thread_start,
             thread_start_key: memory.thread_start_key,
         };
@@ -224,6 +243,9 @@ impl Config {
         }));
         // Who switched it on before did nothing.
         switch::disable_tracer();
+        if let Some(bank) = self.bank {
+            own::opened(bank, tracer.first, backend::control().filter.min_ticks.load(Relaxed));
+        }
         CURRENT.store(ptr::from_mut(tracer), Release);
         Ok(tracer)
     }

@@ -187,6 +187,7 @@ impl Tracer {
                 gaps,
                 n_writers: if options.single_threaded { 1 } else { directory::all_processors() },
                 what_fits: options.what_fits,
+                done: None,
             };
             if options.records_only {
                 directory::write_raw(&recording, path)?

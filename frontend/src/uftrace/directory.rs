@@ -27,7 +27,7 @@ use crate::Error;
 use crate::clock::ClockPair;
 use crate::decode::{self, Emit, Event, EventKind, Minima, Task, Window};
 use crate::filter::own;
-use crate::host::program::{Identity, LoadedModule, Program};
+use crate::host::program::{Identify, Identity, LoadedModule, Program};
 
 /// Bytes of records that are collected before they are written.
 const BLOCK_BYTES: usize = 256 * 1024;
@@ -50,11 +50,13 @@ pub(crate) struct Recording<'a> {
     pub(crate) n_writers: usize,
     /// Whether what cannot be written is left out. Otherwise nothing counts as written then.
     pub(crate) what_fits: bool,
+    /// Told of records that were read to the end.
+    pub(crate) done: Option<decode::Done<'a>>,
 }
 
 impl<'a> Recording<'a> {
     fn window(&self, is_hidden: &'a (dyn Fn(u64) -> bool + Sync)) -> Window<'a> {
-        Window { start: self.start_tsc, end: self.stop_tsc, is_hidden, minima: self.minima }
+        Window { start: self.start_tsc, end: self.stop_tsc, is_hidden, minima: self.minima, done: self.done }
     }
 }
 
@@ -152,7 +154,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     let room = directory.join("room");
     let left_out = LeftOut::new(recording, &room);
     let ids = EventIds::default();
-    let identities = identities(recording.tasks, program.identify);
+    let identities = identities(recording.tasks, &program.identify);
     let mut written = in_parallel(recording, |place| {
         let identity = identities[place].clone();
         write_task(&recording.tasks[place], &window, recording.clock, &ids, directory, identity, &left_out)
@@ -278,12 +280,12 @@ fn is_trace(info: &Path) -> bool {
 
 /// Who the tasks are. The system may use an id again after a thread has ended; then the later thread's id is raised by more
 /// than the system gives out (`PID_MAX_LIMIT`).
-fn identities(tasks: &[Task<'_>], identify: fn(u32) -> Identity) -> Vec<Identity> {
+fn identities(tasks: &[Task<'_>], identify: &Identify) -> Vec<Identity> {
     const RAISE: u32 = 1 << 22;
 
     let mut taken = BTreeSet::new();
     let unique = |task: &Task<'_>| {
-        let mut identity = identify(task.tid);
+        let mut identity = identify.of(task.tid);
         while !taken.insert(identity.tid) {
             identity.tid = identity.tid.wrapping_add(RAISE);
         }
@@ -561,6 +563,9 @@ fn write_symbols(directory: &Path, program: &Program, left_out: &LeftOut<'_>) ->
     use rftrace_format::symbols::{ModuleId, SymbolFileNames};
 
     use super::symfile;
+    if program.is_named {
+        return Ok(());
+    }
     let named = |(module, symbols): &'_ LoadedModule| {
         let symbols = symbols.as_ref().filter(|table| !table.symbols().is_empty());
         symbols.map(|_| module.map_path())

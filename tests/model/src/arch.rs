@@ -6,7 +6,7 @@ use std::sync::atomic::compiler_fence;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::abi::{ADDRESS_SHIFT, Record, ReturnEntry, ThreadBlock, action, enabled, kind, state};
-use crate::control_block::CONTROL;
+use crate::control_block::{CONTROL, SWITCH};
 use crate::steer;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize};
 use crate::{entry, exit, filter};
@@ -142,7 +142,7 @@ impl Call {
 /// `stack_pointer` is not above it; unless it is below, or not aligned. Before the former stands the caller's frame
 /// pointer, if `frame_pointer` points there.
 pub unsafe fn entry(call: Call) {
-    let fast = match CONTROL.switch(Relaxed) {
+    let fast = match SWITCH.state(Relaxed) {
         enabled::OFF => return,
         // SAFETY: by this function's contract.
         enabled::ON => unsafe { entry_fast(call) },
@@ -323,7 +323,7 @@ fn exit_fast(parent_loc: usize) -> Option<usize> {
     if entry.frame.load(Relaxed) != parent_loc {
         return None;
     }
-    let is_recorded = match CONTROL.switch(Relaxed) {
+    let is_recorded = match SWITCH.state(Relaxed) {
         enabled::OFF => return None,
         enabled::ON => true,
         _ => entry.exit_word.load(Relaxed) & state::HIDDEN == 0 && !block.take_back(entry)?,

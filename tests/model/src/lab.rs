@@ -6,17 +6,18 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::abi::{
-    ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, FilterControl, InitArgs, LEFT_BUCKET_BYTES,
-    ReturnEntry, ThreadBlock, action, init, kind, lease, state,
+    ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, ChunkHeader, Control, ControlShared, FilterControl, InitArgs,
+    LEFT_BUCKET_BYTES, ReturnEntry, ThreadBlock, action, chunk_state, init, kind, lease, state,
 };
-use crate::control_block::CONTROL;
+use crate::control_block::{CONTROL, SWITCH};
 use crate::decode::{self, EventKind, Minima, Window};
+use crate::sync::atomic::AtomicU64;
 use crate::{arch, backend};
 
 /// Held by a test as long as it uses the tracer: there is only one.
@@ -61,6 +62,11 @@ pub struct Options {
     pub ring: bool,
 }
 
+/// One that nobody empties.
+fn no_bank() -> Bank {
+    Bank { beat: AtomicU64::new(0), wait_ticks: AtomicU64::new(0), n_lost: AtomicU64::new(0) }
+}
+
 /// All that is given with the first buffer, and not with later ones.
 const NO_MEMORY: InitArgs = InitArgs {
     buffer: ptr::null_mut(),
@@ -70,6 +76,7 @@ const NO_MEMORY: InitArgs = InitArgs {
     left: ptr::null_mut(),
     left_bytes: 0,
     overwriting: 0,
+    bank: ptr::null(),
     thread_start: None,
     thread_start_key: 0,
 };
@@ -87,6 +94,7 @@ pub struct Lab {
     _left: Option<Memory>,
     blocks: Memory,
     n_blocks: usize,
+    bank: Box<Bank>,
 }
 
 impl Lab {
@@ -114,7 +122,7 @@ impl Lab {
             left_bytes,
             ..NO_MEMORY
         };
-        let lab = Self { buffers: Mutex::default(), _left: left, blocks, n_blocks };
+        let lab = Self { buffers: Mutex::default(), _left: left, blocks, n_blocks, bank: Box::new(no_bank()) };
         assert_eq!(lab.give_buffer(options.buffer_bytes, options.ring, &args), init::OK, "the tracer takes the memory");
         lab
     }
@@ -205,33 +213,49 @@ impl Lab {
     /// All records, by thread and in the order of chunks, as they lie in memory.
     #[must_use]
     pub fn segments(&self) -> BTreeMap<u32, Vec<Segment>> {
-        let mut threads: BTreeMap<u32, Vec<Segment>> = BTreeMap::new();
-        for chunk in backend::chunks() {
-            let header = chunk.header;
-            let mut segment = Segment {
-                index: header.index(),
-                prev_index: header.prev_index.load(Relaxed),
-                depth: header.depth.load(Relaxed) as usize,
-                records: Vec::new(),
-            };
-            let mut tid = header.tid.load(Relaxed);
-            let taken_tsc = header.taken_tsc.load(Relaxed);
-            for record in chunk.records.iter().filter_map(|record| record.read(taken_tsc)) {
-                match record {
-                    (_, word) if word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD => {
-                        let next = Segment { index: segment.index, prev_index: 0, depth: 0, records: Vec::new() };
-                        threads.entry(tid).or_default().push(std::mem::replace(&mut segment, next));
-                        tid = (word >> ADDRESS_SHIFT) as u32;
-                    }
-                    record => segment.records.push(record),
-                }
-            }
-            threads.entry(tid).or_default().push(segment);
-        }
+        let mut threads = BTreeMap::new();
+        backend::chunks().for_each(|chunk| add_segments(&chunk, &mut threads));
         for segments in threads.values_mut() {
             segments.sort_by_key(|segment| segment.index);
         }
         threads
+    }
+
+    /// Gives the tracer another buffer that is emptied while it is filled.
+    ///
+    /// # Panics
+    ///
+    /// If it does not take it.
+    pub fn give_bank(&self, buffer_bytes: usize, wait_ticks: u64) {
+        self.bank.beat.store(1, Relaxed);
+        self.bank.wait_ticks.store(wait_ticks, Relaxed);
+        let args = InitArgs { bank: &raw const *self.bank, ..NO_MEMORY };
+        assert_eq!(self.give_buffer(buffer_bytes, false, &args), init::OK, "the tracer takes the memory");
+    }
+
+    /// What was shared with who empties it.
+    pub fn bank(&self) -> &Bank {
+        &self.bank
+    }
+
+    /// Empties chunks that are full, as a recorder does; all that hold something if no thread is there any more.
+    pub fn empty_chunks(&self, is_last: bool, threads: &mut BTreeMap<u32, Vec<Segment>>) {
+        self.bank.beat.fetch_add(1, Relaxed);
+        for chunk in backend::chunks() {
+            let lease = chunk.header.lease.load(Acquire);
+            let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
+            let is_written = || chunk.records.iter().all(|record| record.read(taken_tsc).is_some());
+            let is_to_be_taken = match lease::state(lease) {
+                chunk_state::FULL => true,
+                chunk_state::WAITING => is_last || is_written(),
+                _ => is_last,
+            };
+            if is_to_be_taken {
+                add_segments(&chunk, threads);
+                let free = lease::new(lease::index(lease), chunk_state::FREE);
+                let _ = chunk.header.lease.compare_exchange(lease, free, AcqRel, Relaxed);
+            }
+        }
     }
 
     /// What the frontend makes of the records, by thread, whatever stack it was on. Recording is off.
@@ -258,7 +282,7 @@ impl Lab {
 
     fn events_of(&self, task: &decode::Task<'_>, minima: &Minima) -> Vec<Event> {
         let start = self.control().cycle_start_tsc.load(Relaxed);
-        let window = Window { start, end: arch::ticks(), is_hidden: &|_| false, minima };
+        let window = Window { start, end: arch::ticks(), is_hidden: &|_| false, minima, done: None };
         let mut events = Vec::new();
         let result = decode::decode(task, &window, |event: decode::Event| {
             events.push(match event.kind {
@@ -273,6 +297,30 @@ impl Lab {
         let Ok(()) = result;
         events
     }
+}
+
+/// The records of a chunk, by thread.
+fn add_segments(chunk: &backend::Chunk<'_>, threads: &mut BTreeMap<u32, Vec<Segment>>) {
+    let header = chunk.header;
+    let mut segment = Segment {
+        index: header.index(),
+        prev_index: header.prev_index.load(Relaxed),
+        depth: header.depth.load(Relaxed) as usize,
+        records: Vec::new(),
+    };
+    let mut tid = header.tid.load(Relaxed);
+    let taken_tsc = header.taken_tsc.load(Relaxed);
+    for record in chunk.records.iter().filter_map(|record| record.read(taken_tsc)) {
+        match record {
+            (_, word) if word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD => {
+                let next = Segment { index: segment.index, prev_index: 0, depth: 0, records: Vec::new() };
+                threads.entry(tid).or_default().push(std::mem::replace(&mut segment, next));
+                tid = (word >> ADDRESS_SHIFT) as u32;
+            }
+            record => segment.records.push(record),
+        }
+    }
+    threads.entry(tid).or_default().push(segment);
 }
 
 /// The records of one thread in one chunk.
@@ -381,8 +429,8 @@ fn headers() -> impl Iterator<Item = &'static ChunkHeader> {
 
 /// Puts the control block back into the state in which a program finds it. A field that is missing here does not compile.
 fn restore_control() {
+    SWITCH.enabled.store(0, Relaxed);
     let Control {
-        enabled,
         overwriting,
         full,
         chunk_bytes,
@@ -401,6 +449,9 @@ fn restore_control() {
         next_tid,
         n_untraced_threads,
         n_lost_no_chunk,
+        bank,
+        beat_given_up,
+        none_until_tsc,
         filter,
         shared,
     } = &CONTROL;
@@ -428,13 +479,15 @@ fn restore_control() {
     for number in [chunk_bytes, n_chunks, n_blocks, n_left_buckets] {
         number.store(0, Relaxed);
     }
-    for number in [enabled, thread_start_key, n_untraced_threads, n_takers, n_blocks_used] {
+    for number in [thread_start_key, n_untraced_threads, n_takers, n_blocks_used] {
         number.store(0, Relaxed);
     }
     for number in [
         cycle_start_tsc,
         stop_tsc,
         n_lost_no_chunk,
+        beat_given_up,
+        none_until_tsc,
         next_index,
         end_index,
         n_overwritten,
@@ -454,4 +507,5 @@ fn restore_control() {
     blocks.store(ptr::null_mut(), Relaxed);
     left.store(ptr::null_mut(), Relaxed);
     thread_start.store(ptr::null_mut(), Relaxed);
+    bank.store(ptr::null_mut(), Relaxed);
 }

@@ -19,7 +19,7 @@ extern crate self as core;
 extern crate self as rftrace;
 
 // What they use of `core`, unchanged.
-pub use std::{ffi, iter, mem, ptr, slice};
+pub use std::{ffi, hint, iter, mem, ptr, slice};
 
 #[path = "../../../src/abi.rs"]
 pub mod abi;
@@ -56,6 +56,8 @@ mod return_stack;
 mod thread;
 #[path = "../../../staticlib/src/thread_end.rs"]
 mod thread_end;
+#[path = "../../../staticlib/src/waiting.rs"]
+mod waiting;
 
 #[path = "../../../frontend/src/backend.rs"]
 #[allow(dead_code, reason = "a part of the frontend")]

@@ -245,7 +245,7 @@ fn a_handler_may_fork() {
                 step.set(step.get() + 1);
                 if step.get() == at + 1 {
                     has_forked.set(true);
-                    rftrace_backend_forked();
+                    rftrace_backend_forked(std::ptr::null());
                     // The handler goes on, and so do others.
                     (0..10).for_each(|_| call(top - 1_024, HANDLER));
                     on_thread(1, || (0..10).for_each(|_| call(other, OTHER)));
@@ -324,7 +324,7 @@ const HANDLER: usize = 0x80_0000;
 const OTHER: usize = 0xc0_0000;
 
 unsafe extern "C" {
-    safe fn rftrace_backend_forked();
+    unsafe fn rftrace_backend_forked(args: *const rftrace_model::abi::InitArgs) -> u32;
 }
 
 /// Calls a function, which returns.

@@ -305,6 +305,48 @@ fn a_ring_keeps_the_newest(system: System, n_threads: u64, n_chunks: usize, ends
     }
 }
 
+/// Somebody else empties chunks while threads record, end and begin: all calls are there once, in order, or counted as lost.
+fn chunks_are_emptied(system: System, n_threads: u64, n_chunks: usize, wait_ticks: u64) {
+    let n_blocks = n_threads as usize;
+    let buffer_bytes = n_chunks * MIN_CHUNK_BYTES;
+    let lab = Arc::new(Lab::new(Options { buffer_bytes, n_blocks, n_left_buckets: 0, ring: false }));
+    lab.give_bank(buffer_bytes, wait_ticks);
+    lab.enable();
+    let calls = system.calls;
+    let n_done = Arc::new(AtomicUsize::new(0));
+    let count_done = Arc::clone(&n_done);
+    let work = move |worker: &mut Worker| {
+        (0..calls).for_each(|i| worker.call(i % 3));
+        worker.lab.end_thread();
+        count_done.fetch_add(1, SeqCst);
+    };
+    let mut threads = BTreeMap::new();
+    let workers = run(system, &lab, n_threads, work, |_| {
+        while n_done.load(SeqCst) < n_threads as usize {
+            lab.empty_chunks(false, &mut threads);
+            (system.yield_now)();
+        }
+    });
+    lab.disable();
+    lab.empty_chunks(true, &mut threads);
+    assert!(lab.chunk_states().all(|state| state == chunk_state::FREE));
+    let (mut n_made, mut n_found) = (0, 0);
+    for worker in &workers {
+        let mut segments = threads.remove(&worker.tid).unwrap_or_default();
+        segments.sort_by_key(|segment| segment.index);
+        let found = words(&segments, 0);
+        let mut steps = worker.steps.iter();
+        for word in &found {
+            assert!(steps.any(|step| step.word == *word), "thread {}: it did not do this, or not then", worker.tid);
+        }
+        n_made += worker.steps.len();
+        n_found += found.len();
+    }
+    let n_lost = lab.bank().n_lost.load(Relaxed);
+    assert_eq!(n_found as u64 + n_lost, n_made as u64, "{n_lost} are lost");
+    assert!(wait_ticks < u64::MAX || n_lost == 0, "they waited");
+}
+
 /// A frontend reads and empties the buffer while threads record, end and begin.
 fn snapshots_lose_nothing(system: System, n_threads: u64, n_chunks: usize, ring: bool) {
     let n_blocks = n_threads as usize;
@@ -747,6 +789,12 @@ mod schedules {
     }
 
     #[test]
+    fn chunks_are_emptied() {
+        explore(50, |system| super::chunks_are_emptied(system, 3, 8, 100));
+        explore(50, |system| super::chunks_are_emptied(system, 2, 4, 0));
+    }
+
+    #[test]
     fn snapshots_lose_nothing() {
         explore(1_000, |system| super::snapshots_lose_nothing(system, 3, 16, false));
     }
@@ -795,6 +843,12 @@ mod real {
     #[test]
     fn threads_record_until_the_buffer_is_full() {
         repeat(|| super::threads_record_until_the_buffer_is_full(REAL, 3, 6));
+    }
+
+    #[test]
+    fn chunks_are_emptied() {
+        repeat(|| super::chunks_are_emptied(REAL, 3, 16, u64::MAX));
+        repeat(|| super::chunks_are_emptied(REAL, 2, 4, 0));
     }
 
     #[test]

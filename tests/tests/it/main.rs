@@ -31,6 +31,7 @@ mod rust_at_large;
 mod samplers;
 mod sanitizers;
 mod storm;
+mod streaming;
 mod strikes;
 mod subbuild;
 mod switching;

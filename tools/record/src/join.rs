@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::banks::BankRecording;
 use super::kernel::KernelRecording;
 use super::output::{self, Output};
 use super::parts::{self, Joined};
@@ -17,6 +18,8 @@ pub struct Beside {
     pub schedule: Option<ScheduleRecorder>,
     /// What the program did in the kernel.
     pub kernel: Option<KernelRecording>,
+    /// What went to banks.
+    pub banks: Option<BankRecording>,
 }
 
 /// Makes the trace, and moves snapshots below it. Processes have said `notes`. What processes have written stays where it is, so this may be done again.
@@ -35,7 +38,8 @@ pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) 
 /// As of [`join`].
 pub fn recover(output: &Output) -> Result<Joined> {
     let left = output.work().display();
-    join_all(output, None, Beside::default(), Vec::new()).with_context(|| {
+    let beside = Beside { banks: BankRecording::left_in(output.work())?, ..Beside::default() };
+    join_all(output, None, beside, Vec::new()).with_context(|| {
         format!("no trace could be made of what an interrupted recording has left, which stays in {left}")
     })
 }
@@ -60,7 +64,11 @@ pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
 }
 
 fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<String>) -> Result<Joined> {
+    let mut beside = beside;
     let dir = output.joined()?;
+    if let Some(banks) = beside.banks.take() {
+        banks.save(output.work())?;
+    }
     let mut joined = parts::join(output.work(), &dir, ended, notes)?;
     if joined.processes > 0 {
         let has_schedule = match beside.schedule.map(|schedule| schedule.finish(&dir)) {

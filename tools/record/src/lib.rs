@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod banks;
 mod callsites;
 #[cfg(target_os = "linux")]
 pub mod join;

@@ -22,6 +22,7 @@ use signal_hook::consts::{FORBIDDEN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, 
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Signals, SignalsInfo};
 
+use crate::banks::BankRecorder;
 use crate::kernel::KernelRecorder;
 use crate::preload::Preload;
 
@@ -54,7 +55,7 @@ pub fn ending_signals() -> impl Iterator<Item = c_int> {
 
 /// Runs the program and waits until it and all recorded processes have ended.
 ///
-/// `kernel` records what the program does in the kernel.
+/// `kernel` records what the program does in the kernel, `banks` what it and its children do otherwise.
 ///
 /// Signals go on to the program: those that would end it, and `for_library`, which have the library do something.
 pub fn run(
@@ -64,6 +65,7 @@ pub fn run(
     variables: Vec<(&'static str, OsString)>,
     for_library: [c_int; 2],
     kernel: Option<&KernelRecorder>,
+    banks: Option<&BankRecorder>,
 ) -> Result<Ended> {
     let mut child = Command::new(program);
     child.arg0(&command[0]).args(&command[1..]);
@@ -120,7 +122,7 @@ pub fn run(
     let _ = forwarder.join();
     let (status, usage) = sys::reap(pid).with_context(lost)?;
     if let Some(work) = work
-        && !wait_for_others(&work)
+        && !wait_for_others(&work, banks)
     {
         preload.keep();
     }
@@ -174,7 +176,7 @@ fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
 
 /// Waits for processes that outlive the program, such as daemons: they have something to save. A signal ends the wait. Returns
 /// whether all have ended.
-fn wait_for_others(work: &Path) -> bool {
+fn wait_for_others(work: &Path, banks: Option<&BankRecorder>) -> bool {
     const INTERVAL: Duration = Duration::from_millis(20);
     /// How long a child takes at most, from the fork until it tells of itself.
     const FORK: Duration = Duration::from_secs(1);
@@ -183,13 +185,21 @@ fn wait_for_others(work: &Path) -> bool {
     while is_forking(work) && since.elapsed() < FORK {
         thread::sleep(Duration::from_millis(1));
     }
-    if living(work).is_empty() {
+    let all_living = || {
+        let mut all = living(work);
+        // They may have no way to tell of themselves in the folder.
+        all.extend(banks.map(BankRecorder::living).unwrap_or_default());
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    if all_living().is_empty() {
         return true;
     }
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return false };
     let mut said = false;
     loop {
-        let living = living(work);
+        let living = all_living();
         if living.is_empty() {
             return true;
         }
@@ -249,7 +259,7 @@ fn living_of(work: &Path, process: fn(Entry<'_>) -> Option<(u32, &str)>) -> Vec<
 }
 
 /// When a process was started, if it has not ended.
-fn start_time(pid: u32) -> Option<String> {
+pub(crate) fn start_time(pid: u32) -> Option<String> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The command, in parentheses, may contain anything.
     let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;

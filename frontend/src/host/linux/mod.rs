@@ -12,7 +12,9 @@ pub(crate) mod modules;
 mod process;
 pub(crate) mod sysinfo;
 #[cfg(feature = "std")]
-mod threads;
+pub(crate) mod thread_table;
+#[cfg(feature = "std")]
+pub(crate) mod threads;
 
 #[cfg(feature = "std")]
 pub(crate) use self::fork::{AtWork, abandon, at_work};

@@ -87,8 +87,7 @@ impl Module {
 /// # Errors
 /// Those of reading the map. Files that cannot be opened lose only their build-id.
 pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
-    let text = own_maps()?;
-    let mut modules = parse_maps(&text, page_size());
+    let mut modules = parse_maps(&own_maps()?, page_size());
 
     if let Ok(exe) = exe_path()
         && let Some(main) = modules.iter_mut().find(|module| module.path == exe)
@@ -112,6 +111,38 @@ pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
     });
     modules.sort_by_key(|module| !module.is_main);
     Ok(separate_loads(modules))
+}
+
+/// Returns the modules of a program that is not there any more, by its maps at different times, the latest last, and its path. Where
+/// one was loaded at the place of another the later one is meant.
+pub(crate) fn modules_of(maps: &[Vec<u8>], exe: &Path) -> Vec<Module> {
+    let mut modules: Vec<Module> = Vec::new();
+    for module in maps.iter().rev().flat_map(|text| parse_maps(text, page_size())) {
+        if modules.iter().all(|later| module.end <= later.start || later.end <= module.start) {
+            modules.push(module);
+        }
+    }
+    modules.retain_mut(|module| {
+        module.is_main = module.path == exe;
+        match file::build_id(&module.path) {
+            Ok(build_id) => {
+                module.build_id = build_id;
+                true
+            }
+            // A file that can be read and is no ELF file was mapped by the program for purposes of its own.
+            Err(error) => error.kind() != io::ErrorKind::InvalidData,
+        }
+    });
+    modules.sort_by_key(|module| (!module.is_main, module.start));
+    separate_loads(modules)
+}
+
+/// The address range of the main thread's stack.
+pub(crate) fn stack(maps: &[u8]) -> Option<(u64, u64)> {
+    let line = maps.split(|&byte| byte == b'\n').find(|line| line.ends_with(b" [stack]"))?;
+    let range = std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
+    let (start, end) = range.split_once('-')?;
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
 /// Returns the map of this process's memory.

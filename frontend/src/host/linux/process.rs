@@ -14,13 +14,16 @@ use rftrace::abi::{LEFT_BUCKET_BYTES, ThreadBlock};
 use super::fork;
 use super::modules::{self, Module};
 use super::sysinfo;
+use super::thread_table;
 use super::threads;
 use crate::Error;
+use crate::backend;
+use crate::bank::own;
 use crate::clock::tsc::TscSource;
 use crate::elf::file;
 use crate::elf::table::{self, SymbolTable};
 use crate::host::machine::SystemInfo;
-use crate::host::program::{Memory, Program};
+use crate::host::program::{Identify, Memory, Program};
 
 /// Threads that can be traced at the same time. A block takes address space only, until its thread is traced.
 const MAX_THREADS: usize = 8192;
@@ -32,11 +35,24 @@ const LEFT_BUCKETS: usize = 512;
 /// Slots for call sites: half of them are used at the most. It takes memory for those that are in use.
 const MAX_SITES: usize = 1 << 23;
 
-/// Memory for records and, the first time, for per-thread blocks and left frames, zeroed and never unmapped.
-pub(crate) fn reserve(buffer_bytes: usize, prefault: bool, is_first: bool) -> Result<Memory, Error> {
-    if !is_first {
+/// Memory for records, unless that is `given`, and, the first time, for per-thread blocks and left frames, zeroed and never
+/// unmapped.
+pub(crate) fn reserve(
+    buffer_bytes: usize,
+    given: Option<*mut u8>,
+    prefault: bool,
+    is_first: bool,
+) -> Result<Memory, Error> {
+    let buffer = || {
+        if let Some(given) = given {
+            return Ok(given);
+        }
         let buffer = map(buffer_bytes)?;
         prepare(buffer, buffer_bytes, prefault);
+        Ok(buffer)
+    };
+    if !is_first {
+        let buffer = buffer()?;
         return Ok(Memory {
             buffer,
             blocks: ptr::null_mut(),
@@ -54,13 +70,12 @@ pub(crate) fn reserve(buffer_bytes: usize, prefault: bool, is_first: bool) -> Re
     let left_bytes = LEFT_BUCKETS * LEFT_BUCKET_BYTES;
     let left = map(left_bytes)?;
     // The buffer last: it is what may be too large, and then little was taken in vain.
-    let buffer = map(buffer_bytes)?;
-    prepare(buffer, buffer_bytes, prefault);
+    let buffer = buffer()?;
     let thread_start_key = thread_key();
-    threads::keep_in(map(threads::TABLE_BYTES)?, thread_start_key);
+    threads::keep_in(map(thread_table::TABLE_BYTES)?, thread_start_key);
     // SAFETY: the handler is made for this and runs in the child, on its only thread. Without memory for it a child goes
     // on with its parent's threads in its trace.
-    unsafe { libc::pthread_atfork(None, None, Some(threads::forked)) };
+    unsafe { libc::pthread_atfork(Some(fork_begins), None, Some(forked)) };
     fork::register_handlers();
     Ok(Memory {
         buffer,
@@ -71,6 +86,19 @@ pub(crate) fn reserve(buffer_bytes: usize, prefault: bool, is_first: bool) -> Re
         thread_start: thread_start_key.map(|_| threads::thread_start as _),
         thread_start_key: thread_start_key.unwrap_or(0),
     })
+}
+
+unsafe extern "C" fn fork_begins() {
+    own::fork_begins();
+}
+
+/// The child of a fork: the tracer forgets the other threads, and the calling one has another id now.
+unsafe extern "C" fn forked() {
+    let forked = own::forked();
+    // SAFETY: in the child, on its only thread. A bank is this process's alone, zeroed, and stays mapped.
+    let status = unsafe { backend::forked(forked.args()) };
+    forked.go_on(status);
+    threads::forked();
 }
 
 /// Gives the memory of a buffer that is not in use back to the system. It stays mapped: a thread may be in a hook, and write
@@ -207,7 +235,7 @@ pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
                 without_names.get_or_insert(path);
                 None
             });
-            (module, symbols)
+            (module, symbols.map(Arc::new))
         })
         .collect();
     let maps = modules::own_maps().unwrap_or_default();
@@ -215,21 +243,14 @@ pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
     system.usage = sysinfo::usage();
     Program {
         pid: std::process::id(),
-        identify: threads::identify,
+        identify: Identify::Function(threads::identify),
         exe_name: system.exe_name.clone(),
         modules,
+        is_named: false,
         without_names,
-        stack: stack(&maps),
+        stack: modules::stack(&maps),
         system,
         tsc_hz: sysinfo::tsc_hz().map(|(hz, source)| (hz, source.name())),
         invariant_tsc: Some(sysinfo::invariant_tsc()),
     }
-}
-
-/// The address range of the main thread's stack.
-fn stack(maps: &[u8]) -> Option<(u64, u64)> {
-    let line = maps.split(|&byte| byte == b'\n').find(|line| line.ends_with(b" [stack]"))?;
-    let range = std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
-    let (start, end) = range.split_once('-')?;
-    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }

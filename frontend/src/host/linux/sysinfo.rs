@@ -72,7 +72,7 @@ pub(crate) fn tsc_hz() -> Option<(u64, TscSource)> {
 }
 
 /// Arguments end in a NUL each.
-fn command_line(arguments: &[u8]) -> String {
+pub(crate) fn command_line(arguments: &[u8]) -> String {
     let arguments = arguments.strip_suffix(b"\0").unwrap_or(arguments);
     one_line(&String::from_utf8_lossy(arguments))
 }

@@ -10,27 +10,13 @@ use std::fs;
 use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use rftrace::abi::ThreadBlock;
 
+use super::thread_table::{Entry, MAX_THREADS};
 use crate::backend;
 use crate::host::program::Identity;
-
-/// Threads whose ids are kept, in the life of a program. It takes memory for those that there are.
-const MAX_THREADS: usize = 1 << 20;
-
-/// Bytes of a thread's name, with a NUL (`TASK_COMM_LEN`).
-const NAME_BYTES: usize = 16;
-
-/// What is known of a thread.
-#[repr(C)]
-struct Entry {
-    /// The system's id; 0 if the thread was not seen.
-    tid: AtomicU64,
-    /// Its name when it ended; empty before.
-    name: [AtomicU64; NAME_BYTES / 8],
-}
 
 /// [`MAX_THREADS`] entries, by the tracer's number; null if there is no memory for them.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
@@ -38,11 +24,8 @@ static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 /// The key under which a thread's block is kept.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// Bytes of the table.
-pub(super) const TABLE_BYTES: usize = MAX_THREADS * size_of::<Entry>();
-
-/// From now on threads are entered into `table`, which is zeroed, [`TABLE_BYTES`] long, and stays mapped.
-pub(super) fn keep_in(table: *mut u8, key: Option<libc::pthread_key_t>) {
+/// From now on threads are entered into `table`, which is zeroed, `TABLE_BYTES` long, and stays mapped.
+pub(crate) fn keep_in(table: *mut u8, key: Option<libc::pthread_key_t>) {
     KEY.store(key.unwrap_or(u32::MAX), Relaxed);
     ENTRIES.store(table.cast(), Release);
 }
@@ -105,10 +88,8 @@ pub(super) unsafe extern "C" fn thread_exit(block: *mut c_void) {
     );
 }
 
-/// The child of a fork: the tracer forgets the other threads, and the calling one has another id now.
-pub(super) unsafe extern "C" fn forked() {
-    // SAFETY: called in the child, on its only thread.
-    unsafe { backend::rftrace_backend_forked() };
+/// The calling thread has another id now: it is the only one of a child that was forked.
+pub(super) fn forked() {
     backend::unrecorded(|| {
         let key = KEY.load(Relaxed);
         // SAFETY: the key is the tracer's; what is stored under it is null or the thread's block, which stays mapped.
@@ -118,6 +99,11 @@ pub(super) unsafe extern "C" fn forked() {
             entry.tid.store(u64::from(std::process::id()), Relaxed);
         }
     });
+}
+
+/// From now on threads are entered into another table, as for [`keep_in`].
+pub(crate) fn move_to(table: *mut u8) {
+    ENTRIES.store(table.cast(), Release);
 }
 
 fn entry(number: u32) -> Option<&'static Entry> {
@@ -130,13 +116,23 @@ fn entry(number: u32) -> Option<&'static Entry> {
 /// What the system calls the thread with the tracer's number `number`.
 pub(crate) fn identify(number: u32) -> Identity {
     let Some(entry) = entry(number) else { return Identity::of_number(number) };
-    let Ok(tid @ 1..) = u32::try_from(entry.tid.load(Relaxed)) else { return Identity::of_number(number) };
-    let kept: Vec<u8> = entry.name.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
-    let kept = kept.split(|&byte| byte == 0).next().unwrap_or_default();
-    let name = match kept {
+    let Some(tid) = entry.system_tid() else { return Identity::of_number(number) };
+    let name = match entry.name() {
         // It has not ended.
-        [] => fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default(),
-        kept => kept.to_vec(),
+        name if name.is_empty() => fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default(),
+        name => name,
     };
     Identity { tid, name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned() }
+}
+
+/// Enters the names of the threads that live, up to the tracer's number `last`: nobody may be there to ask later.
+pub(crate) fn keep_names(last: u32) {
+    for entry in (1..=last).filter_map(entry) {
+        if let Some(tid) = entry.system_tid()
+            && entry.name().is_empty()
+            && let Ok(name) = fs::read(format!("/proc/self/task/{tid}/comm"))
+        {
+            entry.set_name(name.trim_ascii_end());
+        }
+    }
 }

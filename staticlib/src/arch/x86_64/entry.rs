@@ -5,10 +5,10 @@ use core::mem::{offset_of, size_of};
 
 use super::{ENTRY_SAVED, TRAMPOLINE_BYTES};
 use crate::abi::{
-    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, ThreadBlock, action, enabled, kind, state,
+    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, enabled, kind, state,
 };
 use crate::arch::{self, MAX_FRAME_BYTES, MAX_REALIGN_BYTES};
-use crate::control_block::CONTROL;
+use crate::control_block::{CONTROL, SWITCH};
 use crate::entry;
 use crate::filter;
 
@@ -184,7 +184,7 @@ macro_rules! entry_hook {
             concat!(".if ", $patched),
             nothing_pushed!(),
             ".endif",
-            "cmp byte ptr [rip + {control} + {enabled}], {on}",
+            "cmp byte ptr [rip + {switch} + {enabled}], {on}",
             concat!("jae .L", $name, "_recording"),
             concat!(".if ", $patched),
             "jmp r11",
@@ -339,7 +339,8 @@ macro_rules! entry_hook {
             ".cfi_endproc",
             concat!(".size ", $name, ", . - ", $name),
             control = sym CONTROL,
-            enabled = const offset_of!(Control, enabled),
+            switch = sym SWITCH,
+            enabled = const offset_of!(Switch, enabled),
             on = const enabled::ON,
             sp = const offset_of!(ThreadBlock, sp),
             limit = const offset_of!(ThreadBlock, limit),

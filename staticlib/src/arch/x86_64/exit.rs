@@ -4,9 +4,9 @@ use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
 
 use super::{ENTRY_SAVED, EXIT_SAVED, PAIRED_EXIT_SAVED, TRAMPOLINE_BYTES};
-use crate::abi::{Control, Record, ReturnEntry, ThreadBlock, enabled, kind, state};
+use crate::abi::{Control, Record, ReturnEntry, Switch, ThreadBlock, enabled, kind, state};
 use crate::arch;
-use crate::control_block::CONTROL;
+use crate::control_block::{CONTROL, SWITCH};
 use crate::exit;
 
 // The code of a return trampoline. `leaves_by_ret`: its return address was pushed by a call, so it goes on with a `ret`,
@@ -42,7 +42,7 @@ macro_rules! exit_path {
             "mov rcx, [r11 + {sp}]\n",
             "cmp [rcx - {entry_bytes} + {parent_loc}], rax\n",
             "jne .L", $hook, "_slow\n",
-            "cmp byte ptr [rip + {control} + {enabled}], {on}\n",
+            "cmp byte ptr [rip + {switch} + {enabled}], {on}\n",
             "jne .L", $hook, "_not_plain\n",
             reserve_record!(hook = $hook, path = "exit"),
             "mov r11, rax\n",
@@ -313,7 +313,8 @@ global_asm!(
     ".org .Lrftrace_trampolines + {trampoline_bytes} - 8, 0xcc",
     ".quad {control} + {threads} - .Lrftrace_trampolines",
     control = sym CONTROL,
-    enabled = const offset_of!(Control, enabled),
+    switch = sym SWITCH,
+            enabled = const offset_of!(Switch, enabled),
     on = const enabled::ON,
     min_ticks = const offset_of!(Control, filter.min_ticks),
     hidden = const state::HIDDEN,

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::builder::ArgPredicate;
+use clap::{Args, ValueEnum};
 use rftrace_net::Address;
+use rftrace_record::banks::{BankRecorder, OnFull};
 use rftrace_record::join::Beside;
 use rftrace_record::kernel::{Events, KernelEvents, KernelRecorder, Wanted};
 use rftrace_record::notes::Notes;
@@ -53,12 +55,19 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G.
-    #[arg(short, long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_if("stream", ArgPredicate::IsPresent, STREAM_BUFFER))]
     buffer: usize,
     /// Write no more records than this, in all processes together: what is recorded after that is not saved. At least a whole buffer
     /// can be saved.
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size)]
     max_size: usize,
+    /// Take what is recorded out of the program while it runs: it goes to the disk, so that no buffer fills up, and nothing of it is
+    /// lost however the program ends. The buffer is 64M then, unless --buffer says otherwise.
+    #[arg(long, conflicts_with_all = ["ring", "stop"])]
+    stream: bool,
+    /// With --stream: what threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
+    #[arg(long, value_name = "WHAT", default_value = "wait", requires = "stream", value_enum)]
+    on_full: OnFullArg,
     /// When the buffer is full, go on and forget the oldest: keep the end of what happens.
     #[arg(long, conflicts_with = "stop")]
     ring: bool,
@@ -136,6 +145,17 @@ pub(crate) struct RecordArgs {
 /// How long a receiver may take for anything.
 const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
 
+/// The buffer where nothing is said, and with `--stream`.
+const DEFAULT_BUFFER: &str = "256M";
+const STREAM_BUFFER: &str = "64M";
+
+/// What threads do when their bank is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnFullArg {
+    Wait,
+    Drop,
+}
+
 /// What a run may write where nothing is said.
 pub(crate) const DEFAULT_MOST: &str = "4G";
 
@@ -170,13 +190,20 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     }
     let output = Output::prepare(args.output.as_deref(), args.live)?;
     let notes = Notes::create()?;
-    let environment = environment(&args, &output, &notes)?;
+    let banks = if args.stream {
+        let on_full = if args.on_full == OnFullArg::Wait { OnFull::Wait } else { OnFull::Drop };
+        Some(BankRecorder::begin(output.work(), args.buffer, on_full, args.most_bytes() as u64)?)
+    } else {
+        None
+    };
+    let environment = environment(&args, &output, &notes, banks.as_ref())?;
     let kept = if args.ring { Kept::End } else { Kept::Beginning };
     let schedule = schedule.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
     let kernel = kernel.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
     let for_library = [args.signal_snapshot, args.signal_toggle];
-    let ended = run::run(&program, &args.command, preload, environment, for_library, kernel.as_ref())?;
+    let ended = run::run(&program, &args.command, preload, environment, for_library, kernel.as_ref(), banks.as_ref())?;
     let code = ended.code();
+    let banks = banks.map(BankRecorder::stop);
     // Before anything can end this process.
     let kernel = kernel.map(KernelRecorder::stop).transpose().unwrap_or_else(|error| {
         say!("rftrace: {error:#}");
@@ -188,7 +215,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
             flag::register_conditional_shutdown(signal, code, Arc::new(true.into()))?;
         }
     }
-    if let Err(error) = finish(&args, &program, output, &notes, Beside { schedule, kernel }, &ended) {
+    if let Err(error) = finish(&args, &program, output, &notes, Beside { schedule, kernel, banks }, &ended) {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
@@ -302,7 +329,12 @@ fn parse_to(text: &str) -> Result<Address, String> {
 }
 
 /// What the preloaded library is told.
-fn environment(args: &RecordArgs, output: &Output, notes: &Notes) -> Result<Vec<(&'static str, OsString)>> {
+fn environment(
+    args: &RecordArgs,
+    output: &Output,
+    notes: &Notes,
+    banks: Option<&BankRecorder>,
+) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables: Vec<(&str, OsString)> = vec![
         ("RFTRACE_RECORD", output.work().into()),
         ("RFTRACE_RECORD_BUFFER", args.buffer.to_string().into()),
@@ -313,6 +345,7 @@ fn environment(args: &RecordArgs, output: &Output, notes: &Notes) -> Result<Vec<
         ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot.to_string().into()),
         ("RFTRACE_RECORD_TOGGLE", args.signal_toggle.to_string().into()),
     ];
+    variables.extend(banks.map(|banks| ("RFTRACE_RECORD_BANK", banks.path().into())));
     if args.signal_snapshot == args.signal_toggle && args.signal_snapshot != 0 {
         bail!("--signal-snapshot and --signal-toggle name the same signal");
     }

@@ -1,0 +1,565 @@
+//! What the recorder does with banks while programs run: takes the chunks that are full, and writes them to a file for each process,
+//! a *spool*. When a process is over it takes the rest, and gives the bank back.
+//!
+//! A spool is chunks as they were in memory, one behind the other, in no order. Nothing here waits for a traced program.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use memmap2::{MmapOptions, MmapRaw};
+use rftrace::abi::{
+    self, ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, kind, lease,
+    records_per_chunk,
+};
+
+use super::file::{
+    CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
+};
+use crate::backend::exit_word;
+use crate::clock::{ClockPair, ticks_in};
+use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
+use crate::host::program::Identity;
+
+/// How banks are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes of each process's chunks.
+    pub buffer_bytes: usize,
+    /// Processes that can be recorded at the same time.
+    pub n_slots: usize,
+    /// How long a thread that finds no free chunk waits when the recorder does nothing; zero: it does not wait at all.
+    pub patience: Duration,
+    /// Bytes that all spools may take together. What comes after that is not written.
+    pub most_bytes: u64,
+}
+
+/// All banks of a recorder.
+#[derive(Debug)]
+pub struct Banks {
+    memory: MmapRaw,
+    file: File,
+    layout: Layout,
+    /// Where spools are written.
+    folder: PathBuf,
+    wait_ticks: u64,
+    most_bytes: u64,
+    written_bytes: u64,
+    slots: Vec<Option<Watched>>,
+    collected: Vec<Collected>,
+}
+
+/// A process that records into a bank.
+#[derive(Debug)]
+struct Watched {
+    pid: u32,
+    spool: Spool,
+    /// What the system said of it when it was last looked at.
+    looked: Option<Instant>,
+    maps: Vec<Vec<u8>>,
+    names: HashMap<u32, Vec<u8>>,
+    /// Since when a chunk is full and not written, by its index.
+    waiting: HashMap<u64, Instant>,
+}
+
+/// The file with the chunks of a process.
+#[derive(Debug, Default)]
+struct Spool {
+    path: PathBuf,
+    file: Option<File>,
+    n_bytes: u64,
+    /// The highest number of a thread.
+    last_thread: u32,
+    /// Why it does not go on.
+    failed: Option<io::Error>,
+    is_too_large: bool,
+}
+
+/// What was recorded of a process that is over.
+#[derive(Debug)]
+pub struct Collected {
+    /// The process, as it calls itself.
+    pub pid: u32,
+    /// When its program began to be recorded, by `CLOCK_MONOTONIC` in nanoseconds.
+    pub program_nanos: u64,
+    /// The process that forked it, and when by `CLOCK_MONOTONIC`, if one did that is recorded too.
+    pub fork: Option<(u32, u64)>,
+    /// Calls and returns that were not recorded because no chunk was free.
+    pub n_dropped: u64,
+    /// Why not all was written, if it was not.
+    pub failed: Option<io::Error>,
+    /// As much was written as may be.
+    pub is_too_large: bool,
+    pub(crate) spool: PathBuf,
+    pub(crate) chunk_bytes: usize,
+    pub(crate) first: ClockPair,
+    pub(crate) last: ClockPair,
+    pub(crate) utc_offset_nanos: i64,
+    pub(crate) min_ticks: u64,
+    pub(crate) end_tsc: u64,
+    pub(crate) n_untraced_threads: u32,
+    pub(crate) exe: Vec<u8>,
+    pub(crate) command_line: Vec<u8>,
+    /// Of different times, the latest last.
+    pub(crate) maps: Vec<Vec<u8>>,
+    pub(crate) threads: HashMap<u32, Identity>,
+    /// The words of the exit records of the functions that were open in a thread that was forked.
+    pub(crate) open: HashMap<u32, Vec<u64>>,
+}
+
+/// How often the system is asked about a process: for libraries that it loads, and names of threads.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long a full chunk is left to hooks that are to write into it still.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Banks {
+    /// Makes banks in an empty file of memory (`memfd_create`). Spools are written to `folder`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn new(file: File, folder: &Path, options: Options) -> io::Result<Self> {
+        let layout = Layout { n_slots: options.n_slots, buffer_bytes: options.buffer_bytes };
+        file.set_len(layout.file_bytes() as u64)?;
+        let memory = MmapOptions::new().len(layout.file_bytes()).no_reserve_swap().map_raw(&file)?;
+        // SAFETY: the mapping is larger; all fields are atomics.
+        let head = unsafe { &*memory.as_ptr().cast::<Head>() };
+        head.n_slots.store(options.n_slots as u64, Relaxed);
+        head.buffer_bytes.store(options.buffer_bytes as u64, Relaxed);
+        head.version.store(VERSION, Relaxed);
+        head.magic.store(MAGIC, Release);
+        let slots = (0..options.n_slots).map(|_| None).collect();
+        let banks = Self {
+            memory,
+            file,
+            layout,
+            folder: folder.to_owned(),
+            wait_ticks: ticks_in(options.patience),
+            most_bytes: options.most_bytes,
+            written_bytes: 0,
+            slots,
+            collected: Vec::new(),
+        };
+        for number in 0..options.n_slots {
+            banks.prepare(number);
+        }
+        Ok(banks)
+    }
+
+    /// Takes what is there to be taken. `is_over` tells whether a process has ended. Returns whether there was anything.
+    pub fn poll(&mut self, mut is_over: impl FnMut(u32) -> bool) -> bool {
+        let mut any = false;
+        for number in 0..self.slots.len() {
+            let slot = self.slot(number);
+            match slot.state.load(Acquire) {
+                slot_state::IN_USE => {}
+                slot_state::TAKEN if is_over(slot.pid.load(Relaxed)) => {
+                    self.give_back(number);
+                    continue;
+                }
+                _ => continue,
+            }
+            slot.bank.beat.fetch_add(1, Relaxed);
+            let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
+            any |= self.drain(number, &mut watched, false);
+            // First: what it does between the look and the answer is taken at its end.
+            let is_over = is_over(watched.pid) || self.is_followed(number);
+            if is_over {
+                self.finish(number, watched);
+            } else {
+                if watched.look() {
+                    self.keep_about(number, &watched);
+                }
+                self.slots[number] = Some(watched);
+            }
+        }
+        any
+    }
+
+    /// Takes all that is left, whatever the processes are at.
+    pub fn finish_all(mut self) -> Vec<Collected> {
+        for number in 0..self.slots.len() {
+            if self.slot(number).state.load(Acquire) == slot_state::IN_USE {
+                let watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
+                self.finish(number, watched);
+            }
+        }
+        self.collected
+    }
+
+    /// Whether this program's process runs another one by now, which is recorded too.
+    fn is_followed(&self, number: usize) -> bool {
+        let own = self.slot(number);
+        let (pid, since) = (own.pid.load(Relaxed), own.program_nanos.load(Relaxed));
+        (0..self.slots.len()).filter(|&other| other != number).any(|other| {
+            let other = self.slot(other);
+            other.state.load(Acquire) == slot_state::IN_USE
+                && other.pid.load(Relaxed) == pid
+                && other.program_nanos.load(Relaxed) > since
+        })
+    }
+
+    fn slot(&self, number: usize) -> &'static Slot {
+        // SAFETY: the slots lie in the mapping; nobody has this reference after `self`, which it is used within.
+        unsafe { &*self.at(number, 0).cast::<Slot>() }
+    }
+
+    fn at(&self, number: usize, offset: usize) -> *mut u8 {
+        self.memory.as_mut_ptr().wrapping_add(self.layout.slot_at(number) + offset)
+    }
+
+    fn prepare(&self, number: usize) {
+        let bank = &self.slot(number).bank;
+        bank.beat.store(1, Relaxed);
+        bank.wait_ticks.store(self.wait_ticks, Relaxed);
+    }
+
+    fn watch(&self, number: usize) -> Watched {
+        let slot = self.slot(number);
+        let (pid, since) = (slot.pid.load(Relaxed), slot.first_tsc.load(Relaxed));
+        let path = self.folder.join(format!("spool-{pid}-{number}-{since}"));
+        let spool = Spool { path, ..Spool::default() };
+        Watched { pid, spool, looked: None, maps: Vec::new(), names: HashMap::new(), waiting: HashMap::new() }
+    }
+
+    /// Writes chunks that are full, or at the end all that hold something. Returns whether there were any.
+    fn drain(&mut self, number: usize, watched: &mut Watched, is_last: bool) -> bool {
+        let chunk_bytes = self.layout.chunk_bytes();
+        let mut any = false;
+        let mut place = 0;
+        while place < self.layout.n_chunks() {
+            let start = self.at(number, CHUNKS_AT + place * chunk_bytes);
+            // SAFETY: a chunk of the slot; headers consist of atomics.
+            let header = unsafe { &*start.cast::<ChunkHeader>() };
+            let now = header.lease.load(Acquire);
+            let (state, index) = (lease::state(now), lease::index(now));
+            // They are taken in order: those behind one that never was have not been taken either. A thread may be about to, or, at
+            // the end, have been.
+            if now == 0 {
+                if is_last && let Some(next) = self.next_with_memory(number, place + 1) {
+                    place = next;
+                    continue;
+                }
+                break;
+            }
+            place += 1;
+            // SAFETY: the rest of the chunk; records consist of atomics.
+            let records = unsafe {
+                slice::from_raw_parts(
+                    start.add(CHUNK_HEADER_BYTES).cast::<Record>().cast_const(),
+                    records_per_chunk(chunk_bytes),
+                )
+            };
+            let is_to_be_taken = match state {
+                chunk_state::FREE => false,
+                chunk_state::FULL => true,
+                chunk_state::WAITING if !is_last => {
+                    let taken_tsc = header.taken_tsc.load(Relaxed);
+                    let since = *watched.waiting.entry(index).or_insert_with(Instant::now);
+                    since.elapsed() > PATIENCE || records.iter().all(|record| record.read(taken_tsc).is_some())
+                }
+                _ => is_last,
+            };
+            if !is_to_be_taken || header.tid.load(Relaxed) == 0 {
+                continue;
+            }
+            watched.waiting.remove(&index);
+            if !watched.spool.may_go_on(self.written_bytes, self.most_bytes) {
+                // What is full stays so: the tracer finds no chunk, and counts what it drops.
+                self.slot(number).bank.wait_ticks.store(0, Relaxed);
+                continue;
+            }
+            watched.spool.write(header, records, chunk_bytes);
+            self.written_bytes += chunk_bytes as u64;
+            any = true;
+            let free = lease::new(index, chunk_state::FREE);
+            let _ = header.lease.compare_exchange(now, free, AcqRel, Relaxed);
+        }
+        any
+    }
+
+    /// The next chunk from `place` on that has memory at all.
+    fn next_with_memory(&self, number: usize, place: usize) -> Option<usize> {
+        let chunks_at = self.layout.slot_at(number) + CHUNKS_AT;
+        let from = chunks_at + place * self.layout.chunk_bytes();
+        // SAFETY: takes no pointer; nobody goes by the file's position.
+        let found = unsafe { libc::lseek(self.file.as_raw_fd(), from as i64, libc::SEEK_DATA) };
+        let next = (usize::try_from(found).ok()? - chunks_at) / self.layout.chunk_bytes();
+        (next < self.layout.n_chunks()).then(|| next.max(place))
+    }
+
+    /// The process is over: takes the rest.
+    fn finish(&mut self, number: usize, mut watched: Watched) {
+        self.drain(number, &mut watched, true);
+        if watched.spool.n_bytes > 0 || self.slot(number).bank.n_lost.load(Relaxed) > 0 {
+            self.keep_about(number, &watched);
+            let collected = self.collected(number, watched);
+            self.collected.push(collected);
+        }
+        self.give_back(number);
+    }
+
+    /// All that is to be known of a process and its spool.
+    fn collected(&self, number: usize, mut watched: Watched) -> Collected {
+        let slot = self.slot(number);
+        let [exe, command_line, maps] = self.texts(number);
+        watched.maps.push(maps);
+        let threads = self.threads(number, &watched);
+        let parent = slot.forked_by.load(Relaxed);
+        Collected {
+            pid: watched.pid,
+            program_nanos: slot.program_nanos.load(Relaxed),
+            fork: (parent != 0).then(|| (parent, slot.forked_nanos.load(Relaxed))),
+            n_dropped: slot.bank.n_lost.load(Relaxed),
+            failed: watched.spool.failed,
+            is_too_large: watched.spool.is_too_large,
+            spool: watched.spool.path,
+            chunk_bytes: self.layout.chunk_bytes(),
+            first: ClockPair { tsc: slot.first_tsc.load(Relaxed), nanos: slot.first_nanos.load(Relaxed) },
+            last: ClockPair::now(),
+            utc_offset_nanos: slot.utc_offset_nanos.load(Relaxed),
+            min_ticks: slot.min_ticks.load(Relaxed),
+            end_tsc: slot.end_tsc.load(Relaxed),
+            n_untraced_threads: slot.n_untraced_threads.load(Relaxed),
+            exe,
+            command_line,
+            maps: watched.maps,
+            open: self.open_functions(number),
+            threads,
+        }
+    }
+
+    /// Writes beside a spool what the slot says, so that a trace can be made of both when this recorder is not there any more. Where
+    /// that cannot be written the trace is made at the end, as ever.
+    fn keep_about(&self, number: usize, watched: &Watched) {
+        let n_bytes = TEXT_AT + (self.slot(number).text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
+        let n_threads = (watched.spool.last_thread as usize + 1).min(MAX_THREADS);
+        let mut about = Vec::new();
+        about.extend((self.layout.buffer_bytes as u64).to_le_bytes());
+        about.extend((n_bytes as u64).to_le_bytes());
+        for (start, n_bytes) in [(0, n_bytes), (THREADS_AT, n_threads * size_of::<Entry>())] {
+            // SAFETY: within the slot. What a process changes meanwhile is any bytes, and is checked when it is read.
+            about.extend_from_slice(unsafe { slice::from_raw_parts(self.at(number, start).cast_const(), n_bytes) });
+        }
+        let _ = fs::write(about_file(&watched.spool.path), about);
+    }
+
+    /// What a recorder has collected in `spool` that was not there at the end: as far as that goes. `file` is empty memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system; what belongs to the spool is not there, or cut.
+    pub fn recover(file: File, spool: &Path) -> io::Result<Collected> {
+        let about = fs::read(about_file(spool))?;
+        let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("{}: it is cut", about_file(spool).display()));
+        let (head, rest) = about.split_first_chunk::<16>().ok_or_else(bad)?;
+        let [buffer_bytes, n_bytes] =
+            [0, 8].map(|at| u64::from_le_bytes(head[at..at + 8].try_into().unwrap_or_default()));
+        let (first, threads) = rest.split_at_checked(n_bytes as usize).ok_or_else(bad)?;
+        let is_right = first.len() >= TEXT_AT && first.len() <= THREADS_AT && threads.len() <= TABLE_BYTES;
+        if !is_right || !(abi::MIN_CHUNK_BYTES as u64..1 << 44).contains(&buffer_bytes) {
+            return Err(bad());
+        }
+        let folder = spool.parent().unwrap_or(spool);
+        let options =
+            Options { buffer_bytes: buffer_bytes as usize, n_slots: 1, patience: Duration::ZERO, most_bytes: 0 };
+        let banks = Self::new(file, folder, options)?;
+        for (start, bytes) in [(0, first), (THREADS_AT, threads)] {
+            // SAFETY: so much room is there, and nobody else has the memory.
+            unsafe { banks.at(0, start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        }
+        let mut watched = banks.watch(0);
+        watched.spool.path = spool.to_owned();
+        watched.spool.last_thread = (threads.len() / size_of::<Entry>()) as u32;
+        Ok(banks.collected(0, watched))
+    }
+
+    /// Gives a slot's memory back to the system, then the slot to the next process.
+    fn give_back(&self, number: usize) {
+        let slot = self.slot(number);
+        let (start, bytes) = (self.layout.slot_at(number), self.layout.slot_bytes());
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: takes no pointer. What is punched reads as zero: the slot is free by that.
+        let punched = unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start as i64, bytes as i64) } == 0;
+        if punched {
+            self.prepare(number);
+        } else {
+            // Nobody takes it again.
+            slot.pid.store(0, Relaxed);
+            slot.state.store(u32::MAX, Release);
+        }
+    }
+
+    /// The texts of a slot, as far as they are there.
+    fn texts(&self, number: usize) -> [Vec<u8>; 3] {
+        let n_bytes = (self.slot(number).text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
+        let mut place = self.at(number, TEXT_AT).cast_const();
+        let mut n_left = n_bytes;
+        [(); 3].map(|()| {
+            let mut length = [0; 4];
+            if n_left < 4 {
+                return Vec::new();
+            }
+            // SAFETY: within the texts of the slot. A process may write there meanwhile: then it is any bytes.
+            let text = unsafe {
+                place.copy_to_nonoverlapping(length.as_mut_ptr(), 4);
+                let length = (u32::from_le_bytes(length) as usize).min(n_left - 4);
+                let mut text = vec![0; length];
+                place.add(4).copy_to_nonoverlapping(text.as_mut_ptr(), length);
+                text
+            };
+            place = place.wrapping_add(text.len() + 4);
+            n_left -= text.len() + 4;
+            text
+        })
+    }
+
+    /// The functions that were open when the process was forked.
+    fn open_functions(&self, number: usize) -> HashMap<u32, Vec<u64>> {
+        let slot = self.slot(number);
+        let n_open = (slot.n_open.load(Acquire) as usize).min(RETURN_STACK_ENTRIES);
+        // SAFETY: within the slot, aligned, and of atomics.
+        let words = unsafe { slice::from_raw_parts(self.at(number, OPEN_AT).cast::<AtomicU64>().cast_const(), n_open) };
+        let words = words.iter().map(|word| exit_word(word.load(Relaxed))).collect();
+        [(slot.forked_thread.load(Relaxed), words)].into()
+    }
+
+    /// Who the threads are that have records.
+    fn threads(&self, number: usize, watched: &Watched) -> HashMap<u32, Identity> {
+        let last = (watched.spool.last_thread as usize).min(MAX_THREADS - 1) as u32;
+        let identity = |thread: u32| {
+            let entry = self.at(number, THREADS_AT).cast::<Entry>().wrapping_add(thread as usize);
+            // SAFETY: an entry of the slot's table; it consists of atomics.
+            let entry = unsafe { &*entry };
+            let tid = entry.system_tid()?;
+            let name = match entry.name() {
+                name if name.is_empty() => watched.names.get(&tid).cloned().unwrap_or_default(),
+                name => name,
+            };
+            Some((thread, Identity { tid, name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned() }))
+        };
+        (1..=last).filter_map(identity).collect()
+    }
+}
+
+/// Where it is said whose a spool is.
+pub(crate) fn about_file(spool: &Path) -> PathBuf {
+    spool.with_extension("about")
+}
+
+/// The spools in a folder.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn spools(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| name.starts_with("spool-") && !name.ends_with(".about")) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+impl Watched {
+    /// Asks the system about the process, if it is time. Returns whether it was.
+    fn look(&mut self) -> bool {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return false;
+        }
+        self.looked = Some(Instant::now());
+        let process = PathBuf::from(format!("/proc/{}", self.pid));
+        if let Ok(maps) = fs::read(process.join("maps"))
+            && !maps.is_empty()
+            && self.maps.last() != Some(&maps)
+        {
+            self.add_maps(maps);
+        }
+        for task in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
+            if let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok())
+                && let Ok(name) = fs::read(task.path().join("comm"))
+            {
+                self.names.insert(tid, name);
+            }
+        }
+        true
+    }
+
+    /// Keeps the modules of a moment. Memory that comes and goes is no reason to.
+    fn add_maps(&mut self, maps: Vec<u8>) {
+        let files = |maps: &[u8]| -> Vec<Vec<u8>> {
+            let lines =
+                maps.split(|&byte| byte == b'\n').filter(|line| line.contains(&b'/') || line.ends_with(b"[stack]"));
+            lines.map(<[u8]>::to_vec).collect()
+        };
+        let lines = files(&maps);
+        if self.maps.last().is_none_or(|last| files(last) != lines) {
+            self.maps.push(lines.join(&b'\n'));
+        }
+    }
+}
+
+impl Spool {
+    /// Whether there is room for more.
+    fn may_go_on(&mut self, written_bytes: u64, most_bytes: u64) -> bool {
+        self.is_too_large |= written_bytes >= most_bytes;
+        self.failed.is_none() && !self.is_too_large
+    }
+
+    /// Writes a chunk.
+    fn write(&mut self, header: &ChunkHeader, records: &[Record], chunk_bytes: usize) {
+        let mut last = header.tid.load(Relaxed);
+        if header.n_adopted.load(Relaxed) > 0 {
+            let taken_tsc = header.taken_tsc.load(Relaxed);
+            for (_, word) in records.iter().filter_map(|record| record.read(taken_tsc)) {
+                if word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD {
+                    last = last.max(u32::try_from(word >> ADDRESS_SHIFT).unwrap_or(0));
+                }
+            }
+        }
+        self.last_thread = self.last_thread.max(last);
+        if let Err(error) = self.append(std::ptr::from_ref(header).cast(), chunk_bytes) {
+            // A chunk that is there in part is not read.
+            self.failed = Some(error);
+            return;
+        }
+        self.n_bytes += chunk_bytes as u64;
+    }
+
+    fn append(&mut self, start: *const u8, n_bytes: usize) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            file => file.insert(File::create_new(&self.path)?),
+        };
+        let mut n_written = 0;
+        while n_written < n_bytes {
+            let place = (self.n_bytes as usize + n_written) as i64;
+            // SAFETY: the chunk's bytes; others may change them meanwhile, which is the kernel's to bear.
+            let n = unsafe {
+                libc::pwrite(file.as_raw_fd(), start.wrapping_add(n_written).cast(), n_bytes - n_written, place)
+            };
+            match n {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                1.. => n_written += n as usize,
+                _ => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! The file that all banks are in, as both sides see it: a head, and slots of one size, each the bank of one process.
+//!
+//! | offset in a slot | what |
+//! |---|---|
+//! | 0 | [`Slot`] |
+//! | 4 KiB | words of the exit records of the functions that were open when the process was forked, outermost first |
+//! | 16 KiB | texts: the path of the program, its command line, its maps; each a length in 4 bytes, then so many bytes |
+//! | 1 MiB | the table of threads (`host/linux/thread_table.rs`) |
+//! | then, at a multiple of 64 KiB | chunks |
+//!
+//! Memory is taken where something is written. Whatever a process writes there, the recorder believes none of it.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+
+use rftrace::abi::{self, Bank, MAX_CHUNK_BYTES};
+
+use crate::host::linux::thread_table;
+
+/// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
+/// This layout, and that of chunks.
+pub(crate) const VERSION: u64 = 1 << 32 | abi::VERSION as u64;
+
+/// What the file begins with.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Head {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU64,
+    pub(crate) n_slots: AtomicU64,
+    /// Bytes of the chunks of a slot.
+    pub(crate) buffer_bytes: AtomicU64,
+}
+
+/// Bytes before the first slot.
+pub(crate) const HEAD_BYTES: usize = MAX_CHUNK_BYTES;
+/// Where in a slot the words of open functions begin.
+pub(crate) const OPEN_AT: usize = 4096;
+/// Where the texts do.
+pub(crate) const TEXT_AT: usize = 16 << 10;
+/// Where the table of threads does.
+pub(crate) const THREADS_AT: usize = 1 << 20;
+/// Bytes of texts, at the most.
+pub(crate) const TEXT_BYTES: usize = THREADS_AT - TEXT_AT;
+/// Where the chunks begin.
+pub(crate) const CHUNKS_AT: usize = (THREADS_AT + thread_table::TABLE_BYTES).next_multiple_of(MAX_CHUNK_BYTES);
+
+/// Whose a slot is.
+pub(crate) mod slot_state {
+    /// Nobody's; all is zero.
+    pub(crate) const FREE: u32 = 0;
+    /// A process prepares it.
+    pub(crate) const TAKEN: u32 = 1;
+    /// A process is recorded there, or was.
+    pub(crate) const IN_USE: u32 = 2;
+}
+
+/// What a slot begins with. Zero where nothing else is said.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    /// One of [`slot_state`]. A process takes a free one, only the recorder gives it back.
+    pub(crate) state: AtomicU32,
+    /// The process, as it calls itself.
+    pub(crate) pid: AtomicU32,
+    /// What tracer and recorder share.
+    pub(crate) bank: Bank,
+    /// When the program began to be recorded, by CLOCK_MONOTONIC. A child that was forked goes on with its parent's.
+    pub(crate) program_nanos: AtomicU64,
+    /// The process that forked this one; 0 if it began otherwise.
+    pub(crate) forked_by: AtomicU32,
+    /// Bytes of the texts.
+    pub(crate) text_bytes: AtomicU32,
+    /// When, by CLOCK_MONOTONIC.
+    pub(crate) forked_nanos: AtomicU64,
+    /// The time stamp counter at the beginning, in ticks.
+    pub(crate) first_tsc: AtomicU64,
+    /// CLOCK_MONOTONIC at that moment.
+    pub(crate) first_nanos: AtomicU64,
+    /// Unix time minus CLOCK_MONOTONIC in nanoseconds; 0 if unknown.
+    pub(crate) utc_offset_nanos: AtomicI64,
+    /// Calls that are shorter are not recorded, in ticks.
+    pub(crate) min_ticks: AtomicU64,
+    /// When the program ended by itself, in ticks.
+    pub(crate) end_tsc: AtomicU64,
+    /// The thread that was forked, by the tracer's number.
+    pub(crate) forked_thread: AtomicU32,
+    /// How many functions were open in it.
+    pub(crate) n_open: AtomicU32,
+    /// Threads that were not recorded, when it ended by itself.
+    pub(crate) n_untraced_threads: AtomicU32,
+}
+
+const _: () = assert!(OPEN_AT + 8 * abi::RETURN_STACK_ENTRIES <= TEXT_AT);
+
+/// How large everything is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) n_slots: usize,
+    pub(crate) buffer_bytes: usize,
+}
+
+impl Layout {
+    pub(crate) const fn slot_bytes(self) -> usize {
+        CHUNKS_AT + self.buffer_bytes.next_multiple_of(MAX_CHUNK_BYTES)
+    }
+
+    pub(crate) const fn file_bytes(self) -> usize {
+        HEAD_BYTES + self.n_slots * self.slot_bytes()
+    }
+
+    /// Where a slot begins.
+    pub(crate) const fn slot_at(self, number: usize) -> usize {
+        HEAD_BYTES + number * self.slot_bytes()
+    }
+
+    pub(crate) const fn chunk_bytes(self) -> usize {
+        abi::chunk_bytes(self.buffer_bytes)
+    }
+
+    pub(crate) const fn n_chunks(self) -> usize {
+        self.buffer_bytes / self.chunk_bytes()
+    }
+}

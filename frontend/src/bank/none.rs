@@ -1,0 +1,23 @@
+//! Systems without processes have no banks.
+
+use crate::Error;
+use crate::clock::ClockPair;
+
+/// There is none.
+#[derive(Debug)]
+pub enum Bank {}
+
+/// What a tracer would be given.
+pub(crate) struct Given {
+    pub(crate) buffer: *mut u8,
+    pub(crate) bytes: usize,
+    pub(crate) bank: *const rftrace::abi::Bank,
+}
+
+pub(crate) fn begin(bank: &'static Bank) -> Result<Given, Error> {
+    match *bank {}
+}
+
+pub(crate) fn opened(bank: &Bank, _first: ClockPair, _min_ticks: u64) {
+    match *bank {}
+}

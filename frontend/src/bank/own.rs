@@ -1,0 +1,342 @@
+//! What a recorded process does with its bank: takes a slot, says there who it is, and takes another one in the child of a fork.
+//!
+//! All slots are mapped from the beginning, which takes address space only: a child needs no file for its own, wherever its root
+//! directory is and whatever it may open.
+//!
+//! **Invariant**: a process writes to no slot but its own. In the child of a fork the parent's chunks are private memory before
+//! anything is recorded: a hook that the fork has interrupted may still write there. A child that the C library did not make (a raw
+//! system call) finds the switch off, as the system clears its page (`MADV_WIPEONFORK`), and records nothing.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr;
+use std::slice;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::thread;
+use std::time::Duration;
+
+use rftrace::abi::{self, InitArgs, Switch, init};
+
+use super::file::{
+    CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
+};
+use crate::Error;
+use crate::backend;
+use crate::clock::{ClockPair, utc_offset_nanos};
+use crate::elf::file::page_size;
+use crate::host::linux::{modules, threads};
+
+/// The banks of a recorder, one of which is this process's. It stays mapped.
+#[derive(Debug)]
+pub struct Bank {
+    start: *mut u8,
+    layout: Layout,
+    /// The slot of this process, [`NO_SLOT`] for none.
+    slot: AtomicUsize,
+    /// Whether recording was on when this process was about to fork.
+    was_on: AtomicBool,
+}
+
+// SAFETY: what is behind the pointer are atomics, or is written by one thread before others see it.
+unsafe impl Send for Bank {}
+// SAFETY: as above.
+unsafe impl Sync for Bank {}
+
+const NO_SLOT: usize = usize::MAX;
+
+/// The one that this process records into.
+static OWN: OnceLock<&'static Bank> = OnceLock::new();
+
+/// What a tracer is given for its records.
+pub(crate) struct Given {
+    pub(crate) buffer: *mut u8,
+    pub(crate) bytes: usize,
+    pub(crate) bank: *const abi::Bank,
+    pub(crate) threads: *mut u8,
+}
+
+impl Bank {
+    /// The banks in the file at `path`, with a free slot for this process.
+    ///
+    /// # Errors
+    ///
+    /// It is no such file, or of another version; there is too little address space; all slots are taken.
+    pub fn open(path: &Path) -> io::Result<&'static Self> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+        let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no banks of this version of rftrace");
+        if bytes < HEAD_BYTES {
+            return Err(bad());
+        }
+        let start = map(&file, bytes)?;
+        // SAFETY: the mapping is larger; all fields are atomics.
+        let head = unsafe { &*start.cast::<Head>() };
+        let layout = Layout {
+            n_slots: head.n_slots.load(Relaxed) as usize,
+            buffer_bytes: head.buffer_bytes.load(Relaxed) as usize,
+        };
+        let is_known = head.magic.load(Relaxed) == MAGIC && head.version.load(Relaxed) == VERSION;
+        if !is_known || layout.file_bytes() != bytes {
+            return Err(bad());
+        }
+        let bank = Self { start, layout, slot: AtomicUsize::new(NO_SLOT), was_on: AtomicBool::new(false) };
+        if !bank.take_slot() {
+            return Err(io::Error::other("all banks are taken: too many processes are recorded at the same time"));
+        }
+        Ok(Box::leak(Box::new(bank)))
+    }
+
+    /// Says what this process is and how to find its functions, once more: it is about to end, or to become another program.
+    pub fn describe(&self) {
+        let Some(slot) = self.own_slot() else { return };
+        self.write_texts();
+        threads::keep_names(backend::control().next_tid.load(Relaxed));
+        slot.n_untraced_threads.store(backend::control().n_untraced_threads.load(Relaxed), Relaxed);
+    }
+
+    /// This process ends by itself: nothing is recorded any more.
+    pub fn end(&self) {
+        backend::disable();
+        self.describe();
+        if let Some(slot) = self.own_slot() {
+            slot.end_tsc.store(backend::control().stop_tsc.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// Whether this process has a slot: a child that was forked may have found none.
+    pub fn has_slot(&self) -> bool {
+        self.own_slot().is_some()
+    }
+
+    /// Takes a free slot. If there is none waits a little: the recorder gives those of processes back that have ended.
+    fn take_slot(&self) -> bool {
+        const PAUSE: Duration = Duration::from_millis(1);
+        const TRIES: usize = 2000;
+
+        let free = |_| {
+            let taken = (0..self.layout.n_slots).find(|&number| {
+                let state = &self.slot_of(number).state;
+                state.load(Relaxed) == slot_state::FREE
+                    && state.compare_exchange(slot_state::FREE, slot_state::TAKEN, AcqRel, Relaxed).is_ok()
+            });
+            if taken.is_none() {
+                thread::sleep(PAUSE);
+            }
+            taken
+        };
+        let taken = (0..TRIES).find_map(free);
+        if let Some(number) = taken {
+            self.slot_of(number).pid.store(std::process::id(), Relaxed);
+        }
+        self.slot.store(taken.unwrap_or(NO_SLOT), Relaxed);
+        taken.is_some()
+    }
+
+    fn own_slot(&self) -> Option<&'static Slot> {
+        let number = self.slot.load(Relaxed);
+        (number != NO_SLOT).then(|| self.slot_of(number))
+    }
+
+    fn slot_of(&self, number: usize) -> &'static Slot {
+        // SAFETY: the slots lie in the mapping, aligned to 64 KiB, and stay there; they consist of atomics.
+        unsafe { &*self.at(number, 0).cast::<Slot>() }
+    }
+
+    fn at(&self, number: usize, offset: usize) -> *mut u8 {
+        self.start.wrapping_add(self.layout.slot_at(number) + offset)
+    }
+
+    /// The memory for the tracer in this process's slot.
+    fn given(&self) -> Option<Given> {
+        let number = self.slot.load(Relaxed);
+        (number != NO_SLOT).then(|| Given {
+            buffer: self.at(number, CHUNKS_AT),
+            bytes: self.layout.buffer_bytes,
+            bank: &raw const self.slot_of(number).bank,
+            threads: self.at(number, THREADS_AT),
+        })
+    }
+
+    /// Writes which functions are open, in the only thread of a child that was forked: their entries are its parent's.
+    fn write_open_functions(&self) {
+        let Some((slot, thread)) = self.own_slot().zip(backend::own_thread()) else { return };
+        // SAFETY: within this process's slot, which nobody else writes to; aligned, and of atomics.
+        let words = unsafe {
+            slice::from_raw_parts(
+                self.at(self.slot.load(Relaxed), OPEN_AT).cast::<AtomicU64>().cast_const(),
+                abi::RETURN_STACK_ENTRIES,
+            )
+        };
+        let mut n_open = 0;
+        for (place, word) in words.iter().zip(backend::open_functions(thread)) {
+            place.store(word, Relaxed);
+            n_open += 1;
+        }
+        slot.forked_thread.store(thread.tid.load(Relaxed), Relaxed);
+        slot.n_open.store(n_open, Release);
+    }
+
+    /// Writes the texts. They are valid by their length, which comes last.
+    fn write_texts(&self) {
+        let Some(slot) = self.own_slot() else { return };
+        let exe = modules::exe_path().map(|path| path.into_os_string().into_encoded_bytes()).unwrap_or_default();
+        let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
+        let maps = modules::own_maps().unwrap_or_default();
+        slot.text_bytes.store(0, Release);
+        let mut place = self.at(self.slot.load(Relaxed), TEXT_AT);
+        let mut room = TEXT_BYTES;
+        let mut written = 0;
+        for text in [&exe, &command_line, &maps] {
+            let n_bytes = text.len().min(room.saturating_sub(4));
+            room -= n_bytes + 4;
+            written += n_bytes + 4;
+            // SAFETY: within the texts of this process's slot, which the recorder reads when their length is there.
+            unsafe {
+                ptr::copy_nonoverlapping((n_bytes as u32).to_le_bytes().as_ptr(), place, 4);
+                ptr::copy_nonoverlapping(text.as_ptr(), place.add(4), n_bytes);
+            }
+            place = place.wrapping_add(n_bytes + 4);
+        }
+        slot.text_bytes.store(written as u32, Release);
+    }
+}
+
+/// Maps the whole file at a place where chunks are aligned.
+fn map(file: &File, bytes: usize) -> io::Result<*mut u8> {
+    let align = abi::MAX_CHUNK_BYTES;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, wherever there is room.
+    let reserved = unsafe { libc::mmap(ptr::null_mut(), bytes + align, libc::PROT_NONE, flags, -1, 0) };
+    if reserved == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let skipped = (reserved as usize).wrapping_neg() & (align - 1);
+    let start = reserved.cast::<u8>().wrapping_add(skipped);
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: within what was just mapped, and is not used. The advice keeps it out of dumps of memory.
+    unsafe {
+        let mapped = libc::mmap(start.cast(), bytes, protection, flags | libc::MAP_NORESERVE, file.as_raw_fd(), 0);
+        if mapped == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            libc::munmap(reserved, bytes + align);
+            return Err(error);
+        }
+        libc::madvise(mapped, bytes, libc::MADV_DONTDUMP);
+    }
+    Ok(start)
+}
+
+/// This process records into the bank from now on. Returns the memory for the tracer.
+pub(crate) fn begin(bank: &'static Bank) -> Result<Given, Error> {
+    let _ = OWN.set(bank);
+    let switch: *const Switch = backend::switch();
+    // SAFETY: a page of its own, that is all zero whenever recording is off. Where this fails, a child that the C library did not
+    // make may record into its parent's bank.
+    unsafe { libc::madvise(switch.cast_mut().cast(), page_size() as usize, libc::MADV_WIPEONFORK) };
+    bank.given().ok_or(Error::Replaced)
+}
+
+/// The tracer has taken the bank's memory.
+pub(crate) fn opened(bank: &Bank, first: ClockPair, min_ticks: u64) {
+    let Some(slot) = bank.own_slot() else { return };
+    slot.program_nanos.store(first.nanos, Relaxed);
+    slot.first_tsc.store(first.tsc, Relaxed);
+    slot.first_nanos.store(first.nanos, Relaxed);
+    slot.utc_offset_nanos.store(utc_offset_nanos().unwrap_or(0), Relaxed);
+    slot.min_ticks.store(min_ticks, Relaxed);
+    bank.write_texts();
+    slot.state.store(slot_state::IN_USE, Release);
+}
+
+/// This process is about to fork.
+pub(crate) extern "C" fn fork_begins() {
+    if let Some(bank) = OWN.get() {
+        bank.was_on.store(backend::is_enabled(), Relaxed);
+    }
+}
+
+/// What the child of a fork records into.
+pub(crate) enum Forked {
+    /// What it had, which is a copy of its parent's.
+    Copy,
+    /// A bank of its own.
+    Other(&'static Bank, InitArgs),
+    /// Nothing: there was no bank for it.
+    Nothing,
+}
+
+/// This process is a child that was forked just now. Recording is off from here on, if it records into a bank.
+pub(crate) fn forked() -> Forked {
+    let Some(&bank) = OWN.get() else { return Forked::Copy };
+    backend::disable();
+    let before = bank.slot.load(Relaxed);
+    if before == NO_SLOT {
+        return Forked::Nothing;
+    }
+    let (parent, given_before) = (bank.slot_of(before), bank.at(before, CHUNKS_AT));
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the parent's chunks, which this process has no use for; nothing refers to them but late stores of hooks.
+    let hidden = unsafe { libc::mmap(given_before.cast(), bank.layout.buffer_bytes, protection, flags, -1, 0) };
+    let is_hidden = hidden != libc::MAP_FAILED;
+    let given = if is_hidden && bank.take_slot() { bank.given() } else { None };
+    let Some(given) = given else {
+        bank.slot.store(NO_SLOT, Relaxed);
+        return Forked::Nothing;
+    };
+    let number = bank.slot.load(Relaxed);
+    let slot = bank.slot_of(number);
+    let text_bytes = parent.text_bytes.load(Acquire) as usize;
+    // SAFETY: both slots have so many bytes of texts; this process's own is nobody else's.
+    unsafe { ptr::copy_nonoverlapping(bank.at(before, TEXT_AT), bank.at(number, TEXT_AT), text_bytes.min(TEXT_BYTES)) };
+    slot.text_bytes.store(text_bytes as u32, Relaxed);
+    slot.forked_by.store(parent.pid.load(Relaxed), Relaxed);
+    slot.forked_nanos.store(crate::host::monotonic_nanos(), Relaxed);
+    slot.program_nanos.store(parent.program_nanos.load(Relaxed), Relaxed);
+    slot.first_tsc.store(parent.first_tsc.load(Relaxed), Relaxed);
+    slot.first_nanos.store(parent.first_nanos.load(Relaxed), Relaxed);
+    slot.utc_offset_nanos.store(parent.utc_offset_nanos.load(Relaxed), Relaxed);
+    slot.min_ticks.store(parent.min_ticks.load(Relaxed), Relaxed);
+    threads::move_to(given.threads);
+    slot.state.store(slot_state::IN_USE, Release);
+    let args = InitArgs {
+        buffer: given.buffer,
+        buffer_bytes: given.bytes,
+        blocks: ptr::null_mut(),
+        blocks_bytes: 0,
+        left: ptr::null_mut(),
+        left_bytes: 0,
+        overwriting: 0,
+        bank: given.bank,
+        thread_start: None,
+        thread_start_key: 0,
+    };
+    Forked::Other(bank, args)
+}
+
+impl Forked {
+    /// Another buffer for the tracer.
+    pub(crate) fn args(&self) -> Option<&InitArgs> {
+        match self {
+            Self::Other(_, args) => Some(args),
+            Self::Copy | Self::Nothing => None,
+        }
+    }
+
+    /// The tracer has said what it makes of it: an [`init`] status.
+    pub(crate) fn go_on(&self, status: u32) {
+        match self {
+            Self::Other(bank, _) if status == init::OK => {
+                bank.write_open_functions();
+                if bank.was_on.load(Relaxed) {
+                    backend::enable();
+                }
+            }
+            _ => {}
+        }
+    }
+}

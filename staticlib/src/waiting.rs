@@ -1,0 +1,47 @@
+//! A chunk of a buffer that somebody empties while it is filled: who finds none waits, as long as it pays.
+//!
+//! Waiting is spinning: a system call might end a program that may make none. It ends when a chunk is free, when recording is
+//! switched off, or when the other one has done nothing for [`Bank::wait_ticks`]. From then on, until it does something again, nobody
+//! waits, and calls are lost; who loses one does not even look for a chunk for some time, as that takes as long as the buffer is large.
+
+use core::hint;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::abi::{Bank, enabled};
+use crate::arch;
+use crate::chunk::Owned;
+use crate::control_block::{CONTROL, SWITCH};
+
+/// Ticks for which nobody looks for a chunk where there was none: a fraction of a millisecond.
+const NONE_TICKS: u64 = 1 << 18;
+
+/// Turns of waiting between two looks.
+const TURNS: u32 = 64;
+
+/// Finds a chunk to write into. `None`: recording is off, or the call is lost.
+pub(crate) fn claim(bank: &Bank) -> Option<Owned> {
+    if arch::ticks() < CONTROL.none_until_tsc.load(Relaxed) {
+        return None;
+    }
+    let mut beat = bank.beat.load(Relaxed);
+    let mut since = arch::ticks();
+    loop {
+        let chunk = Owned::claim();
+        if chunk.is_some() || SWITCH.state(Relaxed) == enabled::OFF {
+            return chunk;
+        }
+        let (now, next) = (arch::ticks(), bank.beat.load(Relaxed));
+        if next != beat {
+            (beat, since) = (next, now);
+        }
+        let waited_for = now.saturating_sub(since);
+        if waited_for >= bank.wait_ticks.load(Relaxed) || beat == CONTROL.beat_given_up.load(Relaxed) {
+            CONTROL.beat_given_up.store(beat, Relaxed);
+            CONTROL.none_until_tsc.store(now.saturating_add(NONE_TICKS), Relaxed);
+            return None;
+        }
+        for _ in 0..TURNS {
+            hint::spin_loop();
+        }
+    }
+}

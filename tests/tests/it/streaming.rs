@@ -1,0 +1,198 @@
+//! `rftrace record --stream`: what is recorded outlives the program, however that ends, and no buffer fills up.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rftrace_tests::traces::{self, calls_per_task};
+use rftrace_tests::{CProgram, Program, require};
+use tempfile::TempDir;
+
+use crate::record::rftrace;
+
+fn program() -> &'static Program {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        CProgram::new(&["streamed.c"]).without_library().with(&["-O1", "-Wno-infinite-recursion", "-lpthread"]).build()
+    })
+}
+
+/// Begins to record into `trace` in `folder`.
+fn begin(folder: &Path, options: &[&str], n: u64, way: &str) -> Child {
+    let mut command = Command::new(rftrace());
+    command.args(["record", "--stream", "--no-schedule", "-o", "trace"]).args(options);
+    command.arg("--").arg(&program().path).arg(n.to_string()).arg(way).current_dir(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn record(options: &[&str], n: u64, way: &str) -> (TempDir, Output) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = begin(folder.path(), options, n, way).wait_with_output().unwrap();
+    (folder, output)
+}
+
+/// How often a function was called, in all tasks.
+fn count(trace: &Path, function: &str) -> u64 {
+    calls_per_task(&traces::open(trace)).iter().filter_map(|task| task.get(function)).sum()
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs the program by itself: what it answers is what it has to answer when it is recorded.
+fn untraced(n: u64, way: &str) -> Option<i32> {
+    let status = Command::new(&program().path).arg(n.to_string()).arg(way).stdin(Stdio::null()).status().unwrap();
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal))
+}
+
+/// The table of live.md, part 2: each way to end, and how many rounds of calls there are before it.
+#[test]
+fn all_is_there_however_it_ends() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    const N: u64 = 20_000;
+    let ways = [
+        ("return", 1),
+        ("_exit", 1),
+        ("abort", 1),
+        ("kill", 1),
+        ("raw_exit", 1),
+        ("fork", 2),
+        // What the child does is not recorded, and does no harm to what its parent does.
+        ("raw_fork", 2),
+        ("chroot", 2),
+        ("user", 2),
+        // Until then.
+        ("seccomp", 1),
+        ("exec", 2),
+        ("no_exec", 2),
+        ("overflow", 2),
+        ("threads", 5),
+    ];
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    for (way, rounds) in ways.into_iter().filter(|(way, _)| is_root || !["chroot", "user"].contains(way)) {
+        let (folder, output) = record(&[], N, way);
+        assert_eq!(output.status.code(), untraced(N, way), "{way}: {}", told(&output));
+        let trace = folder.path().join("trace");
+        assert_eq!(count(&trace, "leaf"), 2 * rounds * N, "{way}: {}", told(&output));
+        assert_eq!(count(&trace, "middle"), rounds * N, "{way}: {}", told(&output));
+        assert!(!trace.join(".recording").exists(), "{way}");
+        assert!(!told(&output).contains("returns were not recorded"), "{way}: {}", told(&output));
+    }
+}
+
+/// The parent's functions that are open at the fork are open in the child too.
+#[test]
+fn a_child_goes_on_in_its_parents_functions() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (folder, output) = record(&[], 10, "fork");
+    assert_eq!(count(&folder.path().join("trace"), "main"), 2, "{}", told(&output));
+}
+
+#[test]
+fn banks_go_from_process_to_process() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    // More than there are banks of this size.
+    let (folder, output) = record(&["--buffer", "1G"], 1, "forks");
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(count(&folder.path().join("trace"), "middle"), 301, "{}", told(&output));
+}
+
+/// The bank is much smaller than what goes through it.
+#[test]
+fn a_small_bank_is_enough() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    const N: u64 = 200_000;
+    let (folder, output) = record(&["--buffer", "256K"], N, "threads");
+    assert_eq!(count(&folder.path().join("trace"), "leaf"), 2 * 5 * N, "{}", told(&output));
+}
+
+/// What is dropped is counted, and the rest is a trace.
+#[test]
+fn what_is_dropped_is_counted() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    const N: u64 = 400_000;
+    let (folder, output) = record(&["--buffer", "64K", "--on-full", "drop"], N, "threads");
+    assert_eq!(output.status.code(), Some(7));
+    let told = told(&output);
+    let trace = folder.path().join("trace");
+    let n_found = count(&trace, "leaf") + count(&trace, "middle");
+    let n_dropped: u64 = told
+        .lines()
+        .find_map(|line| line.split_once(" calls and returns were not recorded")?.0.rsplit(' ').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("{told}"));
+    let n_missing = 3 * 5 * N - n_found;
+    assert!(
+        n_missing > 0 && n_missing <= n_dropped && n_dropped <= 2 * 3 * 5 * N,
+        "{n_missing} of {n_dropped}: {told}"
+    );
+}
+
+/// As much as may be written is, and the program goes on.
+#[test]
+fn a_limit_is_kept() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (folder, output) = record(&["--buffer", "1M", "--max-size", "4M"], 400_000, "return");
+    assert_eq!(output.status.code(), Some(7));
+    assert!(told(&output).contains("--max-size"), "{}", told(&output));
+    let n_found = count(&folder.path().join("trace"), "leaf");
+    assert!((1..200_000).contains(&n_found), "{n_found}");
+}
+
+/// The program goes on without its recorder, and what that had taken becomes a trace.
+#[test]
+fn a_recorder_that_is_killed_is_not_missed() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut recorder = begin(folder.path(), &["--buffer", "1M"], 8_000_000, "return");
+    let work = folder.path().join("trace/.recording");
+    let about = || {
+        fs::read_dir(&work)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|entry| entry.path().extension().is_some_and(|e| e == "about"))
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !about() {
+        assert!(Instant::now() < deadline, "nothing is collected");
+        thread::sleep(Duration::from_millis(1));
+    }
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    let lives = || {
+        fs::read_dir(&work).unwrap().flatten().any(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let pid = name.strip_prefix("process-").and_then(|rest| rest.split('-').next());
+            pid.is_some_and(|pid| {
+                fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+            })
+        })
+    };
+    while lives() {
+        assert!(Instant::now() < deadline, "the program waits for a recorder that is not there");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let output = Command::new(rftrace()).args(["recover", "trace"]).current_dir(&folder).output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    assert!(count(&folder.path().join("trace"), "leaf") > 0, "{}", told(&output));
+}

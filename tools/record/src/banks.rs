@@ -1,0 +1,238 @@
+//! Banks while a program runs: one thread takes what is full. At the end each process's becomes a part, as if the process had saved it.
+//!
+//! Not here: what a bank is and how it is emptied (`rftrace_frontend::bank`).
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use rftrace_format::recording::{Counts, Entry, Fork, PART_FILE, Part, Saved};
+use rftrace_frontend::Error;
+use rftrace_frontend::bank::{self, Banks, Collected, Options, Symbols};
+
+use super::run::start_time;
+
+/// What threads do that find no room in their bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFull {
+    /// They wait for the recorder, as long as that is at work.
+    Wait,
+    /// They go on, and what they call is not recorded.
+    Drop,
+}
+
+/// How long a thread waits for a recorder that does nothing, as one that was stopped.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Address space for all banks: as many processes as have room there can be recorded at the same time.
+const ADDRESS_BYTES: usize = 32 << 30;
+
+/// Between two looks at the banks, while there is much to be taken and while there is nothing.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+
+/// Empties the banks of all recorded processes.
+#[derive(Debug)]
+pub struct BankRecorder {
+    /// Other processes open it by its number here.
+    file: File,
+    is_over: Arc<AtomicBool>,
+    living: Arc<Mutex<Vec<u32>>>,
+    thread: JoinHandle<Vec<Collected>>,
+}
+
+/// What was in the banks.
+#[derive(Debug)]
+pub struct BankRecording(Vec<Collected>);
+
+impl BankRecorder {
+    /// Makes banks of `buffer_bytes` bytes, and begins. Spools are written to `work`, `most_bytes` at the most.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory or no thread for it.
+    pub fn begin(work: &Path, buffer_bytes: usize, on_full: OnFull, most_bytes: u64) -> Result<Self> {
+        let file = memory()?;
+        let patience = if on_full == OnFull::Wait { PATIENCE } else { Duration::ZERO };
+        let n_slots = (ADDRESS_BYTES / buffer_bytes.max(64 << 20)).clamp(8, 256);
+        let mut options = Options { buffer_bytes, n_slots, patience, most_bytes };
+        let banks = loop {
+            match Banks::new(file.try_clone().context(NO_MEMORY)?, work, options) {
+                Ok(banks) => break banks,
+                // Address space is limited (ulimit -v).
+                Err(_) if options.n_slots > 1 => options.n_slots /= 4,
+                Err(error) => return Err(error).context(NO_MEMORY),
+            }
+        };
+        let (is_over, living) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u32>>>::default());
+        let (told, seen) = (Arc::clone(&is_over), Arc::clone(&living));
+        let empty = move || empty(banks, &told, &seen);
+        let thread = thread::Builder::new().name("banks".to_owned()).spawn(empty).context("no thread for banks")?;
+        Ok(Self { file, is_over, living, thread })
+    }
+
+    /// Where recorded processes find them, as long as this one lives.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// The processes that record into a bank and have not ended, as far as they are known.
+    pub(crate) fn living(&self) -> Vec<u32> {
+        self.living.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes what is left.
+    #[must_use]
+    pub fn stop(self) -> BankRecording {
+        self.is_over.store(true, Relaxed);
+        BankRecording(self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+const NO_MEMORY: &str = "no memory for banks";
+
+/// Empty memory that other processes can map.
+fn memory() -> Result<File> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    Ok(File::from(memfd_create("rftrace-banks", flags).context(NO_MEMORY)?))
+}
+
+/// Empties the banks until that is over.
+fn empty(mut banks: Banks, is_over: &AtomicBool, living: &Mutex<Vec<u32>>) -> Vec<Collected> {
+    let mut known = Processes::default();
+    let mut pause = SHORTEST_PAUSE;
+    while !is_over.load(Relaxed) {
+        known.seen.clear();
+        let any = banks.poll(|pid| known.is_over(pid));
+        known.forget_others();
+        living.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known.living());
+        pause = if any { SHORTEST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        thread::sleep(pause);
+    }
+    banks.finish_all()
+}
+
+/// The processes that have a bank, and when the system started them.
+#[derive(Debug, Default)]
+struct Processes {
+    /// `None` for one that had ended when it was first looked for.
+    started: HashMap<u32, Option<String>>,
+    seen: Vec<u32>,
+}
+
+impl Processes {
+    /// Whether a process has ended, or was never there under this number.
+    fn is_over(&mut self, pid: u32) -> bool {
+        self.seen.push(pid);
+        let now = start_time(pid);
+        let started = self.started.entry(pid).or_insert_with(|| now.clone());
+        now.is_none() || now != *started
+    }
+
+    /// Forgets those that were not asked for, and those that have ended: the system may give their numbers to others.
+    fn forget_others(&mut self) {
+        let Self { started, seen } = self;
+        started.retain(|&pid, started| seen.contains(&pid) && start_time(pid) == *started && started.is_some());
+    }
+
+    fn living(&self) -> Vec<u32> {
+        self.started.keys().copied().collect()
+    }
+}
+
+impl BankRecording {
+    /// What a recorder has left that did not come to its end, if there is anything.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be read.
+    pub(crate) fn left_in(work: &Path) -> Result<Option<Self>> {
+        let spools = bank::spools(work).with_context(|| format!("cannot read {}", work.display()))?;
+        let recover = |spool: PathBuf| {
+            Banks::recover(memory()?, &spool)
+                .with_context(|| format!("cannot read what was recorded in {}", spool.display()))
+        };
+        let collected: Vec<Collected> = spools.into_iter().map(recover).collect::<Result<_>>()?;
+        Ok((!collected.is_empty()).then_some(Self(collected)))
+    }
+
+    /// Makes a part of each process's records.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be written.
+    pub(crate) fn save(self, work: &Path) -> Result<()> {
+        let mut symbols = Symbols::default();
+        self.0.into_iter().try_for_each(|collected| save(collected, work, &mut symbols))
+    }
+}
+
+fn save(collected: Collected, work: &Path, symbols: &mut Symbols) -> Result<()> {
+    let part = work.join(Entry::Part { pid: collected.pid, nanos: collected.ended_nanos() }.to_string());
+    let result = collected.write_directory(&part, symbols);
+    let mut problems = Vec::new();
+    let saved = match &result {
+        Ok(saved) => {
+            if saved.damaged_chunks > 0 {
+                problems.push(format!("{} pieces of its bank were overwritten by the program", saved.damaged_chunks));
+            }
+            problems.extend(saved.left_out.clone());
+            Saved::Trace(Counts {
+                events: saved.events,
+                threads: saved.threads as u64,
+                lost: saved.lost,
+                full: false,
+                chunks_overwritten: 0,
+                untraced_threads: saved.untraced_threads.into(),
+            })
+        }
+        Err(Error::NoEvents { .. }) => Saved::Trace(Counts::default()),
+        Err(error) => {
+            problems.push(format!("nothing was saved: {}", error.with_remedy()));
+            Saved::Failed
+        }
+    };
+    problems.extend(missing(&collected));
+    let told = Part {
+        pid: collected.pid,
+        program: collected.program_nanos,
+        fork: collected.fork.map(|(parent, nanos)| Fork { parent, nanos }),
+        saved,
+        problem: (!problems.is_empty()).then(|| problems.join("; ").replace('\n', " ")),
+    };
+    let path = part.join(PART_FILE);
+    fs::create_dir_all(&part)
+        .and_then(|()| fs::write(&path, told.to_string()))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    if matches!(told.saved, Saved::Trace(_)) {
+        collected.discard().context("cannot remove what the trace was made of")?;
+    }
+    Ok(())
+}
+
+/// What of a process was not recorded, and why.
+fn missing(collected: &Collected) -> Option<String> {
+    let n_dropped = collected.n_dropped;
+    let why = match &collected.failed {
+        Some(error) => format!("{} could not be written: {error}", collected.spool().display()),
+        None if collected.is_too_large => "as much was written as --max-size permits".to_owned(),
+        None if n_dropped > 0 => {
+            "its bank was full: --buffer makes it larger, --on-full wait has the program wait".to_owned()
+        }
+        None => return None,
+    };
+    let what = if n_dropped > 0 {
+        format!("{n_dropped} calls and returns were not recorded")
+    } else {
+        "not all was saved".to_owned()
+    };
+    Some(format!("{what}, as {why}"))
+}
