@@ -30,6 +30,8 @@ mod replay;
 mod report;
 #[cfg(target_os = "linux")]
 mod schedule;
+#[cfg(unix)]
+mod script;
 #[cfg(target_os = "linux")]
 mod symbols;
 mod tree;

@@ -3,7 +3,7 @@
 //! Not here: reading (`rftrace-read`), and other tools' formats (`rftrace-export`).
 //!
 //! - [`CallStack`] rebuilds a task's stack from its records: what [`Step`]s a record makes. All else goes by it;
-//!   [`walk`] is the way through one task.
+//!   [`walk`] is the way through one task, [`walk_all`] that through all of them in order of time.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`TaskLines`] are the lines of one task's replay, from any place where a copy was kept.
 //! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command; [`TaskStats`] counts what there is of a task.
@@ -40,4 +40,4 @@ pub use stack::{CallStack, EndedCall, Step};
 pub use stats::TaskStats;
 pub use table::{Difference, Field};
 pub use tree::{Call, CallTree, Calls};
-pub use walk::{Walked, walk};
+pub use walk::{Walked, walk, walk_all};

@@ -1,6 +1,6 @@
-//! From a task's records to the steps of its call stack.
+//! From records to the steps of call stacks: those of one task, and those of all tasks in order of time.
 
-use rftrace_read::{Result, Summary, Task, Trace, Warnings};
+use rftrace_read::{Error, Record, Summary, Task, Trace, Warnings};
 
 use crate::stack::{CallStack, Step};
 use crate::stats::TaskStats;
@@ -27,7 +27,7 @@ impl Walked {
 /// # Errors
 ///
 /// Its `.dat` file cannot be read.
-pub fn walk(trace: &Trace, task: &Task, mut tell: impl FnMut(&Step)) -> Result<Walked> {
+pub fn walk(trace: &Trace, task: &Task, mut tell: impl FnMut(&Step)) -> Result<Walked, Error> {
     let mut stats = TaskStats::new(task);
     let mut records = trace.records(task);
     let mut stack = CallStack::new();
@@ -42,4 +42,35 @@ pub fn walk(trace: &Trace, task: &Task, mut tell: impl FnMut(&Step)) -> Result<W
     steps.iter().for_each(&mut tell);
     stats.warnings.merge(records.warnings());
     Ok(Walked { stats, misfits: stack.warnings().clone() })
+}
+
+/// Goes through the records of all tasks in order of time, and tells each step that they make, with the task's index in
+/// [`Trace::tasks`] and the record. What is open at the end stays so.
+///
+/// # Errors
+///
+/// A `.dat` file cannot be read, or `tell` fails.
+pub fn walk_all<E: From<Error>>(
+    trace: &Trace,
+    mut tell: impl FnMut(usize, &Record, &Step) -> Result<(), E>,
+) -> Result<Summary, E> {
+    let mut records = trace.all_records()?;
+    let mut tasks: Vec<_> = trace.tasks().iter().map(|task| (TaskStats::new(task), CallStack::new())).collect();
+    let mut steps = Vec::new();
+    for next in &mut records {
+        let (idx, record) = next?;
+        let task = &trace.tasks()[idx];
+        let (stats, stack) = &mut tasks[idx];
+        stats.add(trace, &record);
+        stack.apply(&record, |a, b| trace.same_function(task, record.time_ns, a, b), &mut steps);
+        for step in &steps {
+            tell(idx, &record, step)?;
+        }
+    }
+    let mut summary = Summary::new(0, records.warnings());
+    for (stats, stack) in &tasks {
+        stats.add_to(&mut summary);
+        summary.warnings.merge(stack.warnings());
+    }
+    Ok(summary)
 }
