@@ -7,6 +7,7 @@ mod chosen;
 mod cli;
 mod completions;
 mod dump;
+mod example;
 mod export;
 mod graph;
 mod hostile;

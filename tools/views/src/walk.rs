@@ -47,6 +47,26 @@ pub fn walk(trace: &Trace, task: &Task, mut tell: impl FnMut(&Step)) -> Result<W
 /// Goes through the records of all tasks in order of time, and tells each step that they make, with the task's index in
 /// [`Trace::tasks`] and the record. What is open at the end stays so.
 ///
+/// ```
+/// use rftrace_read::{Error, Trace};
+/// use rftrace_views::{Step, walk_all};
+///
+/// # fn main() -> Result<(), Error> {
+/// # let dir = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/directory"));
+/// let trace = Trace::open(dir)?;
+/// let mut longest_ns = 0;
+/// let summary = walk_all(&trace, |_, _, step| {
+///     if let Step::Leave(ended) = step {
+///         longest_ns = longest_ns.max(ended.total_ns);
+///     }
+///     Ok::<_, Error>(())
+/// })?;
+/// println!("{} records, the longest call took {longest_ns} ns", summary.records);
+/// # assert!(longest_ns > 0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// A `.dat` file cannot be read, or `tell` fails.
