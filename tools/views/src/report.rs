@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use rftrace_read::{Result, SCHEDULE, Summary, Task, Trace};
+use rftrace_read::{Error, Result, SCHEDULE, Summary, Task, Trace};
 
 use crate::spread::Spread;
 use crate::stack::{EndedCall, Step};
@@ -93,7 +93,10 @@ impl Report {
         let mut tasks = Vec::new();
         for task in trace.tasks() {
             let mut calls = TaskCalls { task, open: Vec::new(), n_open: HashMap::new() };
-            let walked = walk(trace, task, |step| table.apply(&mut calls, step))?;
+            let walked = walk(trace, task, |step, _| {
+                table.apply(&mut calls, step);
+                Ok::<_, Error>(())
+            })?;
             walked.add_to(&mut summary);
             tasks.push(walked.stats);
         }

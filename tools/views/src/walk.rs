@@ -12,6 +12,8 @@ pub struct Walked {
     pub stats: TaskStats,
     /// The flaws in how they fit together.
     pub misfits: Warnings,
+    /// When that ended which was open behind the last record.
+    pub end_ns: u64,
 }
 
 impl Walked {
@@ -22,26 +24,55 @@ impl Walked {
     }
 }
 
-/// Goes through the records of a task in order of time, and tells each step that they make, until its stack is empty.
+/// Goes through the records of a task in order of time, and tells each step that they make, until its stack is empty, with the time of
+/// its record; what is open at the end ends with the last record.
 ///
 /// # Errors
 ///
-/// Its `.dat` file cannot be read.
-pub fn walk(trace: &Trace, task: &Task, mut tell: impl FnMut(&Step)) -> Result<Walked, Error> {
+/// The task's `.dat` file cannot be read, or `tell` fails.
+pub fn walk<E: From<Error>>(
+    trace: &Trace,
+    task: &Task,
+    tell: impl FnMut(&Step, u64) -> Result<(), E>,
+) -> Result<Walked, E> {
+    walk_until(trace, task, None, tell)
+}
+
+/// Like [`walk`], but only through the records before this time, if there is one: if more come, what is open then ends then.
+///
+/// # Errors
+///
+/// Those of [`walk`].
+pub fn walk_until<E: From<Error>>(
+    trace: &Trace,
+    task: &Task,
+    until_ns: Option<u64>,
+    mut tell: impl FnMut(&Step, u64) -> Result<(), E>,
+) -> Result<Walked, E> {
     let mut stats = TaskStats::new(task);
     let mut records = trace.records(task);
     let mut stack = CallStack::new();
     let mut steps = Vec::new();
+    let mut cut_ns = None;
     for record in &mut records {
         let record = record?;
+        cut_ns = until_ns.filter(|&until_ns| record.time_ns >= until_ns);
+        if cut_ns.is_some() {
+            break;
+        }
         stats.add(trace, &record);
         stack.apply(&record, |a, b| trace.same_function(task, record.time_ns, a, b), &mut steps);
-        steps.iter().for_each(&mut tell);
+        for step in &steps {
+            tell(step, record.time_ns)?;
+        }
     }
-    stack.finish(&mut steps);
-    steps.iter().for_each(&mut tell);
+    let end_ns = cut_ns.unwrap_or(stack.last_ns());
+    stack.finish(end_ns, &mut steps);
+    for step in &steps {
+        tell(step, end_ns)?;
+    }
     stats.warnings.merge(records.warnings());
-    Ok(Walked { stats, misfits: stack.warnings().clone() })
+    Ok(Walked { stats, misfits: stack.warnings().clone(), end_ns })
 }
 
 /// Goes through the records of all tasks in order of time, and tells each step that they make, with the task's index in
