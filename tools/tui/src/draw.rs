@@ -227,7 +227,8 @@ fn graph_detail(view: &GraphView) -> String {
         0 => String::new(),
         left_out => format!("; {} calls took too many different ways to be shown", count(left_out)),
     };
-    format!("{}: {} calls, {} each{left_out}", view.name(node), count(calls), average.trim_start())
+    let (word, each) = if calls == 1 { ("call", "") } else { ("calls", " each") };
+    format!("{}: {} {word}, {}{each}{left_out}", view.name(node), count(calls), average.trim_start())
 }
 
 fn report_title(view: &ReportView) -> String {

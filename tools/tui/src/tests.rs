@@ -182,7 +182,7 @@ fn the_graph() {
     );
     shown.press("c");
     assert_eq!(shown.list().lines().count(), 5);
-    assert_eq!(shown.screen()[14], "prog: 1 calls, 9.001 ms each");
+    assert_eq!(shown.screen()[14], "prog: 1 call, 9.001 ms");
 }
 
 #[test]
