@@ -324,7 +324,7 @@ fn keys() {
         ("/read<Enter>f", "0.000000200    0.300 us  |   read();"),
         ("/read<Enter>nf", "0.000003000    0.010 us  |       read();"),
         ("/read<Enter>nf<Esc>", "0.010 us        (1) read"),
-        ("/read<Enter>nfn", "0.000003000    0.010 us  |       read();"),
+        ("/read<Enter>nfn", "0.000000200    0.300 us  |   read();"),
         ("/evil<Enter>f", "| evil"),
         ("Rj<Enter>jf", "0.000002000              |     work() {"),
         ("/work<Enter>gjf", "0.000003000    0.010 us  |       read();"),
@@ -408,4 +408,40 @@ fn a_long_list() {
     // From the last call up to the first one.
     shown.press("<End><Up><Up>p/nothing<Enter>");
     assert_eq!(shown.screen()[13], "there is none");
+}
+
+#[test]
+fn a_search_among_calls_goes_round() {
+    let (_dir, trace) = small();
+    let mut shown = Shown::new(&trace, 60, 20);
+    shown.press("T<Enter>/read<Enter>");
+    let (first, second) = ("   0.000000200    0.300 us  |   read();", "   0.000003000    0.010 us  |       read();");
+    assert_eq!(shown.selected(), first);
+    for (keys, line) in
+        [("n", second), ("n", first), ("N", second), ("N", first), ("<Home>N", second), ("<End>n", first)]
+    {
+        shown.press(keys);
+        assert_eq!(shown.selected(), line, "{keys}");
+    }
+    shown.press("/nothing<Enter>");
+    assert_eq!(shown.screen()[19], "there is none");
+    shown.press("N");
+    assert_eq!(shown.screen()[19], "there is none");
+    assert_eq!(shown.selected(), first);
+    // What is not there is not looked for elsewhere.
+    shown.press("<Home>pj<Home>");
+    assert!(shown.selected().ends_with("| main() {"));
+}
+
+#[test]
+fn what_is_missing_is_told_of() {
+    let (dir, trace) = small();
+    let last = |shown: &mut Shown<'_>| shown.screen().pop().unwrap();
+    assert!(last(&mut Shown::new(&trace, 90, 20)).starts_with("? help"));
+    fs::write(dir.path().join("record.txt"), "full=1\n").unwrap();
+    let mut shown = Shown::new(&trace, 90, 20);
+    assert_eq!(last(&mut shown), "not all was recorded: after `q` it is said what is missing");
+    shown.press("j");
+    assert!(last(&mut shown).starts_with("? help"));
+    assert_eq!(shown.app.summary().map(|summary| summary.records), Some(18));
 }
