@@ -429,6 +429,7 @@ impl<'t> App<'t> {
                 self.zoom(name);
             }
             KeyCode::Char('s') => view.sort_next(),
+            KeyCode::Char('a') => view.show_averages(),
             _ => {}
         }
     }

@@ -103,7 +103,7 @@ impl<'env> Loop<'_, 'env> {
 pub(crate) fn answer(trace: &Trace, request: &Request) -> Answer {
     match request {
         Request::Graph(function) => Answer::Graph(Graph::read(trace, function.as_ref().map(|(_, pattern)| pattern))),
-        Request::Report => Answer::Report(Report::read(trace)),
+        Request::Report => Answer::Report(Report::read_spread(trace)),
     }
 }
 

@@ -224,6 +224,23 @@ fn the_report() {
     shown.press("s");
     assert_eq!(shown.selected(), "  5.801 ms    5.800 ms      64.44%           3  work");
     assert!(shown.screen()[1].contains("▾Self time"));
+    shown.press("sa");
+    assert_eq!(
+        shown.list(),
+        "▾Total avg   Total max    Self avg       Calls  Function
+  9.000 ms    9.000 ms  999.700 us           1  main
+  4.000 ms    6.000 ms    1.100 ms           2  step
+  1.933 ms    4.000 ms    1.933 ms           3  work
+  0.155 us    0.300 us    0.155 us           2  read
+  0.100 us    0.100 us    0.100 us           1  evil\u{fffd}[31m\u{fffd}name
+"
+    );
+    shown.press("sss");
+    assert!(shown.screen()[1].contains("▾Calls") && shown.selected().contains("work"));
+    shown.press("s");
+    assert!(shown.screen()[1].starts_with("▾Total avg"));
+    shown.press("a");
+    assert!(shown.screen()[1].starts_with("▾Total time"));
 }
 
 #[test]
