@@ -61,13 +61,12 @@ pub(crate) fn run(args: ScriptArgs) -> Result<()> {
     };
     // What was read before an error is worth the script's last words.
     let status = python.end().context("cannot wait for python3")?;
-    if !status.success() {
-        bail!("the script {} failed: {status}", script.display());
-    }
     match fed {
+        // If the script failed too, it has said so itself.
+        Err(Stop::Unreadable(error)) => Err(error.into()),
+        _ if !status.success() => bail!("the script {} failed: {status}", script.display()),
         Ok(summary) => print_warnings(&trace, &summary),
         Err(Stop::Ended) => Ok(()),
-        Err(Stop::Unreadable(error)) => Err(error.into()),
     }
 }
 
