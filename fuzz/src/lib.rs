@@ -79,4 +79,10 @@ pub fn read_directory(dir: &Path) {
     (choice.depth, choice.min_ns, choice.times) = (3, 10, 100..u64::MAX / 2);
     trace.choose(choice);
     let _ = rftrace_views::replay(&trace, &Default::default(), &mut std::io::sink());
+
+    // With places in the source.
+    if trace.read_sources(|_| None).is_ok() {
+        let _ = rftrace_views::replay(&trace, &Default::default(), &mut std::io::sink());
+        let _ = export(&trace, &options, &mut Chrome::new(std::io::sink()));
+    }
 }

@@ -5,10 +5,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
 /// The commands that show traces, as uftrace's do.
-const VIEWS: [&str; 7] = ["replay", "report", "graph", "dump", "info", "tui", "view"];
+const VIEWS: [&str; 8] = ["replay", "report", "graph", "dump", "info", "tui", "view", "script"];
 
 /// Options of uftrace and of other tools for which there is something else here.
-const OTHERWISE: [(&[&str], &str); 8] = [
+const OTHERWISE: [(&[&str], &str); 10] = [
     (&["--max-stack", "--max-depth", "--level", "--levels"], "`-D`, `--depth` limits the levels of calls"),
     (&["--hide", "-H"], "`-N`, `--notrace` leaves a function out, with what it calls"),
     (&["--caller-filter", "-C"], "`rftrace graph DIR FUNC` shows how a function was called"),
@@ -19,11 +19,13 @@ const OTHERWISE: [(&[&str], &str); 8] = [
         &["--graphviz", "--mermaid"],
         "`rftrace graph` shows which functions call which; `rftrace dump --flamegraph` is a picture",
     ),
+    (&["--script", "-S"], "`rftrace script FILE.py DIR` runs a script on a trace"),
+    (&["--record"], "`rftrace record` records a program, and its trace is what is shown"),
     (&["--min-time", "--threshold"], "`-t`, `--time-filter` shows only calls that took so long at least"),
 ];
 
 /// Options of uftrace for which there is nothing here.
-const UFTRACE: [&str; 26] = [
+const UFTRACE: [&str; 24] = [
     "--argument",
     "-A",
     "--auto-args",
@@ -33,8 +35,6 @@ const UFTRACE: [&str; 26] = [
     "--libname",
     "--trigger",
     "-T",
-    "--script",
-    "-S",
     "--kernel",
     "-k",
     "--kernel-full",

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use rftrace_read::{
     Error, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SourcePlace, Summary, Task, Trace,
 };
-use rftrace_views::{AssumedFunctions, CallStack, Step, TaskStats};
+use rftrace_views::{AssumedFunctions, Step, walk_until};
 
 use super::{Sink, Track};
 
@@ -162,36 +162,18 @@ pub(crate) fn walk(
         is_waiting: false,
         assumed: AssumedFunctions::new(trace, task),
     };
-    let mut records = trace.records(task);
-    let mut stack = CallStack::new();
-    let mut steps = Vec::new();
-    let mut stats = TaskStats::new(task);
-    let mut is_cut = false;
-    for record in &mut records {
-        let record = record?;
-        if !walk.is_within && record.time_ns >= from_ns {
+    let walked = walk_until(trace, task, options.to_ns, |step, time_ns| {
+        if !walk.is_within && time_ns >= from_ns {
             walk.begin(from_ns)?;
         }
-        if let Some(to_ns) = options.to_ns
-            && record.time_ns >= to_ns
-        {
-            walk.end(to_ns)?;
-            is_cut = true;
-            break;
-        }
-        stats.add(trace, &record);
-        let same_function = |a, b| trace.same_function(task, record.time_ns, a, b);
-        stack.apply(&record, same_function, &mut steps);
-        for step in &steps {
-            walk.apply(step, record.time_ns)?;
-        }
+        walk.apply(step, time_ns)
+    })?;
+    // What waits has made no step.
+    if !walk.is_within && walked.end_ns >= from_ns {
+        walk.begin(from_ns)?;
     }
-    if !is_cut {
-        walk.end(stack.last_ns())?;
-    }
-    stats.add_to(summary);
-    summary.warnings.merge(records.warnings());
-    summary.warnings.merge(stack.warnings());
+    walk.resume(walked.end_ns)?;
+    walked.add_to(summary);
     Ok(())
 }
 
@@ -212,15 +194,6 @@ impl Walk<'_, '_> {
             (self.emit)(Item::Enter { time_ns, function })?;
         }
         if self.is_waiting { (self.emit)(Item::Wait { time_ns }) } else { Ok(()) }
-    }
-
-    /// Closes what is open.
-    fn end(&mut self, time_ns: u64) -> Result<()> {
-        self.resume(time_ns)?;
-        while let Some(function) = self.open.pop() {
-            self.pass(function.map(|function| Item::Exit { time_ns, function }))?;
-        }
-        Ok(())
     }
 
     fn apply(&mut self, step: &Step, time_ns: u64) -> Result<()> {

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use rftrace_read::{SCHEDULE, Summary, Task, Trace};
-use rftrace_views::{AssumedFunctions, CallStack, Step, TaskStats};
+use rftrace_views::{AssumedFunctions, Step, TaskStats, walk};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -184,28 +184,11 @@ struct Packer<'t> {
 impl Packer<'_> {
     fn add_task(&mut self, task: &Task, summary: &mut Summary) -> Result<(TaskHead, TaskStats)> {
         let before = self.events.len();
-        let mut stats = TaskStats::new(task);
-        let mut records = self.trace.records(task);
-        let mut stack = CallStack::new();
-        let mut assumed = AssumedFunctions::new(self.trace, task);
+        let trace = self.trace;
+        let mut assumed = AssumedFunctions::new(trace, task);
         let mut calls = TaskCalls { last_ns: self.base_ns, n_open: 0, depths: Vec::new() };
-        let mut steps = Vec::new();
-        for record in &mut records {
-            let record = record?;
-            stats.add(self.trace, &record);
-            let same_function = |a, b| self.trace.same_function(task, record.time_ns, a, b);
-            stack.apply(&record, same_function, &mut steps);
-            for step in &steps {
-                self.apply(task, &mut calls, &mut assumed, step, record.time_ns)?;
-            }
-        }
-        stack.finish(&mut steps);
-        for step in &steps {
-            self.apply(task, &mut calls, &mut assumed, step, stack.last_ns())?;
-        }
-        stats.warnings.merge(records.warnings());
-        stats.add_to(summary);
-        summary.warnings.merge(stack.warnings());
+        let walked = walk(trace, task, |step, now_ns| self.apply(task, &mut calls, &mut assumed, step, now_ns))?;
+        walked.add_to(summary);
         let head = TaskHead {
             tid: task.tid(),
             pid: task.pid(),
@@ -214,7 +197,7 @@ impl Packer<'_> {
             bytes: self.events.len() - before,
             depths: calls.depths,
         };
-        Ok((head, stats))
+        Ok((head, walked.stats))
     }
 
     fn apply(

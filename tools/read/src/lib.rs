@@ -12,17 +12,28 @@
 //!
 //! # Example
 //!
-//! ```no_run
-//! # fn main() -> rftrace_read::Result<()> {
-//! use std::path::Path;
+//! Which functions did each task enter?
 //!
-//! let trace = rftrace_read::Trace::open(Path::new("uftrace.data"))?;
+//! ```
+//! # fn main() -> rftrace_read::Result<()> {
+//! use rftrace_read::{Kind, Trace};
+//!
+//! # let dir = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/directory"));
+//! let trace = Trace::open(dir)?;
 //! for task in trace.tasks() {
-//!     println!("{} made {} records", task.name(), trace.records(task).count());
+//!     for record in trace.records(task) {
+//!         let record = record?;
+//!         if record.kind == Kind::Entry {
+//!             println!("{} {}: {}", record.time_ns, task.name(), trace.function_name(task, record.time_ns, record.addr));
+//!         }
+//!     }
 //! }
+//! # assert_eq!(trace.tasks().len(), 2);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! What they made of their time is in `rftrace-views`.
 //!
 //! # Flaws in traces
 //!

@@ -193,6 +193,26 @@ impl Trace {
     }
 
     /// Chooses what is shown: records are read as if no more had been recorded. That needs the names of functions.
+    ///
+    /// ```
+    /// use rftrace_read::{Choice, Kind, Pattern, Trace};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/directory"));
+    /// let mut trace = Trace::open(dir)?;
+    /// let mut choice = Choice::default();
+    /// choice.below = vec![Pattern::new("main")?];
+    /// choice.depth = 1;
+    /// trace.choose(choice);
+    /// // Nothing is left but calls of `main`.
+    /// for (idx, record) in trace.all_records()?.collect::<Result<Vec<_>, _>>()? {
+    ///     if record.kind == Kind::Entry {
+    ///         assert_eq!(trace.function_name(&trace.tasks()[idx], record.time_ns, record.addr), "main");
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn choose(&mut self, choice: Choice) {
         self.choice = Some(choice).filter(Choice::is_part).map(Arc::new);
     }

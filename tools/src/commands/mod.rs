@@ -3,7 +3,7 @@
 //! Without the feature `full` there are only those that show traces in a terminal.
 //!
 //! Not here: what they do with traces and programs, which is in the crates beside this package. Only `cargo`, which is about flags,
-//! and nothing for other programs, is here as a whole.
+//! and `script`, which runs a Python, are nothing for other programs, and here as a whole.
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -33,6 +33,8 @@ mod recover;
 mod recv;
 mod replay;
 mod report;
+#[cfg(all(feature = "full", unix))]
+mod script;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod send;
 #[cfg(all(feature = "full", target_os = "linux"))]
@@ -54,6 +56,8 @@ pub(crate) enum Command {
     Graph(graph::GraphArgs),
     #[cfg(feature = "full")]
     Tui(tui::TuiArgs),
+    #[cfg(all(feature = "full", unix))]
+    Script(script::ScriptArgs),
     Info(info::InfoArgs),
     #[cfg(feature = "full")]
     View(view::ViewArgs),
@@ -89,6 +93,8 @@ impl Command {
             Self::Graph(args) => graph::run(args),
             #[cfg(feature = "full")]
             Self::Tui(args) => tui::run(args),
+            #[cfg(all(feature = "full", unix))]
+            Self::Script(args) => script::run(args),
             Self::Info(args) => info::run(args),
             #[cfg(feature = "full")]
             Self::View(args) => view::run(args),

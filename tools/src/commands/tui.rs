@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::choice::ShownArgs;
-use super::common::{DirArg, PlainArgs};
+use super::common::{DirArg, PlainArgs, print_warnings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,5 +25,9 @@ pub(crate) struct TuiArgs {
 
 /// Runs it.
 pub(crate) fn run(args: TuiArgs) -> Result<()> {
-    Ok(rftrace_tui::run(args.shown.open(&args.dir.path())?)?)
+    let mut trace = args.shown.open(&args.dir.path())?;
+    match rftrace_tui::run(&mut trace)? {
+        Some(summary) => print_warnings(&trace, &summary),
+        None => Ok(()),
+    }
 }

@@ -7,6 +7,7 @@ mod chosen;
 mod cli;
 mod completions;
 mod dump;
+mod example;
 mod export;
 mod graph;
 mod hostile;
@@ -30,6 +31,8 @@ mod replay;
 mod report;
 #[cfg(target_os = "linux")]
 mod schedule;
+#[cfg(unix)]
+mod script;
 #[cfg(target_os = "linux")]
 mod symbols;
 mod tree;

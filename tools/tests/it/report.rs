@@ -3,7 +3,7 @@
 use rftrace_read::{SCHED_IN, SCHED_OUT, Warning};
 use rftrace_views::{Difference, Field, Report, Row};
 
-use crate::dir::{A, B, Dir, Files, MAIN, MARK, entry, event, exit, lost, trace};
+use crate::dir::{A, B, C, Dir, Files, MAIN, MARK, entry, event, exit, lost, trace};
 
 fn report(dir: &Dir, key: Field) -> Report {
     let mut report = Report::read(&dir.open()).expect("a readable trace");
@@ -98,6 +98,37 @@ fn incomplete_calls_count_for_what_is_known() {
     assert_eq!(rows(&report), [("b", 20, 10, 1), ("main", 20, 20, 1), ("a", 10, 10, 2)]);
     assert_eq!(report.summary().records, 5);
     assert_eq!(report.summary().warnings.count(Warning::LostRecord), 3);
+}
+
+/// What a function that was entered before the first record calls of itself does not count twice, as it does not in the whole trace.
+#[test]
+fn recursion_from_before_the_beginning() {
+    let begins = [entry(100, 0, MAIN), entry(100, 1, A), entry(100, 2, B)];
+    let rest = [
+        entry(200, 3, A),
+        exit(500, 3, A),
+        exit(600, 2, B),
+        entry(700, 2, A),
+        exit(900, 2, A),
+        exit(1_000, 1, A),
+        exit(1_100, 0, MAIN),
+    ];
+    let expected = [("main", 1_000, 100, 1), ("a", 900, 700, 3), ("b", 500, 200, 1)];
+    for n_missing in 0..3 {
+        let dir = trace(&[&begins[n_missing..], &rest].concat());
+        assert_eq!(rows(&report(&dir, Field::Total)), expected, "{n_missing}");
+        // Of the whole trace uftrace says the same; of the others it leaves out what began before.
+        if n_missing == 0
+            && let Some(theirs) = crate::uftrace::uftrace("report", dir.path(), &[])
+        {
+            assert!(theirs.contains("0.900 us    0.700 us           3  a\n"), "{theirs}");
+        }
+    }
+    // A loss in the middle.
+    let lost =
+        [entry(0, 0, A), lost(10, 1), entry(20, 2, B), entry(25, 3, C), exit(30, 3, C), exit(40, 2, B), exit(60, 1, C)];
+    let dir = trace(&[&lost[..], &[exit(70, 0, A)]].concat());
+    assert_eq!(rows(&report(&dir, Field::Total)), [("a", 70, 30, 1), ("c", 40, 25, 2), ("b", 20, 15, 1)]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rftrace_tests::tools;
 
 use crate::cli::{run, utf8};
-use crate::dir::{A, Dir, MAIN, entry, exit, trace};
+use crate::dir::{A, Dir, MAIN, entry, exit, lost, trace};
 
 fn sample() -> Dir {
     trace(&[entry(1, 0, MAIN), entry(2, 1, A), exit(3, 1, A), exit(5, 0, MAIN)])
@@ -86,6 +86,16 @@ fn keys_and_the_end() {
     terminal.press("T");
     terminal.wait_for("DURATION");
     terminal.press("q");
+    terminal.end("0");
+}
+
+#[test]
+fn what_is_missing_is_said_at_the_end() {
+    let dir = trace(&[entry(1, 0, MAIN), lost(2, 5), exit(5, 0, MAIN)]);
+    let Some(mut terminal) = Terminal::new(&dir) else { return };
+    terminal.wait_for("recorded:");
+    terminal.press("q");
+    terminal.wait_for("rftrace: 5 records were lost while tracing");
     terminal.end("0");
 }
 

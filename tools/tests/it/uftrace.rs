@@ -17,7 +17,7 @@ fn output(command: &mut Command) -> Option<String> {
     Some(text)
 }
 
-fn uftrace(command: &str, dir: &Path, args: &[&str]) -> Option<String> {
+pub(crate) fn uftrace(command: &str, dir: &Path, args: &[&str]) -> Option<String> {
     output(Command::new("uftrace").args([command, "--no-pager", "--color=no", "-d"]).arg(dir).args(args))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use rftrace_read::{Pattern, Reading, Result, Trace};
+use rftrace_read::{Pattern, Reading, Result, Summary, Trace, Warning};
 use rftrace_views::{Graph, Report};
 
 use crate::calls::{CallsView, Follow, Outcome};
@@ -147,6 +147,8 @@ impl<'t> App<'t> {
                 }
                 if function.is_some() {
                     self.show(View::Graph);
+                } else if is_cut(self.trace, graph.summary()) {
+                    self.message = "not all was recorded: after `q` it is said what is missing".into();
                 }
                 if self.graphs.len() > MAX_GRAPHS {
                     self.graphs.remove(1);
@@ -163,6 +165,11 @@ impl<'t> App<'t> {
             (Request::Graph(_), Answer::Report(_)) | (Request::Report, Answer::Graph(_)) => {}
         }
         Ok(())
+    }
+
+    /// How much of the trace was read, and the flaws in it, once that is known.
+    pub(crate) fn summary(&self) -> Option<&Summary> {
+        self.graphs.first().map(|view| view.graph.summary())
     }
 
     /// Whether there is something to go on with.
@@ -422,6 +429,7 @@ impl<'t> App<'t> {
                 self.zoom(name);
             }
             KeyCode::Char('s') => view.sort_next(),
+            KeyCode::Char('a') => view.show_averages(),
             _ => {}
         }
     }
@@ -458,6 +466,14 @@ impl<'t> App<'t> {
             _ => {}
         }
     }
+}
+
+/// Whether something that happened is not among the records.
+fn is_cut(trace: &Trace, summary: &Summary) -> bool {
+    let n_lost = summary.warnings.count(Warning::LostRecord);
+    // A file that cannot be read is an error where it is said what is missing.
+    let has_gaps = trace.gaps().is_ok_and(|gaps| !gaps.is_empty());
+    has_gaps || summary.overwritten || summary.deep_calls > 0 || n_lost > 0
 }
 
 fn movement(code: KeyCode) -> Option<Move> {

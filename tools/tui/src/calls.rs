@@ -140,6 +140,13 @@ enum Goal {
 }
 
 impl Goal {
+    /// Looks for it behind the end: names are anywhere, ends of calls are not.
+    fn wrapped(self, is_forward: bool) -> Option<Job> {
+        let is_anywhere = matches!(self, Self::Name(_));
+        let line = if is_forward { 0 } else { usize::MAX };
+        is_anywhere.then_some(Job::Find { goal: self, line, is_forward, has_wrapped: true })
+    }
+
     fn is_met(&self, trace: &Trace, task: &Task, line: &Line) -> bool {
         let is_entry = matches!(line.what, What::Enter { .. });
         match self {
@@ -156,8 +163,17 @@ impl Goal {
 /// What takes longer than a key press may.
 #[derive(Debug)]
 enum Job {
-    GoTo { line: usize, centers: bool },
-    Find { goal: Goal, line: usize, is_forward: bool },
+    GoTo {
+        line: usize,
+        centers: bool,
+    },
+    /// `line` is the next one; [`usize::MAX`] stands for the last one, which is not known yet.
+    Find {
+        goal: Goal,
+        line: usize,
+        is_forward: bool,
+        has_wrapped: bool,
+    },
 }
 
 /// What became of a job.
@@ -246,8 +262,10 @@ impl<'t> CallsView<'t> {
 
     fn look_for(&mut self, goal: Goal, is_forward: bool) {
         let selected = self.cursor.selected;
-        let line = if is_forward { Some(selected + 1) } else { selected.checked_sub(1) };
-        self.job = line.map(|line| Job::Find { goal, line, is_forward });
+        self.job = match if is_forward { Some(selected + 1) } else { selected.checked_sub(1) } {
+            Some(line) => Some(Job::Find { goal, line, is_forward, has_wrapped: false }),
+            None => goal.wrapped(is_forward),
+        };
     }
 
     /// Goes on with what is to be done, until it is done or that time has come.
@@ -274,14 +292,18 @@ impl<'t> CallsView<'t> {
                 self.select(line, centers, page);
                 Ok(Outcome::Done)
             }
-            Job::Find { goal, line, is_forward } => {
+            Job::Find { goal, mut line, is_forward, has_wrapped } => {
                 if line >= self.lines.n_known {
-                    if self.lines.is_complete {
-                        return Ok(Outcome::NotFound);
+                    if !self.lines.is_complete {
+                        self.job = Some(Job::Find { goal, line, is_forward, has_wrapped });
+                        self.lines.read_on()?;
+                        return Ok(Outcome::Busy);
                     }
-                    self.job = Some(Job::Find { goal, line, is_forward });
-                    self.lines.read_on()?;
-                    return Ok(Outcome::Busy);
+                    match self.lines.n_known.checked_sub(1) {
+                        Some(last) if !is_forward => line = last,
+                        Some(_) if !has_wrapped => return Ok(self.wrap(goal, is_forward)),
+                        _ => return Ok(Outcome::NotFound),
+                    }
                 }
                 let (trace, task) = (self.trace, &self.trace.tasks()[self.task]);
                 let first = line / CHUNK * CHUNK;
@@ -299,13 +321,20 @@ impl<'t> CallsView<'t> {
                         Ok(Outcome::Done)
                     }
                     (None, Some(next)) if next != line || !is_forward => {
-                        self.job = Some(Job::Find { goal, line: next, is_forward });
+                        self.job = Some(Job::Find { goal, line: next, is_forward, has_wrapped });
                         Ok(Outcome::Busy)
                     }
-                    _ => Ok(Outcome::NotFound),
+                    _ if has_wrapped => Ok(Outcome::NotFound),
+                    _ => Ok(self.wrap(goal, is_forward)),
                 }
             }
         }
+    }
+
+    /// Goes on at the other end, if that makes sense.
+    fn wrap(&mut self, goal: Goal, is_forward: bool) -> Outcome {
+        self.job = goal.wrapped(is_forward);
+        if self.job.is_some() { Outcome::Busy } else { Outcome::NotFound }
     }
 
     fn select(&mut self, line: usize, centers: bool, page: usize) {

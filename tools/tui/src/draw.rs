@@ -10,7 +10,7 @@ use rftrace_views::{Duration, Field, GraphNode, Line, What};
 use crate::app::{App, OTHER_LINES, View};
 use crate::calls::CallsView;
 use crate::graph::{GraphLine, GraphView};
-use crate::report::{COLUMNS, ReportView};
+use crate::report::ReportView;
 use crate::text::{clean, count};
 
 /// From this depth on lines are not indented any further.
@@ -36,7 +36,7 @@ const HELP: [(&str, &str); 18] = [
     ("e  c", "unfold all; fold all"),
     ("l", "what it called that took longest"),
     ("in the report:", ""),
-    ("Enter  s", "graph of the function; sort by the next column"),
+    ("Enter  s  a", "graph of the function; sort by the next column; averages"),
     ("among calls:", ""),
     ("Enter", "from a call's beginning to its end, and back"),
     ("q  ?", "quit; this"),
@@ -142,7 +142,7 @@ fn status(app: &App<'_>) -> Text<'static> {
     }
     let keys = match app.view {
         View::Graph => "Enter fold  e/c all  g graph of it  f its calls  p caller  / search  R report  T threads",
-        View::Report => "Enter graph of it  f its calls  s sort  / search  G graph  T threads",
+        View::Report => "Enter graph of it  f its calls  s sort  a averages  / search  G graph  T threads",
         View::Threads => "Enter calls  / search  G graph  R report",
         View::Calls => "Enter other end  p caller  g graph of it  / search  T threads  G graph  R report",
     };
@@ -227,12 +227,13 @@ fn graph_detail(view: &GraphView) -> String {
         0 => String::new(),
         left_out => format!("; {} calls took too many different ways to be shown", count(left_out)),
     };
-    format!("{}: {} calls, {} each{left_out}", view.name(node), count(calls), average.trim_start())
+    let (word, each) = if calls == 1 { ("call", "") } else { ("calls", " each") };
+    format!("{}: {} {word}, {}{each}{left_out}", view.name(node), count(calls), average.trim_start())
 }
 
 fn report_title(view: &ReportView) -> String {
     let mut title = String::new();
-    for field in COLUMNS {
+    for field in view.columns {
         let mark = if field == view.sort { "\u{25be}" } else { "" };
         title.push_str(&format!("{:>10}  ", format!("{mark}{}", field.title())));
     }
@@ -244,10 +245,10 @@ fn report_rows(view: &ReportView, area: Rect) -> impl Iterator<Item = Row<'stati
     let rows = view.report.rows().iter().skip(view.cursor.top).take(usize::from(area.height));
     rows.map(move |row| {
         let mut columns = String::new();
-        for field in COLUMNS {
+        for field in view.columns {
             columns.push_str(&format!("{:>10}  ", field.shown(field.value(row, all_self_ns))));
         }
-        let ns = if view.sort == Field::Own { row.self_ns } else { row.total_ns };
+        let ns = if view.sort == Field::Calls { row.total_ns } else { view.sort.value(row, all_self_ns) };
         Row { columns, style: time_style(ns), rest: vec![Span::raw(clean(&row.name).into_owned())] }
     })
 }

@@ -4,21 +4,25 @@ use rftrace_views::{Field, Report};
 
 use crate::list::{Cursor, Move};
 
-/// The columns. By the first three of them it can be sorted; a percent is of what self time is.
-pub(crate) const COLUMNS: [Field; 4] = [Field::Total, Field::Own, Field::Percent, Field::Calls];
-const SORTS: [Field; 3] = [Field::Total, Field::Own, Field::Calls];
+/// The columns, sums or what single calls took.
+const SUMS: [Field; 4] = [Field::Total, Field::Own, Field::Percent, Field::Calls];
+const AVERAGES: [Field; 4] = [Field::TotalAvg, Field::TotalMax, Field::OwnAvg, Field::Calls];
 
 #[derive(Debug)]
 pub(crate) struct ReportView {
     pub(crate) report: Report,
+    /// What is shown of each function.
+    pub(crate) columns: [Field; 4],
     pub(crate) sort: Field,
     pub(crate) cursor: Cursor,
 }
 
 impl ReportView {
-    pub(crate) fn new(mut report: Report) -> Self {
-        report.sort(&SORTS[..1]);
-        Self { report, sort: SORTS[0], cursor: Cursor::default() }
+    /// The report has to have the times of single calls.
+    pub(crate) fn new(report: Report) -> Self {
+        let mut view = Self { report, columns: SUMS, sort: SUMS[0], cursor: Cursor::default() };
+        view.sort_by(view.sort);
+        view
     }
 
     /// The name of the selected function.
@@ -30,11 +34,22 @@ impl ReportView {
         self.cursor.select(self.cursor.target(to, page), self.report.rows().len(), page);
     }
 
-    /// Sorts by the next column.
+    /// Sorts by the next column; percents have the order of self time.
     pub(crate) fn sort_next(&mut self) {
-        let place = SORTS.iter().position(|&field| field == self.sort).unwrap_or(0);
-        self.sort = SORTS[(place + 1) % SORTS.len()];
-        self.report.sort(&[self.sort]);
+        let after = self.columns.iter().skip_while(|&&field| field != self.sort).skip(1);
+        let next = after.chain(&self.columns).find(|&&field| field != Field::Percent);
+        self.sort_by(next.copied().unwrap_or(self.sort));
+    }
+
+    /// From sums to averages, and back.
+    pub(crate) fn show_averages(&mut self) {
+        self.columns = if self.columns == SUMS { AVERAGES } else { SUMS };
+        self.sort_by(self.columns[0]);
+    }
+
+    fn sort_by(&mut self, field: Field) {
+        self.sort = field;
+        self.report.sort(&[field]);
         self.cursor = Cursor::default();
     }
 

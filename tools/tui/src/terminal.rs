@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use rftrace_read::{Reading, Trace};
+use rftrace_read::{Reading, Summary, Trace};
 use rftrace_views::{Graph, Report};
 
 use crate::app::{Answer, App, Request};
@@ -18,14 +18,15 @@ use crate::{Error, Result};
 /// A key is waited for that long before it is looked whether something was read.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Shows a trace until the user has seen enough.
+/// Shows a trace until the user has seen enough. Returns how much was read of the part that is chosen, and the flaws in it; `None` if the
+/// user did not wait for that.
 ///
 /// A signal that ends programs does so when the terminal is as it was before.
 ///
 /// # Errors
 ///
 /// Stdout is no terminal, or the trace cannot be read.
-pub fn run(mut trace: Trace) -> Result<()> {
+pub fn run(trace: &mut Trace) -> Result<Option<Summary>> {
     if !io::stdout().is_terminal() {
         return Err(Error::NoTerminal);
     }
@@ -34,8 +35,9 @@ pub fn run(mut trace: Trace) -> Result<()> {
     let drawing = Arc::new(Mutex::new(()));
     end_by_signals(Arc::clone(&drawing))?;
     let mut terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
+    let trace = &*trace;
     thread::scope(|scope| {
-        let app = App::new(&trace, Arc::clone(&reading));
+        let app = App::new(trace, Arc::clone(&reading));
         let result = Loop { scope, answers: None, drawing: &drawing }.run(app, &mut terminal);
         reading.stop();
         // Before what is still read is waited for.
@@ -52,7 +54,7 @@ struct Loop<'scope, 'env> {
 }
 
 impl<'env> Loop<'_, 'env> {
-    fn run(&mut self, mut app: App<'env>, terminal: &mut DefaultTerminal) -> Result<()> {
+    fn run(&mut self, mut app: App<'env>, terminal: &mut DefaultTerminal) -> Result<Option<Summary>> {
         while !app.is_over {
             self.read(&mut app)?;
             app.resize(terminal.size()?.height);
@@ -70,7 +72,7 @@ impl<'env> Loop<'_, 'env> {
                 wait = Duration::ZERO;
             }
         }
-        Ok(())
+        Ok(app.summary().cloned())
     }
 
     /// Has what is asked for read by a thread, and takes what was read.
@@ -101,7 +103,7 @@ impl<'env> Loop<'_, 'env> {
 pub(crate) fn answer(trace: &Trace, request: &Request) -> Answer {
     match request {
         Request::Graph(function) => Answer::Graph(Graph::read(trace, function.as_ref().map(|(_, pattern)| pattern))),
-        Request::Report => Answer::Report(Report::read(trace)),
+        Request::Report => Answer::Report(Report::read_spread(trace)),
     }
 }
 

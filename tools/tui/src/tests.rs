@@ -182,7 +182,7 @@ fn the_graph() {
     );
     shown.press("c");
     assert_eq!(shown.list().lines().count(), 5);
-    assert_eq!(shown.screen()[14], "prog: 1 calls, 9.001 ms each");
+    assert_eq!(shown.screen()[14], "prog: 1 call, 9.001 ms");
 }
 
 #[test]
@@ -224,6 +224,23 @@ fn the_report() {
     shown.press("s");
     assert_eq!(shown.selected(), "  5.801 ms    5.800 ms      64.44%           3  work");
     assert!(shown.screen()[1].contains("▾Self time"));
+    shown.press("sa");
+    assert_eq!(
+        shown.list(),
+        "▾Total avg   Total max    Self avg       Calls  Function
+  9.000 ms    9.000 ms  999.700 us           1  main
+  4.000 ms    6.000 ms    1.100 ms           2  step
+  1.933 ms    4.000 ms    1.933 ms           3  work
+  0.155 us    0.300 us    0.155 us           2  read
+  0.100 us    0.100 us    0.100 us           1  evil\u{fffd}[31m\u{fffd}name
+"
+    );
+    shown.press("sss");
+    assert!(shown.screen()[1].contains("▾Calls") && shown.selected().contains("work"));
+    shown.press("s");
+    assert!(shown.screen()[1].starts_with("▾Total avg"));
+    shown.press("a");
+    assert!(shown.screen()[1].starts_with("▾Total time"));
 }
 
 #[test]
@@ -324,7 +341,7 @@ fn keys() {
         ("/read<Enter>f", "0.000000200    0.300 us  |   read();"),
         ("/read<Enter>nf", "0.000003000    0.010 us  |       read();"),
         ("/read<Enter>nf<Esc>", "0.010 us        (1) read"),
-        ("/read<Enter>nfn", "0.000003000    0.010 us  |       read();"),
+        ("/read<Enter>nfn", "0.000000200    0.300 us  |   read();"),
         ("/evil<Enter>f", "| evil"),
         ("Rj<Enter>jf", "0.000002000              |     work() {"),
         ("/work<Enter>gjf", "0.000003000    0.010 us  |       read();"),
@@ -408,4 +425,40 @@ fn a_long_list() {
     // From the last call up to the first one.
     shown.press("<End><Up><Up>p/nothing<Enter>");
     assert_eq!(shown.screen()[13], "there is none");
+}
+
+#[test]
+fn a_search_among_calls_goes_round() {
+    let (_dir, trace) = small();
+    let mut shown = Shown::new(&trace, 60, 20);
+    shown.press("T<Enter>/read<Enter>");
+    let (first, second) = ("   0.000000200    0.300 us  |   read();", "   0.000003000    0.010 us  |       read();");
+    assert_eq!(shown.selected(), first);
+    for (keys, line) in
+        [("n", second), ("n", first), ("N", second), ("N", first), ("<Home>N", second), ("<End>n", first)]
+    {
+        shown.press(keys);
+        assert_eq!(shown.selected(), line, "{keys}");
+    }
+    shown.press("/nothing<Enter>");
+    assert_eq!(shown.screen()[19], "there is none");
+    shown.press("N");
+    assert_eq!(shown.screen()[19], "there is none");
+    assert_eq!(shown.selected(), first);
+    // What is not there is not looked for elsewhere.
+    shown.press("<Home>pj<Home>");
+    assert!(shown.selected().ends_with("| main() {"));
+}
+
+#[test]
+fn what_is_missing_is_told_of() {
+    let (dir, trace) = small();
+    let last = |shown: &mut Shown<'_>| shown.screen().pop().unwrap();
+    assert!(last(&mut Shown::new(&trace, 90, 20)).starts_with("? help"));
+    fs::write(dir.path().join("record.txt"), "full=1\n").unwrap();
+    let mut shown = Shown::new(&trace, 90, 20);
+    assert_eq!(last(&mut shown), "not all was recorded: after `q` it is said what is missing");
+    shown.press("j");
+    assert!(last(&mut shown).starts_with("? help"));
+    assert_eq!(shown.app.summary().map(|summary| summary.records), Some(18));
 }

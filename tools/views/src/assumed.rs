@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rftrace_read::{Result, Task, Trace};
+use rftrace_read::{Error, Result, Task, Trace};
 
 use crate::stack::Step;
 use crate::walk::walk;
@@ -43,21 +43,24 @@ impl<'t> AssumedFunctions<'t> {
 fn find(trace: &Trace, task: &Task) -> Result<VecDeque<Option<(u64, u64)>>> {
     let mut found = VecDeque::new();
     let mut open = Vec::new();
-    walk(trace, task, |step| match *step {
-        Step::Assume { .. } => {
-            open.push(Some(found.len()).filter(|&idx| idx < MAX));
-            if found.len() < MAX {
-                found.push_back(None);
+    walk(trace, task, |step, _| {
+        match *step {
+            Step::Assume { .. } => {
+                open.push(Some(found.len()).filter(|&idx| idx < MAX));
+                if found.len() < MAX {
+                    found.push_back(None);
+                }
             }
-        }
-        Step::Enter { .. } => open.push(None),
-        Step::Leave(ended) => {
-            let place = open.pop().flatten().and_then(|idx| found.get_mut(idx));
-            if let (Some(place), Some(addr)) = (place, ended.addr) {
-                *place = Some((addr, ended.end_ns));
+            Step::Enter { .. } => open.push(None),
+            Step::Leave(ended) => {
+                let place = open.pop().flatten().and_then(|idx| found.get_mut(idx));
+                if let (Some(place), Some(addr)) = (place, ended.addr) {
+                    *place = Some((addr, ended.end_ns));
+                }
             }
+            Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
         }
-        Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
+        Ok::<_, Error>(())
     })?;
     Ok(found)
 }

@@ -126,7 +126,11 @@ impl Graph {
         let mut summary = Summary::default();
         for task in trace.tasks() {
             let mut open = Vec::new();
-            walk(trace, task, |step| reader.apply(task, &mut open, step))?.add_to(&mut summary);
+            let walked = walk(trace, task, |step, _| {
+                reader.apply(task, &mut open, step);
+                Ok::<_, Error>(())
+            })?;
+            walked.add_to(&mut summary);
         }
         summary.nameless_calls = reader.nameless_calls;
         let Reader { names, sources, mut nodes, mut backtraces, left_out, .. } = reader;

@@ -3,10 +3,32 @@
 //! Not here: reading (`rftrace-read`), and other tools' formats (`rftrace-export`).
 //!
 //! - [`CallStack`] rebuilds a task's stack from its records: what [`Step`]s a record makes. All else goes by it;
-//!   [`walk`] is the way through one task.
+//!   [`walk`] is the way through one task, [`walk_all`] that through all of them in order of time.
 //! - [`CallTree`] is a tree of a task's calls, for tests and for tools that want all of it in memory.
 //! - [`TaskLines`] are the lines of one task's replay, from any place where a copy was kept.
 //! - [`replay`], [`Report`] and [`Graph`] are the text outputs of the `rftrace` command; [`TaskStats`] counts what there is of a task.
+//!
+//! # Example
+//!
+//! The functions that most time was spent in; as a program it is `examples/hottest.rs`.
+//!
+//! ```
+//! # fn main() -> rftrace_read::Result<()> {
+//! use rftrace_read::Trace;
+//! use rftrace_views::{Field, Report};
+//!
+//! # let dir = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/directory"));
+//! let mut report = Report::read(&Trace::open(dir)?)?;
+//! report.sort(&[Field::Own]);
+//! for row in report.rows().iter().take(10) {
+//!     println!("{:12} ns in {} calls of {}", row.self_ns, row.calls, row.name);
+//! }
+//! # assert_eq!(report.rows()[0].name, "main");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Flaws in traces
 //!
 //! Exits that are missing are made up, those that fit nothing are left out, and both are counted in
 //! [`Warnings`](rftrace_read::Warnings).
@@ -40,4 +62,4 @@ pub use stack::{CallStack, EndedCall, Step};
 pub use stats::TaskStats;
 pub use table::{Difference, Field};
 pub use tree::{Call, CallTree, Calls};
-pub use walk::{Walked, walk};
+pub use walk::{Walked, walk, walk_all, walk_until};

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use rftrace_read::{Result, SCHEDULE, Summary, Task, Trace};
 
+use crate::assumed::AssumedFunctions;
 use crate::spread::Spread;
 use crate::stack::{EndedCall, Step};
 use crate::stats::TaskStats;
@@ -92,8 +93,9 @@ impl Report {
         let mut summary = Summary::default();
         let mut tasks = Vec::new();
         for task in trace.tasks() {
-            let mut calls = TaskCalls { task, open: Vec::new(), n_open: HashMap::new() };
-            let walked = walk(trace, task, |step| table.apply(&mut calls, step))?;
+            let assumed = AssumedFunctions::new(trace, task);
+            let mut calls = TaskCalls { task, open: Vec::new(), n_open: HashMap::new(), assumed };
+            let walked = walk(trace, task, |step, _| table.apply(&mut calls, step))?;
             walked.add_to(&mut summary);
             tasks.push(walked.stats);
         }
@@ -159,9 +161,14 @@ struct Table<'t> {
 }
 
 impl Table<'_> {
-    fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step) {
+    fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step) -> Result<()> {
         match *step {
-            Step::Assume { .. } => calls.open.push(None),
+            Step::Assume { .. } => {
+                // Calls of it that are within it do not count again.
+                let function = calls.assumed.next_function()?;
+                let name = function.map(|(addr, seen_ns)| self.trace.function_name(calls.task, seen_ns, addr));
+                calls.enter(name.map(|name| self.row(&name)));
+            }
             Step::Enter { addr, time_ns } => {
                 let name = self.trace.function_name(calls.task, time_ns, addr);
                 self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
@@ -170,8 +177,7 @@ impl Table<'_> {
                     let source = self.trace.source(calls.task, time_ns, addr);
                     self.rows[idx].source = source.map(|source| source.to_string());
                 }
-                calls.open.push(Some(idx));
-                *calls.n_open.entry(idx).or_default() += 1;
+                calls.enter(Some(idx));
             }
             Step::Leave(ended) => self.leave(calls, &ended),
             Step::Event { waited_ns: Some(waited_ns), .. } => {
@@ -181,6 +187,7 @@ impl Table<'_> {
             }
             Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
         }
+        Ok(())
     }
 
     fn leave(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall) {
@@ -235,4 +242,14 @@ struct TaskCalls<'t> {
     open: Vec<Option<usize>>,
     /// How often each is open.
     n_open: HashMap<usize, usize>,
+    assumed: AssumedFunctions<'t>,
+}
+
+impl TaskCalls<'_> {
+    fn enter(&mut self, idx: Option<usize>) {
+        self.open.push(idx);
+        if let Some(idx) = idx {
+            *self.n_open.entry(idx).or_default() += 1;
+        }
+    }
 }

@@ -174,10 +174,10 @@ impl CallStack {
         }
     }
 
-    /// Closes what is still open, at the time of the last record.
-    pub fn finish(&mut self, steps: &mut Vec<Step>) {
+    /// Closes what is still open, at this time.
+    pub fn finish(&mut self, end_ns: u64, steps: &mut Vec<Step>) {
         steps.clear();
-        while let Some(ended) = self.pop(self.last_ns) {
+        while let Some(ended) = self.pop(end_ns) {
             steps.push(Step::Leave(ended));
         }
     }
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(found[0], Step::Event { id: SCHED_IN, waited_ns: None });
         assert_eq!(found[3], Step::Event { id: SCHED_IN, waited_ns: Some(5) });
         let mut rest = Vec::new();
-        stack.finish(&mut rest);
+        stack.finish(stack.last_ns(), &mut rest);
         assert_eq!(rest, [Step::Leave(EndedCall { has_exit: false, ..ended(100, 17, 7, 2) })]);
     }
 }

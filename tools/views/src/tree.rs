@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 
-use rftrace_read::{Result, Task, Trace, Warnings};
+use rftrace_read::{Error, Result, Task, Trace, Warnings};
 
 use crate::stack::{EndedCall, Step};
 use crate::walk::walk;
@@ -57,7 +57,10 @@ impl CallTree {
     /// The task's `.dat` file cannot be read.
     pub fn read(trace: &Trace, task: &Task) -> Result<Self> {
         let mut builder = Builder { trace, task, roots: Vec::new(), open: Vec::new() };
-        let walked = walk(trace, task, |step| builder.apply(step))?;
+        let walked = walk(trace, task, |step, _| {
+            builder.apply(step);
+            Ok::<_, Error>(())
+        })?;
         let mut warnings = walked.stats.warnings;
         warnings.merge(&walked.misfits);
         Ok(Self { tid: task.tid(), roots: builder.roots, warnings })

@@ -1,6 +1,6 @@
-//! From a task's records to the steps of its call stack.
+//! From records to the steps of call stacks: those of one task, and those of all tasks in order of time.
 
-use rftrace_read::{Result, Summary, Task, Trace, Warnings};
+use rftrace_read::{Error, Record, Summary, Task, Trace, Warnings};
 
 use crate::stack::{CallStack, Step};
 use crate::stats::TaskStats;
@@ -12,6 +12,8 @@ pub struct Walked {
     pub stats: TaskStats,
     /// The flaws in how they fit together.
     pub misfits: Warnings,
+    /// When that ended which was open behind the last record.
+    pub end_ns: u64,
 }
 
 impl Walked {
@@ -22,24 +24,104 @@ impl Walked {
     }
 }
 
-/// Goes through the records of a task in order of time, and tells each step that they make, until its stack is empty.
+/// Goes through the records of a task in order of time, and tells each step that they make, until its stack is empty, with the time of
+/// its record; what is open at the end ends with the last record.
 ///
 /// # Errors
 ///
-/// Its `.dat` file cannot be read.
-pub fn walk(trace: &Trace, task: &Task, mut tell: impl FnMut(&Step)) -> Result<Walked> {
+/// The task's `.dat` file cannot be read, or `tell` fails.
+pub fn walk<E: From<Error>>(
+    trace: &Trace,
+    task: &Task,
+    tell: impl FnMut(&Step, u64) -> Result<(), E>,
+) -> Result<Walked, E> {
+    walk_until(trace, task, None, tell)
+}
+
+/// Like [`walk`], but only through the records before this time, if there is one: if more come, what is open then ends then.
+///
+/// # Errors
+///
+/// Those of [`walk`].
+pub fn walk_until<E: From<Error>>(
+    trace: &Trace,
+    task: &Task,
+    until_ns: Option<u64>,
+    mut tell: impl FnMut(&Step, u64) -> Result<(), E>,
+) -> Result<Walked, E> {
     let mut stats = TaskStats::new(task);
     let mut records = trace.records(task);
     let mut stack = CallStack::new();
     let mut steps = Vec::new();
+    let mut cut_ns = None;
     for record in &mut records {
         let record = record?;
+        cut_ns = until_ns.filter(|&until_ns| record.time_ns >= until_ns);
+        if cut_ns.is_some() {
+            break;
+        }
         stats.add(trace, &record);
         stack.apply(&record, |a, b| trace.same_function(task, record.time_ns, a, b), &mut steps);
-        steps.iter().for_each(&mut tell);
+        for step in &steps {
+            tell(step, record.time_ns)?;
+        }
     }
-    stack.finish(&mut steps);
-    steps.iter().for_each(&mut tell);
+    let end_ns = cut_ns.unwrap_or(stack.last_ns());
+    stack.finish(end_ns, &mut steps);
+    for step in &steps {
+        tell(step, end_ns)?;
+    }
     stats.warnings.merge(records.warnings());
-    Ok(Walked { stats, misfits: stack.warnings().clone() })
+    Ok(Walked { stats, misfits: stack.warnings().clone(), end_ns })
+}
+
+/// Goes through the records of all tasks in order of time, and tells each step that they make, with the task's index in
+/// [`Trace::tasks`] and the record. What is open at the end stays so.
+///
+/// ```
+/// use rftrace_read::{Error, Trace};
+/// use rftrace_views::{Step, walk_all};
+///
+/// # fn main() -> Result<(), Error> {
+/// # let dir = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/directory"));
+/// let trace = Trace::open(dir)?;
+/// let mut longest_ns = 0;
+/// let summary = walk_all(&trace, |_, _, step| {
+///     if let Step::Leave(ended) = step {
+///         longest_ns = longest_ns.max(ended.total_ns);
+///     }
+///     Ok::<_, Error>(())
+/// })?;
+/// println!("{} records, the longest call took {longest_ns} ns", summary.records);
+/// # assert!(longest_ns > 0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// A `.dat` file cannot be read, or `tell` fails.
+pub fn walk_all<E: From<Error>>(
+    trace: &Trace,
+    mut tell: impl FnMut(usize, &Record, &Step) -> Result<(), E>,
+) -> Result<Summary, E> {
+    let mut records = trace.all_records()?;
+    let mut tasks: Vec<_> = trace.tasks().iter().map(|task| (TaskStats::new(task), CallStack::new())).collect();
+    let mut steps = Vec::new();
+    for next in &mut records {
+        let (idx, record) = next?;
+        let task = &trace.tasks()[idx];
+        let (stats, stack) = &mut tasks[idx];
+        stats.add(trace, &record);
+        stack.apply(&record, |a, b| trace.same_function(task, record.time_ns, a, b), &mut steps);
+        for step in &steps {
+            tell(idx, &record, step)?;
+        }
+    }
+    let mut summary = Summary::new(0, records.warnings());
+    for (stats, stack) in &tasks {
+        stats.add_to(&mut summary);
+        summary.warnings.merge(stack.warnings());
+    }
+    Ok(summary)
 }

@@ -24,7 +24,7 @@ pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Opti
     if joined.too_much > 0 {
         say!(
             "rftrace: {} not written: the trace has its --max-size, {}; raise that, or record less (-F, -N, -D, -t)",
-            of(joined.too_much, "save of a process was", "saves of processes were"),
+            of(joined.too_much as u64, "save of a process was", "saves of processes were"),
             size(most_bytes),
         );
     }
@@ -32,7 +32,7 @@ pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Opti
         say!(
             "rftrace: the buffer of {} was full before the end, the rest is not recorded: --buffer {} or more, --ring to keep \
              the end, or -F, -N, -D, -t to record less",
-            of(joined.full, "process", "processes"),
+            of(joined.full as u64, "process", "processes"),
             size(buffer.saturating_mul(4)),
         );
     }
@@ -41,12 +41,15 @@ pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Opti
     }
     if joined.lost > 0 {
         say!(
-            "rftrace: {} calls deeper than 1023 levels were not recorded; the trace shows where",
-            HumanCount(joined.lost)
+            "rftrace: {} not recorded; the trace shows where",
+            of(joined.lost, "call deeper than 1023 levels was", "calls deeper than 1023 levels were"),
         );
     }
     if joined.untraced_threads > 0 {
-        say!("rftrace: {} threads were too many at one time, and were not recorded", joined.untraced_threads);
+        say!(
+            "rftrace: {} too many at one time, and not recorded",
+            of(joined.untraced_threads, "thread was", "threads were")
+        );
     }
     print_snapshots(joined);
     if let Some(dir) = dir {
@@ -75,16 +78,16 @@ pub(crate) fn print_snapshots(joined: &Joined) {
 
 fn print_counts(joined: &Joined) {
     say!(
-        "rftrace: {} calls of {} in {}",
-        HumanCount(joined.events / 2),
-        of(joined.threads, "thread", "threads"),
-        of(joined.processes, "process", "processes"),
+        "rftrace: {} of {} in {}",
+        of(joined.events / 2, "call", "calls"),
+        of(joined.threads as u64, "thread", "threads"),
+        of(joined.processes as u64, "process", "processes"),
     );
 }
 
 fn print_kernel(kernel: &InKernel) {
     let &InKernel { n_calls, n_events, n_lost, n_dropped_pages, n_wrong_pages, .. } = kernel;
-    say!("rftrace: {} calls in the kernel, and {} events", HumanCount(n_calls), HumanCount(n_events));
+    say!("rftrace: {} in the kernel, and {}", of(n_calls, "call", "calls"), of(n_events, "event", "events"));
     if n_lost > 0 {
         say!(
             "rftrace: {} or more records of the kernel are lost: they came faster than they were read; record fewer functions \
@@ -110,8 +113,8 @@ fn print_place(joined: &Joined, dir: &Path) {
 }
 
 /// A number of things.
-fn of(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
+fn of(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", HumanCount(number), if number == 1 { one } else { many })
 }
 
 /// A size as `--buffer` takes it.
@@ -120,4 +123,14 @@ fn size(bytes: usize) -> String {
         return format!("{}G", bytes >> 30);
     }
     if bytes >= 1 << 20 { format!("{}M", bytes >> 20) } else { format!("{}K", bytes >> 10) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!([0, 1, 1_500].map(|number| of(number, "call", "calls")), ["0 calls", "1 call", "1,500 calls"]);
+    }
 }

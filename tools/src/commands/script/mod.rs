@@ -1,0 +1,125 @@
+//! `rftrace script`.
+//!
+//! Not here: the Python that runs a script (`python`, `driver.py`), and what it is told (`feed`).
+
+mod feed;
+mod python;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use self::feed::{Feed, Stop};
+use self::python::Python;
+use super::choice::ShownArgs;
+use super::common::{PlainArgs, default_dir, print_warnings, shell_word};
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace script count.py mytrace              calls the script's uftrace_entry, uftrace_exit and so on for all that was recorded
+  rftrace script count.py -F app::work -t 1ms  for a part of it
+  rftrace script -S count.py -d mytrace        the same, spelled as uftrace has it
+  rftrace script count.py mytrace -- 10 json   with arguments, in ctx[\"cmds\"] and sys.argv";
+
+/// Runs a Python script on a trace, as `uftrace script` does.
+///
+/// What the script may define: uftrace_begin(ctx), uftrace_entry(ctx), uftrace_exit(ctx), uftrace_event(ctx), uftrace_end(), and
+/// UFTRACE_FUNCS, a list of names or regular expressions of the functions that it is called for. Entries in ctx: tid, depth, timestamp,
+/// address, name, of exits also duration, of events args; uftrace_begin has record, version and cmds.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, override_usage = "rftrace script [OPTIONS] FILE.py [DIR] [-- ARGS...]")]
+pub(crate) struct ScriptArgs {
+    /// The script, and the trace directory [default: the current directory if it is one, else `uftrace.data`].
+    #[arg(value_names = ["FILE.py", "DIR"], num_args = 0..=2)]
+    paths: Vec<PathBuf>,
+    /// The script, as uftrace has it.
+    #[arg(short = 'S', long, value_name = "FILE.py")]
+    script: Option<PathBuf>,
+    /// The trace directory, as uftrace has it.
+    #[arg(short, long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The script's arguments.
+    #[arg(last = true)]
+    args: Vec<String>,
+    #[command(flatten)]
+    shown: ShownArgs,
+    #[command(flatten)]
+    _plain: PlainArgs,
+}
+
+/// Runs it.
+pub(crate) fn run(args: ScriptArgs) -> Result<()> {
+    let (script, dir) = subjects(args.paths, args.script, args.data)?;
+    check(&script, &dir)?;
+    let trace = args.shown.open(&dir)?;
+    let (mut python, wanted) = Python::start(&script, &args.args)?;
+    let fed = match wanted {
+        Some(wanted) => Feed::new(&trace, &mut python, wanted).run(),
+        None => Err(Stop::Ended),
+    };
+    // What was read before an error is worth the script's last words.
+    let status = python.end().context("cannot wait for python3")?;
+    match fed {
+        // If the script failed too, it has said so itself.
+        Err(Stop::Unreadable(error)) => Err(error.into()),
+        _ if !status.success() => bail!("the script {} failed: {status}", script.display()),
+        Ok(summary) => print_warnings(&trace, &summary),
+        Err(Stop::Ended) => Ok(()),
+    }
+}
+
+/// The script and the directory.
+fn subjects(paths: Vec<PathBuf>, script: Option<PathBuf>, data: Option<PathBuf>) -> Result<(PathBuf, PathBuf)> {
+    let mut paths = paths.into_iter();
+    let Some(script) = script.or_else(|| paths.next()) else {
+        bail!("no script is named: rftrace script FILE.py [DIR]");
+    };
+    let (dir, more) = match data {
+        Some(dir) => (dir, paths.next()),
+        None => (paths.next().unwrap_or_else(default_dir), paths.next()),
+    };
+    match more {
+        Some(more) => bail!("{} is too much: a script's arguments stand behind `--`", more.display()),
+        None => Ok((script, dir)),
+    }
+}
+
+/// Says what else is no script, before a trace is read.
+fn check(script: &Path, dir: &Path) -> Result<()> {
+    let file = File::open(script).with_context(|| format!("cannot open the script {}", script.display()))?;
+    if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+        bail!("{} is a directory: the script comes first, rftrace script FILE.py [DIR]", script.display());
+    }
+    if script.extension().is_some_and(|extension| extension == "lua") {
+        let (script, dir) = (shell_word(script), shell_word(dir));
+        bail!("{script}: scripts are in Python; `uftrace script -d {dir} -S {script}` runs those in Lua");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_and_directories() {
+        let found = |paths: &[&str], script: Option<&str>, data: Option<&str>| {
+            let found =
+                subjects(paths.iter().map(PathBuf::from).collect(), script.map(Into::into), data.map(Into::into));
+            found.ok().map(|(script, dir)| format!("{} {}", script.display(), dir.display()))
+        };
+        let both = Some("s.py trace".to_owned());
+        assert_eq!(found(&["s.py", "trace"], None, None), both);
+        assert_eq!(found(&["trace"], Some("s.py"), None), both);
+        assert_eq!(found(&["s.py"], None, Some("trace")), both);
+        assert_eq!(found(&[], Some("s.py"), Some("trace")), both);
+        assert_eq!(found(&["s.py"], None, None), Some("s.py uftrace.data".to_owned()));
+        for paths in [&["s.py", "trace", "more"][..], &[]] {
+            assert_eq!(found(paths, None, None), None);
+        }
+        assert_eq!(found(&["s.py", "more"], None, Some("trace")), None);
+        assert_eq!(found(&["more"], Some("s.py"), Some("trace")), None);
+    }
+}

@@ -1,0 +1,288 @@
+//! Scripts for uftrace, by `rftrace script`: the same calls as uftrace makes, and what goes wrong.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rftrace_tests::require;
+
+use crate::cli::{parts, rftrace, run, utf8};
+use crate::dir::{A, B, C, CPP, Dir, Files, MAIN, MARK, NAMELESS, RUST, entry, event, exit, lost, trace, with_payload};
+
+/// Prints all that it is told, as it comes.
+const ALL: &str = r#"
+def show(what, ctx):
+    print(what, *("%s=%r" % pair for pair in ctx.items()))
+def uftrace_begin(ctx): show("begin", ctx)
+def uftrace_entry(ctx): show("entry", ctx)
+def uftrace_exit(ctx): show("exit", ctx)
+def uftrace_event(ctx): show("event", ctx)
+def uftrace_end(): print("end")
+"#;
+
+/// The command with this script on a trace, with Python in its search path.
+fn script(text: &str, dir: &Path, args: &[&str]) -> (Command, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("a script.py");
+    std::fs::write(&file, text).expect("a script");
+    let mut command = rftrace(&["script", utf8(&file), utf8(dir)]);
+    command.args(args).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    (command, folder)
+}
+
+/// Exit code, stdout and stderr of it.
+fn run_script(text: &str, dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let (mut command, _folder) = script(text, dir, args);
+    parts(&command.output().expect("the command starts"))
+}
+
+fn sample() -> Dir {
+    Files::new(&[
+        (7, &[entry(10, 0, MAIN), event(15, 1, MARK), entry(20, 1, A), exit(40, 1, A), exit(990, 0, MAIN)]),
+        (8, &[entry(20, 0, RUST), entry(40, 1, NAMELESS), exit(51, 1, NAMELESS), exit(67, 0, RUST)]),
+    ])
+    .write()
+}
+
+#[test]
+fn what_a_script_is_told() {
+    if !require(&["python3"]) {
+        return;
+    }
+    let expected = format!(
+        "begin record=False version='rftrace {}' cmds=('x', '-d y')
+entry tid=7 depth=0 timestamp=10 address={MAIN} name='main'
+event tid=7 depth=1 timestamp=15 address={MARK} name='rftrace:mark' args=''
+entry tid=7 depth=1 timestamp=20 address={A} name='a'
+entry tid=8 depth=0 timestamp=20 address={RUST} name='<rftrace::Ring as core::fmt::Debug>::fmt'
+exit tid=7 depth=1 timestamp=40 address={A} name='a' duration=20
+entry tid=8 depth=1 timestamp=40 address={NAMELESS} name='<{NAMELESS:x}>'
+exit tid=8 depth=1 timestamp=51 address={NAMELESS} name='<{NAMELESS:x}>' duration=11
+exit tid=8 depth=0 timestamp=67 address={RUST} name='<rftrace::Ring as core::fmt::Debug>::fmt' duration=47
+exit tid=7 depth=0 timestamp=990 address={MAIN} name='main' duration=980
+end
+",
+        env!("CARGO_PKG_VERSION")
+    );
+    let (code, stdout, stderr) = run_script(ALL, sample().path(), &["--", "x", "-d y"]);
+    assert_eq!((code, stdout), (Some(0), expected));
+    assert!(stderr.contains("some functions have no names"), "{stderr}");
+}
+
+/// Flaws: what was lost is left out, exits that are missing are passed on with what is known, as in the other views.
+#[test]
+fn damaged_traces() {
+    if !require(&["python3"]) {
+        return;
+    }
+    let records = [
+        exit(5, 1, C),
+        entry(10, 1, A),
+        entry(20, 2, B),
+        exit(50, 1, A),
+        exit(55, 0, CPP),
+        lost(60, 3),
+        entry(70, 0, MAIN),
+        with_payload(event(75, 1, MARK)),
+        entry(80, 1, A),
+    ];
+    let (code, stdout, stderr) = run_script(ALL, trace(&records).path(), &[]);
+    let told: Vec<_> = stdout
+        .lines()
+        .map(|line| {
+            let fields = line.split(' ').filter(|field| !field.starts_with("tid=") && !field.starts_with("address="));
+            fields.collect::<Vec<_>>().join(" ")
+        })
+        .skip(1)
+        .collect();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(
+        told,
+        [
+            "exit depth=1 timestamp=5 name='c' duration=0",
+            "entry depth=1 timestamp=10 name='a'",
+            "entry depth=2 timestamp=20 name='b'",
+            "exit depth=2 timestamp=50 name='b' duration=30",
+            "exit depth=1 timestamp=50 name='a' duration=40",
+            "exit depth=0 timestamp=55 name='call(int, char*)' duration=50",
+            "entry depth=0 timestamp=70 name='main'",
+            "event depth=1 timestamp=75 name='rftrace:mark'",
+            "entry depth=1 timestamp=80 name='a'",
+            "end",
+        ]
+    );
+    for line in ["1 functions ended without a recorded exit", "3 records were lost", "1 records carry"] {
+        assert!(stderr.contains(line), "{line} in {stderr}");
+    }
+}
+
+/// Options choose a part, and UFTRACE_FUNCS functions; what a script lacks is not told.
+#[test]
+fn parts_and_functions() {
+    if !require(&["python3"]) {
+        return;
+    }
+    let dir = sample();
+    let names = "names = []\ndef uftrace_entry(ctx): names.append(ctx['name'])\ndef uftrace_end(): print(names)\n";
+    for (functions, args, expected) in [
+        ("", &["--tid", "7"][..], "['main', 'a']"),
+        ("", &["-F", "a"], "['a']"),
+        ("", &["-D", "1", "--tid=7,8", "-t", "100ns"], "['main']"),
+        ("UFTRACE_FUNCS = ['a']", &[], "['a']"),
+        ("UFTRACE_FUNCS = ['a', '^m']", &[], "['main', 'a']"),
+        ("UFTRACE_FUNCS = ('^<4.*>$',)", &[], "['<402000>']"),
+        ("UFTRACE_FUNCS = []", &["--tid", "7"], "['main', 'a']"),
+    ] {
+        let (code, stdout, _) = run_script(&format!("{functions}\n{names}"), dir.path(), args);
+        assert_eq!((code, stdout), (Some(0), format!("{expected}\n")), "{functions} {args:?}");
+    }
+    let exits = "def uftrace_exit(ctx): print(ctx['name'], ctx['duration'])";
+    assert_eq!(run_script(exits, dir.path(), &["--tid", "7"]).1, "a 20\nmain 980\n");
+    assert_eq!(run_script("print(__name__)", dir.path(), &["--tid", "7"]).1, "a script\n");
+}
+
+/// It is an ordinary program: it has arguments, imports what lies beside it, and reads nothing of what is rftrace's.
+#[test]
+fn a_script_is_a_program() {
+    if !require(&["python3"]) {
+        return;
+    }
+    let dir = sample();
+    let text =
+        "import sys, beside\nprint(beside.N, sys.argv[1:], sys.stdin.read() == '', __file__.endswith('a script.py'))";
+    let (mut command, folder) = script(text, dir.path(), &["--", "1"]);
+    std::fs::write(folder.path().join("beside.py"), "N = 3").expect("a module");
+    assert_eq!(parts(&command.output().unwrap()).1, "3 ['1'] True True\n");
+    let exits = |text| run_script(&format!("import sys\ndef uftrace_entry(ctx): {text}"), dir.path(), &["--tid", "7"]);
+    assert_eq!(exits("sys.exit()"), (Some(0), String::new(), String::new()));
+    let (code, _, stderr) = exits("sys.exit('enough')");
+    assert_eq!(code, Some(1));
+    assert!(stderr.starts_with("enough\nrftrace: the script ") && stderr.contains("exit status: 1"), "{stderr}");
+}
+
+/// More than is sent at once, read while it is sent.
+#[test]
+fn long_traces() {
+    if !require(&["python3"]) {
+        return;
+    }
+    let calls = 20_000_u64;
+    let records: Vec<_> = (0..calls)
+        .flat_map(|call| {
+            [entry(call * 5, 0, [A, B, C][call as usize % 3]), exit(call * 5 + 2, 0, [A, B, C][call as usize % 3])]
+        })
+        .collect();
+    let text = "
+from collections import Counter
+calls, ns = Counter(), Counter()
+def uftrace_entry(ctx): calls[ctx['name']] += 1
+def uftrace_exit(ctx): ns[ctx['name']] += ctx['duration']
+def uftrace_end(): print(sorted(calls.items()), sorted(ns.items()))
+";
+    let (code, stdout, _) = run_script(text, trace(&records).path(), &[]);
+    let expected = "[('a', 6667), ('b', 6667), ('c', 6666)] [('a', 13334), ('b', 13334), ('c', 13332)]\n";
+    assert_eq!((code, stdout.as_str()), (Some(0), expected));
+
+    // Nobody reads what it prints any more.
+    let dir = trace(&records);
+    let (mut command, _folder) = script(ALL, dir.path(), &[]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 10]).unwrap();
+    drop(stdout);
+    let (code, _, stderr) = parts(&child.wait_with_output().unwrap());
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn errors_in_scripts() {
+    if !require(&["python3"]) {
+        return;
+    }
+    let dir = sample();
+    for (text, found) in [
+        ("def uftrace_entry(ctx):\n    print(ctx['retval'])", "line 2, in uftrace_entry\n    print(ctx['retval'])"),
+        ("def uftrace_begin(ctx): x", "NameError"),
+        ("def uftrace_end(): x", "NameError"),
+        ("def uftrace_end(: x", "SyntaxError"),
+        ("UFTRACE_FUNCS = 'main'", "UFTRACE_FUNCS has to be a list of strings"),
+        ("UFTRACE_FUNCS = ['(']", "a script.py has `(`"),
+        ("import os\nos.kill(os.getpid(), 9)", "signal: 9"),
+    ] {
+        let (code, stdout, stderr) = run_script(text, dir.path(), &[]);
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{text}");
+        assert!(stderr.contains(found) && stderr.lines().last().unwrap().starts_with("rftrace: "), "{text}: {stderr}");
+        // Nothing of the lines that call it.
+        assert!(!stderr.contains("<string>"), "{stderr}");
+    }
+    // What can't be read is an error of the trace, and the script comes to its end.
+    let broken = sample();
+    std::fs::remove_file(broken.file("8.dat")).unwrap();
+    std::fs::create_dir(broken.file("8.dat")).unwrap();
+    let (code, stdout, stderr) = run_script(ALL, broken.path(), &[]);
+    assert_eq!((code, stdout.lines().last()), (Some(1), Some("end")), "{stderr}");
+    assert!(stderr.starts_with("rftrace: ") && stderr.contains("8.dat"), "{stderr}");
+    // What it has printed before is there.
+    let (_, stdout, _) = run_script("def uftrace_exit(ctx): print(ctx['name']); x", dir.path(), &[]);
+    assert_eq!(stdout, "a\n");
+}
+
+#[test]
+fn errors_before_scripts() {
+    let dir = sample();
+    let script = dir.file("s.py");
+    std::fs::write(&script, "").unwrap();
+    std::fs::write(dir.file("s.lua"), "").unwrap();
+    let dir_path = utf8(dir.path());
+    for (args, message) in [
+        (&["script"][..], "no script is named"),
+        (&["script", "/no/such.py", dir_path], "cannot open the script /no/such.py: No such file"),
+        (&["script", dir_path, utf8(&script)], "is a directory: the script comes first"),
+        (&["script", utf8(&dir.file("s.lua")), dir_path], "runs those in Lua"),
+        (&["script", utf8(&script), "/no/such"], "cannot open the trace /no/such"),
+        (&["script", utf8(&script), dir_path], "python3 is not in PATH"),
+    ] {
+        let (code, stdout, stderr) = run(args);
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{args:?}");
+        assert!(stderr.starts_with("rftrace: ") && stderr.contains(message), "{args:?}: {stderr}");
+    }
+}
+
+/// Debian's uftrace makes the same calls, of the same script, on the same directory.
+#[test]
+fn as_uftrace_runs_it() {
+    if !require(&["python3", "uftrace"]) {
+        return;
+    }
+    let calls = |from: u64| {
+        let mut records = vec![entry(from, 0, MAIN), event(from + 3, 1, MARK)];
+        for (round, addr) in [A, B, C, A, RUST, NAMELESS].into_iter().enumerate() {
+            let time = from + 100 * round as u64;
+            records.extend([entry(time + 10, 1, addr), entry(time + 20, 2, C), exit(time + 20 + round as u64, 2, C)]);
+            records.push(exit(time + 90, 1, addr));
+        }
+        records.push(exit(from + 1_000, 0, MAIN));
+        records
+    };
+    let dir = Files::new(&[(7, &calls(1_000)), (8, &calls(1_050)), (12_345, &calls(1_500))]).write();
+    let funcs = format!("UFTRACE_FUNCS = ['a', '^main$', 'Ring']\n{ALL}");
+    for (text, options) in [
+        (ALL, &[][..]),
+        (ALL, &["-D", "2"]),
+        (ALL, &["-N", "a"]),
+        (ALL, &["-t", "50"]),
+        (ALL, &["--tid", "7"]),
+        (funcs.as_str(), &[]),
+        (funcs.as_str(), &["-D", "1"]),
+    ] {
+        let (mut ours, folder) = script(text, dir.path(), options);
+        let (code, ours, _) = parts(&ours.output().unwrap());
+        let mut uftrace = Command::new("uftrace");
+        uftrace.args(["script", "--no-pager", "-d"]).arg(dir.path()).arg("-S").arg(folder.path().join("a script.py"));
+        let Some(theirs) = crate::import::text(uftrace.args(options)) else { return };
+        // The first lines tell each its own version.
+        let told = |text: &str| text.split_once('\n').expect("lines").1.to_owned();
+        assert_eq!((code, told(&ours)), (Some(0), told(&theirs)), "{options:?}");
+        assert!(ours.lines().count() > 8, "{options:?}: {ours}");
+    }
+}
