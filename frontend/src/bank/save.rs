@@ -153,7 +153,9 @@ impl Collected {
     fn program(&self, symbols: &mut Symbols) -> Program {
         let exe = PathBuf::from(String::from_utf8_lossy(&self.exe).into_owned());
         let modules = modules::modules_of(&self.maps, &exe);
-        let is_named = modules.iter().fold(true, |is_named, module| !symbols.written.insert(key(module)) && is_named);
+        let known = symbols.written.len();
+        symbols.written.extend(modules.iter().map(key));
+        let is_named = symbols.written.len() == known;
         let named = |module: Module| {
             let table = symbols.of(&module);
             (module, table)

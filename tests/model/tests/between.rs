@@ -245,7 +245,8 @@ fn a_handler_may_fork() {
                 step.set(step.get() + 1);
                 if step.get() == at + 1 {
                     has_forked.set(true);
-                    rftrace_backend_forked(std::ptr::null());
+                    // SAFETY: on the only thread, and the buffer stays.
+                    unsafe { rftrace_backend_forked(std::ptr::null()) };
                     // The handler goes on, and so do others.
                     (0..10).for_each(|_| call(top - 1_024, HANDLER));
                     on_thread(1, || (0..10).for_each(|_| call(other, OTHER)));

@@ -17,7 +17,7 @@ use rftrace_format::recording::{Counts, Entry, Fork, PART_FILE, Part, Saved};
 use rftrace_frontend::Error;
 use rftrace_frontend::bank::{self, Banks, Collected, Options, Symbols};
 
-use super::run::start_time;
+use super::processes::start_time;
 
 /// What threads do that find no room in their bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(target_os = "linux")]
 pub mod banks;
 mod callsites;
 #[cfg(target_os = "linux")]
@@ -22,6 +23,8 @@ pub mod output;
 pub mod parts;
 #[cfg(target_os = "linux")]
 pub mod preload;
+#[cfg(target_os = "linux")]
+mod processes;
 #[cfg(target_os = "linux")]
 pub mod program;
 #[cfg(target_os = "linux")]

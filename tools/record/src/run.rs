@@ -26,6 +26,7 @@ use crate::banks::BankRecorder;
 use crate::kernel::KernelRecorder;
 use crate::preload::Preload;
 
+use super::processes::start_time;
 use super::sys;
 
 /// A signal by its name, with or without `SIG`, or its number. 0 for `none`.
@@ -256,15 +257,4 @@ fn living_of(work: &Path, process: fn(Entry<'_>) -> Option<(u32, &str)>) -> Vec<
         (start_time(pid)? == started).then_some(pid)
     };
     entries.flatten().filter_map(|entry| is_living(entry.file_name())).collect()
-}
-
-/// When a process was started, if it has not ended.
-pub(crate) fn start_time(pid: u32) -> Option<String> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The command, in parentheses, may contain anything.
-    let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    let behind = String::from_utf8_lossy(&stat[behind..]).into_owned();
-    let mut fields = behind.split_ascii_whitespace();
-    let is_zombie = matches!(fields.next()?, "Z" | "X");
-    if is_zombie { None } else { fields.nth(18).map(str::to_owned) }
 }
