@@ -4,10 +4,7 @@
 //! first seen, its name when it ends, or at the save if it lives. What runs on the traced threads is assembly: this crate may
 //! be instrumented, and its functions would be a part of the trace.
 
-use std::arch::naked_asm;
-use std::ffi::{c_int, c_void};
 use std::fs;
-use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
@@ -17,23 +14,25 @@ use rftrace::abi::ThreadBlock;
 use crate::backend;
 use crate::host::program::Identity;
 
+pub(super) use super::arch::{thread_exit, thread_start};
+
 /// Threads whose ids are kept, in the life of a program. It takes memory for those that there are.
-const MAX_THREADS: usize = 1 << 20;
+pub(super) const MAX_THREADS: usize = 1 << 20;
 
 /// Bytes of a thread's name, with a NUL (`TASK_COMM_LEN`).
 const NAME_BYTES: usize = 16;
 
 /// What is known of a thread.
 #[repr(C)]
-struct Entry {
+pub(super) struct Entry {
     /// The system's id; 0 if the thread was not seen.
-    tid: AtomicU64,
+    pub(super) tid: AtomicU64,
     /// Its name when it ended; empty before.
-    name: [AtomicU64; NAME_BYTES / 8],
+    pub(super) name: [AtomicU64; NAME_BYTES / 8],
 }
 
 /// [`MAX_THREADS`] entries, by the tracer's number; null if there is no memory for them.
-static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+pub(super) static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
 /// The key under which a thread's block is kept.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -45,64 +44,6 @@ pub(super) const TABLE_BYTES: usize = MAX_THREADS * size_of::<Entry>();
 pub(super) fn keep_in(table: *mut u8, key: Option<libc::pthread_key_t>) {
     KEY.store(key.unwrap_or(u32::MAX), Relaxed);
     ENTRIES.store(table.cast(), Release);
-}
-
-/// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread.
-///
-/// Registers on entry: `edi` the key, `rsi` the block. The system call changes rax, rcx and r11, which belong to the callee.
-#[unsafe(naked)]
-pub(super) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> c_int {
-    naked_asm!(
-        "mov rdx, [rip + {entries}]",
-        "test rdx, rdx",
-        "jz 2f",
-        "mov r8d, [rsi + {tid}]",
-        "cmp r8d, {max_threads}",
-        "jae 2f",
-        "imul r8, r8, {entry_bytes}",
-        "mov eax, {sys_gettid}",
-        "syscall",
-        "mov [rdx + r8 + {entry_tid}], rax",
-        "2: jmp {set}",
-        entries = sym ENTRIES,
-        tid = const offset_of!(ThreadBlock, tid),
-        max_threads = const MAX_THREADS,
-        entry_bytes = const size_of::<Entry>(),
-        entry_tid = const offset_of!(Entry, tid),
-        sys_gettid = const libc::SYS_gettid,
-        set = sym libc::pthread_setspecific,
-    );
-}
-
-/// Keeps the name of a thread that ends, then tells the tracer: the destructor of the key.
-///
-/// Registers on entry: `rdi` the block.
-#[unsafe(naked)]
-pub(super) unsafe extern "C" fn thread_exit(block: *mut c_void) {
-    naked_asm!(
-        "mov rsi, [rip + {entries}]",
-        "test rsi, rsi",
-        "jz 2f",
-        "mov r8d, [rdi + {tid}]",
-        "cmp r8d, {max_threads}",
-        "jae 2f",
-        "imul r8, r8, {entry_bytes}",
-        "lea rsi, [rsi + r8 + {entry_name}]",
-        "mov r8, rdi",
-        "mov edi, {get_name}",
-        "mov eax, {sys_prctl}",
-        "syscall",
-        "mov rdi, r8",
-        "2: jmp {exit}",
-        entries = sym ENTRIES,
-        tid = const offset_of!(ThreadBlock, tid),
-        max_threads = const MAX_THREADS,
-        entry_bytes = const size_of::<Entry>(),
-        entry_name = const offset_of!(Entry, name),
-        get_name = const libc::PR_GET_NAME,
-        sys_prctl = const libc::SYS_prctl,
-        exit = sym backend::rftrace_backend_thread_exit,
-    );
 }
 
 /// The child of a fork: the tracer forgets the other threads, and the calling one has another id now.
