@@ -12,18 +12,22 @@ use crate::entry;
 use crate::filter;
 
 // x12 = the place for the entry; x13 = the distance from our CFA, x2, to the frame of the entry below, minus 1. To 8 if that is
-// none or larger than a frame may be, to 9 if there is no room.
+// none or larger than a frame may be, to `full` if there is no room.
 macro_rules! compare_frames {
-    () => {
-        "ldr x12, [x9, #{sp}]
+    (full = $full:literal) => {
+        concat!(
+            "ldr x12, [x9, #{sp}]
         ldr x13, [x9, #{limit}]
         cmp x12, x13
-        b.hs 9f
+        b.hs ",
+            $full,
+            "
         ldr x13, [x12, #{frame} - {entry_bytes}]
         sub x13, x13, x2
         sub x13, x13, #1
         lsr x14, x13, #{max_frame_shift}
         cbnz x14, 8f\n"
+        )
     };
 }
 
@@ -122,7 +126,7 @@ global_asm!(
     "cmp w3, #{on}",
     "b.ne 1f",
     "mov x5, #{kind_exit}",
-    compare_frames!(),
+    compare_frames!(full = "7f"),
     "4:",
     record_and_hook!(),
     // The caller is not below ours. The same CFA: a tail call, if its return address is T.
@@ -133,6 +137,29 @@ global_asm!(
     "cmp x0, x14",
     "b.eq 4b",
     "b 9f",
+    // The return stack is full, and this is no call of a function further out: one more for the LOST record, if that is the
+    // newest of this cycle.
+    "7:",
+    "ldr x13, [x12, #{frame} - {entry_bytes}]",
+    "cmp x13, x2",
+    "b.ls 9f",
+    "ldr x14, [x9, #{cursor}]",
+    "sub x14, x14, #{record_bytes}",
+    "ldr x15, [x9, #{lost_record}]",
+    "cmp x14, x15",
+    "b.ne 9f",
+    "adrp x15, {control} + {cycle_start_tsc}",
+    "ldr x15, [x15, :lo12:{control} + {cycle_start_tsc}]",
+    "ldr x16, [x14]",
+    "cmp x16, x15",
+    "b.lo 9f",
+    "add x14, x14, #{word}",
+    "3:",
+    "ldxr x15, [x14]",
+    "add x15, x15, #{one_lost}",
+    "stxr w10, x15, [x14]",
+    "cbnz w10, 3b",
+    "ret",
     // Recording is filtered. w6 = what to do with this function, by the table of functions. x8 = the control block.
     "1:",
     "adrp x8, {control}",
@@ -161,7 +188,7 @@ global_asm!(
     "b.lo 7f",
     "b.hi 2f",
     // It is recorded, if it is nested, and if what the function below it passes on permits that.
-    compare_frames!(),
+    compare_frames!(full = "9f"),
     "4:",
     check_state!(),
     "and x5, x13, #{state_passed_on_low}",
@@ -227,6 +254,9 @@ global_asm!(
     limit = const offset_of!(ThreadBlock, limit),
     cursor = const offset_of!(ThreadBlock, cursor),
     chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+    lost_record = const offset_of!(ThreadBlock, lost_record),
+    cycle_start_tsc = const offset_of!(Control, cycle_start_tsc),
+    one_lost = const 1u64 << ADDRESS_SHIFT,
     sites = const offset_of!(Control, filter.sites),
     sites_mask = const offset_of!(Control, filter.sites_mask),
     site_factor_low = const SITE_FACTOR & 0xffff,
