@@ -140,6 +140,10 @@ impl Backend {
         let mut emit = OsString::from("--emit=obj=");
         emit.push(object);
         cargo.arg("--").arg(emit);
+        if self.target.starts_with("aarch64") {
+            // Otherwise the object calls functions of compiler-builtins that choose between kinds of atomic instructions.
+            cargo.args(["-C", "target-feature=-outline-atomics"]);
+        }
 
         // An object of an earlier build must not be taken for this one's; without it cargo has to compile again.
         let _ = fs::remove_file(object);

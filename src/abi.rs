@@ -28,6 +28,8 @@
 //!
 //! # Patched call sites
 //!
+//! On aarch64 the hooks are `_mcount` and `mcount`, and there are none for patched call sites.
+//!
 //! A frontend may replace the five bytes of a `call mcount` by a jump to a stub of its own, which puts the address behind
 //! the call (`child_ip`) into r11 and jumps to `rftrace_patched_mcount`; that comes back with a jump to the address. The
 //! stack and all other registers are as at the call, rsp where it was before it. Calls and returns of the traced function
@@ -267,12 +269,13 @@ pub const CHUNK_HEADER_BYTES: usize = size_of::<ChunkHeader>();
 pub struct ReturnEntry {
     /// The return address (`parent_ip`) that the trampoline's address replaced.
     pub parent_ip: AtomicUsize,
-    /// What names the function's frame: on x86-64 the address of its return address (`parent_loc`). 0 in an entry that is free
+    /// What names the function's frame: on x86-64 the address of its return address (`parent_loc`), on aarch64 the CFA. 0 in an entry that is free
     /// or half-written, odd in one that another thread claims.
     pub frame: AtomicUsize,
     /// The word of the exit record to come.
     pub exit_word: AtomicU64,
-    /// Larger than that of any earlier call with the same frame; on x86-64 the time of the call, in ticks. Of two entries with
+    /// Larger than that of any earlier call with the same frame; on x86-64 the time of the call, in ticks, on aarch64 one that is
+    /// unique. Of two entries with
     /// the same frame the later is the living one, but for a chain of tail calls, whose members all live.
     pub sequence: AtomicU64,
 }

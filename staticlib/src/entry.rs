@@ -7,6 +7,7 @@ use crate::buffer;
 use crate::busy;
 use crate::control_block::SWITCH;
 use crate::filter;
+use crate::left;
 use crate::moves;
 use crate::observe::{Call, Happened, observe};
 use crate::return_stack::{Entry, Open, ReturnStack, is_near};
@@ -16,14 +17,14 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// A function was entered and the fast path could not record it.
 ///
-/// `parent_loc` is where its return address should be, `child_ip` lies in it, `stack_pointer` is its rsp; the others are
-/// registers that tell of its frame, see [`arch::frames`].
+/// `parent_loc` is where its return address should be, `child_ip` lies in it, `stack_pointer` is its stack pointer; the others
+/// are registers that tell of its frame, see `arch::frames`.
 pub(crate) extern "C" fn entry_slow(
     parent_loc: usize,
     child_ip: usize,
     stack_pointer: usize,
     frame_pointer: usize,
-    static_chain: usize,
+    further: usize,
 ) {
     if SWITCH.state(Relaxed) == enabled::OFF {
         return;
@@ -37,8 +38,8 @@ pub(crate) extern "C" fn entry_slow(
     };
     let stack = ReturnStack::of(block);
     let entry_word = (child_ip as u64) << ADDRESS_SHIFT;
-    if !arch::is_frame(parent_loc, stack_pointer) {
-        // No frame pointer, so its return is not seen.
+    if !arch::is_frame(parent_loc, child_ip, stack_pointer) {
+        // No frame pointer, or a frame that is not known: its return is not seen.
         return record_point(stack, action, entry_word);
     }
     let hook = match arch::interrupted(parent_loc, child_ip, stack.top_word()) {
@@ -46,15 +47,17 @@ pub(crate) extern "C" fn entry_slow(
         Some(arch::Interrupted::Hookable(stack_pointer)) => Hook::Interrupt { stack_pointer },
         Some(arch::Interrupted::Untouchable) => return record_point(stack, action, entry_word),
     };
-    let (frame, caller_frame) = arch::frames(parent_loc, child_ip, frame_pointer, static_chain);
+    let (frame, caller) = arch::frames(parent_loc, child_ip, frame_pointer, further);
+    let slot = arch::Slot::new(frame, parent_loc, child_ip, further);
+    let caller_frame = arch::caller_frame(caller, stack.entries().filter_map(Entry::frame), left::nearest_above);
     if busy::begin_call(stack, frame, stack.find(caller_frame)) {
-        settle(stack, &Call { frame, stack_pointer, caller_frame });
+        settle(stack, &Call { frame, slot, stack_pointer, caller_frame });
     }
     if let Some(state) = filter::state(action, stack.state()) {
         if action == action::POINT {
             buffer::record(block, entry_word | kind::POINT);
         } else {
-            push(block, frame, entry_word, state, hook);
+            push(block, frame, slot, entry_word, state, hook);
         }
     }
     busy::end(stack, frame);
@@ -138,7 +141,7 @@ impl Hook {
 }
 
 /// Records the entry of a function, and hooks its return. One that is [`state::HIDDEN`] is only hooked.
-fn push(block: &ThreadBlock, frame: usize, entry_word: u64, state: u64, hook: Hook) {
+fn push(block: &ThreadBlock, frame: usize, slot: arch::Slot, entry_word: u64, state: u64, hook: Hook) {
     let stack = ReturnStack::of(block);
     let is_hidden = state & state::HIDDEN != 0;
     if !stack.has_room() {
@@ -159,6 +162,6 @@ fn push(block: &ThreadBlock, frame: usize, entry_word: u64, state: u64, hook: Ho
     }
     let sequence = hook.sequence(frame, now);
     let exit_word = entry_word | state | kind::EXIT;
-    entry.publish(&Open { frame, parent_ip: arch::return_address(frame), exit_word, sequence });
-    arch::set_return_address(frame, hook.trampoline());
+    entry.publish(&Open { frame, parent_ip: slot.return_address(), exit_word, sequence });
+    slot.set_return_address(hook.trampoline());
 }

@@ -36,8 +36,8 @@ mod control_block;
 mod entry;
 mod exit;
 mod filter;
-#[cfg(target_arch = "x86_64")]
-#[path = "arch/x86_64/mod.rs"]
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/mod.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64/mod.rs")]
 mod hooks;
 #[cfg(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe"))]
 #[path = "arch/x86_64_interrupt_trampoline.rs"]

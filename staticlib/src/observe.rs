@@ -15,6 +15,8 @@ use crate::return_stack::{Entry, ReturnStack, is_near};
 pub(crate) struct Call {
     /// The frame of the function that was called.
     pub(crate) frame: usize,
+    /// Where its return address is.
+    pub(crate) slot: arch::Slot,
     /// Its stack pointer.
     pub(crate) stack_pointer: usize,
     /// The frame of its caller if that keeps a frame pointer; otherwise it may be anything.
@@ -42,13 +44,13 @@ pub(crate) fn observe<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool)
     if is_nested(stack, top, frame) {
         return Happened::Nested;
     }
-    if arch::is_hooked(frame)
+    if call.slot.is_hooked()
         && let Some(entry) = stack.find(frame)
     {
         return Happened::TailCall(entry);
     }
     // After a tail call the frame is hooked already, and belongs to the caller.
-    let caller_frame = if arch::is_hooked(frame) { frame } else { call.caller_frame };
+    let caller_frame = if call.slot.is_hooked() { frame } else { call.caller_frame };
     let looks_hooked = |other| arch::may_be_hooked(frame, other);
     // A frame that is dead may have been where that of a function is that is not traced.
     let named = stack.find(caller_frame).filter(|_| looks_hooked(caller_frame));

@@ -91,8 +91,7 @@ impl Claim {
     }
 
     fn frame(self) -> usize {
-        // Bit 47 is that of all above.
-        (((self.0 & Self::FRAME) << 16) as isize >> 16) as usize
+        arch::whole_address(self.0 & Self::FRAME)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Building the programs that trace themselves.
 
+pub mod aarch64;
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};

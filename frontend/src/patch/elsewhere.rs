@@ -3,7 +3,7 @@
 use super::outcome::PatchedSites;
 
 pub(crate) fn install() -> PatchedSites {
-    PatchedSites { refusal: Some("only programs on Linux x86-64 can be patched".to_owned()), ..Default::default() }
+    PatchedSites { refusal: Some("patched call sites: x86-64 Linux only so far".to_owned()), ..Default::default() }
 }
 
 pub(crate) fn undo() {}
@@ -12,7 +12,17 @@ pub(crate) fn register_fork_handlers() {}
 
 /// A call of a hook.
 pub(crate) struct Site {
+    #[cfg(target_os = "linux")]
+    pub(crate) module: usize,
     pub(crate) child_ip: usize,
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) fn abandon() {}
+
+#[cfg(target_os = "linux")]
+pub(crate) fn sites() -> Vec<Site> {
+    Vec::new()
 }
 
 pub(crate) fn select(_selection: impl Fn(&Site) -> bool + Send + 'static) {}

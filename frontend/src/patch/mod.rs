@@ -41,6 +41,8 @@ mod unwind;
 pub(crate) use self::control::{abandon, counts, install, select, sites, undo};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::register_fork_handlers;
+#[cfg(all(target_os = "linux", not(target_arch = "x86_64")))]
+pub(crate) use self::elsewhere::{Site, abandon, sites};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::{counts, install, select, undo};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -203,7 +203,7 @@ impl Tracer {
 
     /// What the calling thread was about to do for this tracer will never be gone on with: it has left the stack that it did it
     /// on. Forks do not wait for it; further saves would wait for ever. For what is preloaded into other programs.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     #[doc(hidden)]
     pub fn abandon() {
         host::linux::abandon();

@@ -1,13 +1,14 @@
 //! What depends on the processor, but for the hooks themselves, which are above all else here.
 //!
 //! An entry of a return stack is named by the *frame* of its function, a word that hooks and trampolines know and that no other
-//! frame has as long as this one lives. On x86-64 it is the address of the return address. A port brings:
+//! frame has as long as this one lives. On x86-64 it is the address of the return address, on aarch64 the CFA. A port brings:
 //!
 //! | | |
 //! |---|---|
-//! | `is_frame`, `frames`, `frame_of_pointer` | the frames of a function and of its caller, by what the hook finds |
-//! | `return_address`, `set_return_address`, `is_hooked` | of a frame that is running |
+//! | `is_frame`, `frames`, `caller_frame`, `frame_of_pointer` | the frames of a function and of its caller, by what the hook finds |
+//! | `Slot` | where the return address of a function is that is running |
 //! | `may_be_hooked`, `reach` | what is above it on the same stack, as far as that may be read |
+//! | `whole_address` | an address by its low 48 bits |
 //! | `sequence`, `ticks` | which of two calls with one frame is the younger one; the time |
 //! | `trampoline`, `is_trampoline` | where hooked functions return to |
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
@@ -18,6 +19,12 @@ use core::ptr;
 
 use crate::abi::ThreadBlock;
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod aarch64_frames;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod aarch64_machine;
+#[cfg(target_arch = "aarch64")]
+mod aarch64_prologue;
 #[cfg_attr(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe"), path = "x86_64_interrupts.rs")]
 #[cfg_attr(not(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe")), path = "no_interrupts.rs")]
 pub(crate) mod interrupts;
@@ -33,6 +40,7 @@ pub(crate) use interrupts::{
     is_interrupt_sequence, is_of_handler, keep_interrupts_off, let_interrupts_in,
 };
 pub(crate) use reach::{MAX_FRAME_BYTES, Reach};
+#[cfg_attr(target_arch = "aarch64", path = "aarch64_tls.rs")]
 #[cfg_attr(all(target_arch = "x86_64", not(feature = "threadhook")), path = "x86_64_tls.rs")]
 #[cfg_attr(all(target_arch = "x86_64", feature = "threadhook"), path = "x86_64_threadhook.rs")]
 mod local;
@@ -41,21 +49,29 @@ pub(crate) use local::local_block;
 pub(crate) use local::{set_first_thread_block, set_thread_block, thread_block};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_frames::{
-    frame_of_pointer, is_frame, is_hooked, may_be_hooked, reach, return_address, sequence, set_return_address,
+    Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, reach, sequence, whole_address,
 };
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_machine::{
     MAX_REALIGN_BYTES, abort, frames, is_trampoline, keeping_vectors, ticks, trampoline, zero,
 };
-
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_shadow_stack::has_shadow_stack;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64_frames::{
+    Slot, caller_frame, frame_of_pointer, frames, is_frame, may_be_hooked, reach, whole_address,
+};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64_machine::{abort, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use local::{SEQUENCE_BITS, sequence};
 
 #[cfg(all(feature = "threadhook", not(target_os = "none")))]
 compile_error!("the feature `threadhook` is for kernels: build it for a target without OS, see RFTRACE_TARGET_TRIPLE");
 
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("rftrace supports x86-64; another architecture needs its module in staticlib/src/arch");
+#[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_os = "linux"))))]
+compile_error!("rftrace supports x86-64, and aarch64 Linux; others need their module in staticlib/src/arch");
 
 /// Stands for the block of a thread that is not traced (any more). The hooks take what is not above it for no block.
 pub(crate) const UNTRACED: *mut ThreadBlock = ptr::without_provenance_mut(UNTRACED_ADDRESS);

@@ -11,8 +11,36 @@ use super::reach::{MAX_FRAME_BYTES, Reach};
 /// The smallest page.
 const PAGE_BYTES: usize = 4096;
 
+/// Where the return address of a function is that is running on this thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot {
+    frame: usize,
+}
+
+impl Slot {
+    /// That of the function with this frame, which is all that it takes.
+    pub(crate) fn new(frame: usize, _parent_loc: usize, _child_ip: usize, _further: usize) -> Self {
+        Self { frame }
+    }
+
+    /// Where the function returns to.
+    pub(crate) fn return_address(self) -> usize {
+        return_address(self.frame)
+    }
+
+    /// Has it return elsewhere.
+    pub(crate) fn set_return_address(self, address: usize) {
+        word(self.frame).store(address, Relaxed);
+    }
+
+    /// Whether it will return to a trampoline.
+    pub(crate) fn is_hooked(self) -> bool {
+        is_hooked(self.frame)
+    }
+}
+
 /// Whether a function whose return address should be at `parent_loc` has a frame there.
-pub(crate) fn is_frame(parent_loc: usize, stack_pointer: usize) -> bool {
+pub(crate) fn is_frame(parent_loc: usize, _child_ip: usize, stack_pointer: usize) -> bool {
     parent_loc >= stack_pointer && parent_loc.is_multiple_of(align_of::<usize>())
 }
 
@@ -21,18 +49,22 @@ pub(crate) fn frame_of_pointer(frame_pointer: usize) -> usize {
     frame_pointer.wrapping_add(size_of::<usize>())
 }
 
-/// Where the function with this frame, which is running on this thread, returns to.
-pub(crate) fn return_address(frame: usize) -> usize {
-    slot(frame).load(Relaxed)
+/// The frame of a caller: that which its frame pointer tells.
+pub(crate) fn caller_frame(
+    told: usize,
+    _open: impl Iterator<Item = usize>,
+    _nearest_left: impl Fn(usize) -> Option<usize>,
+) -> usize {
+    told
 }
 
-/// Has it return elsewhere.
-pub(crate) fn set_return_address(frame: usize, address: usize) {
-    slot(frame).store(address, Relaxed);
+/// Where the function with this frame, which is running on this thread, returns to.
+fn return_address(frame: usize) -> usize {
+    word(frame).load(Relaxed)
 }
 
 /// Whether the function with this frame, which is running on this thread, will return to a trampoline.
-pub(crate) fn is_hooked(frame: usize) -> bool {
+fn is_hooked(frame: usize) -> bool {
     let address = return_address(frame);
     is_trampoline(address) || is_interrupt_trampoline(address)
 }
@@ -71,8 +103,8 @@ fn is_there(running: usize, place: usize) -> bool {
         && place.is_multiple_of(align_of::<usize>())
 }
 
-/// The slot of a frame.
-fn slot(frame: usize) -> &'static AtomicUsize {
+/// The word in a slot.
+fn word(frame: usize) -> &'static AtomicUsize {
     // SAFETY: a word of the stack on which this thread runs, at or above a frame that is running. Of a return address the
     // function's return is the only user.
     unsafe { &*(frame as *const AtomicUsize) }
@@ -85,4 +117,10 @@ fn slot(frame: usize) -> &'static AtomicUsize {
 /// processors disagree by more than such a switch takes.
 pub(crate) fn sequence(now: u64) -> u64 {
     now
+}
+
+/// An address of which the upper 16 bits are missing.
+pub(crate) fn whole_address(low: usize) -> usize {
+    // Bit 47 is that of all above.
+    ((low << 16) as isize >> 16) as usize
 }

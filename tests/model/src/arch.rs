@@ -428,7 +428,7 @@ mod interrupts;
 #[path = "../../../staticlib/src/arch/reach.rs"]
 mod reach;
 pub(crate) use frames::{
-    frame_of_pointer, is_frame, is_hooked, may_be_hooked, reach, return_address, sequence, set_return_address,
+    Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, reach, sequence, whole_address,
 };
 pub(crate) use interrupts::{
     Interrupted, frame_below, had_interrupts, interrupt_sequence, interrupt_trampoline, interrupted,

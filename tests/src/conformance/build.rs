@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 use super::{Build, Case, Program, Tracer};
+use crate::fixtures::aarch64;
 use crate::fixtures::{TARGET, build_folder, c_library, cargo, folder, repository};
 use crate::{Profile, tools};
 
@@ -25,12 +26,13 @@ pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result
             }
             let mut compiler = compiler(source, tracer);
             compiler.arg(self::folder("c").join(match tracer {
-                Tracer::Ours | Tracer::Published => "conformance_rftrace.c",
+                Tracer::Ours | Tracer::OursOnAarch64(_) | Tracer::Published => "conformance_rftrace.c",
                 Tracer::Uftrace | Tracer::Nobody => "conformance_uftrace.c",
             }));
             compiler.args(&arguments);
             match tracer {
                 Tracer::Ours => drop(compiler.arg(&c_library().library)),
+                Tracer::OursOnAarch64(_) => drop(compiler.arg(aarch64::c_library())),
                 Tracer::Published => drop(compiler.arg(published_library())),
                 Tracer::Uftrace | Tracer::Nobody => {}
             }
@@ -47,7 +49,9 @@ pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result
 }
 
 fn compiler(source: &str, tracer: Tracer) -> Command {
-    let mut compiler = Command::new(if source.ends_with(".cpp") { "g++" } else { "gcc" });
+    let name = if source.ends_with(".cpp") { "g++" } else { "gcc" };
+    let prefix = if matches!(tracer, Tracer::OursOnAarch64(_)) { aarch64::PREFIX } else { "" };
+    let mut compiler = Command::new(format!("{prefix}{name}"));
     compiler.args(["-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(folder("c"));
     compiler.arg("-I").arg(repository().join("frontend/ffi"));
     if tracer != Tracer::Nobody {
@@ -99,14 +103,18 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
         Profile::Debug => ("debug", None),
         Profile::Release => ("release", Some("--release")),
     };
+    // The machine makes no difference to the program.
+    let tracer = if let Tracer::OursOnAarch64(_) = tracer { Tracer::OursOnAarch64("") } else { tracer };
+    let target = if let Tracer::OursOnAarch64(_) = tracer { aarch64::TARGET } else { TARGET };
     let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !built.contains(&(profile, tracer)) {
         let mut cargo = if tracer == Tracer::Published { cargo_for_published() } else { cargo(Some("nightly")) };
-        cargo.args(["build", "--bins", "--target", TARGET, "--manifest-path"]);
+        cargo.args(["build", "--bins", "--target", target, "--manifest-path"]);
         cargo.arg(folder("conformance").join("Cargo.toml"));
         cargo.arg("--target-dir").arg(&target_folder).args(flag);
         match tracer {
             Tracer::Ours => drop(cargo.args(["--features", "ours"])),
+            Tracer::OursOnAarch64(_) => drop(aarch64::set_linker(&mut cargo).args(["--features", "ours"])),
             Tracer::Published => drop(cargo.args(["--features", "published"])),
             Tracer::Uftrace | Tracer::Nobody => {}
         }
@@ -116,5 +124,5 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
         compile(&mut cargo)?;
         built.push((profile, tracer));
     }
-    Ok(target_folder.join(TARGET).join(name))
+    Ok(target_folder.join(target).join(name))
 }

@@ -25,6 +25,8 @@ pub enum Tracer {
     Nobody,
     /// This repository.
     Ours,
+    /// The same on aarch64 Linux, run by qemu-user as a processor with this name.
+    OursOnAarch64(&'static str),
     /// rftrace 0.3.2 and its frontend, from crates.io.
     Published,
     /// `uftrace record`.
@@ -38,6 +40,7 @@ impl Tracer {
         match self {
             Self::Nobody => "no tracer",
             Self::Ours => "ours",
+            Self::OursOnAarch64(_) => "ours on aarch64",
             Self::Published => "rftrace 0.3.2",
             Self::Uftrace => "uftrace",
         }
@@ -49,9 +52,17 @@ impl Tracer {
         let lacks = match self {
             Self::Published => "-mfentry",
             Self::Uftrace => "-static",
+            // Its compilers have no such call.
+            Self::OursOnAarch64(_) => "-mfentry",
             Self::Ours | Self::Nobody => return true,
         };
         !build.name().contains(lacks)
+    }
+
+    /// Whether it is this repository's.
+    #[must_use]
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Ours | Self::OursOnAarch64(_))
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rftrace_read::Trace;
 
 use super::{Build, Case, Fault, Program, Seen, Tracer, build};
+use crate::fixtures::aarch64;
 use crate::{tools, traces};
 
 /// After so long a program counts as hung.
@@ -80,6 +81,8 @@ fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Res
         }
         uftrace.arg("./program");
         uftrace
+    } else if let Tracer::OursOnAarch64(cpu) = tracer {
+        aarch64::emulator(cpu, Path::new("./program"))
     } else {
         Command::new("./program")
     };
@@ -96,7 +99,7 @@ fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Res
     let of_child = stderr.split_once("child terminated by signal: ").and_then(|(_, number)| number.split_once(':'));
     match status.signal().or_else(|| of_child.and_then(|(number, _)| number.trim().parse().ok())) {
         // rftrace aborts by an instruction that there is not.
-        Some(4) if tracer == Tracer::Ours => return Err(fault("aborts")),
+        Some(4) if tracer.is_ours() => return Err(fault("aborts")),
         Some(6) => return Err(fault("aborts")),
         Some(11) => return Err(fault("crash (SIGSEGV)")),
         Some(signal) => return Err(fault(&format!("crash (signal {signal})"))),
@@ -110,7 +113,7 @@ fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Res
         return Err(fault("wrong result"));
     }
     // rftrace 0.3.2 lets glibc's profiler run, whatever the program.
-    if tracer == Tracer::Ours && folder.join("gmon.out").exists() {
+    if tracer.is_ours() && folder.join("gmon.out").exists() {
         return Err(fault("profiled by gprof"));
     }
     Ok(stdout)
@@ -161,7 +164,7 @@ fn look(case: &Case, tracer: Tracer, folder: &Path, printed: String) -> Vec<Faul
             Err(error) => faults.push(Fault::new("unreadable trace", error.to_string())),
         }
         if let Err(flaw) = traces::try_open(dir).map(drop)
-            && tracer == Tracer::Ours
+            && tracer.is_ours()
         {
             faults.push(Fault::new("malformed trace", flaw));
         }

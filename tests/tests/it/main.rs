@@ -3,6 +3,7 @@
 
 extern crate rftrace as _; // the tracer itself
 
+mod aarch64;
 mod archive;
 mod buffers;
 mod calls;

@@ -4,6 +4,8 @@
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "an import needs a part of it"))]
 
 #[cfg(feature = "std")]
+mod arch;
+#[cfg(feature = "std")]
 mod fork;
 #[cfg(feature = "std")]
 pub(crate) mod functions;

@@ -150,9 +150,13 @@ pub(crate) fn stack(maps: &[u8]) -> Option<(u64, u64)> {
 /// # Errors
 /// Those of reading it.
 pub(crate) fn own_maps() -> io::Result<Vec<u8>> {
-    // When the main thread has ended, the process as a whole has no memory any more.
+    // When the main thread has ended, the process as a whole has no memory any more. But qemu's emulation of programs for another
+    // processor shows the emulator's map for the thread; that of the program is what this function is in.
     let path = Path::new("/proc/thread-self/maps");
-    fs::read(path).map_err(|error| file::with_path(path, &error))
+    let text = fs::read(path).map_err(|error| file::with_path(path, &error))?;
+    let own = own_maps as *const () as u64;
+    let is_own = parse_maps(&text, page_size()).iter().any(|module| (module.start..module.end).contains(&own));
+    Ok(if is_own { text } else { fs::read("/proc/self/maps").unwrap_or(text) })
 }
 
 /// Returns the path of the running program, without the mark for deleted files.

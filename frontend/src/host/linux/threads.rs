@@ -4,10 +4,7 @@
 //! first seen, its name when it ends, or at the save if it lives. What runs on the traced threads is assembly: this crate may
 //! be instrumented, and its functions would be a part of the trace.
 
-use std::arch::naked_asm;
-use std::ffi::{c_int, c_void};
 use std::fs;
-use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
@@ -18,8 +15,10 @@ use super::thread_table::{Entry, MAX_THREADS};
 use crate::backend;
 use crate::host::program::Identity;
 
+pub(super) use super::arch::{thread_exit, thread_start};
+
 /// [`MAX_THREADS`] entries, by the tracer's number; null if there is no memory for them.
-static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+pub(super) static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
 /// The key under which a thread's block is kept.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -28,64 +27,6 @@ static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 pub(crate) fn keep_in(table: *mut u8, key: Option<libc::pthread_key_t>) {
     KEY.store(key.unwrap_or(u32::MAX), Relaxed);
     ENTRIES.store(table.cast(), Release);
-}
-
-/// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread.
-///
-/// Registers on entry: `edi` the key, `rsi` the block. The system call changes rax, rcx and r11, which belong to the callee.
-#[unsafe(naked)]
-pub(super) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> c_int {
-    naked_asm!(
-        "mov rdx, [rip + {entries}]",
-        "test rdx, rdx",
-        "jz 2f",
-        "mov r8d, [rsi + {tid}]",
-        "cmp r8d, {max_threads}",
-        "jae 2f",
-        "imul r8, r8, {entry_bytes}",
-        "mov eax, {sys_gettid}",
-        "syscall",
-        "mov [rdx + r8 + {entry_tid}], rax",
-        "2: jmp {set}",
-        entries = sym ENTRIES,
-        tid = const offset_of!(ThreadBlock, tid),
-        max_threads = const MAX_THREADS,
-        entry_bytes = const size_of::<Entry>(),
-        entry_tid = const offset_of!(Entry, tid),
-        sys_gettid = const libc::SYS_gettid,
-        set = sym libc::pthread_setspecific,
-    );
-}
-
-/// Keeps the name of a thread that ends, then tells the tracer: the destructor of the key.
-///
-/// Registers on entry: `rdi` the block.
-#[unsafe(naked)]
-pub(super) unsafe extern "C" fn thread_exit(block: *mut c_void) {
-    naked_asm!(
-        "mov rsi, [rip + {entries}]",
-        "test rsi, rsi",
-        "jz 2f",
-        "mov r8d, [rdi + {tid}]",
-        "cmp r8d, {max_threads}",
-        "jae 2f",
-        "imul r8, r8, {entry_bytes}",
-        "lea rsi, [rsi + r8 + {entry_name}]",
-        "mov r8, rdi",
-        "mov edi, {get_name}",
-        "mov eax, {sys_prctl}",
-        "syscall",
-        "mov rdi, r8",
-        "2: jmp {exit}",
-        entries = sym ENTRIES,
-        tid = const offset_of!(ThreadBlock, tid),
-        max_threads = const MAX_THREADS,
-        entry_bytes = const size_of::<Entry>(),
-        entry_name = const offset_of!(Entry, name),
-        get_name = const libc::PR_GET_NAME,
-        sys_prctl = const libc::SYS_prctl,
-        exit = sym backend::rftrace_backend_thread_exit,
-    );
 }
 
 /// The calling thread has another id now: it is the only one of a child that was forked.

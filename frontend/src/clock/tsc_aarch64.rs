@@ -1,0 +1,38 @@
+//! What an aarch64 processor says of its virtual counter, which stands in the place of the time stamp counter.
+
+use core::arch::asm;
+
+use super::TscSource;
+
+/// The counter.
+#[inline(always)]
+pub(crate) fn ticks() -> u64 {
+    let ticks;
+    // SAFETY: reads a register that programs may read; the tracer stamps its records with it.
+    unsafe { asm!("mrs {ticks}, cntvct_el0", ticks = out(reg) ticks, options(nostack, nomem, preserves_flags)) };
+    ticks
+}
+
+/// Whether the counter runs at one rate in every power state: it always does (Arm ARM, the Generic Timer).
+pub(crate) fn is_invariant() -> bool {
+    true
+}
+
+/// The frequency in Hz, which the firmware has set.
+pub(crate) fn exact_hz() -> Option<(u64, TscSource)> {
+    let hz: u64;
+    // SAFETY: reads a register that programs may read.
+    unsafe { asm!("mrs {hz}, cntfrq_el0", hz = out(reg) hz, options(nostack, nomem, preserves_flags)) };
+    Some((hz, TscSource::Register)).filter(|&(hz, _)| hz > 0)
+}
+
+/// There is no other one.
+pub(crate) fn nominal_hz() -> Option<(u64, TscSource)> {
+    None
+}
+
+/// The processor's name for itself: it has none that a program may read.
+#[cfg(all(feature = "std", not(target_os = "linux")))]
+pub(crate) fn processor_name() -> Option<String> {
+    None
+}

@@ -1,0 +1,77 @@
+//! aarch64.
+
+use std::arch::naked_asm;
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+
+use rftrace::abi::ThreadBlock;
+
+use crate::backend;
+use crate::host::linux::thread_table::{Entry, MAX_THREADS};
+use crate::host::linux::threads::ENTRIES;
+
+/// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread.
+///
+/// Registers on entry: `w0` the key, `x1` the block. The system call changes x0 only.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> c_int {
+    naked_asm!(
+        "hint #34", // bti c
+        "adrp x2, {entries}",
+        "ldr x2, [x2, :lo12:{entries}]",
+        "cbz x2, 2f",
+        "ldr w3, [x1, #{tid}]",
+        "mov w4, #{max_threads}",
+        "cmp w3, w4",
+        "b.hs 2f",
+        "mov x4, #{entry_bytes}",
+        "madd x5, x3, x4, x2",
+        "mov x6, x0",
+        "mov x8, #{sys_gettid}",
+        "svc #0",
+        "str x0, [x5, #{entry_tid}]",
+        "mov x0, x6",
+        "2: b {set}",
+        entries = sym ENTRIES,
+        tid = const offset_of!(ThreadBlock, tid),
+        max_threads = const MAX_THREADS,
+        entry_bytes = const size_of::<Entry>(),
+        entry_tid = const offset_of!(Entry, tid),
+        sys_gettid = const libc::SYS_gettid,
+        set = sym libc::pthread_setspecific,
+    );
+}
+
+/// Keeps the name of a thread that ends, then tells the tracer: the destructor of the key.
+///
+/// Registers on entry: `x0` the block.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn thread_exit(block: *mut c_void) {
+    naked_asm!(
+        "hint #34", // bti c
+        "adrp x2, {entries}",
+        "ldr x2, [x2, :lo12:{entries}]",
+        "cbz x2, 2f",
+        "ldr w3, [x0, #{tid}]",
+        "mov w4, #{max_threads}",
+        "cmp w3, w4",
+        "b.hs 2f",
+        "mov x4, #{entry_bytes}",
+        "madd x1, x3, x4, x2",
+        "add x1, x1, #{entry_name}",
+        "mov x6, x0",
+        "mov x0, #{get_name}",
+        "mov x8, #{sys_prctl}",
+        "svc #0",
+        "mov x0, x6",
+        "2: b {exit}",
+        entries = sym ENTRIES,
+        tid = const offset_of!(ThreadBlock, tid),
+        max_threads = const MAX_THREADS,
+        entry_bytes = const size_of::<Entry>(),
+        entry_name = const offset_of!(Entry, name),
+        get_name = const libc::PR_GET_NAME,
+        sys_prctl = const libc::SYS_prctl,
+        exit = sym backend::rftrace_backend_thread_exit,
+    );
+}

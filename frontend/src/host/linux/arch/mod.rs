@@ -1,0 +1,8 @@
+//! What runs on traced threads when they begin and end, in assembly: this crate may be instrumented, and its functions would be a
+//! part of the trace.
+
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod processor;
+
+pub(super) use processor::{thread_exit, thread_start};

@@ -1,0 +1,69 @@
+//! x86-64.
+
+use std::arch::naked_asm;
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+
+use rftrace::abi::ThreadBlock;
+
+use crate::backend;
+use crate::host::linux::thread_table::{Entry, MAX_THREADS};
+use crate::host::linux::threads::ENTRIES;
+
+/// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread.
+///
+/// Registers on entry: `edi` the key, `rsi` the block. The system call changes rax, rcx and r11, which belong to the callee.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> c_int {
+    naked_asm!(
+        "mov rdx, [rip + {entries}]",
+        "test rdx, rdx",
+        "jz 2f",
+        "mov r8d, [rsi + {tid}]",
+        "cmp r8d, {max_threads}",
+        "jae 2f",
+        "imul r8, r8, {entry_bytes}",
+        "mov eax, {sys_gettid}",
+        "syscall",
+        "mov [rdx + r8 + {entry_tid}], rax",
+        "2: jmp {set}",
+        entries = sym ENTRIES,
+        tid = const offset_of!(ThreadBlock, tid),
+        max_threads = const MAX_THREADS,
+        entry_bytes = const size_of::<Entry>(),
+        entry_tid = const offset_of!(Entry, tid),
+        sys_gettid = const libc::SYS_gettid,
+        set = sym libc::pthread_setspecific,
+    );
+}
+
+/// Keeps the name of a thread that ends, then tells the tracer: the destructor of the key.
+///
+/// Registers on entry: `rdi` the block.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn thread_exit(block: *mut c_void) {
+    naked_asm!(
+        "mov rsi, [rip + {entries}]",
+        "test rsi, rsi",
+        "jz 2f",
+        "mov r8d, [rdi + {tid}]",
+        "cmp r8d, {max_threads}",
+        "jae 2f",
+        "imul r8, r8, {entry_bytes}",
+        "lea rsi, [rsi + r8 + {entry_name}]",
+        "mov r8, rdi",
+        "mov edi, {get_name}",
+        "mov eax, {sys_prctl}",
+        "syscall",
+        "mov rdi, r8",
+        "2: jmp {exit}",
+        entries = sym ENTRIES,
+        tid = const offset_of!(ThreadBlock, tid),
+        max_threads = const MAX_THREADS,
+        entry_bytes = const size_of::<Entry>(),
+        entry_name = const offset_of!(Entry, name),
+        get_name = const libc::PR_GET_NAME,
+        sys_prctl = const libc::SYS_prctl,
+        exit = sym backend::rftrace_backend_thread_exit,
+    );
+}

@@ -1,0 +1,292 @@
+//! The hook that compilers call.
+
+use core::arch::global_asm;
+use core::mem::{offset_of, size_of};
+
+use crate::abi::{
+    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, enabled, kind, state,
+};
+use crate::arch::{self, MAX_FRAME_BYTES, aarch64_frames as frames};
+use crate::control_block::{CONTROL, SWITCH};
+use crate::entry;
+use crate::filter;
+
+// x12 = the place for the entry; x13 = the distance from our CFA, x2, to the frame of the entry below, minus 1. To 8 if that is
+// none or larger than a frame may be, to `full` if there is no room.
+macro_rules! compare_frames {
+    (full = $full:literal) => {
+        concat!(
+            "ldr x12, [x9, #{sp}]
+        ldr x13, [x9, #{limit}]
+        cmp x12, x13
+        b.hs ",
+            $full,
+            "
+        ldr x13, [x12, #{frame} - {entry_bytes}]
+        sub x13, x13, x2
+        sub x13, x13, #1
+        lsr x14, x13, #{max_frame_shift}
+        cbnz x14, 8f\n"
+        )
+    };
+}
+
+// To 7, which returns, if the innermost open function passes on that calls in it are not recorded, or is too deep. x8 = the
+// control block, x12 = one above its entry; w13 = what it passes on.
+macro_rules! check_state {
+    () => {
+        "ldr w13, [x12, #{exit_word} - {entry_bytes}]
+        ldr w14, [x8, #{decisive}]
+        and w14, w14, w13
+        ldr w15, [x8, #{wanted}]
+        cmp w14, w15
+        b.ne 7f
+        and w14, w13, #{depth_mask}
+        ldr w15, [x8, #{depth_limit}]
+        cmp w14, w15
+        b.hs 7f\n"
+    };
+}
+
+// Reserves a record and an entry, writes them, and hooks the return. x0 = parent_ip, x1 = what is known of the frame, x2 = the
+// CFA, x9 = the block, x11 = child_ip << 16, x12 = the place for the entry, x17 = the thread's words; x5 = what is added to
+// the word of the entry to make that of the exit.
+macro_rules! record_and_hook {
+    () => {
+        concat!(
+            reserve_record!(),
+            // The entry's frame is 0, so nobody takes it for one yet. Who counts the open functions counts it: the bit that is
+            // left from its last use would say no.
+            "str xzr, [x12, #{exit_word}]
+            add x16, x12, #{entry_bytes}
+            str x16, [x9, #{sp}]
+            str x11, [x15, #{word}]
+            mrs x16, cntvct_el0
+            stlr x16, [x15]
+            // The sequence number: the time, or one more than the last one, if that is larger.
+            ldr x10, [x17, #8]
+            lsl x14, x16, #{sequence_bits}
+            cmp x14, x10
+            csinc x14, x14, x10, hi
+            str x14, [x17, #8]
+            add x11, x11, x5
+            stp x11, x14, [x12, #{exit_word}]
+            str x0, [x12, #{parent_ip}]
+            add x13, x12, #{frame}
+            stlr x2, [x13]
+            // T in the slot, signed as the function signs. The instructions are hints, so that they assemble everywhere.
+            adr x17, .Lrftrace_trampoline
+            tst x1, #{key_mask}
+            b.eq 6f
+            mov x16, x2
+            tbnz x1, #1, 5f
+            hint #8 // pacia1716: sign x17 with key A, modifier x16
+            b 6f
+            5:
+            hint #10 // pacib1716
+            6:
+            str x17, [x29, #8]
+            ret\n"
+        )
+    };
+}
+
+// Called behind a function's prologue, as any other function. On entry: x0 = its return address without signature, x29 = its
+// frame record, x30 = child_ip.
+global_asm!(
+    ".globl _mcount",
+    ".globl mcount", // rustc calls it so on targets without OS
+    ".type _mcount, @function",
+    ".type mcount, @function",
+    ".p2align 6",
+    "_mcount:",
+    "mcount:",
+    ".cfi_startproc",
+    "hint #34", // bti c: a PLT comes here by br
+    load_switch!("3"),
+    "cbnz w3, 2f",
+    "ret",
+    "2:",
+    load_block!(),
+    "cmp x9, #{untraced}",
+    "b.ls 9f",
+    // x11 = child_ip << 16, x1 = (CFA - x29) / 8 << 2 | key, x2 = the CFA; by the table of calls, if the cell has not gone to
+    // another call.
+    "adrp x11, {calls}",
+    "add x11, x11, :lo12:{calls}",
+    "ubfx x1, x30, #{call_shift}, #{call_bits}",
+    "ldr x1, [x11, x1, lsl #3]",
+    "lsl x11, x30, #{address_shift}",
+    "eor x1, x1, x11",
+    "lsr x2, x1, #{address_shift}",
+    "cbnz x2, 9f",
+    "lsr x2, x1, #{key_bits}",
+    "cbz x2, 9f", // not known
+    "add x2, x29, x2, lsl #3",
+    "cmp w3, #{on}",
+    "b.ne 1f",
+    "mov x5, #{kind_exit}",
+    compare_frames!(full = "7f"),
+    "4:",
+    record_and_hook!(),
+    // The caller is not below ours. The same CFA: a tail call, if its return address is T.
+    "8:",
+    "cmn x13, #1",
+    "b.ne 9f",
+    "adr x14, .Lrftrace_trampoline",
+    "cmp x0, x14",
+    "b.eq 4b",
+    "b 9f",
+    // The return stack is full, and this is no call of a function further out: one more for the LOST record, if that is the
+    // newest of this cycle.
+    "7:",
+    "ldr x13, [x12, #{frame} - {entry_bytes}]",
+    "cmp x13, x2",
+    "b.ls 9f",
+    "ldr x14, [x9, #{cursor}]",
+    "sub x14, x14, #{record_bytes}",
+    "ldr x15, [x9, #{lost_record}]",
+    "cmp x14, x15",
+    "b.ne 9f",
+    "adrp x15, {control} + {cycle_start_tsc}",
+    "ldr x15, [x15, :lo12:{control} + {cycle_start_tsc}]",
+    "ldr x16, [x14]",
+    "cmp x16, x15",
+    "b.lo 9f",
+    "add x14, x14, #{word}",
+    "3:",
+    "ldxr x15, [x14]",
+    "add x15, x15, #{one_lost}",
+    "stxr w10, x15, [x14]",
+    "cbnz w10, 3b",
+    "ret",
+    // Recording is filtered. w6 = what to do with this function, by the table of functions. x8 = the control block.
+    "1:",
+    "adrp x8, {control}",
+    "add x8, x8, :lo12:{control}",
+    "ldr x3, [x8, #{sites}]",
+    "cbz x3, 2f",
+    "mov w4, #{site_factor_low}",
+    "movk w4, #{site_factor_high}, lsl #16",
+    "mul x4, x30, x4",
+    "lsr x4, x4, #{site_shift}",
+    "ldr x7, [x8, #{sites_mask}]",
+    "1:",
+    "and x4, x4, x7",
+    "ldr x6, [x3, x4, lsl #3]",
+    "cbz x6, 2f",
+    "add x4, x4, #1",
+    "eor x6, x6, x11",
+    "lsr x10, x6, #{address_shift}",
+    "cbnz x10, 1b",
+    "and w6, w6, #0xff",
+    "b 3f",
+    "2:",
+    "ldrb w6, [x8, #{default_action}]",
+    "3:",
+    "cmp w6, #{record}",
+    "b.lo 7f",
+    "b.hi 2f",
+    // It is recorded, if it is nested, and if what the function below it passes on permits that.
+    compare_frames!(full = "9f"),
+    "4:",
+    check_state!(),
+    "and x5, x13, #{state_passed_on_low}",
+    "and x13, x13, #{depth_mask}",
+    "orr x5, x5, x13",
+    "add x5, x5, #{kind_exit} + {depth_one}",
+    record_and_hook!(),
+    "8:",
+    "cmn x13, #1",
+    "b.ne 9f",
+    "adr x14, .Lrftrace_trampoline",
+    "cmp x0, x14",
+    "b.eq 4b",
+    "b 9f",
+    // Only its entry is recorded.
+    "2:",
+    "cmp w6, #{point}",
+    "b.ne 9f",
+    "ldr x12, [x9, #{sp}]",
+    check_state!(),
+    reserve_record!(),
+    "orr x11, x11, #{kind_point}",
+    "str x11, [x15, #{word}]",
+    "mrs x16, cntvct_el0",
+    "stlr x16, [x15]",
+    "7:",
+    "ret",
+    // entry_slow(parent_loc, child_ip, sp, x29, parent_ip). Nothing is recorded of a thread that is not traced.
+    "9:",
+    "cmp x9, #{untraced}",
+    "b.eq 7b",
+    "mov x4, x0",
+    "add x0, x29, #8",
+    "mov x1, x30",
+    "mov x2, sp",
+    "mov x3, x29",
+    "stp x29, x30, [sp, #-16]!",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset x29, -16",
+    ".cfi_offset x30, -8",
+    "mov x29, sp",
+    "bl {entry_slow}",
+    "ldp x29, x30, [sp], #16",
+    ".cfi_def_cfa_offset 0",
+    ".cfi_restore x29",
+    ".cfi_restore x30",
+    "ret",
+    ".cfi_endproc",
+    ".size _mcount, . - _mcount",
+    ".size mcount, . - mcount",
+    control = sym CONTROL,
+    switch = sym SWITCH,
+    enabled = const offset_of!(Switch, enabled),
+    on = const enabled::ON,
+    calls = sym frames::SITES,
+    call_shift = const frames::SITE_SHIFT,
+    call_bits = const frames::SITE_BITS,
+    key_bits = const frames::KEY_BITS,
+    key_mask = const frames::KEY_MASK,
+    sequence_bits = const arch::SEQUENCE_BITS,
+    untraced = const arch::UNTRACED_ADDRESS,
+    max_frame_shift = const MAX_FRAME_BYTES.trailing_zeros(),
+    sp = const offset_of!(ThreadBlock, sp),
+    limit = const offset_of!(ThreadBlock, limit),
+    cursor = const offset_of!(ThreadBlock, cursor),
+    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+    lost_record = const offset_of!(ThreadBlock, lost_record),
+    cycle_start_tsc = const offset_of!(Control, cycle_start_tsc),
+    one_lost = const 1u64 << ADDRESS_SHIFT,
+    sites = const offset_of!(Control, filter.sites),
+    sites_mask = const offset_of!(Control, filter.sites_mask),
+    site_factor_low = const SITE_FACTOR & 0xffff,
+    site_factor_high = const SITE_FACTOR >> 16,
+    site_shift = const SITE_SHIFT,
+    default_action = const offset_of!(Control, filter.default_action),
+    record = const action::RECORD,
+    point = const action::POINT,
+    decisive = const offset_of!(Control, filter.decisive),
+    wanted = const offset_of!(Control, filter.wanted),
+    depth_limit = const offset_of!(Control, filter.depth_limit),
+    depth_mask = const state::DEPTH_MASK,
+    depth_one = const state::DEPTH_ONE,
+    state_passed_on_low = const filter::PASSED_ON & !state::DEPTH_MASK,
+    record_bytes = const size_of::<Record>(),
+    word = const offset_of!(Record, word),
+    entry_bytes = const size_of::<ReturnEntry>(),
+    parent_ip = const offset_of!(ReturnEntry, parent_ip),
+    frame = const offset_of!(ReturnEntry, frame),
+    exit_word = const offset_of!(ReturnEntry, exit_word),
+    kind_exit = const kind::EXIT,
+    kind_point = const kind::POINT,
+    address_shift = const ADDRESS_SHIFT,
+    entry_slow = sym entry::entry_slow,
+);
+
+// What the assembly takes for granted: the time is a record's first word, a cell of calls is as long as a word, and the largest
+// frame is a power of two.
+const _: () = assert!(offset_of!(Record, tsc) == 0);
+const _: () = assert!(offset_of!(ReturnEntry, sequence) == offset_of!(ReturnEntry, exit_word) + 8);
+const _: () = assert!(MAX_FRAME_BYTES.is_power_of_two());
+const _: () = assert!(frames::OFFSET_UNIT == 8);

@@ -1,0 +1,339 @@
+//! The return trampoline with its unwind information.
+
+use core::arch::global_asm;
+use core::mem::{offset_of, size_of};
+
+use crate::abi::{Control, Record, ReturnEntry, Switch, ThreadBlock, enabled, kind, state};
+use crate::arch::{self, aarch64_machine as machine};
+use crate::control_block::{CONTROL, SWITCH};
+use crate::exit;
+
+// Sets the bit that says that the exit of the entry x11 is recorded; to 9 if it is set. x14 = the word before.
+macro_rules! mark_left {
+    () => {
+        "add x13, x11, #{exit_word} - {entry_bytes}
+        4:
+        ldxr x14, [x13]
+        tbnz x14, #{left_bit}, 9f
+        orr x16, x14, #{left}
+        stxr w10, x16, [x13]
+        cbnz w10, 4b\n"
+    };
+}
+
+// The return trampoline T.
+//
+// A traced function's `ret` lands here, with sp = CFA and x30 = T. x0 to x8 and v0 to v7 may hold its result. Keeps them.
+//
+// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one is. It is
+// a DWARF expression that walks the return stacks of all threads for the entry whose frame is the CFA. It finds them by x30,
+// which is T whenever this information is asked: T lies in a block that is aligned to 1024, whose address is x30 masked (the
+// bits from 48 on may be a signature); the list's address lies at its end, as a distance, since a CFI escape holds only
+// constants. The unwind information covers T - 4 (a nop), because unwinders look up `return address - 1`.
+//
+// Sources: DWARF 5 sections 2.5 and 6.4.2, DWARF for the Arm 64-bit architecture; libgcc was tried. Its DW_OP_pick does not
+// reach the undermost element, hence the first dup.
+global_asm!(
+    ".p2align 10",
+    ".Lrftrace_block:",
+    ".type rftrace_return_trampoline, @function",
+    "rftrace_return_trampoline:",
+    ".cfi_startproc",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_personality 0x1b, rftrace_personality",
+    ".cfi_def_cfa sp, 0",
+    // DW_CFA_val_expression for x30: 200 bytes follow. The stack, right end on top.
+    ".cfi_escape 0x16, 0x1e, 0xc8, 0x01",
+    // The unwinder pushed the CFA.                                        CFA
+    ".cfi_escape 0x12", // dup                            CFA frame
+    ".cfi_escape 0x8e, 0x00", // breg30 0                .. x30
+    ".cfi_escape 0x0e, 0x00, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x00, 0x00, 0x1a", // const8u, and     CFA frame T
+    ".cfi_escape 0x30", // lit0                    CFA frame T pass
+    // restart: load the head of the list of threads.
+    ".cfi_escape 0x14, 0x12, 0x23, 0xf8, 0x07", // over, dup, plus 1016    .. T pass T T+1016
+    ".cfi_escape 0x06, 0x22, 0x06", // deref, plus, deref      .. T pass block
+    // block: all threads seen?
+    ".cfi_escape 0x12, 0x28, 0x0e, 0x00", // dup, bra have
+    ".cfi_escape 0x13, 0x12, 0x28, 0x05, 0x00", // drop, dup, bra fail     .. T pass
+    ".cfi_escape 0x13, 0x31, 0x2f, 0xea, 0xff", // drop, lit1, skip restart: again, without the filter
+    // fail: a return address of 0 ends the backtrace.
+    ".cfi_escape 0x30, 0x2f, 0xa0, 0x00", // lit0, skip end
+    // have: p = *block->psp, one above the thread's innermost entry.
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06, 0x06", // dup, plus 8, deref, deref  .. pass block p
+    ".cfi_escape 0x15, 0x02, 0x28, 0x6b, 0x00", // pick 2, bra loop: second pass, linear search
+    // First pass: skip threads whose range of frames does not include ours.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06", // over, plus 16, deref    .. block p base
+    ".cfi_escape 0x23, 0x08, 0x06", // plus 8, deref: frame of the outermost entry
+    ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x84, 0x00", // pick 5, lt, bra next
+    ".cfi_escape 0x12, 0x09, 0xe8, 0x22, 0x06", // dup, const1s -24, plus, deref: frame of the innermost entry
+    ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x79, 0x00", // pick 5, gt, bra next
+    // Binary search for the last entry whose frame is not below ours.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16", // over, plus 16, deref, swap .. block lo hi
+    // bs: lo = base, hi = p at first
+    ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12", // dup, pick 2, minus, dup .. lo hi n n
+    ".cfi_escape 0x08, 0x20, 0x2b, 0x28, 0x05, 0x00", // const1u 32, gt, bra go       .. lo hi n
+    ".cfi_escape 0x13, 0x13, 0x2f, 0x1e, 0x00", // drop, drop, skip found  .. lo
+    // go: mid = lo + n / 64 * 32
+    ".cfi_escape 0x08, 0x40, 0x1b, 0x08, 0x20, 0x1e", // const1u 64, div, const1u 32, mul
+    ".cfi_escape 0x15, 0x02, 0x22", // pick 2, plus            .. lo hi mid
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref      .. lo hi mid mid.frame
+    ".cfi_escape 0x15, 0x07, 0x2a, 0x28, 0x05, 0x00", // pick 7, ge, bra up
+    ".cfi_escape 0x16, 0x13, 0x2f, 0xd8, 0xff", // swap, drop, skip bs: hi = mid
+    ".cfi_escape 0x17, 0x16, 0x13, 0x2f, 0xd2, 0xff", // up: rot, swap, drop, skip bs: lo = mid
+    // found:                                                              .. pass block p
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0x3c, 0x00", // pick 5, ne, bra next
+    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
+    ".cfi_escape 0x15, 0x04, 0x29, 0x28, 0x04, 0x00", // pick 4, eq, bra down: parent_ip is in T, a tail call
+    ".cfi_escape 0x06, 0x2f, 0x31, 0x00", // deref, skip end
+    ".cfi_escape 0x08, 0x20, 0x1c, 0x2f, 0xe0, 0xff", // down: const1u 32, minus, skip found
+    // loop: linear search, from the innermost entry.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x14", // over, plus 16, deref, over .. block p base p
+    ".cfi_escape 0x2a, 0x28, 0x1d, 0x00", // ge, bra next
+    ".cfi_escape 0x08, 0x20, 0x1c", // const1u 32, minus            .. block p
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0xea, 0xff", // pick 5, ne, bra loop
+    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
+    ".cfi_escape 0x15, 0x03, 0x29, 0x28, 0xde, 0xff", // pick 3, eq, bra loop: a tail call
+    ".cfi_escape 0x06, 0x2f, 0x05, 0x00", // deref, skip end
+    // next: the following block.
+    ".cfi_escape 0x13, 0x06, 0x2f, 0x4e, 0xff", // drop, deref, skip block
+    // end: the return address is on top.
+    "nop",
+    ".Lrftrace_trampoline:",
+    load_block!(),
+    "cmp x9, #{untraced}",
+    "b.ls 9f", // the frame was entered on another thread
+    // x11 = one above our entry, which must be the innermost one.
+    "ldr x11, [x9, #{sp}]",
+    "ldr x12, [x11, #{frame} - {entry_bytes}]",
+    "mov x13, sp",
+    "cmp x12, x13",
+    "b.ne 9f",
+    load_switch!("12"),
+    "cmp w12, #{on}",
+    "b.ne 6f",
+    "5:",
+    reserve_record!(),
+    // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted frames
+    // for left ones.
+    mark_left!(),
+    "str x14, [x15, #{word}]",
+    "mrs x16, cntvct_el0",
+    "stlr x16, [x15]",
+    // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a handler came in between.
+    "7:",
+    "ldr x12, [x11, #{frame} - {entry_bytes}]",
+    "mov x13, sp",
+    "cmp x12, x13",
+    "b.ne 9f",
+    "ldr x17, [x11, #{parent_ip} - {entry_bytes}]",
+    ".cfi_remember_state",
+    ".cfi_register x30, x17",
+    "sub x11, x11, #{entry_bytes}",
+    "str xzr, [x11, #{frame}]",
+    "str x11, [x9, #{sp}]",
+    "mov x30, x17", // where it is T again (a tail call), x30 has to say so
+    "ret x17",
+    ".cfi_restore_state",
+    // Recording is off: slow path. Or it is filtered: an entry that only passes its state on is not recorded, nor is a call that
+    // was too short and whose own entry is the newest record: that is taken back.
+    "6:",
+    "b.lo 9f",
+    "ldr x16, [x11, #{exit_word} - {entry_bytes}]",
+    "tbnz x16, #{hidden_bit}, 7b",
+    "adrp x12, {control} + {min_ticks}",
+    "ldr x12, [x12, :lo12:{control} + {min_ticks}]",
+    "cbz x12, 5b",
+    "mrs x10, cntvct_el0",
+    "ldr x15, [x11, #{sequence} - {entry_bytes}]",
+    "lsr x15, x15, #{sequence_bits}",
+    "sub x10, x10, x15",
+    "cmp x10, x12",
+    "b.hs 5b",
+    "ldr x12, [x9, #{cursor}]",
+    "cbz x12, 9f",
+    "ldp x13, x14, [x12, #-{record_bytes}]",
+    "cmp x13, x15",
+    "b.ne 5b",
+    // The same address, and the kind ENTRY; what lies before a chunk's first record is neither.
+    "and x16, x16, #0xffffffffffff0000",
+    "cmp x14, x16",
+    "b.ne 5b",
+    mark_left!(),
+    // First the record: behind the cursor signal handlers write. The cursor stays where one has moved it.
+    "sub x15, x12, #{record_bytes}",
+    "str xzr, [x15]",
+    "add x13, x9, #{cursor}",
+    "3:",
+    "ldxr x14, [x13]",
+    "cmp x14, x12",
+    "b.ne 7b",
+    "stxr w10, x15, [x13]",
+    "cbnz w10, 3b",
+    "b 7b",
+    // x17 = exit_find(CFA), and then exit_done(CFA): the entry goes when the address is where the unwind information can tell
+    // of it. All that may be a result is kept.
+    "9:",
+    "sub sp, sp, #208",
+    ".cfi_def_cfa_offset 208",
+    "stp x0, x1, [sp]",
+    "stp x2, x3, [sp, #16]",
+    "stp x4, x5, [sp, #32]",
+    "stp x6, x7, [sp, #48]",
+    "str x8, [sp, #64]",
+    ".if {has_vectors}",
+    "stp q0, q1, [sp, #80]",
+    "stp q2, q3, [sp, #112]",
+    "stp q4, q5, [sp, #144]",
+    "stp q6, q7, [sp, #176]",
+    ".endif",
+    "add x0, sp, #208",
+    "bl {exit_find}", // x30 is in the block, as the expression wants it
+    "str x0, [sp, #72]",
+    ".cfi_remember_state",
+    ".cfi_offset x30, 72 - 208",
+    "add x0, sp, #208",
+    "mov x3, x29",
+    "bl {exit_done}",
+    "ldr x17, [sp, #72]",
+    ".cfi_register x30, x17",
+    ".if {has_vectors}",
+    "ldp q0, q1, [sp, #80]",
+    "ldp q2, q3, [sp, #112]",
+    "ldp q4, q5, [sp, #144]",
+    "ldp q6, q7, [sp, #176]",
+    ".endif",
+    "ldp x0, x1, [sp]",
+    "ldp x2, x3, [sp, #16]",
+    "ldp x4, x5, [sp, #32]",
+    "ldp x6, x7, [sp, #48]",
+    "ldr x8, [sp, #64]",
+    "add sp, sp, #208",
+    ".cfi_def_cfa_offset 0",
+    "mov x30, x17",
+    "ret x17",
+    ".cfi_restore_state",
+    ".cfi_def_cfa_offset 0",
+    // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes here (see
+    // the personality) with the exception object in x0 and sp = CFA. The exit is recorded now, at its true time; then the
+    // unwinding goes on as if the traced function's caller had called _Unwind_Resume.
+    #[cfg(not(target_os = "none"))]
+    "rftrace_landing_pad:",
+    #[cfg(not(target_os = "none"))]
+    "hint #36", // bti j
+    #[cfg(not(target_os = "none"))]
+    "adr x30, .Lrftrace_trampoline",
+    #[cfg(not(target_os = "none"))]
+    "str x0, [sp, #-16]!",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_def_cfa_offset 16",
+    #[cfg(not(target_os = "none"))]
+    "add x0, sp, #16",
+    #[cfg(not(target_os = "none"))]
+    "bl {unwound_find}",
+    #[cfg(not(target_os = "none"))]
+    "str x0, [sp, #8]",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_offset x30, -8",
+    #[cfg(not(target_os = "none"))]
+    "add x0, sp, #16",
+    #[cfg(not(target_os = "none"))]
+    "bl {unwound_done}",
+    #[cfg(not(target_os = "none"))]
+    "ldp x0, x30, [sp], #16",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_same_value x30",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_def_cfa_offset 0",
+    #[cfg(not(target_os = "none"))]
+    "adrp x16, :got:_Unwind_Resume",
+    #[cfg(not(target_os = "none"))]
+    "ldr x16, [x16, :got_lo12:_Unwind_Resume]",
+    #[cfg(not(target_os = "none"))]
+    "br x16",
+    ".cfi_endproc",
+    ".size rftrace_return_trampoline, . - rftrace_return_trampoline",
+    ".org .Lrftrace_block + {trampoline_bytes} - 8",
+    ".quad {control} + {threads} - .Lrftrace_block",
+    control = sym CONTROL,
+    switch = sym SWITCH,
+    enabled = const offset_of!(Switch, enabled),
+    on = const enabled::ON,
+    min_ticks = const offset_of!(Control, filter.min_ticks),
+    hidden_bit = const state::HIDDEN.trailing_zeros(),
+    left = const kind::LEFT,
+    left_bit = const kind::LEFT.trailing_zeros(),
+    threads = const offset_of!(Control, threads),
+    sp = const offset_of!(ThreadBlock, sp),
+    cursor = const offset_of!(ThreadBlock, cursor),
+    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+    entry_bytes = const size_of::<ReturnEntry>(),
+    parent_ip = const offset_of!(ReturnEntry, parent_ip),
+    frame = const offset_of!(ReturnEntry, frame),
+    exit_word = const offset_of!(ReturnEntry, exit_word),
+    sequence = const offset_of!(ReturnEntry, sequence),
+    sequence_bits = const arch::SEQUENCE_BITS,
+    record_bytes = const size_of::<Record>(),
+    word = const offset_of!(Record, word),
+    trampoline_bytes = const machine::TRAMPOLINE_BYTES,
+    untraced = const arch::UNTRACED_ADDRESS,
+    has_vectors = const cfg!(target_feature = "neon") as u8,
+    exit_find = sym exit::exit_find,
+    exit_done = sym exit::exit_done,
+    #[cfg(not(target_os = "none"))]
+    unwound_find = sym exit::unwound_find,
+    #[cfg(not(target_os = "none"))]
+    unwound_done = sym exit::unwound_done,
+);
+
+// The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of T has one
+// landing pad, which gets the exception object in x0; in the search phase it has nothing to say.
+//
+// x0 = version, w1 = actions, x2 = exception class, x3 = exception object, x4 = context. Returns a reason code. The unwinder's
+// functions are weak references: a program without unwinder never comes here.
+#[cfg(not(target_os = "none"))]
+global_asm!(
+    ".weak _Unwind_Resume",
+    ".weak _Unwind_SetGR",
+    ".weak _Unwind_SetIP",
+    ".p2align 4",
+    ".type rftrace_personality, @function",
+    "rftrace_personality:",
+    ".cfi_startproc",
+    "hint #34", // bti c
+    "tbnz w1, #{cleanup_bit}, 2f",
+    "1:",
+    "mov w0, #{continue_unwind}",
+    "ret",
+    "2:",
+    "adrp x16, :got:_Unwind_SetGR",
+    "ldr x16, [x16, :got_lo12:_Unwind_SetGR]",
+    "cbz x16, 1b",
+    "stp x29, x30, [sp, #-32]!",
+    ".cfi_def_cfa_offset 32",
+    ".cfi_offset x29, -32",
+    ".cfi_offset x30, -24",
+    "mov x29, sp",
+    "str x4, [sp, #16]",
+    "mov x0, x4",
+    "mov x1, #0", // DWARF number of x0
+    "mov x2, x3",
+    "blr x16",
+    "ldr x0, [sp, #16]",
+    "adr x1, rftrace_landing_pad",
+    "adrp x16, :got:_Unwind_SetIP",
+    "ldr x16, [x16, :got_lo12:_Unwind_SetIP]",
+    "blr x16",
+    "mov w0, #{install_context}",
+    "ldp x29, x30, [sp], #32",
+    ".cfi_def_cfa_offset 0",
+    ".cfi_restore x29",
+    ".cfi_restore x30",
+    "ret",
+    ".cfi_endproc",
+    ".size rftrace_personality, . - rftrace_personality",
+    continue_unwind = const 8, // _URC_CONTINUE_UNWIND
+    install_context = const 7, // _URC_INSTALL_CONTEXT
+    cleanup_bit = const 1,     // _UA_CLEANUP_PHASE
+);

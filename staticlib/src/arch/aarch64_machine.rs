@@ -1,0 +1,93 @@
+//! aarch64: what no Rust can say.
+
+use core::arch::asm;
+
+/// The block with the trampoline, its size and alignment, as its unwind information has it.
+pub(crate) const TRAMPOLINE_BYTES: usize = 1024;
+
+/// The virtual counter, which programs may read; its frequency is in CNTFRQ_EL0.
+pub(crate) fn ticks() -> u64 {
+    let ticks;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {ticks}, cntvct_el0", ticks = out(reg) ticks, options(nostack, nomem, preserves_flags)) };
+    ticks
+}
+
+/// The address of the return trampoline T.
+pub(crate) fn trampoline() -> usize {
+    let address;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!(
+            "adrp {address}, .Lrftrace_trampoline",
+            "add {address}, {address}, :lo12:.Lrftrace_trampoline",
+            address = out(reg) address,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    address
+}
+
+/// Whether an address is that of T: what is left on a stack may also be a return address of its slow path.
+pub(crate) fn is_trampoline(address: usize) -> bool {
+    address == trampoline()
+}
+
+/// T as a function expects it in its frame that signs its return address with key A (1), key B (2) or not at all (0). The
+/// modifier is the CFA.
+pub(crate) fn signed_trampoline(cfa: usize, key: u64) -> usize {
+    let mut address = trampoline();
+    // The instructions are hints: processors without signatures do nothing.
+    // SAFETY: changes a register.
+    unsafe {
+        match key {
+            0 => {}
+            1 => asm!("hint #8", inout("x17") address, in("x16") cfa, options(nostack, nomem, preserves_flags)), // pacia1716
+            _ => asm!("hint #10", inout("x17") address, in("x16") cfa, options(nostack, nomem, preserves_flags)), // pacib1716
+        }
+    }
+    address
+}
+
+/// Fills memory with zeros, without the `memset` that the compiler would call.
+///
+/// # Safety
+///
+/// The `bytes` bytes from `start` on, a multiple of 16, are writable and nobody else uses them.
+pub(crate) unsafe fn zero(start: *mut u8, bytes: usize) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        asm!(
+            "cbz {bytes}, 3f",
+            "2:",
+            "stp xzr, xzr, [{place}], #16",
+            "subs {bytes}, {bytes}, #16",
+            "b.hi 2b",
+            "3:",
+            place = inout(reg) start => _,
+            bytes = inout(reg) bytes => _,
+            options(nostack),
+        );
+    }
+}
+
+/// Runs `work`, which may be foreign code. The hook was called as a function that keeps no argument and no vector register.
+pub(crate) fn keeping_vectors(work: impl FnOnce()) {
+    work();
+}
+
+/// Whether the calling thread has a guarded control stack (Armv9.4), which faults where a return address was changed. The
+/// instruction does nothing where there is none, also on older processors (Arm ARM, CHKFEAT).
+pub(crate) fn has_shadow_stack() -> bool {
+    const GCS: usize = 1 << 0;
+    let mut features = GCS;
+    // SAFETY: reads the state of the processor; clears the bit of what is on.
+    unsafe { asm!("hint #40", inout("x16") features, options(nostack, nomem, preserves_flags)) };
+    features & GCS == 0
+}
+
+/// Stops the program: it is in a state from which no return is possible.
+pub(crate) fn abort() -> ! {
+    // SAFETY: raises an exception.
+    unsafe { asm!("brk #0x7ace", options(noreturn, nostack, nomem)) }
+}

@@ -1,0 +1,145 @@
+//! aarch64 Linux, in qemu-user: the conformance suite, and what the tracer reads from prologues against `.eh_frame`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use rftrace_tests::conformance::build::build;
+use rftrace_tests::conformance::{Build, Case, Program, Tracer, cases, try_case};
+use rftrace_tests::fixtures::aarch64;
+use rftrace_tests::{Profile, tools};
+
+#[path = "../../../staticlib/src/arch/aarch64_prologue.rs"]
+#[allow(dead_code, reason = "the tracer's")]
+mod prologue;
+
+/// A processor with signatures and landing pads, and one without.
+const NEW: Tracer = Tracer::OursOnAarch64("max");
+const OLD: Tracer = Tracer::OursOnAarch64("cortex-a53");
+
+/// Code that signs its return addresses, and has landing pads.
+const SIGNED: Build = Build::C("-O2 -mbranch-protection=standard");
+
+/// Cases that are not tried. Without a tracer too, glibc's `backtrace()` ends before `main` there; what realigns a frame is an AVX
+/// register; 60 threads that do nothing but call leave the emulator too little time, and it makes a fork of a vfork. The trees of
+/// the last two are known to have wrong lines, see docs/aarch64.md.
+const LEFT_OUT: &[&str] =
+    &["backtrace", "realigned stacks", "saved amid calls", "vfork", "large frames", "coroutines, abandoned"];
+
+/// How the cases of a group are built, and on what they run.
+fn trials(group: &str, case: &Case) -> Vec<(Build, Tracer)> {
+    match (&case.program, group) {
+        (Program::C { .. }, "calls") => vec![(SIGNED, NEW), (Build::C("-O0"), OLD)],
+        (Program::C { .. }, "unwinding") => vec![(SIGNED, NEW), (Build::C("-O2 -static"), OLD)],
+        (Program::C { .. }, _) => vec![(SIGNED, NEW)],
+        (Program::Rust { .. }, _) => vec![(Build::Rust(Profile::Release), NEW), (Build::Rust(Profile::Release), OLD)],
+    }
+}
+
+#[test]
+fn conformance() {
+    if !aarch64::require() {
+        return;
+    }
+    let only = std::env::var("CONFORMANCE_CASE").unwrap_or_default();
+    let groups = cases::all();
+    let is_tried = |case: &&Case| case.name.contains(&only) && !case.is_unsolved && !LEFT_OUT.contains(&case.name);
+    let trials: Vec<(&Case, Build, Tracer)> = groups
+        .iter()
+        .flat_map(|group| group.cases.iter().filter(is_tried).map(|case| (group.name, case)))
+        .flat_map(|(group, case)| trials(group, case).into_iter().map(move |(build, tracer)| (case, build, tracer)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(&(case, build, tracer)) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    for fault in try_case(case, build, tracer) {
+                        let how = format!("{}, {tracer:?}", build.name());
+                        let text = format!("{} ({how}): {}\n{}\n", case.name, fault.words, fault.detail);
+                        failed.lock().unwrap().push(text);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} faults:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// What a tool of the cross compilers prints.
+fn printed(tool: &str, arguments: &[&str], program: &Path) -> String {
+    tools::text(Command::new(format!("{}{tool}", aarch64::PREFIX)).args(arguments).arg(program))
+}
+
+/// How far the saved x29, at which x29 points, lies below the CFA, by the address from which on that holds.
+fn saved_places(program: &Path) -> BTreeMap<u64, Option<u32>> {
+    let mut column = None;
+    let mut places = BTreeMap::new();
+    for line in printed("readelf", &["--debug-dump=frames-interp"], program).lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields.first().map(|&first| (first, u64::from_str_radix(first, 16))) {
+            Some(("LOC", _)) => column = fields.iter().position(|&field| field == "x29"),
+            // A row, not the header of an entry.
+            Some((_, Ok(address))) if fields.get(1).is_some_and(|rule| rule.contains('+')) => {
+                let rule = column.and_then(|column| fields.get(column));
+                places.insert(address, rule.and_then(|rule| rule.strip_prefix("c-")?.parse().ok()));
+            }
+            _ => {}
+        }
+    }
+    places
+}
+
+/// Compares what is read before each call of the hook with `.eh_frame`. Returns how many there are.
+fn compare(program: &Path, key: prologue::Key) -> usize {
+    let places = saved_places(program);
+    let (mut words, mut calls) = (Vec::new(), Vec::new());
+    for line in printed("objdump", &["--disassemble"], program).lines() {
+        let Some((address, rest)) = line.split_once(":\t") else { continue };
+        let Ok(address) = u64::from_str_radix(address.trim(), 16) else { continue };
+        let Some(Ok(word)) = rest.split_whitespace().next().map(|word| u32::from_str_radix(word, 16)) else { continue };
+        if rest.contains("\tbl\t") && ["<_mcount>", "<mcount>", "<_mcount@plt>"].iter().any(|name| rest.ends_with(name))
+        {
+            calls.push((address + 4, words.len()));
+        }
+        words.push(word);
+    }
+    for &(child_ip, place) in &calls {
+        let decoded = prologue::decode(|number| words[..place].iter().rev().nth(number).copied());
+        let (_, saved) = places.range(..=child_ip).next_back().expect("a row of .eh_frame");
+        let expected = saved.map(|cfa_offset| prologue::Frame { cfa_offset, key });
+        assert_eq!(decoded, expected, "{}, at {child_ip:#x}", program.display());
+    }
+    calls.len()
+}
+
+#[test]
+fn prologues_are_read_as_eh_frame_has_them() {
+    if !aarch64::require() {
+        return;
+    }
+    let groups = cases::all();
+    let case = |name| groups.iter().flat_map(|group| &group.cases).find(|case| case.name == name).expect("a case");
+    let mut n_calls = 0;
+    for (name, arguments, key) in [
+        ("large frames", "-O2", prologue::Key::None),
+        ("large frames", "-O0", prologue::Key::None),
+        ("kinds of calls", "-O2 -fstack-protector-strong", prologue::Key::None),
+        ("exceptions", "-O2 -mbranch-protection=standard", prologue::Key::A),
+        ("stackless coroutines", "-Os -mbranch-protection=pac-ret+b-key", prologue::Key::B),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        build(case(name), Build::C(arguments), NEW, folder.path()).unwrap_or_else(|printed| panic!("{printed}"));
+        n_calls += compare(&folder.path().join("program"), key);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    build(case("panics"), Build::Rust(Profile::Release), NEW, folder.path())
+        .unwrap_or_else(|printed| panic!("{printed}"));
+    let n_rust = compare(&folder.path().join("program"), prologue::Key::None);
+    assert!(n_calls > 30 && n_rust > 100, "{n_calls} calls of the hook in C and C++, {n_rust} in Rust");
+}
