@@ -9,7 +9,7 @@
 //! | `return_address`, `set_return_address`, `is_hooked` | of a frame that is running |
 //! | `may_be_hooked`, `reach` | what is above it on the same stack, as far as that may be read |
 //! | `sequence`, `ticks` | which of two calls with one frame is the younger one; the time |
-//! | `trampoline`, `is_trampoline` | where hooked functions return to |
+//! | `trampoline`, `entry_trampoline`, `is_trampoline` | where hooked functions return to |
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
 //! | `keeping_vectors`, `zero`, `abort` | what no Rust can say |
 //! | `interrupted` and its like | functions that an interrupt has called; `no_interrupts.rs` where there are none |
@@ -43,6 +43,8 @@ pub(crate) use local::{set_first_thread_block, set_thread_block, thread_block};
 pub(crate) use x86_64_frames::{
     frame_of_pointer, is_frame, is_hooked, may_be_hooked, reach, return_address, sequence, set_return_address,
 };
+#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
+pub(crate) use x86_64_machine::entry_trampoline;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_machine::{
     MAX_REALIGN_BYTES, abort, frames, is_trampoline, keeping_vectors, ticks, trampoline, zero,

@@ -8,6 +8,8 @@
 
 mod callsites;
 #[cfg(target_os = "linux")]
+pub mod entries;
+#[cfg(target_os = "linux")]
 pub mod join;
 #[cfg(target_os = "linux")]
 mod kept;
