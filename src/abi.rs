@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
 //! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
+//! | `rftrace_entry` | the hook of entry branches, which stubs jump to, see below |
 //! | `rftrace_backend_init_v6(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
 //! | `rftrace_backend_control_v6() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
@@ -34,6 +35,14 @@
 //! the call (`child_ip`) into r11 and jumps to `rftrace_patched_mcount`; that comes back with a jump to the address. The
 //! stack and all other registers are as at the call, rsp where it was before it. Calls and returns of the traced function
 //! then are paired for the processor's return predictor. `rftrace_patched_fentry` is the same for `__fentry__`.
+//!
+//! # Entry branches
+//!
+//! A frontend may replace the first instructions of a function that calls no hook by a jump to a stub of its own, which pushes the
+//! address where the function goes on (a copy of these instructions) and then that of the function, and jumps to `rftrace_entry`.
+//! That records the function by its address, keeps all registers but the flags, takes both words off the stack and jumps to
+//! the copy. The function returns by a trampoline that keeps all registers too: its callers were not compiled for hooks, and
+//! may rely on any register that the function does not change.
 //!
 //! # The feature `threadhook`
 //!

@@ -109,6 +109,8 @@ pub use image::contents::Image;
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub use image::import::{ImportOptions, Imported};
 pub use mode::Mode;
+#[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
+pub use patch::{EntryBranches, LeftOut, WholeReason};
 #[cfg(feature = "std")]
 pub use patch::{PatchedSites, PlainReason};
 /// How fast the time stamp counter of this machine runs, in ticks a second, as far as it tells: exactly, or rounded to MHz.

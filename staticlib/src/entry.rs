@@ -26,6 +26,31 @@ pub(crate) extern "C" fn entry_slow(
     frame_pointer: usize,
     further: usize,
 ) {
+    enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), Hook::Return);
+}
+
+/// The same for a function with an entry branch, whose return must keep all registers.
+#[cfg(not(target_os = "none"))]
+#[allow(dead_code, reason = "not all processors have entry branches")]
+pub(crate) extern "C" fn entry_slow_at_start(
+    parent_loc: usize,
+    child_ip: usize,
+    stack_pointer: usize,
+    frame_pointer: usize,
+    further: usize,
+) {
+    enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), Hook::KeepingReturn);
+}
+
+/// What both do. `on_return` is how the function returns if no interrupt has called it.
+#[inline(always)]
+fn enter(
+    parent_loc: usize,
+    child_ip: usize,
+    stack_pointer: usize,
+    (frame_pointer, further): (usize, usize),
+    on_return: Hook,
+) {
     if SWITCH.state(Relaxed) == enabled::OFF {
         return;
     }
@@ -43,7 +68,7 @@ pub(crate) extern "C" fn entry_slow(
         return record_point(stack, action, entry_word);
     }
     let hook = match arch::interrupted(parent_loc, child_ip, stack.top_word()) {
-        None => Hook::Return,
+        None => on_return,
         Some(arch::Interrupted::Hookable(stack_pointer)) => Hook::Interrupt { stack_pointer },
         Some(arch::Interrupted::Untouchable) => return record_point(stack, action, entry_word),
     };
@@ -113,6 +138,9 @@ fn leave_unknown(stack: ReturnStack<'_>, call: &Call) {
 #[derive(Clone, Copy)]
 enum Hook {
     Return,
+    /// It keeps more registers.
+    #[cfg(not(target_os = "none"))]
+    KeepingReturn,
     /// It has interrupted code that had this stack pointer.
     Interrupt {
         stack_pointer: usize,
@@ -124,6 +152,8 @@ impl Hook {
     fn trampoline(self) -> usize {
         match self {
             Self::Return => arch::trampoline(),
+            #[cfg(not(target_os = "none"))]
+            Self::KeepingReturn => arch::entry_trampoline(),
             Self::Interrupt { .. } => arch::interrupt_trampoline(),
         }
     }
@@ -132,6 +162,8 @@ impl Hook {
     fn sequence(self, frame: usize, now: u64) -> u64 {
         match self {
             Self::Return => arch::sequence(now),
+            #[cfg(not(target_os = "none"))]
+            Self::KeepingReturn => arch::sequence(now),
             Self::Interrupt { stack_pointer } => {
                 let had_interrupts = arch::keep_interrupts_off(frame);
                 arch::interrupt_sequence(stack_pointer, had_interrupts)

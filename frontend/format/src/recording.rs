@@ -213,6 +213,44 @@ impl fmt::Display for Part {
     }
 }
 
+/// A line of what processes tell of functions that were to get a branch at their beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntriesLine<'a> {
+    /// A program, whose lines follow.
+    Program {
+        /// Its path.
+        name: &'a str,
+        /// How many functions have got one.
+        patched: u64,
+    },
+    /// A function that has none: module, address, name and why, with tabs between them.
+    LeftOut(&'a str),
+}
+
+impl<'a> EntriesLine<'a> {
+    /// Reads a line, without its end.
+    #[must_use]
+    pub fn parse(line: &'a str) -> Option<Self> {
+        match line.split_once(' ')? {
+            ("program", rest) => {
+                let (patched, name) = rest.split_once(' ')?;
+                Some(Self::Program { name, patched: patched.parse().ok()? })
+            }
+            ("left", rest) => Some(Self::LeftOut(rest)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for EntriesLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Program { name, patched } => writeln!(f, "program {patched} {}", name.replace('\n', " ")),
+            Self::LeftOut(line) => writeln!(f, "left {}", line.replace('\n', " ")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::string::ToString;

@@ -25,6 +25,10 @@ pub(crate) struct Settings {
     pub(crate) is_off: bool,
     /// `RFTRACE_RECORD_TRIGGER`: the function at which recording begins; empty for none.
     pub(crate) trigger: String,
+    /// `RFTRACE_RECORD_BRANCHES`: which functions get a branch, a pattern a line.
+    pub(crate) branches: Vec<String>,
+    /// `RFTRACE_RECORD_BRANCHES_TOLD`: where to say what became of them.
+    pub(crate) branches_told: PathBuf,
     /// `RFTRACE_RECORD_FORCE`: also if nothing calls a hook yet.
     pub(crate) force: bool,
     /// `RFTRACE_RECORD_PARENT`: the process that runs `rftrace record`.
@@ -53,6 +57,8 @@ impl Settings {
             mode: if text("RFTRACE_RECORD_MODE") == "ring" { Mode::Ring } else { Mode::Stop },
             is_off: text("RFTRACE_RECORD_OFF") == "1",
             trigger: text("RFTRACE_RECORD_TRIGGER"),
+            branches: text("RFTRACE_RECORD_BRANCHES").lines().map(str::to_owned).collect(),
+            branches_told: env::var_os("RFTRACE_RECORD_BRANCHES_TOLD").unwrap_or_default().into(),
             force: text("RFTRACE_RECORD_FORCE") == "1",
             parent: text("RFTRACE_RECORD_PARENT").parse().unwrap_or(0),
             snapshot: number("RFTRACE_RECORD_SNAPSHOT"),

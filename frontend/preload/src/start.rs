@@ -1,13 +1,14 @@
 //! The beginning of a recording.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use rftrace_format::recording::Entry;
-use rftrace_frontend::Config;
+use rftrace_format::recording::{EntriesLine, Entry};
 use rftrace_frontend::bank::Bank;
+use rftrace_frontend::{Config, EntryBranches, LeftOut};
 
 use crate::memory;
 use crate::notes;
@@ -38,7 +39,7 @@ extern "C" fn start() {
     memory::prepare();
     work::prepare(memory::map(work::STACK_BYTES));
     let Some(settings) = Settings::read() else { return };
-    if !settings.force && !calls_hooks() {
+    if !settings.force && settings.branches.is_empty() && !calls_hooks() {
         return;
     }
     let folder = settings.folder.clone();
@@ -57,10 +58,14 @@ fn begin(settings: Settings) {
         Some(bank) => config.bank(bank),
         None => config,
     };
+    let config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
     let tracer = match config.install() {
         Ok(tracer) => tracer,
         Err(error) => return refuse(&settings, &error.to_string()),
     };
+    if !settings.branches.is_empty() {
+        tell_of_branches(&settings.branches_told, &tracer.entry_branches());
+    }
     if !settings.trigger.is_empty()
         && let Err(problem) = trigger::arm(tracer, &settings.trigger)
     {
@@ -92,6 +97,18 @@ fn open_bank(settings: &Settings) -> Option<&'static Bank> {
             None
         }
     }
+}
+
+/// Tells `rftrace record` which functions have a branch, and which do not. It may be gone, or not be for this user.
+fn tell_of_branches(path: &Path, branches: &EntryBranches) {
+    let program = fs::read_link("/proc/self/exe").unwrap_or_default();
+    let name = &*program.to_string_lossy();
+    let mut text = EntriesLine::Program { name, patched: branches.patched as u64 }.to_string();
+    for LeftOut { module, address, name, reason, .. } in &branches.left_out {
+        text += &EntriesLine::LeftOut(&format!("{module}\t{address:#x}\t{name}\t{reason}")).to_string();
+    }
+    // In one piece: others write there too.
+    let _ = File::options().append(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
 }
 
 /// This program is not recorded. If it is the first one, it is not run either: what was asked for makes no sense.

@@ -41,6 +41,13 @@ impl Code {
         Ok(Some(Self { file, segments }))
     }
 
+    /// Returns so many bytes from `address` on, which is as in the file.
+    pub(crate) fn bytes(&self, address: u64, bytes: usize) -> Option<&[u8]> {
+        let (range, offset) = self.segments.iter().find(|(range, _)| range.contains(&address))?;
+        let place = usize::try_from(address.checked_sub(range.start)?.checked_add(*offset)?).ok()?;
+        self.file.get(place..place.checked_add(bytes)?)
+    }
+
     /// Returns whether a call ends at `address`, which is as in the file; `None` where the file has no code there, as a file
     /// with debug information only.
     pub(crate) fn has_call_before(&self, address: u64) -> Option<bool> {

@@ -6,7 +6,7 @@
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "an import needs a part of it"))]
 
 pub(crate) mod binary;
-mod code;
+pub(crate) mod code;
 pub(crate) mod file;
 mod names;
 pub(crate) mod table;

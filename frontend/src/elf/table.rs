@@ -21,10 +21,15 @@ use super::names::{NAME_MAX_BYTES, append_readable, append_with_parameters};
 pub(crate) struct SymbolTable {
     symbols: Vec<Symbol>,
     names: Names,
+    /// Names of functions that the file has none for; see [`add_unnamed`](SymbolTable::add_unnamed).
+    made_names: Vec<u8>,
     build_id: Option<String>,
     /// The address for which the start of the module was linked.
     link_address: u64,
 }
+
+/// Set in a symbol's name: it stands among the table's own. Files of that size hold no string tables.
+const MADE_NAME: u32 = 1 << 31;
 
 /// One function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,8 +117,31 @@ impl SymbolTable {
         (is_mangled && name.len() <= NAME_MAX_BYTES && !name.contains(char::is_control)).then_some(name)
     }
 
+    /// Adds functions that the file has no name for, by address (relative to the start of the module) and size: they are known by
+    /// their addresses.
+    pub(crate) fn add_unnamed(&mut self, functions: impl Iterator<Item = (u64, u64)>) {
+        let unnamed: Vec<(u64, u64)> = functions.filter(|&(address, _)| self.lookup(address).is_none()).collect();
+        for (address, size) in unnamed {
+            let Ok(name) = u32::try_from(self.made_names.len()) else { return };
+            self.made_names
+                .extend_from_slice(Self::name_of_unnamed(self.link_address.saturating_add(address)).as_bytes());
+            self.made_names.push(0);
+            let (name, binding) = (name | MADE_NAME, Binding::Local);
+            self.symbols.push(Symbol { address, size: size.max(1), name, section: 0, binding, is_function: true });
+        }
+        self.symbols.sort_by_key(|symbol| symbol.address);
+    }
+
+    /// Returns the name of a function that the file has none for, by its address in the file.
+    pub(crate) fn name_of_unnamed(address: u64) -> String {
+        format!("sub_{address:x}")
+    }
+
     /// Returns the name as it stands in the file, or nothing if it lies outside of the string table.
     pub(crate) fn raw_name(&self, symbol: &Symbol) -> &[u8] {
+        if symbol.name & MADE_NAME != 0 {
+            return string_at(&self.made_names, symbol.name & !MADE_NAME);
+        }
         let strings = match &self.names {
             Names::Mapped(file, range) => file.get(range.clone()).unwrap_or_default(),
             #[cfg(test)]
@@ -171,7 +199,7 @@ impl SymbolTable {
             strings.push(0);
         }
         let build_id = build_id.map(str::to_owned);
-        Self { symbols, names: Names::Owned(strings), build_id, link_address: 0 }
+        Self { symbols, names: Names::Owned(strings), made_names: Vec::new(), build_id, link_address: 0 }
     }
 }
 
@@ -193,7 +221,7 @@ pub(crate) fn read_symbols(path: &Path) -> io::Result<SymbolTable> {
 /// As for [`read_symbols`].
 pub(crate) fn symbols_of(file: Arc<Mmap>, path: &Path) -> io::Result<SymbolTable> {
     let Parsed { symbols, names, build_id, link_address } = parse(&file).map_err(|error| invalid(path, error))?;
-    Ok(SymbolTable { symbols, names: Names::Mapped(file, names), build_id, link_address })
+    Ok(SymbolTable { symbols, names: Names::Mapped(file, names), made_names: Vec::new(), build_id, link_address })
 }
 
 /// What a file holds.
@@ -604,7 +632,13 @@ int main() { return ns::user({}); }
     fn exercise(file: &[u8]) {
         if let Ok(Parsed { symbols, names, link_address, .. }) = parse(file) {
             let strings = file.get(names).unwrap_or_default().to_vec();
-            let table = SymbolTable { symbols, names: Names::Owned(strings), build_id: None, link_address };
+            let table = SymbolTable {
+                symbols,
+                names: Names::Owned(strings),
+                made_names: Vec::new(),
+                build_id: None,
+                link_address,
+            };
             for symbol in table.symbols() {
                 assert!(symbol.size > 0);
                 assert!(!table.name(symbol).contains('\n'));

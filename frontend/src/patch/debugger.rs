@@ -5,13 +5,12 @@
 //! then there is one list.
 
 use std::arch::global_asm;
+use std::ops::Range;
 use std::ptr;
 use std::slice;
 
 use libc::{Elf64_Ehdr, Elf64_Shdr, Elf64_Sym};
 use object::elf;
-
-use super::stubs::Area;
 
 /// `struct jit_code_entry`
 #[repr(C)]
@@ -61,9 +60,10 @@ unsafe extern "C" {
     fn __jit_debug_register_code();
 }
 
-/// Adds an area, which stays for ever, to what gdb knows. `frames` is its `.eh_frame`. Under this crate's lock.
-pub(super) fn register(area: &Area, frames: &[u8]) {
-    let file: &'static [u8] = Vec::leak(file(area, frames));
+/// Adds stubs and thunks, which stay for ever, to what gdb knows: the thunks come first. `frames` is their `.eh_frame`. Under this
+/// crate's lock, or while there is one thread.
+pub(super) fn register(stubs: &Range<usize>, thunks: &Range<usize>, frames: &[u8]) {
+    let file: &'static [u8] = Vec::leak(file(stubs, thunks, frames));
     // SAFETY: the list has this layout; whoever else adds to it does so as an own compiler, at times of its own.
     unsafe {
         let list = &raw mut __jit_debug_descriptor;
@@ -92,9 +92,9 @@ const TEXT: u16 = 1;
 const NAMES: u16 = 4;
 const N_SECTIONS: u16 = 5;
 
-/// An ELF file that describes the area.
-fn file(area: &Area, frames: &[u8]) -> Vec<u8> {
-    let function = |name: &str, range: std::ops::Range<usize>| Elf64_Sym {
+/// An ELF file that describes the stubs.
+fn file(stubs: &Range<usize>, thunks: &Range<usize>, frames: &[u8]) -> Vec<u8> {
+    let function = |name: &str, range: &Range<usize>| Elf64_Sym {
         st_name: name_at(name),
         st_info: (elf::STB_LOCAL.0 << 4) | elf::STT_FUNC.0,
         st_other: 0,
@@ -103,7 +103,7 @@ fn file(area: &Area, frames: &[u8]) -> Vec<u8> {
         st_size: range.len() as u64,
     };
     let none = Elf64_Sym { st_name: 0, st_info: 0, st_other: 0, st_shndx: 0, st_value: 0, st_size: 0 };
-    let symbols = [none, function("rftrace_stub", area.stubs()), function("rftrace_thunk", area.thunks())];
+    let symbols = [none, function("rftrace_stub", stubs), function("rftrace_thunk", thunks)];
 
     let mut contents = Vec::new();
     let mut place = |section: &[u8]| {
@@ -117,7 +117,7 @@ fn file(area: &Area, frames: &[u8]) -> Vec<u8> {
     let names_at = place(STRINGS);
     let (sections_at, _) = place(&[]);
 
-    let code = area.thunks().start..area.stubs().end;
+    let code = thunks.start..stubs.end;
     let section = |name: &str, kind: u32, flags: u64, address: usize, (offset, size): (u64, u64)| Elf64_Shdr {
         sh_name: name_at(name),
         sh_type: kind,

@@ -178,7 +178,7 @@ impl Engine {
             match mapped.and_then(|mapped| Area::new(&module.identity.range, &module.calls, &mapped)) {
                 Ok(area) => {
                     unwind::register(&area, unwind::section(&area, Reader::Unwinder));
-                    debugger::register(&area, &unwind::section(&area, Reader::Debugger).bytes);
+                    debugger::register(&area.stubs(), &area.thunks(), &unwind::section(&area, Reader::Debugger).bytes);
                     let calls = std::mem::take(&mut module.calls);
                     module.patches = calls.iter().enumerate().map(|(idx, call)| Patch::new(call, &area, idx)).collect();
                     if let Some(selection) = &self.selection {
@@ -432,7 +432,7 @@ fn counters_of(info: &libc::dl_phdr_info) -> Counters {
 }
 
 /// Calls `look` for each module until it returns something. No module is unloaded meanwhile.
-fn with_modules<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(look: F) -> Option<T> {
+pub(super) fn with_modules<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(look: F) -> Option<T> {
     unsafe extern "C" fn callback<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(
         info: *mut libc::dl_phdr_info,
         _bytes: usize,

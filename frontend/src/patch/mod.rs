@@ -7,6 +7,7 @@
 //! - `code` says what the bytes of a call may become, and in which order.
 //! - `stubs` makes what the sites jump to; `unwind` and `debugger` tell others of it.
 //! - `poke` writes code while threads run it.
+//! - `entry` gives branches to functions that call no hook.
 //! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
 //!
 //! Which sites a filter chooses is not here but in `filter`.
@@ -24,6 +25,8 @@ mod elsewhere;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod engine;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod entry;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod lock;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod module;
@@ -38,7 +41,7 @@ mod stubs;
 mod unwind;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub(crate) use self::control::{abandon, counts, install, select, sites, undo};
+pub(crate) use self::control::{abandon, counts, install, select, undo};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::register_fork_handlers;
 #[cfg(all(target_os = "linux", not(target_arch = "x86_64")))]
@@ -46,12 +49,26 @@ pub(crate) use self::elsewhere::{Site, abandon, sites};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::{counts, install, select, undo};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(crate) use self::entry::{
+    Choice as EntryChoice, functions_in as entry_functions, install as install_entries, outcome as entries,
+};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use self::entry::{EntryBranches, LeftOut, WholeReason};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::lock::register_fork_handlers;
 pub use self::outcome::{PatchedSites, PlainReason};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::sites::Site;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use crate::backend;
+
+/// All sites that are there now, patched or not, and the functions with entry branches.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(crate) fn sites() -> Vec<Site> {
+    let mut sites = control::sites();
+    sites.extend_from_slice(entry::sites());
+    sites
+}
 
 /// Starts recording; patched sites are switched on before. Inlined, as [`backend::enable`]: nothing of this crate runs
 /// recorded behind it.

@@ -133,6 +133,12 @@ impl<'a> Image<'a> {
         code.filter_map(|segment| Some((segment.range.start, self.bytes(segment.range.clone())?)))
     }
 
+    /// The segment with code around `address`.
+    pub(super) fn text(&self, address: usize) -> Option<(usize, &[u8])> {
+        let segment = self.segments.iter().find(|segment| segment.is_executable && segment.range.contains(&address))?;
+        Some((segment.range.start, self.bytes(segment.range.clone())?))
+    }
+
     /// Whether `address` lies in the module.
     pub(super) fn contains(&self, address: usize) -> bool {
         self.segments.iter().any(|segment| segment.range.contains(&address))
@@ -189,12 +195,11 @@ impl<'a> Image<'a> {
         if self.contains(value) { value } else { self.base.wrapping_add(value) }
     }
 
-    /// The beginning of the function around `address`, by the unwind information.
-    pub(super) fn function_start(&self, address: usize) -> Option<usize> {
+    /// The table of `.eh_frame_hdr`: where it is relative to, and its entries.
+    fn frame_table(&self) -> Option<(usize, &[[u8; FRAME_ENTRY_BYTES]])> {
         /// Version 1; a pointer relative to its place, a count, and a table relative to the header, all of four bytes.
         const HEADER: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
         const TABLE_AT: usize = 12;
-        const ENTRY_BYTES: usize = 8;
 
         let range = self.frame_header.clone()?;
         let origin = range.start;
@@ -203,24 +208,36 @@ impl<'a> Image<'a> {
             return None;
         }
         let count = u32::from_le_bytes(header.get(8..TABLE_AT)?.try_into().ok()?) as usize;
-        let table = header.get(TABLE_AT..TABLE_AT.checked_add(count.checked_mul(ENTRY_BYTES)?)?)?;
-        let entry = |idx: usize| -> Option<(usize, usize)> {
-            let entry = table.get(idx * ENTRY_BYTES..(idx + 1) * ENTRY_BYTES)?;
-            let part = |at: usize| Some(i32::from_le_bytes(entry.get(at..at + 4)?.try_into().ok()?) as isize);
-            Some((origin.wrapping_add_signed(part(0)?), origin.wrapping_add_signed(part(4)?)))
-        };
-        let (mut low, mut high) = (0, count);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if entry(middle)?.0 <= address { low = middle + 1 } else { high = middle }
-        }
-        let (start, description) = entry(low.checked_sub(1)?)?;
+        let table = header.get(TABLE_AT..TABLE_AT.checked_add(count.checked_mul(FRAME_ENTRY_BYTES)?)?)?;
+        Some((origin, table.as_chunks().0))
+    }
+
+    /// What the unwind information describes: where code begins, and where its description is.
+    pub(super) fn frame_descriptions(&self) -> Vec<(usize, usize)> {
+        let Some((origin, table)) = self.frame_table() else { return Vec::new() };
+        table.iter().map(|entry| frame_entry(origin, entry)).collect()
+    }
+
+    /// The beginning of the function around `address`, by the unwind information.
+    pub(super) fn function_start(&self, address: usize) -> Option<usize> {
+        let (origin, table) = self.frame_table()?;
+        let after = table.partition_point(|entry| frame_entry(origin, entry).0 <= address);
+        let (start, description) = frame_entry(origin, table.get(after.checked_sub(1)?)?);
         // Behind length and CIE pointer: the function's beginning, relative to its place, and its size.
         let start_at = description.checked_add(8)?;
         let told = start_at.wrapping_add_signed(self.u32_at(start_at)?.cast_signed() as isize);
         let size = self.u32_at(start_at + 4)? as usize;
         (told == start && address - start < size).then_some(start)
     }
+}
+
+/// Bytes of an entry of `.eh_frame_hdr`.
+const FRAME_ENTRY_BYTES: usize = 8;
+
+/// Where the code of an entry begins, and its description.
+fn frame_entry(origin: usize, &[a, b, c, d, e, f, g, h]: &[u8; FRAME_ENTRY_BYTES]) -> (usize, usize) {
+    let address = |bytes| origin.wrapping_add_signed(i32::from_le_bytes(bytes) as isize);
+    (address([a, b, c, d]), address([e, f, g, h]))
 }
 
 /// A table, without what is too short for an element at its end.

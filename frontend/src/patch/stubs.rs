@@ -159,7 +159,7 @@ pub(super) fn distance(from: usize, to: usize) -> i32 {
 
 /// Where an area of `bytes` bytes may lie: directly below the module first, then further away. Above the program is its heap,
 /// which must be able to grow, so there places far away come first.
-fn places(module: &Range<usize>, bytes: usize, mapped: &[Range<usize>], page: usize) -> Vec<usize> {
+pub(super) fn places(module: &Range<usize>, bytes: usize, mapped: &[Range<usize>], page: usize) -> Vec<usize> {
     /// The kernel keeps the lowest addresses free.
     const LOWEST: usize = 1 << 16;
     /// Enough to get past what other threads map meanwhile.
@@ -184,7 +184,7 @@ fn places(module: &Range<usize>, bytes: usize, mapped: &[Range<usize>], page: us
 }
 
 /// Maps executable memory at `start` with these contents.
-fn map_code(start: usize, contents: &[u8]) -> io::Result<()> {
+pub(super) fn map_code(start: usize, contents: &[u8]) -> io::Result<()> {
     let readable = libc::PROT_READ | libc::PROT_EXEC;
     let memory = map_at(start, contents.len(), libc::PROT_READ | libc::PROT_WRITE)?;
     // SAFETY: the range was just mapped, writable, and nobody knows of it.

@@ -79,9 +79,12 @@ pub(super) fn section(area: &Area, reader: Reader) -> Section {
     Section { bytes, descriptions: [stubs, thunks] }
 }
 
-/// Appends a CIE and an FDE that has no rules of its own. Returns where the FDE begins.
-fn append_pair(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8], range: std::ops::Range<usize>) -> usize {
-    let common = bytes.len();
+/// Appends a CIE for stubs, with these rules.
+pub(super) fn append_common(bytes: &mut Vec<u8>, reader: Reader, rules: &[u8]) {
+    append_cie(bytes, if reader == Reader::Unwinder { b"zRS\0" } else { b"zR\0" }, rules);
+}
+
+fn append_cie(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8]) {
     append(bytes, |bytes| {
         bytes.extend_from_slice(&0u32.to_le_bytes()); // a CIE
         bytes.push(1); // version
@@ -93,6 +96,12 @@ fn append_pair(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8], range: st
         bytes.push(0); // addresses are absolute
         bytes.extend_from_slice(rules);
     });
+}
+
+/// Appends a CIE and an FDE that has no rules of its own. Returns where the FDE begins.
+fn append_pair(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8], range: std::ops::Range<usize>) -> usize {
+    let common = bytes.len();
+    append_cie(bytes, augmentation, rules);
     let description = bytes.len();
     append(bytes, |bytes| {
         let distance = bytes.len() - common;
@@ -105,7 +114,7 @@ fn append_pair(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8], range: st
 }
 
 /// Appends an entry: its length, what `write` appends, and NOPs up to a multiple of 8.
-fn append(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn append(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = bytes.len();
     bytes.extend_from_slice(&[0; 4]);
     write(bytes);
@@ -133,6 +142,11 @@ macro_rules! weak {
 
 /// Registers the unwind information of an area, which stays for ever.
 pub(super) fn register(area: &Area, section: Section) {
+    register_section(area.stub(0), section.bytes, &section.descriptions);
+}
+
+/// Registers a section `.eh_frame`, whose descriptions begin at these places, one of them with the code at `first`.
+pub(super) fn register_section(first: usize, section: Vec<u8>, descriptions: &[usize]) {
     /// What `_Unwind_Find_FDE` tells of a function.
     #[repr(C)]
     struct Bases([*const c_void; 3]);
@@ -145,7 +159,7 @@ pub(super) fn register(area: &Area, section: Section) {
         return;
     }
     // What is leaked is found by its address in the unwinder, so leak checkers say nothing.
-    let bytes: &'static [u8] = Vec::leak(section.bytes);
+    let bytes: &'static [u8] = Vec::leak(section);
     // SAFETY: the function's type in every unwinder that has it.
     let register: Register = unsafe { std::mem::transmute(registrar) };
     // LLVM's takes one description, libgcc's a section.
@@ -153,7 +167,7 @@ pub(super) fn register(area: &Area, section: Section) {
         // SAFETY: a whole section with an end, which is never freed.
         unsafe { register(bytes.as_ptr()) };
     } else {
-        for description in section.descriptions {
+        for &description in descriptions {
             // SAFETY: a description, which is never freed.
             unsafe { register(bytes[description..].as_ptr()) };
         }
@@ -165,7 +179,7 @@ pub(super) fn register(area: &Area, section: Section) {
         let find: Find = unsafe { std::mem::transmute(find) };
         let mut bases = Bases([ptr::null(); 3]);
         // SAFETY: only looks; `bases` is writable.
-        unsafe { find(area.stub(0) as *const c_void, &raw mut bases) };
+        unsafe { find(first as *const c_void, &raw mut bases) };
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Config {
     patched: bool,
     prefault: bool,
     bank: Option<&'static Bank>,
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    entry_branches: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,8 @@ impl Config {
             patched: false,
             prefault: true,
             bank: None,
+            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            entry_branches: Vec::new(),
         }
     }
 
@@ -127,6 +131,19 @@ impl Config {
         self
     }
 
+    /// Functions that do not call the tracer get a branch at their beginning, and are recorded too: those of the program whose names
+    /// match, or with `@` and a name or glob behind it those of such a library: `parse*`, `*`, `/^app_/`, `*@libz`. More calls choose
+    /// more functions. Not on other systems than Linux on x86-64.
+    ///
+    /// They get it while the program has one thread, before its `main`: this is for what is preloaded. The first choice in a
+    /// program's life is the only one. See [`Tracer::entry_branches`] for what became of it.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[must_use]
+    pub fn entry_branches(mut self, pattern: impl Into<String>) -> Self {
+        self.entry_branches.push(pattern.into());
+        self
+    }
+
     /// Whether the buffer is backed with memory at once, so that recording does not have to wait for it. On by default, for
     /// buffers that take less than half of what is free. Without it the buffer takes the memory that is used.
     #[must_use]
@@ -169,6 +186,8 @@ impl Config {
             return Err(Error::Recording);
         }
         let patched_by_variable = patched_by_variable()?;
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        let entries = patch::EntryChoice::parse(self.entry_branches.iter().map(String::as_str))?;
         let bytes = match self.capacity {
             Capacity::Bytes(bytes) => bytes,
             Capacity::Events(events) => abi::region_bytes(events).ok_or(Error::BufferTooLarge { records: events })?,
@@ -181,6 +200,11 @@ impl Config {
         // Whoever reads the old buffer does so first.
         let _alone = alone();
         let mut choice = program.choice();
+        // Before a filter chooses among them. As long as recording is off their hook does nothing.
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        if !self.entry_branches.is_empty() {
+            patch::install_entries(&entries);
+        }
         // While nothing has happened yet that could not be tried again.
         let filter = self.chosen_filter()?;
         let selection = filter.as_ref().map(|filter| choice.prepare(filter, &program.known)).transpose();

@@ -11,6 +11,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+use crate::EntryBranches;
 use crate::Error;
 use crate::PatchedSites;
 use crate::backend;
@@ -222,6 +224,14 @@ impl Tracer {
     #[must_use]
     pub fn patched_sites(&self) -> PatchedSites {
         backend::unrecorded(patch::counts)
+    }
+
+    /// What became of the functions that [`Config::entry_branches`] names.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[inline(always)]
+    #[must_use]
+    pub fn entry_branches(&self) -> EntryBranches {
+        backend::unrecorded(patch::entries)
     }
 
     /// Patches all call sites that can be patched: those of libraries that were opened since recording was last switched

@@ -28,6 +28,11 @@ pub(crate) fn trampoline() -> usize {
     address
 }
 
+/// The same: no functions have entry branches here.
+pub(crate) fn entry_trampoline() -> usize {
+    trampoline()
+}
+
 /// Whether an address is that of T: what is left on a stack may also be a return address of its slow path.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     address == trampoline()

@@ -10,7 +10,7 @@
 //! | `may_be_hooked`, `reach` | what is above it on the same stack, as far as that may be read |
 //! | `whole_address` | an address by its low 48 bits |
 //! | `sequence`, `ticks` | which of two calls with one frame is the younger one; the time |
-//! | `trampoline`, `is_trampoline` | where hooked functions return to |
+//! | `trampoline`, `entry_trampoline`, `is_trampoline` | where hooked functions return to |
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
 //! | `keeping_vectors`, `zero`, `abort` | what no Rust can say |
 //! | `interrupted` and its like | functions that an interrupt has called; `no_interrupts.rs` where there are none |
@@ -51,6 +51,8 @@ pub(crate) use local::{set_first_thread_block, set_thread_block, thread_block};
 pub(crate) use x86_64_frames::{
     Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, reach, sequence, whole_address,
 };
+#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
+pub(crate) use x86_64_machine::entry_trampoline;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_machine::{
     MAX_REALIGN_BYTES, abort, frames, is_trampoline, keeping_vectors, ticks, trampoline, zero,
@@ -63,7 +65,9 @@ pub(crate) use aarch64_frames::{
     Slot, caller_frame, frame_of_pointer, frames, is_frame, may_be_hooked, reach, whole_address,
 };
 #[cfg(target_arch = "aarch64")]
-pub(crate) use aarch64_machine::{abort, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero};
+pub(crate) use aarch64_machine::{
+    abort, entry_trampoline, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero,
+};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use local::{SEQUENCE_BITS, sequence};
 

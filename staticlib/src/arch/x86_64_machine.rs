@@ -73,7 +73,22 @@ pub(crate) fn trampoline() -> usize {
     address
 }
 
-/// Whether an address is that of T or T2: what is left on a stack may also be a return address of their slow paths.
+/// The address of T3, which functions with an entry branch return to.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn entry_trampoline() -> usize {
+    let address;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!(
+            "lea {address}, [rip + .Lrftrace_entry_trampoline]",
+            address = out(reg) address,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    address
+}
+
+/// Whether an address is that of T, T2 or T3: what is left on a stack may also be a return address of their slow paths.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     let paired: usize;
     // SAFETY: computes an address.
@@ -83,6 +98,10 @@ pub(crate) fn is_trampoline(address: usize) -> bool {
             paired = out(reg) paired,
             options(nostack, nomem, preserves_flags),
         );
+    }
+    #[cfg(not(target_os = "none"))]
+    if address == entry_trampoline() {
+        return true;
     }
     address == trampoline() || address == paired
 }

@@ -151,7 +151,9 @@ pub unsafe fn entry(call: Call) {
     };
     if fast.is_none() && thread_block() != UNTRACED {
         let Call { parent_loc, child_ip, stack_pointer, frame_pointer, static_chain } = call;
-        entry::entry_slow(parent_loc, child_ip, stack_pointer, frame_pointer, static_chain);
+        // Functions with an entry branch return as others do here.
+        let slow = if child_ip & 1 == 0 { entry::entry_slow } else { entry::entry_slow_at_start };
+        slow(parent_loc, child_ip, stack_pointer, frame_pointer, static_chain);
     }
 }
 
@@ -413,6 +415,11 @@ pub fn spend(ticks: u64) {
 /// The address of the trampoline.
 #[must_use]
 pub fn trampoline() -> usize {
+    TRAMPOLINE
+}
+
+/// The same for functions with an entry branch.
+pub(crate) fn entry_trampoline() -> usize {
     TRAMPOLINE
 }
 

@@ -13,6 +13,7 @@ mod control_flow;
 mod cycles;
 mod debugger;
 mod deep;
+mod entry_branches;
 mod filters;
 mod full;
 mod images;

@@ -10,6 +10,8 @@
 pub mod banks;
 mod callsites;
 #[cfg(target_os = "linux")]
+pub mod entries;
+#[cfg(target_os = "linux")]
 pub mod join;
 #[cfg(target_os = "linux")]
 mod kept;

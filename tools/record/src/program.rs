@@ -33,8 +33,8 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
     }
 }
 
-/// Whether the program can be recorded. The error says what to do if not.
-pub fn check(path: &Path) -> Result<()> {
+/// Whether the program can be recorded. The error says what to do if not. `by_branches`: its functions need not call the tracer.
+pub fn check(path: &Path, by_branches: bool) -> Result<()> {
     let shown = path.display();
     if let Some(rights) = foreign_rights(path)? {
         bail!(
@@ -76,12 +76,13 @@ pub fn check(path: &Path) -> Result<()> {
         );
     }
     let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());
-    if !imports.any(|name| ["mcount", "__fentry__"].contains(&name)) {
+    if !by_branches && !imports.any(|name| ["mcount", "__fentry__"].contains(&name)) {
         bail!(
             "{shown} does not call the tracer. Build it with calls of `mcount`:\n  \
              Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target x86_64-unknown-linux-gnu\n        \
              or, with all of this: cargo rftrace run\n  \
              C, C++: add -pg to the flags of compiler and linker\n\
+             Or record it as it is, by branches at the beginnings of its functions: -P '*'\n\
              If only libraries call it that the program loads itself, or programs that it starts: --force"
         );
     }

@@ -24,7 +24,7 @@ pub(crate) struct TracedModule {
     /// The file's name, without folders.
     name: String,
     symbols: Option<SymbolTable>,
-    /// Run-time addresses behind the calls, ascending.
+    /// What hooks know functions by: run-time addresses behind the calls, or those of functions with a branch; ascending.
     child_ips: Vec<u64>,
     /// By address.
     functions: Vec<Found>,
@@ -91,19 +91,22 @@ impl TracedModule {
     fn read(module: Module, known: &Known, sites: &[Site]) -> Self {
         let name = module.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = known.file(&module).or_else(|| file::map_file(&module.file_path()).ok());
-        let own_sites = sites.iter().filter(|site| site.module as u64 == module.start);
-        let child_ips = own_sites.map(|site| site.child_ip as u64).collect();
-        let symbols = file.and_then(|file| table::symbols_of(Arc::clone(&file), &module.path).ok());
+        let mut own_sites: Vec<&Site> = sites.iter().filter(|site| site.module as u64 == module.start).collect();
+        own_sites.sort_by_key(|site| site.address);
+        let child_ips = own_sites.iter().map(|site| site.child_ip as u64).collect();
+        let mut symbols = file.and_then(|file| table::symbols_of(Arc::clone(&file), &module.path).ok());
+        if let Some(table) = &mut symbols {
+            table.add_unnamed(patch::entry_functions(module.start));
+        }
         let mut this = Self { module, name, symbols, child_ips, functions: Vec::new(), names: String::new() };
-        this.find_functions();
+        this.find_functions(&own_sites);
         this
     }
 
-    /// Finds the functions around the calls.
-    fn find_functions(&mut self) {
-        for (place, &child_ip) in self.child_ips.iter().enumerate() {
-            // A call that is the last instruction still lies in its function.
-            let address = child_ip - 1 - self.module.start;
+    /// Finds the functions around the sites, which are by address.
+    fn find_functions(&mut self, sites: &[&Site]) {
+        for (place, site) in sites.iter().enumerate() {
+            let address = site.address as u64 - self.module.start;
             let symbol = self.symbols.as_ref().and_then(|table| table.lookup(address)).copied();
             match self.functions.last_mut() {
                 Some(last) if symbol.is_some() && last.symbol == symbol => last.child_ips_end = place + 1,

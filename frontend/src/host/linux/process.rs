@@ -24,6 +24,7 @@ use crate::elf::file;
 use crate::elf::table::{self, SymbolTable};
 use crate::host::machine::SystemInfo;
 use crate::host::program::{Identify, Memory, Program};
+use crate::patch;
 
 /// Threads that can be traced at the same time. A block takes address space only, until its thread is traced.
 const MAX_THREADS: usize = 8192;
@@ -218,7 +219,11 @@ impl Known {
         if !has_room(file.len()) {
             return Err(path);
         }
-        Ok(table::symbols_of(file, &path).ok())
+        let mut table = table::symbols_of(file, &path).ok();
+        if let Some(table) = &mut table {
+            table.add_unnamed(patch::entry_functions(module.start));
+        }
+        Ok(table)
     }
 }
 

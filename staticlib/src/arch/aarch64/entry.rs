@@ -4,7 +4,8 @@ use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
 
 use crate::abi::{
-    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, enabled, kind, state,
+    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, enabled, kind,
+    state,
 };
 use crate::arch::{self, MAX_FRAME_BYTES, aarch64_frames as frames};
 use crate::control_block::{CONTROL, SWITCH};

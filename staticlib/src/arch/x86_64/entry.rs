@@ -3,9 +3,10 @@
 use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
 
-use super::{ENTRY_SAVED, TRAMPOLINE_BYTES};
+use super::{ENTRY_SAVED, KEPT_ENTRY_SAVED, TRAMPOLINE_BYTES};
 use crate::abi::{
-    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, enabled, kind, state,
+    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, enabled, kind,
+    state,
 };
 use crate::arch::{self, MAX_FRAME_BYTES, MAX_REALIGN_BYTES};
 use crate::control_block::{CONTROL, SWITCH};
@@ -29,12 +30,14 @@ macro_rules! compare_slots {
             concat!("jbe .L", $hook, "_slow\n"),
             ".if ",
             $fentry,
-            "\n",
+            " == 1\n",
             // GCC saves the static chain of a nested function around the call: `push r10; call __fentry__; pop r10`.
             "mov rax, [rsp + {entry_saved}]\n",
             "cmp word ptr [rax], 0x5a41\n",
             concat!("je .L", $hook, "_slow\n"),
-            ".else\n",
+            ".elseif ",
+            $fentry,
+            " == 0\n",
             "mov rax, r10\n",
             "sub rax, rdx\n",
             "cmp rax, {max_realign_bytes} + 8\n",
@@ -165,13 +168,22 @@ macro_rules! record_and_hook {
 //
 // `patched`: the hook was not called, a patched call site has jumped here. child_ip comes in r11 and is pushed, and all
 // is as after a call. The way back is a jump; if the return was hooked it leads over the call that belongs to T2.
+//
+// `entered`: a stub has jumped here from the function's first byte, before any of its instructions. It has pushed where the function
+// goes on, then its address, which is the child_ip: above the saved registers are `above` bytes and the return address. The way back
+// is a jump too; what lies below rsp then is read at once, and signal handlers leave it alone (the red zone of the psABI).
 macro_rules! entry_hook {
     (
         $name:literal,
         parent_loc = $parent_loc:literal,
         at_function_start = $fentry:literal,
         patched = $patched:literal,
-        trampoline = $trampoline:literal
+        entered = $entered:literal,
+        trampoline = $trampoline:literal,
+        pair = $pair:literal,
+        saved = $saved:expr,
+        above = $above:literal,
+        slow = $slow:path
     ) => {
         // Called from a function's prologue, or jumped to. Registers: every argument register lives. Stack: child_ip at rsp,
         // or in r11 if patched; no alignment is assumed. Keeps all registers (but r11 without `interruptsafe`, or if patched).
@@ -183,11 +195,21 @@ macro_rules! entry_hook {
             ".cfi_startproc",
             concat!(".if ", $patched),
             nothing_pushed!(),
+            concat!(".elseif ", $entered),
+            ".cfi_signal_frame",
+            ".cfi_def_cfa rsp, 16",
+            ".cfi_offset rip, -16",
             ".endif",
             "cmp byte ptr [rip + {switch} + {enabled}], {on}",
             concat!("jae .L", $name, "_recording"),
             concat!(".if ", $patched),
             "jmp r11",
+            concat!(".elseif ", $entered),
+            ".cfi_remember_state",
+            leave_entered!(),
+            ".cfi_restore_state",
+            // The assembler's own count goes on from there.
+            ".cfi_def_cfa_offset 16",
             ".else",
             "ret",
             ".endif",
@@ -198,10 +220,10 @@ macro_rules! entry_hook {
             ".cfi_restore rsp",
             ".cfi_offset rip, -8",
             ".endif",
-            #[cfg(feature = "interruptsafe")]
+            ".if {keeps_r11}",
             "push r11",
-            #[cfg(feature = "interruptsafe")]
             ".cfi_adjust_cfa_offset 8",
+            ".endif",
             "push rax",
             ".cfi_adjust_cfa_offset 8",
             "push rcx",
@@ -221,8 +243,8 @@ macro_rules! entry_hook {
             concat!("ja .L", $name, "_same_slot"),
             check_interrupt!(hook = $name, path = "plain"),
             record_and_hook!(hook = $name, path = "plain", parent_loc = $parent_loc, trampoline = $trampoline, filtered = "0"),
-            concat!(".if ", $patched),
-            "jmp .Lrftrace_pair",
+            concat!(".if ", $patched, " | ", $entered),
+            concat!("jmp ", $pair),
             ".endif",
             concat!(".L", $name, "_done:"),
             ".cfi_remember_state",
@@ -231,12 +253,14 @@ macro_rules! entry_hook {
             "pop r11",
             nothing_pushed!(),
             "jmp r11",
+            concat!(".elseif ", $entered),
+            leave_entered!(),
             ".else",
             "ret",
             ".endif",
             ".cfi_restore_state",
             // The assembler's own count goes on from the pops.
-            ".cfi_def_cfa_offset {entry_saved} + 8",
+            ".cfi_def_cfa_offset {entry_saved} + {above}",
             // The return stack is full, and this is no call of a function further out: one more for the LOST record, if
             // that is the newest of this cycle.
             concat!(".L", $name, "_full:"),
@@ -296,8 +320,8 @@ macro_rules! entry_hook {
             concat!(".L", $name, "_filtered_nested:"),
             check_state!(hook = $name),
             record_and_hook!(hook = $name, path = "filtered", parent_loc = $parent_loc, trampoline = $trampoline, filtered = "1"),
-            concat!(".if ", $patched),
-            "jmp .Lrftrace_pair",
+            concat!(".if ", $patched, " | ", $entered),
+            concat!("jmp ", $pair),
             ".else",
             concat!("jmp .L", $name, "_done"),
             ".endif",
@@ -326,13 +350,13 @@ macro_rules! entry_hook {
             // entry_slow(parent_loc, child_ip, rsp of the traced function, its rbp, its r10)
             concat!("lea rdx, ", $parent_loc),
             "mov rcx, [rsp + {entry_saved}]",
-            concat!(".if ", $fentry),
+            concat!(".if ", $fentry, " == 1"),
             "cmp word ptr [rcx], 0x5a41",
             concat!("jne .L", $name, "_slot_found"),
             "add rdx, 8",
             concat!(".L", $name, "_slot_found:"),
             ".endif",
-            "lea r11, [rsp + {entry_saved} + 8]",
+            "lea r11, [rsp + {entry_saved} + {above}]",
             "lea rax, [rip + {entry_slow}]",
             "call rftrace_call_saved",
             concat!("jmp .L", $name, "_done"),
@@ -375,10 +399,11 @@ macro_rules! entry_hook {
             kind_exit = const kind::EXIT,
             kind_point = const kind::POINT,
             address_shift = const ADDRESS_SHIFT,
-            keeps_r11 = const cfg!(feature = "interruptsafe") as u8,
-            entry_saved = const ENTRY_SAVED,
+            keeps_r11 = const ($saved == KEPT_ENTRY_SAVED) as u8,
+            entry_saved = const $saved,
+            above = const $above,
             untraced = const arch::UNTRACED_ADDRESS,
-            entry_slow = sym entry::entry_slow,
+            entry_slow = sym $slow,
         );
     };
 }
@@ -388,26 +413,82 @@ entry_hook!(
     parent_loc = "[rbp + 8]",
     at_function_start = "0",
     patched = "0",
-    trampoline = ".Lrftrace_trampoline"
+    entered = "0",
+    trampoline = ".Lrftrace_trampoline",
+    pair = ".Lrftrace_pair",
+    saved = ENTRY_SAVED,
+    above = 8,
+    slow = entry::entry_slow
 );
 entry_hook!(
     "__fentry__",
     parent_loc = "[rsp + {entry_saved} + 8]",
     at_function_start = "1",
     patched = "0",
-    trampoline = ".Lrftrace_trampoline"
+    entered = "0",
+    trampoline = ".Lrftrace_trampoline",
+    pair = ".Lrftrace_pair",
+    saved = ENTRY_SAVED,
+    above = 8,
+    slow = entry::entry_slow
 );
 entry_hook!(
     "rftrace_patched_mcount",
     parent_loc = "[rbp + 8]",
     at_function_start = "0",
     patched = "1",
-    trampoline = ".Lrftrace_trampolines"
+    entered = "0",
+    trampoline = ".Lrftrace_trampolines",
+    pair = ".Lrftrace_pair",
+    saved = ENTRY_SAVED,
+    above = 8,
+    slow = entry::entry_slow
 );
 entry_hook!(
     "rftrace_patched_fentry",
     parent_loc = "[rsp + {entry_saved} + 8]",
     at_function_start = "1",
     patched = "1",
-    trampoline = ".Lrftrace_trampolines"
+    entered = "0",
+    trampoline = ".Lrftrace_trampolines",
+    pair = ".Lrftrace_pair",
+    saved = ENTRY_SAVED,
+    above = 8,
+    slow = entry::entry_slow
+);
+#[cfg(not(target_os = "none"))]
+entry_hook!(
+    "rftrace_entry",
+    parent_loc = "[rsp + {entry_saved} + 16]",
+    at_function_start = "2",
+    patched = "0",
+    entered = "1",
+    trampoline = ".Lrftrace_entry_trampoline",
+    pair = "rftrace_entry_pair",
+    saved = KEPT_ENTRY_SAVED,
+    above = 16,
+    slow = entry::entry_slow_at_start
+);
+
+// Where the call at `rftrace_entry_pair` goes, to the function: as rftrace_pair.
+#[cfg(not(target_os = "none"))]
+global_asm!(
+    ".p2align 4",
+    ".type rftrace_entry_paired,@function",
+    "rftrace_entry_paired:",
+    ".cfi_startproc",
+    ".cfi_signal_frame",
+    // Come here by the call: T3 on the stack, then what the hook has saved.
+    ".cfi_def_cfa rsp, {entry_saved} + 24",
+    ".cfi_offset rip, -16",
+    // No T3 may stay there: it would make the dead slot of a left frame look like a living one.
+    "mov [rsp], rcx",
+    "lea rsp, [rsp + 8]",
+    ".cfi_adjust_cfa_offset -8",
+    pop_saved!(),
+    leave_entered!(),
+    ".cfi_endproc",
+    ".size rftrace_entry_paired, . - rftrace_entry_paired",
+    keeps_r11 = const 1,
+    entry_saved = const KEPT_ENTRY_SAVED,
 );

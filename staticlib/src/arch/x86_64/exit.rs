@@ -4,24 +4,31 @@ use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
 
 use super::{ENTRY_SAVED, EXIT_SAVED, PAIRED_EXIT_SAVED, TRAMPOLINE_BYTES};
+#[cfg(not(target_os = "none"))]
+use super::{KEPT_ENTRY_SAVED, KEPT_EXIT_SAVED};
 use crate::abi::{Control, Record, ReturnEntry, Switch, ThreadBlock, enabled, kind, state};
 use crate::arch;
 use crate::control_block::{CONTROL, SWITCH};
 use crate::exit;
 
 // The code of a return trampoline. `leaves_by_ret`: its return address was pushed by a call, so it goes on with a `ret`,
-// which the return predictor has an entry for. With `interruptsafe` both do, to keep r11. `saved` is what it pushes.
+// which the return predictor has an entry for. `keeps_r11`: with `interruptsafe` all do, and leave by `ret` for that. `saved` is
+// what it pushes.
 macro_rules! exit_path {
-    (hook = $hook:literal, leaves_by_ret = $paired:literal, saved = $saved:literal) => {
+    (hook = $hook:literal, leaves_by_ret = $paired:literal, keeps_r11 = $keeps_r11:literal, saved = $saved:literal) => {
         concat!(
             ".cfi_remember_state\n",
             ".if ",
             $paired,
-            " | {keeps_r11}\n",
+            " | ",
+            $keeps_r11,
+            "\n",
             "push r11\n", // room for the return address
             ".cfi_adjust_cfa_offset 8\n",
             ".endif\n",
-            ".if {keeps_r11}\n",
+            ".if ",
+            $keeps_r11,
+            "\n",
             "push r11\n",
             ".cfi_adjust_cfa_offset 8\n",
             ".endif\n",
@@ -72,7 +79,9 @@ macro_rules! exit_path {
             ".L", $hook, "_leave:\n",
             ".if ",
             $paired,
-            " | {keeps_r11}\n",
+            " | ",
+            $keeps_r11,
+            "\n",
             "mov [rsp + ",
             $saved,
             " - 8], r11\n",
@@ -84,13 +93,17 @@ macro_rules! exit_path {
             ".cfi_adjust_cfa_offset -8\n",
             "pop rcx\n",
             ".cfi_adjust_cfa_offset -8\n",
-            ".if {keeps_r11}\n",
+            ".if ",
+            $keeps_r11,
+            "\n",
             "pop r11\n",
             ".cfi_adjust_cfa_offset -8\n",
             ".endif\n",
             ".if ",
             $paired,
-            " | {keeps_r11}\n",
+            " | ",
+            $keeps_r11,
+            "\n",
             "ret\n",
             ".else\n",
             "jmp r11\n",
@@ -160,26 +173,94 @@ macro_rules! exit_path {
     };
 }
 
-// The return trampolines T and T2.
+// The rule for the return address of a trampoline: a DWARF expression that finds it in the return stacks.
+macro_rules! true_return_address {
+    () => {
+        concat!(
+            // DW_CFA_val_expression for the return address (column 16): 196 bytes follow. The stack, right end on top.
+            ".cfi_escape 0x16, 0x10, 0xc4, 0x01\n",
+            // The unwinder pushed the CFA.                                        CFA
+            ".cfi_escape 0x12, 0x38, 0x1c\n",       // dup, lit8, minus        CFA slot
+            ".cfi_escape 0x80, 0x00\n",             // breg16 0                .. pc
+            ".cfi_escape 0x0b, 0x00, 0xf8, 0x1a\n", // const2s -2048, and      CFA slot T
+            ".cfi_escape 0x30\n",                   // lit0                    CFA slot T pass
+            // restart: load the head of the list of threads.
+            ".cfi_escape 0x14, 0x12, 0x23, 0xf8, 0x0f\n", // over, dup, plus 2040    .. T pass T T+2040
+            ".cfi_escape 0x06, 0x22, 0x06\n",             // deref, plus, deref      .. T pass block
+            // block: all threads seen?
+            ".cfi_escape 0x12, 0x28, 0x0e, 0x00\n",       // dup, bra have
+            ".cfi_escape 0x13, 0x12, 0x28, 0x05, 0x00\n", // drop, dup, bra fail     .. T pass
+            ".cfi_escape 0x13, 0x31, 0x2f, 0xea, 0xff\n", // drop, lit1, skip restart: again, without the filter
+            // fail: a return address of 0 ends the backtrace.
+            ".cfi_escape 0x30, 0x2f, 0xa0, 0x00\n", // lit0, skip end
+            // have: p = *block->psp, one above the thread's innermost entry.
+            ".cfi_escape 0x12, 0x23, 0x08, 0x06, 0x06\n", // dup, plus 8, deref, deref  .. pass block p
+            ".cfi_escape 0x15, 0x02, 0x28, 0x6b, 0x00\n", // pick 2, bra loop: second pass, linear search
+            // First pass: skip threads whose range of slots does not include ours.
+            ".cfi_escape 0x14, 0x23, 0x10, 0x06\n", // over, plus 16, deref    .. block p base
+            ".cfi_escape 0x23, 0x08, 0x06\n",       // plus 8, deref: slot of the outermost entry
+            ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x84, 0x00\n", // pick 5, lt, bra next
+            ".cfi_escape 0x12, 0x09, 0xe8, 0x22, 0x06\n", // dup, const1s -24, plus, deref: slot of the innermost entry
+            ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x79, 0x00\n", // pick 5, gt, bra next
+            // Binary search for the last entry whose slot is not below ours.
+            ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16\n", // over, plus 16, deref, swap .. block lo hi
+            // bs: lo = base, hi = p at first
+            ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12\n", // dup, pick 2, minus, dup .. lo hi n n
+            ".cfi_escape 0x08, 0x20, 0x2b, 0x28, 0x05, 0x00\n", // const1u 32, gt, bra go       .. lo hi n
+            ".cfi_escape 0x13, 0x13, 0x2f, 0x1e, 0x00\n", // drop, drop, skip found  .. lo
+            // go: mid = lo + n / 64 * 32
+            ".cfi_escape 0x08, 0x40, 0x1b, 0x08, 0x20, 0x1e\n", // const1u 64, div, const1u 32, mul
+            ".cfi_escape 0x15, 0x02, 0x22\n",                   // pick 2, plus            .. lo hi mid
+            ".cfi_escape 0x12, 0x23, 0x08, 0x06\n",             // dup, plus 8, deref      .. lo hi mid mid.slot
+            ".cfi_escape 0x15, 0x07, 0x2a, 0x28, 0x05, 0x00\n", // pick 7, ge, bra up
+            ".cfi_escape 0x16, 0x13, 0x2f, 0xd8, 0xff\n",       // swap, drop, skip bs: hi = mid
+            ".cfi_escape 0x17, 0x16, 0x13, 0x2f, 0xd2, 0xff\n", // up: rot, swap, drop, skip bs: lo = mid
+            // found:                                                              .. pass block p
+            ".cfi_escape 0x12, 0x23, 0x08, 0x06\n", // dup, plus 8, deref
+            ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0x3c, 0x00\n", // pick 5, ne, bra next
+            ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xf8, 0x1a\n", // dup, deref, const2s -2048, and
+            ".cfi_escape 0x15, 0x04, 0x29, 0x28, 0x04, 0x00\n", // pick 4, eq, bra down: parent_ip is in T, a tail call
+            ".cfi_escape 0x06, 0x2f, 0x31, 0x00\n", // deref, skip end
+            ".cfi_escape 0x08, 0x20, 0x1c, 0x2f, 0xe0, 0xff\n", // down: const1u 32, minus, skip found
+            // loop: linear search, from the innermost entry.
+            ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x14\n", // over, plus 16, deref, over .. block p base p
+            ".cfi_escape 0x2a, 0x28, 0x1d, 0x00\n",       // ge, bra next
+            ".cfi_escape 0x08, 0x20, 0x1c\n",             // const1u 32, minus            .. block p
+            ".cfi_escape 0x12, 0x23, 0x08, 0x06\n",       // dup, plus 8, deref
+            ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0xea, 0xff\n", // pick 5, ne, bra loop
+            ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xf8, 0x1a\n", // dup, deref, const2s -2048, and
+            ".cfi_escape 0x15, 0x03, 0x29, 0x28, 0xde, 0xff\n", // pick 3, eq, bra loop: a tail call
+            ".cfi_escape 0x06, 0x2f, 0x05, 0x00\n",       // deref, skip end
+            // next: the following block.
+            ".cfi_escape 0x13, 0x06, 0x2f, 0x4e, 0xff\n", // drop, deref, skip block
+                                                          // end: the return address is on top.
+        )
+    };
+}
+
+// The return trampolines T, T2 and T3.
 //
 // A traced function's `ret` lands here. Registers: rax, rdx, xmm0-1, st0-1 may hold its result; all others are the
 // caller's or dead. Stack: rsp is the CFA, the slot that held T lies below it and is free now. Keeps all registers (but
-// r11 without `interruptsafe`).
+// r11 without `interruptsafe`; T3 always keeps it).
 //
 // T is for functions that have called their hook. T2 is for those with a patched call site, which came by a jump: their
 // hook leaves by `.Lrftrace_pair`, whose call pushes T2 for the return predictor only (on the stack it is dropped at
 // once, T2 is in the slot). The function's `ret` then goes to where the predictor expects it, and so does T2's own.
 //
+// T3 is for functions with an entry branch (`rftrace_entry`), paired as T2 is. Their callers were not compiled for hooks, and may
+// have a value in r11 across a call of a function that does not touch it (GCC's -fipa-ra).
+//
 // Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one
 // is. It is a DWARF expression that walks the return stacks of all threads for the entry whose parent_loc is
-// `CFA - 8`. It needs T's own address to find them: both trampolines lie in a block that is aligned to 1024, and a program
-// counter within it, masked, is the block; the list's address lies at its end, at 1016, as a distance, since a CFI escape
-// holds only constants. The unwind information covers T - 1 (a nop) and T2 - 1 (the end of the call), because unwinders look up
+// `CFA - 8`. It needs T's own address to find them: all trampolines lie in a block that is aligned to 2048, and a program
+// counter within it, masked, is the block; the list's address lies at its end, at 2040, as a distance, since a CFI escape
+// holds only constants. The unwind information covers T - 1 (a nop), T2 - 1 and T3 - 1 (the ends of calls), because unwinders look up
 // `return address - 1`.
 //
 // Sources: DWARF 5 sections 2.5 and 6.4.2; what libgcc, LLVM's and nongnu's libunwind and gdb accept was tried out.
 global_asm!(
-    ".p2align 10",
+    ".p2align 11",
     ".type rftrace_pair,@function",
     "rftrace_pair:",
     ".cfi_startproc",
@@ -209,74 +290,18 @@ global_asm!(
     #[cfg(not(target_os = "none"))]
     ".cfi_personality 0x1b, rftrace_personality",
     ".cfi_def_cfa rsp, 0",
-    // DW_CFA_val_expression for the return address (column 16): 196 bytes follow. The stack, right end on top.
-    ".cfi_escape 0x16, 0x10, 0xc4, 0x01",
-    // The unwinder pushed the CFA.                                        CFA
-    ".cfi_escape 0x12, 0x38, 0x1c", // dup, lit8, minus        CFA slot
-    ".cfi_escape 0x80, 0x00", // breg16 0                .. pc
-    ".cfi_escape 0x0b, 0x00, 0xfc, 0x1a", // const2s -1024, and      CFA slot T
-    ".cfi_escape 0x30", // lit0                    CFA slot T pass
-    // restart: load the head of the list of threads.
-    ".cfi_escape 0x14, 0x12, 0x23, 0xf8, 0x07", // over, dup, plus 1016    .. T pass T T+1016
-    ".cfi_escape 0x06, 0x22, 0x06", // deref, plus, deref      .. T pass block
-    // block: all threads seen?
-    ".cfi_escape 0x12, 0x28, 0x0e, 0x00", // dup, bra have
-    ".cfi_escape 0x13, 0x12, 0x28, 0x05, 0x00", // drop, dup, bra fail     .. T pass
-    ".cfi_escape 0x13, 0x31, 0x2f, 0xea, 0xff", // drop, lit1, skip restart: again, without the filter
-    // fail: a return address of 0 ends the backtrace.
-    ".cfi_escape 0x30, 0x2f, 0xa0, 0x00", // lit0, skip end
-    // have: p = *block->psp, one above the thread's innermost entry.
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06, 0x06", // dup, plus 8, deref, deref  .. pass block p
-    ".cfi_escape 0x15, 0x02, 0x28, 0x6b, 0x00", // pick 2, bra loop: second pass, linear search
-    // First pass: skip threads whose range of slots does not include ours.
-    ".cfi_escape 0x14, 0x23, 0x10, 0x06", // over, plus 16, deref    .. block p base
-    ".cfi_escape 0x23, 0x08, 0x06", // plus 8, deref: slot of the outermost entry
-    ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x84, 0x00", // pick 5, lt, bra next
-    ".cfi_escape 0x12, 0x09, 0xe8, 0x22, 0x06", // dup, const1s -24, plus, deref: slot of the innermost entry
-    ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x79, 0x00", // pick 5, gt, bra next
-    // Binary search for the last entry whose slot is not below ours.
-    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16", // over, plus 16, deref, swap .. block lo hi
-    // bs: lo = base, hi = p at first
-    ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12", // dup, pick 2, minus, dup .. lo hi n n
-    ".cfi_escape 0x08, 0x20, 0x2b, 0x28, 0x05, 0x00", // const1u 32, gt, bra go       .. lo hi n
-    ".cfi_escape 0x13, 0x13, 0x2f, 0x1e, 0x00", // drop, drop, skip found  .. lo
-    // go: mid = lo + n / 64 * 32
-    ".cfi_escape 0x08, 0x40, 0x1b, 0x08, 0x20, 0x1e", // const1u 64, div, const1u 32, mul
-    ".cfi_escape 0x15, 0x02, 0x22", // pick 2, plus            .. lo hi mid
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref      .. lo hi mid mid.slot
-    ".cfi_escape 0x15, 0x07, 0x2a, 0x28, 0x05, 0x00", // pick 7, ge, bra up
-    ".cfi_escape 0x16, 0x13, 0x2f, 0xd8, 0xff", // swap, drop, skip bs: hi = mid
-    ".cfi_escape 0x17, 0x16, 0x13, 0x2f, 0xd2, 0xff", // up: rot, swap, drop, skip bs: lo = mid
-    // found:                                                              .. pass block p
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
-    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0x3c, 0x00", // pick 5, ne, bra next
-    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
-    ".cfi_escape 0x15, 0x04, 0x29, 0x28, 0x04, 0x00", // pick 4, eq, bra down: parent_ip is in T, a tail call
-    ".cfi_escape 0x06, 0x2f, 0x31, 0x00", // deref, skip end
-    ".cfi_escape 0x08, 0x20, 0x1c, 0x2f, 0xe0, 0xff", // down: const1u 32, minus, skip found
-    // loop: linear search, from the innermost entry.
-    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x14", // over, plus 16, deref, over .. block p base p
-    ".cfi_escape 0x2a, 0x28, 0x1d, 0x00", // ge, bra next
-    ".cfi_escape 0x08, 0x20, 0x1c", // const1u 32, minus            .. block p
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
-    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0xea, 0xff", // pick 5, ne, bra loop
-    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
-    ".cfi_escape 0x15, 0x03, 0x29, 0x28, 0xde, 0xff", // pick 3, eq, bra loop: a tail call
-    ".cfi_escape 0x06, 0x2f, 0x05, 0x00", // deref, skip end
-    // next: the following block.
-    ".cfi_escape 0x13, 0x06, 0x2f, 0x4e, 0xff", // drop, deref, skip block
-    // end: the return address is on top.
+    true_return_address!(),
     ".long rftrace_pair - .Lrftrace_trampolines", // of the call
     // T2, and the beginning of the block.
     ".Lrftrace_trampolines:",
-    exit_path!(hook = "rftrace_paired_return_trampoline", leaves_by_ret = "1", saved = "{paired_exit_saved}"),
+    exit_path!(hook = "rftrace_paired_return_trampoline", leaves_by_ret = "1", keeps_r11 = "{keeps_r11}", saved = "{paired_exit_saved}"),
     ".size rftrace_paired_return_trampoline, . - rftrace_paired_return_trampoline",
     // T. Its symbol begins one byte before, where unwinders and debuggers look.
     ".type rftrace_return_trampoline,@function",
     "rftrace_return_trampoline:",
     "nop",
     ".Lrftrace_trampoline:",
-    exit_path!(hook = "rftrace_return_trampoline", leaves_by_ret = "0", saved = "{exit_saved}"),
+    exit_path!(hook = "rftrace_return_trampoline", leaves_by_ret = "0", keeps_r11 = "{keeps_r11}", saved = "{exit_saved}"),
     // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes
     // here (see the personality) with the exception object in rax and rsp = CFA. The exit is recorded now, at its true
     // time; then the unwinding goes on as if the traced function's caller had called _Unwind_Resume.
@@ -310,6 +335,52 @@ global_asm!(
     "jmp [rip + _Unwind_Resume@GOTPCREL]",
     ".cfi_endproc",
     ".size rftrace_return_trampoline, . - rftrace_return_trampoline",
+    // Jumped to by `rftrace_entry`, whose unwind information this is.
+    #[cfg(not(target_os = "none"))]
+    ".type rftrace_entry_pair,@function",
+    #[cfg(not(target_os = "none"))]
+    "rftrace_entry_pair:",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_startproc",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_signal_frame",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_def_cfa rsp, {kept_entry_saved} + 16",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_offset rip, -16",
+    #[cfg(not(target_os = "none"))]
+    ".byte 0xe8", // call rftrace_entry_paired
+    #[cfg(not(target_os = "none"))]
+    ".cfi_endproc",
+    #[cfg(not(target_os = "none"))]
+    ".size rftrace_entry_pair, . - rftrace_entry_pair",
+    #[cfg(not(target_os = "none"))]
+    ".type rftrace_entry_return_trampoline,@function",
+    #[cfg(not(target_os = "none"))]
+    "rftrace_entry_return_trampoline:",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_startproc",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_personality 0x1b, rftrace_personality",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_def_cfa rsp, 0",
+    #[cfg(not(target_os = "none"))]
+    true_return_address!(),
+    #[cfg(not(target_os = "none"))]
+    ".long rftrace_entry_paired - .Lrftrace_entry_trampoline", // of the call
+    #[cfg(not(target_os = "none"))]
+    ".Lrftrace_entry_trampoline:",
+    #[cfg(not(target_os = "none"))]
+    exit_path!(
+        hook = "rftrace_entry_return_trampoline",
+        leaves_by_ret = "1",
+        keeps_r11 = "1",
+        saved = "{kept_exit_saved}"
+    ),
+    #[cfg(not(target_os = "none"))]
+    ".cfi_endproc",
+    #[cfg(not(target_os = "none"))]
+    ".size rftrace_entry_return_trampoline, . - rftrace_entry_return_trampoline",
     ".org .Lrftrace_trampolines + {trampoline_bytes} - 8, 0xcc",
     ".quad {control} + {threads} - .Lrftrace_trampolines",
     control = sym CONTROL,
@@ -336,6 +407,10 @@ global_asm!(
     entry_saved = const ENTRY_SAVED,
     exit_saved = const EXIT_SAVED,
     paired_exit_saved = const PAIRED_EXIT_SAVED,
+    #[cfg(not(target_os = "none"))]
+    kept_entry_saved = const KEPT_ENTRY_SAVED,
+    #[cfg(not(target_os = "none"))]
+    kept_exit_saved = const KEPT_EXIT_SAVED,
     untraced = const arch::UNTRACED_ADDRESS,
     exit_find = sym exit::exit_find,
     exit_done = sym exit::exit_done,

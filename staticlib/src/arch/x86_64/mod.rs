@@ -26,7 +26,8 @@
 //! On entry all argument registers live (rdi, rsi, rdx, rcx, r8, r9, xmm0-7, the count of vector registers in al, the
 //! static chain in r10); on return rax, rdx, xmm0-1 and st0-1 hold results (System V ABI for AMD64, 3.2.3). The hooks
 //! keep everything except r11 and the flags, which no calling convention passes on; the feature `interruptsafe`
-//! keeps r11 too. `-pg` switches off GCC's inter-procedural register allocation, so no caller relies on r11.
+//! keeps r11 too. `-pg` switches off GCC's inter-procedural register allocation, so no caller relies on r11. `rftrace_entry` and T3
+//! keep it: they are for code that was compiled without.
 //!
 //! # Order, for signals between any two instructions
 //!
@@ -46,6 +47,11 @@ const EXIT_SAVED: usize = if cfg!(feature = "interruptsafe") { 40 } else { 24 };
 /// The same for T2, which always leaves by `ret`.
 const PAIRED_EXIT_SAVED: usize = if cfg!(feature = "interruptsafe") { 40 } else { 32 };
 /// What a hook pushes before it looks at its caller: rax, rcx, rdx, and with `interruptsafe` r11.
-const ENTRY_SAVED: usize = if cfg!(feature = "interruptsafe") { 32 } else { 24 };
+const ENTRY_SAVED: usize = if cfg!(feature = "interruptsafe") { KEPT_ENTRY_SAVED } else { 24 };
+/// The same for the hook of entry branches, which always keeps r11.
+const KEPT_ENTRY_SAVED: usize = 32;
+/// And for T3, its trampoline.
+#[cfg(not(target_os = "none"))]
+const KEPT_EXIT_SAVED: usize = 40;
 /// The size and alignment of the block with the trampolines, as their unwind information has it.
-const TRAMPOLINE_BYTES: usize = 1024;
+const TRAMPOLINE_BYTES: usize = 2048;

@@ -59,3 +59,16 @@ macro_rules! nothing_pushed {
         ".cfi_def_cfa rsp, 1\n.cfi_escape 0x16, 0x07, 0x02, 0x77, 0x00\n.cfi_register rip, r11\n"
     };
 }
+
+// From `rftrace_entry` to the function: what its stub has pushed goes, its address and where it goes on, at [rsp] and above. Then they
+// are below rsp, which is the function's; the rules are as above.
+macro_rules! leave_entered {
+    () => {
+        concat!(
+            "lea rsp, [rsp + 16]\n",
+            ".cfi_def_cfa rsp, 1\n.cfi_escape 0x16, 0x07, 0x02, 0x77, 0x00\n",
+            ".cfi_escape 0x10, 0x10, 0x02, 0x77, 0x70\n", // DW_CFA_expression: the return address is at breg7 - 16
+            "jmp qword ptr [rsp - 8]\n",
+        )
+    };
+}

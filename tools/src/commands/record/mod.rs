@@ -12,6 +12,7 @@ use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_net::Address;
 use rftrace_record::banks::{BankRecorder, OnFull};
+use rftrace_record::entries::Entries;
 use rftrace_record::join::Beside;
 use rftrace_record::kernel::{Events, KernelEvents, KernelRecorder, Wanted};
 use rftrace_record::notes::Notes;
@@ -32,6 +33,7 @@ Examples:
   rftrace record -- ./program --its-options     to the directory `uftrace.data`
   rftrace record --ring --buffer 16M ./server   the end of what happens, until it ends or is killed
   rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
+  rftrace record -P '*' /usr/bin/git log        a program that was not built for it
   sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
   rftrace record --live ./app | less            show the calls when it has ended
   rftrace record --to uftrace://desk ./app      to `rftrace recv` on another machine, as `rftrace help send` tells
@@ -89,6 +91,11 @@ pub(crate) struct RecordArgs {
     /// Further rules, as in the variable RFTRACE_FILTER: `include=app::*; exclude=*::fmt; size=64`.
     #[arg(long, value_name = "RULES")]
     rules: Vec<String>,
+    /// Record these functions of the program though they do not call the tracer: each gets a branch at its beginning. A name, a glob or
+    /// a regex; with `@` and a library behind it, functions of that: `-P '*' -P 'mem*@libc'`. What can get none is listed in
+    /// `entry-branches.txt` of the trace.
+    #[arg(short = 'P', long = "patch", value_name = "PATTERN")]
+    branches: Vec<String>,
     /// Make NOPs of call sites that are not recorded, and jumps of the others: costs less.
     #[arg(long)]
     patched: bool,
@@ -172,7 +179,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     let preload = Preload::find()?;
     let program = program::find(&args.command[0])?;
     if !args.force {
-        program::check(&program)?;
+        program::check(&program, !args.branches.is_empty())?;
     }
     let schedule = match (args.schedule, args.no_schedule) {
         (_, true) => None,
@@ -196,7 +203,8 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     } else {
         None
     };
-    let environment = environment(&args, &output, &notes, banks.as_ref())?;
+    let mut entries = Entries::create()?;
+    let environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
     let kept = if args.ring { Kept::End } else { Kept::Beginning };
     let schedule = schedule.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
     let kernel = kernel.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
@@ -215,7 +223,8 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
             flag::register_conditional_shutdown(signal, code, Arc::new(true.into()))?;
         }
     }
-    if let Err(error) = finish(&args, &program, output, &notes, Beside { schedule, kernel, banks }, &ended) {
+    let beside = Beside { schedule, kernel, banks };
+    if let Err(error) = finish(&args, &program, output, (&notes, &mut entries), beside, &ended) {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
@@ -240,7 +249,7 @@ fn finish(
     args: &RecordArgs,
     program: &Path,
     output: Output,
-    notes: &Notes,
+    (notes, entries): (&Notes, &mut Entries),
     beside: Beside,
     ended: &Ended,
 ) -> Result<()> {
@@ -269,6 +278,10 @@ fn finish(
             output.discard();
         }
         return Ok(());
+    }
+    if !args.branches.is_empty() {
+        let is_kept = !args.live || args.output.is_some();
+        summary::tell_of_branches(&entries.read()?, output.dir(), is_kept, args.quiet)?;
     }
     if args.srcline {
         match rftrace_symbols::add_source_lines(output.dir()) {
@@ -333,7 +346,7 @@ fn environment(
     args: &RecordArgs,
     output: &Output,
     notes: &Notes,
-    banks: Option<&BankRecorder>,
+    (entries, banks): (&Entries, Option<&BankRecorder>),
 ) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables: Vec<(&str, OsString)> = vec![
         ("RFTRACE_RECORD", output.work().into()),
@@ -348,6 +361,10 @@ fn environment(
     variables.extend(banks.map(|banks| ("RFTRACE_RECORD_BANK", banks.path().into())));
     if args.signal_snapshot == args.signal_toggle && args.signal_snapshot != 0 {
         bail!("--signal-snapshot and --signal-toggle name the same signal");
+    }
+    if !args.branches.is_empty() {
+        variables.push(("RFTRACE_RECORD_BRANCHES", args.branches.join("\n").into()));
+        variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
     }
     let mut flag = |name, is_set| {
         if is_set {

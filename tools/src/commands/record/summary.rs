@@ -1,10 +1,13 @@
 //! What `rftrace record` says at the end.
 
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
+use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount};
 
+use rftrace_record::entries::Told;
 use rftrace_record::kernel::InKernel;
 use rftrace_record::parts::Joined;
 use rftrace_record::run::Ended;
@@ -55,6 +58,32 @@ pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Opti
     if let Some(dir) = dir {
         print_place(joined, dir);
     }
+}
+
+/// The list of functions without a branch, in a trace.
+const BRANCHES_FILE: &str = "entry-branches.txt";
+
+/// Says how many functions have a branch, and writes a list of those that have none into the trace.
+pub(crate) fn tell_of_branches(told: &Told, dir: &Path, is_kept: bool, is_quiet: bool) -> Result<()> {
+    let n_all = told.patched + told.left_out.len() as u64;
+    if n_all == 0 {
+        say!("rftrace: -P names no function; the names are those that `rftrace report` would show");
+        return Ok(());
+    }
+    let path = dir.join(BRANCHES_FILE);
+    if is_kept && !told.left_out.is_empty() {
+        let text = told.left_out.iter().map(|line| format!("{line}\n")).collect::<String>();
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if !is_quiet {
+        let place = if is_kept { format!(": see {}", shell_word(&path)) } else { String::new() };
+        let left_out = match told.left_out.len() {
+            0 => String::new(),
+            n => format!("; {} left out{place}", HumanCount(n as u64)),
+        };
+        say!("rftrace: {} of {} functions have entry branches{left_out}", HumanCount(told.patched), HumanCount(n_all));
+    }
+    Ok(())
 }
 
 /// Says what a recording that was interrupted has left.

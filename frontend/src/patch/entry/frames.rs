@@ -1,0 +1,270 @@
+//! Where functions begin, by the unwind information of a module (`.eh_frame`).
+//!
+//! A description (FDE) is a function's if, at its first instruction, nothing has been pushed: the frame's address is rsp + 8, no
+//! register has been saved, and there is a return address. So parts that functions jump to (`.cold`), the procedure linkage table
+//! and a program's `_start` are none.
+//!
+//! Not here: whether such a function can be given a branch (`functions`).
+//!
+//! Sources: DWARF 5 section 6.4, LSB 5.0 10.6.
+
+use super::super::module::Image;
+
+/// A range of code with a description of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Whether it is a function, and not a part of one.
+    pub(super) is_function: bool,
+}
+
+/// DWARF's numbers of rsp and of the return address.
+const RSP: u64 = 7;
+const RETURN_ADDRESS: u64 = 16;
+
+/// All ranges of a module that are described, ascending, one for each beginning.
+pub(super) fn ranges(image: &Image<'_>) -> Vec<Range> {
+    let descriptions = image.frame_descriptions().into_iter();
+    let mut ranges: Vec<Range> = descriptions.filter_map(|(start, at)| describe(image, start, at)).collect();
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by_key(|range| range.start);
+    ranges
+}
+
+/// What the description at `at` says, if it is that of the code at `start`.
+fn describe(image: &Image<'_>, start: usize, at: usize) -> Option<Range> {
+    let description = entry(image, at)?;
+    let common_at = at.checked_add(4)?.checked_sub(usize::try_from(description.id).ok()?)?;
+    let common = entry(image, common_at)?;
+    if description.id == 0 || common.id != 0 {
+        return None;
+    }
+    let common = Common::read(common.rest)?;
+    let mut reader = Reader(description.rest);
+    let told = reader.pointer(common.encoding, at + 8)?;
+    // The size is no distance.
+    let size = reader.pointer(common.encoding & 0x0f, 0)?;
+    if told != start || size == 0 {
+        return None;
+    }
+    if common.has_data {
+        let data_bytes = usize::try_from(reader.unsigned()?).ok()?;
+        reader.skip(data_bytes)?;
+    }
+    let mut first = Row::default();
+    let is_known = first.apply(Reader(common.instructions)).is_some() && first.apply(reader).is_some();
+    let is_function = is_known && !common.is_signal_frame && first.is_of_a_beginning();
+    Some(Range { start, end: start.checked_add(size)?, is_function })
+}
+
+/// A CIE or an FDE: what is behind its length and its id.
+struct Entry<'a> {
+    id: u32,
+    rest: &'a [u8],
+}
+
+fn entry<'a>(image: &'a Image<'_>, at: usize) -> Option<Entry<'a>> {
+    let word = |at: usize| Some(u32::from_le_bytes(image.bytes(at..at.checked_add(4)?)?.try_into().ok()?));
+    let length = word(at)? as usize;
+    let end = at.checked_add(4)?.checked_add(length)?;
+    // That of the 64-bit form is out of all segments.
+    let rest = image.bytes(at.checked_add(8)?..end)?;
+    Some(Entry { id: word(at + 4)?, rest })
+}
+
+/// What descriptions have in common (CIE).
+struct Common<'a> {
+    /// How addresses are written.
+    encoding: u8,
+    /// Whether descriptions have augmentation data.
+    has_data: bool,
+    is_signal_frame: bool,
+    instructions: &'a [u8],
+}
+
+impl<'a> Common<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let version = reader.byte()?;
+        let end = reader.0.iter().position(|&byte| byte == 0)?;
+        let augmentation = &reader.0[..end];
+        reader.skip(end + 1)?;
+        reader.unsigned()?; // code alignment
+        reader.unsigned()?; // data alignment
+        let return_address = if version == 1 { u64::from(reader.byte()?) } else { reader.unsigned()? };
+        if return_address != RETURN_ADDRESS {
+            return None;
+        }
+        let mut common = Self { encoding: 0, has_data: false, is_signal_frame: false, instructions: &[] };
+        if augmentation.first() == Some(&b'z') {
+            common.has_data = true;
+            let data_bytes = usize::try_from(reader.unsigned()?).ok()?;
+            let mut data = Reader(reader.0.get(..data_bytes)?);
+            reader.skip(data_bytes)?;
+            for letter in &augmentation[1..] {
+                match letter {
+                    b'R' => common.encoding = data.byte()?,
+                    b'L' => _ = data.byte()?,
+                    b'S' => common.is_signal_frame = true,
+                    b'P' => {
+                        let encoding = data.byte()?;
+                        data.pointer(encoding & 0x0f, 0)?;
+                    }
+                    _ => return None,
+                }
+            }
+        } else if !augmentation.is_empty() {
+            return None;
+        }
+        common.instructions = reader.0;
+        Some(common)
+    }
+}
+
+/// The rules at the first instruction, as far as they tell whether it is a function's.
+#[derive(Debug, Default)]
+struct Row {
+    /// Register and offset; `None` if it is another kind of rule.
+    frame: Option<(u64, u64)>,
+    has_return_address: bool,
+    saves_registers: bool,
+}
+
+impl Row {
+    fn is_of_a_beginning(&self) -> bool {
+        self.frame == Some((RSP, 8)) && self.has_return_address && !self.saves_registers
+    }
+
+    /// Goes through instructions up to the first one that is for a later address. `None` if one is not known.
+    fn apply(&mut self, mut reader: Reader<'_>) -> Option<()> {
+        while let Ok(opcode) = reader.byte().ok_or(()) {
+            let operand = u64::from(opcode & 0x3f);
+            match opcode {
+                0x00 => {}                                                   // nop
+                0x40..=0x7f | 0x01..=0x04 => return Some(()),                // advance
+                0x80..=0xbf => _ = (reader.unsigned()?, self.save(operand)), // offset
+                0x05 | 0x11 => {
+                    let register = reader.unsigned()?;
+                    reader.unsigned()?;
+                    self.save(register);
+                }
+                0x07 => {
+                    // undefined
+                    if reader.unsigned()? == RETURN_ADDRESS {
+                        self.has_return_address = false;
+                    }
+                }
+                0x08 => _ = reader.unsigned()?, // same value
+                0x0c => self.frame = Some((reader.unsigned()?, reader.unsigned()?)),
+                0x0d => self.frame = Some((reader.unsigned()?, self.frame?.1)),
+                0x0e => self.frame = Some((self.frame?.0, reader.unsigned()?)),
+                0x2e => _ = reader.unsigned()?, // size of arguments
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+
+    fn save(&mut self, register: u64) {
+        if register == RETURN_ADDRESS {
+            self.has_return_address = true;
+        } else {
+            self.saves_registers = true;
+        }
+    }
+}
+
+/// Bytes that are read from the front.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn skip(&mut self, bytes: usize) -> Option<()> {
+        self.0 = self.0.get(bytes..)?;
+        Some(())
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(byte)
+    }
+
+    /// A number in LEB128. Of signed ones only that they end is of interest.
+    fn unsigned(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// A pointer that lies at `at`, as linkers write them: absolute, or relative to its place.
+    fn pointer(&mut self, encoding: u8, at: usize) -> Option<usize> {
+        let origin = match encoding & 0xf0 {
+            0x00 => 0,
+            0x10 => at,
+            // An indirect one: where it is does not matter here.
+            _ => return None,
+        };
+        let value = match encoding & 0x0f {
+            0x00 | 0x04 | 0x0c => {
+                let value = u64::from_le_bytes(self.0.get(..8)?.try_into().ok()?);
+                self.skip(8)?;
+                value as usize
+            }
+            0x03 => {
+                let value = u32::from_le_bytes(self.0.get(..4)?.try_into().ok()?);
+                self.skip(4)?;
+                value as usize
+            }
+            0x0b => {
+                let value = i32::from_le_bytes(self.0.get(..4)?.try_into().ok()?);
+                self.skip(4)?;
+                value as isize as usize
+            }
+            _ => return None,
+        };
+        Some(origin.wrapping_add(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A row of the rules of the usual CIE and of `instructions`.
+    fn row(instructions: &[u8]) -> Option<Row> {
+        let mut row = Row::default();
+        row.apply(Reader(&[0x0c, 7, 8, 0x90, 1, 0, 0]))?;
+        row.apply(Reader(instructions))?;
+        Some(row)
+    }
+
+    #[test]
+    fn beginnings_have_pushed_nothing() {
+        assert!(row(&[]).unwrap().is_of_a_beginning());
+        // advance 1, def_cfa_offset 16: later.
+        assert!(row(&[0x41, 0x0e, 16, 0x86, 2]).unwrap().is_of_a_beginning());
+        // A part of a function: def_cfa_offset 64, or a saved rbx.
+        assert!(!row(&[0x0e, 64]).unwrap().is_of_a_beginning());
+        assert!(!row(&[0x83, 2]).unwrap().is_of_a_beginning());
+        // `_start`: the return address is undefined.
+        assert!(!row(&[0x07, 16]).unwrap().is_of_a_beginning());
+        // An expression.
+        assert!(row(&[0x0f, 3, 0x77, 8, 6]).is_none());
+    }
+
+    #[test]
+    fn numbers_and_pointers() {
+        assert_eq!(Reader(&[0x80, 0x01]).unsigned(), Some(128));
+        assert_eq!(Reader(&[0x80]).unsigned(), None);
+        assert_eq!(Reader(&(-16i32).to_le_bytes()).pointer(0x1b, 0x1000), Some(0xff0));
+        assert_eq!(Reader(&8u64.to_le_bytes()).pointer(0, 0x1000), Some(8));
+        assert_eq!(Reader(&[0; 8]).pointer(0x9b, 0), None);
+    }
+}

@@ -1,0 +1,291 @@
+//! Entry branches: functions that call no hook get a jump to a stub in place of their first instructions.
+//!
+//! - `frames` finds functions by their unwind information; `functions` says which have room for a branch.
+//! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
+//! - `wanted` is which functions are to have one; `outcome` is what the API shows.
+//!
+//! This file goes through the modules, once in a program's life and while it has one thread.
+//!
+//! **Invariant**: a function is left whole where anything about it is unsure: a trace lacks it then, and the program runs as it
+//! does without.
+//!
+//! **Invariant**: records and filters name a function by its own address, so nobody but this module knows of stubs.
+
+mod frames;
+mod functions;
+mod outcome;
+mod relocate;
+mod stubs;
+mod wanted;
+
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use memmap2::Mmap;
+
+use self::functions::{BRANCH_BYTES, Functions};
+pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
+use self::stubs::{Area, Wanted};
+pub(crate) use self::wanted::Choice;
+use super::engine::with_modules;
+use super::module::Image;
+use super::poke::{Pages, ProcMem, is_only_thread};
+use super::sites::Site;
+use super::stubs::distance;
+use super::unwind::{self, Reader};
+use super::{control, debugger};
+use crate::elf::code::Code;
+use crate::elf::file::map_file;
+use crate::elf::table::{Symbol, SymbolTable, symbols_of};
+use crate::host::linux::modules::exe_path;
+
+/// What was done, once it is.
+static DONE: OnceLock<Done> = OnceLock::new();
+
+#[derive(Debug, Default)]
+struct Done {
+    sites: Vec<Site>,
+    /// The sizes of the functions of `sites`.
+    sizes: Vec<usize>,
+    outcome: EntryBranches,
+}
+
+/// Gives the chosen functions their branches, the first time; later choices change nothing.
+pub(crate) fn install(choice: &Choice) {
+    DONE.get_or_init(|| {
+        let mut call_sites: Vec<usize> = control::sites().iter().map(|site| site.address).collect();
+        call_sites.sort_unstable();
+        let mut done = Done::default();
+        // SAFETY: asks for numbers.
+        let skipped = unsafe { [libc::getauxval(libc::AT_SYSINFO_EHDR), libc::getauxval(libc::AT_BASE)] };
+        let skipped = skipped.map(|address| address as usize);
+        with_modules(|info| {
+            // SAFETY: in the callback, and not used behind it.
+            let image = unsafe { Image::new(info) }?;
+            let is_own = image.contains(stubs::hook());
+            if !is_own && !skipped.iter().any(|&address| address != 0 && image.contains(address)) {
+                done.add(&image, choice, &call_sites);
+            }
+            None::<()>
+        });
+        done
+    });
+}
+
+/// The functions with a branch, as call sites: a filter chooses them by their addresses.
+pub(crate) fn sites() -> &'static [Site] {
+    DONE.get().map_or(&[], |done| &done.sites)
+}
+
+/// The functions with a branch in the module that was mapped at `start`, relative to that: address and size.
+pub(crate) fn functions_in(start: u64) -> impl Iterator<Item = (u64, u64)> {
+    let done = DONE.get().into_iter();
+    let all = done.flat_map(|done| done.sites.iter().zip(&done.sizes));
+    let own = all.filter(move |(site, _)| site.module as u64 == start);
+    own.map(move |(site, &bytes)| (site.address as u64 - start, bytes as u64))
+}
+
+/// What became of the functions.
+pub(crate) fn outcome() -> EntryBranches {
+    DONE.get().map(|done| done.outcome.clone()).unwrap_or_default()
+}
+
+/// A module and what its file tells.
+struct Module<'a> {
+    image: &'a Image<'a>,
+    name: String,
+    symbols: Option<SymbolTable>,
+    code: Option<Code>,
+}
+
+/// A function that was chosen.
+struct Function<'m> {
+    start: usize,
+    end: usize,
+    symbol: Option<&'m Symbol>,
+}
+
+impl<'a> Module<'a> {
+    fn read(image: &'a Image<'a>) -> Self {
+        let (path, shown) = if image.name.is_empty() {
+            ("/proc/self/exe".into(), exe_path().unwrap_or_default())
+        } else {
+            let path = std::path::PathBuf::from(image.name.to_string_lossy().into_owned());
+            (path.clone(), path)
+        };
+        let file: Option<Arc<Mmap>> = map_file(&path).ok();
+        let symbols = file.clone().and_then(|file| symbols_of(file, &path).ok());
+        let code = file.and_then(|file| Code::of(file, &path).ok().flatten());
+        let name = shown.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self { image, name, symbols, code }
+    }
+
+    /// The symbol of the function that begins at `address`.
+    fn symbol(&self, address: usize) -> Option<&Symbol> {
+        let relative = (address - self.image.start()) as u64;
+        self.symbols.as_ref()?.lookup(relative).filter(|symbol| symbol.address == relative)
+    }
+
+    /// A function's name, as the trace shows it.
+    fn name_of(&self, function: &Function<'_>) -> String {
+        match (&self.symbols, function.symbol) {
+            (Some(table), Some(symbol)) => table.name(symbol),
+            _ => SymbolTable::name_of_unnamed(self.link_address(function.start)),
+        }
+    }
+
+    /// The address as in the file.
+    fn link_address(&self, address: usize) -> u64 {
+        let link_address = self.symbols.as_ref().map_or(0, SymbolTable::link_address);
+        (address - self.image.start()) as u64 + link_address
+    }
+
+    /// Whether the file has these bytes where they are in memory.
+    fn is_as_in_file(&self, start: usize, bytes: &[u8]) -> Option<bool> {
+        let told = self.code.as_ref()?.bytes(self.link_address(start), bytes.len())?;
+        Some(told == bytes)
+    }
+}
+
+impl Done {
+    /// Gives the chosen functions of a module their branches.
+    fn add(&mut self, image: &Image<'_>, choice: &Choice, call_sites: &[usize]) {
+        let module = Module::read(image);
+        if !choice.has_module(&module.name, image.name.is_empty()) {
+            return;
+        }
+        let symbols = module.symbols.iter().flat_map(SymbolTable::symbols);
+        let labels = symbols.map(|symbol| image.start() + symbol.address as usize);
+        let functions = Functions::of(image, labels);
+        let mut chosen: Vec<Function<'_>> = Vec::new();
+        let mut wanted = Vec::new();
+        for (start, end) in functions.ranges() {
+            let function = Function { start, end, symbol: module.symbol(start) };
+            let is_none =
+                is_cold(&module, &function) || function.symbol.is_none() && functions::is_linkage(image, start);
+            if is_none || !choice.has(&module.name, image.name.is_empty(), || module.name_of(&function)) {
+                continue;
+            }
+            match examine(&module, &functions, &function, call_sites) {
+                Ok(instructions) => {
+                    wanted.push(Wanted { start, instructions });
+                    chosen.push(function);
+                }
+                Err(reason) => self.leave(&module, &function, reason),
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let refused = if is_only_thread() {
+            match make(image, &wanted) {
+                Ok(branches) => {
+                    for (function, is_there) in chosen.iter().zip(branches) {
+                        if is_there {
+                            let Function { start, end, .. } = *function;
+                            self.sites.push(Site { address: start, child_ip: start, module: image.start() });
+                            self.sizes.push(end - start);
+                            self.outcome.patched += 1;
+                        } else {
+                            self.leave(&module, function, WholeReason::Instruction);
+                        }
+                    }
+                    return;
+                }
+                Err((reason, error)) => {
+                    self.outcome.refusal = Some(error.to_string());
+                    reason
+                }
+            }
+        } else {
+            WholeReason::Threads
+        };
+        chosen.iter().for_each(|function| self.leave(&module, function, refused));
+    }
+
+    fn leave(&mut self, module: &Module<'_>, function: &Function<'_>, reason: WholeReason) {
+        self.outcome.left_out.push(LeftOut {
+            module: module.name.clone(),
+            address: module.link_address(function.start),
+            name: module.name_of(function),
+            reason,
+        });
+    }
+}
+
+/// Whether a compiler has moved this out of a function. Such a part is none of what a pattern names.
+fn is_cold(module: &Module<'_>, function: &Function<'_>) -> bool {
+    let name = module.symbols.as_ref().zip(function.symbol).map(|(table, symbol)| table.raw_name(symbol));
+    name.is_some_and(|name| name.windows(5).any(|part| part == b".cold"))
+}
+
+/// The instructions that a branch takes the place of, or why it may not.
+fn examine(
+    module: &Module<'_>,
+    functions: &Functions,
+    function: &Function<'_>,
+    call_sites: &[usize],
+) -> Result<Vec<iced_x86::Instruction>, WholeReason> {
+    let Function { start, end, symbol } = *function;
+    let name = module.symbols.as_ref().zip(symbol).map(|(table, symbol)| table.raw_name(symbol));
+    if name.is_some_and(wanted::is_special) {
+        return Err(WholeReason::Special);
+    }
+    let first = call_sites.partition_point(|&site| site < start);
+    if call_sites.get(first).is_some_and(|&site| site < end) {
+        return Err(WholeReason::CallsHook);
+    }
+    let room = functions.room(module.image, start, end)?;
+    let displaced: usize = room.instructions.iter().map(iced_x86::Instruction::len).sum();
+    let bytes = module.image.bytes(start..start + displaced.max(BRANCH_BYTES)).ok_or(WholeReason::Unreadable)?;
+    match module.is_as_in_file(start, bytes) {
+        None => Err(WholeReason::Unreadable),
+        Some(false) => Err(WholeReason::Changed),
+        Some(true) => Ok(room.instructions),
+    }
+}
+
+/// Makes the stubs and then the branches. Returns which functions have one.
+fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<bool>, (WholeReason, io::Error)> {
+    let not_writable = |error| (WholeReason::NotWritable, error);
+    let pages = Pages::all().map_err(not_writable)?;
+    let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
+    let module = image.start()..image.end();
+    let area = Area::new(&module, wanted, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
+    let (frames, descriptions) = area.frames(Reader::Unwinder);
+    unwind::register_section(area.stubs().start, frames, &descriptions);
+    debugger::register(&area.stubs(), &(area.stubs().start..area.stubs().start), &area.frames(Reader::Debugger).0);
+
+    let text = wanted.first().map_or(0, |first| first.start)..wanted.last().map_or(0, |last| last.start + BRANCH_BYTES);
+    let pages: Vec<Pages> = pages.iter().filter_map(|pages| pages.cut_to(&text)).collect();
+    let is_writable = pages.iter().try_for_each(Pages::make_writable);
+    let file = if is_writable.is_err() { Some(ProcMem::open().map_err(not_writable)?) } else { None };
+    let mut done = Vec::with_capacity(wanted.len());
+    let mut failed = None;
+    for (idx, function) in wanted.iter().enumerate() {
+        let written = area.stub(idx).is_some_and(|stub| {
+            let mut branch = [0xe9; BRANCH_BYTES];
+            branch[1..].copy_from_slice(&distance(function.start + BRANCH_BYTES, stub).to_le_bytes());
+            let result = match &file {
+                Some(file) => file.write(function.start, &branch),
+                None => {
+                    // SAFETY: code of a module that stays loaded, which was made writable and which no thread runs: this is the
+                    // only one. It lies within the function, or in what is unused behind it.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(branch.as_ptr(), function.start as *mut u8, BRANCH_BYTES);
+                    }
+                    Ok(())
+                }
+            };
+            result.map_err(|error| failed = Some(error)).is_ok()
+        });
+        done.push(written);
+    }
+    let mut refusal = None;
+    pages.iter().for_each(|pages| pages.restore(&mut refusal));
+    match failed {
+        Some(error) if !done.contains(&true) => Err(not_writable(error)),
+        _ => Ok(done),
+    }
+}

@@ -1,0 +1,78 @@
+//! What became of functions that were to get a branch, as the API shows it.
+
+use std::fmt;
+
+/// What became of the functions that [`Config::entry_branches`](crate::Config::entry_branches) names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EntryBranches {
+    /// Functions that are recorded by a branch at their beginning.
+    pub patched: usize,
+    /// The others, by module and address.
+    pub left_out: Vec<LeftOut>,
+    /// What the system said when it last refused something.
+    pub refusal: Option<String>,
+}
+
+/// A function that has no branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeftOut {
+    /// The file name of its module.
+    pub module: String,
+    /// Its address, as in the file.
+    pub address: u64,
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub reason: WholeReason,
+}
+
+/// Why a function is left whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WholeReason {
+    /// It uses flags that it has not set: it may be a part of another function.
+    Part,
+    /// It jumps to its own beginning, so a branch there would count turns of a loop.
+    Loop,
+    /// It is shorter than a branch, and nothing unused follows.
+    Short,
+    /// Something jumps, or points, into its first instructions.
+    Target,
+    /// Its first instructions must stay where they are.
+    Instruction,
+    /// It returns twice, or on another stack, or does what no hook may.
+    Special,
+    /// It calls a hook itself.
+    CallsHook,
+    /// Its bytes are not those of the file: somebody else has changed them.
+    Changed,
+    /// Its code, or its file, cannot be read.
+    Unreadable,
+    /// There is no executable memory within 2 GiB.
+    NoStubs,
+    /// The system does not let code be changed.
+    NotWritable,
+    /// Other threads run already.
+    Threads,
+}
+
+impl fmt::Display for WholeReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Part => "takes flags from where it was jumped to",
+            Self::Loop => "jumps to its own beginning",
+            Self::Short => "shorter than a branch",
+            Self::Target => "its first instructions are jumped to",
+            Self::Instruction => "its first instructions must stay where they are",
+            Self::Special => "returns twice or on another stack",
+            Self::CallsHook => "calls the tracer itself",
+            Self::Changed => "changed by somebody else",
+            Self::Unreadable => "its file cannot be read",
+            Self::NoStubs => "no executable memory within reach",
+            Self::NotWritable => "the system does not let code be changed",
+            Self::Threads => "other threads run already",
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! Which functions are to have a branch: patterns of functions, and of modules behind an `@`.
+
+use rftrace_pattern::Pattern;
+
+use crate::Error;
+
+/// The patterns.
+#[derive(Debug, Default)]
+pub(crate) struct Choice(Vec<Wanted>);
+
+#[derive(Debug)]
+struct Wanted {
+    function: Pattern,
+    /// `None`: the program.
+    module: Option<Pattern>,
+}
+
+impl Choice {
+    /// Reads patterns: `GLOB`, `/REGEX/`, either with `@MODULE`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadFilter`] for one that is none.
+    pub(crate) fn parse<'p>(patterns: impl Iterator<Item = &'p str>) -> Result<Self, Error> {
+        let wanted = patterns.map(|text| {
+            let is_regex = text.starts_with('/') && text.ends_with('/');
+            let (function, module) = match text.rsplit_once('@').filter(|_| !is_regex) {
+                Some((function, module)) => (function, Some(module)),
+                None => (text, None),
+            };
+            let read = |text: &str| {
+                let place = format!("entry branches: {text}");
+                Pattern::new(text).map_err(|error| Error::BadFilter { place, problem: error.to_string() })
+            };
+            Ok(Wanted { function: read(function)?, module: module.map(read).transpose()? })
+        });
+        wanted.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether functions of this module, by its file's name, may be among them.
+    pub(crate) fn has_module(&self, module: &str, is_program: bool) -> bool {
+        self.0.iter().any(|wanted| wanted.has_module(module, is_program))
+    }
+
+    /// Whether a function of the module is. Its name is asked for if that matters.
+    pub(crate) fn has(&self, module: &str, is_program: bool, name: impl FnOnce() -> String) -> bool {
+        let mut wanted = self.0.iter().filter(|wanted| wanted.has_module(module, is_program)).peekable();
+        if wanted.peek().is_none() {
+            return false;
+        }
+        if wanted.clone().any(|wanted| wanted.function.is_everything()) {
+            return true;
+        }
+        let name = name();
+        wanted.any(|wanted| wanted.function.matches(&name))
+    }
+}
+
+impl Wanted {
+    /// `libc` stands for `libc.so.6` too.
+    fn has_module(&self, module: &str, is_program: bool) -> bool {
+        match &self.module {
+            None => is_program,
+            Some(pattern) => {
+                let short = module.split_once(".so").map_or(module, |(short, _)| short);
+                pattern.matches(module) || pattern.matches(short)
+            }
+        }
+    }
+}
+
+/// Whether this is the name of a function that returns twice, goes on on another stack, or is entered without a call.
+pub(super) fn is_special(name: &[u8]) -> bool {
+    const NAMES: [&str; 24] = [
+        "_start",
+        "setjmp",
+        "_setjmp",
+        "sigsetjmp",
+        "__sigsetjmp",
+        "__sigjmp_save",
+        "longjmp",
+        "_longjmp",
+        "__longjmp",
+        "__longjmp_chk",
+        "vfork",
+        "__vfork",
+        "getcontext",
+        "setcontext",
+        "swapcontext",
+        "makecontext",
+        "__start_context",
+        "clone",
+        "__clone",
+        "clone3",
+        "__clone3",
+        "__clone_internal",
+        "__spawni_child",
+        "__restore_rt",
+    ];
+    let name = name.split(|&byte| byte == b'@').next().unwrap_or_default();
+    NAMES.iter().any(|special| special.as_bytes() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_name_functions_and_modules() {
+        let choice = Choice::parse(["app_*", "mem*@libc", "*@libfoo.so.1", "/a@b/"].into_iter()).unwrap();
+        let has = |module: &str, is_program, name: &str| choice.has(module, is_program, || name.to_owned());
+        assert!(has("app", true, "app_main") && !has("app", true, "memcpy") && has("app", true, "xa@by"));
+        assert!(has("libc.so.6", false, "memcpy") && !has("libc.so.6", false, "app_main"));
+        assert!(has("libfoo.so.1", false, "anything") && !has("libfoo.so.2", false, "anything"));
+        assert!(!choice.has_module("libm.so.6", false));
+        assert!(matches!(Choice::parse(["@libc"].into_iter()), Err(Error::BadFilter { .. })));
+    }
+
+    #[test]
+    fn what_returns_twice_is_special() {
+        assert!(is_special(b"vfork@@GLIBC_2.2.5") && is_special(b"_setjmp") && !is_special(b"fork"));
+    }
+}

@@ -1,0 +1,254 @@
+//! `rftrace record -P`: programs that were not built for it do as they do without, and their functions are counted exactly.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rftrace_tests::fixtures::{self, folder};
+use rftrace_tests::{CProgram, Program, Run, require, tools};
+
+use super::record::{calls, record, rftrace};
+
+fn c_program(source: &str, arguments: &[&str]) -> Program {
+    CProgram::new(&[source]).without_hooks().without_library().with(&["-O2", "-lpthread"]).with(arguments).build()
+}
+
+/// Records a program, and checks that it does what it does without.
+#[track_caller]
+fn recorded(options: &[&str], program: &Path, arguments: &[&str]) -> Run {
+    let plain = Command::new(program).args(arguments).output().unwrap();
+    let run = record(options, program, arguments);
+    assert_eq!(run.stdout, String::from_utf8_lossy(&plain.stdout), "{}", run.stderr);
+    assert_eq!(run.status.code(), plain.status.code(), "{}", run.stderr);
+    run
+}
+
+/// How often each of these functions was called; the others must not be there.
+#[track_caller]
+fn check_calls(run: &Run, expected: &[(&str, u64)]) {
+    let calls = calls(run);
+    let found: BTreeMap<&str, u64> =
+        expected.iter().map(|&(name, _)| (name, calls.get(name).copied().unwrap_or(0))).collect();
+    assert_eq!(found, expected.iter().copied().collect(), "{calls:?}\n{}", run.stderr);
+}
+
+/// The functions that were left out, and why.
+fn left_out(run: &Run) -> BTreeMap<String, String> {
+    let list = fs::read_to_string(run.path("trace/entry-branches.txt")).unwrap_or_default();
+    let fields = list.lines().map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>());
+    fields.map(|fields| (fields[2].clone(), fields[3].clone())).collect()
+}
+
+const COUNTS: [(&str, u64); 17] = [
+    ("main", 1),
+    ("leaf", 8307),
+    ("middle", 4100),
+    ("tail", 100),
+    ("empty", 10),
+    ("even", 5),
+    ("odd", 5),
+    ("down", 4),
+    ("up", 4),
+    ("jump_a", 9),
+    ("jump_b", 9),
+    ("handler", 7),
+    ("work", 4),
+    ("variable", 1),
+    ("registers_stay", 1),
+    ("modest", 3000),
+    ("looping", 0),
+];
+
+#[test]
+fn each_call_of_a_c_program_is_counted() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for arguments in [&["-pie", "-fPIE"][..], &["-no-pie", "-fno-pie"], &["-fcf-protection=full"], &["-fno-plt"]] {
+        let program = c_program("entered.c", arguments);
+        let run = recorded(&["-P", "*"], &program.path, &[]);
+        assert_eq!(run.status.code(), Some(7));
+        assert!(run.stdout.ends_with(" 301 7 7 5 1\n"), "{}", run.stdout);
+        check_calls(&run, &COUNTS);
+        let left_out = left_out(&run);
+        assert_eq!(left_out.get("looping").map(String::as_str), Some("jumps to its own beginning"), "{left_out:?}");
+        let jumped_into = left_out.get("jumped_into").map(String::as_str);
+        assert_eq!(jumped_into, Some("its first instructions are jumped to"), "{left_out:?}");
+    }
+}
+
+#[test]
+fn patterns_choose_and_filters_filter() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = c_program("entered.c", &[]);
+    let run = recorded(&["-P", "mid*", "-P", "/^leaf$/"], &program.path, &[]);
+    check_calls(&run, &[("main", 0), ("leaf", 8307), ("middle", 4100), ("tail", 0)]);
+    let run = recorded(&["-P", "*", "-F", "middle", "-N", "work"], &program.path, &[]);
+    check_calls(&run, &[("main", 0), ("leaf", 200), ("middle", 100), ("tail", 0)]);
+    let run = recorded(&["-P", "*", "-D", "2", "--rules", "exclude=leaf"], &program.path, &[]);
+    check_calls(&run, &[("main", 1), ("leaf", 0), ("middle", 4100), ("work", 4), ("down", 1), ("up", 0)]);
+    // The slow paths: a buffer that is full all the time.
+    let run = recorded(&["-P", "*", "--ring", "--buffer", "64K"], &program.path, &[]);
+    assert!(run.stderr.contains("keeps the end"), "{}", run.stderr);
+    let run = recorded(&["-P", "no_such_function"], &program.path, &[]);
+    assert!(run.stderr.contains("nothing was recorded"), "{}", run.stderr);
+}
+
+#[test]
+fn functions_without_names_are_known_by_their_addresses() {
+    if !require(&["gcc", "strip"]) {
+        return;
+    }
+    let program = c_program("entered.c", &[]);
+    let all = recorded(&["-P", "*"], &program.path, &[]);
+    tools::run(Command::new("strip").arg(&program.path));
+    let run = recorded(&["-P", "*"], &program.path, &[]);
+    let (named, unnamed) = (calls(&all), calls(&run));
+    let of_program = |calls: &BTreeMap<String, u64>| {
+        let mut counts: Vec<u64> =
+            calls.iter().filter(|(name, _)| !name.contains(':')).map(|(_, &calls)| calls).collect();
+        counts.sort_unstable();
+        counts
+    };
+    assert_eq!(of_program(&named), of_program(&unnamed), "{named:?} {unnamed:?}");
+    assert!(unnamed.keys().all(|name| name.starts_with("sub_") || name.contains(':')), "{unnamed:?}");
+    let (busiest, _) = unnamed.iter().max_by_key(|&(_, calls)| calls).unwrap();
+    check_calls(&recorded(&["-P", busiest], &program.path, &[]), &[(busiest, 8307)]);
+}
+
+#[test]
+fn functions_that_call_the_tracer_are_not_patched_too() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["entered.c"]).without_library().with(&["-O2", "-lpthread"]).build();
+    for options in [&["-P", "*"][..], &["-P", "*", "--patched"]] {
+        let run = recorded(options, &program.path, &[]);
+        check_calls(&run, &COUNTS.map(|(name, calls)| (name, calls)));
+        assert_eq!(left_out(&run).get("middle").map(String::as_str), Some("calls the tracer itself"));
+    }
+}
+
+#[test]
+fn backtraces_pass_at_each_instruction() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = c_program("entered_steps.c", &[]);
+    // Not the handler: it would write a record between any two instructions of a hook that takes one.
+    let names = ["-P", "inner", "-P", "calling", "-P", "choosing", "-P", "saving"];
+    // A depth has the hooks ask the filter.
+    for filter in [&[][..], &["-D", "9"]] {
+        let run = recorded(&[&names[..], filter].concat(), &program.path, &[]);
+        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+        assert!(run.stderr.contains(" 0 without the caller"), "{}", run.stderr);
+        check_calls(&run, &[("calling", 1), ("choosing", 1), ("saving", 1), ("inner", 5)]);
+    }
+}
+
+#[test]
+fn exceptions_pass() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let program = c_program("recorded_throws.cpp", &[]);
+    let run = recorded(&["-P", "*"], &program.path, &[]);
+    assert_eq!(run.status.code(), Some(0));
+    check_calls(&run, &[("attempt", 31), ("descend", 216), ("Guard::~Guard", 216)]);
+}
+
+#[test]
+fn panics_pass_in_a_released_rust_program() {
+    let path = fixtures::build_folder("entered-rust");
+    fs::create_dir_all(&path).unwrap();
+    let mut rustc = Command::new("rustc");
+    fixtures::without_settings(&mut rustc);
+    tools::run(rustc.args(["--edition=2024", "-O", "--out-dir"]).arg(&path).arg(folder("").join("entered.rs")));
+    let run = recorded(&["-P", "*"], &path.join("entered"), &[]);
+    assert_eq!(run.stdout, "19 40\n");
+    let calls = calls(&run);
+    let of = |name: &str| calls.iter().find(|(known, _)| known.ends_with(name)).map_or(0, |(_, &calls)| calls);
+    assert_eq!([of("::thrower"), of("::middle"), of("::outer"), of("::catcher")], [20; 4], "{calls:?}");
+    assert_eq!(of("Guard as core::ops::drop::Drop>::drop"), 40, "{calls:?}");
+}
+
+/// The same modes as those of programs that call the tracer: how often `leaf` is called.
+#[test]
+fn children_and_other_programs_are_recorded_too() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["recorded.c"]).without_hooks().without_library();
+    // Short functions have room for a branch where functions are aligned.
+    let program = program.with(&["-O1", "-falign-functions=16", "-Wno-infinite-recursion", "-lpthread"]).build();
+    for (mode, leaves) in [("plain", 2), ("fork", 35), ("exec", 4), ("fork_exec", 10), ("vfork", 5), ("spawn", 4)] {
+        let run = record(&["-P", "*"], &program.path, &[mode]);
+        assert_eq!(calls(&run).get("leaf"), Some(&leaves), "{mode}: {}", run.stderr);
+    }
+}
+
+/// What a program says on its own.
+fn of_program(output: &Output) -> (Vec<u8>, String, Option<i32>) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let own = stderr.lines().filter(|line| !line.starts_with("rftrace: ") && !line.starts_with("  rftrace "));
+    (output.stdout.clone(), own.map(|line| format!("{line}\n")).collect(), output.status.code())
+}
+
+/// The share of functions that have a branch, in per cent, by what the command says.
+fn share(stderr: &str) -> f64 {
+    let line = stderr.lines().find(|line| line.contains("have entry branches")).unwrap_or_default();
+    let number = |word: usize| line.split(' ').nth(word).map_or(0.0, |text| text.replace(',', "").parse().unwrap());
+    100.0 * number(1) / number(3)
+}
+
+#[test]
+fn programs_as_distributed_do_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.current_dir(&dir).args(["-c", "user.name=N", "-c", "user.email=e@x"]).args(arguments);
+        git
+    };
+    let script = "for i in 1 2 3; do x=$((i*i)); done; echo $x $(echo inner); f() { return 3; }; f; exit $?";
+    let counting = r#"my %h; $h{$_ % 97} += $_ for 1..500; print map {"$_=$h{$_}\n"} sort keys %h; die "so\n""#;
+    let mut programs: Vec<(&str, Vec<&str>)> = vec![
+        ("bash", vec!["-P", "*", "bash", "-c", script]),
+        ("bash", vec!["-P", "*", "-P", "*@libc", "bash", "-c", script]),
+        ("perl", vec!["-P", "*", "-P", "*@libperl", "perl", "-e", counting]),
+        ("xz", vec!["-P", "*", "-P", "*@liblzma", "xz", "-9", "-c", "-k", "file"]),
+        ("sqlite3", vec!["-P", "*", "-P", "*@libsqlite3", "sqlite3", ":memory:", "select sqlite_version(), 1 + 2;"]),
+    ];
+    fs::write(dir.path().join("file"), "some text\n".repeat(300)).unwrap();
+    if require(&["git"]) {
+        for arguments in [&["init", "-q"][..], &["add", "file"], &["commit", "-q", "-m", "first"]] {
+            tools::run(&mut git(arguments));
+        }
+        programs.push(("git", vec!["-P", "*", "git", "--no-pager", "log", "--stat", "-p"]));
+        programs.push(("git", vec!["-P", "*", "-P", "*@libc", "git", "status"]));
+    }
+    for (name, arguments) in programs {
+        let Ok(path) = which(name) else {
+            tools::skip(&format!("{name} is not installed"));
+            continue;
+        };
+        let place = arguments.iter().position(|&argument| argument == name).unwrap();
+        let plain = Command::new(&path).current_dir(&dir).args(&arguments[place + 1..]).output().unwrap();
+        let mut command = Command::new(rftrace());
+        let trace = tempfile::tempdir().unwrap();
+        command.args(["record", "--buffer", "64M", "-o"]).arg(trace.path().join("trace"));
+        let recorded = command.current_dir(&dir).args(&arguments[..place]).arg("--").arg(&path);
+        let recorded = recorded.args(&arguments[place + 1..]).output().unwrap();
+        assert_eq!(of_program(&recorded), of_program(&plain), "{arguments:?}");
+        let stderr = String::from_utf8_lossy(&recorded.stderr);
+        assert!(share(&stderr) >= 98.5, "{arguments:?}: {stderr}");
+        assert!(trace.path().join("trace/info").exists(), "{arguments:?}: {stderr}");
+    }
+}
+
+fn which(name: &str) -> Result<PathBuf, ()> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file()).ok_or(())
+}

@@ -1,0 +1,88 @@
+//! Where recorded processes say what became of functions that were to get a branch (`-P`).
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::AsRawFd;
+
+use anyhow::{Context, Result};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use rftrace_format::recording::EntriesLine;
+
+/// A file in memory that all recorded processes append to.
+#[derive(Debug)]
+pub struct Entries(File);
+
+/// What they said.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Functions with a branch, in all processes.
+    pub patched: u64,
+    /// Those without, one a line.
+    pub left_out: Vec<String>,
+}
+
+impl Entries {
+    /// Makes it, empty.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for it.
+    pub fn create() -> Result<Self> {
+        let memory =
+            memfd_create("rftrace-entries", MFdFlags::MFD_CLOEXEC).context("no memory for a list of functions")?;
+        Ok(Self(File::from(memory)))
+    }
+
+    /// Where other processes find it, as long as this one lives.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// What they said. The same said by several processes of one program is told once.
+    ///
+    /// # Errors
+    ///
+    /// The memory cannot be read.
+    pub fn read(&mut self) -> Result<Told> {
+        let mut text = Vec::new();
+        self.0.rewind().and_then(|()| self.0.read_to_end(&mut text)).context("cannot read the list of functions")?;
+        let text = String::from_utf8_lossy(&text);
+        let mut programs = Vec::new();
+        let mut told = Told::default();
+        for line in text.lines().filter_map(EntriesLine::parse) {
+            match line {
+                EntriesLine::Program { name, patched } => {
+                    if !programs.contains(&name) {
+                        programs.push(name);
+                        told.patched += patched;
+                    }
+                }
+                EntriesLine::LeftOut(line) => told.left_out.push(line.to_owned()),
+            }
+        }
+        told.left_out.sort();
+        told.left_out.dedup();
+        Ok(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::OpenOptions;
+    use std::io::Write;
+
+    #[test]
+    fn a_program_that_runs_twice_is_counted_once() {
+        let mut entries = Entries::create().unwrap();
+        assert_eq!(entries.read().unwrap(), Told::default());
+        let short = "app\t0x10\tf\tshorter than a branch".to_owned();
+        for _ in 0..2 {
+            let mut file = OpenOptions::new().append(true).open(entries.path()).unwrap();
+            write!(file, "{}", EntriesLine::Program { name: "/bin/app", patched: 7 }).unwrap();
+            write!(file, "{}", EntriesLine::LeftOut(&short)).unwrap();
+        }
+        assert_eq!(entries.read().unwrap(), Told { patched: 7, left_out: vec![short] });
+    }
+}
