@@ -42,6 +42,7 @@ impl Code {
     }
 
     /// Returns so many bytes from `address` on, which is as in the file.
+    #[allow(dead_code, reason = "only where code is patched")]
     pub(crate) fn bytes(&self, address: u64, bytes: usize) -> Option<&[u8]> {
         let (range, offset) = self.segments.iter().find(|(range, _)| range.contains(&address))?;
         let place = usize::try_from(address.checked_sub(range.start)?.checked_add(*offset)?).ok()?;

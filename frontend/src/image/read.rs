@@ -139,12 +139,13 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     let mut reader = Reader { bytes, offset: start + MAGIC.len() };
     let Some(versions) = reader.word() else { return bad(bytes.len(), ENDS_IN_HEADER) };
     let (version, abi_version) = (versions as u32, (versions >> 32) as u32);
-    if !(OLDEST_VERSION..=VERSION).contains(&version) || abi_version != abi::VERSION {
+    if !(OLDEST_VERSION..=VERSION).contains(&version) || !(abi::OLDEST_RECORDS..=abi::VERSION).contains(&abi_version) {
         return bad(
             start + MAGIC.len(),
             format!(
                 "the image has version {version} with records of version {abi_version}, this program reads \
-                 {OLDEST_VERSION} to {VERSION} with {}; use the rftrace-tools that belong to the kernel's rftrace",
+                 {OLDEST_VERSION} to {VERSION} with {} to {}; use the rftrace-tools that belong to the kernel's rftrace",
+                abi::OLDEST_RECORDS,
                 abi::VERSION
             ),
         );

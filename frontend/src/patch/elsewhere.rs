@@ -13,6 +13,8 @@ pub(crate) fn register_fork_handlers() {}
 /// A call of a hook.
 pub(crate) struct Site {
     #[cfg(target_os = "linux")]
+    pub(crate) address: usize,
+    #[cfg(target_os = "linux")]
     pub(crate) module: usize,
     pub(crate) child_ip: usize,
 }
@@ -23,6 +25,12 @@ pub(crate) fn abandon() {}
 #[cfg(target_os = "linux")]
 pub(crate) fn sites() -> Vec<Site> {
     Vec::new()
+}
+
+/// Where functions with branches at their entries begin, in the module that begins at an address.
+#[cfg(target_os = "linux")]
+pub(crate) fn entry_functions(_module: u64) -> impl Iterator<Item = (u64, u64)> {
+    std::iter::empty()
 }
 
 pub(crate) fn select(_selection: impl Fn(&Site) -> bool + Send + 'static) {}

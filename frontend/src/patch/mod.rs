@@ -45,7 +45,7 @@ pub(crate) use self::control::{abandon, counts, install, select, undo};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::register_fork_handlers;
 #[cfg(all(target_os = "linux", not(target_arch = "x86_64")))]
-pub(crate) use self::elsewhere::{Site, abandon, sites};
+pub(crate) use self::elsewhere::{Site, abandon, entry_functions, sites};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::{counts, install, select, undo};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
