@@ -1,7 +1,7 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
-//! [`file`] is the layout, [`own`] what a recorded process does with its bank, [`collect`] what the recorder does with all of them
-//! while programs run, [`save`] how what it collected of a process becomes a directory. docs/banks.md tells of the whole.
+//! `file` is the layout, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
+//! while programs run, `save` how what it collected of a process becomes a directory. docs/banks.md tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
 
