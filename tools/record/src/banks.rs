@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::recording::{Counts, Entry, Fork, PART_FILE, Part, Saved};
 use rftrace_frontend::Error;
-use rftrace_frontend::bank::{self, Banks, Collected, Options, Symbols};
+use rftrace_frontend::bank::{self, Banks, Collected, Options, SavedBank, Symbols};
 
 use super::processes::start_time;
 
@@ -59,6 +59,8 @@ impl BankRecorder {
     ///
     /// There is no memory or no thread for it.
     pub fn begin(work: &Path, buffer_bytes: usize, on_full: OnFull, most_bytes: u64) -> Result<Self> {
+        // A limit on the size of files is an error then, not the end.
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
         let file = memory()?;
         let patience = if on_full == OnFull::Wait { PATIENCE } else { Duration::ZERO };
         let n_slots = (ADDRESS_BYTES / buffer_bytes.max(64 << 20)).clamp(8, 256);
@@ -86,7 +88,9 @@ impl BankRecorder {
 
     /// The processes that record into a bank and have not ended, as far as they are known.
     pub(crate) fn living(&self) -> Vec<u32> {
-        self.living.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut living = self.living.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        living.retain(|&pid| start_time(pid).is_some());
+        living
     }
 
     /// Takes what is left.
@@ -97,7 +101,7 @@ impl BankRecorder {
     }
 }
 
-const NO_MEMORY: &str = "no memory for banks";
+const NO_MEMORY: &str = "no memory for banks (is what ulimit -v or ulimit -f permits too little?)";
 
 /// Empty memory that other processes can map.
 fn memory() -> Result<File> {
@@ -164,6 +168,11 @@ impl BankRecording {
         Ok((!collected.is_empty()).then_some(Self(collected)))
     }
 
+    /// How many processes have records in a folder that no part was made of.
+    pub(crate) fn n_left_in(work: &Path) -> usize {
+        bank::spools(work).map_or(0, |spools| spools.len())
+    }
+
     /// Makes a part of each process's records.
     ///
     /// # Errors
@@ -180,11 +189,16 @@ fn save(collected: Collected, work: &Path, symbols: &mut Symbols) -> Result<()> 
     let result = collected.write_directory(&part, symbols);
     let mut problems = Vec::new();
     let saved = match &result {
+        Ok(SavedBank { left_out: Some(left_out), .. }) => {
+            // A part of it would take the place of all.
+            let _ = fs::remove_dir_all(&part);
+            problems.push(format!("nothing was saved yet, `rftrace recover` does it when there is room: {left_out}"));
+            Saved::Failed
+        }
         Ok(saved) => {
             if saved.damaged_chunks > 0 {
                 problems.push(format!("{} pieces of its bank were overwritten by the program", saved.damaged_chunks));
             }
-            problems.extend(saved.left_out.clone());
             Saved::Trace(Counts {
                 events: saved.events,
                 threads: saved.threads as u64,

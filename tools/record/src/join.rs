@@ -70,6 +70,7 @@ fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<S
         banks.save(output.work())?;
     }
     let mut joined = parts::join(output.work(), &dir, ended, notes)?;
+    joined.left_over += BankRecording::n_left_in(output.work());
     if joined.processes > 0 {
         let has_schedule = match beside.schedule.map(|schedule| schedule.finish(&dir)) {
             None => false,

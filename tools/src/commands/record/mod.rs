@@ -167,6 +167,11 @@ enum OnFullArg {
 pub(crate) const DEFAULT_MOST: &str = "4G";
 
 impl RecordArgs {
+    /// The signal for snapshots; 0 for none. What is taken out of the program while it runs is in no buffer.
+    fn signal_snapshot(&self) -> i32 {
+        if self.stream { 0 } else { self.signal_snapshot }
+    }
+
     /// Bytes that may be written.
     fn most_bytes(&self) -> usize {
         self.max_size.max(self.buffer)
@@ -208,7 +213,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     let kept = if args.ring { Kept::End } else { Kept::Beginning };
     let schedule = schedule.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
     let kernel = kernel.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
-    let for_library = [args.signal_snapshot, args.signal_toggle];
+    let for_library = [args.signal_snapshot(), args.signal_toggle];
     let ended = run::run(&program, &args.command, preload, environment, for_library, kernel.as_ref(), banks.as_ref())?;
     let code = ended.code();
     let banks = banks.map(BankRecorder::stop);
@@ -355,11 +360,11 @@ fn environment(
         ("RFTRACE_RECORD_NOTES", notes.path().into()),
         ("RFTRACE_RECORD_MOST", args.most_bytes().to_string().into()),
         ("RFTRACE_RECORD_PARENT", std::process::id().to_string().into()),
-        ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot.to_string().into()),
+        ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot().to_string().into()),
         ("RFTRACE_RECORD_TOGGLE", args.signal_toggle.to_string().into()),
     ];
     variables.extend(banks.map(|banks| ("RFTRACE_RECORD_BANK", banks.path().into())));
-    if args.signal_snapshot == args.signal_toggle && args.signal_snapshot != 0 {
+    if args.signal_snapshot() == args.signal_toggle && args.signal_toggle != 0 {
         bail!("--signal-snapshot and --signal-toggle name the same signal");
     }
     if !args.branches.is_empty() {
