@@ -17,6 +17,8 @@ use crate::{tools, traces};
 
 /// After so long a program counts as hung.
 const LIMIT: Duration = Duration::from_secs(20);
+/// The same in an emulator, which other tests leave little time.
+const EMULATED_LIMIT: Duration = Duration::from_secs(150);
 
 /// Makes a program switch its call sites.
 const PATCHED: &str = "RFTRACE_PATCHED";
@@ -90,7 +92,8 @@ fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Res
     let [stdout, stderr] = outputs.each_ref().map(|path| File::create(path).expect("a file in a temporary folder"));
     command.current_dir(folder).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     command.env_remove("RUST_BACKTRACE").envs(patched.map(|sites| (PATCHED, sites)));
-    let status = run_limited(&mut command).unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let limit = if matches!(tracer, Tracer::OursOnAarch64(_)) { EMULATED_LIMIT } else { LIMIT };
+    let status = run_limited(&mut command, limit).unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
     let [stdout, stderr] =
         outputs.map(|path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned());
     let fault = |words: &str| Fault::new(words, format!("{status:?}\n{stdout}{stderr}"));
@@ -120,14 +123,14 @@ fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Res
 }
 
 /// Runs `command` and all that it starts; `None` if it took too long. Nothing of it is left behind.
-fn run_limited(command: &mut Command) -> io::Result<Option<ExitStatus>> {
+fn run_limited(command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let mut child = command.process_group(0).spawn()?;
     let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break Some(status);
         }
-        if start.elapsed() > LIMIT {
+        if start.elapsed() > limit {
             break None;
         }
         thread::sleep(Duration::from_millis(2));
