@@ -234,9 +234,12 @@ fn map(file: &File, bytes: usize) -> io::Result<*mut u8> {
 pub(crate) fn begin(bank: &'static Bank) -> Result<Given, Error> {
     let _ = OWN.set(bank);
     let switch: *const Switch = backend::switch();
-    // SAFETY: a page of its own, that is all zero whenever recording is off. Where this fails, a child that the C library did not
-    // make may record into its parent's bank.
-    unsafe { libc::madvise(switch.cast_mut().cast(), page_size() as usize, libc::MADV_WIPEONFORK) };
+    // Where pages are larger others' memory would be cleared too. There, and where it fails, a child that the C library did not make
+    // may record into its parent's bank.
+    if page_size() as usize == size_of::<Switch>() {
+        // SAFETY: a page of its own, that is all zero whenever recording is off.
+        unsafe { libc::madvise(switch.cast_mut().cast(), size_of::<Switch>(), libc::MADV_WIPEONFORK) };
+    }
     bank.given().ok_or(Error::Replaced)
 }
 

@@ -43,6 +43,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 pub struct BankRecorder {
     /// Other processes open it by its number here.
     file: File,
+    on_full: OnFull,
     is_over: Arc<AtomicBool>,
     living: Arc<Mutex<Vec<u32>>>,
     thread: JoinHandle<Vec<Collected>>,
@@ -50,7 +51,10 @@ pub struct BankRecorder {
 
 /// What was in the banks.
 #[derive(Debug)]
-pub struct BankRecording(Vec<Collected>);
+pub struct BankRecording {
+    collected: Vec<Collected>,
+    on_full: OnFull,
+}
 
 impl BankRecorder {
     /// Makes banks of `buffer_bytes` bytes, and begins. Spools are written to `work`, `most_bytes` at the most.
@@ -77,7 +81,7 @@ impl BankRecorder {
         let (told, seen) = (Arc::clone(&is_over), Arc::clone(&living));
         let empty = move || empty(banks, &told, &seen);
         let thread = thread::Builder::new().name("banks".to_owned()).spawn(empty).context("no thread for banks")?;
-        Ok(Self { file, is_over, living, thread })
+        Ok(Self { file, on_full, is_over, living, thread })
     }
 
     /// Where recorded processes find them, as long as this one lives.
@@ -97,7 +101,8 @@ impl BankRecorder {
     #[must_use]
     pub fn stop(self) -> BankRecording {
         self.is_over.store(true, Relaxed);
-        BankRecording(self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let collected = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        BankRecording { collected, on_full: self.on_full }
     }
 }
 
@@ -165,7 +170,7 @@ impl BankRecording {
                 .with_context(|| format!("cannot read what was recorded in {}", spool.display()))
         };
         let collected: Vec<Collected> = spools.into_iter().map(recover).collect::<Result<_>>()?;
-        Ok((!collected.is_empty()).then_some(Self(collected)))
+        Ok((!collected.is_empty()).then_some(Self { collected, on_full: OnFull::Wait }))
     }
 
     /// How many processes have records in a folder that no part was made of.
@@ -180,11 +185,12 @@ impl BankRecording {
     /// Something cannot be written.
     pub(crate) fn save(self, work: &Path) -> Result<()> {
         let mut symbols = Symbols::default();
-        self.0.into_iter().try_for_each(|collected| save(collected, work, &mut symbols))
+        let save = |collected| save(collected, self.on_full, work, &mut symbols);
+        self.collected.into_iter().try_for_each(save)
     }
 }
 
-fn save(collected: Collected, work: &Path, symbols: &mut Symbols) -> Result<()> {
+fn save(collected: Collected, on_full: OnFull, work: &Path, symbols: &mut Symbols) -> Result<()> {
     let part = work.join(Entry::Part { pid: collected.pid, nanos: collected.ended_nanos() }.to_string());
     let result = collected.write_directory(&part, symbols);
     let mut problems = Vec::new();
@@ -214,7 +220,7 @@ fn save(collected: Collected, work: &Path, symbols: &mut Symbols) -> Result<()> 
             Saved::Failed
         }
     };
-    problems.extend(missing(&collected));
+    problems.extend(missing(&collected, on_full));
     let told = Part {
         pid: collected.pid,
         program: collected.program_nanos,
@@ -233,11 +239,14 @@ fn save(collected: Collected, work: &Path, symbols: &mut Symbols) -> Result<()> 
 }
 
 /// What of a process was not recorded, and why.
-fn missing(collected: &Collected) -> Option<String> {
+fn missing(collected: &Collected, on_full: OnFull) -> Option<String> {
     let n_dropped = collected.n_dropped;
     let why = match &collected.failed {
         Some(error) => format!("{} could not be written: {error}", collected.spool().display()),
         None if collected.is_too_large => "as much was written as --max-size permits".to_owned(),
+        None if n_dropped > 0 && on_full == OnFull::Wait => {
+            "the recorder did not get to its bank for a second".to_owned()
+        }
         None if n_dropped > 0 => {
             "its bank was full: --buffer makes it larger, --on-full wait has the program wait".to_owned()
         }

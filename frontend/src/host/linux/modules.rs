@@ -63,6 +63,18 @@ impl Module {
         self.start == other.start && self.path == other.path
     }
 
+    /// Reads the build-id from the file at `path`. Returns whether this is a module: a file that can be read and is no ELF file was
+    /// mapped by the program for purposes of its own.
+    fn identify(&mut self, path: &Path) -> bool {
+        match file::build_id(path) {
+            Ok(build_id) => {
+                self.build_id = build_id;
+                true
+            }
+            Err(error) => error.kind() != io::ErrorKind::InvalidData,
+        }
+    }
+
     /// Returns the path to open for the contents that are really mapped, deleted files included.
     ///
     /// Opening a deleted library needs `CAP_CHECKPOINT_RESTORE`; a deleted program can always be opened.
@@ -100,14 +112,8 @@ pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
             module.is_main = known.is_main;
             return true;
         }
-        match file::build_id(&module.file_path()) {
-            Ok(build_id) => {
-                module.build_id = build_id;
-                true
-            }
-            // A file that can be read and is no ELF file was mapped by the program for purposes of its own.
-            Err(error) => error.kind() != io::ErrorKind::InvalidData,
-        }
+        let path = module.file_path();
+        module.identify(&path)
     });
     modules.sort_by_key(|module| !module.is_main);
     Ok(separate_loads(modules))
@@ -124,14 +130,8 @@ pub(crate) fn modules_of(maps: &[Vec<u8>], exe: &Path) -> Vec<Module> {
     }
     modules.retain_mut(|module| {
         module.is_main = module.path == exe;
-        match file::build_id(&module.path) {
-            Ok(build_id) => {
-                module.build_id = build_id;
-                true
-            }
-            // A file that can be read and is no ELF file was mapped by the program for purposes of its own.
-            Err(error) => error.kind() != io::ErrorKind::InvalidData,
-        }
+        let path = module.path.clone();
+        module.identify(&path)
     });
     modules.sort_by_key(|module| (!module.is_main, module.start));
     separate_loads(modules)
