@@ -1,60 +1,95 @@
 //! aarch64: frames. A frame's name is its *CFA*, the stack pointer before the function's first instruction and behind its
 //! return. The return address lies at `[x29 + 8]` as long as the function runs; how far that is below the CFA is read from the
-//! function's prologue, once for each call of the hook, and kept in a table.
+//! function's prologue. A table remembers what prologues say.
+//!
+//! Code changes: a library is unloaded, and another one lies where it was. A wrong frame would be a wrong return. So a cell of the
+//! table does not say whose prologue it is of but how it looks: it is used only where the instructions are the same.
 
 use core::mem::{align_of, size_of};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::aarch64_machine::{is_trampoline, signed_trampoline};
-use super::aarch64_prologue as prologue;
+use super::aarch64_prologue::{self as prologue, DECISIVE};
 use super::reach::{MAX_FRAME_BYTES, Reach};
-use crate::abi::ADDRESS_SHIFT;
 
-/// log2 of the cells that remember calls of the hook.
-pub(crate) const SITE_BITS: usize = 12;
+/// log2 of the cells that remember prologues.
+pub(crate) const CELL_BITS: usize = 12;
 /// A cell is chosen by the address behind the call, whose lowest bits are 0.
-pub(crate) const SITE_SHIFT: usize = 2;
+pub(crate) const CELL_SHIFT: usize = 2;
 /// The bits of what is known of a frame that hold the key.
 pub(crate) const KEY_MASK: u64 = 3;
 /// The unit in which CFA - x29 is kept, above the key.
 pub(crate) const OFFSET_UNIT: usize = 8;
 /// Bits of the key.
 pub(crate) const KEY_BITS: u32 = KEY_MASK.trailing_ones();
+/// Bits of the distance CFA - x29.
+pub(crate) const OFFSET_BITS: u32 = 14;
+/// Where in a cell it is said how many instructions are between the decisive ones and the one behind the call.
+pub(crate) const DECIDED_SHIFT: u32 = KEY_BITS + OFFSET_BITS;
+/// Bits of that.
+pub(crate) const DECIDED_BITS: u32 = 7;
+/// Where their fingerprint begins, up to the highest bit.
+pub(crate) const FINGERPRINT_SHIFT: u32 = DECIDED_SHIFT + DECIDED_BITS;
+/// What fingerprints are made with: an odd number without pattern, 2^64 / the golden ratio.
+pub(crate) const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What is known of calls of the hook: `child_ip << 16 | (CFA - x29) / 8 << 2 | key`, the lower part 0 if the frame is not known.
-/// A cell is written whole; who finds another call in it reads the prologue again.
-pub(crate) static SITES: [AtomicU64; 1 << SITE_BITS] = [const { AtomicU64::new(0) }; 1 << SITE_BITS];
+/// What prologues say: `fingerprint | where its instructions are | (CFA - x29) / 8 << 2 | key`, 0 in a cell that is not used. A cell
+/// is written whole.
+///
+/// **Invariant**: the instructions that a cell leads to lie in the page of the call, for each call that the cell may be found for:
+/// the cell's number has the call's place in its page. So they may be read whatever lies there now. An unused cell leads to those
+/// that end with the call.
+pub(crate) static CELLS: [AtomicU64; 1 << CELL_BITS] = [const { AtomicU64::new(0) }; 1 << CELL_BITS];
 
-/// What is known of the frame of the function that has called the hook.
+/// The smallest pages. A cell's number tells where in such a page a call is.
+const PAGE_BYTES: usize = 1 << 12;
+const _: () = assert!(1 << (CELL_BITS + CELL_SHIFT) >= PAGE_BYTES);
+
+/// What is known of the frame of the function that has called the hook: `(CFA - x29) / 8 << 2 | key`, or 0.
 fn known(child_ip: usize) -> u64 {
-    let cell = SITES.get(child_ip >> SITE_SHIFT & ((1 << SITE_BITS) - 1));
-    let word = cell.map_or(0, |cell| cell.load(Relaxed));
-    if word >> ADDRESS_SHIFT == child_ip as u64 {
-        return word & 0xffff;
-    }
-    let known = read_prologue(child_ip);
-    if let Some(cell) = cell {
-        cell.store((child_ip as u64) << ADDRESS_SHIFT | known, Relaxed);
+    let prologue = prologue::decode(|number| Some(instruction(child_ip, number.wrapping_add(2))));
+    let fits = |frame: &prologue::Frame| (frame.cfa_offset as usize) < OFFSET_UNIT << OFFSET_BITS;
+    let Some(frame) = prologue.filter(fits) else {
+        return 0;
+    };
+    let units = u64::from(frame.cfa_offset) / OFFSET_UNIT as u64;
+    let known = units << KEY_BITS | frame.key as u64;
+    if let Some(decided) = frame.decided
+        && let Some(between) = decided.checked_sub(DECISIVE).filter(|between| *between < 1 << DECIDED_BITS)
+        && is_in_page(child_ip, decided)
+        && let Some(cell) = CELLS.get(child_ip >> CELL_SHIFT & ((1 << CELL_BITS) - 1))
+    {
+        let place = (between as u64) << DECIDED_SHIFT;
+        cell.store(fingerprint(child_ip, decided) << FINGERPRINT_SHIFT | place | known, Relaxed);
     }
     known
 }
 
-fn read_prologue(child_ip: usize) -> u64 {
-    // The call itself is the first word below.
-    let call = child_ip.wrapping_sub(size_of::<u32>());
-    let decoded = prologue::decode(|number| {
-        let place = call.wrapping_sub(number.wrapping_add(1).wrapping_mul(size_of::<u32>()));
-        // SAFETY: code of the running function, or the word in front of it. A program's first code is no function that calls
-        // the hook, or has other parts of the file in front of it.
-        Some(unsafe { (place as *const u32).read_volatile() })
-    });
-    let fits = |frame: &prologue::Frame| (frame.cfa_offset as usize) < OFFSET_UNIT << (ADDRESS_SHIFT - KEY_BITS);
-    let word = |frame: prologue::Frame| {
-        let units = u64::from(frame.cfa_offset) / OFFSET_UNIT as u64;
-        units << KEY_BITS | frame.key as u64
+/// The instruction that is so many before the one behind the call.
+fn instruction(child_ip: usize, before: usize) -> u32 {
+    let place = child_ip.wrapping_sub(before.wrapping_mul(size_of::<u32>()));
+    // SAFETY: code of the running function, or the word in front of it. A program's first code is no function that calls
+    // the hook, or has other parts of the file in front of it.
+    unsafe { (place as *const u32).read_volatile() }
+}
+
+/// Whether the decisive instructions lie in the page of the call.
+fn is_in_page(child_ip: usize, decided: usize) -> bool {
+    let page = |address: usize| address / PAGE_BYTES;
+    let first = child_ip.wrapping_sub(decided.wrapping_mul(size_of::<u32>()));
+    let last = first.wrapping_add((DECISIVE - 1) * size_of::<u32>());
+    let call = page(child_ip.wrapping_sub(size_of::<u32>()));
+    page(first) == call && page(last) == call
+}
+
+/// The fingerprint of the decisive instructions, as the hook computes it: two words `((a * factor) ^ b) * factor`, its upper bits.
+fn fingerprint(child_ip: usize, decided: usize) -> u64 {
+    let two = |before: usize| {
+        u64::from(instruction(child_ip, before)) | u64::from(instruction(child_ip, before.wrapping_sub(1))) << 32
     };
-    decoded.filter(fits).map_or(0, word)
+    let mixed = two(decided).wrapping_mul(FINGERPRINT_FACTOR) ^ two(decided.wrapping_sub(2));
+    mixed.wrapping_mul(FINGERPRINT_FACTOR) >> FINGERPRINT_SHIFT
 }
 
 /// Where the return address of a function is that is running on this thread, and what it is without its signature.

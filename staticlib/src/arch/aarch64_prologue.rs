@@ -30,7 +30,13 @@ pub(crate) struct Frame {
     pub(crate) cfa_offset: u32,
     /// The key that the return address at `[x29 + 8]` was signed with; the modifier is the CFA.
     pub(crate) key: Key,
+    /// How many instructions before the one behind the call the [`DECISIVE`] ones begin that tell all this: where one of these has
+    /// signed the return address or is in front of the function, and another one of them has stored x29 and x30.
+    pub(crate) decided: Option<usize>,
 }
+
+/// So many instructions in a row say what a frame is, in functions as compilers make them.
+pub(crate) const DECISIVE: usize = 4;
 
 /// The longest prologue that is looked at, in instructions.
 const LONGEST: usize = 96;
@@ -46,7 +52,10 @@ const SP: u32 = 31;
 pub(crate) fn decode(mut word: impl FnMut(usize) -> Option<u32>) -> Option<Frame> {
     // sp - x29 before the instruction that is looked at; known above `add x29, sp, #n`.
     let mut sp: Option<i64> = None;
-    let mut record_is_stored = false;
+    // Which instruction has stored x29 and x30.
+    let mut record: Option<usize> = None;
+    // Which one is in front of the prologue, or signs the return address.
+    let mut first: Option<usize> = None;
     // `sub sp, sp, xN`: the register, and the bits of its value that are known.
     let mut wanted: Option<(u32, i64)> = None;
     let mut key = Key::None;
@@ -63,10 +72,12 @@ pub(crate) fn decode(mut word: impl FnMut(usize) -> Option<u32>) -> Option<Frame
         };
         if w == PACIASP || w == PACIBSP {
             key = if w == PACIASP { Key::A } else { Key::B };
+            first = Some(i);
             break;
         }
         if w == NOP || is_bti(w) || leaves(w) || w >> 16 == 0 {
-            break; // in front of the function
+            first = Some(i); // in front of the function
+            break;
         }
         if let Some((register, known)) = wanted {
             if w & 0x1f == register && w & 0xff80_0000 == 0xf280_0000 {
@@ -81,11 +92,13 @@ pub(crate) fn decode(mut word: impl FnMut(usize) -> Option<u32>) -> Option<Frame
         }
         if let Some(bytes) = pushed(w) {
             if w & 0xffc0_7fff == 0xa980_7bfd && now == 0 {
-                record_is_stored = true; // stp x29, x30, [sp, #-n]!
+                record = Some(i); // stp x29, x30, [sp, #-n]!
             }
             sp = Some(now + bytes);
         } else if w & 0xffc0_7fff == 0xa900_7bfd {
-            record_is_stored |= now + pair_immediate(w) * 8 == 0; // stp x29, x30, [sp, #n]
+            if now + pair_immediate(w) * 8 == 0 {
+                record = Some(i); // stp x29, x30, [sp, #n]
+            }
         } else if w & 0xff80_03ff == 0xd100_03ff {
             sp = Some(now + add_immediate(w)); // sub sp, sp, #n
         } else if w & 0xffe0_ffff == 0xcb20_63ff && wanted.is_none() {
@@ -95,7 +108,10 @@ pub(crate) fn decode(mut word: impl FnMut(usize) -> Option<u32>) -> Option<Frame
         }
     }
     let cfa_offset = u32::try_from(sp?).ok()?;
-    (record_is_stored && wanted.is_none() && cfa_offset % 8 == 0).then_some(Frame { cfa_offset, key })
+    let record = record?;
+    // What moves sp behind the store is no part of the distance: x29 points at what was stored.
+    let decided = first.filter(|first| first - record < DECISIVE).map(|first| first + 2);
+    (wanted.is_none() && cfa_offset % 8 == 0).then_some(Frame { cfa_offset, key, decided })
 }
 
 /// The bytes that a store with pre-indexing takes from the stack.

@@ -24,7 +24,7 @@ pub(crate) mod aarch64_frames;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64_machine;
 #[cfg(target_arch = "aarch64")]
-mod aarch64_prologue;
+pub(crate) mod aarch64_prologue;
 #[cfg_attr(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe"), path = "x86_64_interrupts.rs")]
 #[cfg_attr(not(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe")), path = "no_interrupts.rs")]
 pub(crate) mod interrupts;

@@ -9,7 +9,7 @@ use std::thread;
 
 use rftrace_tests::conformance::build::build;
 use rftrace_tests::conformance::{Build, Case, Program, Tracer, cases, try_case};
-use rftrace_tests::fixtures::aarch64;
+use rftrace_tests::fixtures::{aarch64, repository};
 use rftrace_tests::{Profile, tools};
 
 #[path = "../../../staticlib/src/arch/aarch64_prologue.rs"]
@@ -95,8 +95,9 @@ fn saved_places(program: &Path) -> BTreeMap<u64, Option<u32>> {
     places
 }
 
-/// Compares what is read before each call of the hook with `.eh_frame`. Returns how many there are.
-fn compare(program: &Path, key: prologue::Key) -> usize {
+/// Compares what is read before each call of the hook with `.eh_frame`. Returns how many there are, and of how many a few instructions
+/// decide.
+fn compare(program: &Path, key: prologue::Key) -> (usize, usize) {
     let places = saved_places(program);
     let (mut words, mut calls) = (Vec::new(), Vec::new());
     for line in printed("objdump", &["--disassemble"], program).lines() {
@@ -109,13 +110,15 @@ fn compare(program: &Path, key: prologue::Key) -> usize {
         }
         words.push(word);
     }
+    let mut n_decided = 0;
     for &(child_ip, place) in &calls {
         let decoded = prologue::decode(|number| words[..place].iter().rev().nth(number).copied());
         let (_, saved) = places.range(..=child_ip).next_back().expect("a row of .eh_frame");
-        let expected = saved.map(|cfa_offset| prologue::Frame { cfa_offset, key });
-        assert_eq!(decoded, expected, "{}, at {child_ip:#x}", program.display());
+        n_decided += usize::from(decoded.is_some_and(|frame| frame.decided.is_some()));
+        let frame = decoded.map(|frame| (frame.cfa_offset, frame.key));
+        assert_eq!(frame, saved.map(|cfa_offset| (cfa_offset, key)), "{}, at {child_ip:#x}", program.display());
     }
-    calls.len()
+    (calls.len(), n_decided)
 }
 
 #[test]
@@ -125,7 +128,7 @@ fn prologues_are_read_as_eh_frame_has_them() {
     }
     let groups = cases::all();
     let case = |name| groups.iter().flat_map(|group| &group.cases).find(|case| case.name == name).expect("a case");
-    let mut n_calls = 0;
+    let (mut n_calls, mut n_decided) = (0, 0);
     for (name, arguments, key) in [
         ("large frames", "-O2", prologue::Key::None),
         ("large frames", "-O0", prologue::Key::None),
@@ -135,11 +138,34 @@ fn prologues_are_read_as_eh_frame_has_them() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         build(case(name), Build::C(arguments), NEW, folder.path()).unwrap_or_else(|printed| panic!("{printed}"));
-        n_calls += compare(&folder.path().join("program"), key);
+        let (n, decided) = compare(&folder.path().join("program"), key);
+        n_calls += n;
+        n_decided += decided;
     }
     let folder = tempfile::tempdir().unwrap();
     build(case("panics"), Build::Rust(Profile::Release), NEW, folder.path())
         .unwrap_or_else(|printed| panic!("{printed}"));
-    let n_rust = compare(&folder.path().join("program"), prologue::Key::None);
+    let (n_rust, rust_decided) = compare(&folder.path().join("program"), prologue::Key::None);
     assert!(n_calls > 30 && n_rust > 100, "{n_calls} calls of the hook in C and C++, {n_rust} in Rust");
+    // The others are read again at each call.
+    let (n_calls, n_decided) = (n_calls + n_rust, n_decided + rust_decided);
+    assert!(n_decided * 100 >= n_calls * 97, "a few instructions decide in {n_decided} of {n_calls}");
+}
+
+/// A function lies where another one was, as after a library was unloaded and another one loaded, and has a larger frame.
+#[test]
+fn code_that_is_replaced() {
+    if !aarch64::require() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    let mut gcc = Command::new(format!("{}gcc", aarch64::PREFIX));
+    gcc.args(["-O2", "-pg", "-Wall", "-Wextra", "-Werror", "-I"]).arg(repository().join("frontend/ffi"));
+    gcc.arg(repository().join("tests/fixtures/c/replaced_aarch64.c")).arg(aarch64::c_library());
+    tools::run(gcc.args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program));
+    for signs in ["0", "1"] {
+        let printed = tools::text(aarch64::emulator("max", &program).arg(signs).current_dir(folder.path()));
+        assert_eq!(printed, "32, then 96\n", "signs: {signs}");
+    }
 }

@@ -7,7 +7,7 @@ use crate::abi::{
     ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, enabled, kind,
     state,
 };
-use crate::arch::{self, MAX_FRAME_BYTES, aarch64_frames as frames};
+use crate::arch::{self, MAX_FRAME_BYTES, aarch64_frames as frames, aarch64_prologue::DECISIVE};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::entry;
 use crate::filter;
@@ -49,7 +49,7 @@ macro_rules! check_state {
     };
 }
 
-// Reserves a record and an entry, writes them, and hooks the return. x0 = parent_ip, x1 = what is known of the frame, x2 = the
+// Reserves a record and an entry, writes them, and hooks the return. x0 = parent_ip, x1 = what the prologue says, x2 = the
 // CFA, x9 = the block, x11 = child_ip << 16, x12 = the place for the entry, x17 = the thread's words; x5 = what is added to
 // the word of the entry to make that of the exit.
 macro_rules! record_and_hook {
@@ -111,18 +111,25 @@ global_asm!(
     load_block!(),
     "cmp x9, #{untraced}",
     "b.ls 9f",
-    // x11 = child_ip << 16, x1 = (CFA - x29) / 8 << 2 | key, x2 = the CFA; by the table of calls, if the cell has not gone to
-    // another call.
-    "adrp x11, {calls}",
-    "add x11, x11, :lo12:{calls}",
-    "ubfx x1, x30, #{call_shift}, #{call_bits}",
+    // x1 = the cell for this call in the table of prologues. To 9 if the function's is another one: x4 and x5 = the decisive
+    // instructions, of which the cell has the fingerprint.
+    "adrp x11, {cells}",
+    "add x11, x11, :lo12:{cells}",
+    "ubfx x1, x30, #{cell_shift}, #{cell_bits}",
     "ldr x1, [x11, x1, lsl #3]",
+    "ubfx x2, x1, #{decided_shift}, #{decided_bits}",
+    "sub x2, x30, x2, lsl #2",
+    "ldp x4, x5, [x2, #-16]",
+    "ldr x2, .Lrftrace_fingerprint_factor",
+    "mul x4, x4, x2",
+    "eor x4, x4, x5",
+    "mul x4, x4, x2",
+    "eor x4, x4, x1",
+    "lsr x4, x4, #{fingerprint_shift}",
+    "cbnz x4, 9f",
+    // x11 = child_ip << 16, x2 = the CFA.
     "lsl x11, x30, #{address_shift}",
-    "eor x1, x1, x11",
-    "lsr x2, x1, #{address_shift}",
-    "cbnz x2, 9f",
-    "lsr x2, x1, #{key_bits}",
-    "cbz x2, 9f", // not known
+    "ubfx x2, x1, #{key_bits}, #{offset_bits}",
     "add x2, x29, x2, lsl #3",
     "cmp w3, #{on}",
     "b.ne 1f",
@@ -238,15 +245,23 @@ global_asm!(
     ".cfi_restore x30",
     "ret",
     ".cfi_endproc",
+    ".p2align 3",
+    ".Lrftrace_fingerprint_factor:",
+    ".quad {fingerprint_factor}",
     ".size _mcount, . - _mcount",
     ".size mcount, . - mcount",
     control = sym CONTROL,
     switch = sym SWITCH,
     enabled = const offset_of!(Switch, enabled),
     on = const enabled::ON,
-    calls = sym frames::SITES,
-    call_shift = const frames::SITE_SHIFT,
-    call_bits = const frames::SITE_BITS,
+    cells = sym frames::CELLS,
+    cell_shift = const frames::CELL_SHIFT,
+    cell_bits = const frames::CELL_BITS,
+    decided_shift = const frames::DECIDED_SHIFT,
+    decided_bits = const frames::DECIDED_BITS,
+    fingerprint_shift = const frames::FINGERPRINT_SHIFT,
+    fingerprint_factor = const frames::FINGERPRINT_FACTOR,
+    offset_bits = const frames::OFFSET_BITS,
     key_bits = const frames::KEY_BITS,
     key_mask = const frames::KEY_MASK,
     sequence_bits = const arch::SEQUENCE_BITS,
@@ -285,9 +300,9 @@ global_asm!(
     entry_slow = sym entry::entry_slow,
 );
 
-// What the assembly takes for granted: the time is a record's first word, a cell of calls is as long as a word, and the largest
-// frame is a power of two.
+// What the assembly takes for granted: the time is a record's first word, two registers hold the decisive instructions, and the
+// largest frame is a power of two.
 const _: () = assert!(offset_of!(Record, tsc) == 0);
 const _: () = assert!(offset_of!(ReturnEntry, sequence) == offset_of!(ReturnEntry, exit_word) + 8);
 const _: () = assert!(MAX_FRAME_BYTES.is_power_of_two());
-const _: () = assert!(frames::OFFSET_UNIT == 8);
+const _: () = assert!(frames::OFFSET_UNIT == 8 && DECISIVE * size_of::<u32>() == 2 * size_of::<u64>());
