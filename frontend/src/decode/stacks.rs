@@ -634,7 +634,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig {
-            cases: if cfg!(miri) { 4 } else { 2_000 },
+            cases: if cfg!(miri) { 2 } else { 2_000 },
             failure_persistence: None, // Miri has no files.
             ..ProptestConfig::default()
         })]

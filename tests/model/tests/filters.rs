@@ -227,7 +227,7 @@ fn check(nodes: &[Node], filter: &Filter, buffer_bytes: usize) {
 
 fn config() -> Config {
     let asked = std::env::var("RFTRACE_MODEL_CASES").ok().map(|cases| cases.parse().expect("a number"));
-    let cases = if cfg!(miri) { 4 } else { asked.unwrap_or(3_000) };
+    let cases = if cfg!(miri) { 2 } else { asked.unwrap_or(3_000) };
     let failure_persistence: Option<Box<dyn FailurePersistence>> = None;
     let rng_seed = if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) };
     Config { cases, failure_persistence, rng_seed, max_shrink_iters: 10_000, ..Config::default() }

@@ -868,7 +868,7 @@ mod real {
 
     #[test]
     fn coroutines_move_between_threads() {
-        repeat(|| super::coroutines_move_between_threads(REAL, 3, 2, super::FAR, if cfg!(miri) { 10 } else { 100 }));
+        repeat(|| super::coroutines_move_between_threads(REAL, 3, 2, super::FAR, if cfg!(miri) { 5 } else { 100 }));
     }
 
     #[test]
@@ -892,7 +892,7 @@ mod real {
         // Where no bucket is crowded: else what lies between a frame and its caller's is taken for dead, see
         // `docs/conformance.md`.
         let stacks = super::Stacks { n_left_buckets: 1_024, ..super::NEAR };
-        repeat(|| super::coroutines_move_between_threads(REAL, 3, 2, stacks, if cfg!(miri) { 10 } else { 100 }));
+        repeat(|| super::coroutines_move_between_threads(REAL, 3, 2, stacks, if cfg!(miri) { 5 } else { 100 }));
     }
 
     #[test]
