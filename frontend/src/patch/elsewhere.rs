@@ -11,21 +11,15 @@ pub(crate) fn undo() {}
 pub(crate) fn register_fork_handlers() {}
 
 /// A call of a hook.
+#[cfg(not(target_os = "linux"))]
 pub(crate) struct Site {
-    #[cfg(target_os = "linux")]
-    pub(crate) address: usize,
-    #[cfg(target_os = "linux")]
-    pub(crate) module: usize,
     pub(crate) child_ip: usize,
 }
+#[cfg(target_os = "linux")]
+use super::sites::Site;
 
 #[cfg(target_os = "linux")]
 pub(crate) fn abandon() {}
-
-#[cfg(target_os = "linux")]
-pub(crate) fn sites() -> Vec<Site> {
-    Vec::new()
-}
 
 /// Where functions with branches at their entries begin, in the module that begins at an address.
 #[cfg(target_os = "linux")]

@@ -2,7 +2,7 @@
 //!
 //! Not here: what a pass makes of one site (`change`).
 
-use std::ffi::{CString, OsStr, c_int, c_void};
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::change::{Goal, Means, Patch, Step, padded};
 use super::code::{MAX_BYTES, State};
-use super::module::Image;
+use super::module::{Image, with_modules};
 use super::outcome::{PatchedSites, PlainReason};
 use super::poke::{Barrier, Pages, ProcMem, Writer, is_only_thread};
 use super::sites::{Call, Found, Hook, Selection, Site, Targets, find};
@@ -429,22 +429,4 @@ fn function_around(functions: &[Range<usize>], address: usize) -> Option<usize> 
 
 fn counters_of(info: &libc::dl_phdr_info) -> Counters {
     (info.dlpi_adds, info.dlpi_subs)
-}
-
-/// Calls `look` for each module until it returns something. No module is unloaded meanwhile.
-pub(super) fn with_modules<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(look: F) -> Option<T> {
-    unsafe extern "C" fn callback<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(
-        info: *mut libc::dl_phdr_info,
-        _bytes: usize,
-        data: *mut c_void,
-    ) -> c_int {
-        // SAFETY: what `with_modules` passed, and what the dynamic linker passes. Counters are there since glibc 2.4.
-        let ((look, found), info) = unsafe { (&mut *data.cast::<(F, Option<T>)>(), &*info) };
-        *found = look(info);
-        c_int::from(found.is_some())
-    }
-    let mut data = (look, None);
-    // SAFETY: the callback gets a pointer to `data`, and does not keep it.
-    unsafe { libc::dl_iterate_phdr(Some(callback::<T, F>), (&raw mut data).cast()) };
-    data.1
 }

@@ -28,12 +28,14 @@ mod engine;
 mod entry;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod lock;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the frames are for those who change code"))]
 mod module;
 mod outcome;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod poke;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
+#[cfg_attr(target_arch = "aarch64", path = "sites_aarch64.rs")]
 mod sites;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stubs;
@@ -45,7 +47,7 @@ pub(crate) use self::control::{abandon, counts, install, select, undo};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::register_fork_handlers;
 #[cfg(all(target_os = "linux", not(target_arch = "x86_64")))]
-pub(crate) use self::elsewhere::{Site, abandon, entry_functions, sites};
+pub(crate) use self::elsewhere::{abandon, entry_functions};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::{counts, install, select, undo};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -57,8 +59,10 @@ pub use self::entry::{EntryBranches, LeftOut, WholeReason};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::lock::register_fork_handlers;
 pub use self::outcome::{PatchedSites, PlainReason};
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 pub(crate) use self::sites::Site;
+#[cfg(all(target_os = "linux", not(target_arch = "x86_64")))]
+pub(crate) use self::sites::sites;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use crate::backend;
 

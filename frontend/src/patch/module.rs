@@ -1,6 +1,6 @@
 //! A module as it lies in memory: segments, relocations that name the hooks, where functions begin.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
 use std::slice;
 
@@ -8,7 +8,7 @@ use object::LittleEndian;
 use object::elf::{self, Dyn64, Rela64, Sym64};
 use object::pod;
 
-use super::sites::Hook;
+use super::sites::{Hook, SLOT_RELOCATIONS};
 
 const ENDIAN: LittleEndian = LittleEndian;
 
@@ -175,7 +175,7 @@ impl<'a> Image<'a> {
             let table: &[Rela64<LittleEndian>] = array(table).unwrap_or_default();
             for relocation in table {
                 let kind = relocation.r_type(ENDIAN, false);
-                if kind != elf::R_X86_64_JUMP_SLOT && kind != elf::R_X86_64_GLOB_DAT {
+                if !SLOT_RELOCATIONS.contains(&kind) {
                     continue;
                 }
                 let place = usize::try_from(relocation.r_sym(ENDIAN, false)).ok()?;
@@ -229,6 +229,24 @@ impl<'a> Image<'a> {
         let size = self.u32_at(start_at + 4)? as usize;
         (told == start && address - start < size).then_some(start)
     }
+}
+
+/// Calls `look` for each module until it returns something. No module is unloaded meanwhile.
+pub(super) fn with_modules<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(look: F) -> Option<T> {
+    unsafe extern "C" fn callback<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(
+        info: *mut libc::dl_phdr_info,
+        _bytes: usize,
+        data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: what `with_modules` passed, and what the dynamic linker passes. Counters are there since glibc 2.4.
+        let ((look, found), info) = unsafe { (&mut *data.cast::<(F, Option<T>)>(), &*info) };
+        *found = look(info);
+        c_int::from(found.is_some())
+    }
+    let mut data = (look, None);
+    // SAFETY: the callback gets a pointer to `data`, and does not keep it.
+    unsafe { libc::dl_iterate_phdr(Some(callback::<T, F>), (&raw mut data).cast()) };
+    data.1
 }
 
 /// Bytes of an entry of `.eh_frame_hdr`.

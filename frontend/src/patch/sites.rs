@@ -4,6 +4,7 @@
 //! a candidate is an instruction and which one. What cannot be confirmed is left alone and counted.
 
 use iced_x86::{Decoder, DecoderOptions};
+use object::elf::{R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT, RelocationType};
 
 use super::code::{Bytes, Form, MAX_BYTES, OPERAND_BYTES};
 
@@ -46,6 +47,9 @@ impl Hook {
         }
     }
 }
+
+/// The relocations that fill a slot of the global offset table with a function's address.
+pub(super) const SLOT_RELOCATIONS: [RelocationType; 2] = [R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT];
 
 /// A call of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,10 +7,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use rftrace_read::Trace;
 use rftrace_tests::conformance::build::build;
 use rftrace_tests::conformance::{Build, Case, Program, Tracer, cases, try_case};
 use rftrace_tests::fixtures::{aarch64, repository};
 use rftrace_tests::{Profile, tools};
+
+use crate::filters::{FILTERS, counts};
 
 #[path = "../../../staticlib/src/arch/aarch64_prologue.rs"]
 #[allow(dead_code, reason = "the tracer's")]
@@ -160,12 +163,53 @@ fn code_that_is_replaced() {
     }
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
-    let mut gcc = Command::new(format!("{}gcc", aarch64::PREFIX));
-    gcc.args(["-O2", "-pg", "-Wall", "-Wextra", "-Werror", "-I"]).arg(repository().join("frontend/ffi"));
-    gcc.arg(repository().join("tests/fixtures/c/replaced_aarch64.c")).arg(aarch64::c_library());
-    tools::run(gcc.args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program));
+    compile("replaced_aarch64.c", &["-O2"], &[aarch64::c_library()], &program);
     for signs in ["0", "1"] {
         let printed = tools::text(aarch64::emulator("max", &program).arg(signs).current_dir(folder.path()));
         assert_eq!(printed, "32, then 96\n", "signs: {signs}");
     }
+}
+
+/// As on x86-64, by calls that are direct, and by calls of entries of the linkage table.
+#[test]
+fn filters_let_pass_what_they_say() {
+    if !aarch64::require() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    let check = |filter: &str, expected: &str| {
+        let mut run = aarch64::emulator("max", &program);
+        tools::run(run.arg(filter).current_dir(folder.path()));
+        let trace = Trace::open(&folder.path().join("trace")).unwrap();
+        assert_eq!(counts(&trace), expected, "{filter}");
+    };
+    // A call may take a millisecond in an emulator, and functions are not as large as on x86-64.
+    let is_portable = |filter: &str| !filter.contains("min=") && !filter.contains("size=");
+    let filters: Vec<_> = FILTERS.into_iter().filter(|(filter, _)| is_portable(filter)).collect();
+    compile("filters.c", &["-O1"], &[aarch64::c_library()], &program);
+    filters.iter().for_each(|(filter, expected)| check(filter, expected));
+    compile("filters.c", &["-O2", "-static", "-mbranch-protection=standard"], &[aarch64::c_library()], &program);
+    filters.iter().step_by(4).for_each(|(filter, expected)| check(filter, expected));
+    // All in a library, even `main`.
+    for protection in ["none", "standard"] {
+        let library = folder.path().join("libcalls.so");
+        let protection = format!("-mbranch-protection={protection}");
+        compile("filters.c", &["-O1", "-shared", "-fPIC", "-Wl,-z,lazy", &protection], &[], &library);
+        let linked = ["-rdynamic", "-Wl,-rpath,$ORIGIN"];
+        compile("", &linked, &[&library, aarch64::c_library()], &program);
+        check("module=libcalls*; include=leaf", "leaf 20");
+        check(filters[0].0, filters[0].1);
+    }
+}
+
+/// Builds a program of `fixtures/c`, or a library.
+fn compile(source: &str, arguments: &[&str], libraries: &[&Path], out: &Path) {
+    let mut gcc = Command::new(format!("{}gcc", aarch64::PREFIX));
+    gcc.args(["-g", "-pg", "-Wall", "-Wextra", "-Werror", "-I"]).arg(repository().join("frontend/ffi")).args(arguments);
+    if !source.is_empty() {
+        gcc.arg(repository().join("tests/fixtures/c").join(source));
+    }
+    gcc.args(libraries);
+    tools::run(gcc.args(["-lpthread", "-ldl", "-lm", "-o"]).arg(out));
 }

@@ -23,7 +23,7 @@ const C_BUILDS: [&[&str]; 6] = [
 const ALL: &str = "branch 4, holds_slow 2, large 2, leaf 20, recursive 8, run 2, slow 2, work 2";
 
 /// Filters and the calls that they let pass.
-const FILTERS: [(&str, &str); 18] = [
+pub(crate) const FILTERS: [(&str, &str); 18] = [
     ("include=leaf", "leaf 20"),
     ("include=l*; include=/^ho.*w$/", "holds_slow 2, large 2, leaf 20"),
     ("include=*; exclude=[rw]*; exclude=leaf", "branch 4, holds_slow 2, large 2, slow 2"),
@@ -44,7 +44,7 @@ const FILTERS: [(&str, &str); 18] = [
     ("entry=*", ALL),
 ];
 
-fn counts(trace: &Trace) -> String {
+pub(crate) fn counts(trace: &Trace) -> String {
     let tasks = calls_per_task(trace);
     let counts: Vec<String> = tasks[0].iter().map(|(name, count)| format!("{name} {count}")).collect();
     counts.join(", ")
