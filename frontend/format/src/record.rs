@@ -77,8 +77,7 @@ impl Record {
         let depth = if self.depth > MAX_DEPTH { MAX_DEPTH } else { self.depth } as u64;
         let payload = if self.has_payload { PAYLOAD } else { 0 };
         let word = self.addr << ADDRESS_SHIFT | depth << DEPTH_SHIFT | MAGIC << MAGIC_SHIFT | payload | kind;
-        let ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]) = (self.time_ns.to_le_bytes(), word.to_le_bytes());
-        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+        (self.time_ns as u128 | (word as u128) << u64::BITS).to_le_bytes()
     }
 }
 

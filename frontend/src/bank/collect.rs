@@ -1,12 +1,15 @@
 //! What the recorder does with banks while programs run: takes the chunks that are full, and writes them to a file for each process,
 //! a *spool*. When a process is over it takes the rest, and gives the bank back.
 //!
-//! A spool is chunks as they were in memory, one behind the other, in no order. Nothing here waits for a traced program.
+//! A spool has the chunks packed, one behind the other, in no order (`image/stored.rs`). Nothing here waits for a traced program.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io;
+use std::mem;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::atomic::AtomicU64;
@@ -22,10 +25,12 @@ use rftrace::abi::{
 use super::file::{
     CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
 };
-use crate::backend::exit_word;
+use crate::backend::{Chunk, exit_word};
 use crate::clock::{ClockPair, ticks_in};
 use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
 use crate::host::program::Identity;
+use crate::image::packed::encode::Packer;
+use crate::image::write::Writer;
 
 /// How banks are made.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +56,18 @@ pub struct Banks {
     wait_ticks: u64,
     most_bytes: u64,
     written_bytes: u64,
+    packer: Box<Packer>,
     slots: Vec<Option<Watched>>,
     collected: Vec<Collected>,
+}
+
+/// How much there was to be taken of the fullest bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Chunks that were full.
+    pub n_taken: usize,
+    /// All of a bank.
+    pub n_chunks: usize,
 }
 
 /// A process that records into a bank.
@@ -74,6 +89,8 @@ struct Spool {
     path: PathBuf,
     file: Option<File>,
     n_bytes: u64,
+    /// What was written last.
+    packed: Vec<u8>,
     /// The highest number of a thread.
     last_thread: u32,
     /// Why it does not go on.
@@ -144,6 +161,7 @@ impl Banks {
             wait_ticks: ticks_in(options.patience),
             most_bytes: options.most_bytes,
             written_bytes: 0,
+            packer: Box::new(Packer::new()),
             slots,
             collected: Vec::new(),
         };
@@ -153,9 +171,9 @@ impl Banks {
         Ok(banks)
     }
 
-    /// Takes what is there to be taken. `is_over` tells whether a process has ended. Returns whether there was anything.
-    pub fn poll(&mut self, mut is_over: impl FnMut(u32) -> bool) -> bool {
-        let mut any = false;
+    /// Takes what is there to be taken. `is_over` tells whether a process has ended. Returns how much was in the fullest bank.
+    pub fn poll(&mut self, mut is_over: impl FnMut(u32) -> bool) -> Fill {
+        let mut n_taken = 0;
         for number in 0..self.slots.len() {
             let slot = self.slot(number);
             match slot.state.load(Acquire) {
@@ -168,7 +186,7 @@ impl Banks {
             }
             slot.bank.beat.fetch_add(1, Relaxed);
             let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
-            any |= self.drain(number, &mut watched, false);
+            n_taken = n_taken.max(self.drain(number, &mut watched, false));
             // First: what it does between the look and the answer is taken at its end.
             let is_over = is_over(watched.pid) || self.is_followed(number);
             if is_over {
@@ -180,7 +198,7 @@ impl Banks {
                 self.slots[number] = Some(watched);
             }
         }
-        any
+        Fill { n_taken, n_chunks: self.layout.n_chunks() }
     }
 
     /// Takes all that is left, whatever the processes are at.
@@ -229,10 +247,10 @@ impl Banks {
         Watched { pid, spool, looked: None, maps: Vec::new(), names: HashMap::new(), waiting: HashMap::new() }
     }
 
-    /// Writes chunks that are full, or at the end all that hold something. Returns whether there were any.
-    fn drain(&mut self, number: usize, watched: &mut Watched, is_last: bool) -> bool {
+    /// Writes chunks that are full, or at the end all that hold something. Returns how many they were.
+    fn drain(&mut self, number: usize, watched: &mut Watched, is_last: bool) -> usize {
         let chunk_bytes = self.layout.chunk_bytes();
-        let mut any = false;
+        let mut n_taken = 0;
         let mut place = 0;
         while place < self.layout.n_chunks() {
             let start = self.at(number, CHUNKS_AT + place * chunk_bytes);
@@ -276,13 +294,13 @@ impl Banks {
                 self.slot(number).bank.wait_ticks.store(0, Relaxed);
                 continue;
             }
-            watched.spool.write(header, records, chunk_bytes);
+            watched.spool.write(&Chunk { header, records }, &mut self.packer);
             self.written_bytes += chunk_bytes as u64;
-            any = true;
+            n_taken += 1;
             let free = lease::new(index, chunk_state::FREE);
             let _ = header.lease.compare_exchange(now, free, AcqRel, Relaxed);
         }
-        any
+        n_taken
     }
 
     /// The next chunk from `place` on that has memory at all.
@@ -518,48 +536,46 @@ impl Spool {
     }
 
     /// Writes a chunk.
-    fn write(&mut self, header: &ChunkHeader, records: &[Record], chunk_bytes: usize) {
+    fn write(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) {
+        let header = chunk.header;
         let mut last = header.tid.load(Relaxed);
         if header.n_adopted.load(Relaxed) > 0 {
             let taken_tsc = header.taken_tsc.load(Relaxed);
-            for (_, word) in records.iter().filter_map(|record| record.read(taken_tsc)) {
+            for (_, word) in chunk.records.iter().filter_map(|record| record.read(taken_tsc)) {
                 if word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD {
                     last = last.max(u32::try_from(word >> ADDRESS_SHIFT).unwrap_or(0));
                 }
             }
         }
         self.last_thread = self.last_thread.max(last);
-        if let Err(error) = self.append(std::ptr::from_ref(header).cast(), chunk_bytes) {
-            // A chunk that is there in part is not read.
-            self.failed = Some(error);
-            return;
+        let packed = self.pack(chunk, packer);
+        // A chunk that is there in part is not read.
+        match self.append(&packed) {
+            Ok(()) => self.n_bytes += packed.len() as u64,
+            Err(error) => self.failed = Some(error),
         }
-        self.n_bytes += chunk_bytes as u64;
+        self.packed = packed;
     }
 
-    fn append(&mut self, start: *const u8, n_bytes: usize) -> io::Result<()> {
+    /// The next bytes of the file, in memory that was used for others before.
+    fn pack(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> Vec<u8> {
+        let mut packed = mem::take(&mut self.packed);
+        packed.clear();
+        let out = |bytes: &[u8]| {
+            packed.extend_from_slice(bytes);
+            Ok::<(), Infallible>(())
+        };
+        let Ok(mut writer) = if self.n_bytes == 0 { Writer::new(out) } else { Ok(Writer::going_on(out)) };
+        let Ok(_) = writer.chunk(chunk, Some(packer));
+        let Ok(()) = writer.flush();
+        packed
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             file => file.insert(File::create_new(&self.path)?),
         };
-        let mut n_written = 0;
-        while n_written < n_bytes {
-            let place = (self.n_bytes as usize + n_written) as i64;
-            // SAFETY: the chunk's bytes; others may change them meanwhile, which is the kernel's to bear.
-            let n = unsafe {
-                libc::pwrite(file.as_raw_fd(), start.wrapping_add(n_written).cast(), n_bytes - n_written, place)
-            };
-            match n {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                1.. => n_written += n as usize,
-                _ => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        Ok(())
+        file.write_all_at(bytes, self.n_bytes)
     }
 }

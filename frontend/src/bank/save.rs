@@ -1,32 +1,28 @@
 //! What was collected of a process becomes a directory.
 //!
 //! A process may have written anything into its bank: of a chunk nothing is believed before it is checked, as of an image
-//! (`image/read.rs`).
+//! (`image/stored.rs`). Chunks are unpacked one at a time, so what this takes of memory does not depend on how much was recorded.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use memmap2::Mmap;
-use rftrace::abi::{
-    ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind, records_per_chunk,
-};
 use rftrace_format::gaps::Gaps;
 
 use super::collect::{Collected, about_file};
 use crate::Error;
-use crate::backend::Chunk;
 use crate::decode::{self, Minima};
-use crate::elf::file::{build_id, map_file, page_size};
+use crate::elf::file::{build_id, map_file};
 use crate::elf::table::{self, SymbolTable};
 use crate::host;
 use crate::host::linux::modules::{self, Module, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::program::{Identify, Program};
+use crate::image::stored::StoredChunks;
 use crate::uftrace::directory::{self, Recording};
 
 /// What was written of a process.
@@ -82,13 +78,17 @@ impl Collected {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NoEvents { hook_called: true }),
             Err(error) => return Err(read_error(error)),
         };
-        let mut damaged_chunks = 0;
-        let chunks = chunks_of(&bytes, self.chunk_bytes).filter(|chunk| {
-            let is_right = is_right(chunk);
-            damaged_chunks += usize::from(!is_right);
-            is_right
+        let forget = Forget { bytes: &bytes, n_read: AtomicUsize::new(0) };
+        let Some(mut chunks) = StoredChunks::new(&bytes, self.chunk_bytes) else {
+            let problem = "another version of rftrace has written it: that one can make a trace of it";
+            return Err(read_error(io::Error::new(io::ErrorKind::InvalidData, problem)));
+        };
+        let found = chunks.by_ref().map(|(header, records)| {
+            forget.read(records.n_bytes());
+            (decode::Head::from(&header), records.into())
         });
-        let tasks = decode::tasks(chunks, self.open.clone());
+        let tasks = decode::tasks_of(found, self.open.clone());
+        let damaged_chunks = chunks.n_damaged();
         if !tasks.iter().any(|task| task.has_record_since(self.first.tsc)) {
             return Err(Error::NoEvents { hook_called: true });
         }
@@ -109,7 +109,7 @@ impl Collected {
             gaps: Gaps { untraced_threads: self.n_untraced_threads.into(), ..Gaps::default() },
             n_writers: directory::all_processors(),
             what_fits: true,
-            done: Some(&forget_memory),
+            done: Some(&|n_bytes| forget.read(n_bytes)),
         };
         let totals = directory::write(&recording, directory, &self.program(symbols))?;
         Ok(SavedBank {
@@ -180,53 +180,21 @@ impl Collected {
     }
 }
 
-/// The memory of these records is not needed any more for now: a spool may be larger than all there is. The system reads them again
-/// where they are.
-fn forget_memory(records: &[Record]) {
-    let page = page_size() as usize;
-    let start = records.as_ptr() as usize;
-    let (first, end) = (start & !(page - 1), (start + size_of_val(records)) & !(page - 1));
-    if first < end {
-        // SAFETY: whole pages of a mapping of a file that is only read, but for the end of the header before: they stay as they are.
-        unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_DONTNEED) };
-    }
+/// A spool may be larger than all memory. The system reads it again where that is needed.
+struct Forget<'a> {
+    bytes: &'a Mmap,
+    n_read: AtomicUsize,
 }
 
-/// The chunks in a spool, of which a part is in memory. One that is there in part is left out.
-fn chunks_of(bytes: &Mmap, chunk_bytes: usize) -> impl Iterator<Item = Chunk<'_>> {
-    let mut before: Option<Chunk<'_>> = None;
-    bytes.chunks_exact(chunk_bytes).map(move |chunk| {
-        if let Some(before) = before {
-            forget_memory(before.records);
+impl Forget<'_> {
+    /// So much was read of it.
+    fn read(&self, n_bytes: usize) {
+        const MOST_BYTES: usize = 1 << 20;
+
+        let before = self.n_read.fetch_add(n_bytes, Relaxed);
+        if before / MOST_BYTES < before.wrapping_add(n_bytes) / MOST_BYTES {
+            // SAFETY: whole pages of a mapping of a file that is only read: they stay as they are.
+            unsafe { libc::madvise(self.bytes.as_ptr().cast_mut().cast(), self.bytes.len(), libc::MADV_DONTNEED) };
         }
-        // SAFETY: the mapping begins at a page, and a chunk is a multiple of 512 bytes, so both are aligned; all of them consist
-        // of atomics, which are only read.
-        let header = unsafe { &*chunk.as_ptr().cast::<ChunkHeader>() };
-        // SAFETY: as above: the rest of the chunk.
-        let records = unsafe {
-            slice::from_raw_parts(
-                chunk.as_ptr().add(CHUNK_HEADER_BYTES).cast::<Record>(),
-                records_per_chunk(chunk_bytes),
-            )
-        };
-        let chunk = Chunk { header, records };
-        before = Some(chunk);
-        chunk
-    })
-}
-
-/// Whether a tracer can have written this.
-fn is_right(chunk: &Chunk<'_>) -> bool {
-    let is_tid = |tid: u64| (1..=i32::MAX as u64).contains(&tid);
-    let header = chunk.header;
-    let taken_tsc = header.taken_tsc.load(Relaxed);
-    let names_threads = || {
-        chunk.records.iter().filter_map(|record| record.read(taken_tsc)).all(|(_, word)| {
-            let is_new_thread = word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD;
-            !is_new_thread || is_tid(word >> ADDRESS_SHIFT)
-        })
-    };
-    is_tid(header.tid.load(Relaxed).into())
-        && header.depth.load(Relaxed) as usize <= RETURN_STACK_ENTRIES
-        && (header.n_adopted.load(Relaxed) == 0 || names_threads())
+    }
 }

@@ -1,25 +1,35 @@
 //! From chunks to the events of each task.
 //!
-//! [`task`] finds the records of each thread, [`stacks`] those of stacks that threads left and resumed. This module turns a
+//! [`records`] are where they lie; [`task`] finds those of each thread, [`stacks`] those of stacks that threads left and resumed. This module turns a
 //! task's records into events that are balanced: every entry gets an exit, times never go back, depths are true.
 //!
 //! Not here: how chunks get out of the tracer (`backend`, `image`), and how events are written (`uftrace`).
 
+pub(crate) mod records;
 mod stacks;
 pub(crate) mod task;
 
 use std::collections::HashMap;
 
-use rftrace::abi::{ADDRESS_SHIFT, Record, kind, state};
+use rftrace::abi::{ADDRESS_SHIFT, kind, state};
 
 use crate::backend::{Chunk, exit_word};
-pub(crate) use task::Task;
-use task::{SEARCHED, Segment, Start};
+use records::{Records, Unpacked};
+pub(crate) use task::{Head, Task};
+use task::{SEARCHED, Start};
 
 /// All tasks that have records in `chunks`, by thread id: a thread's own first, then those of stacks that it left and that were
 /// resumed. `open` holds the words of the exit records of the functions that are open in each thread, outermost first, as far
 /// as that is known.
 pub(crate) fn tasks<'a>(chunks: impl Iterator<Item = Chunk<'a>>, open: HashMap<u32, Vec<u64>>) -> Vec<Task<'a>> {
+    tasks_of(chunks.map(|chunk| (chunk.header.into(), chunk.records.into())), open)
+}
+
+/// The same of chunks that lie anywhere.
+pub(crate) fn tasks_of<'a>(
+    chunks: impl Iterator<Item = (Head, Records<'a>)>,
+    open: HashMap<u32, Vec<u64>>,
+) -> Vec<Task<'a>> {
     stacks::apart(task::of_threads(chunks, open))
 }
 
@@ -48,8 +58,8 @@ pub(crate) struct Event {
     pub(crate) depth: usize,
 }
 
-/// Takes records that were read to the end.
-pub(crate) type Done<'a> = &'a (dyn Fn(&[Record]) + Sync);
+/// Told how many bytes of records were read to their end.
+pub(crate) type Done<'a> = &'a (dyn Fn(usize) + Sync);
 
 /// What part of the records is wanted, and how it is shown.
 pub(crate) struct Window<'a> {
@@ -61,7 +71,6 @@ pub(crate) struct Window<'a> {
     pub(crate) is_hidden: &'a (dyn Fn(u64) -> bool + Sync),
     /// Which calls are left out because they are too short.
     pub(crate) minima: &'a Minima,
-    /// Told of records that were read to the end.
     pub(crate) done: Option<Done<'a>>,
 }
 
@@ -142,6 +151,7 @@ pub(crate) fn decode<F: Emit>(task: &Task<'_>, window: &Window<'_>, emit: F) -> 
         n_outside: 0,
     };
     let mut records: Vec<(u64, u64)> = Vec::new();
+    let mut unpacked = Unpacked::default();
     let mut last_index = None;
     for segment in &task.segments {
         match segment.start {
@@ -154,16 +164,17 @@ pub(crate) fn decode<F: Emit>(task: &Task<'_>, window: &Window<'_>, emit: F) -> 
         }
         last_index = Some(segment.index);
         decoder.n_outside = segment.n_outside;
-        if segment.is_ordered() {
-            decoder.segment(segment.core, segment.records())?;
+        let timed = segment.unpacked(&mut unpacked);
+        if timed.is_ordered() {
+            decoder.segment(segment.core, timed.written())?;
         } else {
             records.clear();
-            records.extend(segment.records());
+            records.extend(timed.written());
             order_times(&mut records);
             decoder.segment(segment.core, records.iter().copied())?;
         }
         if let Some(done) = window.done {
-            done(segment.records);
+            done(segment.records.n_bytes());
         }
     }
     decoder.finish()
@@ -313,6 +324,10 @@ impl<F: Emit> Decoder<'_, F> {
 
     #[inline(always)]
     fn leave(&mut self, tsc: u64, exit_word: u64) -> Result<(), F::Error> {
+        // Mostly it is the innermost function's.
+        if self.open.last().is_some_and(|frame| frame.exit_word == exit_word) {
+            return self.close_to(self.open.len() - 1, tsc);
+        }
         // Exits are recorded innermost first; what lies above the one that matches ended without a record.
         let n_passed_over = self.open.len().saturating_sub(SEARCHED);
         match self.open[n_passed_over..].iter().rposition(|frame| frame.exit_word == exit_word) {
@@ -393,23 +408,26 @@ fn functions_open_at_start(task: &Task<'_>, depth: usize) -> Vec<u64> {
     let mut open = vec![0; depth];
     // How many of the unknown functions are still open, and how many were entered since.
     let (mut n_unknown, mut n_known) = (depth, 0usize);
-    for (_, word) in task.segments.iter().flat_map(Segment::records) {
-        match word & kind::MASK {
-            kind::ENTRY if word & kind::POINT != 0 => {}
-            kind::ENTRY => n_known += 1,
-            kind::EXIT if word & (kind::LEFT | state::HIDDEN) != 0 => {}
-            kind::EXIT if n_known > 0 => n_known -= 1,
-            kind::EXIT if n_unknown > 0 => {
-                n_unknown -= 1;
-                open[n_unknown] = exit_word(word);
+    let mut unpacked = Unpacked::default();
+    for segment in &task.segments {
+        for (_, word) in segment.unpacked(&mut unpacked).written() {
+            match word & kind::MASK {
+                kind::ENTRY if word & kind::POINT != 0 => {}
+                kind::ENTRY => n_known += 1,
+                kind::EXIT if word & (kind::LEFT | state::HIDDEN) != 0 => {}
+                kind::EXIT if n_known > 0 => n_known -= 1,
+                kind::EXIT if n_unknown > 0 => {
+                    n_unknown -= 1;
+                    open[n_unknown] = exit_word(word);
+                }
+                kind::RESYNC if word & (kind::CORE | kind::SUSPENDED | kind::RESUMED) != 0 => {}
+                kind::RESYNC => {
+                    let left = (word >> ADDRESS_SHIFT) as usize;
+                    n_unknown = n_unknown.min(left);
+                    n_known = left - n_unknown;
+                }
+                _ => {}
             }
-            kind::RESYNC if word & (kind::CORE | kind::SUSPENDED | kind::RESUMED) != 0 => {}
-            kind::RESYNC => {
-                let left = (word >> ADDRESS_SHIFT) as usize;
-                n_unknown = n_unknown.min(left);
-                n_known = left - n_unknown;
-            }
-            _ => {}
         }
     }
     for (word, &now) in open.iter_mut().zip(&task.open).take(n_unknown) {
@@ -424,6 +442,8 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use rftrace::abi::Record;
+
+    use super::task::Segment;
 
     use super::*;
 
@@ -450,7 +470,7 @@ mod tests {
             .map(|&(tsc, word)| Record { tsc: AtomicU64::new(tsc), word: AtomicU64::new(word) })
             .collect();
         let start = Start::Chunk { prev_index, depth };
-        Segment { index, start, taken_tsc: 1, core: 0, n_outside: 0, records: records.leak() }
+        Segment { index, start, taken_tsc: 1, core: 0, n_outside: 0, records: Records::Memory(records.leak()) }
     }
 
     /// One event a line: time, depth, what.

@@ -10,6 +10,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use rftrace::abi::{ADDRESS_SHIFT, kind, state};
 
+use super::records::Unpacked;
 use super::task::{SEARCHED, Segment, Start, Task};
 use crate::backend::exit_word;
 
@@ -197,6 +198,7 @@ struct Finder {
 fn find(thread: &Task<'_>) -> Found {
     let mut finder = Finder::default();
     let (mut position, mut last_index, mut last_tsc) = (0, None, 0);
+    let mut unpacked = Unpacked::default();
     for segment in &thread.segments {
         if let Start::Chunk { prev_index, depth } = segment.start
             && last_index != Some(prev_index)
@@ -206,8 +208,8 @@ fn find(thread: &Task<'_>) -> Found {
         }
         last_index = Some(segment.index);
         finder.found.cores.push((position, segment.core));
-        for record in segment.records {
-            if let Some((tsc, word)) = record.read(segment.taken_tsc) {
+        for record in segment.unpacked(&mut unpacked).all() {
+            if let Some((tsc, word)) = record {
                 last_tsc = tsc.max(last_tsc);
                 finder.record(position, last_tsc, word);
             }
@@ -404,7 +406,7 @@ impl Cutter<'_, '_> {
                 continue;
             }
             let upto = end.min(segment_end);
-            let records = &segment.records[self.place - self.offset..upto - self.offset];
+            let records = segment.records.part(self.place - self.offset, upto - self.offset);
             let piece = Segment { start: Start::Last, core: self.found.core_at(self.place), records, ..*segment };
             match belongs {
                 Belongs::Rest => self.cut.rest.push(piece),
@@ -424,7 +426,7 @@ impl Cutter<'_, '_> {
     /// Where the thread's chunks begin is kept, though all in one may belong to others.
     fn begin_segment(&mut self) {
         if let Some(segment) = self.thread.segments.get(self.number) {
-            self.cut.rest.push(Segment { records: &[], ..*segment });
+            self.cut.rest.push(Segment { records: segment.records.part(0, 0), ..*segment });
         }
     }
 }

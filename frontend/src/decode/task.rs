@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rftrace::abi::{ADDRESS_SHIFT, RETURN_STACK_ENTRIES, Record, kind, state};
+use rftrace::abi::{ADDRESS_SHIFT, ChunkHeader, RETURN_STACK_ENTRIES, Record, kind, state};
 
-use crate::backend::Chunk;
+use super::records::{Records, Unpacked};
 
 /// Open functions among which that of an exit is looked for: more than a return stack has, for those whose exits are missing.
 /// An image may have any records; it must not take for ever.
@@ -23,7 +23,7 @@ pub(super) struct Segment<'a> {
     pub(super) core: u32,
     /// Functions that are open in the thread further out, and belong to other tasks.
     pub(super) n_outside: usize,
-    pub(super) records: &'a [Record],
+    pub(super) records: Records<'a>,
 }
 
 /// What comes before a segment in its task.
@@ -37,16 +37,35 @@ pub(super) enum Start {
     Resumed { depth: usize },
 }
 
-impl Segment<'_> {
+impl<'a> Segment<'a> {
+    /// Its records, where they lie or in `unpacked`.
+    pub(super) fn unpacked<'b>(&self, unpacked: &'b mut Unpacked<'a>) -> Timed<'b> {
+        Timed { records: unpacked.of(self.records), taken_tsc: self.taken_tsc }
+    }
+}
+
+/// Records of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timed<'a> {
+    records: &'a [Record],
+    taken_tsc: u64,
+}
+
+impl<'a> Timed<'a> {
     /// Whether no record is younger than the one behind it.
-    pub(super) fn is_ordered(&self) -> bool {
-        self.records().map(|(tsc, _)| tsc).is_sorted()
+    pub(super) fn is_ordered(self) -> bool {
+        self.written().map(|(tsc, _)| tsc).is_sorted()
     }
 
-    /// Time and word of each record.
-    pub(super) fn records(&self) -> impl Iterator<Item = (u64, u64)> {
+    /// Time and word of each record that was written.
+    pub(super) fn written(self) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+        self.all().flatten()
+    }
+
+    /// The same of each record; `None` for one that was not.
+    pub(super) fn all(self) -> impl Iterator<Item = Option<(u64, u64)>> + use<'a> {
         let taken_tsc = self.taken_tsc;
-        self.records.iter().filter_map(move |record| record.read(taken_tsc))
+        self.records.iter().map(move |record| record.read(taken_tsc))
     }
 }
 
@@ -70,23 +89,30 @@ impl Task<'_> {
 
     /// Whether anything was recorded since `start`, in ticks.
     pub(crate) fn has_record_since(&self, start: u64) -> bool {
-        self.words_since(start).next().is_some()
+        let mut unpacked = Unpacked::default();
+        self.segments.iter().any(|segment| segment.unpacked(&mut unpacked).words_since(start).next().is_some())
     }
 
     /// How many events were recorded since `start`, and how many calls were lost.
     #[cfg(feature = "std")]
     pub(crate) fn count_since(&self, start: u64) -> (u64, u64) {
-        self.words_since(start).fold((0, 0), |(events, lost), word| match word & kind::MASK {
-            kind::ENTRY if word & kind::POINT != 0 => (events + 2, lost),
-            kind::ENTRY | kind::EXIT => (events + 1, lost),
-            kind::LOST => (events, lost + (word >> ADDRESS_SHIFT)),
-            _ => (events, lost),
+        let mut unpacked = Unpacked::default();
+        self.segments.iter().fold((0, 0), |counts, segment| {
+            segment.unpacked(&mut unpacked).words_since(start).fold(counts, |(events, lost), word| {
+                match word & kind::MASK {
+                    kind::ENTRY if word & kind::POINT != 0 => (events + 2, lost),
+                    kind::ENTRY | kind::EXIT => (events + 1, lost),
+                    kind::LOST => (events, lost + (word >> ADDRESS_SHIFT)),
+                    _ => (events, lost),
+                }
+            })
         })
     }
+}
 
-    fn words_since(&self, start: u64) -> impl Iterator<Item = u64> {
-        let records = self.segments.iter().flat_map(Segment::records);
-        records.filter_map(move |(tsc, word)| (tsc >= start && !is_hidden_exit(word)).then_some(word))
+impl<'a> Timed<'a> {
+    fn words_since(self, start: u64) -> impl Iterator<Item = u64> + use<'a> {
+        self.written().filter_map(move |(tsc, word)| (tsc >= start && !is_hidden_exit(word)).then_some(word))
     }
 }
 
@@ -97,13 +123,13 @@ fn is_hidden_exit(word: u64) -> bool {
 
 /// The threads that have records in `chunks`, by id, each with all that was recorded in it.
 pub(crate) fn of_threads<'a>(
-    chunks: impl Iterator<Item = Chunk<'a>>,
+    chunks: impl Iterator<Item = (Head, Records<'a>)>,
     mut open: HashMap<u32, Vec<u64>>,
 ) -> Vec<Task<'a>> {
     let mut tasks: HashMap<u32, Task<'a>> = HashMap::new();
-    for chunk in chunks {
-        let resumes = chunk.header.n_resumed.load(Relaxed) > 0;
-        for (tid, segment) in segments(chunk) {
+    for (head, records) in chunks {
+        let resumes = head.n_resumed > 0;
+        for (tid, segment) in segments(head, records) {
             let new =
                 || Task { tid, segments: Vec::new(), open: open.remove(&tid).unwrap_or_default(), resumes: false };
             let task = tasks.entry(tid).or_insert_with(new);
@@ -119,34 +145,55 @@ pub(crate) fn of_threads<'a>(
     tasks
 }
 
+/// What a chunk's header says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    index: u64,
+    prev_index: u64,
+    depth: usize,
+    tid: u32,
+    taken_tsc: u64,
+    core: u32,
+    n_adopted: u32,
+    n_resumed: u32,
+}
+
+impl From<&ChunkHeader> for Head {
+    fn from(header: &ChunkHeader) -> Self {
+        Self {
+            index: header.index(),
+            prev_index: header.prev_index.load(Relaxed),
+            depth: header.depth.load(Relaxed) as usize,
+            tid: header.tid.load(Relaxed),
+            taken_tsc: header.taken_tsc.load(Relaxed),
+            core: header.core.load(Relaxed),
+            n_adopted: header.n_adopted.load(Relaxed),
+            n_resumed: header.n_resumed.load(Relaxed),
+        }
+    }
+}
+
 /// Splits a chunk at the places where a new thread went on in it.
-fn segments(chunk: Chunk<'_>) -> Vec<(u32, Segment<'_>)> {
-    let header = chunk.header;
-    let (prev_index, depth) = (header.prev_index.load(Relaxed), header.depth.load(Relaxed) as usize);
-    let mut tid = header.tid.load(Relaxed);
-    let mut segment = Segment {
-        index: header.index(),
-        start: Start::Chunk { prev_index, depth },
-        taken_tsc: header.taken_tsc.load(Relaxed),
-        core: header.core.load(Relaxed),
-        n_outside: 0,
-        records: chunk.records,
-    };
+fn segments(head: Head, records: Records<'_>) -> Vec<(u32, Segment<'_>)> {
+    let Head { index, prev_index, depth, mut tid, taken_tsc, core, mut n_adopted, .. } = head;
+    let mut segment =
+        Segment { index, start: Start::Chunk { prev_index, depth }, taken_tsc, core, n_outside: 0, records };
     let mut found = Vec::new();
-    let mut n_adopted = header.n_adopted.load(Relaxed);
+    let mut unpacked = Unpacked::default();
     while n_adopted > 0 {
-        let new_thread = |(place, record): (usize, &Record)| {
-            let (_, word) = record.read(segment.taken_tsc)?;
+        let new_thread = |(place, record): (usize, Option<(u64, u64)>)| {
+            let (_, word) = record?;
             let is_new = word & (kind::NEW_THREAD | kind::MASK) == kind::NEW_THREAD | kind::RESYNC;
             is_new.then_some((place, (word >> ADDRESS_SHIFT) as u32))
         };
-        let Some((place, new_tid)) = segment.records.iter().enumerate().find_map(new_thread) else {
+        let Some((place, new_tid)) = segment.unpacked(&mut unpacked).all().enumerate().find_map(new_thread) else {
             break;
         };
-        let (before, after) = segment.records.split_at(place);
+        let n_records = segment.records.len();
+        let (before, after) = (segment.records.part(0, place), segment.records.part(place + 1, n_records));
         found.push((tid, Segment { records: before, ..segment }));
         tid = new_tid;
-        segment = Segment { start: Start::Chunk { prev_index: 0, depth: 0 }, core: 0, records: &after[1..], ..segment };
+        segment = Segment { start: Start::Chunk { prev_index: 0, depth: 0 }, core: 0, records: after, ..segment };
         n_adopted -= 1;
     }
     found.push((tid, segment));

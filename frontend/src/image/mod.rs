@@ -14,6 +14,8 @@ pub(crate) mod packed;
 mod raw;
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod read;
+#[cfg(all(feature = "import", target_os = "linux"))]
+pub(crate) mod stored;
 pub(crate) mod write;
 
 /// The first bytes of an image. Like PNG's they tell of a line that changes ends of lines or drops the eighth bit.

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::offset_of;
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rftrace::abi::{
@@ -49,16 +50,16 @@ impl Image {
 }
 
 /// A section that was read.
-struct Section<'a> {
+pub(super) struct Section<'a> {
     /// Where it begins.
     offset: usize,
-    tag: u32,
+    pub(super) tag: u32,
     /// Bytes of its contents.
     n_bytes: usize,
     /// They, as far as they are there.
-    contents: &'a [u8],
+    pub(super) contents: &'a [u8],
     /// It goes on behind the end of the file.
-    is_cut: bool,
+    pub(super) is_cut: bool,
 }
 
 impl Section<'_> {
@@ -73,21 +74,31 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 /// The bytes of an image, from a place on.
-struct Reader<'a> {
+#[derive(Debug)]
+pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     offset: usize,
 }
 
 impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, offset: 0 }
+    }
+
+    /// Where it is.
+    pub(super) fn offset(&self) -> usize {
+        self.offset
+    }
+
     /// The next word, if the file is long enough.
-    fn word(&mut self) -> Option<u64> {
+    pub(super) fn word(&mut self) -> Option<u64> {
         let word = self.bytes.get(self.offset..)?.first_chunk()?;
         self.offset += 8;
         Some(u64::from_le_bytes(*word))
     }
 
     /// The next section; none where not even its first word is there.
-    fn section(&mut self, chunk_bytes: usize) -> Result<Option<Section<'a>>, Bad> {
+    pub(super) fn section(&mut self, chunk_bytes: usize) -> Result<Option<Section<'a>>, Bad> {
         let offset = self.offset;
         let Some(first) = self.word() else { return Ok(None) };
         let (tag, n_bytes) = (first as u32, (first >> 32) as usize);
@@ -218,16 +229,13 @@ fn parse_chunk(section: &Section<'_>, chunk_bytes: usize) -> Result<Option<(Chun
     let Some((header, records)) = words.split_first_chunk::<{ CHUNK_HEADER_BYTES / 8 }>() else {
         return if section.is_cut { Ok(None) } else { bad(section.offset, format!("a chunk is too short; {DAMAGED}")) };
     };
-    let long = |offset: usize| header[offset / 8];
-    let short = |offset: usize| (long(offset) >> (offset % 8 * 8)) as u32;
-    let tid = short(offset_of!(ChunkHeader, tid));
-    let depth = short(offset_of!(ChunkHeader, depth));
-    if !is_tid(tid.into()) || depth as usize > RETURN_STACK_ENTRIES {
+    let Some(told) = chunk_header(header) else {
+        let [tid, depth] = [offset_of!(ChunkHeader, tid), offset_of!(ChunkHeader, depth)].map(|at| field(header, at));
         return bad(section.offset, format!("no chunk can be of thread {tid} at depth {depth}; {DAMAGED}"));
-    }
-    let taken_tsc = long(offset_of!(ChunkHeader, taken_tsc));
+    };
+    let taken_tsc = told.taken_tsc.load(Relaxed);
     let records: Vec<Record> = if section.tag == tag::PACKED {
-        let [n_bytes, n_records] = [N_BYTES_AT, N_RECORDS_AT].map(|offset| short(offset) as usize);
+        let [n_bytes, n_records] = [N_BYTES_AT, N_RECORDS_AT].map(|offset| field(header, offset) as usize);
         let unpacked = if n_records > abi::records_per_chunk(chunk_bytes) {
             Err("it has more records than a chunk holds")
         } else {
@@ -242,24 +250,44 @@ fn parse_chunk(section: &Section<'_>, chunk_bytes: usize) -> Result<Option<(Chun
         let records = records.chunks_exact(2);
         records.map(|words| Record { tsc: words[0].into(), word: words[1].into() }).collect()
     };
-    for (_, word) in records.iter().filter_map(|record| record.read(taken_tsc)) {
-        let is_new_thread = word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD;
-        if is_new_thread && !is_tid(word >> ADDRESS_SHIFT) {
-            return bad(section.offset, format!("a record names thread {}; {DAMAGED}", word >> ADDRESS_SHIFT));
-        }
+    if let Some(tid) = wrong_thread(&records, taken_tsc) {
+        return bad(section.offset, format!("a record names thread {tid}; {DAMAGED}"));
     }
+    Ok(Some((told, records)))
+}
+
+/// A thread that is said to have gone on in a chunk, and cannot be.
+pub(super) fn wrong_thread(records: &[Record], taken_tsc: u64) -> Option<u64> {
+    let words = records.iter().filter_map(|record| record.read(taken_tsc)).map(|(_, word)| word);
+    let mut new = words
+        .filter(|word| word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD)
+        .map(|word| word >> ADDRESS_SHIFT);
+    new.find(|&tid| !is_tid(tid))
+}
+
+/// A field of 32 bits in the words of a chunk's header.
+pub(super) fn field(words: &[u64; CHUNK_HEADER_BYTES / 8], offset: usize) -> u32 {
+    (words[offset / 8] >> (offset % 8 * 8)) as u32
+}
+
+/// The header of a chunk, if it can be one.
+pub(super) fn chunk_header(words: &[u64; CHUNK_HEADER_BYTES / 8]) -> Option<ChunkHeader> {
+    let long = |offset: usize| AtomicU64::new(words[offset / 8]);
+    let short = |offset: usize| AtomicU32::new(field(words, offset));
     let header = ChunkHeader {
-        lease: AtomicU64::new(long(offset_of!(ChunkHeader, lease))),
-        tid: AtomicU32::new(tid),
-        prev_index: AtomicU64::new(long(offset_of!(ChunkHeader, prev_index))),
-        depth: AtomicU32::new(depth),
-        fill: AtomicU32::new(short(offset_of!(ChunkHeader, fill))),
-        n_adopted: AtomicU32::new(short(offset_of!(ChunkHeader, n_adopted))),
-        n_resumed: AtomicU32::new(short(offset_of!(ChunkHeader, n_resumed))),
-        taken_tsc: AtomicU64::new(taken_tsc),
-        core: AtomicU32::new(short(offset_of!(ChunkHeader, core))),
+        lease: long(offset_of!(ChunkHeader, lease)),
+        tid: short(offset_of!(ChunkHeader, tid)),
+        prev_index: long(offset_of!(ChunkHeader, prev_index)),
+        depth: short(offset_of!(ChunkHeader, depth)),
+        fill: short(offset_of!(ChunkHeader, fill)),
+        n_adopted: short(offset_of!(ChunkHeader, n_adopted)),
+        n_resumed: short(offset_of!(ChunkHeader, n_resumed)),
+        taken_tsc: long(offset_of!(ChunkHeader, taken_tsc)),
+        core: short(offset_of!(ChunkHeader, core)),
     };
-    Ok(Some((header, records)))
+    let is_right =
+        is_tid(header.tid.load(Relaxed).into()) && header.depth.load(Relaxed) as usize <= RETURN_STACK_ENTRIES;
+    is_right.then_some(header)
 }
 
 /// The records of a PACKED section, of which its header says that they have so many bytes.

@@ -26,11 +26,15 @@ pub(crate) struct Writer<F> {
 impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
     /// Begins an image.
     pub(crate) fn new(out: F) -> Result<Self, E> {
-        let mut writer =
-            Self { out, block: [0; BLOCK_BYTES], n_filled: 0, sum: Checksum::default(), n_open: 0, n_chunks: 0 };
+        let mut writer = Self::going_on(out);
         writer.put(u64::from_le_bytes(MAGIC))?;
         writer.put(u64::from(VERSION) | u64::from(abi::VERSION) << 32)?;
         Ok(writer)
+    }
+
+    /// Goes on with a file that has no END, nor counts in it.
+    pub(crate) fn going_on(out: F) -> Self {
+        Self { out, block: [0; BLOCK_BYTES], n_filled: 0, sum: Checksum::default(), n_open: 0, n_chunks: 0 }
     }
 
     /// The HEAD section.
@@ -57,8 +61,9 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         self.end()
     }
 
-    /// The PACKED section of a chunk, or, without a packer or where that is shorter, its CHUNK section.
-    pub(crate) fn chunk(&mut self, chunk: &Chunk<'_>, packer: Option<&mut Packer>) -> Result<(), E> {
+    /// The PACKED section of a chunk, or, without a packer or where that is shorter, its CHUNK section. Returns how many records it
+    /// has room for.
+    pub(crate) fn chunk(&mut self, chunk: &Chunk<'_>, packer: Option<&mut Packer>) -> Result<usize, E> {
         let mut header = header_words(chunk.header);
         // As it is sent: a processor that was stopped, and goes on, may prepare the chunk anew.
         let taken_tsc = header[offset_of!(ChunkHeader, taken_tsc) / 8];
@@ -84,7 +89,8 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
                 self.word(word)?;
             }
         }
-        self.end()
+        self.end()?;
+        Ok(n_records)
     }
 
     /// The END section. The image is complete then.
@@ -135,7 +141,7 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), E> {
+    pub(crate) fn flush(&mut self) -> Result<(), E> {
         let filled = self.block.get(..self.n_filled).unwrap_or(&self.block);
         self.n_filled = 0;
         (self.out)(filled)

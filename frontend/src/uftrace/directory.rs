@@ -50,7 +50,6 @@ pub(crate) struct Recording<'a> {
     pub(crate) n_writers: usize,
     /// Whether what cannot be written is left out. Otherwise nothing counts as written then.
     pub(crate) what_fits: bool,
-    /// Told of records that were read to the end.
     pub(crate) done: Option<decode::Done<'a>>,
 }
 

@@ -195,7 +195,15 @@ fn a_recorder_that_is_killed_is_not_missed() {
         assert!(Instant::now() < deadline, "the program waits for a recorder that is not there");
         thread::sleep(Duration::from_millis(10));
     }
+    let entries = fs::read_dir(&work).unwrap().flatten();
+    let spools = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("spool-"));
+    let chunks = spools.filter(|entry| entry.path().extension().is_none());
+    let spool_bytes: u64 = chunks.map(|entry| entry.metadata().unwrap().len()).sum();
     let output = Command::new(rftrace()).args(["recover", "trace"]).current_dir(&folder).output().unwrap();
     assert!(output.status.success(), "{}", told(&output));
-    assert!(count(&folder.path().join("trace"), "leaf") > 0, "{}", told(&output));
+    let trace = folder.path().join("trace");
+    let n_calls = count(&trace, "leaf") + count(&trace, "middle");
+    assert!(n_calls > 0, "{}", told(&output));
+    // Packed, an entry and an exit take less than a third of what they have in memory.
+    assert!(spool_bytes < n_calls * 10 + 4096, "{spool_bytes} bytes for {n_calls} calls");
 }

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::recording::{Counts, Entry, Fork, PART_FILE, Part, Saved};
 use rftrace_frontend::Error;
-use rftrace_frontend::bank::{self, Banks, Collected, Options, SavedBank, Symbols};
+use rftrace_frontend::bank::{self, Banks, Collected, Fill, Options, SavedBank, Symbols};
 
 use super::processes::start_time;
 
@@ -34,9 +34,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Address space for all banks: as many processes as have room there can be recorded at the same time.
 const ADDRESS_BYTES: usize = 32 << 30;
 
-/// Between two looks at the banks, while there is much to be taken and while there is nothing.
+/// Between two looks at the banks, while there is much to be taken, something, and nothing.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+
+/// Between two questions whether a process lives.
+const LOOK: Duration = Duration::from_millis(4);
 
 /// Empties the banks of all recorded processes.
 #[derive(Debug)]
@@ -120,40 +124,62 @@ fn empty(mut banks: Banks, is_over: &AtomicBool, living: &Mutex<Vec<u32>>) -> Ve
     let mut pause = SHORTEST_PAUSE;
     while !is_over.load(Relaxed) {
         known.seen.clear();
-        let any = banks.poll(|pid| known.is_over(pid));
+        let fill = banks.poll(|pid| known.is_over(pid));
         known.forget_others();
         living.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known.living());
-        pause = if any { SHORTEST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        pause = next_pause(pause, fill);
         thread::sleep(pause);
     }
     banks.finish_all()
 }
 
-/// The processes that have a bank, and when the system started them.
+/// How long to wait where so much of the fullest bank has been filled since the last look: each look costs something, but no thread is
+/// to find its bank full.
+fn next_pause(pause: Duration, fill: Fill) -> Duration {
+    let longest = if fill.n_taken > 0 { LONGEST_BUSY_PAUSE } else { LONGEST_PAUSE };
+    if fill.n_taken > fill.n_chunks / 8 { SHORTEST_PAUSE } else { (pause * 2).min(longest) }
+}
+
+/// The processes that have a bank.
 #[derive(Debug, Default)]
 struct Processes {
-    /// `None` for one that had ended when it was first looked for.
-    started: HashMap<u32, Option<String>>,
+    known: HashMap<u32, Process>,
     seen: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Process {
+    /// When the system started it; `None` for one that had ended when it was first looked for.
+    started: Option<String>,
+    /// When the system was last asked.
+    asked: Instant,
+    is_over: bool,
 }
 
 impl Processes {
     /// Whether a process has ended, or was never there under this number.
     fn is_over(&mut self, pid: u32) -> bool {
         self.seen.push(pid);
-        let now = start_time(pid);
-        let started = self.started.entry(pid).or_insert_with(|| now.clone());
-        now.is_none() || now != *started
+        let new = || {
+            let started = start_time(pid);
+            Process { is_over: started.is_none(), started, asked: Instant::now() }
+        };
+        let process = self.known.entry(pid).or_insert_with(new);
+        if !process.is_over && process.asked.elapsed() >= LOOK {
+            process.asked = Instant::now();
+            process.is_over = start_time(pid) != process.started;
+        }
+        process.is_over
     }
 
     /// Forgets those that were not asked for, and those that have ended: the system may give their numbers to others.
     fn forget_others(&mut self) {
-        let Self { started, seen } = self;
-        started.retain(|&pid, started| seen.contains(&pid) && start_time(pid) == *started && started.is_some());
+        let Self { known, seen } = self;
+        known.retain(|pid, process| seen.contains(pid) && !process.is_over);
     }
 
     fn living(&self) -> Vec<u32> {
-        self.started.keys().copied().collect()
+        self.known.keys().copied().collect()
     }
 }
 

@@ -30,13 +30,20 @@ impl Payload<'_> {
     pub(crate) fn unpack(self) -> Result<Vec<Record>, &'static str> {
         // Each has a byte at least.
         let mut records = Vec::with_capacity(self.n_records.min(self.bytes.len()));
+        self.unpack_into(&mut records)?;
+        Ok(records)
+    }
+
+    /// Puts the records behind those that are there.
+    pub(crate) fn unpack_into(self, records: &mut Vec<Record>) -> Result<(), &'static str> {
+        let n_records = records.len().saturating_add(self.n_records);
         let mut tables = Tables::new();
         let mut input = Input(self.bytes);
         let mut tsc = self.taken_tsc;
-        while records.len() < self.n_records {
+        while records.len() < n_records {
             let (ticks, word) = match input.record(&mut tables) {
                 Ok(record) => record,
-                Err(NoRecord::End) if self.is_cut => return Ok(records),
+                Err(NoRecord::End) if self.is_cut => return Ok(()),
                 Err(NoRecord::End) => return Err("it has fewer packed records than it says"),
                 Err(NoRecord::Bad(problem)) => return Err(problem),
             };
@@ -46,7 +53,7 @@ impl Payload<'_> {
             }
             records.push(Record { tsc: tsc.into(), word: word.into() });
         }
-        if input.0.is_empty() { Ok(records) } else { Err("it has more packed records than it says") }
+        if input.0.is_empty() { Ok(()) } else { Err("it has more packed records than it says") }
     }
 }
 
@@ -96,6 +103,18 @@ impl Input<'_> {
     /// A number of 64 bits at most.
     #[inline(always)]
     fn number(&mut self) -> Result<u64, NoRecord> {
+        // Most have one byte or two.
+        match *self.0 {
+            [first @ ..0x80, ref rest @ ..] => {
+                self.0 = rest;
+                return Ok(first.into());
+            }
+            [first, second @ ..0x80, ref rest @ ..] => {
+                self.0 = rest;
+                return Ok(u64::from(first & 0x7f) | u64::from(second) << 7);
+            }
+            _ => {}
+        }
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
             let [byte] = self.bytes()?;

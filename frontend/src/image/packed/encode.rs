@@ -111,6 +111,10 @@ impl Out<'_> {
     /// Seven bits in each byte, the lowest first; another one follows where the highest bit is set.
     #[inline(always)]
     fn number(&mut self, mut number: u64) {
+        // Most have two.
+        if (0x80..0x4000).contains(&number) {
+            return self.bytes([number as u8 | 0x80, (number >> 7) as u8]);
+        }
         while number >= 0x80 {
             self.bytes([number as u8 | 0x80]);
             number >>= 7;
