@@ -5,8 +5,8 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-/// What the library exports: the hooks, and the functions of the C library that it takes the place of.
-const EXPORTS: [&str; 22] = [
+/// What the library exports: the hooks, the functions of the C library that it takes the place of, and what `rftrace record -p` calls.
+const EXPORTS: [&str; 26] = [
     "mcount",
     "__fentry__",
     "__monstartup",
@@ -29,6 +29,10 @@ const EXPORTS: [&str; 22] = [
     "daemon",
     "prctl",
     "syscall",
+    "rftrace_attach",
+    "rftrace_attach_again",
+    "rftrace_attach_control",
+    "rftrace_detach",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

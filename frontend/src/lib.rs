@@ -110,6 +110,9 @@ pub use image::contents::Image;
 pub use image::import::{ImportOptions, Imported};
 pub use mode::Mode;
 #[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
+#[doc(hidden)]
+pub use patch::redirect;
+#[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
 pub use patch::{EntryBranches, LeftOut, WholeReason};
 #[cfg(feature = "std")]
 pub use patch::{PatchedSites, PlainReason};

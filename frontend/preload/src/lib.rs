@@ -10,6 +10,7 @@
 //! - `process` knows which process this is: that of the beginning, a child, or a guest in its parent's memory.
 //! - `signals` saves before the program is killed, and hides this from the program.
 //! - `trigger` begins to record at a function.
+//! - `attach` is for programs that were started without it, and run.
 //! - `interpose` takes the place of functions of the C library, which `originals` has.
 //!
 //! Not here: what a save writes (`rftrace-frontend`), and how parts of several processes become one trace (`rftrace-record`).
@@ -23,6 +24,7 @@
 
 extern crate rftrace as _; // the tracer itself
 
+mod attach;
 mod interpose;
 mod memory;
 mod notes;

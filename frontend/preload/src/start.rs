@@ -26,7 +26,7 @@ use crate::work;
 static START: extern "C" fn() = start;
 
 unsafe extern "C" {
-    fn __cxa_atexit(function: extern "C" fn(*mut c_void), argument: *mut c_void, dso: *mut c_void) -> c_int;
+    pub(crate) fn __cxa_atexit(function: extern "C" fn(*mut c_void), argument: *mut c_void, dso: *mut c_void) -> c_int;
     fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), dso: *mut c_void) -> c_int;
 }
 

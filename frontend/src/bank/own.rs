@@ -13,9 +13,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr;
 use std::slice;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +38,8 @@ pub struct Bank {
     slot: AtomicUsize,
     /// Whether recording was on when this process was about to fork.
     was_on: AtomicBool,
+    /// Whether children that are forked are recorded too.
+    is_for_children: bool,
 }
 
 // SAFETY: what is behind the pointer are atomics, or is written by one thread before others see it.
@@ -48,8 +49,13 @@ unsafe impl Sync for Bank {}
 
 const NO_SLOT: usize = usize::MAX;
 
-/// The one that this process records into.
-static OWN: OnceLock<&'static Bank> = OnceLock::new();
+/// The one that this process records into; null for none.
+static OWN: AtomicPtr<Bank> = AtomicPtr::new(ptr::null_mut());
+
+fn own() -> Option<&'static Bank> {
+    // SAFETY: null, or a bank that is never freed.
+    unsafe { OWN.load(Acquire).as_ref() }
+}
 
 /// What a tracer is given for its records.
 pub(crate) struct Given {
@@ -66,6 +72,19 @@ impl Bank {
     ///
     /// It is no such file, or of another version; there is too little address space; all slots are taken.
     pub fn open(path: &Path) -> io::Result<&'static Self> {
+        Self::open_for(path, true)
+    }
+
+    /// As [`open`](Self::open), for this process alone: in a child that is forked recording is off.
+    ///
+    /// # Errors
+    ///
+    /// As of that.
+    pub fn open_alone(path: &Path) -> io::Result<&'static Self> {
+        Self::open_for(path, false)
+    }
+
+    fn open_for(path: &Path, is_for_children: bool) -> io::Result<&'static Self> {
         let file = File::options().read(true).write(true).open(path)?;
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no banks of this version of rftrace");
@@ -83,7 +102,8 @@ impl Bank {
         if !is_known || layout.file_bytes() != bytes {
             return Err(bad());
         }
-        let bank = Self { start, layout, slot: AtomicUsize::new(NO_SLOT), was_on: AtomicBool::new(false) };
+        let bank =
+            Self { start, layout, slot: AtomicUsize::new(NO_SLOT), was_on: AtomicBool::new(false), is_for_children };
         if !bank.take_slot() {
             return Err(io::Error::other("all banks are taken: too many processes are recorded at the same time"));
         }
@@ -105,6 +125,28 @@ impl Bank {
         if let Some(slot) = self.own_slot() {
             slot.end_tsc.store(backend::control().stop_tsc.load(Relaxed), Relaxed);
         }
+    }
+
+    /// This process has [ended](Self::end) recording into the bank for good. What hooks still write there is private memory, and the
+    /// addresses stay taken.
+    ///
+    /// # Errors
+    ///
+    /// There is no such memory; the bank stays mapped.
+    pub fn leave(&self) -> io::Result<()> {
+        threads::copy_back(backend::control().next_tid.load(Relaxed));
+        OWN.store(ptr::null_mut(), Release);
+        self.slot.store(NO_SLOT, Relaxed);
+        self.hide(0, self.layout.file_bytes())
+    }
+
+    /// Makes a part of the mapping private memory.
+    fn hide(&self, start: usize, bytes: usize) -> io::Result<()> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: within the mapping, which nobody has a use for but late stores of hooks.
+        let hidden = unsafe { libc::mmap(self.start.wrapping_add(start).cast(), bytes, protection, flags, -1, 0) };
+        if hidden == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Whether this process has a slot: a child that was forked may have found none.
@@ -232,7 +274,7 @@ fn map(file: &File, bytes: usize) -> io::Result<*mut u8> {
 
 /// This process records into the bank from now on. Returns the memory for the tracer.
 pub(crate) fn begin(bank: &'static Bank) -> Result<Given, Error> {
-    let _ = OWN.set(bank);
+    OWN.store(ptr::from_ref(bank).cast_mut(), Release);
     let switch: *const Switch = backend::switch();
     // Where pages are larger others' memory would be cleared too. There, and where it fails, a child that the C library did not make
     // may record into its parent's bank.
@@ -252,12 +294,15 @@ pub(crate) fn opened(bank: &Bank, first: ClockPair, min_ticks: u64) {
     slot.utc_offset_nanos.store(utc_offset_nanos().unwrap_or(0), Relaxed);
     slot.min_ticks.store(min_ticks, Relaxed);
     bank.write_texts();
+    if let Some(given) = bank.given() {
+        threads::copy_to(given.threads, backend::control().next_tid.load(Relaxed));
+    }
     slot.state.store(slot_state::IN_USE, Release);
 }
 
 /// This process is about to fork.
 pub(crate) extern "C" fn fork_begins() {
-    if let Some(bank) = OWN.get() {
+    if let Some(bank) = own() {
         bank.was_on.store(backend::is_enabled(), Relaxed);
     }
 }
@@ -274,18 +319,19 @@ pub(crate) enum Forked {
 
 /// This process is a child that was forked just now. Recording is off from here on, if it records into a bank.
 pub(crate) fn forked() -> Forked {
-    let Some(&bank) = OWN.get() else { return Forked::Copy };
+    let Some(bank) = own() else { return Forked::Copy };
     backend::disable();
     let before = bank.slot.load(Relaxed);
     if before == NO_SLOT {
         return Forked::Nothing;
     }
-    let (parent, given_before) = (bank.slot_of(before), bank.at(before, CHUNKS_AT));
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: the parent's chunks, which this process has no use for; nothing refers to them but late stores of hooks.
-    let hidden = unsafe { libc::mmap(given_before.cast(), bank.layout.buffer_bytes, protection, flags, -1, 0) };
-    let is_hidden = hidden != libc::MAP_FAILED;
+    if !bank.is_for_children {
+        let _ = bank.leave();
+        return Forked::Nothing;
+    }
+    let parent = bank.slot_of(before);
+    // The parent's chunks.
+    let is_hidden = bank.hide(bank.layout.slot_at(before) + CHUNKS_AT, bank.layout.buffer_bytes).is_ok();
     let given = if is_hidden && bank.take_slot() { bank.given() } else { None };
     let Some(given) = given else {
         bank.slot.store(NO_SLOT, Relaxed);

@@ -8,6 +8,7 @@
 //! - `stubs` makes what the sites jump to; `unwind` and `debugger` tell others of it.
 //! - `poke` writes code while threads run it.
 //! - `entry` gives branches to functions that call no hook.
+//! - `redirect` has programs that run call the hooks, which they were not started with.
 //! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
 //!
 //! Which sites a filter chooses is not here but in `filter`.
@@ -34,6 +35,8 @@ mod module;
 mod outcome;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod poke;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod redirect;
 #[cfg(target_os = "linux")]
 #[cfg_attr(target_arch = "aarch64", path = "sites_aarch64.rs")]
 mod sites;

@@ -67,11 +67,26 @@ impl BankRecorder {
     ///
     /// There is no memory or no thread for it.
     pub fn begin(work: &Path, buffer_bytes: usize, on_full: OnFull, most_bytes: u64) -> Result<Self> {
+        let n_slots = (ADDRESS_BYTES / buffer_bytes.max(64 << 20)).clamp(8, 256);
+        Self::begin_in(memory()?, n_slots, work, buffer_bytes, on_full, most_bytes)
+    }
+
+    /// As [`begin`](Self::begin), with `n_slots` banks in empty memory, which a process that is to be recorded has made.
+    ///
+    /// # Errors
+    ///
+    /// As of that.
+    pub(crate) fn begin_in(
+        file: File,
+        n_slots: usize,
+        work: &Path,
+        buffer_bytes: usize,
+        on_full: OnFull,
+        most_bytes: u64,
+    ) -> Result<Self> {
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-        let file = memory()?;
         let patience = if on_full == OnFull::Wait { PATIENCE } else { Duration::ZERO };
-        let n_slots = (ADDRESS_BYTES / buffer_bytes.max(64 << 20)).clamp(8, 256);
         let mut options = Options { buffer_bytes, n_slots, patience, most_bytes };
         let banks = loop {
             match Banks::new(file.try_clone().context(NO_MEMORY)?, work, options) {

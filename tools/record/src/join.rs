@@ -31,6 +31,15 @@ pub fn join(output: &Output, ended: &Ended, beside: Beside, notes: Vec<String>) 
     join_all(output, Some(ended), beside, notes)
 }
 
+/// As [`join`], of a process that was not started for it: it may go on.
+///
+/// # Errors
+///
+/// As of [`join`].
+pub fn join_attached(output: &Output, beside: Beside) -> Result<Joined> {
+    join_all(output, None, beside, Vec::new())
+}
+
 /// As [`join`], of a recording that was interrupted: nobody knows how the program has ended.
 ///
 /// # Errors

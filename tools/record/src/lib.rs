@@ -6,6 +6,8 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod attach;
 #[cfg(target_os = "linux")]
 pub mod banks;
 mod callsites;

@@ -20,12 +20,16 @@ pub(super) use super::arch::{thread_exit, thread_start};
 /// [`MAX_THREADS`] entries, by the tracer's number; null if there is no memory for them.
 pub(super) static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
+/// The table that [`keep_in`] was given.
+static FIRST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
+
 /// The key under which a thread's block is kept.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// From now on threads are entered into `table`, which is zeroed, `TABLE_BYTES` long, and stays mapped.
 pub(crate) fn keep_in(table: *mut u8, key: Option<libc::pthread_key_t>) {
     KEY.store(key.unwrap_or(u32::MAX), Relaxed);
+    FIRST.store(table.cast(), Relaxed);
     ENTRIES.store(table.cast(), Release);
 }
 
@@ -45,6 +49,28 @@ pub(super) fn forked() {
 /// From now on threads are entered into another table, as for [`keep_in`].
 pub(crate) fn move_to(table: *mut u8) {
     ENTRIES.store(table.cast(), Release);
+}
+
+/// As [`move_to`], with the threads up to the tracer's number `last`, which live or are named in records to come.
+pub(crate) fn copy_to(table: *mut u8, last: u32) {
+    let table = table.cast::<Entry>();
+    for number in 1..=last.min(MAX_THREADS as u32 - 1) {
+        // SAFETY: the table has so many entries, all of atomics, and stays mapped.
+        let to = unsafe { &*table.add(number as usize) };
+        if let Some(from) = entry(number) {
+            to.tid.store(from.tid.load(Relaxed), Relaxed);
+            to.name.iter().zip(&from.name).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        }
+    }
+    ENTRIES.store(table, Release);
+}
+
+/// Back to the table of the beginning, as [`copy_to`].
+pub(crate) fn copy_back(last: u32) {
+    let first = FIRST.load(Relaxed);
+    if !first.is_null() && first != ENTRIES.load(Relaxed) {
+        copy_to(first.cast(), last);
+    }
 }
 
 fn entry(number: u32) -> Option<&'static Entry> {

@@ -26,6 +26,8 @@ use signal_hook::flag;
 use super::common::shell_word;
 use super::time::parse_ns;
 
+#[cfg(target_arch = "x86_64")]
+mod attach;
 pub(crate) mod summary;
 
 const EXAMPLES: &str = "\
@@ -35,6 +37,7 @@ Examples:
   rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
   rftrace record -P '*' /usr/bin/git log        a program that was not built for it
   sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
+  rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
   rftrace record --live ./app | less            show the calls when it has ended
   rftrace record --to uftrace://desk ./app      to `rftrace recv` on another machine, as `rftrace help send` tells
 
@@ -54,10 +57,20 @@ While the program runs:
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct RecordArgs {
     /// Where to write to. A trace that is there gets the suffix `.old`.
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Record a program that runs: it goes on when the recording ends, by Ctrl-C or --for. It has to call the tracer, as below, and to be
+    /// linked dynamically.
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "branches", "patched", "disabled", "trigger", "schedule", "kernel", "events", "force"])]
+    pid: Option<u32>,
+    /// With -p: record so long: 500ms, 10s.
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
+    limit: Option<u64>,
+    /// With -p: only take the tracer out that a recorder which was killed has left in the program.
+    #[arg(long, requires = "pid", conflicts_with = "limit")]
+    leave: bool,
     /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G.
-    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_if("stream", ArgPredicate::IsPresent, STREAM_BUFFER))]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("stream", ArgPredicate::IsPresent, STREAM_BUFFER), ("pid", ArgPredicate::IsPresent, STREAM_BUFFER)]))]
     buffer: usize,
     /// Write no more records than this, in all processes together: what is recorded after that is not saved. At least a whole buffer
     /// can be saved.
@@ -67,8 +80,8 @@ pub(crate) struct RecordArgs {
     /// lost however the program ends. The buffer is 64M then, unless --buffer says otherwise.
     #[arg(long, conflicts_with_all = ["ring", "stop"])]
     stream: bool,
-    /// With --stream: what threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
-    #[arg(long, value_name = "WHAT", default_value = "wait", requires = "stream", value_enum)]
+    /// With --stream or -p: what threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
+    #[arg(long, value_name = "WHAT", default_value = "wait", value_enum)]
     on_full: OnFullArg,
     /// When the buffer is full, go on and forget the oldest: keep the end of what happens.
     #[arg(long, conflicts_with = "stop")]
@@ -145,14 +158,14 @@ pub(crate) struct RecordArgs {
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
 /// How long a receiver may take for anything.
 const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The buffer where nothing is said, and with `--stream`.
+/// The buffer where nothing is said, and with `--stream` or `-p`.
 const DEFAULT_BUFFER: &str = "256M";
 const STREAM_BUFFER: &str = "64M";
 
@@ -161,6 +174,15 @@ const STREAM_BUFFER: &str = "64M";
 enum OnFullArg {
     Wait,
     Drop,
+}
+
+impl From<OnFullArg> for OnFull {
+    fn from(on_full: OnFullArg) -> Self {
+        match on_full {
+            OnFullArg::Wait => Self::Wait,
+            OnFullArg::Drop => Self::Drop,
+        }
+    }
 }
 
 /// What a run may write where nothing is said.
@@ -181,6 +203,14 @@ impl RecordArgs {
 /// Runs it; ends this process with the program's exit status, whatever became of the trace: who runs a program in a script gets
 /// the program's answer.
 pub(crate) fn run(args: RecordArgs) -> Result<()> {
+    if let Some(pid) = args.pid {
+        return run_attached(&args, pid);
+    }
+    if args.on_full == OnFullArg::Drop && !args.stream {
+        bail!(
+            "--on-full is for --stream and -p: without them a buffer that is full keeps its beginning (--stop) or its end (--ring)"
+        );
+    }
     let preload = Preload::find()?;
     let program = program::find(&args.command[0])?;
     if !args.force {
@@ -193,18 +223,11 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
         _ => ScheduleEvents::open().ok(),
     };
     let kernel = open_kernel(&args)?;
-    if !args.live || args.output.is_some() {
-        let dir = args.output.as_deref().unwrap_or("uftrace.data".as_ref());
-        if let Some(old) = join::recover_older(dir)? {
-            let old = shell_word(&old);
-            say!("rftrace: the recording before was interrupted; what it had saved lies in {old}");
-        }
-    }
+    recover_older(&args)?;
     let output = Output::prepare(args.output.as_deref(), args.live)?;
     let notes = Notes::create()?;
     let banks = if args.stream {
-        let on_full = if args.on_full == OnFullArg::Wait { OnFull::Wait } else { OnFull::Drop };
-        Some(BankRecorder::begin(output.work(), args.buffer, on_full, args.most_bytes() as u64)?)
+        Some(BankRecorder::begin(output.work(), args.buffer, args.on_full.into(), args.most_bytes() as u64)?)
     } else {
         None
     };
@@ -233,6 +256,57 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
+}
+
+/// Records a program that runs.
+#[cfg(target_arch = "x86_64")]
+fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
+    let filter = rules(args);
+    if !filter.is_empty() {
+        filter.parse::<rftrace_frontend::Filter>().context("what to record")?;
+    }
+    let options = rftrace_record::attach::Options {
+        pid,
+        library: Preload::find()?.path().to_owned(),
+        filter,
+        limit: args.limit.map(Duration::from_nanos),
+        buffer_bytes: args.buffer,
+        on_full: args.on_full.into(),
+        most_bytes: args.most_bytes() as u64,
+    };
+    if args.leave {
+        return attach::leave(&options);
+    }
+    recover_older(args)?;
+    let request = attach::Request {
+        options,
+        output: args.output.clone(),
+        is_live: args.live,
+        is_kept: (!args.live || args.output.is_some()) && !args.no_local,
+        has_lines: args.srcline,
+        is_quiet: args.quiet,
+    };
+    if let Some(output) = attach::record(&request)? {
+        send_to_receiver(args, &output);
+    }
+    Ok(())
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn run_attached(_args: &RecordArgs, _pid: u32) -> Result<()> {
+    bail!("rftrace record -p is for programs on x86-64 Linux with the GNU C library")
+}
+
+/// Makes a trace of what an interrupted recording has left where this one is going to be.
+fn recover_older(args: &RecordArgs) -> Result<()> {
+    if !args.live || args.output.is_some() {
+        let dir = args.output.as_deref().unwrap_or("uftrace.data".as_ref());
+        if let Some(old) = join::recover_older(dir)? {
+            let old = shell_word(&old);
+            say!("rftrace: the recording before was interrupted; what it had saved lies in {old}");
+        }
+    }
+    Ok(())
 }
 
 /// Prepares what is to be recorded of the kernel, if that is wanted.

@@ -20,6 +20,11 @@ pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Opti
     if let Some(signal) = ended.status.signal() {
         say!("rftrace: the program was killed by signal {signal}");
     }
+    print_recorded(joined, buffer, most_bytes, dir);
+}
+
+/// As [`print`], of a program that was not started for it.
+pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, dir: Option<&Path>) {
     print_counts(joined);
     if let Some(kernel) = &joined.kernel {
         print_kernel(kernel);

@@ -1,0 +1,233 @@
+//! Recording in a program that was started without this library, and runs: what `rftrace record -p` has a thread of it call.
+//!
+//! Its settings are a text; nothing goes into the program's environment. It records into a bank of the recorder, which makes the trace:
+//! nothing is saved here, and no signal has a handler of this library. When the recorder leaves, the library stays, for a thread may be
+//! in it, and is used again.
+//!
+//! Not here: how the library comes into the program, and how return addresses are given back (`rftrace-attach`).
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, Once, PoisonError};
+
+use rftrace_frontend::bank::Bank;
+use rftrace_frontend::redirect::{self, Hooks};
+use rftrace_frontend::{Config, Filter, Tracer};
+
+use crate::memory;
+use crate::process;
+use crate::save::RECORDING;
+use crate::start::__cxa_atexit;
+use crate::work;
+
+unsafe extern "C" {
+    safe fn rftrace_backend_control_v6() -> *const c_void;
+}
+
+/// Where the tracer's control block is, for who gives return addresses back; 0 until it has recorded.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+static rftrace_attach_control: AtomicUsize = AtomicUsize::new(0);
+
+/// What is wanted: lines of `key=value`.
+#[derive(Debug, Default)]
+struct Settings {
+    /// `bank`: where its file is.
+    bank: PathBuf,
+    /// `filter`: rules; empty for none.
+    filter: String,
+    /// `mcount` and `fentry`: the addresses of this library's hooks, in hexadecimal.
+    mcount: usize,
+    fentry: usize,
+}
+
+/// This program is attached to.
+#[derive(Clone, Copy, Debug)]
+struct Attached {
+    tracer: &'static Tracer,
+    bank: &'static Bank,
+    hooks: Hooks,
+}
+
+static ATTACHED: Mutex<Option<Attached>> = Mutex::new(None);
+
+fn attached() -> Option<Attached> {
+    *ATTACHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn set_attached(attached: Option<Attached>) {
+    *ATTACHED.lock().unwrap_or_else(PoisonError::into_inner) = attached;
+}
+
+impl Settings {
+    fn parse(text: &str) -> Self {
+        let mut settings = Self::default();
+        for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            let address = || usize::from_str_radix(value, 16).unwrap_or(0);
+            match key {
+                "bank" => settings.bank = value.into(),
+                "filter" => value.clone_into(&mut settings.filter),
+                "mcount" => settings.mcount = address(),
+                "fentry" => settings.fentry = address(),
+                _ => {}
+            }
+        }
+        settings
+    }
+}
+
+/// Begins to record. `answer` becomes text of `bytes` bytes at the most, with a NUL behind it: how many slots have a hook, or behind
+/// `error=` why nothing is recorded. Returns whether it is.
+///
+/// # Safety
+///
+/// `settings` is a string, and so many bytes can be written to `answer`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rftrace_attach(settings: *const c_char, answer: *mut u8, bytes: usize) -> c_int {
+    static FIRST: Once = Once::new();
+
+    // Before anything is allocated.
+    if RECORDING.get().is_none() {
+        FIRST.call_once(|| {
+            memory::prepare();
+            work::prepare(memory::map(work::STACK_BYTES));
+        });
+    }
+    // SAFETY: by this function's contract.
+    let settings = unsafe { CStr::from_ptr(settings) };
+    let begin = || begin(&Settings::parse(&settings.to_string_lossy()));
+    // SAFETY: by this function's contract.
+    unsafe { answered(begin, answer, bytes) }
+}
+
+/// Looks once more for slots: libraries come, and the dynamic linker writes those that it resolves at their first call.
+///
+/// # Safety
+///
+/// As of [`rftrace_attach`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_int {
+    let again = || {
+        let Attached { hooks, bank, .. } = attached().ok_or("nothing is attached")?;
+        let n_slots = redirect::redirect(hooks).map_err(|error| error.to_string())?;
+        bank.describe();
+        Ok(format!("slots={n_slots}"))
+    };
+    // SAFETY: by this function's contract.
+    unsafe { answered(again, answer, bytes) }
+}
+
+/// Ends recording: slots are what they were, and the bank is private memory. Does nothing if nothing is recorded.
+///
+/// # Safety
+///
+/// As of [`rftrace_attach`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rftrace_detach(answer: *mut u8, bytes: usize) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe { answered(end, answer, bytes) }
+}
+
+/// Does that alone, on a stack of its own, and answers.
+///
+/// # Safety
+///
+/// So many bytes can be written to `answer`.
+unsafe fn answered(work: impl FnOnce() -> Result<String, String>, answer: *mut u8, bytes: usize) -> c_int {
+    let mut result = None;
+    let is_done = work::alone(|| result = Some(work()));
+    // SAFETY: by this function's contract.
+    let answer = unsafe { slice::from_raw_parts_mut(answer, bytes) };
+    let (text, is_right) = match &result {
+        Some(Ok(text)) if is_done => (text.as_str(), true),
+        Some(Err(error)) => (error.as_str(), false),
+        _ => ("it has no memory for the tracer, or is in it at this moment", false),
+    };
+    let text = [if is_right { "" } else { "error=" }, text].concat();
+    let n_bytes = text.len().min(bytes.saturating_sub(1));
+    answer[..n_bytes].copy_from_slice(&text.as_bytes()[..n_bytes]);
+    if let Some(end) = answer.get_mut(n_bytes) {
+        *end = 0;
+    }
+    c_int::from(is_right)
+}
+
+fn begin(settings: &Settings) -> Result<String, String> {
+    if RECORDING.get().is_some() {
+        return Err("it was started by rftrace record".to_owned());
+    }
+    // Who recorded before has not come to the end of it.
+    if attached().is_some() {
+        end()?;
+    }
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let bank = Bank::open_alone(&settings.bank).map_err(|error| told(&error))?;
+    let mut config = Config::new().prefault(false).bank(bank);
+    if !settings.filter.is_empty() {
+        config = config.filter(settings.filter.parse::<Filter>().map_err(|error| told(&error))?);
+    }
+    let tracer = config.install().map_err(|error| {
+        let _ = bank.leave();
+        told(&error)
+    })?;
+    rftrace_attach_control.store(rftrace_backend_control_v6() as usize, Relaxed);
+    process::begin();
+    register();
+    let hooks = Hooks { mcount: settings.mcount, fentry: settings.fentry };
+    set_attached(Some(Attached { tracer, bank, hooks }));
+    // Calls find the tracer switched off until all of them do.
+    let n_slots = match redirect::redirect(hooks) {
+        Ok(n_slots) => n_slots,
+        Err(error) => {
+            end()?;
+            return Err(format!("the system does not let its calls of the tracer be redirected: {error}"));
+        }
+    };
+    tracer.enable();
+    Ok(format!("slots={n_slots}"))
+}
+
+fn end() -> Result<String, String> {
+    let Some(Attached { tracer, bank, hooks }) = attached() else { return Ok(String::new()) };
+    tracer.disable();
+    redirect::restore(hooks).map_err(|error| format!("the system does not let its calls be given back: {error}"))?;
+    bank.end();
+    set_attached(None);
+    bank.leave().map_err(|error| format!("the recorder's memory stays in it: {error}"))?;
+    Ok(String::new())
+}
+
+/// Has this library know of forks and of the program's end, once.
+fn register() {
+    static REGISTERED: Once = Once::new();
+
+    extern "C" fn at_exit(_: *mut c_void) {
+        // A child in the memory of its parent has that one's.
+        if let Some(attached) = attached().filter(|_| process::is_owner()) {
+            work::alone(|| attached.bank.describe());
+        }
+    }
+    unsafe extern "C" fn fork_begins() {
+        work::fork_begins();
+    }
+    unsafe extern "C" fn fork_ends() {
+        work::fork_ends();
+    }
+    unsafe extern "C" fn forked() {
+        // It is not recorded. Its calls find the tracer switched off.
+        set_attached(None);
+        work::fork_ends();
+    }
+
+    REGISTERED.call_once(|| {
+        // SAFETY: the functions are of these types, and this library is never unloaded.
+        unsafe {
+            __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut());
+            libc::pthread_atfork(Some(fork_begins), Some(fork_ends), Some(forked));
+        }
+    });
+}

@@ -1,0 +1,388 @@
+//! A thread that works for this process for a while.
+//!
+//! A function is called on a stack of our own and returns to the frame of a signal handler (`frame`); a system call is such a call of the
+//! two instructions `syscall; ret`, which every C library has. All signals are blocked meanwhile but SIGSEGV and SIGTRAP, which would be
+//! this process's fault: so no handler of the program runs on the thread. What can't be blocked is sent again at the end.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::libc::{self, c_int, pid_t, user_regs_struct};
+
+use super::frame::{FRAME_BYTES, extended, frame, restarted};
+use super::place::Places;
+use super::process::{Module, Process};
+use super::refusal;
+use super::sys::{self, Stop};
+
+/// Bytes of the stack for calls.
+const STACK_BYTES: u64 = 1 << 20;
+/// And of the memory for what functions are told, behind it.
+const TEXT_BYTES: u64 = 64 << 10;
+/// What a frame takes at the most, on a thread's own stack.
+const OWN_STACK_BYTES: u64 = 64 << 10;
+/// What a leaf function may use below its stack pointer.
+const RED_ZONE_BYTES: u64 = 128;
+/// How long anything may take that the thread is asked for.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a thread may take to stop. One that sleeps for a disk does not.
+const STOP: Duration = Duration::from_millis(50);
+
+/// Instructions of the C library.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gadgets {
+    /// `syscall; ret`.
+    syscall: u64,
+    /// `mov rax, 15; syscall`: what signal handlers return to.
+    pub(crate) restorer: u64,
+}
+
+impl Gadgets {
+    pub(crate) fn find(process: &Process, libc: &Module) -> Result<Self> {
+        let find = |bytes: &[u8]| libc.find(process, bytes).context("its C library is none that is known");
+        Ok(Self {
+            syscall: find(&[0x0f, 0x05, 0xc3])?,
+            restorer: find(&[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05])?,
+        })
+    }
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(crate) struct Borrowed<'a> {
+    process: &'a Process,
+    gadgets: Gadgets,
+    pub(crate) thread: pid_t,
+    pub(crate) registers: user_regs_struct,
+    extended: Vec<u8>,
+    mask: u64,
+    /// Our memory in it: a stack, then texts. 0 if there is none.
+    memory: u64,
+    n_used: u64,
+    /// Signals that came meanwhile.
+    pending: Vec<c_int>,
+    is_gone: bool,
+}
+
+/// How a thread was told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    Yes,
+    /// It has not stopped yet, and is to be let go when it has.
+    Late,
+    Gone,
+}
+
+/// Stops a thread that is traced. Signals that come first go on to it. A system call that this interrupts begins again.
+pub(crate) fn stop(thread: pid_t) -> io::Result<Stopped> {
+    if sys::interrupt(thread).is_err() { Ok(Stopped::Gone) } else { wait_until_stopped(thread) }
+}
+
+/// As [`stop`], of a thread that was told to.
+pub(crate) fn wait_until_stopped(thread: pid_t) -> io::Result<Stopped> {
+    loop {
+        match sys::wait(thread, STOP)? {
+            Some(Stop::Told) => break,
+            Some(Stop::Gone) => return Ok(Stopped::Gone),
+            Some(Stop::Signal(signal)) => sys::go_on(thread, signal)?,
+            Some(Stop::SystemCall | Stop::Event) => sys::go_on(thread, 0)?,
+            None => return Ok(Stopped::Late),
+        }
+    }
+    begin_call_again(thread)?;
+    Ok(Stopped::Yes)
+}
+
+/// Some system calls tell their caller that they were interrupted, though no handler has run (signal(7)): nobody is to see that this
+/// process has come by.
+fn begin_call_again(thread: pid_t) -> io::Result<()> {
+    const ERESTARTNOHAND: i64 = -514;
+    const CALLS: [i64; 10] = [
+        libc::SYS_epoll_wait,
+        libc::SYS_epoll_pwait,
+        441, // epoll_pwait2
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_rt_sigtimedwait,
+        libc::SYS_io_getevents,
+        libc::SYS_msgrcv,
+        libc::SYS_msgsnd,
+        libc::SYS_rt_sigsuspend,
+    ];
+
+    let mut registers = sys::registers(thread)?;
+    let is_interrupted = registers.rax.cast_signed() == -i64::from(libc::EINTR);
+    if is_interrupted && CALLS.contains(&registers.orig_rax.cast_signed()) {
+        registers.rax = ERESTARTNOHAND.cast_unsigned();
+        sys::set_registers(thread, &registers)?;
+    }
+    Ok(())
+}
+
+impl<'a> Borrowed<'a> {
+    /// Borrows a thread that is at one of `places`. If there is none waits for one. `late` get threads that could not be stopped at once.
+    pub(crate) fn take(process: &'a Process, places: &Places, gadgets: Gadgets, late: &mut Vec<pid_t>) -> Result<Self> {
+        const LIMIT: Duration = Duration::from_secs(10);
+        const PAUSE: Duration = Duration::from_micros(200);
+
+        let start = Instant::now();
+        loop {
+            let mut denied = None;
+            let mut n_seized = 0;
+            for thread in process.threads()? {
+                if late.contains(&thread) {
+                    continue;
+                }
+                if let Err(error) = sys::seize(thread) {
+                    // One that has ended cannot be traced either.
+                    denied = denied
+                        .or_else(|| (error.raw_os_error() == Some(libc::EPERM)).then(|| refusal::denied(process.pid)));
+                    continue;
+                }
+                n_seized += 1;
+                match stop(thread)? {
+                    Stopped::Gone => continue,
+                    Stopped::Late => {
+                        late.push(thread);
+                        continue;
+                    }
+                    Stopped::Yes => {}
+                }
+                let registers = sys::registers(thread)?;
+                if places.is_safe(process, &registers) {
+                    let (extended, mask) = (sys::extended_state(thread)?, sys::signal_mask(thread)?);
+                    let mut this = Self {
+                        process,
+                        gadgets,
+                        thread,
+                        registers,
+                        extended,
+                        mask,
+                        memory: 0,
+                        n_used: 0,
+                        pending: Vec::new(),
+                        is_gone: false,
+                    };
+                    this.take_memory()?;
+                    return Ok(this);
+                }
+                sys::detach(thread)?;
+            }
+            if let Some(denied) = denied.filter(|_| n_seized == 0 && late.is_empty()) {
+                bail!(denied);
+            }
+            if start.elapsed() > LIMIT {
+                bail!("no thread of {} was at a place where it can be borrowed; try again", process.pid);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Maps the stack and the memory for texts.
+    fn take_memory(&mut self) -> Result<()> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let bytes = STACK_BYTES + TEXT_BYTES;
+        let arguments = [0, bytes, protection as u64, flags as u64, u64::MAX, 0];
+        self.memory = self.system_call(libc::SYS_mmap, &arguments).context("it has no memory for a stack")?;
+        Ok(())
+    }
+
+    /// Has it make a system call.
+    pub(crate) fn system_call(&mut self, number: i64, arguments: &[u64]) -> Result<u64> {
+        let has_frame = self.memory != 0 || self.process.has_stack(self.registers.rsp, OWN_STACK_BYTES);
+        let result = if has_frame {
+            self.run(self.gadgets.syscall, number.cast_unsigned(), arguments)?
+        } else {
+            self.step(number.cast_unsigned(), arguments)?
+        };
+        match result.cast_signed() {
+            error @ -4095..0 => Err(io::Error::from_raw_os_error(-error as i32).into()),
+            _ => Ok(result),
+        }
+    }
+
+    /// Has it call a function. What that returns is not known.
+    pub(crate) fn call(&mut self, function: u64, arguments: &[u64]) -> Result<()> {
+        self.run(function, 0, arguments).map(drop)
+    }
+
+    /// A string in its memory.
+    pub(crate) fn string(&mut self, text: &str) -> Result<u64> {
+        let place = self.room(text.len() as u64 + 1)?;
+        self.process.write(place, text.as_bytes())?;
+        self.process.write(place + text.len() as u64, &[0])?;
+        Ok(place)
+    }
+
+    /// So many bytes of its memory.
+    pub(crate) fn room(&mut self, bytes: u64) -> Result<u64> {
+        let place = self.memory + STACK_BYTES + self.n_used;
+        self.n_used += bytes.next_multiple_of(16);
+        if self.n_used > TEXT_BYTES {
+            bail!("what it is to be told is too long");
+        }
+        Ok(place)
+    }
+
+    /// Runs code with these registers until it returns, and gives the thread its registers back. Returns what the last system call at the
+    /// place of the first instruction has returned.
+    fn run(&mut self, code: u64, rax: u64, arguments: &[u64]) -> Result<u64> {
+        let top = match self.memory {
+            0 => self.registers.rsp - RED_ZONE_BYTES,
+            memory => memory + STACK_BYTES,
+        };
+        let extended = extended(&self.extended);
+        let extended_at = (top - extended.len() as u64) & !63;
+        let restorer = self.gadgets.restorer;
+        // At the first instruction of a function the stack pointer is 8 above a multiple of 16.
+        let frame_at = ((extended_at - FRAME_BYTES) & !15) - 8;
+        let frame = frame(restorer, &restarted(&self.registers), self.mask, extended_at);
+        self.process.write(extended_at, &extended).context("it has no stack")?;
+        self.process.write(frame_at, &frame)?;
+        self.begin(code, rax, arguments, frame_at)?;
+        let result = self.wait_for_return(frame_at);
+        if !self.is_gone {
+            self.put_back()?;
+        }
+        result
+    }
+
+    /// Has it make a system call where there is no stack for a frame: a heap's, or one that a program has made. This alone the thread does
+    /// not outlive without this process.
+    fn step(&mut self, number: u64, arguments: &[u64]) -> Result<u64> {
+        self.begin(self.gadgets.syscall, number, arguments, self.registers.rsp)?;
+        let result = self.wait_for_call_end();
+        if !self.is_gone {
+            self.put_back()?;
+        }
+        result
+    }
+
+    /// Has it go on at `code` from now on.
+    fn begin(&mut self, code: u64, rax: u64, arguments: &[u64], rsp: u64) -> Result<()> {
+        let argument = |place: usize| arguments.get(place).copied().unwrap_or(0);
+        let mut registers = self.registers;
+        (registers.rip, registers.rsp) = (code, rsp);
+        (registers.rax, registers.orig_rax) = (rax, u64::MAX);
+        (registers.rdi, registers.rsi, registers.rdx) = (argument(0), argument(1), argument(2));
+        (registers.r10, registers.r8, registers.r9) = (argument(3), argument(4), argument(5));
+        registers.rcx = argument(3);
+        // Direction and trap flags off, as a function wants it.
+        registers.eflags &= !0x500;
+        sys::set_registers(self.thread, &registers)?;
+        sys::set_signal_mask(self.thread, !(1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGTRAP - 1)))?;
+        Ok(())
+    }
+
+    /// Waits until a system call that begins now has come to its end.
+    fn wait_for_call_end(&mut self) -> Result<u64> {
+        let mut n_stops = 0;
+        while n_stops < 2 {
+            sys::go_on_to_system_call(self.thread)?;
+            match sys::wait(self.thread, PATIENCE)? {
+                Some(Stop::SystemCall) => n_stops += 1,
+                Some(Stop::Signal(signal)) => self.pending.push(signal),
+                Some(Stop::Told | Stop::Event) => {}
+                Some(Stop::Gone) | None => {
+                    self.is_gone = true;
+                    bail!("process {} has ended", self.process.pid);
+                }
+            }
+        }
+        Ok(sys::registers(self.thread)?.rax)
+    }
+
+    /// Waits until the thread returns to the frame.
+    fn wait_for_return(&mut self, frame_at: u64) -> Result<u64> {
+        const ENOSYS: i64 = -38;
+
+        let mut result = ENOSYS;
+        loop {
+            sys::go_on_to_system_call(self.thread)?;
+            match sys::wait(self.thread, PATIENCE)? {
+                None => {
+                    // It stays as it is, and goes on by itself when it comes to an end.
+                    self.is_gone = true;
+                    bail!("thread {} has not answered for a minute", self.thread);
+                }
+                Some(Stop::Gone) => {
+                    self.is_gone = true;
+                    bail!("process {} has ended", self.process.pid);
+                }
+                Some(Stop::SystemCall) => {
+                    let now = sys::registers(self.thread)?;
+                    let is_begin = now.rax.cast_signed() == ENOSYS;
+                    if is_begin && now.orig_rax == libc::SYS_rt_sigreturn as u64 && now.rsp == frame_at + 8 {
+                        return Ok(result.cast_unsigned());
+                    }
+                    if !is_begin && now.rsp == frame_at {
+                        result = now.rax.cast_signed();
+                    }
+                }
+                Some(Stop::Signal(libc::SIGSEGV | libc::SIGTRAP | libc::SIGBUS | libc::SIGILL)) => {
+                    let rip = sys::registers(self.thread)?.rip;
+                    bail!("what thread {} was to do has faulted at {rip:#x}", self.thread);
+                }
+                Some(Stop::Signal(signal)) => self.pending.push(signal),
+                Some(Stop::Told | Stop::Event) => {}
+            }
+        }
+    }
+
+    /// Gives the thread all registers back, wherever it has stopped, and has it stop where it was told to: only there a system call that
+    /// was interrupted goes on as the system wants it.
+    fn put_back(&mut self) -> Result<()> {
+        sys::set_extended_state(self.thread, &self.extended)?;
+        sys::set_signal_mask(self.thread, self.mask)?;
+        sys::set_registers(self.thread, &restarted(&self.registers))?;
+        sys::interrupt(self.thread)?;
+        sys::go_on(self.thread, 0)?;
+        loop {
+            match sys::wait(self.thread, PATIENCE)? {
+                Some(Stop::Told) => break,
+                Some(Stop::Signal(signal)) => {
+                    self.pending.push(signal);
+                    sys::go_on(self.thread, 0)?;
+                }
+                Some(Stop::SystemCall | Stop::Event) => sys::go_on(self.thread, 0)?,
+                Some(Stop::Gone) | None => {
+                    self.is_gone = true;
+                    return Err(anyhow!("process {} has ended", self.process.pid));
+                }
+            }
+        }
+        // Told to stop on its way back from the call, it has all of them; but for those of a call that is to go on.
+        sys::set_registers(self.thread, &self.registers)?;
+        Ok(())
+    }
+
+    /// Lets the thread go on as if nothing had been.
+    pub(crate) fn give_back(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.is_gone {
+            return Ok(());
+        }
+        let memory = std::mem::take(&mut self.memory);
+        if memory != 0 {
+            self.system_call(libc::SYS_munmap, &[memory, STACK_BYTES + TEXT_BYTES])?;
+        }
+        self.is_gone = true;
+        for signal in std::mem::take(&mut self.pending) {
+            sys::send(self.process.pid, self.thread, signal);
+        }
+        sys::detach(self.thread)?;
+        Ok(())
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        // An error of its own was told before.
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,30 @@
+//! Puts the tracer into a program that runs, and takes it out again.
+//!
+//! - `sys` has the system calls, `frame` what makes a borrowed thread go on by itself.
+//! - `process` is a process as it is seen from outside, `refusal` says why one cannot be attached to.
+//! - `place` knows where a thread may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped.
+//! - `library` brings the tracer's library into the process, `stacks` gives return addresses back.
+//! - `attached` is the whole: begin, look, leave.
+//!
+//! Not here: what the library does there (`rftrace-preload`), and what becomes of what it records (`rftrace-record`).
+//!
+//! **Invariant**: a thread that is borrowed can go on by itself at each moment, as if a signal's handler had returned. So a program
+//! outlives the end of this process, whenever that comes.
+//!
+//! **Invariant**: nothing is written to the program's code, and no memory of it that can be written becomes executable.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![deny(unsafe_code)]
+
+mod attached;
+mod borrowed;
+mod frame;
+mod library;
+mod place;
+mod process;
+mod refusal;
+mod stacks;
+mod sys;
+mod world;
+
+pub use attached::{Attached, State, Wanted, leave};

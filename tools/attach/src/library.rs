@@ -1,0 +1,125 @@
+//! The tracer's library in a process: a file in memory of that, which its own dynamic linker loads. It is found again by its name.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nix::libc;
+
+use super::borrowed::Borrowed;
+use super::process::{Map, Module, Process};
+
+/// The file's name.
+const NAME: &str = "rftrace-attached";
+/// And its path in maps.
+const PATH: &str = "/memfd:rftrace-attached (deleted)";
+/// What of two files is compared: headers, and the build-id behind them.
+const HEAD_BYTES: usize = 4096;
+/// Room for what its functions answer.
+const ANSWER_BYTES: u64 = 4096;
+
+/// Whether something is mapped from it.
+pub(crate) fn is_it(path: &str) -> bool {
+    path == PATH
+}
+
+/// The library in a process.
+#[derive(Debug)]
+pub(crate) struct Library {
+    module: Module,
+}
+
+impl Library {
+    /// The one that is there already, whose file is at `path`.
+    ///
+    /// # Errors
+    ///
+    /// It is another one.
+    pub(crate) fn find(process: &Process, maps: &[Map], path: &Path) -> Result<Option<Self>> {
+        // It is mapped once more by who reads the names of its functions.
+        let of_it: Vec<&Map> = maps.iter().filter(|map| is_it(&map.path) && map.is_private).collect();
+        let Some(start) = of_it.iter().map(|map| map.range.start).min() else { return Ok(None) };
+        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        if process.bytes(start, HEAD_BYTES as u64) != bytes[..HEAD_BYTES.min(bytes.len())] {
+            bail!(
+                "process {} holds the tracer of another version of rftrace: attach with that, or start the process anew",
+                process.pid
+            );
+        }
+        let texts = of_it.iter().filter(|map| map.is_executable).map(|map| map.range.clone()).collect();
+        Ok(Some(Self { module: Module::new(bytes, start, texts)? }))
+    }
+
+    /// Has a thread load it.
+    pub(crate) fn load(thread: &mut Borrowed<'_>, process: &Process, libc: &Module, path: &Path) -> Result<Self> {
+        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let (number, mut file) = memory_file(thread, process, NAME)?;
+        file.write_all(&bytes).context("process has no memory for the tracer's library")?;
+        let name = thread.string(&format!("/proc/self/fd/{number}"))?;
+        let loaded = thread.call(libc.function("dlopen")?, &[name, (libc::RTLD_NOW | libc::RTLD_NODELETE) as u64]);
+        close(thread, number)?;
+        loaded?;
+        let found = Self::find(process, &process.maps()?, path)?;
+        found.with_context(|| {
+            format!("the dynamic linker of process {} does not load the tracer's library (libgcc_s.so.1 may be missing there)", process.pid)
+        })
+    }
+
+    /// Its code.
+    pub(crate) fn texts(&self) -> Vec<Range<u64>> {
+        self.module.texts.clone()
+    }
+
+    /// Where the tracer's control block is, if it has ever recorded.
+    pub(crate) fn control(&self, process: &Process) -> u64 {
+        self.function("rftrace_attach_control").ok().and_then(|place| process.word(place)).unwrap_or(0)
+    }
+
+    /// The address of a function.
+    pub(crate) fn function(&self, name: &str) -> Result<u64> {
+        self.module.function(name)
+    }
+
+    /// Calls one of those that answer with text. `argument` is a string that it gets first, if there is one.
+    pub(crate) fn ask(
+        &self,
+        thread: &mut Borrowed<'_>,
+        process: &Process,
+        name: &str,
+        argument: Option<&str>,
+    ) -> Result<String> {
+        let function = self.function(name)?;
+        let answer = thread.room(ANSWER_BYTES)?;
+        let mut arguments = argument.map(|text| thread.string(text)).transpose()?.into_iter().collect::<Vec<u64>>();
+        arguments.extend([answer, ANSWER_BYTES]);
+        thread.call(function, &arguments)?;
+        let bytes = process.bytes(answer, ANSWER_BYTES);
+        let text = String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned();
+        match text.strip_prefix("error=") {
+            Some(error) => bail!("process {} cannot be recorded: {error}", process.pid),
+            None => Ok(text),
+        }
+    }
+}
+
+/// Empty memory of a process, which this one can open too: its number there, and the file.
+pub(crate) fn memory_file(thread: &mut Borrowed<'_>, process: &Process, name: &str) -> Result<(u64, File)> {
+    let name = thread.string(name)?;
+    let number = thread
+        .system_call(libc::SYS_memfd_create, &[name, u64::from(libc::MFD_CLOEXEC)])
+        .with_context(|| format!("process {} cannot make a file in memory (memfd_create)", process.pid))?;
+    let path: PathBuf = process.file(&format!("fd/{number}"));
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    Ok((number, file))
+}
+
+/// Closes a file of the process.
+pub(crate) fn close(thread: &mut Borrowed<'_>, number: u64) -> Result<()> {
+    thread.system_call(libc::SYS_close, &[number]).map(drop)
+}

@@ -1,0 +1,194 @@
+//! Where a thread may be borrowed: where it holds no lock that what it is to call takes.
+//!
+//! The stack is looked at word by word. A word that only looks like a return address costs another try, and no more.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use nix::libc::{self, user_regs_struct};
+
+use super::frame::{RIP_AT, RSP_AT};
+use super::process::{Map, Module, Process};
+use super::sys::words;
+
+/// Code in which a thread is not to be borrowed, and what else is to be known of a process for that.
+#[derive(Debug)]
+pub(crate) struct Places {
+    maps: Vec<Map>,
+    /// Code whose functions may hold a lock.
+    locked: Vec<Range<u64>>,
+    /// Code in which a thread must not be, even if none of `locked` has called it.
+    within: Vec<Range<u64>>,
+    /// What may lie on stacks all the same: where functions return to by the tracer.
+    harmless: Range<u64>,
+    restorer: u64,
+}
+
+/// The tracer in a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Tracer {
+    /// Its code.
+    pub(crate) texts: Vec<Range<u64>>,
+    /// The part of that which functions return to.
+    pub(crate) trampolines: Range<u64>,
+}
+
+/// System calls in which a thread waits without a lock of the C library's, if its stack says so too.
+const WAITING: [i64; 28] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_futex,
+    libc::SYS_pause,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_semop,
+    libc::SYS_sched_yield,
+];
+
+/// Functions around `malloc`: static ones of its file stand before the first of them.
+const ALLOCATOR: [&str; 13] = [
+    "malloc",
+    "free",
+    "calloc",
+    "realloc",
+    "memalign",
+    "aligned_alloc",
+    "valloc",
+    "pvalloc",
+    "malloc_trim",
+    "malloc_usable_size",
+    "mallinfo2",
+    "malloc_info",
+    "mallopt",
+];
+const BEFORE_ALLOCATOR: u64 = 0x3000;
+
+/// What takes the dynamic linker's locks, or is amid what a library that is loaded takes part in.
+const OTHERS: [&str; 14] = [
+    "dlopen",
+    "dlclose",
+    "dlsym",
+    "dlvsym",
+    "dlmopen",
+    "dladdr",
+    "dladdr1",
+    "dl_iterate_phdr",
+    "fork",
+    "_Fork",
+    "vfork",
+    "pthread_create",
+    "pthread_atfork",
+    "exit",
+];
+
+/// The part of a stack that return addresses are looked for in, above the stack pointer.
+const NEAR_BYTES: u64 = 64 * 8;
+/// And that in which frames of signal handlers are.
+const FAR_BYTES: u64 = 256 << 10;
+
+impl Places {
+    /// Where a library can be loaded: what the C library does then takes locks. `tracer` is the tracer's code, if it is there already.
+    pub(crate) fn for_loading(process: &Process, libc: &Module, tracer: Tracer, restorer: u64) -> Result<Self> {
+        let maps = process.maps()?;
+        let is_linker = |map: &&Map| map.is_executable && map.path.contains("/ld-linux");
+        let mut locked: Vec<Range<u64>> = maps.iter().filter(is_linker).map(|map| map.range.clone()).collect();
+        let mut within = locked.clone();
+        within.extend(libc.texts.iter().cloned());
+        within.extend(tracer.texts.iter().cloned());
+        locked.extend(tracer.texts);
+        locked.extend(around(&libc.functions(&ALLOCATOR)));
+        locked.extend(libc.functions(&OTHERS));
+        // Allocators that programs bring.
+        let mut paths: Vec<&str> =
+            maps.iter().filter(|map| map.is_executable && map.path.starts_with('/')).map(|map| &*map.path).collect();
+        paths.dedup();
+        for path in paths.into_iter().filter(|path| !path.contains("/libc.so.6") && !path.contains("/ld-linux")) {
+            if let Ok(Some(module)) = process.module(&maps, |other| other == path) {
+                let found = module.functions(&ALLOCATOR);
+                let is_library = path.contains(".so");
+                match found.is_empty() {
+                    true => {}
+                    false if is_library => locked.extend(module.texts),
+                    false => locked.extend(around(&found)),
+                }
+            }
+        }
+        Ok(Self { maps, locked, within, harmless: tracer.trampolines, restorer })
+    }
+
+    /// Where the tracer can be called.
+    pub(crate) fn for_tracer(process: &Process, tracer: Tracer, restorer: u64) -> Result<Self> {
+        let Tracer { texts, trampolines } = tracer;
+        Ok(Self { maps: process.maps()?, locked: texts.clone(), within: texts, harmless: trampolines, restorer })
+    }
+
+    /// Whether a stopped thread is at such a place.
+    pub(crate) fn is_safe(&self, process: &Process, registers: &user_regs_struct) -> bool {
+        let call = registers.orig_rax.cast_signed();
+        if call >= 0 && !WAITING.contains(&call) {
+            return false;
+        }
+        if call < 0 && (is_in(&self.within, registers.rip) || !self.is_code(registers.rip)) {
+            return false;
+        }
+        let top =
+            self.maps.iter().find(|map| map.range.contains(&registers.rsp)).map_or(registers.rsp, |map| map.range.end);
+        let bytes = process.bytes(registers.rsp, FAR_BYTES.min(top - registers.rsp));
+        if bytes.len() < 8 {
+            return false;
+        }
+        if words(&bytes[..bytes.len().min(NEAR_BYTES as usize)]).any(|word| self.is_locked(word))
+            || self.is_locked(registers.rip)
+        {
+            return false;
+        }
+        // A handler may have interrupted any of that.
+        let handlers = (registers.rsp..).step_by(8).zip(words(&bytes)).filter(|&(_, word)| word == self.restorer);
+        let mut interrupted =
+            handlers.filter_map(|(at, _)| Some((process.word(at + RIP_AT)?, process.word(at + RSP_AT)?)));
+        !interrupted.any(|(rip, rsp)| {
+            is_in(&self.within, rip)
+                || self.is_locked(rip)
+                || words(&process.bytes(rsp, NEAR_BYTES)).any(|word| self.is_locked(word))
+        })
+    }
+
+    fn is_locked(&self, address: u64) -> bool {
+        is_in(&self.locked, address) && !self.harmless.contains(&address)
+    }
+
+    fn is_code(&self, address: u64) -> bool {
+        self.maps.iter().any(|map| map.is_executable && map.range.contains(&address))
+    }
+}
+
+fn is_in(ranges: &[Range<u64>], address: u64) -> bool {
+    ranges.iter().any(|range| range.contains(&address))
+}
+
+/// All of an allocator, from its functions.
+fn around(functions: &[Range<u64>]) -> Option<Range<u64>> {
+    let low = functions.iter().map(|range| range.start).min()?;
+    let high = functions.iter().map(|range| range.end).max()?;
+    Some(low - BEFORE_ALLOCATOR..high)
+}

@@ -1,0 +1,209 @@
+//! A process as it is seen from outside: what is mapped, its memory, its threads, the functions of its modules.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use nix::libc::pid_t;
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSegment, ObjectSymbol};
+
+/// A line of its maps.
+#[derive(Clone, Debug)]
+pub(crate) struct Map {
+    pub(crate) range: Range<u64>,
+    pub(crate) is_executable: bool,
+    is_readable: bool,
+    /// A file that somebody only reads is mapped as shared.
+    pub(crate) is_private: bool,
+    offset: u64,
+    pub(crate) path: String,
+}
+
+/// A file that is mapped as a module.
+#[derive(Debug)]
+pub(crate) struct Module {
+    /// What its addresses are relative to.
+    base: u64,
+    /// Its code.
+    pub(crate) texts: Vec<Range<u64>>,
+    bytes: Vec<u8>,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: pid_t,
+    memory: File,
+}
+
+impl Process {
+    /// Opens its memory.
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or not for this user.
+    pub(crate) fn open(pid: pid_t) -> io::Result<Self> {
+        Ok(Self { pid, memory: File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))? })
+    }
+
+    /// A file of it in `/proc`.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{name}", self.pid))
+    }
+
+    /// What is mapped now.
+    pub(crate) fn maps(&self) -> Result<Vec<Map>> {
+        let path = self.file("maps");
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(String::from_utf8_lossy(&text).lines().filter_map(Map::parse).collect())
+    }
+
+    /// Its threads, those that have ended and are not reaped included.
+    pub(crate) fn threads(&self) -> Result<Vec<pid_t>> {
+        let path = self.file("task");
+        let entries = fs::read_dir(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    }
+
+    /// Fills `bytes` from its memory; false if not all of that can be read.
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+        self.memory.read_exact_at(bytes, address).is_ok()
+    }
+
+    /// A word of its memory.
+    pub(crate) fn word(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes).then(|| u64::from_le_bytes(bytes))
+    }
+
+    /// So many bytes of its memory, or what of them is there.
+    pub(crate) fn bytes(&self, address: u64, most: u64) -> Vec<u8> {
+        let mut bytes = vec![0; most as usize];
+        let n_bytes = self.memory.read_at(&mut bytes, address).unwrap_or(0);
+        bytes.truncate(n_bytes);
+        bytes
+    }
+
+    /// Writes to its memory.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_all_at(bytes, address)
+    }
+
+    /// Whether so many bytes below an address are a thread's own stack: the main thread's, or one with a guard below.
+    pub(crate) fn has_stack(&self, address: u64, bytes: u64) -> bool {
+        let Ok(maps) = self.maps() else { return false };
+        let Some(place) = maps.iter().position(|map| map.range.contains(&address)) else { return false };
+        let stack = &maps[place];
+        let guard = place.checked_sub(1).map(|below| &maps[below]);
+        let is_guarded = guard.is_some_and(|guard| guard.range.end == stack.range.start && !guard.is_readable);
+        let is_own = stack.path == "[stack]" || stack.path.is_empty() && is_guarded;
+        is_own && address - stack.range.start >= bytes
+    }
+
+    /// The module that is mapped from a path that `is_it`.
+    ///
+    /// # Errors
+    ///
+    /// Its file is not there any more.
+    pub(crate) fn module(&self, maps: &[Map], is_it: impl Fn(&str) -> bool) -> Result<Option<Module>> {
+        let of_it = |map: &&Map| map.is_private && is_it(&map.path);
+        let Some(first) = maps.iter().filter(of_it).find(|map| map.offset == 0) else { return Ok(None) };
+        let texts = maps.iter().filter(|map| map.path == first.path && map.is_executable).map(|map| map.range.clone());
+        // Its own root, so that containers' files are found; what was replaced on disk only root may see.
+        let in_root = self.file("root").join(first.path.trim_start_matches('/'));
+        let mapped = self.file(&format!("map_files/{:x}-{:x}", first.range.start, first.range.end));
+        let bytes = if first.path.ends_with(" (deleted)") { fs::read(mapped) } else { fs::read(in_root) };
+        let bytes = bytes.with_context(|| format!("cannot read {}", first.path))?;
+        Module::new(bytes, first.range.start, texts.collect()).map(Some)
+    }
+}
+
+impl Map {
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.splitn(6, ' ');
+        let (start, end) = fields.next()?.split_once('-')?;
+        let flags = fields.next()?.as_bytes();
+        let offset = fields.next()?;
+        let address = |text| u64::from_str_radix(text, 16).ok();
+        Some(Self {
+            range: address(start)?..address(end)?,
+            is_readable: flags.first() == Some(&b'r'),
+            is_executable: flags.get(2) == Some(&b'x'),
+            is_private: flags.get(3) == Some(&b'p'),
+            offset: address(offset)?,
+            path: fields.nth(2).unwrap_or_default().trim_start().to_owned(),
+        })
+    }
+}
+
+impl Module {
+    /// A file whose beginning is mapped at `start`.
+    pub(crate) fn new(bytes: Vec<u8>, start: u64, texts: Vec<Range<u64>>) -> Result<Self> {
+        const PAGE: u64 = 4096;
+
+        let file: ElfFile64<'_> = ElfFile64::parse(&*bytes).context("a module is no ELF file of 64 bits")?;
+        let first = file.segments().map(|segment| segment.address()).min().unwrap_or(0);
+        Ok(Self { base: start.wrapping_sub(first & !(PAGE - 1)), texts, bytes })
+    }
+
+    fn symbols(&self, is_it: impl Fn(&str) -> bool) -> Vec<Range<u64>> {
+        let Ok(file) = ElfFile64::<object::Endianness>::parse(&*self.bytes) else { return Vec::new() };
+        let found = file.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.name().is_ok_and(&is_it));
+        let range = |symbol: object::read::elf::ElfSymbol64<'_, '_>| {
+            let start = self.base.wrapping_add(symbol.address());
+            start..start + symbol.size()
+        };
+        found.map(range).collect()
+    }
+
+    /// The functions with these names that it exports.
+    pub(crate) fn functions(&self, names: &[&str]) -> Vec<Range<u64>> {
+        self.symbols(|name| names.contains(&name))
+    }
+
+    /// The address of a function that it exports.
+    pub(crate) fn function(&self, name: &str) -> Result<u64> {
+        match self.symbols(|other| other == name).first() {
+            Some(range) => Ok(range.start),
+            None => bail!("its library lacks the function {name}"),
+        }
+    }
+
+    /// Whether it takes a symbol with such a name from elsewhere.
+    pub(crate) fn imports(&self, names: &[&str]) -> bool {
+        let Ok(file) = ElfFile64::<object::Endianness>::parse(&*self.bytes) else { return false };
+        file.dynamic_symbols()
+            .any(|symbol| symbol.is_undefined() && symbol.name().is_ok_and(|name| names.contains(&name)))
+    }
+
+    /// Where some bytes of its code are.
+    pub(crate) fn find(&self, process: &Process, wanted: &[u8]) -> Option<u64> {
+        self.texts.iter().find_map(|text| {
+            let bytes = process.bytes(text.start, text.end - text.start);
+            let place = bytes.windows(wanted.len()).position(|window| window == wanted)?;
+            Some(text.start + place as u64)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_maps() {
+        let map =
+            Map::parse("55c9dc55a000-55c9dc55f000 r-xp 00002000 fe:00 247030         /usr/b n/cat (deleted)").unwrap();
+        assert_eq!(
+            (map.range, map.offset, &*map.path),
+            (0x55c9_dc55_a000..0x55c9_dc55_f000, 0x2000, "/usr/b n/cat (deleted)")
+        );
+        assert!(map.is_executable && map.is_private);
+        assert_eq!(Map::parse("7f00-7f10 rw-p 00000000 00:00 0").unwrap().path, "");
+        assert!(Map::parse("").is_none());
+    }
+}

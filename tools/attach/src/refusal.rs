@@ -1,0 +1,183 @@
+//! Why a process cannot be attached to, in words: what is found out before it is touched, and what the system's refusal means.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use nix::libc::pid_t;
+use nix::unistd::{Uid, User, geteuid};
+
+use super::process::{Map, Process};
+
+/// The hooks that compilers call.
+const HOOKS: [&str; 3] = ["mcount", "_mcount", "__fentry__"];
+
+/// The values of `/proc/PID/status`.
+#[derive(Debug)]
+struct Status(String);
+
+impl Status {
+    fn read(pid: pid_t) -> Result<Self> {
+        let text = fs::read(format!("/proc/{pid}/status")).with_context(|| format!("there is no process {pid}"))?;
+        Ok(Self(String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    fn get(&self, key: &str) -> &str {
+        let found = self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        found.unwrap_or_default().trim()
+    }
+
+    fn number(&self, key: &str) -> u32 {
+        self.get(key).split_ascii_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
+}
+
+/// Refuses what the system says of the process before it is touched.
+pub(crate) fn check_state(pid: pid_t) -> Result<()> {
+    let status = Status::read(pid)?;
+    let process = status.number("Tgid");
+    if process.cast_signed() != pid {
+        bail!("{pid} is a thread of process {process}: -p {process}");
+    }
+    if process == std::process::id() {
+        bail!("{pid} is this process");
+    }
+    match status.get("State").as_bytes().first() {
+        Some(b'Z' | b'X') => bail!("process {pid} has ended, and its parent has not asked for its status (a zombie)"),
+        Some(b'T') => bail!("process {pid} is stopped: let it go on first (kill -CONT {pid})"),
+        _ => {}
+    }
+    // Only threads of the kernel have no memory of their own.
+    if status.get("VmSize").is_empty() {
+        bail!("{pid} is a thread of the kernel: rftrace record --kernel records the kernel's functions");
+    }
+    let tracer = status.number("TracerPid");
+    if tracer != 0 {
+        let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+        bail!("process {pid} is being traced by {} ({tracer}): only one can", name.trim());
+    }
+    if status.get("NSpid").split_ascii_whitespace().count() > 1 {
+        bail!("process {pid} runs in a container with process ids of its own: run rftrace in there");
+    }
+    if status.number("Seccomp") != 0 {
+        bail!(
+            "process {pid} has confined itself (seccomp), and might be killed for a system call of the tracer: start it without that, or \
+             by rftrace record"
+        );
+    }
+    if status.get("x86_Thread_features").split_ascii_whitespace().any(|feature| feature == "shstk") {
+        bail!(
+            "process {pid} has shadow stacks (CET), so its returns cannot be hooked: start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off"
+        );
+    }
+    Ok(())
+}
+
+/// Refuses programs of other kinds than those that the library can be loaded into.
+pub(crate) fn check_program(process: &Process, maps: &[Map]) -> Result<()> {
+    const CLASS_64: u8 = 2;
+    const X86_64: [u8; 2] = [62, 0];
+
+    let pid = process.pid;
+    let head = fs::read(process.file("exe")).ok().filter(|bytes| bytes.len() >= 20).unwrap_or_default();
+    if head.starts_with(b"\x7fELF") && (head[4] != CLASS_64 || head[18..20] != X86_64) {
+        bail!("process {pid} runs a program for another processor, or of 32 bits: only x86-64 can be recorded");
+    }
+    let has = |part: &str| maps.iter().any(|map| map.path.contains(part));
+    if !has("/libc.so.6") {
+        let what = if has("/ld-musl") { "uses musl as its C library" } else { "is linked statically" };
+        bail!(
+            "process {pid} {what}: rftrace record -p is for programs that are linked dynamically with the GNU C library"
+        );
+    }
+    let environment = fs::read(process.file("environ")).unwrap_or_default();
+    let is_recorded = environment.split(|&byte| byte == 0).any(|variable| variable.starts_with(b"RFTRACE_RECORD="));
+    if is_recorded || maps.iter().any(|map| map.path.ends_with("/rftrace-preload")) {
+        bail!(
+            "process {pid} was started by rftrace record, or by a program that was: start it with --disabled, and switch recording on and \
+             off by kill -USR2 {pid}"
+        );
+    }
+    Ok(())
+}
+
+/// Refuses programs of which nothing calls the tracer.
+pub(crate) fn check_hooks(process: &Process, maps: &[Map]) -> Result<()> {
+    let mut paths: Vec<&str> =
+        maps.iter().filter(|map| map.is_executable && map.path.starts_with('/')).map(|map| &*map.path).collect();
+    paths.dedup();
+    let calls = |path: &&str| {
+        let module = process.module(maps, |other| other == *path).ok().flatten();
+        module.is_some_and(|module| module.imports(&HOOKS))
+    };
+    if paths.iter().any(calls) {
+        return Ok(());
+    }
+    let exe = fs::read_link(process.file("exe")).unwrap_or_default();
+    bail!(
+        "process {} ({}) does not call mcount, nor does a library of it: build it with -pg, -mfentry or -Z instrument-mcount, or start it \
+         by rftrace record -P '*', which needs no such calls",
+        process.pid,
+        exe.display()
+    )
+}
+
+/// Why the system lets this process not attach.
+pub(crate) fn denied(pid: pid_t) -> String {
+    let Ok(status) = Status::read(pid) else { return format!("process {pid} has ended") };
+    let own = geteuid();
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    denied_by(pid, Uid::from_raw(status.number("Uid")), own, scope.trim())
+}
+
+fn denied_by(pid: pid_t, user: Uid, own: Uid, scope: &str) -> String {
+    if user != own && !own.is_root() {
+        let name = User::from_uid(user).ok().flatten().map_or_else(|| user.to_string(), |user| user.name);
+        return format!("process {pid} belongs to {name}: run this as that user, or with sudo");
+    }
+    match scope {
+        "1" => format!(
+            "the kernel lets only ancestors attach to process {pid} (kernel.yama.ptrace_scope is 1): run this with sudo, or start the \
+             program by rftrace record --disabled"
+        ),
+        "2" => format!(
+            "the kernel lets only root attach to process {pid} (kernel.yama.ptrace_scope is 2): run this with sudo"
+        ),
+        "3" => format!(
+            "the kernel lets nobody attach to process {pid} until the next boot (kernel.yama.ptrace_scope is 3)"
+        ),
+        _ if own.is_root() => {
+            format!("the system does not let root attach to process {pid} (a security module, or a container's rights)")
+        }
+        _ => format!(
+            "process {pid} is not dumpable (it has changed its rights, or asked for that by prctl): run this with sudo"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_of_the_system_has_its_words() {
+        let (root, user, other) = (Uid::from_raw(0), Uid::from_raw(1000), Uid::from_raw(1001));
+        for (whose, own, scope, wanted) in [
+            (other, user, "0", "belongs to 1001"),
+            (user, user, "1", "only ancestors"),
+            (user, user, "2", "only root"),
+            (root, root, "3", "until the next boot"),
+            (user, user, "0", "not dumpable"),
+            (user, user, "", "not dumpable"),
+            (root, root, "0", "root"),
+        ] {
+            let told = denied_by(7, whose, own, scope);
+            assert!(told.contains(wanted) && told.contains("process 7"), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_process() {
+        assert!(check_state(std::process::id().cast_signed()).unwrap_err().to_string().contains("this process"));
+        assert!(check_state(i32::MAX).unwrap_err().to_string().contains("no process"));
+    }
+}

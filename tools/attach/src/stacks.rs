@@ -1,0 +1,164 @@
+//! Return addresses that the tracer has replaced, on the stacks of a process whose threads are all stopped, become what they were.
+//!
+//! Everything is read from the process's memory as any bytes: a stack may be gone, and nothing is written but where the tracer's own
+//! address was found.
+//!
+//! **Invariant**: an entry of a return stack stays as long as anything may still ask for it: a thread in the tracer, or one that passes it
+//! in an unwinder.
+
+use std::mem::offset_of;
+use std::ops::Range;
+
+use nix::libc::user_regs_struct;
+use rftrace::abi::{Control, LEFT_BUCKET_BYTES, LeftCell, RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock};
+
+use super::process::Process;
+use super::sys::words;
+
+/// Blocks of threads, at the most.
+const MOST_BLOCKS: usize = 1 << 16;
+/// All trampolines lie in a block of so many bytes, aligned to that.
+const TRAMPOLINES_BYTES: u64 = 2048;
+/// The part of a stack that is looked at.
+const STACK_BYTES: u64 = 256 << 10;
+
+/// An open function.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    parent_ip: u64,
+    frame: u64,
+    sequence: u64,
+}
+
+/// A thread's return stack.
+#[derive(Debug)]
+struct Block {
+    address: u64,
+    base: u64,
+    open: Vec<Open>,
+}
+
+/// The return stacks of a process.
+#[derive(Debug)]
+pub(crate) struct Stacks<'a> {
+    process: &'a Process,
+    /// The tracer's control block.
+    control: u64,
+    /// Its code.
+    texts: Vec<Range<u64>>,
+}
+
+impl<'a> Stacks<'a> {
+    pub(crate) fn new(process: &'a Process, control: u64, texts: Vec<Range<u64>>) -> Self {
+        Self { process, control, texts }
+    }
+
+    fn is_tracer(&self, address: u64) -> bool {
+        self.texts.iter().any(|text| text.contains(&address))
+    }
+
+    /// What functions return to by the tracer: an empty range if none does now.
+    pub(crate) fn trampolines(&self) -> Range<u64> {
+        let all = self.blocks().into_iter().flat_map(|block| block.open);
+        let found = all.filter_map(|open| self.process.word(open.frame)).find(|&word| self.is_tracer(word));
+        found.map_or(0..0, |word| word & !(TRAMPOLINES_BYTES - 1)..(word | (TRAMPOLINES_BYTES - 1)) + 1)
+    }
+
+    /// Gives all return addresses back. Then, if no thread is in the tracer or may come back to it, empties the return stacks. `registers`
+    /// are those of all threads. Returns whether the stacks are empty.
+    pub(crate) fn give_back(&self, registers: &[user_regs_struct]) -> bool {
+        let trampolines = self.trampolines();
+        let blocks = self.blocks();
+        let mut all: Vec<Open> =
+            blocks.iter().flat_map(|block| block.open.iter().copied()).chain(self.left()).collect();
+        // Of entries with one frame the latest lives; where it is a tail call, the one before has the address.
+        all.sort_by_key(|open| std::cmp::Reverse(open.sequence));
+        let mut is_all = true;
+        for open in all {
+            if self.process.word(open.frame).is_some_and(|word| trampolines.contains(&word)) {
+                is_all &= self.process.write(open.frame, &open.parent_ip.to_le_bytes()).is_ok();
+            }
+        }
+        let unwinder = self.unwinder();
+        let is_quiet = registers.iter().all(|registers| self.is_quiet(registers, &trampolines, &unwinder));
+        let is_empty = is_all && is_quiet;
+        if is_empty {
+            blocks.iter().for_each(|block| self.empty(block));
+        }
+        is_empty
+    }
+
+    /// Whether a thread has nothing more to do with the tracer.
+    fn is_quiet(&self, registers: &user_regs_struct, trampolines: &Range<u64>, unwinder: &[Range<u64>]) -> bool {
+        let is_within = |address| self.is_tracer(address) || unwinder.iter().any(|text| text.contains(&address));
+        let stack = self.process.bytes(registers.rsp, STACK_BYTES);
+        !is_within(registers.rip) && !words(&stack).any(|word| is_within(word) && !trampolines.contains(&word))
+    }
+
+    /// The code that exceptions are thrown by.
+    fn unwinder(&self) -> Vec<Range<u64>> {
+        let maps = self.process.maps().unwrap_or_default();
+        let of_it = maps.into_iter().filter(|map| map.is_executable && map.path.contains("/libgcc_s"));
+        of_it.map(|map| map.range).collect()
+    }
+
+    /// The return stacks of all threads that live.
+    fn blocks(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        if self.control == 0 {
+            return blocks;
+        }
+        let mut next = self.process.word(self.control + offset_of!(Control, threads) as u64).unwrap_or(0);
+        while next != 0 && blocks.len() < MOST_BLOCKS {
+            let field = |offset: usize| self.process.word(next + offset as u64).unwrap_or(0);
+            let (base, sp) = (field(offset_of!(ThreadBlock, base)), field(offset_of!(ThreadBlock, sp)));
+            let is_living = field(offset_of!(ThreadBlock, limit)) != 0;
+            let n_bytes = sp.saturating_sub(base);
+            if is_living && base != 0 && n_bytes <= (RETURN_STACK_ENTRIES * size_of::<ReturnEntry>()) as u64 {
+                let open = self.entries(base, n_bytes, 0, size_of::<ReturnEntry>());
+                blocks.push(Block { address: next, base, open });
+            }
+            next = field(offset_of!(ThreadBlock, next));
+        }
+        blocks
+    }
+
+    /// The frames that threads have left without their returning.
+    fn left(&self) -> Vec<Open> {
+        let field = |offset: usize| self.process.word(self.control + offset as u64).unwrap_or(0);
+        let mut any = [0];
+        self.process.read(self.control + offset_of!(Control, any_left) as u64, &mut any);
+        if any == [0] {
+            return Vec::new();
+        }
+        let bytes = field(offset_of!(Control, n_left_buckets)).min(1 << 16) * LEFT_BUCKET_BYTES as u64;
+        self.entries(field(offset_of!(Control, left)), bytes, offset_of!(LeftCell, entry), size_of::<LeftCell>())
+    }
+
+    /// The entries in a table whose elements are so large, and have theirs at that offset.
+    fn entries(&self, start: u64, bytes: u64, offset: usize, size: usize) -> Vec<Open> {
+        let word = |element: &[u8], field: usize| words(&element[offset + field..]).next().unwrap_or(0);
+        let open = |element: &[u8]| Open {
+            parent_ip: word(element, offset_of!(ReturnEntry, parent_ip)),
+            frame: word(element, offset_of!(ReturnEntry, frame)),
+            sequence: word(element, offset_of!(ReturnEntry, sequence)),
+        };
+        let bytes = self.process.bytes(start, bytes);
+        // One that is free or claimed has no frame.
+        bytes.chunks_exact(size).map(open).filter(|open| open.frame != 0 && open.frame % 8 == 0).collect()
+    }
+
+    /// Empties a return stack.
+    fn empty(&self, block: &Block) {
+        let n_entries = self
+            .process
+            .word(block.address + offset_of!(ThreadBlock, sp) as u64)
+            .map_or(0, |sp| sp.saturating_sub(block.base) / size_of::<ReturnEntry>() as u64);
+        // The frames first: above the stack's top there are none.
+        for place in 0..n_entries.min(RETURN_STACK_ENTRIES as u64) {
+            let entry = block.base + place * size_of::<ReturnEntry>() as u64;
+            let _ = self.process.write(entry + offset_of!(ReturnEntry, frame) as u64, &0u64.to_le_bytes());
+        }
+        let _ = self.process.write(block.address + offset_of!(ThreadBlock, sp) as u64, &block.base.to_le_bytes());
+    }
+}

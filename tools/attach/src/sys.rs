@@ -1,0 +1,156 @@
+//! System calls for which there is no safe interface: ptrace, with registers of all kinds and signal masks.
+
+#![expect(unsafe_code)]
+
+use std::io::{self, ErrorKind};
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::libc::{self, c_int, c_uint, pid_t, user_regs_struct};
+
+const PTRACE_GETSIGMASK: c_uint = 0x420a;
+const PTRACE_SETSIGMASK: c_uint = 0x420b;
+const NT_X86_XSTATE: usize = 0x202;
+/// More than any processor has of vector registers.
+const MOST_XSTATE_BYTES: usize = 32 << 10;
+
+/// Why a thread has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It was told to, or its process is stopped by a signal.
+    Told,
+    /// It begins a system call, or has come to its end.
+    SystemCall,
+    /// This signal is about to be delivered.
+    Signal(c_int),
+    /// Something else of which it is told.
+    Event,
+    /// It has ended.
+    Gone,
+}
+
+fn ptrace(request: c_uint, thread: pid_t, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: callers pass what the request takes.
+    let result = unsafe { libc::ptrace(request, thread, address as *mut libc::c_void, data as *mut libc::c_void) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// This thread traces that one from now on, which goes on running.
+pub(crate) fn seize(thread: pid_t) -> io::Result<()> {
+    ptrace(libc::PTRACE_SEIZE, thread, 0, libc::PTRACE_O_TRACESYSGOOD as usize)
+}
+
+/// Tells it to stop.
+pub(crate) fn interrupt(thread: pid_t) -> io::Result<()> {
+    ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0)
+}
+
+/// Lets a stopped thread go on, with a signal if that is not 0.
+pub(crate) fn go_on(thread: pid_t, signal: c_int) -> io::Result<()> {
+    ptrace(libc::PTRACE_CONT, thread, 0, signal as usize)
+}
+
+/// Lets a stopped thread go on to the beginning or end of its next system call.
+pub(crate) fn go_on_to_system_call(thread: pid_t) -> io::Result<()> {
+    ptrace(libc::PTRACE_SYSCALL, thread, 0, 0)
+}
+
+/// Lets a stopped thread go for good.
+pub(crate) fn detach(thread: pid_t) -> io::Result<()> {
+    ptrace(libc::PTRACE_DETACH, thread, 0, 0)
+}
+
+/// The registers of a stopped thread.
+pub(crate) fn registers(thread: pid_t) -> io::Result<user_regs_struct> {
+    let mut registers = MaybeUninit::<user_regs_struct>::zeroed();
+    ptrace(libc::PTRACE_GETREGS, thread, 0, registers.as_mut_ptr() as usize)?;
+    // SAFETY: zero is a value of each field, and the call has filled them.
+    Ok(unsafe { registers.assume_init() })
+}
+
+pub(crate) fn set_registers(thread: pid_t, registers: &user_regs_struct) -> io::Result<()> {
+    ptrace(libc::PTRACE_SETREGS, thread, 0, ptr::from_ref(registers) as usize)
+}
+
+/// Its other registers: vectors, x87, and what the processor has beside them.
+pub(crate) fn extended_state(thread: pid_t) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; MOST_XSTATE_BYTES];
+    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    ptrace(libc::PTRACE_GETREGSET, thread, NT_X86_XSTATE, (&raw mut vector) as usize)?;
+    bytes.truncate(vector.iov_len);
+    Ok(bytes)
+}
+
+pub(crate) fn set_extended_state(thread: pid_t, bytes: &[u8]) -> io::Result<()> {
+    let mut vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    ptrace(libc::PTRACE_SETREGSET, thread, NT_X86_XSTATE, (&raw mut vector) as usize)
+}
+
+/// Which signals a stopped thread has blocked.
+pub(crate) fn signal_mask(thread: pid_t) -> io::Result<u64> {
+    let mut mask = 0u64;
+    ptrace(PTRACE_GETSIGMASK, thread, size_of::<u64>(), (&raw mut mask) as usize)?;
+    Ok(mask)
+}
+
+pub(crate) fn set_signal_mask(thread: pid_t, mask: u64) -> io::Result<()> {
+    ptrace(PTRACE_SETSIGMASK, thread, size_of::<u64>(), (&raw const mask) as usize)
+}
+
+/// Waits until a traced thread stops; `None` if it has not until `limit` is over.
+pub(crate) fn wait(thread: pid_t, limit: Duration) -> io::Result<Option<Stop>> {
+    /// Between two looks.
+    const PAUSES: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
+
+    let deadline = Instant::now() + limit;
+    let mut pause = PAUSES[0];
+    loop {
+        if let Some(stop) = stop_of(thread)? {
+            return Ok(Some(stop));
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(PAUSES[1]);
+    }
+}
+
+/// Why a traced thread has stopped, if it has.
+fn stop_of(thread: pid_t) -> io::Result<Option<Stop>> {
+    let mut status = 0;
+    // SAFETY: the status is writable.
+    match unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) } {
+        0 => return Ok(None),
+        1.. => {}
+        _ => {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                ErrorKind::Interrupted => Ok(None),
+                _ if error.raw_os_error() == Some(libc::ECHILD) => Ok(Some(Stop::Gone)),
+                _ => Err(error),
+            };
+        }
+    }
+    let signal = libc::WSTOPSIG(status);
+    Ok(Some(match status >> 16 {
+        _ if !libc::WIFSTOPPED(status) => Stop::Gone,
+        libc::PTRACE_EVENT_STOP => Stop::Told,
+        0 if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
+        0 => Stop::Signal(signal),
+        _ => Stop::Event,
+    }))
+}
+
+/// Sends a thread a signal.
+pub(crate) fn send(process: pid_t, thread: pid_t, signal: c_int) {
+    // SAFETY: the call takes no pointer.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) };
+}
+
+/// The words in some bytes.
+pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks::<{ mem::size_of::<u64>() }>().0.iter().map(|word| u64::from_le_bytes(*word))
+}

@@ -1,0 +1,116 @@
+//! Recording a program that runs: from attaching to it until its end, a signal to this process, or the end of the time.
+//!
+//! Not here: how the tracer comes into the program and out again (`rftrace-attach`).
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rftrace_attach::{Attached, State, Wanted};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::banks::{BankRecorder, BankRecording, OnFull};
+use super::output::Output;
+use super::processes::start_time;
+
+/// How to record.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The process.
+    pub pid: u32,
+    /// The file of the library that is loaded.
+    pub library: PathBuf,
+    /// Rules of what is recorded; empty for everything.
+    pub filter: String,
+    /// How long; `None` until this process is told to end.
+    pub limit: Option<Duration>,
+    /// Bytes of the bank.
+    pub buffer_bytes: usize,
+    /// What threads do that find it full.
+    pub on_full: OnFull,
+    /// Bytes that may be written.
+    pub most_bytes: u64,
+}
+
+/// Why recording has ended.
+#[derive(Debug)]
+pub enum Reason {
+    /// The time was over, or this process was told to.
+    Left,
+    /// The program has ended.
+    Ended,
+    /// The process runs another program.
+    OtherProgram,
+    /// The process could not be left as it should be.
+    NotLeft(anyhow::Error),
+}
+
+/// What was recorded.
+#[derive(Debug)]
+pub struct Recorded {
+    /// What was in the bank.
+    pub banks: BankRecording,
+    /// Why it has ended.
+    pub reason: Reason,
+}
+
+/// Records. `begun` is called when the program is attached to.
+///
+/// # Errors
+///
+/// Nothing is recorded: the process cannot be attached to.
+pub fn record(output: &Output, options: &Options, begun: impl FnOnce()) -> Result<Recorded> {
+    const INTERVAL: Duration = Duration::from_millis(10);
+    const LOOK: Duration = Duration::from_millis(200);
+
+    // First: who ends this process ends it in order.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
+    let started = start_time(options.pid);
+    let wanted = Wanted { library: options.library.clone(), filter: options.filter.clone() };
+    let mut banks = None;
+    let mut attached = Attached::begin(options.pid, &wanted, |file| {
+        let most_bytes = options.most_bytes;
+        banks =
+            Some(BankRecorder::begin_in(file, 1, output.work(), options.buffer_bytes, options.on_full, most_bytes)?);
+        Ok(())
+    })?;
+    let banks = banks.context("the process has no bank")?;
+    begun();
+    let since = Instant::now();
+    let mut looked = since;
+    let reason = loop {
+        if start_time(options.pid) != started {
+            break Reason::Ended;
+        }
+        if signals.pending().next().is_some() || options.limit.is_some_and(|limit| since.elapsed() >= limit) {
+            break match attached.leave() {
+                Ok(()) => Reason::Left,
+                Err(_) if start_time(options.pid) != started => Reason::Ended,
+                Err(error) => Reason::NotLeft(error),
+            };
+        }
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
+            match attached.look() {
+                Ok(State::Ended) => break Reason::Ended,
+                Ok(State::OtherProgram) => break Reason::OtherProgram,
+                // What could not be done now is tried again.
+                Ok(State::Attached) | Err(_) => {}
+            }
+        }
+        let rest = options.limit.map_or(INTERVAL, |limit| limit.saturating_sub(since.elapsed()));
+        thread::sleep(rest.min(INTERVAL));
+    };
+    Ok(Recorded { banks: banks.stop(), reason })
+}
+
+/// Leaves a process that an earlier recorder has left in the middle of it. Returns whether there was anything to leave.
+///
+/// # Errors
+///
+/// As of [`record`].
+pub fn leave(pid: u32, library: &std::path::Path) -> Result<bool> {
+    rftrace_attach::leave(pid, library)
+}

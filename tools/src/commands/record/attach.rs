@@ -1,0 +1,100 @@
+//! `rftrace record -p`: recording a program that runs.
+//!
+//! Not here: how that is done (`rftrace-attach`, `rftrace-record`).
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use rftrace_record::attach::{self, Options, Reason, Recorded};
+use rftrace_record::join::{self, Beside};
+use rftrace_record::output::Output;
+
+use super::summary;
+use crate::commands::common::shell_word;
+
+/// What is wanted.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) options: Options,
+    /// The directory; `None` for the usual one.
+    pub(super) output: Option<PathBuf>,
+    /// Show the calls at the end.
+    pub(super) is_live: bool,
+    /// Say where the trace lies: it is kept.
+    pub(super) is_kept: bool,
+    /// Write lines of the source.
+    pub(super) has_lines: bool,
+    pub(super) is_quiet: bool,
+}
+
+/// Takes the tracer out of a process in which a recorder that was killed has left it.
+pub(super) fn leave(options: &Options) -> Result<()> {
+    let pid = options.pid;
+    if !attach::leave(pid, &options.library)? {
+        bail!("process {pid} holds no tracer that could be taken out");
+    }
+    say!("rftrace: process {pid} goes on without the tracer");
+    Ok(())
+}
+
+/// Records a process. Returns the trace; there is none if what was recorded stays where it is.
+pub(super) fn record(request: &Request) -> Result<Option<Output>> {
+    let options = &request.options;
+    let pid = options.pid;
+    let output = Output::prepare(request.output.as_deref(), request.is_live)?;
+    let begun = || {
+        if !request.is_quiet {
+            let until = if options.limit.is_some() { "" } else { "; Ctrl-C ends that" };
+            say!("rftrace: recording process {pid}{until}");
+        }
+    };
+    let Recorded { banks, reason } = attach::record(&output, options, begun).inspect_err(|_| output.discard())?;
+    match &reason {
+        Reason::Left => {}
+        Reason::Ended if request.is_quiet => {}
+        Reason::Ended => say!("rftrace: process {pid} has ended"),
+        Reason::OtherProgram => say!("rftrace: process {pid} runs another program now, which is not recorded"),
+        Reason::NotLeft(error) => say!(
+            "rftrace: process {pid} may still call the tracer, which records nothing any more: {error:#}; to take it out: rftrace record \
+             -p {pid} --leave"
+        ),
+    }
+    let joined = match join::join_attached(&output, Beside { banks: Some(banks), ..Beside::default() }) {
+        Ok(joined) => joined,
+        Err(error) => {
+            let dir = shell_word(output.dir());
+            let work = output.keep();
+            return Err(error.context(format!(
+                "no trace could be made of what was recorded, which stays in {}; when the cause is gone: rftrace recover {dir}",
+                work.display()
+            )));
+        }
+    };
+    joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    if joined.processes == 0 {
+        if joined.left_over > 0 {
+            say!("rftrace: what is in no trace stays in {}", output.keep().display());
+        } else {
+            output.discard();
+        }
+        bail!("nothing was recorded: no function that calls the tracer has begun meanwhile");
+    }
+    if request.has_lines
+        && let Err(error) = rftrace_symbols::add_source_lines(output.dir())
+    {
+        say!("rftrace: source lines are missing: {error}");
+    }
+    if request.is_live {
+        crate::commands::replay::show(output.dir())?;
+    }
+    if !request.is_quiet {
+        let most_bytes = usize::try_from(options.most_bytes).unwrap_or(usize::MAX);
+        summary::print_recorded(&joined, options.buffer_bytes, most_bytes, request.is_kept.then(|| output.dir()));
+    }
+    if joined.left_over > 0 {
+        say!("rftrace: what is in no trace stays in {}", output.keep().display());
+        return Ok(None);
+    }
+    output.finish()?;
+    Ok(Some(output))
+}
