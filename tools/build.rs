@@ -1,12 +1,12 @@
-//! Has `rftrace-preload` linked as a shared library.
+//! Has `rftrace-preload` and `rftrace-preload-resources` linked as shared libraries.
 
 use std::env;
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-/// What the library exports: the hooks, the functions of the C library that it takes the place of, and what `rftrace record -p` calls.
-const EXPORTS: [&str; 26] = [
+/// What the tracer exports: the hooks, the functions of the C library that it takes the place of, and what `rftrace record -p` calls.
+const TRACER: [&str; 26] = [
     "mcount",
     "__fentry__",
     "__monstartup",
@@ -35,22 +35,41 @@ const EXPORTS: [&str; 26] = [
     "rftrace_detach",
 ];
 
+/// What the library for `--resources` exports: those of allocators.
+const RESOURCES: [&str; 10] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "free",
+    "cfree",
+    "posix_memalign",
+    "aligned_alloc",
+    "memalign",
+    "valloc",
+    "pvalloc",
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
     if [target("OS"), target("ENV"), target("ARCH")] != ["linux", "gnu", "x86_64"] {
         return Ok(());
     }
+    // Who runs one as a program is told what it is.
+    link("rftrace-preload", "rftrace_preload_start", &TRACER)?;
+    link("rftrace-preload-resources", "rftrace_preload_resources_start", &RESOURCES)
+}
+
+/// Has a program linked as a library.
+fn link(name: &str, entry: &str, exports: &[&str]) -> Result<(), Box<dyn Error>> {
     // All else stays inside: no program is to find the standard library's functions here.
-    let script = PathBuf::from(env::var("OUT_DIR")?).join("exports.map");
-    fs::write(&script, format!("{{ global: {}; local: *; }};\n", EXPORTS.join("; ")))?;
+    let script = PathBuf::from(env::var("OUT_DIR")?).join(format!("{name}.map"));
+    fs::write(&script, format!("{{ global: {}; local: *; }};\n", exports.join("; ")))?;
     let script = format!("-Wl,--version-script={}", script.display());
-    let needed = EXPORTS.map(|symbol| format!("-Wl,--undefined={symbol}"));
-    let name = "-Wl,-soname,rftrace-preload".to_owned();
-    // Who runs it as a program is told what it is.
-    let entry = "-Wl,--entry=rftrace_preload_start".to_owned();
-    for argument in ["-shared".to_owned(), script, name, entry].iter().chain(&needed) {
-        println!("cargo::rustc-link-arg-bin=rftrace-preload={argument}");
+    let needed = exports.iter().map(|symbol| format!("-Wl,--undefined={symbol}"));
+    let arguments = ["-shared".to_owned(), script, format!("-Wl,-soname,{name}"), format!("-Wl,--entry={entry}")];
+    for argument in arguments.into_iter().chain(needed) {
+        println!("cargo::rustc-link-arg-bin={name}={argument}");
     }
     Ok(())
 }

@@ -22,6 +22,9 @@ pub const KERNEL_SYMBOLS: &str = "kallsyms";
 /// Counters.
 pub const COUNTERS: &str = "extern.dat";
 
+/// Who took memory, and gave it back.
+pub const RESOURCES: &str = "resources.dat";
+
 /// The records of a task.
 pub fn records(tid: u32) -> String {
     format!("{tid}.dat")
@@ -70,6 +73,8 @@ pub enum File {
     Gaps,
     /// Of `uftrace record -k`: what the kernel did, and what its addresses mean.
     Kernel,
+    /// [`RESOURCES`].
+    Resources,
     /// `task`, what uftrace's first versions wrote. It is read in place of [`TASKS`] where it is there.
     OldTasks,
 }
@@ -89,6 +94,7 @@ impl File {
             CLOCK => return Some(Self::Clock),
             GAPS => return Some(Self::Gaps),
             COUNTERS => return Some(Self::Counters),
+            RESOURCES => return Some(Self::Resources),
             "task" => return Some(Self::OldTasks),
             KERNEL_HEADER | KERNEL_SYMBOLS => return Some(Self::Kernel),
             _ => {}
@@ -109,7 +115,7 @@ impl File {
 
     /// Whether it holds what happened, rather than what the names and numbers in that mean.
     pub fn is_data(self) -> bool {
-        matches!(self, Self::Records(_) | Self::Perf(_) | Self::Counters | Self::Kernel)
+        matches!(self, Self::Records(_) | Self::Perf(_) | Self::Counters | Self::Kernel | Self::Resources)
     }
 }
 
@@ -129,6 +135,7 @@ mod tests {
             ("1.dat", File::Records(1)),
             ("events.txt", File::Events),
             ("extern.dat", File::Counters),
+            ("resources.dat", File::Resources),
             ("perf-cpu0.dat", File::Perf(0)),
             ("perf-cpu12.dat", File::Perf(12)),
             ("clock.txt", File::Clock),

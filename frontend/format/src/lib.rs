@@ -17,6 +17,7 @@
 //! | `perf-cpu<N>.dat` | names of threads and context switches, as records of `perf` | [`perf`] |
 //! | `clock.txt` | how ticks became nanoseconds; only rftrace writes it | [`clock`] |
 //! | `record.txt` | what was not recorded; only rftrace writes it | [`gaps`] |
+//! | `resources.dat` | who took memory and gave it back; only rftrace writes it | [`resources`] |
 //! | `.recording` | what `rftrace record` makes the trace of, until it is done | [`recording`] |
 //!
 //! [`files`] has the names. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
@@ -52,6 +53,7 @@ pub mod map;
 pub mod perf;
 pub mod record;
 pub mod recording;
+pub mod resources;
 pub mod symbols;
 pub mod tasks;
 pub mod text;

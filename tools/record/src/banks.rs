@@ -110,7 +110,8 @@ impl BankRecorder {
     }
 
     /// The processes that record into a bank and have not ended, as far as they are known.
-    pub(crate) fn living(&self) -> Vec<u32> {
+    #[must_use]
+    pub fn living(&self) -> Vec<u32> {
         let mut living = self.living.lock().unwrap_or_else(PoisonError::into_inner).clone();
         living.retain(|&pid| start_time(pid).is_some());
         living

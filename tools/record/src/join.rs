@@ -96,6 +96,7 @@ fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<S
         }
         joined.keep(has_schedule, &dir)?;
     }
+    joined.has_resources = output.link_resources(&dir)?;
     joined.bytes = output::bytes_in(&dir)?;
     joined.snapshots = output.publish(&dir)?;
     Ok(joined)

@@ -32,6 +32,8 @@ mod processes;
 #[cfg(target_os = "linux")]
 pub mod program;
 #[cfg(target_os = "linux")]
+pub mod resources;
+#[cfg(target_os = "linux")]
 pub mod run;
 #[cfg(target_os = "linux")]
 mod schedule;

@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, bail};
-use rftrace_format::files::{File as TraceFile, INFO, MAGIC};
+use rftrace_format::files::{File as TraceFile, INFO, MAGIC, RESOURCES};
 use rftrace_format::recording::{Entry, FOLDER, JOINED, PART_FILE, snapshot};
+use rftrace_format::resources::{self, BlockHead};
 use rftrace_read::files::begins_with;
 use tempfile::TempDir;
 
@@ -82,6 +83,18 @@ impl Output {
         }
         .with_context(|| format!("cannot make the directory {}", joined.display()))?;
         Ok(joined)
+    }
+
+    /// Takes what was recorded of memory to what is put together, if there is anything.
+    pub(crate) fn link_resources(&self, joined: &Path) -> Result<bool> {
+        let file = self.work.join(RESOURCES);
+        // The recorder writes what time it is, whatever it gets.
+        let least = resources::MAGIC.len() + 2 * (BlockHead::BYTES + resources::UNIT_BYTES);
+        let is_there = file.metadata().is_ok_and(|meta| meta.len() > least as u64);
+        if is_there {
+            link(&file, &joined.join(RESOURCES))?;
+        }
+        Ok(is_there)
     }
 
     /// Makes the trace of what was put together: `info` comes last, without it there is none. Returns the snapshots, which are
@@ -173,6 +186,13 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     entries.map(|entry| Ok(entry.with_context(reading)?.path())).collect()
 }
 
+/// Gives a file a second place: a further name or, where the file system has none, a copy.
+pub(crate) fn link(from: &Path, to: &Path) -> Result<()> {
+    fs::hard_link(from, to)
+        .or_else(|_| fs::copy(from, to).map(drop))
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+}
+
 fn move_to(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).with_context(|| format!("cannot move {} to {}", from.display(), to.display()))
 }
@@ -204,5 +224,6 @@ fn make_room(dir: &Path) -> Result<()> {
 /// Whether a directory is a trace, or the beginning of one.
 fn is_trace(dir: &Path) -> bool {
     let has_info = begins_with(&dir.join(INFO), MAGIC).unwrap_or(false);
-    has_info || dir.join(FOLDER).is_dir() || dir.join(snapshot(1)).join(INFO).is_file()
+    let has_resources = || begins_with(&dir.join(RESOURCES), resources::MAGIC).unwrap_or(false);
+    has_info || has_resources() || dir.join(FOLDER).is_dir() || dir.join(snapshot(1)).join(INFO).is_file()
 }

@@ -21,6 +21,7 @@ use rftrace_format::tasks::TaskLine;
 use rftrace_read::info;
 
 use super::kernel::InKernel;
+use super::output::link;
 use super::run::Ended;
 
 /// What was recorded.
@@ -52,12 +53,14 @@ pub struct Joined {
     pub snapshots: Vec<PathBuf>,
     /// What was done in the kernel, if that was recorded.
     pub kernel: Option<InKernel>,
+    /// Whether it was recorded who takes memory.
+    pub has_resources: bool,
 }
 
 impl Joined {
-    /// Whether there is neither a trace nor a snapshot.
+    /// Whether there is no trace, of calls or of memory, and no snapshot.
     pub fn is_empty(&self) -> bool {
-        self.processes == 0 && self.snapshots.is_empty()
+        self.processes == 0 && self.snapshots.is_empty() && !self.has_resources
     }
 
     /// Writes into the trace what was not recorded, for those who look at it later.
@@ -478,13 +481,6 @@ pub fn why_nothing(work: &Path, ended: &Ended) -> &'static str {
              in it calls it"
         }
     }
-}
-
-/// Gives a file a second place: a further name or, where the file system has none, a copy.
-fn link(from: &Path, to: &Path) -> Result<()> {
-    fs::hard_link(from, to)
-        .or_else(|_| fs::copy(from, to).map(drop))
-        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }
 
 /// Makes a copy of a file that has a further name, before it is changed.

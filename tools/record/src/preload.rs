@@ -9,8 +9,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-/// The file name of the library.
-const PRELOAD: &str = "rftrace-preload";
+/// A library: its file name, and the variable that may name its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Library {
+    name: &'static str,
+    variable: &'static str,
+}
+
+/// The tracer.
+pub const TRACER: Library = Library { name: "rftrace-preload", variable: "RFTRACE_PRELOAD" };
+/// What records who takes memory.
+pub const RESOURCES: Library = Library { name: "rftrace-preload-resources", variable: "RFTRACE_PRELOAD_RESOURCES" };
 
 /// What the dynamic linker is told.
 #[derive(Debug)]
@@ -22,14 +31,14 @@ pub struct Preload {
 
 impl Preload {
     /// Finds the library.
-    pub fn find() -> Result<Self> {
-        let library = find_library()?;
+    pub fn find(wanted: Library) -> Result<Self> {
+        let library = find_library(wanted)?;
         if is_plain(&library) {
             return Ok(Self { path: library, folder: None });
         }
         // Temporary folders have such names too.
         let folders = [env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
-        let (folder, path) = folders.iter().find_map(|folder| link_in(folder, &library)).with_context(|| {
+        let (folder, path) = folders.iter().find_map(|folder| link_in(folder, wanted.name, &library)).with_context(|| {
             format!(
                 "the library {} cannot be preloaded: the dynamic linker takes no path with a space, a colon or a dollar sign, and \
                  there is no temporary folder for a link to it (set TMPDIR)",
@@ -52,21 +61,21 @@ impl Preload {
     }
 }
 
-fn find_library() -> Result<PathBuf> {
-    if let Some(path) = env::var_os("RFTRACE_PRELOAD") {
+fn find_library(Library { name, variable }: Library) -> Result<PathBuf> {
+    if let Some(path) = env::var_os(variable) {
         let path = PathBuf::from(path);
         if !path.is_file() {
-            bail!("RFTRACE_PRELOAD names {}, which is not there", path.display());
+            bail!("{variable} names {}, which is not there", path.display());
         }
         return std::path::absolute(&path).with_context(|| path.display().to_string());
     }
     let exe = env::current_exe().context("where is this program?")?;
     let folder = exe.parent().context("where is this program?")?;
-    let places = [folder.join(PRELOAD), folder.join("../lib/rftrace").join(PRELOAD)];
+    let places = [folder.join(name), folder.join("../lib/rftrace").join(name)];
     places.iter().find(|path| path.is_file()).cloned().with_context(|| {
         format!(
-            "the library {PRELOAD} is not beside {}: install both (cargo install rftrace-tools), or name its path in \
-             RFTRACE_PRELOAD",
+            "the library {name} is not beside {}: install both (cargo install rftrace-tools), or name its path in \
+             {variable}",
             exe.display()
         )
     })
@@ -78,7 +87,7 @@ fn is_plain(path: &Path) -> bool {
 }
 
 /// Makes a link to the library in a new folder below `parent`.
-fn link_in(parent: &Path, library: &Path) -> Option<(TempDir, PathBuf)> {
+fn link_in(parent: &Path, name: &str, library: &Path) -> Option<(TempDir, PathBuf)> {
     if !is_plain(parent) || !parent.is_absolute() {
         return None;
     }
@@ -86,7 +95,7 @@ fn link_in(parent: &Path, library: &Path) -> Option<(TempDir, PathBuf)> {
     let permissions = Permissions::from_mode(0o711);
     let folder =
         tempfile::Builder::new().prefix("rftrace-preload-").permissions(permissions).tempdir_in(parent).ok()?;
-    let path = folder.path().join(PRELOAD);
+    let path = folder.path().join(name);
     symlink(library, &path).ok()?;
     Some((folder, path))
 }

@@ -33,8 +33,8 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
     }
 }
 
-/// Whether the program can be recorded. The error says what to do if not. `by_branches`: its functions need not call the tracer.
-pub fn check(path: &Path, by_branches: bool) -> Result<()> {
+/// Whether the program can be recorded. The error says what to do if not. `unchanged`: its functions need not call the tracer.
+pub fn check(path: &Path, unchanged: bool) -> Result<()> {
     let shown = path.display();
     if let Some(rights) = foreign_rights(path)? {
         bail!(
@@ -76,7 +76,7 @@ pub fn check(path: &Path, by_branches: bool) -> Result<()> {
         );
     }
     let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());
-    if !by_branches && !imports.any(|name| ["mcount", "__fentry__"].contains(&name)) {
+    if !unchanged && !imports.any(|name| ["mcount", "__fentry__"].contains(&name)) {
         bail!(
             "{shown} does not call the tracer. Build it with calls of `mcount`:\n  \
              Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target x86_64-unknown-linux-gnu\n        \
@@ -87,6 +87,20 @@ pub fn check(path: &Path, by_branches: bool) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The allocator that the program has in it, by the first of its functions that is known: what that gives out is not seen from outside.
+pub fn own_allocator(path: &Path) -> Option<String> {
+    /// As jemalloc is named in Rust programs, and by others; mimalloc, tcmalloc, snmalloc, scudo.
+    const KNOWN: [&str; 6] = ["_rjem_malloc", "je_malloc", "mi_malloc", "tc_malloc", "sn_malloc", "scudo_malloc"];
+
+    let data = fs::read(path).ok()?;
+    let file = object::File::parse(&*data).ok()?;
+    let own = |name: &str| {
+        let defined = file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition());
+        defined.filter_map(|symbol| symbol.name().ok()).any(|found| found == name).then(|| name.to_owned())
+    };
+    KNOWN.into_iter().chain(["malloc"]).find_map(own)
 }
 
 /// Which rights the program has that who starts it has not, if there are such.

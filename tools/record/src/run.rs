@@ -1,7 +1,7 @@
 //! Running the program.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{Write as _, stderr};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -22,7 +22,6 @@ use signal_hook::consts::{FORBIDDEN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, 
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Signals, SignalsInfo};
 
-use crate::banks::BankRecorder;
 use crate::kernel::KernelRecorder;
 use crate::preload::Preload;
 
@@ -56,26 +55,24 @@ pub fn ending_signals() -> impl Iterator<Item = c_int> {
 
 /// Runs the program and waits until it and all recorded processes have ended.
 ///
-/// `kernel` records what the program does in the kernel, `banks` what it and its children do otherwise.
+/// `kernel` records what the program does in the kernel. `living` are threads and processes that write to memory of this one and have not
+/// ended.
 ///
 /// Signals go on to the program: those that would end it, and `for_library`, which have the library do something.
 pub fn run(
     program: &Path,
     command: &[OsString],
-    preload: Preload,
+    preloads: Vec<Preload>,
     variables: Vec<(&'static str, OsString)>,
     for_library: [c_int; 2],
     kernel: Option<&KernelRecorder>,
-    banks: Option<&BankRecorder>,
+    living: &dyn Fn() -> Vec<u32>,
 ) -> Result<Ended> {
     let mut child = Command::new(program);
     child.arg0(&command[0]).args(&command[1..]);
-    let mut preloaded = preload.path().as_os_str().to_owned();
-    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preloaded.push(":");
-        preloaded.push(others);
-    }
-    child.env("LD_PRELOAD", preloaded);
+    let mut preloaded: Vec<OsString> = preloads.iter().map(|preload| preload.path().into()).collect();
+    preloaded.extend(env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()));
+    child.env("LD_PRELOAD", preloaded.join(OsStr::new(":")));
     let work = variables.iter().find(|(name, _)| *name == "RFTRACE_RECORD").map(|(_, path)| PathBuf::from(path));
     child.envs(variables);
 
@@ -123,9 +120,9 @@ pub fn run(
     let _ = forwarder.join();
     let (status, usage) = sys::reap(pid).with_context(lost)?;
     if let Some(work) = work
-        && !wait_for_others(&work, banks)
+        && !wait_for_others(&work, living)
     {
-        preload.keep();
+        preloads.into_iter().for_each(Preload::keep);
     }
     Ok(Ended { pid, status, elapsed: started.elapsed(), usage: usage.into() })
 }
@@ -177,7 +174,7 @@ fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
 
 /// Waits for processes that outlive the program, such as daemons: they have something to save. A signal ends the wait. Returns
 /// whether all have ended.
-fn wait_for_others(work: &Path, banks: Option<&BankRecorder>) -> bool {
+fn wait_for_others(work: &Path, others: &dyn Fn() -> Vec<u32>) -> bool {
     const INTERVAL: Duration = Duration::from_millis(20);
     /// How long a child takes at most, from the fork until it tells of itself.
     const FORK: Duration = Duration::from_secs(1);
@@ -189,7 +186,7 @@ fn wait_for_others(work: &Path, banks: Option<&BankRecorder>) -> bool {
     let all_living = || {
         let mut all = living(work);
         // They may have no way to tell of themselves in the folder.
-        all.extend(banks.map(BankRecorder::living).unwrap_or_default());
+        all.extend(others());
         all.sort_unstable();
         all.dedup();
         all

@@ -33,6 +33,8 @@ mod recover;
 mod recv;
 mod replay;
 mod report;
+#[cfg(feature = "full")]
+mod resources;
 #[cfg(all(feature = "full", unix))]
 mod script;
 #[cfg(all(feature = "full", target_os = "linux"))]
@@ -53,6 +55,8 @@ pub(crate) enum Command {
     Recover(recover::RecoverArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
+    #[cfg(feature = "full")]
+    Resources(resources::ResourcesArgs),
     Graph(graph::GraphArgs),
     #[cfg(feature = "full")]
     Tui(tui::TuiArgs),
@@ -90,6 +94,8 @@ impl Command {
             Self::Recover(args) => recover::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
+            #[cfg(feature = "full")]
+            Self::Resources(args) => resources::run(args),
             Self::Graph(args) => graph::run(args),
             #[cfg(feature = "full")]
             Self::Tui(args) => tui::run(args),

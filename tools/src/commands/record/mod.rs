@@ -17,7 +17,8 @@ use rftrace_record::join::Beside;
 use rftrace_record::kernel::{Events, KernelEvents, KernelRecorder, Wanted};
 use rftrace_record::notes::Notes;
 use rftrace_record::output::Output;
-use rftrace_record::preload::Preload;
+use rftrace_record::preload::{self, Preload};
+use rftrace_record::resources::ResourceRecorder;
 use rftrace_record::run::Ended;
 use rftrace_record::{Kept, ScheduleEvents, join, parts, program, run};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -28,6 +29,7 @@ use super::time::parse_ns;
 
 #[cfg(target_arch = "x86_64")]
 mod attach;
+mod resources;
 pub(crate) mod summary;
 
 const EXAMPLES: &str = "\
@@ -38,6 +40,7 @@ Examples:
   rftrace record -P '*' /usr/bin/git log        a program that was not built for it
   sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
   rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
+  rftrace record --resources memory ./app       who takes memory and does not give it back
   rftrace record --live ./app | less            show the calls when it has ended
   rftrace record --to uftrace://desk ./app      to `rftrace recv` on another machine, as `rftrace help send` tells
 
@@ -109,6 +112,12 @@ pub(crate) struct RecordArgs {
     /// `entry-branches.txt` of the trace.
     #[arg(short = 'P', long = "patch", value_name = "PATTERN")]
     branches: Vec<String>,
+    /// Record who takes memory and does not give it back, for `rftrace resources`. The program need not be built for it.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
+    resources: Vec<resources::Kind>,
+    /// With --resources: how it is found who has called.
+    #[arg(long, value_name = "HOW", default_value = "cfi", requires = "resources", value_enum)]
+    backtraces: resources::Backtraces,
     /// Make NOPs of call sites that are not recorded, and jumps of the others: costs less.
     #[arg(long)]
     patched: bool,
@@ -211,10 +220,16 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
             "--on-full is for --stream and -p: without them a buffer that is full keeps its beginning (--stop) or its end (--ring)"
         );
     }
-    let preload = Preload::find()?;
+    let mut preloads = vec![Preload::find(preload::TRACER)?];
+    if !args.resources.is_empty() {
+        preloads.push(Preload::find(preload::RESOURCES)?);
+    }
     let program = program::find(&args.command[0])?;
     if !args.force {
-        program::check(&program, !args.branches.is_empty())?;
+        program::check(&program, !args.branches.is_empty() || !args.resources.is_empty())?;
+    }
+    if !args.resources.is_empty() {
+        resources::tell_of_allocator(&program);
     }
     let schedule = match (args.schedule, args.no_schedule) {
         (_, true) => None,
@@ -232,13 +247,24 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
         None
     };
     let mut entries = Entries::create()?;
-    let environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
+    let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
+    let is_wanted = !args.resources.is_empty();
+    let memory = is_wanted.then(|| ResourceRecorder::begin(output.work(), args.most_bytes() as u64)).transpose()?;
+    if let Some(memory) = &memory {
+        environment.extend(resources::environment(memory, args.backtraces)?);
+    }
     let kept = if args.ring { Kept::End } else { Kept::Beginning };
     let schedule = schedule.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
     let kernel = kernel.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
     let for_library = [args.signal_snapshot(), args.signal_toggle];
-    let ended = run::run(&program, &args.command, preload, environment, for_library, kernel.as_ref(), banks.as_ref())?;
+    let living = || {
+        let mut living = banks.as_ref().map(BankRecorder::living).unwrap_or_default();
+        living.extend(memory.as_ref().map(ResourceRecorder::living).unwrap_or_default());
+        living
+    };
+    let ended = run::run(&program, &args.command, preloads, environment, for_library, kernel.as_ref(), &living)?;
     let code = ended.code();
+    let memory = memory.map(ResourceRecorder::stop);
     let banks = banks.map(BankRecorder::stop);
     // Before anything can end this process.
     let kernel = kernel.map(KernelRecorder::stop).transpose().unwrap_or_else(|error| {
@@ -252,6 +278,9 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
         }
     }
     let beside = Beside { schedule, kernel, banks };
+    if let Some(memory) = &memory {
+        resources::tell_of_losses(memory, args.most_bytes());
+    }
     if let Err(error) = finish(&args, &program, output, (&notes, &mut entries), beside, &ended) {
         say!("rftrace: {error:#}");
     }
@@ -347,6 +376,13 @@ fn finish(
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
     let left_over = |work: PathBuf| say!("rftrace: what is in no trace stays in {}", work.display());
     if joined.processes == 0 {
+        if joined.has_resources {
+            if !args.quiet {
+                resources::tell_of_place(output.dir());
+            }
+            summary::print_snapshots(&joined);
+            return output.finish();
+        }
         if joined.errors.is_empty() {
             say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended));
         }
@@ -378,6 +414,9 @@ fn finish(
     if !args.quiet {
         let is_kept = (!args.live || args.output.is_some()) && !args.no_local;
         summary::print(&joined, args.buffer, args.most_bytes(), is_kept.then(|| output.dir()), ended);
+        if is_kept && joined.has_resources {
+            resources::tell_of_place(output.dir());
+        }
     }
     if joined.left_over > 0 {
         send_to_receiver(args, &output);

@@ -1,0 +1,32 @@
+//! What `rftrace record --resources` puts into a program by `LD_PRELOAD`: functions in place of `malloc` and its like, which record who
+//! calls them, and call those that they stand for.
+//!
+//! The package `rftrace-tools` links this as a shared library. It is inert where the variable `RFTRACE_RESOURCES` is not set.
+//!
+//! - `interpose` has the functions, `originals` what they stand for.
+//! - `process` begins to record: a program, and the child of a fork.
+//! - `stacks` finds who has called, and gives each stack a number; `modules` is what is known of programs and libraries for that.
+//! - `chunks` is where events are written to: memory of the recorder. `thread` is what each thread knows.
+//! - `memory` is where this library's own memory is from.
+//!
+//! Not here: what is written (`rftrace_format::resources`), who takes it out of the memory (`rftrace-record`), and what it shows
+//! (`rftrace-resources`).
+//!
+//! **Invariant**: nothing here uses the program's allocator, registers a thread-local destructor, or changes `errno`. No lock is waited
+//! for: what another thread, or an interrupted function of this one, is at, is left out.
+//!
+//! **Invariant**: of the program's memory only stacks are read, as far as they are known to be there.
+
+#![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+
+mod chunks;
+mod interpose;
+mod memory;
+mod modules;
+mod originals;
+mod process;
+mod stacks;
+mod thread;
+
+#[global_allocator]
+static ALLOCATOR: memory::Memory = memory::Memory;

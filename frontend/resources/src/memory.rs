@@ -1,0 +1,63 @@
+//! Memory of this library's own, of which nothing is given back: what is known of modules, a few caches. The program's allocator is what
+//! is recorded.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The allocator.
+#[derive(Debug)]
+pub(crate) struct Memory;
+
+/// What is free of the newest piece: from here, to there.
+static FREE: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+
+/// The least that is taken from the system at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// New memory of the system's, all zero; null if there is none.
+pub(crate) fn map(bytes: usize) -> *mut u8 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new anonymous mapping.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED { ptr::null_mut() } else { memory.cast() }
+}
+
+/// Sees to it that so many bytes can be had. Only one thread allocates at a time, the one that holds the lock of the modules. Returns
+/// whether they can: where they cannot, nothing may be allocated.
+pub(crate) fn reserve(bytes: usize) -> bool {
+    if END.load(Relaxed).saturating_sub(FREE.load(Relaxed)) >= bytes {
+        return true;
+    }
+    let bytes = bytes.max(PIECE_BYTES);
+    let piece = map(bytes);
+    if piece.is_null() {
+        return false;
+    }
+    FREE.store(piece as usize, Relaxed);
+    END.store(piece as usize + bytes, Relaxed);
+    true
+}
+
+// SAFETY: each piece of memory is given out once.
+unsafe impl GlobalAlloc for Memory {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let place = |free: usize| {
+            let start = free.next_multiple_of(layout.align());
+            let end = start.checked_add(layout.size()).filter(|&end| end <= END.load(Relaxed) && free != 0)?;
+            Some((start, end))
+        };
+        let taken = FREE.fetch_update(Relaxed, Relaxed, |free| place(free).map(|(_, end)| end));
+        match taken.ok().and_then(place) {
+            Some((start, _)) => start as *mut u8,
+            // Whoever did not ask before. Pages of its own.
+            None if layout.align() <= 4096 => map(layout.size().max(1)),
+            None => ptr::null_mut(),
+        }
+    }
+
+    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
+}

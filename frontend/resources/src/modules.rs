@@ -1,0 +1,242 @@
+//! What is known of the program and its libraries: where they lie, and their unwind information.
+//!
+//! **Invariant**: the unwind information of what may be unloaded is a copy. So stale knowledge makes wrong stacks, and nothing worse.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::slice;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
+
+use framehop::x86_64::UnwinderX86_64;
+use framehop::{ExplicitModuleSectionInfo, Module, MustNotAllocateDuringUnwind, Unwinder};
+use rftrace_format::resources::{Kind, MAX_TEXT_BYTES};
+
+use crate::chunks::{self, Writing};
+use crate::memory;
+use crate::thread;
+
+pub(crate) type OurUnwinder = UnwinderX86_64<&'static [u8], MustNotAllocateDuringUnwind>;
+
+/// All modules at a time. Never freed: others may be reading it.
+pub(crate) struct Known {
+    pub(crate) unwinder: OurUnwinder,
+    /// Begins and ends, in order.
+    ranges: Vec<(u64, u64)>,
+    /// How many modules came and went until then.
+    changes: (u64, u64),
+}
+
+static KNOWN: AtomicPtr<Known> = AtomicPtr::new(ptr::null_mut());
+/// A thread looks at modules, or makes something for good.
+static LOCK: AtomicBool = AtomicBool::new(false);
+
+/// Memory for a module beside its copies: what the unwinder has of it, and of those before in its new list.
+const BYTES_OF_ONE: usize = 1 << 10;
+
+/// What is known.
+#[inline(always)]
+pub(crate) fn known() -> Option<&'static Known> {
+    // SAFETY: null, or what is never freed.
+    unsafe { KNOWN.load(Acquire).as_ref() }
+}
+
+impl Known {
+    /// Whether all these addresses are in modules.
+    pub(crate) fn has_all(&self, addresses: &[u64]) -> bool {
+        addresses.iter().all(|&address| {
+            let after = self.ranges.partition_point(|&(start, _)| start < address);
+            after > 0 && address <= self.ranges[after - 1].1
+        })
+    }
+}
+
+/// Runs what allocates memory of this library's own, unless somebody is at such a thing.
+pub(crate) fn alone<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+    if LOCK.swap(true, AcqRel) {
+        return None;
+    }
+    let result = thread::keeping_errno(work);
+    LOCK.store(false, Release);
+    result
+}
+
+/// What is found on the way through the modules.
+struct Looking {
+    old: Option<&'static Known>,
+    new: Option<Box<Known>>,
+}
+
+/// Looks for new modules. Returns whether there are any.
+pub(crate) fn refresh() -> bool {
+    let looked = alone(|| {
+        let mut looking = Looking { old: known(), new: None };
+        // SAFETY: the callback takes this and does not keep it.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut looking).cast()) };
+        let mut new = looking.new?;
+        new.ranges.sort_unstable();
+        KNOWN.store(Box::into_raw(new), Release);
+        Some(())
+    });
+    looked.is_some()
+}
+
+/// Looks at a module. Returns not 0 where there is nothing more to do.
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looking: *mut c_void) -> c_int {
+    // SAFETY: what the dynamic linker passes, and what it was given.
+    let (info, looking) = unsafe { (&*info, &mut *looking.cast::<Looking>()) };
+    let changes = (info.dlpi_adds, info.dlpi_subs);
+    let new = match &mut looking.new {
+        Some(new) => new,
+        none => {
+            let n_known = match looking.old {
+                Some(old) if old.changes == changes => return 1,
+                Some(old) => old.ranges.len(),
+                None => 0,
+            };
+            if !memory::reserve((n_known + 64) * BYTES_OF_ONE) {
+                return 1;
+            }
+            // Something that is gone may have left its place to something new.
+            let (unwinder, ranges) = match looking.old {
+                Some(old) if old.changes.1 == changes.1 => (old.unwinder.clone(), old.ranges.clone()),
+                _ => (OurUnwinder::new(), Vec::new()),
+            };
+            none.insert(Box::new(Known { unwinder, ranges, changes }))
+        }
+    };
+    // SAFETY: as above: a module that is loaded, as long as this runs.
+    if let Some(found) = unsafe { Found::of(info) }
+        && !new.ranges.contains(&found.range)
+    {
+        let is_first = looking.old.is_none();
+        if let Some(module) = found.module(!is_first) {
+            new.unwinder.add_module(module);
+        }
+        new.ranges.push(found.range);
+        found.tell();
+    }
+    0
+}
+
+/// A module.
+struct Found<'a> {
+    base: u64,
+    range: (u64, u64),
+    path: &'a [u8],
+    headers: &'a [libc::Elf64_Phdr],
+}
+
+impl<'a> Found<'a> {
+    /// # Safety
+    ///
+    /// It is what the dynamic linker says of a module that is loaded.
+    unsafe fn of(info: &'a libc::dl_phdr_info) -> Option<Self> {
+        // SAFETY: so many headers are there.
+        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let base = info.dlpi_addr;
+        let loads = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+        let start = loads().map(|header| header.p_vaddr).min()?;
+        let end = loads().map(|header| header.p_vaddr + header.p_memsz).max()?;
+        // SAFETY: the name ends with a NUL.
+        let path = if info.dlpi_name.is_null() { &[] } else { unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes() };
+        Some(Self { base, range: (base + start, base + end), path, headers })
+    }
+
+    /// The bytes of a segment that is loaded.
+    fn bytes(&self, start: u64, end: u64) -> &'a [u8] {
+        // SAFETY: within a segment, as callers have it from the headers; as long as the module is loaded.
+        unsafe { slice::from_raw_parts((self.base + start) as *const u8, (end - start) as usize) }
+    }
+
+    /// Its unwind information, if it has any that is understood.
+    fn module(&self, is_copied: bool) -> Option<Module<&'static [u8]>> {
+        /// `.eh_frame_hdr` has the address of `.eh_frame` as four bytes, relative to where they are.
+        const RELATIVE: u8 = 0x1b;
+
+        let table = self.headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
+        let loads = || self.headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+        let text = loads().find(|header| header.p_flags & libc::PF_X != 0)?;
+        let table = table.p_vaddr..table.p_vaddr + table.p_memsz;
+        let table_bytes = self.bytes(table.start, table.end);
+        let (&[_, RELATIVE, _, _], rest) = table_bytes.split_first_chunk::<4>()? else { return None };
+        let distance = i32::from_le_bytes(*rest.first_chunk()?);
+        let start = (table.start + 4).wrapping_add_signed(i64::from(distance));
+        let segment = loads().find(|header| (header.p_vaddr..header.p_vaddr + header.p_filesz).contains(&start))?;
+        let end = segment.p_vaddr + segment.p_filesz;
+        let frame_bytes = self.bytes(start, end);
+        let (table_bytes, frame_bytes) = if is_copied {
+            if !memory::reserve(table_bytes.len() + frame_bytes.len() + 4 * BYTES_OF_ONE) {
+                return None;
+            }
+            (&*table_bytes.to_vec().leak(), &*frame_bytes.to_vec().leak())
+        } else {
+            (lasting(table_bytes), lasting(frame_bytes))
+        };
+        let sections = ExplicitModuleSectionInfo {
+            base_svma: 0,
+            text_svma: Some(text.p_vaddr..text.p_vaddr + text.p_memsz),
+            eh_frame_svma: Some(start..end),
+            eh_frame: Some(frame_bytes),
+            eh_frame_hdr_svma: Some(table),
+            eh_frame_hdr: Some(table_bytes),
+            ..Default::default()
+        };
+        Some(Module::new(String::new(), self.range.0..self.range.1, self.base, sections))
+    }
+
+    fn build_id(&self) -> &'a [u8] {
+        const GNU: &[u8; 4] = b"GNU\0";
+        const BUILD_ID: u32 = 3;
+
+        for header in self.headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
+            let mut notes = self.bytes(header.p_vaddr, header.p_vaddr + header.p_memsz);
+            while let Some((head, rest)) = notes.split_first_chunk::<12>() {
+                let (words, _) = head.as_chunks::<4>();
+                let [name, bytes, kind] = [0, 1, 2].map(|place| u32::from_le_bytes(words[place]));
+                let padded = |length: u32| (length as usize).next_multiple_of(4);
+                let Some((name, rest)) = rest.split_at_checked(padded(name)) else { break };
+                let Some(id) = rest.get(..bytes as usize) else { break };
+                if name == GNU && kind == BUILD_ID {
+                    return id;
+                }
+                notes = rest.get(padded(bytes)..).unwrap_or_default();
+            }
+        }
+        &[]
+    }
+
+    /// Tells the recorder of it.
+    fn tell(&self) {
+        let mut program = [0u8; MAX_TEXT_BYTES];
+        let mut path = self.path;
+        if path.is_empty() {
+            // SAFETY: the path ends with a NUL, and the buffer has room.
+            let length =
+                unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), program.as_mut_ptr().cast(), program.len()) };
+            path = &program[..length.max(0) as usize];
+        }
+        let id = self.build_id();
+        let id = &id[..id.len().min(64)];
+        let path = &path[..path.len().min(MAX_TEXT_BYTES - id.len())];
+        let local = 0u8;
+        let Some(writing) = Writing::begin((&raw const local) as usize) else { return };
+        let length = id.len() + path.len();
+        let Some(place) = writing.reserve(3 + length.div_ceil(8)) else { return };
+        place.more(1, self.range.0, self.range.1);
+        place.more(2, length as u64, id.len() as u64);
+        chunks::write_text(place, 3, [id, path]);
+        place.finish(Kind::Module, chunks::ticks_before(), self.base);
+    }
+}
+
+/// What is loaded with the program, and so stays as long as that.
+fn lasting(bytes: &[u8]) -> &'static [u8] {
+    // SAFETY: what the program begins with is never unloaded.
+    unsafe { slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }
+}
+
+/// Whether there is a module at all.
+pub(crate) fn is_ready() -> bool {
+    !KNOWN.load(Relaxed).is_null()
+}

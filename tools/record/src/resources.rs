@@ -1,0 +1,322 @@
+//! Who takes memory and gives it back: recorded processes write it to chunks of memory that is this process's, and one thread takes those
+//! that are full to a file.
+//!
+//! Not here: what the processes write (`rftrace-preload-resources`), the form of memory and file (`rftrace_format::resources`), and what is
+//! shown of it (`rftrace-resources`).
+
+#![expect(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use rftrace_format::files::RESOURCES;
+use rftrace_format::resources::{BlockHead, Kind, LOW, MAGIC, Unit, pool, written};
+
+use super::processes::start_time;
+
+/// Between two looks at the memory, while there is much to be taken and while there is nothing.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+/// How often it is written what time it is: so it is known where the recorder does not come to its end.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Takes what processes record.
+#[derive(Debug)]
+pub struct ResourceRecorder {
+    memory: Arc<Memory>,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Recorded>,
+}
+
+/// What was recorded.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// Processes; those that ran several programs count for each.
+    pub processes: u32,
+    /// Events for which there was no room.
+    pub lost: u64,
+    /// Whether the file has reached its limit.
+    pub is_cut: bool,
+    /// Why the file could not be written to its end.
+    pub error: Option<io::Error>,
+}
+
+impl ResourceRecorder {
+    /// Makes the memory, and begins. The file is written to `work`, with `most_bytes` bytes at the most.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory, no file or no thread for it.
+    pub fn begin(work: &Path, most_bytes: u64) -> Result<Self> {
+        // A limit on the size of files is an error then, not the end.
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+        let memory =
+            Arc::new(Memory::new().context("no memory for --resources (is what ulimit -v or -f permits too little?)")?);
+        let path = work.join(RESOURCES);
+        let file = File::create(&path).and_then(|mut file| file.write_all(MAGIC).map(|()| file));
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        let is_over = Arc::<AtomicBool>::default();
+        let mut taker = Taker {
+            memory: Arc::clone(&memory),
+            out: BufWriter::with_capacity(1 << 20, file),
+            most_bytes,
+            bytes: 0,
+            recorded: Recorded::default(),
+            units: Vec::with_capacity(pool::CHUNK_UNITS),
+            clock: None,
+        };
+        let told = Arc::clone(&is_over);
+        let thread = thread::Builder::new().name("resources".to_owned()).spawn(move || {
+            taker.run(&told);
+            taker.recorded
+        });
+        Ok(Self { memory, is_over, thread: thread.context("no thread for --resources")? })
+    }
+
+    /// Where recorded processes find the memory, as long as this one lives.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.memory.file.as_raw_fd())
+    }
+
+    /// In which space of process numbers they have to be.
+    ///
+    /// # Errors
+    ///
+    /// The system does not tell.
+    pub fn space() -> Result<PathBuf> {
+        fs::read_link("/proc/self/ns/pid").context("cannot read /proc/self/ns/pid")
+    }
+
+    /// The recorded threads that have not ended.
+    #[must_use]
+    pub fn living(&self) -> Vec<u32> {
+        let taken = (0..pool::CHUNKS).filter(|&chunk| self.memory.state(chunk).load(Acquire) == pool::TAKEN);
+        let mut threads: Vec<u32> = taken.map(|chunk| self.memory.tid(chunk)).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        threads.retain(|&tid| start_time(tid).is_some());
+        threads
+    }
+
+    /// Takes what is left.
+    #[must_use]
+    pub fn stop(self) -> Recorded {
+        self.is_over.store(true, Relaxed);
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// The memory, mapped.
+#[derive(Debug)]
+struct Memory {
+    /// Other processes open it by its number here.
+    file: File,
+    start: *mut u8,
+}
+
+// SAFETY: other processes write to it anyway: all access is atomic or volatile.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new() -> io::Result<Self> {
+        let file = File::from(memfd_create("rftrace-resources", MFdFlags::MFD_CLOEXEC)?);
+        file.set_len(pool::BYTES as u64)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of a file that is so long and stays so.
+        let start =
+            unsafe { libc::mmap(ptr::null_mut(), pool::BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let memory = Self { file, start: start.cast() };
+        for chunk in 0..pool::CHUNKS {
+            memory.taken(chunk).store(pool::NEVER, Relaxed);
+        }
+        memory.number_64(pool::BASE_AT).store(ticks(), Relaxed);
+        memory.number_64(pool::MAGIC_AT).store(pool::MAGIC, Release);
+        Ok(memory)
+    }
+
+    fn number_32(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: within the mapping, aligned, and changed atomically by everybody.
+        unsafe { &*self.start.add(at).cast() }
+    }
+
+    fn number_64(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: as above.
+        unsafe { &*self.start.add(at).cast() }
+    }
+
+    fn state(&self, chunk: usize) -> &AtomicU32 {
+        self.number_32(pool::STATES_AT + 4 * chunk)
+    }
+
+    fn taken(&self, chunk: usize) -> &AtomicU64 {
+        self.number_64(pool::HEADS_AT + pool::HEAD_BYTES * chunk)
+    }
+
+    fn process(&self, chunk: usize) -> u32 {
+        self.number_32(pool::HEADS_AT + pool::HEAD_BYTES * chunk + 8).load(Relaxed)
+    }
+
+    fn tid(&self, chunk: usize) -> u32 {
+        self.number_32(pool::HEADS_AT + pool::HEAD_BYTES * chunk + 12).load(Relaxed)
+    }
+
+    /// A chunk's units, whatever they are.
+    fn units(&self, chunk: usize) -> impl Iterator<Item = Unit> {
+        // SAFETY: within the mapping.
+        let first = unsafe { self.start.add(pool::CHUNKS_AT + chunk * pool::CHUNK_BYTES) }.cast::<Unit>();
+        // SAFETY: so many units are there; a thread that goes on writing makes no unit that is not one.
+        (0..pool::CHUNK_UNITS).map(move |number| unsafe { first.add(number).read_volatile() })
+    }
+
+    /// Ticks since the recording began.
+    fn now(&self) -> u64 {
+        ticks().wrapping_sub(self.number_64(pool::BASE_AT).load(Relaxed)) & LOW
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to it any more.
+        unsafe { libc::munmap(self.start.cast(), pool::BYTES) };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn ticks() -> u64 {
+    // SAFETY: there is such a counter.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    nanos()
+}
+
+/// `CLOCK_MONOTONIC`, in nanoseconds.
+fn nanos() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    now.unwrap_or_default().as_nanos() as u64
+}
+
+/// What takes the chunks.
+struct Taker {
+    memory: Arc<Memory>,
+    out: BufWriter<File>,
+    most_bytes: u64,
+    bytes: u64,
+    recorded: Recorded,
+    units: Vec<Unit>,
+    /// When the time was last written.
+    clock: Option<Instant>,
+}
+
+impl Taker {
+    fn run(&mut self, is_over: &AtomicBool) {
+        let mut pause = SHORTEST_PAUSE;
+        while !is_over.load(Relaxed) {
+            self.memory.number_32(pool::BEATS_AT).fetch_add(1, Relaxed);
+            if self.clock.is_none_or(|last| last.elapsed() > CLOCK_INTERVAL) {
+                self.write_clock();
+                self.leave_dead();
+            }
+            let any = self.take(|state| state == pool::FULL);
+            pause = if any { SHORTEST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            thread::sleep(pause);
+        }
+        // Who has not ended has had time enough.
+        self.memory.number_32(pool::OVER_AT).store(1, Relaxed);
+        self.take(|state| state != pool::FREE);
+        self.write_clock();
+        self.recorded.lost = self.memory.number_64(pool::LOST_AT).load(Relaxed);
+        self.recorded.processes = self.memory.number_32(pool::PROCESSES_AT).load(Relaxed);
+        let end = [
+            [Kind::End.word(self.memory.now()), self.recorded.lost],
+            [Kind::More.word(u64::from(self.recorded.is_cut)), 0],
+        ];
+        self.write(0, 0, 0, &end);
+        if let Err(error) = self.out.flush() {
+            self.recorded.error.get_or_insert(error);
+        }
+    }
+
+    /// Takes the chunks with such a state. Returns whether there were any.
+    fn take(&mut self, is_wanted: impl Fn(u32) -> bool) -> bool {
+        let mut any = false;
+        for chunk in 0..pool::CHUNKS {
+            let memory = Arc::clone(&self.memory);
+            if !is_wanted(memory.state(chunk).load(Acquire)) {
+                continue;
+            }
+            any = true;
+            let taken = memory.taken(chunk).load(Acquire);
+            let all: Vec<Unit> = memory.units(chunk).collect();
+            let mut units = std::mem::take(&mut self.units);
+            units.clear();
+            written(&all, taken, &mut units);
+            if !units.is_empty() && self.has_room() {
+                self.write(memory.process(chunk), memory.tid(chunk), taken, &units);
+            }
+            self.units = units;
+            memory.taken(chunk).store(pool::NEVER, Relaxed);
+            memory.state(chunk).store(pool::FREE, Release);
+        }
+        any
+    }
+
+    /// Makes chunks full whose threads are gone.
+    fn leave_dead(&self) {
+        for chunk in 0..pool::CHUNKS {
+            let is_taken = self.memory.state(chunk).load(Acquire) == pool::TAKEN;
+            // One that was just taken may still have the number of the thread before, but not when that is said.
+            let is_told = self.memory.taken(chunk).load(Acquire) != pool::NEVER;
+            if is_taken && is_told && start_time(self.memory.tid(chunk)).is_none() {
+                let (state, taken) = (self.memory.state(chunk), pool::TAKEN);
+                let _ = state.compare_exchange(taken, pool::FULL, Release, Relaxed);
+            }
+        }
+    }
+
+    /// Whether more may be written. If not, processes stop to record.
+    fn has_room(&mut self) -> bool {
+        if self.bytes >= self.most_bytes || self.recorded.error.is_some() {
+            self.recorded.is_cut |= self.bytes >= self.most_bytes;
+            self.memory.number_32(pool::OVER_AT).store(1, Relaxed);
+            return false;
+        }
+        true
+    }
+
+    fn write_clock(&mut self) {
+        self.clock = Some(Instant::now());
+        let unit = [Kind::Clock.word(self.memory.now()), nanos()];
+        self.write(0, 0, 0, &[unit]);
+    }
+
+    fn write(&mut self, process: u32, tid: u32, taken: u64, units: &[Unit]) {
+        let head = BlockHead { units: units.len() as u32, process, tid, taken };
+        let mut bytes = Vec::with_capacity(BlockHead::BYTES + size_of_val(units));
+        bytes.extend(head.encode());
+        bytes.extend(units.as_flattened().iter().flat_map(|word| word.to_le_bytes()));
+        self.bytes += bytes.len() as u64;
+        if let Err(error) = self.out.write_all(&bytes) {
+            self.recorded.error.get_or_insert(error);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Flame graphs of bytes: functions as wide as what they and those that they called have taken.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use inferno::flamegraph::color::MultiPalette;
+use inferno::flamegraph::{self, Palette};
+use rftrace_read::{Error, Result};
+
+use crate::account::Sums;
+use crate::report::Report;
+
+/// The most bytes of text that a picture is drawn of.
+const MAX_TEXT_BYTES: usize = 128 << 20;
+
+impl Report {
+    /// Draws stacks as an SVG, each as wide as `bytes` says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Write`]; or there is nothing to draw, or too much.
+    pub fn flame_graph(&self, title: &str, bytes: fn(&Sums) -> u64, out: &mut dyn Write) -> Result<()> {
+        let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
+        let mut n_bytes = 0;
+        for line in self.lines.iter().filter(|line| bytes(&line.sums) > 0) {
+            let names = line.names.iter().rev().map(|name| name.function.replace(';', ":"));
+            let text = if line.names.is_empty() { "?".to_owned() } else { names.collect::<Vec<_>>().join(";") };
+            n_bytes += text.len();
+            if n_bytes > MAX_TEXT_BYTES {
+                return Err(Error::Export("too many stacks for a picture; --json has all".into()));
+            }
+            let sum = stacks.entry(text).or_default();
+            *sum = sum.saturating_add(bytes(&line.sums));
+        }
+        if stacks.is_empty() {
+            return Err(Error::Export("nothing to draw: no stack has such memory".into()));
+        }
+        let lines: Vec<String> = stacks.into_iter().map(|(stack, bytes)| format!("{stack} {bytes}")).collect();
+        let mut options = flamegraph::Options::default();
+        options.title = title.replace(|c: char| c.is_control(), "\u{fffd}");
+        options.count_name = "bytes".to_owned();
+        options.deterministic = true;
+        options.colors = Palette::Multi(MultiPalette::Rust);
+        flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(Error::Write)
+    }
+}

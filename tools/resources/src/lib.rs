@@ -1,0 +1,27 @@
+//! Who took memory, and did not give it back: reads `resources.dat` of a trace, and shows it.
+//!
+//! - [`Recording`] is a file that was opened: processes, modules and stacks are in memory, events are read when they are needed.
+//! - [`Account`] is what was taken and given back up to some time, in total and by each stack.
+//! - [`Names`] finds functions and source lines of addresses.
+//! - [`Report`] is a choice of stacks with names, as text, JSON or a flame graph.
+//!
+//! Nothing of the file is believed: what is too large or wrong is an error that names the place.
+//!
+//! Not here: what the file looks like (`rftrace_format::resources`), and who writes it (`rftrace-record`).
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod account;
+mod blocks;
+mod flame;
+mod merge;
+mod names;
+mod recording;
+mod report;
+
+pub use account::{Account, Sums, Until};
+pub use merge::Event;
+pub use names::{Name, Names};
+pub use recording::{Frame, Module, Process, Recording};
+pub use report::{Choice, Report, Size, Sort};

@@ -1,0 +1,110 @@
+//! The events of all threads in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rftrace_format::resources::{Kind, LOW, pool};
+use rftrace_read::{Error, Result};
+
+use crate::blocks::{self, Block};
+use crate::recording::Recording;
+
+/// Something was taken or given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, in ticks since the recording began.
+    pub ticks: u64,
+    /// By which function.
+    pub kind: Kind,
+    /// What.
+    pub address: u64,
+    /// How many bytes were wanted; 0 for a release.
+    pub bytes: u64,
+    /// Who has called; 0 if nobody knows.
+    pub stack: u32,
+    /// The process, by its number in the recording.
+    pub process: u32,
+    /// The thread.
+    pub tid: u32,
+}
+
+/// A block of which not all events have been told.
+struct Open {
+    events: std::vec::IntoIter<Event>,
+}
+
+impl Recording {
+    /// Calls `each` with the events, until it returns false.
+    ///
+    /// In memory are the blocks that threads wrote to at the same time.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or blocks were written to at the same time that cannot have been.
+    pub fn events(&self, mut each: impl FnMut(&Event) -> bool) -> Result<()> {
+        /// Threads may have left some to the recorder that it has not taken.
+        const MOST: usize = 2 * pool::CHUNKS;
+
+        let mut waiting = self.all.iter().peekable();
+        let mut open: Vec<Option<Open>> = Vec::new();
+        let mut free: Vec<usize> = Vec::new();
+        // The next event of each open block.
+        let mut next: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+        let mut heads: Vec<Option<Event>> = Vec::new();
+        loop {
+            let first = next.peek().map(|Reverse((ticks, _))| *ticks);
+            if let Some(block) = waiting.peek().filter(|block| first.is_none_or(|first| block.head.taken <= first)) {
+                let mut events = self.events_of(block)?.into_iter();
+                waiting.next();
+                let Some(event) = events.next() else { continue };
+                let place = free.pop().unwrap_or_else(|| {
+                    open.push(None);
+                    heads.push(None);
+                    open.len() - 1
+                });
+                if place >= MOST {
+                    let reason = format!("more than {MOST} threads at the same time: the file is damaged");
+                    return Err(Error::malformed(&self.blocks.path, 0, reason));
+                }
+                next.push(Reverse((event.ticks, place)));
+                heads[place] = Some(event);
+                open[place] = Some(Open { events });
+                continue;
+            }
+            let Some(Reverse((_, place))) = next.pop() else { return Ok(()) };
+            if let Some(event) = heads[place].take()
+                && !each(&event)
+            {
+                return Ok(());
+            }
+            match open[place].as_mut().and_then(|open| open.events.next()) {
+                Some(event) => {
+                    next.push(Reverse((event.ticks, place)));
+                    heads[place] = Some(event);
+                }
+                None => {
+                    open[place] = None;
+                    free.push(place);
+                }
+            }
+        }
+    }
+
+    fn events_of(&self, block: &Block) -> Result<Vec<Event>> {
+        let (process, tid) = (block.head.process, block.head.tid);
+        let units = self.blocks.read(block)?;
+        let event = |item: blocks::Item<'_>| {
+            let (bytes, number) = match (item.kind, item.more) {
+                (kind, [more, ..]) if kind.is_allocation() => (more[0] & LOW, more[1] as u32),
+                (kind, _) if kind.is_release() => (0, 0),
+                _ => return None,
+            };
+            let stack = if number == 0 { 0 } else { self.stack_of(process, number) };
+            Some(Event { ticks: item.ticks, kind: item.kind, address: item.word, bytes, stack, process, tid })
+        };
+        let mut events: Vec<Event> = blocks::items(&units).filter_map(event).collect();
+        // A handler's events may lie before those that it has interrupted.
+        events.sort_by_key(|event| event.ticks);
+        Ok(events)
+    }
+}

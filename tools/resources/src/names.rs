@@ -1,0 +1,199 @@
+//! The functions and source lines of return addresses, inlined functions included, from the files of programs and libraries.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+use std::fs::{self, File};
+use std::path::Path;
+use std::rc::Rc;
+
+use addr2line::Loader;
+use cpp_demangle::{BorrowedSymbol, DemangleOptions};
+use object::Object;
+use object::read::ReadCache;
+use rftrace_format::text::base_name;
+
+use crate::recording::{Frame, Module};
+
+/// The longest name, in bytes.
+const MAX_BYTES: usize = 4096;
+
+/// A function that was running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// Its name, or the module and the address in it where that is all that is known.
+    pub function: String,
+    /// The source file, and the line of the call.
+    pub place: Option<(String, u32)>,
+    /// Whether the function is inlined into the next one.
+    pub is_inlined: bool,
+    /// The module's file name; empty if there is none.
+    pub module: String,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.function)?;
+        if let Some((file, line)) = &self.place {
+            write!(f, "  {file}:{line}")?;
+        }
+        if self.is_inlined { f.write_str("  (inlined)") } else { Ok(()) }
+    }
+}
+
+/// Finds names, each once.
+#[derive(Default)]
+pub struct Names {
+    /// By module: its debug information, if there is any here.
+    files: HashMap<u32, Option<Loader>>,
+    known: HashMap<Frame, Rc<[Name]>>,
+    /// Files that are not those that were recorded.
+    changed: Vec<String>,
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names").field("known", &self.known.len()).finish_non_exhaustive()
+    }
+}
+
+impl Names {
+    /// The functions that were running at a frame: the innermost one first, the one that is none of the inlined last.
+    pub fn of(&mut self, modules: &[Module], frame: Frame) -> Rc<[Name]> {
+        if let Some(known) = self.known.get(&frame) {
+            return Rc::clone(known);
+        }
+        let names: Rc<[Name]> = self.find(modules, frame).into();
+        self.known.insert(frame, Rc::clone(&names));
+        names
+    }
+
+    /// Files that are of another build than those that were recorded, or are not here: what was in them has no names.
+    pub fn changed(&self) -> &[String] {
+        &self.changed
+    }
+
+    fn find(&mut self, modules: &[Module], frame: Frame) -> Vec<Name> {
+        let module = frame.module.and_then(|number| Some((number, modules.get(number as usize)?)));
+        let Some((number, module)) = module else {
+            let function = format!("{:#x}", frame.address);
+            return vec![Name { function, place: None, is_inlined: false, module: String::new() }];
+        };
+        let name = base_name(&module.path).to_owned();
+        let changed = &mut self.changed;
+        let file = self.files.entry(number).or_insert_with(|| match open(module) {
+            Ok(file) => file,
+            Err(NotThere) => {
+                changed.push(module.path.clone());
+                None
+            }
+        });
+        // The call is before the address to which it returns.
+        let address = frame.address.saturating_sub(1);
+        let mut names = file.as_ref().map(|file| names_in(file, address, &name)).unwrap_or_default();
+        if names.is_empty() {
+            let function = format!("{name}+{:#x}", frame.address);
+            names.push(Name { function, place: None, is_inlined: false, module: name });
+        }
+        names
+    }
+}
+
+/// The file is not here, or another one.
+struct NotThere;
+
+/// The debug information of a module, if it is understood.
+fn open(module: &Module) -> Result<Option<Loader>, NotThere> {
+    let path = Path::new(&module.path);
+    // Nothing else is opened: a pipe would keep the reader waiting. The vDSO has no file.
+    if !path.is_absolute() {
+        return Ok(None);
+    }
+    if !fs::metadata(path).is_ok_and(|meta| meta.is_file()) {
+        return Err(NotThere);
+    }
+    let own = || {
+        let cache = ReadCache::new(File::open(path).ok()?);
+        let file = object::File::parse(&cache).ok()?;
+        let id = file.build_id().ok()??;
+        Some(id.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    };
+    if !module.build_id.is_empty() && own().is_some_and(|own| own != module.build_id) {
+        return Err(NotThere);
+    }
+    Ok(Loader::new(path).ok())
+}
+
+fn names_in(file: &Loader, address: u64, module: &str) -> Vec<Name> {
+    let mut names = Vec::new();
+    let symbol = || file.find_symbol(address).map(readable);
+    if let Ok(mut frames) = file.find_frames(address) {
+        while let Ok(Some(frame)) = frames.next() {
+            let function = frame.function.and_then(|function| Some(readable(&function.raw_name().ok()?)));
+            let place = frame.location.and_then(|place| Some((place.file?.to_owned(), place.line?)));
+            let Some(function) = function.or_else(symbol) else { continue };
+            names.push(Name { function, place, is_inlined: true, module: module.to_owned() });
+        }
+    }
+    if names.is_empty()
+        && let Some(function) = symbol()
+    {
+        names.push(Name { function, place: None, is_inlined: false, module: module.to_owned() });
+    }
+    if let Some(last) = names.last_mut() {
+        last.is_inlined = false;
+    }
+    names
+}
+
+/// A name as it is written in the source: without parameters of C++ functions, without hashes of Rust.
+fn readable(name: &str) -> String {
+    let mut out = Limited(String::new());
+    if let Ok(rust) = rustc_demangle::try_demangle(name)
+        && write!(out, "{rust:#}").is_ok()
+    {
+        return out.0;
+    }
+    out.0.clear();
+    // Behind a dot or an @ is what compilers and versions add.
+    let end = name.find(['.', '@']).filter(|&end| end > 0).unwrap_or(name.len());
+    if let Ok(symbol) = BorrowedSymbol::new(&name.as_bytes()[..end]) {
+        let options = DemangleOptions::new().no_params().no_return_type();
+        if symbol.structured_demangle(&mut out, &options).is_ok() {
+            return out.0;
+        }
+    }
+    let name = &name[..name.floor_char_boundary(MAX_BYTES)];
+    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Takes no more than [`MAX_BYTES`], and no line ends.
+struct Limited(String);
+
+impl Write for Limited {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > MAX_BYTES || text.contains(char::is_control) {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_as_in_the_source() {
+        for (mangled, name) in [
+            ("main", "main"),
+            ("_ZN3foo3barEi", "foo::bar"),
+            ("_Znwm", "operator new"),
+            ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
+            ("malloc@@GLIBC_2.2.5", "malloc@@GLIBC_2.2.5"),
+            (".Lx\n", ".Lx\u{fffd}"),
+        ] {
+            assert_eq!(readable(mangled), name);
+        }
+    }
+}

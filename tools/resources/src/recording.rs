@@ -1,0 +1,284 @@
+//! What is known of a recording before its events are looked at: processes, modules, stacks, and what time it was.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use rftrace_format::resources::{Kind, LOW, MAX_FRAMES, Unit};
+use rftrace_read::{Error, Result};
+
+use crate::blocks::{self, Block, Blocks, Item};
+
+/// The most of each: more are an error.
+const MAX_BLOCKS: usize = 1 << 26;
+const MAX_FRAMES_IN_ALL: usize = 1 << 26;
+const MAX_STACKS: usize = 1 << 23;
+const MAX_MODULES: usize = 1 << 18;
+const MAX_PROCESSES: usize = 1 << 20;
+
+/// Who took memory, in a file that is open.
+#[derive(Debug)]
+pub struct Recording {
+    pub(crate) blocks: Blocks,
+    /// Those with events, by when their thread got them.
+    pub(crate) all: Vec<Block>,
+    processes: BTreeMap<u32, Process>,
+    modules: Vec<Module>,
+    /// The frames of all stacks, and where those of each end; the first one is nobody's.
+    frames: Vec<Frame>,
+    ends: Vec<usize>,
+    /// The stack that a process knows by a number.
+    numbers: HashMap<(u32, u32), u32>,
+    /// Ticks and nanoseconds, at the beginning and the end.
+    clock: Option<[(u64, u64); 2]>,
+    /// Events that were lost.
+    pub lost: u64,
+    /// Whether the recording ended when its file had its greatest size.
+    pub is_cut: bool,
+    /// Whether the recorder has come to its end.
+    pub is_whole: bool,
+}
+
+/// A program that ran in a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its number for the system.
+    pub pid: u32,
+    /// The one that it was forked from, by its number in the recording; 0 for one that began with a program of its own.
+    pub parent: u32,
+    /// The program.
+    pub program: String,
+    /// The ticks of its last event.
+    pub(crate) last: u64,
+}
+
+/// A program or library in a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// Its file.
+    pub path: String,
+    /// What tells builds apart, in hexadecimal digits; empty if it has none.
+    pub build_id: String,
+    process: u32,
+    base: u64,
+    start: u64,
+    end: u64,
+}
+
+/// A return address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame {
+    /// The module, in the order of [`Recording::modules`].
+    pub module: Option<u32>,
+    /// Relative to the module, as its file has it; the address itself where there is none.
+    pub address: u64,
+}
+
+/// What is collected on the way through the file.
+#[derive(Default)]
+struct Found {
+    all: Vec<Block>,
+    processes: BTreeMap<u32, Process>,
+    modules: Vec<Module>,
+    /// The raw stacks.
+    stacks: Vec<(u32, u32, Vec<u64>)>,
+    n_frames: usize,
+    clock: Option<[(u64, u64); 2]>,
+    lost: u64,
+    is_cut: bool,
+    has_end: bool,
+}
+
+impl Recording {
+    /// Opens the file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, is no such file, or holds more than there is room for.
+    pub fn open(path: &Path) -> Result<Self> {
+        let blocks = Blocks::open(path)?;
+        let mut found = Found::default();
+        let is_whole = blocks.each(|block, units| {
+            found.add(block, units).map_err(|reason| Error::malformed(path, block.offset, reason))
+        })?;
+        found.all.sort_by_key(|block| block.head.taken);
+        let mut recording = Self {
+            blocks,
+            all: found.all,
+            processes: found.processes,
+            modules: Vec::new(),
+            frames: Vec::new(),
+            ends: vec![0],
+            numbers: HashMap::new(),
+            clock: found.clock,
+            lost: found.lost,
+            is_cut: found.is_cut,
+            is_whole: is_whole && found.has_end,
+        };
+        recording.add_stacks(found.modules, found.stacks);
+        Ok(recording)
+    }
+
+    /// The processes by their numbers in the recording, from 1 on.
+    pub fn processes(&self) -> &BTreeMap<u32, Process> {
+        &self.processes
+    }
+
+    /// All modules, those of several processes once.
+    pub fn modules(&self) -> &[Module] {
+        &self.modules
+    }
+
+    /// How many stacks there are; the first one is empty.
+    pub fn n_stacks(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The frames of a stack, the innermost one first.
+    pub fn stack(&self, stack: u32) -> &[Frame] {
+        let stack = stack as usize;
+        let start = if stack == 0 { 0 } else { self.ends[stack - 1] };
+        &self.frames[start..self.ends[stack]]
+    }
+
+    /// The stack that a process, or one that it was forked from, knows by this number.
+    pub(crate) fn stack_of(&self, process: u32, number: u32) -> u32 {
+        let known = |&process: &u32| self.numbers.get(&(process, number)).copied();
+        self.lineage(process).find_map(|process| known(&process)).unwrap_or(0)
+    }
+
+    /// The time of an event, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub fn nanos(&self, ticks: u64) -> u64 {
+        let Some([(first, first_nanos), (last, last_nanos)]) = self.clock else { return ticks };
+        let (all, nanos) = (last.saturating_sub(first), last_nanos.saturating_sub(first_nanos));
+        if all == 0 {
+            return first_nanos;
+        }
+        let behind = i128::from(ticks) - i128::from(first);
+        let at = i128::from(first_nanos) + behind * i128::from(nanos) / i128::from(all);
+        at.clamp(0, i128::from(u64::MAX)) as u64
+    }
+
+    /// Nanoseconds since the recording began.
+    pub fn since_start(&self, ticks: u64) -> u64 {
+        self.nanos(ticks).saturating_sub(self.clock.map_or(0, |[(_, first), _]| first))
+    }
+
+    /// A process, the one that it was forked from, and so on.
+    fn lineage(&self, process: u32) -> impl Iterator<Item = u32> {
+        let parent = |&process: &u32| self.processes.get(&process).map(|found| found.parent).filter(|&p| p != 0);
+        // A file may say that two are each other's parents.
+        std::iter::successors(Some(process), parent).take(64)
+    }
+
+    fn add_stacks(&mut self, raw: Vec<Module>, stacks: Vec<(u32, u32, Vec<u64>)>) {
+        // Modules of one file are one.
+        let mut places: HashMap<(String, String), u32> = HashMap::new();
+        let mut of_process: HashMap<u32, Vec<(u64, u64, u64, u32)>> = HashMap::new();
+        for module in raw {
+            let key = (module.path.clone(), module.build_id.clone());
+            let place = *places.entry(key).or_insert(self.modules.len() as u32);
+            of_process.entry(module.process).or_default().push((module.start, module.end, module.base, place));
+            if place as usize == self.modules.len() {
+                self.modules.push(module);
+            }
+        }
+        let mut known: HashMap<Vec<Frame>, u32> = HashMap::new();
+        for (process, number, addresses) in stacks {
+            let frame = |&address: &u64| {
+                let here = |process: u32| {
+                    // Of modules that were there one after the other, the later.
+                    let mut modules = of_process.get(&process)?.iter().rev();
+                    modules.find(|&&(start, end, ..)| (start..=end).contains(&address))
+                };
+                match self.lineage(process).find_map(here) {
+                    Some(&(_, _, base, module)) => Frame { module: Some(module), address: address.wrapping_sub(base) },
+                    None => Frame { module: None, address },
+                }
+            };
+            let frames: Vec<Frame> = addresses.iter().map(frame).collect();
+            let stack = known.get(&frames).copied().unwrap_or_else(|| {
+                self.frames.extend(&frames);
+                self.ends.push(self.frames.len());
+                let stack = self.ends.len() as u32 - 1;
+                known.insert(frames, stack);
+                stack
+            });
+            self.numbers.insert((process, number), stack);
+        }
+    }
+}
+
+impl Found {
+    fn add(&mut self, block: Block, units: &[Unit]) -> std::result::Result<(), String> {
+        let mut last = None;
+        let mut has_events = false;
+        for item in blocks::items(units) {
+            if item.kind.is_allocation() || item.kind.is_release() {
+                has_events = true;
+            } else {
+                self.add_item(block.head.process, &item)?;
+            }
+            last = last.max(Some(item.ticks));
+        }
+        if let Some((last, process)) = last.zip(self.processes.get_mut(&block.head.process)) {
+            process.last = process.last.max(last);
+        }
+        if has_events {
+            self.all.push(block);
+        }
+        check(self.all.len(), MAX_BLOCKS, "blocks")
+    }
+
+    fn add_item(&mut self, number: u32, item: &Item<'_>) -> std::result::Result<(), String> {
+        match (item.kind, item.more) {
+            (Kind::Process, &[[_, bytes], ref more @ ..]) => {
+                let program =
+                    blocks::text(more, bytes).ok_or("the name of a program is too long: the file is damaged")?;
+                let program = String::from_utf8_lossy(&program).into_owned();
+                let (pid, parent) = (item.word as u32, (item.word >> 32) as u32);
+                let process = Process { pid, parent, program, last: item.ticks };
+                self.processes.insert(number, process);
+                check(self.processes.len(), MAX_PROCESSES, "processes")?;
+            }
+            (Kind::Module, &[[start, end], [both, id], ref more @ ..]) => {
+                let (start, both) = (start & LOW, both & LOW);
+                let text = blocks::text(more, both).filter(|text| id as usize <= text.len());
+                let text = text.ok_or("the name of a module is too long: the file is damaged")?;
+                let (id, path) = text.split_at(id as usize);
+                self.modules.push(Module {
+                    path: String::from_utf8_lossy(path).into_owned(),
+                    build_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+                    process: number,
+                    base: item.word,
+                    start,
+                    end,
+                });
+                check(self.modules.len(), MAX_MODULES, "modules")?;
+            }
+            (Kind::Stack, more) => {
+                let n_frames = (item.word >> 48) as usize;
+                if n_frames > MAX_FRAMES || n_frames > more.len() * 2 {
+                    return Err(format!("a stack of {n_frames} frames: the file is damaged"));
+                }
+                let frames = more.iter().flat_map(|unit| [unit[0] & LOW, unit[1]]).take(n_frames).collect();
+                self.stacks.push((number, item.word as u32, frames));
+                self.n_frames += n_frames;
+                check(self.stacks.len(), MAX_STACKS, "stacks")?;
+                check(self.n_frames, MAX_FRAMES_IN_ALL, "frames of stacks")?;
+            }
+            (Kind::Clock, _) => {
+                let now = (item.ticks, item.word);
+                self.clock = Some([self.clock.map_or(now, |[first, _]| first), now]);
+            }
+            (Kind::End, &[[is_cut, _], ..]) => {
+                (self.lost, self.is_cut, self.has_end) = (item.word, is_cut & LOW != 0, true);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn check(number: usize, most: usize, what: &str) -> std::result::Result<(), String> {
+    if number > most { Err(format!("more than {most} {what}; record less at a time")) } else { Ok(()) }
+}
