@@ -1,8 +1,8 @@
 //! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
 //!
 //! This file is compiled into both sides and is the only definition. **A change of any layout or meaning below
-//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v6`,
-//! `rftrace_backend_control_v6`): sides that do not fit then fail to link instead of misreading each other.
+//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v7`,
+//! `rftrace_backend_control_v7`): sides that do not fit then fail to link instead of misreading each other.
 //!
 //! # Symbols of the backend
 //!
@@ -11,8 +11,8 @@
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
 //! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
 //! | `rftrace_entry` | the hook of entry branches, which stubs jump to, see below |
-//! | `rftrace_backend_init_v6(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
-//! | `rftrace_backend_control_v6() -> *const Control` | the control block, for reading the chunks |
+//! | `rftrace_backend_init_v7(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
+//! | `rftrace_backend_control_v7() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
 //! | `rftrace_backend_begin_disable() -> u32` | marks that recording is about to be stopped: an enable takes the mark away |
@@ -22,6 +22,7 @@
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
 //! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
 //! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | the calling thread, whose block this is (or null), ends |
+//! | `rftrace_backend_confine()` | the tracer makes no system call from now on, see [`FilterControl::confined`] |
 //! | `rftrace_backend_set_core(u32)` | the calling thread runs on this core from now on |
 //! | `rftrace_backend_forked(*const InitArgs) -> u32` | in the child of a fork: forgets the other threads, begins a new cycle; not null: in that buffer, like init |
 //! | `rftrace_backend_switch() -> *const Switch` | what the hooks look at first |
@@ -55,8 +56,8 @@ use core::mem::{offset_of, size_of};
 use core::sync::atomic::Ordering::{self, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-/// The version of this interface. Part of the names of `rftrace_backend_init_v6` and `rftrace_backend_control_v6`.
-pub const VERSION: u32 = 6;
+/// The version of this interface. Part of the names of `rftrace_backend_init_v7` and `rftrace_backend_control_v7`.
+pub const VERSION: u32 = 7;
 /// The oldest version whose records and chunks mean the same.
 pub const OLDEST_RECORDS: u32 = 5;
 
@@ -129,6 +130,10 @@ pub mod kind {
     /// Set in a RESYNC word: the thread runs on the stack with this number, which was left. The entries of the functions that
     /// are open there follow, each with the bit [`AGAIN`].
     pub const RESUMED: u64 = 1 << 5;
+    /// Both bits set in a RESYNC word: six bytes of the values of the call, or of the return, whose record comes before and has the same
+    /// time; in place of the address. How many further such records follow stands in [`FUNCTIONS_MASK`]. They were reserved
+    /// together with that record, so nothing comes between. See [`value`](super::value).
+    pub const VALUES: u64 = SUSPENDED | RESUMED;
     /// Set in an ENTRY word: the function was entered before and left without its returning; it runs again.
     pub const AGAIN: u64 = 1 << 3;
     /// The bits of a SUSPENDED word that hold the number of functions: that many times [`FUNCTIONS_ONE`].
@@ -166,6 +171,79 @@ pub mod action {
     pub const INTO: u8 = 4;
     /// Neither it nor what it calls is recorded.
     pub const NOT_INTO: u8 = 5;
+    /// As RECORD, with the values that [`FilterControl::values`](super::FilterControl::values) tells of.
+    pub const RECORD_VALUES: u8 = 6;
+    /// As INTO, with values.
+    pub const INTO_VALUES: u8 = 7;
+}
+
+/// Arguments and results.
+///
+/// What is recorded of a call are its *items*, one behind the other, and of its return one: each is the value's code, two bytes, and then
+/// the value, little-endian, as long as the code says; of a string the number of bytes, in two bytes, and the bytes. So whoever reads
+/// them needs no table. They are cut into pieces of [`UNIT_BYTES`] for [`kind::VALUES`].
+pub mod value {
+    /// The bits of a code that tell where the value is.
+    pub const PLACE_MASK: u16 = 3;
+    /// In the register, or on the stack, of an argument that is an integer or pointer, by its number.
+    pub const ARGUMENT: u16 = 0;
+    /// In the register of an argument that is a floating-point number, by its number among these.
+    pub const FLOAT_ARGUMENT: u16 = 1;
+    /// It is the result.
+    pub const RESULT: u16 = 2;
+    /// Where the argument's number begins, from 1 on.
+    pub const NUMBER_SHIFT: u32 = 2;
+    /// The bits of the number.
+    pub const NUMBER_MASK: u16 = 0x3f;
+    /// Where it begins how the value is shown.
+    pub const FORM_SHIFT: u32 = 8;
+    /// The bits of that.
+    pub const FORM_MASK: u16 = 0xf;
+    /// An address of bytes that end with a 0: these are recorded.
+    pub const STRING: u16 = 5;
+    /// A floating-point number, in a vector register also where it is the result.
+    pub const FLOAT: u16 = 7;
+    /// Where the size begins: 1, 2, 4 or 8 bytes, by the number of doublings.
+    pub const SIZE_SHIFT: u32 = 12;
+    /// The bits of that.
+    pub const SIZE_MASK: u16 = 3;
+
+    /// Bytes in a record.
+    pub const UNIT_BYTES: usize = 6;
+    /// The longest string; of longer ones the last three bytes that are recorded are dots. uftrace has the same.
+    pub const STRING_BYTES: usize = 98;
+    /// What the items of a call take at the most. A frontend asks for no more.
+    pub const MAX_BYTES: usize = 1024;
+    /// The length that stands for the null pointer, where a string was wanted; no bytes follow.
+    pub const NULL: u16 = u16::MAX;
+}
+
+/// The values that are recorded of a function.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ValueSite {
+    /// What hooks know the function by.
+    pub child_ip: usize,
+    /// The codes of its arguments, and how many there are.
+    pub arguments: *const u16,
+    /// How many.
+    pub n_arguments: usize,
+    /// That of its result; 0 for none.
+    pub result: u16,
+}
+
+/// Which values are recorded. It stays mapped for ever.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ValueTable {
+    /// The sites, by `child_ip`, ascending.
+    pub sites: *const ValueSite,
+    /// How many there are.
+    pub n_sites: usize,
+    /// Memory that can be read as long as the program runs: the beginning and end of each range.
+    pub constant: *const [usize; 2],
+    /// How many there are.
+    pub n_constant: usize,
 }
 
 /// Which slot of [`FilterControl::sites`] to look at first for a function. It is there or in one of the following, before
@@ -530,6 +608,10 @@ pub struct FilterControl {
     pub depth_limit: AtomicU32,
     /// Calls that are over earlier, in ticks, and have no record in them are taken back. 0 for none.
     pub min_ticks: AtomicU64,
+    /// Which values are recorded; null for none. [`action::RECORD_VALUES`] and [`action::INTO_VALUES`] send a call there.
+    pub values: AtomicPtr<ValueTable>,
+    /// Not 0: the program may be killed for a system call of the tracer (seccomp). What cannot be read without is shown by its address.
+    pub confined: AtomicU8,
 }
 
 /// The part of [`Control`] that threads write when they take a chunk.
@@ -587,7 +669,7 @@ pub struct InitArgs {
     pub thread_start_key: u32,
 }
 
-/// What `rftrace_backend_init_v6` returns.
+/// What `rftrace_backend_init_v7` returns.
 pub mod init {
     /// The memory was taken.
     pub const OK: u32 = 0;

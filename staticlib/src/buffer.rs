@@ -10,14 +10,35 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicUsize, compiler_fence};
 
-use crate::abi::{ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, Record, ThreadBlock, enabled, init, kind, state, takers};
+use crate::abi::{
+    self, ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, Record, ThreadBlock, enabled, init, kind, state, takers,
+};
 use crate::arch;
 use crate::chunk::{self, Chunk, Kept, Owned};
 use crate::control_block::{CONTROL, SWITCH};
+use crate::values::Values;
 use crate::waiting;
 
 /// A record that was reserved in this thread's chunk.
 pub(crate) struct Reserved(*const Record);
+
+/// Some that lie side by side; one if there was no room for more.
+pub(crate) struct ManyReserved {
+    first: *const Record,
+    n_records: usize,
+}
+
+impl ManyReserved {
+    /// Writes the first record, and the values of its call behind it, all at one time.
+    pub(crate) fn write(self, tsc: u64, word: u64, values: Option<&Values>) {
+        Reserved(self.first).write(tsc, word);
+        if let Some(values) = values {
+            for (place, word) in (1..self.n_records).zip(values.words()) {
+                Reserved(self.first.wrapping_add(place)).write(tsc, word);
+            }
+        }
+    }
+}
 
 impl Reserved {
     /// Writes the record; the time, which makes it valid, last.
@@ -70,6 +91,11 @@ pub(crate) fn record_lost_call(block: &ThreadBlock) {
 
 /// Reserves the next record of this thread; `None` when recording is off or no chunk is to be had.
 pub(crate) fn reserve(block: &ThreadBlock) -> Option<Reserved> {
+    reserve_many(block, 1).map(|reserved| Reserved(reserved.first))
+}
+
+/// Reserves some records of this thread at once, which lie in one chunk, or one if no chunk has room for so many.
+pub(crate) fn reserve_many(block: &ThreadBlock, n_records: usize) -> Option<ManyReserved> {
     loop {
         if SWITCH.state(Relaxed) == enabled::OFF {
             return None;
@@ -77,8 +103,18 @@ pub(crate) fn reserve(block: &ThreadBlock) -> Option<Reserved> {
         let mask = block.chunk_mask.load(Relaxed);
         let cursor = block.cursor.load(Relaxed);
         if cursor & mask != 0 {
-            if swap_cursor(block, cursor) {
-                return Some(Reserved(cursor as *const Record));
+            let n_records = if n_records > abi::records_per_chunk(mask.wrapping_add(1)) { 1 } else { n_records };
+            let n_left = (mask.wrapping_add(1)).wrapping_sub(cursor & mask) / size_of::<Record>();
+            let first = cursor as *const Record;
+            if !swap_cursor(block, cursor, n_records.min(n_left)) {
+                continue;
+            }
+            if n_records <= n_left {
+                return Some(ManyReserved { first, n_records });
+            }
+            // Too few. Those who take the chunk wait for each of its records.
+            for place in 0..n_left {
+                Reserved(first.wrapping_add(place)).write(arch::ticks(), kind::VALUES | kind::RESYNC);
             }
             continue;
         }
@@ -122,9 +158,9 @@ fn install(block: &ThreadBlock, cursor: usize, place: usize, mask: usize) -> boo
     true
 }
 
-/// Moves the cursor over the record at `cursor`, unless a handler has moved it meanwhile.
-fn swap_cursor(block: &ThreadBlock, cursor: usize) -> bool {
-    let next = cursor.wrapping_add(size_of::<Record>());
+/// Moves the cursor over so many records at `cursor`, unless a handler has moved it meanwhile.
+fn swap_cursor(block: &ThreadBlock, cursor: usize, n_records: usize) -> bool {
+    let next = cursor.wrapping_add(n_records.wrapping_mul(size_of::<Record>()));
     block.cursor.compare_exchange(cursor, next, Relaxed, Relaxed).is_ok()
 }
 

@@ -40,6 +40,8 @@ pub(crate) static CONTROL: Control = Control {
         wanted: AtomicU32::new(0),
         depth_limit: AtomicU32::new(state::DEPTH_MASK as u32),
         min_ticks: AtomicU64::new(0),
+        values: AtomicPtr::new(ptr::null_mut()),
+        confined: AtomicU8::new(0),
     },
     shared: ControlShared {
         next_index: AtomicU64::new(0),

@@ -12,21 +12,24 @@ use crate::moves;
 use crate::observe::{Call, Happened, observe};
 use crate::return_stack::{Entry, Open, ReturnStack, is_near};
 use crate::thread;
+use crate::values::{Values, Wanted};
 
 use core::sync::atomic::Ordering::Relaxed;
 
 /// A function was entered and the fast path could not record it.
 ///
-/// `parent_loc` is where its return address should be, `child_ip` lies in it, `stack_pointer` is its stack pointer; the others
-/// are registers that tell of its frame, see `arch::frames`.
+/// `parent_loc` is where its return address should be, `child_ip` lies in it, `stack_pointer` is its stack pointer; the next two
+/// are registers that tell of its frame, see `arch::frames`, and `registers` is where all of them are saved, for `values` (on aarch64
+/// nothing).
 pub(crate) extern "C" fn entry_slow(
     parent_loc: usize,
     child_ip: usize,
     stack_pointer: usize,
     frame_pointer: usize,
     further: usize,
+    registers: usize,
 ) {
-    enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), Hook::Return);
+    enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), registers, Hook::Return);
 }
 
 /// The same for a function with an entry branch, whose return must keep all registers.
@@ -38,8 +41,9 @@ pub(crate) extern "C" fn entry_slow_at_start(
     stack_pointer: usize,
     frame_pointer: usize,
     further: usize,
+    registers: usize,
 ) {
-    enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), Hook::KeepingReturn);
+    enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), registers, Hook::KeepingReturn);
 }
 
 /// What both do. `on_return` is how the function returns if no interrupt has called it.
@@ -49,6 +53,7 @@ fn enter(
     child_ip: usize,
     stack_pointer: usize,
     (frame_pointer, further): (usize, usize),
+    registers: usize,
     on_return: Hook,
 ) {
     if SWITCH.state(Relaxed) == enabled::OFF {
@@ -82,7 +87,11 @@ fn enter(
         if action == action::POINT {
             buffer::record(block, entry_word | kind::POINT);
         } else {
-            push(block, frame, slot, entry_word, state, hook);
+            let open = Opening { frame, slot, entry_word, state, hook };
+            match Wanted::of_call(action, child_ip, registers, stack_pointer, frame) {
+                None => push(block, open, None, None),
+                Some(wanted) => push_with_values(block, open, wanted),
+            }
         }
     }
     busy::end(stack, frame);
@@ -172,8 +181,30 @@ impl Hook {
     }
 }
 
-/// Records the entry of a function, and hooks its return. One that is [`state::HIDDEN`] is only hooked.
-fn push(block: &ThreadBlock, frame: usize, slot: arch::Slot, entry_word: u64, state: u64, hook: Hook) {
+/// A function that is entered.
+#[derive(Clone, Copy)]
+struct Opening {
+    frame: usize,
+    slot: arch::Slot,
+    entry_word: u64,
+    state: u64,
+    hook: Hook,
+}
+
+/// Records the entry of a function with the values of the call, which take a kilobyte of the stack.
+#[cold]
+#[inline(never)]
+fn push_with_values(block: &ThreadBlock, opening: Opening, wanted: Wanted) {
+    let mut values = Values::new();
+    if opening.state & state::HIDDEN == 0 {
+        values.read_arguments(wanted);
+    }
+    push(block, opening, Some(&values), wanted.trampoline());
+}
+
+/// Records the entry of a function, and hooks its return, maybe by another trampoline than usual. One that is [`state::HIDDEN`] is only hooked.
+fn push(block: &ThreadBlock, opening: Opening, values: Option<&Values>, trampoline: Option<usize>) {
+    let Opening { frame, slot, entry_word, state, hook } = opening;
     let stack = ReturnStack::of(block);
     let is_hidden = state & state::HIDDEN != 0;
     if !stack.has_room() {
@@ -182,7 +213,8 @@ fn push(block: &ThreadBlock, frame: usize, slot: arch::Slot, entry_word: u64, st
         }
         return;
     }
-    let place = if is_hidden { None } else { buffer::reserve(block) };
+    let n_records = values.map_or(0, Values::n_units).wrapping_add(1);
+    let place = if is_hidden { None } else { buffer::reserve_many(block, n_records) };
     if place.is_none() && !is_hidden {
         return;
     }
@@ -190,10 +222,10 @@ fn push(block: &ThreadBlock, frame: usize, slot: arch::Slot, entry_word: u64, st
     let entry = stack.reserve(frame, state & state::HIDDEN);
     let now = arch::ticks();
     if let Some(place) = place {
-        place.write(now, entry_word | kind::ENTRY);
+        place.write(now, entry_word | kind::ENTRY, values);
     }
     let sequence = hook.sequence(frame, now);
     let exit_word = entry_word | state | kind::EXIT;
     entry.publish(&Open { frame, parent_ip: slot.return_address(), exit_word, sequence });
-    slot.set_return_address(hook.trampoline());
+    slot.set_return_address(trampoline.unwrap_or_else(|| hook.trampoline()));
 }

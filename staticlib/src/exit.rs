@@ -7,13 +7,14 @@
 use core::iter;
 use core::sync::atomic::AtomicUsize;
 
-use crate::abi::ThreadBlock;
+use crate::abi::{ADDRESS_SHIFT, ThreadBlock};
 use crate::arch;
 use crate::busy;
 use crate::left;
 use crate::moves;
 use crate::return_stack::{Entry, Open, ReturnStack};
 use crate::thread;
+use crate::values::{Values, Wanted};
 
 /// Tries after which it is believed what the return stacks and the table say, although entries are being moved all the time.
 const PATIENCE: u32 = 100;
@@ -48,6 +49,30 @@ pub(crate) extern "C" fn exit_done(frame: usize, _: usize, _: usize, frame_point
     if let Some(stack) = own {
         busy::end(stack, frame);
     }
+}
+
+/// As [`exit_done`], for a function whose result is wanted: `registers` is where that is saved.
+#[allow(dead_code, reason = "not all processors have values")]
+pub(crate) extern "C" fn exit_done_with_values(
+    frame: usize,
+    _: usize,
+    _: usize,
+    frame_pointer: usize,
+    _: usize,
+    registers: usize,
+) {
+    let ended = look_up(frame, |_| true);
+    if let Some(stack) = thread::existing_block().map(ReturnStack::of)
+        && let Some(entry) = stack.find(frame)
+        && entry.sequence() == ended.sequence
+        && let Some(wanted) = Wanted::of_return((ended.exit_word >> ADDRESS_SHIFT) as usize, registers, frame)
+    {
+        moves::leave_above(stack, Some(entry));
+        let mut values = Values::new();
+        values.read_result(wanted);
+        moves::record_exit_with(stack, entry, Some(&values));
+    }
+    exit_done(frame, 0, 0, frame_pointer);
 }
 
 /// Ends a function whose entry is on this return stack. Others there with its frame are dead. Returns false if it is not.

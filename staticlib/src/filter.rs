@@ -50,10 +50,11 @@ pub(crate) fn state(action: u8, caller: u64) -> Option<u64> {
         action::SKIP => return None,
         action::NOT_INTO => return (outer & state::OUT == 0).then_some(state::HIDDEN | state::OUT),
         // The depth counts from the outermost one.
-        action::INTO if outer & (state::IN | state::OUT) == 0 => (true, 0),
+        action::INTO | action::INTO_VALUES if outer & (state::IN | state::OUT) == 0 => (true, 0),
         _ => (is_in, outer & state::DEPTH_MASK),
     };
-    let within = if action == action::INTO { state::IN } else { outer & state::IN };
+    let is_into = matches!(action, action::INTO | action::INTO_VALUES);
+    let within = if is_into { state::IN } else { outer & state::IN };
     let is_recorded = is_in && depth < u64::from(filter.depth_limit.load(Relaxed));
     is_recorded.then_some(within | depth.wrapping_add(state::DEPTH_ONE))
 }

@@ -12,6 +12,7 @@ use crate::control_block::SWITCH;
 use crate::left;
 use crate::return_stack::{Entry, Open, ReturnStack, is_near};
 use crate::thread;
+use crate::values::Values;
 
 /// The thread goes on in the function of `outer`, or none of them for `None`. Those above it are dead, or wait on other
 /// stacks: records their exits, and moves them to the table of left frames. Returns whether it had room for all; the
@@ -113,6 +114,11 @@ pub(crate) fn drop_gone(stack: ReturnStack<'_>) {
 
 /// Records the exit of a function, unless that was done already.
 fn record_exit(stack: ReturnStack<'_>, entry: Entry<'_>) {
+    record_exit_with(stack, entry, None);
+}
+
+/// The same with the function's result.
+pub(crate) fn record_exit_with(stack: ReturnStack<'_>, entry: Entry<'_>, values: Option<&Values>) {
     let word = entry.exit_word();
     if entry.is_reserved() || word & kind::LEFT != 0 {
         return;
@@ -122,11 +128,12 @@ fn record_exit(stack: ReturnStack<'_>, entry: Entry<'_>) {
         return;
     }
     // The place first: what is written before it, at the beginning of a chunk, counts the function as open.
-    let place = buffer::reserve(stack.block());
+    let n_records = values.map_or(0, Values::n_units).wrapping_add(1);
+    let place = buffer::reserve_many(stack.block(), n_records);
     // A signal handler that comes in between may leave the same frames; then the place stays empty.
     let word = entry.mark_left();
     match place {
-        Some(place) if word & kind::LEFT == 0 => place.write(arch::ticks(), word),
+        Some(place) if word & kind::LEFT == 0 => place.write(arch::ticks(), word, values),
         Some(_) => {}
         None => buffer::park(stack.block()),
     }

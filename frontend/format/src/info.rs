@@ -15,6 +15,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::{self, Write as _};
+use core::mem;
 use core::time::Duration;
 
 use crate::Malformed;
@@ -49,6 +50,12 @@ pub mod feature {
     pub const EVENT: u64 = 1 << 7;
     /// There are files of perf.
     pub const PERF_EVENT: u64 = 1 << 8;
+    /// Which values there are stands in the `.dbg` files.
+    pub const AUTO_ARGS: u64 = 1 << 9;
+    /// There are `.dbg` files.
+    pub const DEBUG_INFO: u64 = 1 << 10;
+    /// What a trace with values has: uftrace looks for their specs by the functions' addresses then.
+    pub const VALUES: u64 = ARGUMENT | RETURN_VALUE | AUTO_ARGS | DEBUG_INFO;
 }
 
 /// The keys of lines of text, for [`Info::get`].
@@ -116,6 +123,11 @@ const SECTIONS: [Section; 16] = [
     Section::lines(&[key::UTC_OFFSET]),
     Section::lines(&["sysctl"]),
 ];
+
+/// The section that tells that specs are in `.dbg` files, and the bit of the mask that announces it.
+const VALUES_TEXT: &str = "argspec:lines=4\nargauto:\nretauto:\nenumauto:\nauto-args:1\n";
+const VALUES_BYTE: usize = 24 + 1;
+const VALUES_BIT: u8 = 1 << (10 - 8);
 
 /// What a section's text looks like.
 struct Section {
@@ -282,6 +294,12 @@ impl InfoWriter {
     #[must_use]
     pub fn load(self, [one, five, fifteen]: [f64; 3]) -> Self {
         self.section(9, format_args!("{one:.2} / {five:.2} / {fifteen:.2}"))
+    }
+
+    /// That specs of values are in the `.dbg` files only.
+    #[must_use]
+    pub fn values(self) -> Self {
+        self.section(10, format_args!("{}", VALUES_TEXT.trim_start_matches("argspec:").trim_end()))
     }
 
     /// When the trace was made, as `ctime` writes it, and how long that took.
@@ -487,15 +505,28 @@ pub struct Changes<'a> {
 }
 
 impl Changes<'_> {
-    /// The changed file. Lines that `info` does not have are not added.
+    /// The changed file. Lines that `info` does not have are not added, but for [what `values` says](InfoWriter::values) where there are
+    /// values now.
     pub fn apply(&self, info: &[u8]) -> Vec<u8> {
         let mut file = info.to_vec();
         let text = file.split_off(HEADER_BYTES.min(file.len()));
         if let (Some(features), Some(mask)) = (self.features, file.get_mut(16..24)) {
             mask.copy_from_slice(&features.to_le_bytes());
         }
+        let mut values = "";
+        if self.features.is_some_and(|features| features & feature::VALUES == feature::VALUES)
+            && let Some(mask) = file.get_mut(VALUES_BYTE)
+            && *mask & VALUES_BIT == 0
+        {
+            *mask |= VALUES_BIT;
+            values = VALUES_TEXT;
+        }
         let usage = self.usage.map(Usage::lines).unwrap_or_default();
         for line in text.split_inclusive(|&byte| byte == b'\n') {
+            // The section after it.
+            if line.starts_with(b"record_date:") {
+                file.extend(mem::take(&mut values).bytes());
+            }
             let changed = self.line(&String::from_utf8_lossy(line), &usage);
             match changed {
                 Some(changed) => file.extend(changed.bytes().chain([b'\n'])),

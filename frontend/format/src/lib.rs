@@ -10,7 +10,7 @@
 //! | `task.txt` | a line for each program, thread and fork | [`tasks`] |
 //! | `sid-<SID>.map` | a line for each module: where it was loaded | [`map`] |
 //! | `<module>.sym` | the module's functions | [`symbols`] |
-//! | `<module>.dbg` | where these are in the source | [`symbols`] |
+//! | `<module>.dbg` | where these are in the source, and which values are recorded of them | [`symbols`], [`values`] |
 //! | `<tid>.dat` | the task's records, 16 bytes each | [`record`] |
 //! | `events.txt` | names of the events in the `.dat` files | [`events`] |
 //! | `extern.dat` | counters | [`events`] |
@@ -27,7 +27,7 @@
 //! ```
 //! use rftrace_format::record::{Kind, Record};
 //!
-//! let entry = Record { time_ns: 5, kind: Kind::Entry, has_payload: false, depth: 2, addr: 0x1000 };
+//! let entry = Record { time_ns: 5, kind: Kind::Entry, has_payload: false, payload_at: 0, depth: 2, addr: 0x1000 };
 //! assert_eq!(Record::decode(&entry.encode()), Some(entry));
 //! ```
 //!
@@ -57,5 +57,6 @@ pub mod resources;
 pub mod symbols;
 pub mod tasks;
 pub mod text;
+pub mod values;
 
 pub use malformed::Malformed;

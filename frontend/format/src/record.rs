@@ -39,6 +39,8 @@ pub struct Record {
     pub kind: Kind,
     /// Whether data of an unstated length follows the record: arguments, a return value or event data.
     pub has_payload: bool,
+    /// Where that data begins in the file, if its reader has noted it; 0 otherwise. It is not among the bytes of a record.
+    pub payload_at: u64,
     /// How many functions were open around this one, at most 1023. Some tracers always write 0.
     pub depth: u16,
     /// The low 48 bits of an address in the function; see [`Kind`] for the other meanings.
@@ -61,7 +63,14 @@ impl Record {
             _ => Kind::Event,
         };
         let depth = (word >> DEPTH_SHIFT) as u16 & MAX_DEPTH;
-        Some(Self { time_ns, kind, has_payload: word & PAYLOAD != 0, depth, addr: word >> ADDRESS_SHIFT })
+        Some(Self {
+            time_ns,
+            kind,
+            has_payload: word & PAYLOAD != 0,
+            payload_at: 0,
+            depth,
+            addr: word >> ADDRESS_SHIFT,
+        })
     }
 
     /// Encodes the record. Depths and addresses that do not fit are cut: depths to 1023, addresses to their low 48 bits.
@@ -93,6 +102,7 @@ mod tests {
             time_ns: 0x011f_ad74_a390,
             kind: Kind::Entry,
             has_payload: false,
+            payload_at: 0,
             depth: 0,
             addr: 0x55e5_b1f4_e070,
         };
@@ -106,6 +116,7 @@ mod tests {
             time_ns: 0x0102_0304_0506_0708,
             kind: Kind::Exit,
             has_payload: false,
+            payload_at: 0,
             depth: 2,
             addr: 0x5555_1234_5678,
         };
@@ -120,7 +131,14 @@ mod tests {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&7_u64.to_le_bytes());
         bytes[8..].copy_from_slice(&word.to_le_bytes());
-        let record = Record { time_ns: 7, kind: Kind::Exit, has_payload: true, depth: 1023, addr: 0x1234_5678_9abc };
+        let record = Record {
+            time_ns: 7,
+            kind: Kind::Exit,
+            has_payload: true,
+            payload_at: 0,
+            depth: 1023,
+            addr: 0x1234_5678_9abc,
+        };
         assert_eq!(Record::decode(&bytes), Some(record));
         assert_eq!(record.encode(), bytes);
         let wide = Record { depth: u16::MAX, addr: 0xffff_1234_5678_9abc, ..record };

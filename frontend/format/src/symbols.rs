@@ -196,6 +196,39 @@ impl fmt::Display for SourceLine<'_> {
     }
 }
 
+/// Which values are recorded of a function, as lists of specs with an `@`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValuesOf {
+    /// The function's name.
+    pub name: String,
+    /// Those of a call.
+    pub arguments: Option<String>,
+    /// That of a return.
+    pub result: Option<String>,
+}
+
+/// The lines of a file of source lines that tell of it.
+#[derive(Clone, Copy, Debug)]
+pub struct ValueLines<'a> {
+    /// The function's address, as in the symbol file.
+    pub addr: u64,
+    /// What they tell.
+    pub function: &'a ValuesOf,
+}
+
+impl fmt::Display for ValueLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "F: {:x} {}", self.addr, self.function.name)?;
+        if let Some(arguments) = &self.function.arguments {
+            writeln!(f, "A: {arguments}")?;
+        }
+        if let Some(result) = &self.function.result {
+            writeln!(f, "R: {result}")?;
+        }
+        Ok(())
+    }
+}
+
 /// What a line of a file of source lines tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePart<'a> {
@@ -211,7 +244,11 @@ pub enum SourcePart<'a> {
         /// The source file.
         path: &'a str,
     },
-    /// Something else of it, as uftrace has it: its arguments, its result, an enumeration.
+    /// The values that are recorded of a call, as specs with an `@`; see [`values`](crate::values).
+    Arguments(&'a str),
+    /// The same of its return.
+    Result(&'a str),
+    /// Something else of it, as uftrace has it: an enumeration.
     Other,
 }
 
@@ -228,7 +265,9 @@ impl<'a> SourcePart<'a> {
                 let (line, path) = rest.split_once(' ')?;
                 Some(Self::Place { line: line.parse().ok()?, path })
             }
-            "A" | "R" | "E" => Some(Self::Other),
+            "A" => Some(Self::Arguments(rest)),
+            "R" => Some(Self::Result(rest)),
+            "E" => Some(Self::Other),
             _ => None,
         }
     }
@@ -328,7 +367,7 @@ mod tests {
         assert_eq!(source.to_string(), "F: 11d9 f\nL: 3 /a.c\n");
         assert_eq!(SourcePart::parse("F: 11d9 <a as b>::f"), Some(SourcePart::Function { addr: 0x11d9 }));
         assert_eq!(SourcePart::parse("L: 3 /a b.c"), Some(SourcePart::Place { line: 3, path: "/a b.c" }));
-        assert_eq!(SourcePart::parse("A: @arg1/i32"), Some(SourcePart::Other));
+        assert_eq!(SourcePart::parse("A: @arg1/i32"), Some(SourcePart::Arguments("@arg1/i32")));
         for bad in ["", "F:", "F: x f", "L: 3", "L: -1 a.c", "X: 1"] {
             assert_eq!(SourcePart::parse(bad), None, "{bad}");
         }

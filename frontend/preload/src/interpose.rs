@@ -82,10 +82,20 @@ fn before_confinement() {
     rftrace_backend_suspend_thread();
 }
 
+/// A filter of system calls may kill for those of the tracer: it makes none any more.
+pub(crate) fn before_filter() {
+    unsafe extern "C" {
+        safe fn rftrace_backend_confine();
+    }
+    rftrace_backend_confine();
+}
+
 /// Returns the C library's `prctl`.
 extern "C" fn before_prctl(place: usize, option: c_int, argument: c_ulong) -> *mut c_void {
     if option == libc::PR_SET_SECCOMP && argument == c_ulong::from(libc::SECCOMP_MODE_STRICT) {
         before_confinement();
+    } else if option == libc::PR_SET_SECCOMP {
+        before_filter();
     }
     original(place)
 }
@@ -97,6 +107,7 @@ extern "C" fn before_syscall(place: usize, number: c_long, first: c_ulong, secon
         libc::SYS_seccomp if first == c_ulong::from(libc::SECCOMP_SET_MODE_STRICT) && second == 0 => {
             before_confinement()
         }
+        libc::SYS_seccomp => before_filter(),
         _ => {}
     }
     original(place)

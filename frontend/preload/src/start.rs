@@ -10,6 +10,7 @@ use rftrace_format::recording::{EntriesLine, Entry};
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::{Config, EntryBranches, LeftOut};
 
+use crate::interpose;
 use crate::memory;
 use crate::notes;
 use crate::originals;
@@ -50,6 +51,9 @@ extern "C" fn start() {
 
 fn begin(settings: Settings) {
     notes::begin(&settings.notes);
+    if has_filter() {
+        interpose::before_filter();
+    }
     let config = Config::new().capacity_bytes(settings.buffer_bytes).mode(settings.mode).directory(&settings.folder);
     // Most programs, and children of programs, do not fill it.
     let config = config.prefault(false);
@@ -86,6 +90,12 @@ fn begin(settings: Settings) {
     if !is_off {
         tracer.enable();
     }
+}
+
+/// Whether the program runs under a filter of system calls, of which nobody knows what it does.
+fn has_filter() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
 }
 
 /// The bank of this process, if what is recorded goes there. Without one it records into memory of its own, and saves that itself.

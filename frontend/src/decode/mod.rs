@@ -10,6 +10,8 @@ mod stacks;
 pub(crate) mod task;
 
 use std::collections::HashMap;
+use std::iter::Peekable;
+use std::mem;
 
 use rftrace::abi::{ADDRESS_SHIFT, kind, state};
 
@@ -122,15 +124,15 @@ pub(crate) trait Emit {
     /// Why it could not.
     type Error;
 
-    /// Takes the next one.
-    fn emit(&mut self, event: Event) -> Result<(), Self::Error>;
+    /// Takes the next one. `values` are the items that were recorded with it, see [`rftrace::abi::value`].
+    fn emit(&mut self, event: Event, values: &[u8]) -> Result<(), Self::Error>;
 }
 
 impl<E, F: FnMut(Event) -> Result<(), E>> Emit for F {
     type Error = E;
 
     #[inline(always)]
-    fn emit(&mut self, event: Event) -> Result<(), E> {
+    fn emit(&mut self, event: Event, _values: &[u8]) -> Result<(), E> {
         self(event)
     }
 }
@@ -142,6 +144,7 @@ pub(crate) fn decode<F: Emit>(task: &Task<'_>, window: &Window<'_>, emit: F) -> 
         emit,
         open: Vec::new(),
         held: Vec::new(),
+        values: Vec::new(),
         n_shown: 0,
         n_hidden: 0,
         known: [(0, false); KNOWN],
@@ -188,13 +191,21 @@ fn order_times(records: &mut [(u64, u64)]) {
     }
 }
 
+/// Whether a record is a piece of values.
+#[inline(always)]
+fn is_values(word: u64) -> bool {
+    word & (kind::MASK | kind::VALUES) == kind::RESYNC | kind::VALUES
+}
+
 struct Decoder<'a, F> {
     window: &'a Window<'a>,
     emit: F,
     open: Vec<Frame>,
     /// The entries of the innermost shown functions, as far as they may turn out to be too short. They are passed on as soon
     /// as something in them is.
-    held: Vec<Event>,
+    held: Vec<(Event, Vec<u8>)>,
+    /// What was recorded with the record that is read, and is not passed on yet.
+    values: Vec<u8>,
     n_shown: usize,
     /// Open functions that are hidden because they are the tracer's; what they call is hidden too.
     n_hidden: usize,
@@ -217,13 +228,42 @@ const KNOWN: usize = 256;
 impl<F: Emit> Decoder<'_, F> {
     /// The records of one chunk, in order.
     fn segment(&mut self, core: u32, records: impl Iterator<Item = (u64, u64)>) -> Result<(), F::Error> {
-        for (place, (tsc, word)) in records.enumerate() {
+        let mut records = records.peekable();
+        let mut is_first = true;
+        while let Some((tsc, word)) = records.next() {
+            if let Some(&(_, next)) = records.peek()
+                && is_values(next)
+            {
+                self.collect_values((tsc, word), &mut records);
+            }
             self.record(tsc, word)?;
-            if place == 0 && core != 0 {
+            self.values.clear();
+            if is_first && core != 0 {
                 self.runs_on(u64::from(core) - 1, tsc)?;
             }
+            is_first = false;
         }
         Ok(())
+    }
+
+    /// Takes the values that follow a record. Those of another one, which is not here, have another time.
+    #[cold]
+    fn collect_values(&mut self, (tsc, word): (u64, u64), records: &mut Peekable<impl Iterator<Item = (u64, u64)>>) {
+        let mut n_following = None;
+        let n_left = |unit: u64| (unit & kind::FUNCTIONS_MASK) / kind::FUNCTIONS_ONE;
+        while n_following != Some(0)
+            && let Some((_, unit)) = records.next_if(|&(unit_tsc, unit)| {
+                let is_next = n_following.is_none_or(|before: u64| before == n_left(unit) + 1);
+                is_values(unit) && unit_tsc == tsc && is_next
+            })
+        {
+            n_following = Some(n_left(unit));
+            self.values.extend_from_slice(&unit.to_le_bytes()[2..]);
+        }
+        let is_call = matches!(word & kind::MASK, kind::ENTRY | kind::EXIT);
+        if !is_call || n_following != Some(0) {
+            self.values.clear();
+        }
     }
 
     #[inline(always)]
@@ -240,6 +280,7 @@ impl<F: Emit> Decoder<'_, F> {
             kind::EXIT => self.leave(tsc, exit_word(word)),
             kind::LOST => self.rare_event(EventKind::Lost(word >> ADDRESS_SHIFT), tsc, 0),
             kind::RESYNC if word & kind::CORE != 0 => self.runs_on(word >> ADDRESS_SHIFT, tsc),
+            // Pieces of values without a record too.
             kind::RESYNC if word & (kind::SUSPENDED | kind::RESUMED) != 0 => Ok(()),
             _ => {
                 let open = (word >> ADDRESS_SHIFT) as usize;
@@ -259,6 +300,8 @@ impl<F: Emit> Decoder<'_, F> {
 
     /// The first record of the window: functions that were entered before it are entered now.
     fn start(&mut self, tsc: u64) -> Result<(), F::Error> {
+        // Those of the first record are not for what is entered again.
+        let values = mem::take(&mut self.values);
         self.started = true;
         self.last_tsc = tsc;
         self.n_shown = 0;
@@ -268,6 +311,7 @@ impl<F: Emit> Decoder<'_, F> {
                 self.hold(tsc, frame.exit_word >> ADDRESS_SHIFT)?;
             }
         }
+        self.values = values;
         Ok(())
     }
 
@@ -302,7 +346,8 @@ impl<F: Emit> Decoder<'_, F> {
         if self.window.minima.changes.is_empty() {
             self.event(EventKind::Entry, tsc, address)?;
         } else if self.started {
-            self.held.push(Event { kind: EventKind::Entry, tsc, address, depth: self.n_shown });
+            let event = Event { kind: EventKind::Entry, tsc, address, depth: self.n_shown };
+            self.held.push((event, mem::take(&mut self.values)));
         }
         self.n_shown += 1;
         Ok(())
@@ -310,7 +355,7 @@ impl<F: Emit> Decoder<'_, F> {
 
     /// Passes on what was held back.
     fn release(&mut self) -> Result<(), F::Error> {
-        self.held.drain(..).try_for_each(|event| self.emit.emit(event))
+        self.held.drain(..).try_for_each(|(event, values)| self.emit.emit(event, &values))
     }
 
     /// A function was entered whose return was not hooked.
@@ -319,6 +364,7 @@ impl<F: Emit> Decoder<'_, F> {
             return Ok(());
         }
         self.event(EventKind::Entry, tsc, address)?;
+        self.values.clear();
         self.event(EventKind::Exit, tsc, address)
     }
 
@@ -331,7 +377,15 @@ impl<F: Emit> Decoder<'_, F> {
         // Exits are recorded innermost first; what lies above the one that matches ended without a record.
         let n_passed_over = self.open.len().saturating_sub(SEARCHED);
         match self.open[n_passed_over..].iter().rposition(|frame| frame.exit_word == exit_word) {
-            Some(place) => self.close_to(n_passed_over + place, tsc),
+            Some(place) => {
+                let place = n_passed_over + place;
+                if !self.values.is_empty() && self.open.len() > place + 1 {
+                    let values = mem::take(&mut self.values);
+                    self.close_to(place + 1, tsc)?;
+                    self.values = values;
+                }
+                self.close_to(place, tsc)
+            }
             None => Ok(()),
         }
     }
@@ -397,7 +451,7 @@ impl<F: Emit> Decoder<'_, F> {
         if !self.held.is_empty() {
             self.release()?;
         }
-        self.emit.emit(Event { kind, tsc, address, depth: self.n_shown })
+        self.emit.emit(Event { kind, tsc, address, depth: self.n_shown }, &self.values)
     }
 }
 

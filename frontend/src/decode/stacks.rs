@@ -230,6 +230,7 @@ impl Finder {
             }
             kind::EXIT if word & (kind::LEFT | state::HIDDEN) != 0 => {}
             kind::EXIT => self.exit(place, tsc, exit_word(word)),
+            kind::RESYNC if word & kind::VALUES == kind::VALUES => {}
             kind::RESYNC if word & kind::SUSPENDED != 0 => {
                 let n_functions = (word & kind::FUNCTIONS_MASK) / kind::FUNCTIONS_ONE;
                 self.suspend(place, tsc, field, n_functions as usize);

@@ -13,6 +13,7 @@ use crate::decode::Minima;
 use crate::filter::rules::{Filter, Function, Selected};
 use crate::filter::select::{self, Selection};
 use crate::filter::table::SiteTable;
+use crate::filter::values::PublishedValues;
 use crate::host::{self, Catalogue, Known};
 use crate::patch;
 
@@ -25,6 +26,8 @@ pub(crate) struct Choice {
     /// Made for the first filter.
     table: Option<SiteTable>,
     minima: Minima,
+    /// What the hooks know of values.
+    values: PublishedValues,
 }
 
 impl Choice {
@@ -43,6 +46,7 @@ impl Choice {
     /// Filters what is recorded from now on.
     pub(crate) fn apply(&mut self, filter: &Filter, selection: &Selection) {
         let control = &backend::control().filter;
+        self.values.publish(&selection.values, control);
         if let Some(table) = &mut self.table {
             table.update(&selection.actions, selection.default_action, control);
         }

@@ -6,8 +6,8 @@ use super::rules::{Filter, Flaw, RuleKind};
 use super::select::nearest;
 use crate::Error;
 
-/// The keys that take no pattern.
-const LIMITS: [&str; 3] = ["depth", "min", "size"];
+/// The keys that take no pattern, or more than one.
+const LIMITS: [&str; 4] = ["depth", "min", "size", "values"];
 
 impl Filter {
     /// Reads a filter from text: see [above](Self#in-text).
@@ -84,6 +84,11 @@ fn add(filter: Filter, rule: &str) -> Result<Filter, String> {
             let bytes = value.parse().map_err(|_| "write the number of bytes, as in size=64".to_owned())?;
             filter.min_code_bytes(bytes)
         }
+        // A name may have an `@`, specs have none.
+        "values" => match value.rsplit_once('@') {
+            Some((pattern, specs)) => filter.values(pattern, specs),
+            None => return Err("write which values, as in values=open@arg1/s,retval/i32".to_owned()),
+        },
         _ => match RuleKind::ALL.iter().find(|kind| kind.key() == key) {
             Some(&kind) => filter.rule(kind, value),
             None => {

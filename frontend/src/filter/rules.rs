@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rftrace_format::values::{self, ValueSpec};
 use rftrace_pattern::Pattern;
 
 use crate::Error;
@@ -32,6 +33,7 @@ use crate::Error;
 /// | [`not_below`](Self::not_below) | `not_below` | neither these nor what is called within them |
 /// | [`max_depth`](Self::max_depth) | `depth` | so many levels of recorded calls |
 /// | [`min_duration`](Self::min_duration) | `min` | only calls that last this long, and what they lie in |
+/// | [`values`](Self::values) | `values` | these with arguments and results: `values=open@arg1/s,retval/i32` |
 /// | [`entry_only`](Self::entry_only) | `entry` | the entries of these; their returns are not hooked, so that they cost less |
 ///
 /// A rule can be given several times, for several patterns. A function is recorded if no rule is against it: first counts
@@ -66,6 +68,7 @@ pub struct Filter {
     pub(super) max_depth: Option<u32>,
     pub(super) min_duration: Duration,
     pub(super) min_code_bytes: u64,
+    pub(super) values: Vec<ValueRule>,
     /// What is wrong with a rule that was given; told when the filter is used.
     pub(super) flaw: Option<Flaw>,
 }
@@ -75,6 +78,13 @@ pub struct Filter {
 pub(crate) struct Rule {
     pub(crate) kind: RuleKind,
     pub(crate) pattern: Pattern,
+}
+
+/// Which values are recorded of some functions.
+#[derive(Clone, Debug)]
+pub(crate) struct ValueRule {
+    pub(crate) pattern: Pattern,
+    pub(crate) specs: Vec<ValueSpec>,
 }
 
 /// What a rule does with the functions, or modules, that its pattern matches.
@@ -134,6 +144,13 @@ impl Rule {
     /// As it is written in text.
     pub(crate) fn text(&self) -> String {
         format!("{}={}", self.kind.key(), self.pattern.text().replace(';', "\\;"))
+    }
+}
+
+impl ValueRule {
+    /// As [`Rule::text`].
+    pub(crate) fn text(&self) -> String {
+        format!("values={}{}", self.pattern.text().replace(';', "\\;"), values::list(&self.specs))
     }
 }
 
@@ -213,6 +230,18 @@ impl Filter {
     #[must_use]
     pub fn min_code_bytes(mut self, bytes: u64) -> Self {
         self.min_code_bytes = bytes;
+        self
+    }
+
+    /// Records arguments and results of functions that match, as with uftrace's `-A` and `-R`, whose spelling `specs` has:
+    /// `arg1/i32,arg2/s,retval`. On Linux on x86-64 only. They are taken from where the C calling convention has them.
+    #[must_use]
+    pub fn values(mut self, pattern: &str, specs: &str) -> Self {
+        let read = Pattern::new(pattern).map_err(|problem| problem.to_string());
+        match read.and_then(|pattern| Ok(ValueRule { pattern, specs: ValueSpec::parse_list(specs)? })) {
+            Ok(rule) => self.values.push(rule),
+            Err(problem) => self.refuse(Flaw::new(format!("values={pattern}@{specs}"), problem)),
+        }
         self
     }
 

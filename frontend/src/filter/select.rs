@@ -3,16 +3,26 @@
 use std::cell::OnceCell;
 
 use rftrace::abi::{action, state};
+use rftrace_format::values::Place;
+use rftrace_pattern::Pattern;
 
 use super::rules::{Filter, Function, Rule, RuleKind, Selected};
 use crate::Error;
 use crate::host::{Catalogue, HAS_NAMES, TracedFunction};
+
+/// Whether the tracer can record values here.
+const HAS_VALUES: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+
+/// Arguments that are recorded of a call at the most, by all rules together.
+const MAX_ARGUMENTS: usize = 64;
 
 /// What the hooks are told, but for the minimum duration.
 #[derive(Debug)]
 pub(crate) struct Selection {
     /// The [`action`] of each call site, by the address behind the call.
     pub(crate) actions: Vec<(u64, u8)>,
+    /// What is recorded of those whose action says that they have values.
+    pub(crate) values: Vec<SiteValues>,
     /// That of sites which are not known, such as those of libraries that are loaded later.
     pub(crate) default_action: u8,
     /// As in [`FilterControl`](rftrace::abi::FilterControl).
@@ -22,18 +32,38 @@ pub(crate) struct Selection {
     pub(crate) selected: Selected,
 }
 
+/// The values that are recorded of a function, as codes of [`value`](rftrace::abi::value).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SiteValues {
+    pub(crate) child_ip: u64,
+    pub(crate) arguments: Vec<u16>,
+    /// 0 for none.
+    pub(crate) result: u16,
+}
+
 /// Obeys `filter` with the functions of `catalogue`.
 pub(crate) fn select(filter: &Filter, catalogue: &Catalogue) -> Result<Selection, Error> {
     filter.check()?;
     if !HAS_NAMES {
         refuse_names(filter)?;
     }
+    if !HAS_VALUES && let Some(rule) = filter.values.first() {
+        let problem = "arguments and results are recorded on Linux on x86-64 only".to_owned();
+        return Err(Error::BadFilter { place: rule.text(), problem });
+    }
     let mut chooser = Chooser::new(filter);
     chooser.look_at_modules(catalogue);
-    let mut actions = Vec::new();
+    let (mut actions, mut values) = (Vec::new(), Vec::new());
     let mut selected = Selected::default();
     for function in catalogue.functions() {
-        let action = chooser.action(&function);
+        let mut action = chooser.action(&function);
+        if let Some(of_function) = chooser.values(&function)
+            && let Some(with_values) = with_values(action)
+        {
+            action = with_values;
+            let of_site = |&child_ip: &u64| SiteValues { child_ip, ..of_function.clone() };
+            values.extend(function.child_ips().iter().map(of_site));
+        }
         actions.extend(function.child_ips().iter().map(|&child_ip| (child_ip, action)));
         if !function.is_own() {
             selected.n_functions += 1;
@@ -44,8 +74,10 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue) -> Result<Selection
         selected.without_effect = chooser.check_matches(catalogue)?;
     }
     let below = if filter.has(RuleKind::Below) { state::IN as u32 } else { 0 };
+    values.sort_by_key(|site| site.child_ip);
     Ok(Selection {
         actions,
+        values,
         default_action: chooser.default_action(),
         decisive: state::OUT as u32 | below,
         wanted: below,
@@ -86,7 +118,16 @@ fn refuse_names(filter: &Filter) -> Result<(), Error> {
 }
 
 fn is_recorded(action: u8) -> bool {
-    matches!(action, action::RECORD | action::POINT | action::INTO)
+    matches!(action, action::RECORD | action::POINT | action::INTO | action::RECORD_VALUES | action::INTO_VALUES)
+}
+
+/// The action that does the same, with values; `None` if the function's calls are not recorded.
+fn with_values(action: u8) -> Option<u8> {
+    match action {
+        action::RECORD => Some(action::RECORD_VALUES),
+        action::INTO => Some(action::INTO_VALUES),
+        _ => None,
+    }
 }
 
 fn depth_limit(max_depth: Option<u32>) -> u32 {
@@ -99,11 +140,14 @@ struct Chooser<'f> {
     filter: &'f Filter,
     /// How many functions, or modules, each rule matched.
     n_matches: Vec<usize>,
+    /// The same for rules about values.
+    n_with_values: Vec<usize>,
 }
 
 impl<'f> Chooser<'f> {
     fn new(filter: &'f Filter) -> Self {
-        Self { filter, n_matches: vec![0; filter.rules.len()] }
+        let n_with_values = vec![0; filter.values.len()];
+        Self { filter, n_matches: vec![0; filter.rules.len()], n_with_values }
     }
 
     /// What to do with functions that are not known.
@@ -131,11 +175,7 @@ impl<'f> Chooser<'f> {
             let is_match = if rule.kind.is_for_modules() {
                 pattern.matches(function.module())
             } else {
-                let matches_parameters = || {
-                    let name = with_parameters.get_or_init(|| function.name_with_parameters());
-                    name.as_ref().is_some_and(|name| pattern.matches(name))
-                };
-                pattern.matches(function.name()) || pattern.has_parameters() && matches_parameters()
+                matches(pattern, function, &with_parameters)
             };
             if !rule.kind.is_for_modules() {
                 *n_matches += usize::from(is_match);
@@ -159,6 +199,31 @@ impl<'f> Chooser<'f> {
         } else {
             action::RECORD
         }
+    }
+
+    /// Which values are recorded of a function, if any are.
+    fn values(&mut self, function: &TracedFunction<'_>) -> Option<SiteValues> {
+        let mut site = SiteValues { child_ip: 0, arguments: Vec::new(), result: 0 };
+        if function.is_own() || self.filter.values.is_empty() {
+            return None;
+        }
+        let with_parameters = OnceCell::new();
+        for (rule, n_matches) in self.filter.values.iter().zip(&mut self.n_with_values) {
+            if !matches(&rule.pattern, function, &with_parameters) {
+                continue;
+            }
+            *n_matches += 1;
+            for spec in &rule.specs {
+                match spec.place {
+                    Place::Result => site.result = spec.code(),
+                    _ if site.arguments.len() < MAX_ARGUMENTS && !site.arguments.contains(&spec.code()) => {
+                        site.arguments.push(spec.code());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        (site.result != 0 || !site.arguments.is_empty()).then_some(site)
     }
 
     fn look_at_modules(&mut self, catalogue: &Catalogue) {
@@ -188,8 +253,19 @@ impl<'f> Chooser<'f> {
             };
             return Err(Error::NothingMatches { rule: rule.text(), untraced, similar });
         }
+        let values = self.filter.values.iter().zip(&self.n_with_values);
+        without_effect.extend(values.filter(|&(_, &n_matches)| n_matches == 0).map(|(rule, _)| rule.text()));
         Ok(without_effect)
     }
+}
+
+/// Whether a pattern matches a function's name, or that with parameters, which is made when it is needed.
+fn matches(pattern: &Pattern, function: &TracedFunction<'_>, with_parameters: &OnceCell<Option<String>>) -> bool {
+    let matches_parameters = || {
+        let name = with_parameters.get_or_init(|| function.name_with_parameters());
+        name.as_ref().is_some_and(|name| pattern.matches(name))
+    };
+    pattern.matches(function.name()) || pattern.has_parameters() && matches_parameters()
 }
 
 /// The name that is most like `wanted`, if any is: its last part may be enough.

@@ -141,6 +141,8 @@ mod tests {
             wanted: AtomicU32::new(0),
             depth_limit: AtomicU32::new(0),
             min_ticks: AtomicU64::new(0),
+            values: AtomicPtr::new(ptr::null_mut()),
+            confined: AtomicU8::new(0),
         }
     }
 

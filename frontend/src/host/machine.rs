@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rftrace_format::info::{InfoWriter, Usage};
+use rftrace_format::info::{InfoWriter, Usage, feature};
 
 /// What the machine and the program were. All texts are single lines.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,7 +42,8 @@ pub(crate) struct SystemInfo {
 impl SystemInfo {
     /// The file `info`, for these tasks and features, of a trace that took `elapsed`.
     pub(crate) fn to_info(&self, features: u64, tids: &[u32], elapsed: Duration) -> Vec<u8> {
-        InfoWriter::new()
+        let has_values = features & feature::ARGUMENT != 0;
+        let info = InfoWriter::new()
             .exe_name(&self.exe_name)
             .build_id(self.build_id.as_deref().unwrap_or_default())
             .exit_status(self.exit_status)
@@ -52,8 +53,9 @@ impl SystemInfo {
             .system(&self.kernel, &self.hostname, &self.distribution)
             .tasks(tids)
             .usage(&self.usage)
-            .load(self.load_average)
-            .date(&self.record_date, elapsed)
+            .load(self.load_average);
+        let info = if has_values { info.values() } else { info };
+        info.date(&self.record_date, elapsed)
             .pattern_type("regex")
             .tracer(concat!("rftrace ", env!("CARGO_PKG_VERSION")))
             .utc_offset(self.utc_offset)

@@ -22,6 +22,7 @@ use rftrace_format::perf::{NAME_BYTES, ThreadName};
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 use rftrace_format::tasks::TaskLine;
 use rftrace_format::text::{base_name, spelled};
+use rftrace_format::values::{self, ValueSpec};
 
 use crate::Error;
 use crate::clock::ClockPair;
@@ -153,10 +154,11 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     let room = directory.join("room");
     let left_out = LeftOut::new(recording, &room);
     let ids = EventIds::default();
+    let specs = Specs::new(program);
     let identities = identities(recording.tasks, &program.identify);
     let mut written = in_parallel(recording, |place| {
         let identity = identities[place].clone();
-        write_task(&recording.tasks[place], &window, recording.clock, &ids, directory, identity, &left_out)
+        write_task(&recording.tasks[place], &window, recording.clock, (&ids, &specs), directory, identity, &left_out)
     })?;
     written.retain(|task| task.n_records > 0);
     if written.is_empty() {
@@ -165,6 +167,8 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     }
     write_symbols(directory, program, &left_out)?;
     left_out.release_room();
+    let specs = specs.into_known();
+    write_specs(directory, program, &specs)?;
     let sid = session_id(&recording.pairs, program.pid);
     write_file(&directory.join(files::map(&sid)), |out| write_map(out, program))?;
     let events = ids.0.into_inner().unwrap_or_default();
@@ -195,6 +199,9 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     if has_names {
         features |= feature::PERF_EVENT;
     }
+    if !specs.is_empty() {
+        features |= feature::VALUES;
+    }
     write_file(&directory.join(files::INFO), |out| {
         out.write_all(&program.system.to_info(features, &tids, Duration::from_nanos(last - first)))
     })?;
@@ -220,7 +227,8 @@ pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals
             if recording.tasks.len() > 1 {
                 let nanos = recording.clock.nanos(recording.start_tsc);
                 let addr = USER_EVENTS.start + u64::from(task.tid);
-                let begin = Record { time_ns: nanos, kind: Kind::Event, has_payload: false, depth: 0, addr };
+                let begin =
+                    Record { time_ns: nanos, kind: Kind::Event, has_payload: false, payload_at: 0, depth: 0, addr };
                 out.write_all(&begin.encode())?;
             }
             let before = totals.n_events;
@@ -335,10 +343,60 @@ struct TaskWriter<'a> {
     path: &'a Path,
     clock: TscClock,
     ids: &'a EventIds,
+    specs: &'a Specs<'a>,
     /// A task without events gets no file.
     file: Option<File>,
     block: Vec<u8>,
     written: Written,
+}
+
+/// The values that functions have in this trace, by the address in their records: of calls, and of returns. What is recorded first
+/// counts: readers know one list of values for a function.
+#[derive(Debug)]
+struct Specs<'a> {
+    program: &'a Program,
+    known: Mutex<KnownSpecs>,
+}
+
+/// Specs by an address, and whether they are of returns. None where no file could tell of them.
+type KnownSpecs = BTreeMap<(u64, bool), Vec<ValueSpec>>;
+
+impl<'a> Specs<'a> {
+    fn new(program: &'a Program) -> Self {
+        Self { program, known: Mutex::default() }
+    }
+
+    /// What stands behind the record of an event that has these values; nothing where they could not be read.
+    fn payload(&self, event: Event, items: &[u8]) -> Vec<u8> {
+        let values = values::items(items);
+        let specs = values.iter().map(|value| value.spec);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.entry((event.address, event.kind == EventKind::Exit)).or_insert_with(|| {
+            if has_symbol(self.program, event.address) { specs.clone().collect() } else { Vec::new() }
+        });
+        if specs.eq(known.iter().copied()) { values::payload(&values) } else { Vec::new() }
+    }
+
+    /// What was found.
+    fn into_known(self) -> KnownSpecs {
+        let mut known = self.known.into_inner().unwrap_or_default();
+        known.retain(|_, specs| !specs.is_empty());
+        known
+    }
+}
+
+/// Whether a symbol file has the function at an address.
+#[cfg(target_os = "linux")]
+fn has_symbol(program: &Program, address: u64) -> bool {
+    symbol_files(program).iter().any(|(_, _, (module, symbols))| {
+        let is_in = (module.start..module.end).contains(&address);
+        is_in && symbols.as_ref().is_some_and(|table| table.lookup(address - module.start).is_some())
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_symbol(_: &Program, _: u64) -> bool {
+    false
 }
 
 impl Emit for &mut TaskWriter<'_> {
@@ -347,9 +405,14 @@ impl Emit for &mut TaskWriter<'_> {
     // Inlined where it is called for each entry and exit: this crate is compiled with the program's flags, and a function
     // costs two hooks.
     #[inline(always)]
-    fn emit(&mut self, event: Event) -> io::Result<()> {
+    fn emit(&mut self, event: Event, values: &[u8]) -> io::Result<()> {
         let nanos = self.clock.nanos(event.tsc);
-        let bytes = encode_event(event, nanos, self.ids);
+        let mut bytes = encode_event(event, nanos, self.ids);
+        let mut payload = Vec::new();
+        if !values.is_empty() {
+            payload = self.specs.payload(event, values);
+            set_payload(&mut bytes, !payload.is_empty());
+        }
         if self.written.n_records == 0 {
             self.file = Some(File::create(self.path)?);
             self.written.first_nanos = nanos;
@@ -360,10 +423,19 @@ impl Emit for &mut TaskWriter<'_> {
         self.written.last_nanos = nanos;
         self.written.n_records += 1;
         self.block.extend_from_slice(&bytes);
+        self.block.extend_from_slice(&payload);
         if self.block.len() + RECORD_BYTES > BLOCK_BYTES {
             self.flush()?;
         }
         Ok(())
+    }
+}
+
+/// Whether something follows a record.
+#[cold]
+fn set_payload(record: &mut [u8; RECORD_BYTES], has_payload: bool) {
+    if let Some(decoded) = Record::decode(record) {
+        *record = Record { has_payload, ..decoded }.encode();
     }
 }
 
@@ -452,7 +524,7 @@ fn write_task(
     task: &Task<'_>,
     window: &Window<'_>,
     clock: TscClock,
-    ids: &EventIds,
+    (ids, specs): (&EventIds, &Specs<'_>),
     directory: &Path,
     identity: Identity,
     left_out: &LeftOut<'_>,
@@ -460,7 +532,7 @@ fn write_task(
     let path = directory.join(files::records(identity.tid));
     let written = Written { identity, ..Written::default() };
     let mut writer =
-        TaskWriter { path: &path, clock, ids, file: None, block: Vec::with_capacity(BLOCK_BYTES), written };
+        TaskWriter { path: &path, clock, ids, specs, file: None, block: Vec::with_capacity(BLOCK_BYTES), written };
     let result = decode::decode(task, window, &mut writer);
     match result.and_then(|()| writer.flush()) {
         Ok(()) => Ok(writer.written),
@@ -479,7 +551,7 @@ fn encode_event(event: Event, nanos: u64, ids: &EventIds) -> [u8; RECORD_BYTES] 
         loss => (Kind::Event, ids.of_loss(loss)),
     };
     let depth = if event.depth > u16::MAX as usize { u16::MAX } else { event.depth as u16 };
-    Record { time_ns: nanos, kind, has_payload: false, depth, addr }.encode()
+    Record { time_ns: nanos, kind, has_payload: false, payload_at: 0, depth, addr }.encode()
 }
 
 /// Creates a file and fills it through a buffer.
@@ -556,15 +628,11 @@ fn write_modules(out: &mut impl Write, modules: &[LoadedModule]) -> io::Result<(
     })
 }
 
-/// A `.sym` file for each module that has symbols.
+/// The modules that have symbols, with the names of their symbol files and their paths in the map.
 #[cfg(target_os = "linux")]
-fn write_symbols(directory: &Path, program: &Program, left_out: &LeftOut<'_>) -> Result<(), Error> {
+fn symbol_files(program: &Program) -> Vec<(String, String, &LoadedModule)> {
     use rftrace_format::symbols::{ModuleId, SymbolFileNames};
 
-    use super::symfile;
-    if program.is_named {
-        return Ok(());
-    }
     let named = |(module, symbols): &'_ LoadedModule| {
         let symbols = symbols.as_ref().filter(|table| !table.symbols().is_empty());
         symbols.map(|_| module.map_path())
@@ -572,15 +640,52 @@ fn write_symbols(directory: &Path, program: &Program, left_out: &LeftOut<'_>) ->
     let modules: Vec<(String, &LoadedModule)> =
         program.modules.iter().filter_map(|module| Some((named(module)?, module))).collect();
     let ids = modules.iter().map(|(path, (module, _))| ModuleId { path, build_id: module.build_id.as_deref() });
+    let names = SymbolFileNames::of(ids);
+    names.into_iter().zip(modules).filter_map(|(name, (path, module))| Some((name?, path, module))).collect()
+}
+
+/// A `.dbg` file for each module with functions that have values.
+#[cfg(target_os = "linux")]
+fn write_specs(directory: &Path, program: &Program, specs: &KnownSpecs) -> Result<(), Error> {
+    use super::symfile;
+    if specs.is_empty() {
+        return Ok(());
+    }
+    for (name, map_path, (module, symbols)) in symbol_files(program) {
+        let Some(symbols) = symbols else { continue };
+        let own = specs.range((module.start, false)..(module.end, false));
+        let own = own.map(|(&(address, is_result), specs)| (address - module.start, is_result, &**specs));
+        let path = directory.join(name).with_extension("dbg");
+        let text = symfile::specs(symbols, &map_path, own);
+        if let Some(text) = text {
+            write_file(&path, |out| out.write_all(text.as_bytes()))?;
+        }
+    }
+    Ok(())
+}
+
+/// No values are recorded there.
+#[cfg(not(target_os = "linux"))]
+fn write_specs(_: &Path, _: &Program, _: &KnownSpecs) -> Result<(), Error> {
+    Ok(())
+}
+
+/// A `.sym` file for each module that has symbols.
+#[cfg(target_os = "linux")]
+fn write_symbols(directory: &Path, program: &Program, left_out: &LeftOut<'_>) -> Result<(), Error> {
+    use super::symfile;
+    if program.is_named {
+        return Ok(());
+    }
     let mut done = BTreeSet::new();
-    for (name, (map_path, (_, symbols))) in SymbolFileNames::of(ids).into_iter().zip(&modules) {
-        let (Some(name), Some(symbols)) = (name, symbols) else { continue };
+    for (name, map_path, (_, symbols)) in symbol_files(program) {
+        let Some(symbols) = symbols else { continue };
         // The same library loaded twice has one file.
         if !done.insert(name.clone()) {
             continue;
         }
         let path = directory.join(name);
-        let written = write_file(&path, |out| symfile::write_symbols(out, symbols, map_path));
+        let written = write_file(&path, |out| symfile::write_symbols(out, symbols, &map_path));
         if let Err(error) = written {
             left_out.note(error)?;
             // A part of the names would look like all of them.

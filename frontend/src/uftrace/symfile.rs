@@ -1,11 +1,14 @@
 //! The symbol file of a module, of its table of functions.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _, Write};
+use std::iter;
 use std::path::Path;
 
-use rftrace_format::symbols::{Head, ModuleId, SymbolFileNames, SymbolLine};
+use rftrace_format::symbols::{Head, ModuleId, SymbolFileNames, SymbolLine, ValueLines, ValuesOf};
+use rftrace_format::values::{self, ValueSpec};
 
 use crate::elf::table::{Binding, Symbol, SymbolTable};
 
@@ -45,6 +48,33 @@ pub(crate) fn write_symbols(out: &mut impl Write, table: &SymbolTable, map_path:
         out.write_all(lines.as_bytes())?;
     }
     Ok(())
+}
+
+/// The text of the `.dbg` file that tells which values functions have, if any of this module has some: addresses in it, whether it is
+/// the result, and what it is.
+pub(crate) fn specs<'a>(
+    table: &SymbolTable,
+    map_path: &str,
+    specs: impl Iterator<Item = (u64, bool, &'a [ValueSpec])>,
+) -> Option<String> {
+    let mut functions: BTreeMap<u64, ValuesOf> = BTreeMap::new();
+    for (address, is_result, specs) in specs {
+        let Some(symbol) = table.lookup(address) else { continue };
+        let function = functions.entry(symbol.address).or_insert_with(|| ValuesOf {
+            name: table.name(symbol),
+            arguments: None,
+            result: None,
+        });
+        let part = if is_result { &mut function.result } else { &mut function.arguments };
+        part.get_or_insert_with(|| values::list(specs));
+    }
+    if functions.is_empty() {
+        return None;
+    }
+    let build_id = table.build_id().map(str::to_owned);
+    let head = Head { n_symbols: None, path: Some(map_path.to_owned()), build_id };
+    let lines = functions.iter().map(|(addr, function)| ValueLines { addr: *addr, function }.to_string());
+    Some(iter::once(head.to_string()).chain(lines).collect())
 }
 
 /// Returns the name of the symbol file for `module` in `directory`, where there may be others already. `None`: another module

@@ -13,6 +13,7 @@
 //! | `trampoline`, `entry_trampoline`, `is_trampoline` | where hooked functions return to |
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
 //! | `keeping_vectors`, `zero`, `abort` | what no Rust can say |
+//! | `values` | where arguments and results are; x86-64 Linux only |
 //! | `interrupted` and its like | functions that an interrupt has called; `no_interrupts.rs` where there are none |
 
 use core::ptr;
@@ -33,6 +34,9 @@ pub(crate) mod reach;
 mod x86_64_frames;
 #[cfg(target_arch = "x86_64")]
 mod x86_64_machine;
+#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
+#[path = "x86_64_values.rs"]
+pub(crate) mod values;
 #[cfg(target_arch = "x86_64")]
 mod x86_64_shadow_stack;
 pub(crate) use interrupts::{
@@ -52,7 +56,7 @@ pub(crate) use x86_64_frames::{
     Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, reach, sequence, whole_address,
 };
 #[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
-pub(crate) use x86_64_machine::entry_trampoline;
+pub(crate) use x86_64_machine::{entry_trampoline, values_trampoline};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_machine::{
     MAX_REALIGN_BYTES, abort, frames, is_trampoline, keeping_vectors, ticks, trampoline, zero,

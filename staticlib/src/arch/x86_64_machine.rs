@@ -88,7 +88,22 @@ pub(crate) fn entry_trampoline() -> usize {
     address
 }
 
-/// Whether an address is that of T, T2 or T3: what is left on a stack may also be a return address of their slow paths.
+/// The address of T4, which functions return to whose result is recorded.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn values_trampoline() -> usize {
+    let address;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!(
+            "lea {address}, [rip + .Lrftrace_values_trampoline]",
+            address = out(reg) address,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    address
+}
+
+/// Whether an address is that of T, T2, T3 or T4: what is left on a stack may also be a return address of their slow paths.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     let paired: usize;
     // SAFETY: computes an address.
@@ -100,7 +115,7 @@ pub(crate) fn is_trampoline(address: usize) -> bool {
         );
     }
     #[cfg(not(target_os = "none"))]
-    if address == entry_trampoline() {
+    if address == entry_trampoline() || address == values_trampoline() {
         return true;
     }
     address == trampoline() || address == paired

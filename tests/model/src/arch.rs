@@ -153,7 +153,7 @@ pub unsafe fn entry(call: Call) {
         let Call { parent_loc, child_ip, stack_pointer, frame_pointer, static_chain } = call;
         // Functions with an entry branch return as others do here.
         let slow = if child_ip & 1 == 0 { entry::entry_slow } else { entry::entry_slow_at_start };
-        slow(parent_loc, child_ip, stack_pointer, frame_pointer, static_chain);
+        slow(parent_loc, child_ip, stack_pointer, frame_pointer, static_chain, 0);
     }
 }
 

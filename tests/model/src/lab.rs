@@ -466,7 +466,20 @@ fn restore_control() {
         free_block,
         partial,
     } = shared;
-    let FilterControl { active, default_action, sites, sites_mask, decisive, wanted, depth_limit, min_ticks } = filter;
+    let FilterControl {
+        active,
+        default_action,
+        sites,
+        sites_mask,
+        decisive,
+        wanted,
+        depth_limit,
+        min_ticks,
+        values,
+        confined,
+    } = filter;
+    values.store(ptr::null_mut(), Relaxed);
+    confined.store(0, Relaxed);
     default_action.store(action::RECORD, Relaxed);
     sites.store(ptr::null_mut(), Relaxed);
     sites_mask.store(0, Relaxed);

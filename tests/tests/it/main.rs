@@ -41,3 +41,4 @@ mod threads;
 mod time;
 mod uftrace;
 mod unwinding;
+mod values;

@@ -141,6 +141,6 @@ impl Records {
             Some(out) => out,
             None => self.out.insert(BufWriter::new(File::create(&self.path)?)),
         };
-        out.write_all(&Record { time_ns, kind, has_payload: false, depth, addr }.encode())
+        out.write_all(&Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr }.encode())
     }
 }

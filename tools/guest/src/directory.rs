@@ -369,7 +369,8 @@ impl<'d> DirectoryOutput<'d> {
             }
         }
         lane.last_ns = time_ns;
-        lane.block.extend_from_slice(&Record { time_ns, kind, has_payload: false, depth, addr }.encode());
+        lane.block
+            .extend_from_slice(&Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr }.encode());
         if lane.block.len() + RECORD_BYTES > BLOCK_BYTES { lane.flush() } else { Ok(()) }
     }
 

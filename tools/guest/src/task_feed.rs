@@ -105,7 +105,9 @@ mod tests {
         }
         fs::write(dir.path().join("info"), info).unwrap();
         fs::write(dir.path().join("task.txt"), "TASK timestamp=0.000000001 tid=7 pid=7\n").unwrap();
-        let record = |&(kind, time_ns, depth, addr)| Record { time_ns, kind, has_payload: false, depth, addr }.encode();
+        let record = |&(kind, time_ns, depth, addr)| {
+            Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr }.encode()
+        };
         fs::write(dir.path().join("7.dat"), records.iter().map(record).collect::<Vec<_>>().concat()).unwrap();
 
         let reference = TscClock { tsc: 0, nanos: 0, nanos_per_2_32_ticks: 1 << 31 };

@@ -333,7 +333,10 @@ impl Chooser {
             let Frame { addr, is_shown, .. } = self.open[place];
             if let Some(addr) = addr.filter(|_| is_shown) {
                 let depth = depth(n_around);
-                self.show_entry(place, Record { time_ns, kind: Kind::Entry, has_payload: false, depth, addr });
+                self.show_entry(
+                    place,
+                    Record { time_ns, kind: Kind::Entry, has_payload: false, payload_at: 0, depth, addr },
+                );
             }
             n_around += usize::from(is_shown);
         }
@@ -349,7 +352,14 @@ impl Chooser {
                 && let Some(addr) = frame.addr
             {
                 let depth = depth(self.n_shown);
-                self.chosen.push_back(Record { time_ns, kind: Kind::Exit, has_payload: false, depth, addr });
+                self.chosen.push_back(Record {
+                    time_ns,
+                    kind: Kind::Exit,
+                    has_payload: false,
+                    payload_at: 0,
+                    depth,
+                    addr,
+                });
             }
         }
         self.has_ended = true;

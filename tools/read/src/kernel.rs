@@ -117,7 +117,7 @@ fn record(Told { id, what, .. }: Told, time_ns: u64) -> [u8; RECORD_BYTES] {
         What::Exit { func } => (Kind::Exit, func & ADDRESS_MASK),
         _ => (Kind::Event, id.into()),
     };
-    Record { time_ns, kind, has_payload: false, depth: 0, addr }.encode()
+    Record { time_ns, kind, has_payload: false, payload_at: 0, depth: 0, addr }.encode()
 }
 
 fn time_ns(record: &[u8; RECORD_BYTES]) -> u64 {
@@ -222,7 +222,7 @@ impl<'t> InKernel<'t> {
     /// The end of the innermost function that is open, at this time.
     pub(crate) fn end_one(&mut self, time_ns: u64) -> Option<Record> {
         let addr = self.open.pop()?;
-        Some(Record { time_ns, kind: Kind::Exit, has_payload: false, depth: self.depth(), addr })
+        Some(Record { time_ns, kind: Kind::Exit, has_payload: false, payload_at: 0, depth: self.depth(), addr })
     }
 
     /// The program does something.
@@ -246,11 +246,11 @@ mod tests {
     use super::*;
 
     fn record(time_ns: u64, kind: Kind, addr: u64) -> [u8; RECORD_BYTES] {
-        Record { time_ns, kind, has_payload: false, depth: 0, addr }.encode()
+        Record { time_ns, kind, has_payload: false, payload_at: 0, depth: 0, addr }.encode()
     }
 
     fn user(kind: Kind, depth: u16) -> Record {
-        Record { time_ns: 0, kind, has_payload: false, depth, addr: 1 }
+        Record { time_ns: 0, kind, has_payload: false, payload_at: 0, depth, addr: 1 }
     }
 
     /// What comes until a time: when, what, where.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rftrace_format::events::SCHED_IN;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
+use rftrace_format::values::{MAX_PAYLOAD, ValueSpec, read_payload};
 
 use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};
@@ -25,9 +26,6 @@ const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 1024..=64 * 1024;
 /// Records and payloads are multiples of this.
 const UNIT: usize = 8;
 
-/// The longest payload: uftrace gives arguments 1024 bytes.
-const MAX_PAYLOAD: u64 = 1024;
-
 /// The event that stands for records that newer ones have overwritten.
 pub const OVERWRITTEN: &str = "rftrace:overwritten_records";
 
@@ -37,8 +35,8 @@ const MAX_LOST: u64 = u32::MAX as u64;
 /// Reads the records of one task, in order of time.
 ///
 /// - A record that is earlier than the one before it gets that one's time.
-/// - Payloads are skipped. Their lengths are not in the file, so the next record is searched for: it has the magic number,
-///   is not earlier, and names an address in a module or a known event.
+/// - Values of calls are passed over; [`Trace::values`] reads them. Of other payloads the lengths are not known, so the next record is
+///   searched for: it has the magic number, is not earlier, and names an address in a module or a known event.
 /// - What is no record is skipped in the same way.
 /// - Context switches of `perf-cpu<N>.dat` come as events, at their times, with depth 0; those before the first
 ///   record and behind the last one are left out.
@@ -185,7 +183,7 @@ impl<'t> Records<'t> {
         if let Some(switch) = switch {
             self.switches = self.switches.get(1..).unwrap_or_default();
             let (time_ns, addr) = (switch.time_ns(), switch.event());
-            return Some(Record { time_ns, kind: Kind::Event, has_payload: false, depth: 0, addr });
+            return Some(Record { time_ns, kind: Kind::Event, has_payload: false, payload_at: 0, depth: 0, addr });
         }
         if head.kind != Kind::Event
             && let Some(end) = self.kernel.end_one(self.passed_ns)
@@ -239,19 +237,38 @@ impl<'t> Records<'t> {
                 continue;
             };
             self.file.consume(RECORD_BYTES);
+            let specs = self.specs(&record);
             if record.time_ns < self.last_ns {
                 self.warnings.add(Warning::TimeBackwards, 1);
                 record.time_ns = self.last_ns;
             }
             self.last_ns = record.time_ns;
-            if record.has_payload {
+            if let Some(specs) = specs {
+                self.file.fill(MAX_PAYLOAD)?;
+                record.payload_at = self.file.position();
+                let length = read_payload(specs, self.file.rest()).map(|(_, length)| length);
+                if length.is_none() {
+                    self.warnings.add(Warning::CutRecord, 1);
+                }
+                self.file.consume(length.unwrap_or(MAX_PAYLOAD));
+            } else if record.has_payload {
                 self.warnings.add(Warning::PayloadSkipped, 1);
-                if self.resync()? > MAX_PAYLOAD {
+                if self.resync()? > MAX_PAYLOAD as u64 {
                     self.warnings.add(Warning::CorruptStretch, 1);
                 }
             }
             return Ok(Some(record));
         }
+    }
+
+    /// What is behind a record, if it is known.
+    fn specs(&self, record: &Record) -> Option<&'t [ValueSpec]> {
+        let is_result = match record.kind {
+            Kind::Entry if record.has_payload => false,
+            Kind::Exit if record.has_payload => true,
+            _ => return None,
+        };
+        self.trace.value_specs(self.task, record.time_ns, record.addr, is_result)
     }
 
     /// Skips to the next place that looks like a record, or to the end. Returns how many bytes that were.
@@ -375,6 +392,11 @@ impl Window {
             self.read()?;
         }
         Ok(())
+    }
+
+    /// Where in the file they are.
+    fn position(&self) -> u64 {
+        self.end - self.rest().len() as u64
     }
 
     /// The next bytes.

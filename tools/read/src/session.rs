@@ -9,6 +9,7 @@ use rftrace_format::files::map;
 use rftrace_format::record::ADDRESS_MASK;
 use rftrace_format::symbols::ModuleId;
 use rftrace_format::text::base_name;
+use rftrace_format::values::ValueSpec;
 
 use crate::demangle::Demangle;
 use crate::error::Result;
@@ -39,6 +40,8 @@ struct Module {
     end: u64,
     symbols: Arc<SymbolTable>,
     sources: Option<Arc<SourceTable>>,
+    /// Which values are recorded, where the trace has any.
+    values: Option<Arc<SourceTable>>,
     /// Of the map or, if it was loaded at run time, as far as that tells.
     mapping: Mapping,
 }
@@ -60,7 +63,15 @@ impl Session {
         for mapping in &mappings {
             let symbols = loader.load(dir, mapping)?;
             let (name, mapping) = (base_name(&mapping.path).into(), mapping.clone());
-            modules.push(Module { name, start: mapping.start, end: mapping.end, symbols, sources: None, mapping });
+            modules.push(Module {
+                name,
+                start: mapping.start,
+                end: mapping.end,
+                symbols,
+                sources: None,
+                values: None,
+                mapping,
+            });
         }
         modules.sort_by_key(|module| module.start);
         Ok(Self { map_file, mappings, modules, opened: Vec::new() })
@@ -80,7 +91,7 @@ impl Session {
         let symbols = loader.load(dir, &mapping)?;
         let end = start.saturating_add(symbols.end());
         let name = base_name(&mapping.path).into();
-        self.opened.push((time_ns, Module { name, start, end, symbols, sources: None, mapping }));
+        self.opened.push((time_ns, Module { name, start, end, symbols, sources: None, values: None, mapping }));
         Ok(())
     }
 
@@ -95,6 +106,26 @@ impl Session {
         let module = self.module(time_ns, addr)?;
         let symbol = module.symbols.find(addr - module.start)?;
         module.sources.as_ref()?.find(symbol.addr)
+    }
+
+    /// Which values the calls of the function around `addr` at `time_ns` have, or its returns.
+    pub(crate) fn values(&self, time_ns: u64, addr: u64, is_result: bool) -> Option<&[ValueSpec]> {
+        let module = self.module(time_ns, addr)?;
+        let table = module.values.as_ref()?;
+        table.values(module.symbols.find(addr - module.start)?.addr, is_result)
+    }
+
+    /// Reads which values are recorded.
+    pub(crate) fn read_values<F>(&mut self, loader: &mut SourceLoader<'_, F>) -> Result<()>
+    where
+        F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>,
+    {
+        for module in self.modules.iter_mut().chain(self.opened.iter_mut().map(|(_, module)| module)) {
+            if module.symbols.len() > 0 {
+                module.values = Some(loader.load(&module.mapping)?);
+            }
+        }
+        Ok(())
     }
 
     /// Reads where functions are in the source.
@@ -203,6 +234,7 @@ pub(crate) struct SourceLoader<'t, F> {
     /// By the file's name: modules of different folders look for the same one.
     files: HashMap<String, Option<Arc<SourceTable>>>,
     n_places: usize,
+    takes_all: bool,
     pub(crate) warnings: Warnings,
 }
 
@@ -210,7 +242,12 @@ impl<'t, F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>> SourceLoader<'t, F> {
     /// Reads those in `dir` and, for modules without one, what `others` has.
     pub(crate) fn new(dir: &'t Path, others: F) -> Self {
         let (loaded, files) = (HashMap::new(), HashMap::new());
-        Self { dir, others, loaded, files, n_places: 0, warnings: Warnings::default() }
+        Self { dir, others, loaded, files, n_places: 0, takes_all: false, warnings: Warnings::default() }
+    }
+
+    /// For values: takes files that tell no places too.
+    pub(crate) fn of_values(dir: &'t Path, others: F) -> Self {
+        Self { takes_all: true, ..Self::new(dir, others) }
     }
 
     fn load(&mut self, mapping: &Mapping) -> Result<Arc<SourceTable>> {
@@ -224,7 +261,8 @@ impl<'t, F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>> SourceLoader<'t, F> {
         if found.is_none() {
             found = self.read(module.marked_name())?.filter(is_of);
         }
-        let table = match found {
+        // One that only tells of values knows no places.
+        let table = match found.filter(|table| self.takes_all || table.has_places()) {
             Some(table) => table,
             None => match (self.others)(mapping) {
                 Some(input) => self.table(Lines::new(Path::new(&mapping.path), input))?,

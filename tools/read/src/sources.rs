@@ -1,9 +1,10 @@
-//! `<module>.dbg`: where the functions of a module are in the source.
+//! `<module>.dbg`: where the functions of a module are in the source, and which values are recorded of them.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use rftrace_format::symbols::{Head, SourcePart};
+use rftrace_format::values::ValueSpec;
 
 use crate::error::Result;
 use crate::lines::Lines;
@@ -37,6 +38,26 @@ pub(crate) struct SourceTable {
     pub(crate) head: Head,
     places: Vec<Place>,
     paths: Vec<Box<str>>,
+    /// By address; of a function may be several.
+    values: Vec<(u64, ValuePart)>,
+}
+
+/// The values of a function's calls, or of its returns.
+#[derive(Debug)]
+struct ValuePart {
+    is_result: bool,
+    specs: Vec<ValueSpec>,
+}
+
+impl ValuePart {
+    /// Reads what stands behind `A:` or `R:`; `None` if it is not all understood. Where values were, behind a `%`, is of no interest.
+    fn parse(text: &str, is_result: bool) -> Option<Self> {
+        let specs = text.strip_prefix('@')?.split(',').map(|spec| {
+            let spec = spec.split_once('%').map_or(spec, |(spec, _)| spec);
+            ValueSpec::parse(spec).ok()
+        });
+        Some(Self { is_result, specs: specs.collect::<Option<_>>()? })
+    }
 }
 
 #[derive(Debug)]
@@ -54,12 +75,20 @@ impl SourceTable {
         let mut table = Self::default();
         let mut numbers: HashMap<Box<str>, u32> = HashMap::new();
         let mut function = None;
+        let mut with_values = 0;
         while let Some(line) = lines.next()? {
             if table.head.add(line) {
                 continue;
             }
             match SourcePart::parse(line) {
-                Some(SourcePart::Function { addr }) => function = Some(addr),
+                Some(SourcePart::Function { addr }) => {
+                    function = Some(addr);
+                    with_values = addr;
+                }
+                Some(part @ (SourcePart::Arguments(specs) | SourcePart::Result(specs))) => {
+                    let values = ValuePart::parse(specs, matches!(part, SourcePart::Result(_)));
+                    table.values.extend(values.map(|values| (with_values, values)));
+                }
                 Some(SourcePart::Place { line, path }) => {
                     let Some(addr) = function.take() else { continue };
                     let path = &path[..path.floor_char_boundary(MAX_PATH_BYTES)];
@@ -78,12 +107,13 @@ impl SourceTable {
                 Some(SourcePart::Other) => {}
                 None => warnings.add(Warning::UnknownLine, 1),
             }
-            if n_others + table.places.len() > MAX_PLACES {
+            if n_others + table.len() > MAX_PLACES {
                 let reason = format!("the modules have more than {MAX_PLACES} source lines; remove the file");
                 return Err(lines.error(&reason));
             }
         }
         table.places.sort_by_key(|place| place.addr);
+        table.values.sort_by_key(|(addr, _)| *addr);
         Ok(table)
     }
 
@@ -94,9 +124,21 @@ impl SourceTable {
         Some(SourcePlace { path: &self.paths[path as usize], line })
     }
 
-    /// The number of places.
+    /// Which values the calls of the function have that begins at `addr`, or its returns.
+    pub(crate) fn values(&self, addr: u64, is_result: bool) -> Option<&[ValueSpec]> {
+        let first = self.values.partition_point(|(other, _)| *other < addr);
+        let own = self.values[first..].iter().take_while(|(other, _)| *other == addr);
+        own.map(|(_, values)| values).find(|values| values.is_result == is_result).map(|values| &*values.specs)
+    }
+
+    /// Whether it tells where any function is.
+    pub(crate) fn has_places(&self) -> bool {
+        !self.places.is_empty()
+    }
+
+    /// The number of places and of values.
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.places.len() + self.values.len()
     }
 }
 
@@ -109,13 +151,15 @@ mod tests {
     #[test]
     fn places_of_functions() {
         let text: &[u8] =
-            b"# path name: /bin/a\nF: 20 g\nL: 7 b.c\nA: @arg1\nnonsense\nF: 10 f\nL: 3 a b.c\nL: 4 again.c\nF: 30 h\n";
+            b"# path name: /bin/a\nF: 20 g\nL: 7 b.c\nA: @arg1%rdi\nR: @retval/e:a\nnonsense\nF: 10 f\nL: 3 a b.c\nL: 4 again.c\nF: 30 h\n";
         let mut warnings = Warnings::default();
         let table = SourceTable::read(Lines::new(Path::new("dbg"), Box::new(text)), 0, &mut warnings).unwrap();
         assert_eq!(table.head.path.as_deref(), Some("/bin/a"));
         assert_eq!(table.find(0x10).unwrap().to_string(), "a b.c:3");
         assert_eq!(table.find(0x20), Some(SourcePlace { path: "b.c", line: 7 }));
         assert!(table.find(0x30).is_none() && table.find(0x11).is_none());
-        assert_eq!((table.len(), warnings.count(Warning::UnknownLine)), (2, 1));
+        assert!(table.values(0x20, true).is_none() && table.values(0x21, false).is_none());
+        assert_eq!(table.values(0x20, false).unwrap(), ValueSpec::parse_list("arg1").unwrap());
+        assert_eq!((table.len(), warnings.count(Warning::UnknownLine)), (3, 1));
     }
 }

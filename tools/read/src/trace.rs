@@ -2,19 +2,20 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::io::BufRead;
+use std::io::{BufRead, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rftrace_format::files::{EVENTS, INFO, TASKS, records};
 use rftrace_format::info::{Info, feature};
-use rftrace_format::record::RECORD_BYTES;
+use rftrace_format::record::{ADDRESS_MASK, Kind, RECORD_BYTES, Record};
 use rftrace_format::tasks::{MAX_TASKS, TaskLine};
 use rftrace_format::text::base_name;
+use rftrace_format::values::{MAX_PAYLOAD, ValueSpec, read_payload};
 
 use crate::chosen::Choice;
 use crate::demangle::Demangle;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::EventNames;
 use crate::kernel::{KernelRecords, KernelSymbols};
 use crate::lines::Lines;
@@ -147,6 +148,11 @@ impl Trace {
             }
         }
         warnings.merge(&loader.warnings);
+        if info.features() & (feature::ARGUMENT | feature::RETURN_VALUE) != 0 {
+            // Who reads source lines hears of flaws in these files.
+            let mut loader = SourceLoader::of_values(dir, |_: &Mapping| None);
+            sessions.iter_mut().try_for_each(|session| session.read_values(&mut loader))?;
+        }
         if demangle != Demangle::Simple {
             warnings.add(Warning::NoMangledNames, loader.n_without_mangled_names());
         }
@@ -365,6 +371,36 @@ impl Trace {
     /// Where the function around `addr` begins in the source, as far as that was read.
     pub fn source(&self, task: &Task, time_ns: u64, addr: u64) -> Option<SourcePlace<'_>> {
         self.sessions.get(self.session_at(task, time_ns)?)?.source(time_ns, addr)
+    }
+
+    /// Which values the calls of the function around `addr` have, or its returns, if that is known.
+    pub fn value_specs(&self, task: &Task, time_ns: u64, addr: u64, is_result: bool) -> Option<&[ValueSpec]> {
+        self.sessions.get(self.session_at(task, time_ns)?)?.values(time_ns, addr, is_result)
+    }
+
+    /// The values behind a record, as text; empty if there are none, or it is not known which they are. They are read from the file
+    /// anew.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn values(&self, task: &Task, record: &Record) -> Result<Vec<String>> {
+        let is_result = record.kind == Kind::Exit;
+        if record.payload_at == 0 {
+            return Ok(Vec::new());
+        }
+        let Some(specs) = self.value_specs(task, record.time_ns, record.addr, is_result) else {
+            return Ok(Vec::new());
+        };
+        let path = self.dat_file(task);
+        let mut bytes = Vec::new();
+        let mut file = files::open(&path)?;
+        file.seek(SeekFrom::Start(record.payload_at))
+            .and_then(|_| file.take(MAX_PAYLOAD as u64).read_to_end(&mut bytes))
+            .map_err(|source| Error::Io { path, source })?;
+        let function = |addr| Some(self.symbol(task, record.time_ns, addr)?).map(|symbol| symbol.name.to_string());
+        let values = read_payload(specs, &bytes).map(|(values, _)| values).unwrap_or_default();
+        Ok(values.iter().map(|value| value.text(|addr| function(addr & ADDRESS_MASK))).collect())
     }
 
     fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {

@@ -41,6 +41,7 @@ mod schedule;
 mod sys;
 #[cfg(target_os = "linux")]
 mod tracefs;
+mod values;
 
 pub use callsites::CallSites;
 #[cfg(target_os = "linux")]

@@ -23,6 +23,7 @@ use rftrace_read::info;
 use super::kernel::InKernel;
 use super::output::link;
 use super::run::Ended;
+use super::values::{PartValues, SpecFiles};
 
 /// What was recorded.
 #[derive(Debug, Default)]
@@ -108,19 +109,26 @@ pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<St
     let mut names = SymbolFileNames::default();
     // Which program a task ran when it was last saved.
     let mut programs = HashMap::new();
+    let mut specs = SpecFiles::default();
+    let mut before: HashMap<u32, &SavedPart> = HashMap::new();
     for part in parts.iter().filter(|part| part.has_trace()) {
         let map = events.of_part(part)?;
+        let values = PartValues::of(&part.dir)?;
+        specs.add(&part.dir, &mut names)?;
         for tid in part.tids()? {
             let name = files::records(tid);
             let program = (part.told.pid, part.told.program);
             let goes_on = programs.insert(tid, program) == Some(program);
-            append(&part.dir.join(&name), &dir.join(&name), &map, goes_on)?;
+            let places = (&*part.dir.join(&name), &*dir.join(&name));
+            let last = before.insert(tid, part);
+            append(tid, places, &map, goes_on, (values.as_ref(), last.map(|part| &*part.dir)))?;
             if !tids.contains(&tid) {
                 tids.push(tid);
             }
         }
         add_symbols(&part.dir, dir, &mut names)?;
     }
+    specs.write(dir)?;
     if !events.names.is_empty() {
         let lines = events.names.iter().map(|(name, &id)| EventLine { id, name }.to_string());
         write(&dir.join(files::EVENTS), lines.collect::<String>().as_bytes())?;
@@ -232,8 +240,15 @@ impl EventIds {
 
 /// Puts a task's records behind those that are there. Times do not go back: two saves know the clock's rate to some digits.
 ///
-/// If the same program `goes_on`, functions that were open at the save are neither left nor entered again.
-fn append(from: &Path, to: &Path, ids: &HashMap<u64, u64>, goes_on: bool) -> Result<()> {
+/// If the same program `goes_on`, functions that were open at the save are neither left nor entered again. The records come from a part
+/// with `values`, if it has some, and the last ones of the task from the part `before`.
+fn append(
+    tid: u32,
+    (from, to): (&Path, &Path),
+    ids: &HashMap<u64, u64>,
+    goes_on: bool,
+    (values, before): (Option<&PartValues>, Option<&Path>),
+) -> Result<()> {
     if to.exists() {
         unlink(to)?;
     } else if ids.is_empty() {
@@ -245,7 +260,11 @@ fn append(from: &Path, to: &Path, ids: &HashMap<u64, u64>, goes_on: bool) -> Res
         file.and_then(|file| file.set_len(file.metadata()?.len() - n_open * RECORD_BYTES as u64))
             .with_context(|| format!("cannot write {}", to.display()))?;
     }
-    let mut last = last_time(to)?;
+    // Behind the last record may be values.
+    let mut last = match before.map(PartValues::of).transpose()?.flatten() {
+        Some(before) => before.last_time(tid)?,
+        None => last_time(to)?,
+    };
     let reading = || format!("cannot read {}", from.display());
     let writing = || format!("cannot write {}", to.display());
     let mut input = BufReader::new(File::open(from).with_context(reading)?);
@@ -268,6 +287,14 @@ fn append(from: &Path, to: &Path, ids: &HashMap<u64, u64>, goes_on: bool) -> Res
                 decoded.addr = id;
             }
             record = decoded.encode();
+            output.write_all(&record).with_context(writing)?;
+            if decoded.has_payload
+                && let Some(values) = values
+            {
+                let payload = values.read(tid, &decoded, &mut input).with_context(reading)?;
+                output.write_all(&payload).with_context(writing)?;
+            }
+            continue;
         }
         output.write_all(&record).with_context(writing)?;
     }
@@ -281,11 +308,13 @@ fn open_functions(from: &Path, to: &Path) -> Result<u64> {
     const MOST: usize = 1024;
 
     let bytes = fs::metadata(to).with_context(|| format!("cannot read {}", to.display()))?.len();
-    let n_records = bytes / RECORD_BYTES as u64;
-    let n_read = n_records.min(MOST as u64);
-    let mut end = read_records(to, n_records - n_read, MOST)?;
+    let n_read = (bytes / RECORD_BYTES as u64).min(MOST as u64);
+    // From its end back: such exits have no values, others may.
+    let mut end = read_records(to, bytes - n_read * RECORD_BYTES as u64, MOST)?;
     end.reverse();
+    let end: Vec<Record> = end.into_iter().map_while(|record| record).collect();
     let beginning = read_records(from, 0, MOST)?;
+    let beginning: Vec<Record> = beginning.into_iter().map_while(|record| record).collect();
     let is_open = |place: usize, exit: Record, entry: Record| {
         let fits = exit.kind == Kind::Exit && entry.kind == Kind::Entry && exit.addr == entry.addr;
         let is_at = |record: Record| usize::from(record.depth) == place;
@@ -295,15 +324,15 @@ fn open_functions(from: &Path, to: &Path) -> Result<u64> {
     Ok(pairs.take_while(|&(place, (&exit, &entry))| is_open(place, exit, entry)).count() as u64)
 }
 
-/// Some records of a file, from one on; none if something else is among them.
-fn read_records(path: &Path, first: u64, most: usize) -> Result<Vec<Record>> {
+/// Some records of a file, from a byte on; `None` for what is no record.
+fn read_records(path: &Path, start: u64, most: usize) -> Result<Vec<Option<Record>>> {
     let context = || format!("cannot read {}", path.display());
     let mut file = File::open(path).with_context(context)?;
-    file.seek(SeekFrom::Start(first * RECORD_BYTES as u64)).with_context(context)?;
+    file.seek(SeekFrom::Start(start)).with_context(context)?;
     let mut bytes = Vec::new();
     file.take((most * RECORD_BYTES) as u64).read_to_end(&mut bytes).with_context(context)?;
     let (records, _) = bytes.as_chunks();
-    Ok(records.iter().map(Record::decode).collect::<Option<_>>().unwrap_or_default())
+    Ok(records.iter().map(Record::decode).collect())
 }
 
 /// The time of a file's last record; 0 if it has none.
@@ -313,8 +342,8 @@ fn last_time(path: &Path) -> Result<u64> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         metadata => metadata.with_context(context)?.len() / RECORD_BYTES as u64,
     };
-    let last = read_records(path, n_records.saturating_sub(1), 1)?;
-    Ok(last.first().map_or(0, |record| record.time_ns))
+    let last = read_records(path, n_records.saturating_sub(1) * RECORD_BYTES as u64, 1)?;
+    Ok(last.first().and_then(|record| *record).map_or(0, |record| record.time_ns))
 }
 
 /// Takes the symbol files of a part. Files of different modules with one name get names that tell them apart, by uftrace's rule.

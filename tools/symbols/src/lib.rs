@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use addr2line::Loader;
 use rftrace_format::map::MapLine;
 use rftrace_format::record::ADDRESS_MASK;
-use rftrace_format::symbols::{Head, SourceLine, short_build_id};
+use rftrace_format::symbols::{Head, SourceLine, SourcePart, short_build_id};
 use rftrace_format::text::base_name;
 use rftrace_frontend::{Binary, LoadedBinary};
 use rftrace_read::lines::Lines;
@@ -141,11 +141,42 @@ pub fn add_source_lines(dir: &Path) -> Result<Vec<PathBuf>> {
             let name = LoadedBinary::symbol_file(dir, &mapping.path, mapping.build_id.as_deref())
                 .map_err(|source| Error::Io { path: dir.to_owned(), source })?;
             let Some(name) = name else { continue };
-            replace(&dir.join(name).with_extension("dbg"), |out| out.write_all(&text))?;
+            let path = dir.join(name).with_extension("dbg");
+            let values = values_in(&path, 0)?;
+            replace(&path, |out| {
+                out.write_all(&text)?;
+                out.write_all(values.as_bytes())
+            })?;
             written.push(mapping.path.clone().into());
         }
     }
     Ok(written)
+}
+
+/// The lines of a `.dbg` file that is about to be replaced that tell which values functions have. Their addresses are to be higher by
+/// `moved`.
+fn values_in(path: &Path, moved: u64) -> Result<String> {
+    let text = match fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
+        text => text.map_err(|source| Error::Io { path: path.to_owned(), source })?,
+    };
+    let mut kept = String::new();
+    let mut function = None;
+    for line in String::from_utf8_lossy(&text).lines() {
+        match SourcePart::parse(line) {
+            Some(SourcePart::Function { addr }) => {
+                let name = line.splitn(3, ' ').nth(2).unwrap_or_default();
+                function = Some(format!("F: {:x} {name}\n", addr.wrapping_add(moved)));
+            }
+            Some(SourcePart::Arguments(_) | SourcePart::Result(_)) => {
+                kept.extend(function.take());
+                kept += line;
+                kept.push('\n');
+            }
+            _ => {}
+        }
+    }
+    Ok(kept)
 }
 
 /// A module of the trace, in all of its sessions.
@@ -339,13 +370,14 @@ fn write(trace: &Trace, module: &Module, binary: &Binary, place: &Place, lines: 
     let mut n_lines = 0;
     if let Some(debug) = debug {
         let path = file.with_extension("dbg");
+        let values = values_in(&path, module.start().wrapping_sub(start))?;
         replace(&path, |out| {
             // uftrace takes the file for another module's unless this is what the map has.
             let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
             n_lines = write_lines(out, &debug, &place.loaded, &head, start)?;
-            Ok(())
+            out.write_all(values.as_bytes())
         })?;
-        if n_lines == 0 {
+        if n_lines == 0 && values.is_empty() {
             fs::remove_file(&path).map_err(|source| Error::WriteFile { path, source })?;
         }
     }

@@ -34,7 +34,7 @@ fn metadata() {
 fn records_round_trip() {
     let dir = trace(&[entry(1, 0, MAIN), lost(2, 3), event(3, 1, 200_001), exit(4, 0, MAIN)]);
     let (found, warnings) = records(&dir.open());
-    let record = |time_ns, kind, depth, addr| Record { time_ns, kind, has_payload: false, depth, addr };
+    let record = |time_ns, kind, depth, addr| Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr };
     assert_eq!(
         found,
         [

@@ -278,7 +278,9 @@ fn calls_rows<'a>(app: &App<'a>, view: &CallsView<'a>) -> impl Iterator<Item = R
         let time = format!("{:4}.{:09}", since_ns / 1_000_000_000, since_ns % 1_000_000_000);
         let duration = line.duration_ns.map_or(String::new(), |ns| Duration(ns).to_string());
         let task = &app.trace.tasks()[view.task];
-        let (code, comment) = line.text(&line.name(app.trace, task));
+        // Where the file is gone meanwhile, there are none.
+        let values = line.values(app.trace, task).unwrap_or_default();
+        let (code, comment) = line.text(&line.name(app.trace, task), &values);
         let mut rest = vec![Span::raw(format!("{}{}", "  ".repeat(line.depth.min(MAX_INDENT)), clean(&code)))];
         if let Some(comment) = comment {
             let blank = if code.is_empty() { "" } else { " " };

@@ -28,7 +28,7 @@ fn write(call: &Call, depth: u16, out: &mut Vec<u8>) {
     let Call(function, times, inner) = call;
     let record = |kind, time_ns| {
         let addr = BASE + 0x1000 + 16 * function;
-        Record { time_ns, kind, has_payload: false, depth, addr }.encode()
+        Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr }.encode()
     };
     out.extend(record(Kind::Entry, times.start));
     inner.iter().for_each(|call| write(call, depth + 1, out));

@@ -89,8 +89,9 @@ mod tests {
             (Kind::Exit, 30, 2, 0x300),
             (Kind::Exit, 40, 1, 0x200),
         ];
-        let records = records
-            .map(|(kind, time_ns, depth, addr)| Record { time_ns, kind, has_payload: false, depth, addr }.encode());
+        let records = records.map(|(kind, time_ns, depth, addr)| {
+            Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr }.encode()
+        });
         fs::write(dir.path().join("7.dat"), records.concat()).unwrap();
         let trace = Trace::open(dir.path()).unwrap();
         let mut functions = AssumedFunctions::new(&trace, &trace.tasks()[0]);

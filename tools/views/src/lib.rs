@@ -54,7 +54,7 @@ pub use assumed::AssumedFunctions;
 pub use columns::ReplayField;
 pub use duration::Duration;
 pub use graph::{Graph, GraphField, GraphNode, Way};
-pub use lines::{Line, TaskLines, What};
+pub use lines::{Line, TaskLines, Values, What};
 pub use replay::{ReplayOptions, replay};
 pub use report::{CallTimes, Report, Row};
 pub use spread::Spread;

@@ -24,6 +24,17 @@ pub struct Line {
     pub depth: usize,
     /// What happened.
     pub what: What,
+    /// Where the values of the call are in the task's file, and those of the return; 0 for none.
+    pub payloads: [u64; 2],
+}
+
+/// The values of a call and of its return, as text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Values {
+    /// The arguments, if any are recorded.
+    pub arguments: Option<String>,
+    /// The result, if it is recorded.
+    pub result: Option<String>,
 }
 
 /// What a line tells of.
@@ -87,12 +98,36 @@ impl Line {
         }
     }
 
+    /// The values of the call and of the return, as far as the line tells of them.
+    ///
+    /// # Errors
+    ///
+    /// The task's file cannot be read.
+    pub fn values(&self, trace: &Trace, task: &Task) -> Result<Values> {
+        let Some(addr) = self.function().filter(|_| self.payloads != [0, 0]) else { return Ok(Values::default()) };
+        let read = |kind, payload_at| {
+            let record = Record { time_ns: self.time_ns, kind, has_payload: true, payload_at, depth: 0, addr };
+            let values = trace.values(task, &record)?;
+            Ok((!values.is_empty()).then(|| values.join(", ")))
+        };
+        let [arguments, result] = self.payloads;
+        Ok(Values { arguments: read(Kind::Entry, arguments)?, result: read(Kind::Exit, result)? })
+    }
+
     /// Its text, without indentation: code, and a comment behind that or alone. `name` is that of the line.
-    pub fn text(&self, name: &str) -> (String, Option<String>) {
-        let parentheses = if name.ends_with(')') { "" } else { "()" };
+    pub fn text(&self, name: &str, values: &Values) -> (String, Option<String>) {
+        let parentheses = match &values.arguments {
+            Some(arguments) => format!("({arguments})"),
+            None if name.ends_with(')') => String::new(),
+            None => "()".to_owned(),
+        };
+        let result = values.result.as_ref().map_or_else(String::new, |result| format!(" = {result}"));
         match self.what {
             What::Enter { .. } => (format!("{name}{parentheses} {{"), None),
-            What::Call { .. } => (format!("{name}{parentheses};"), None),
+            What::Call { .. } => (format!("{name}{parentheses}{result};"), None),
+            What::Leave { has_exit: true, .. } if values.result.is_some() => {
+                (format!("}}{result};"), Some(name.to_owned()))
+            }
             What::Leave { has_exit: true, .. } => ("}".into(), Some(name.to_owned())),
             What::Leave { has_exit: false, .. } => ("}".into(), Some(format!("{name}: exit not recorded"))),
             What::StrayExit { .. } => (String::new(), Some(format!("{name}: exit without entry"))),
@@ -131,8 +166,13 @@ impl LineMaker {
         self.calls.apply(record, same_function, &mut steps);
         let mut takes_next = false;
         for step in &steps {
-            let mut line =
-                Line { time_ns: record.time_ns, duration_ns: None, depth: self.depth, what: What::Lost { count: 0 } };
+            let mut line = Line {
+                time_ns: record.time_ns,
+                duration_ns: None,
+                depth: self.depth,
+                what: What::Lost { count: 0 },
+                payloads: [0, 0],
+            };
             match *step {
                 Step::Assume { .. } => {
                     self.depth += 1;
@@ -146,10 +186,12 @@ impl LineMaker {
                         Some(exit) => {
                             takes_next = true;
                             line.what = What::Call { addr };
+                            line.payloads = [record.payload_at, exit.payload_at];
                             line.duration_ns = self.end_call((trace, task), exit);
                         }
                         None => {
                             line.what = What::Enter { addr };
+                            line.payloads = [record.payload_at, 0];
                             self.depth += 1;
                         }
                     }
@@ -160,6 +202,7 @@ impl LineMaker {
                     // No record names it.
                     let Some(addr) = ended.addr else { continue };
                     line.what = What::Leave { addr, has_exit: ended.has_exit };
+                    line.payloads = [0, if ended.has_exit { record.payload_at } else { 0 }];
                     line.duration_ns = ended.duration_ns();
                 }
                 Step::StrayExit { addr, .. } => line.what = What::StrayExit { addr },

@@ -10,7 +10,7 @@ use rftrace_read::{AllRecords, Error, Record, Result, SCHED_IN, SCHED_OUT, SCHED
 
 use crate::columns::ReplayField;
 use crate::duration::{Duration, Unit};
-use crate::lines::{Line, LineMaker, What};
+use crate::lines::{Line, LineMaker, Values, What};
 use crate::stats::TaskStats;
 
 /// From this depth on lines are not indented any further: no tracer records deeper stacks, but a broken file may have them.
@@ -130,7 +130,8 @@ impl Replay<'_, '_> {
             self.n_shown_tasks - 1
         });
         let delta_ns = place.last_ns.replace(line.time_ns).map(|last_ns| line.time_ns.saturating_sub(last_ns));
-        self.printer.line(task, line, &name, column, delta_ns).map_err(Error::Write)
+        let values = line.values(self.trace, task)?;
+        self.printer.line(task, line, (&name, &values), column, delta_ns).map_err(Error::Write)
     }
 
     fn show_open(&mut self) -> io::Result<()> {
@@ -173,7 +174,14 @@ impl Printer<'_> {
         writeln!(self.out, "#{}   FUNCTION{source}", titles.join(" "))
     }
 
-    fn line(&mut self, task: &Task, line: &Line, name: &str, column: usize, delta_ns: Option<u64>) -> io::Result<()> {
+    fn line(
+        &mut self,
+        task: &Task,
+        line: &Line,
+        (name, values): (&str, &Values),
+        column: usize,
+        delta_ns: Option<u64>,
+    ) -> io::Result<()> {
         for place in 0..self.options.fields.len() {
             self.out.write_all(b" ")?;
             match self.options.fields[place] {
@@ -207,7 +215,7 @@ impl Printer<'_> {
         for _ in 0..depth.min(MAX_INDENT) {
             self.out.write_all(b"  ")?;
         }
-        let (code, comment) = line.text(name);
+        let (code, comment) = line.text(name, values);
         self.out.write_all(code.as_bytes())?;
         let source = match line.what {
             What::Enter { addr } | What::Call { addr } => self.trace.source(task, line.time_ns, addr),

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     fn record(kind: Kind, time_ns: u64, depth: u16, addr: u64) -> Record {
-        Record { time_ns, kind, has_payload: false, depth, addr }
+        Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr }
     }
 
     /// All steps that `records` cause, with addresses of one hundred being one function.

@@ -22,5 +22,5 @@ pub(crate) mod threads;
 pub(crate) use self::fork::{AtWork, abandon, at_work};
 #[cfg(feature = "std")]
 pub(crate) use self::process::{
-    HAS_NAMES, Known, discard, exact_rate, monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
+    HAS_NAMES, Known, constant_memory, discard, exact_rate, monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
 };

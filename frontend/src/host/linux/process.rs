@@ -1,5 +1,6 @@
 //! The running program: memory for the tracer, the end of threads, clocks, modules and facts for the metadata.
 
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::path::PathBuf;
 use std::ptr;
@@ -110,6 +111,30 @@ pub(crate) fn discard(buffer: *mut u8, bytes: usize) {
         libc::madvise(buffer.cast(), bytes, libc::MADV_NOHUGEPAGE);
         libc::madvise(buffer.cast(), bytes, libc::MADV_DONTNEED);
     }
+}
+
+/// The parts of the program's file, without libraries, that are in memory to be read only: they stay as long as the program runs. Each
+/// with its beginning and end.
+pub(crate) fn constant_memory() -> Vec<[usize; 2]> {
+    /// The first module is the program.
+    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+        // SAFETY: `dl_iterate_phdr` passes a valid description of a module, and what it was given for `found`.
+        let (info, found) = unsafe { (&*info, &mut *found.cast::<Vec<[usize; 2]>>()) };
+        // SAFETY: as above: so many program headers are there.
+        let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        for header in headers {
+            if header.p_type == libc::PT_LOAD && header.p_flags & (libc::PF_R | libc::PF_W) == libc::PF_R {
+                let start = (info.dlpi_addr + header.p_vaddr) as usize;
+                found.push([start, start + header.p_filesz as usize]);
+            }
+        }
+        1
+    }
+
+    let mut found: Vec<[usize; 2]> = Vec::new();
+    // SAFETY: the function takes a pointer to what it is given, and does not keep it.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
+    found
 }
 
 /// Memory for the table of call sites: zeroed, never unmapped, and taken as far as it is used.

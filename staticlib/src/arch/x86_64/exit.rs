@@ -173,6 +173,48 @@ macro_rules! exit_path {
     };
 }
 
+// The code of T4. `rftrace_call_saved` finds rax 32 above its frame, behind two return addresses and two words.
+#[cfg(not(target_os = "none"))]
+macro_rules! exit_with_values {
+    () => {
+        concat!(
+            "push r11\n", // room for the return address
+            ".cfi_adjust_cfa_offset 8\n",
+            "push r11\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rcx\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rax\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rdx\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "lea rdx, [rsp + {kept_exit_saved} - 8]\n",
+            "lea rax, [rip + {exit_find}]\n",
+            "call rftrace_call_saved\n",
+            "push r11\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            ".cfi_offset rip, -{kept_exit_saved} - 8\n",
+            "lea rdx, [rsp + {kept_exit_saved}]\n",
+            "lea rax, [rip + {exit_done_with_values}]\n",
+            "call rftrace_call_saved\n",
+            "pop r11\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            ".cfi_register rip, r11\n",
+            "mov [rsp + {kept_exit_saved} - 8], r11\n",
+            ".cfi_offset rip, -8\n",
+            "pop rdx\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rax\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rcx\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop r11\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "ret\n",
+        )
+    };
+}
+
 // The rule for the return address of a trampoline: a DWARF expression that finds it in the return stacks.
 macro_rules! true_return_address {
     () => {
@@ -238,7 +280,7 @@ macro_rules! true_return_address {
     };
 }
 
-// The return trampolines T, T2 and T3.
+// The return trampolines T, T2, T3 and T4.
 //
 // A traced function's `ret` lands here. Registers: rax, rdx, xmm0-1, st0-1 may hold its result; all others are the
 // caller's or dead. Stack: rsp is the CFA, the slot that held T lies below it and is free now. Keeps all registers (but
@@ -250,6 +292,8 @@ macro_rules! true_return_address {
 //
 // T3 is for functions with an entry branch (`rftrace_entry`), paired as T2 is. Their callers were not compiled for hooks, and may
 // have a value in r11 across a call of a function that does not touch it (GCC's -fipa-ra).
+//
+// T4 is for functions whose result is recorded: it goes to the slow path. It keeps what T3 keeps, so that is for both kinds of functions.
 //
 // Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one
 // is. It is a DWARF expression that walks the return stacks of all threads for the entry whose parent_loc is
@@ -381,6 +425,29 @@ global_asm!(
     ".cfi_endproc",
     #[cfg(not(target_os = "none"))]
     ".size rftrace_entry_return_trampoline, . - rftrace_entry_return_trampoline",
+    // T4. Its symbol begins one byte before, as that of T.
+    #[cfg(not(target_os = "none"))]
+    ".type rftrace_values_return_trampoline,@function",
+    #[cfg(not(target_os = "none"))]
+    "rftrace_values_return_trampoline:",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_startproc",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_personality 0x1b, rftrace_personality",
+    #[cfg(not(target_os = "none"))]
+    ".cfi_def_cfa rsp, 0",
+    #[cfg(not(target_os = "none"))]
+    true_return_address!(),
+    #[cfg(not(target_os = "none"))]
+    "nop",
+    #[cfg(not(target_os = "none"))]
+    ".Lrftrace_values_trampoline:",
+    #[cfg(not(target_os = "none"))]
+    exit_with_values!(),
+    #[cfg(not(target_os = "none"))]
+    ".cfi_endproc",
+    #[cfg(not(target_os = "none"))]
+    ".size rftrace_values_return_trampoline, . - rftrace_values_return_trampoline",
     ".org .Lrftrace_trampolines + {trampoline_bytes} - 8, 0xcc",
     ".quad {control} + {threads} - .Lrftrace_trampolines",
     control = sym CONTROL,
@@ -414,6 +481,8 @@ global_asm!(
     untraced = const arch::UNTRACED_ADDRESS,
     exit_find = sym exit::exit_find,
     exit_done = sym exit::exit_done,
+    #[cfg(not(target_os = "none"))]
+    exit_done_with_values = sym exit::exit_done_with_values,
     #[cfg(not(target_os = "none"))]
     unwound_find = sym exit::unwound_find,
     #[cfg(not(target_os = "none"))]

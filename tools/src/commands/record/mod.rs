@@ -37,6 +37,7 @@ Examples:
   rftrace record -- ./program --its-options     to the directory `uftrace.data`
   rftrace record --ring --buffer 16M ./server   the end of what happens, until it ends or is killed
   rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
+  rftrace record -A 'open@arg1/s' -R open ./app with arguments and results of some functions
   rftrace record -P '*' /usr/bin/git log        a program that was not built for it
   sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
   rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
@@ -107,6 +108,13 @@ pub(crate) struct RecordArgs {
     /// Further rules, as in the variable RFTRACE_FILTER: `include=app::*; exclude=*::fmt; size=64`.
     #[arg(long, value_name = "RULES")]
     rules: Vec<String>,
+    /// Record arguments of these functions: `open@arg1/s,arg2/i32`. A name, a glob, or a regex between slashes, and behind `@` which
+    /// arguments, with uftrace's letters: i, u and x with 8 to 64, s for strings, c, p, and fparg1 for floating-point numbers.
+    #[arg(short = 'A', long = "argument", value_name = "PATTERN@SPECS")]
+    arguments: Vec<String>,
+    /// Record results of these functions: `strlen@retval/u64`; without specs `retval`.
+    #[arg(short = 'R', long = "retval", value_name = "PATTERN[@SPEC]")]
+    results: Vec<String>,
     /// Record these functions of the program though they do not call the tracer: each gets a branch at its beginning. A name, a glob or
     /// a regex; with `@` and a library behind it, functions of that: `-P '*' -P 'mem*@libc'`. What can get none is listed in
     /// `entry-branches.txt` of the trace.
@@ -296,7 +304,7 @@ fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
     }
     let options = rftrace_record::attach::Options {
         pid,
-        library: Preload::find()?.path().to_owned(),
+        library: Preload::find(preload::TRACER)?.path().to_owned(),
         filter,
         limit: args.limit.map(Duration::from_nanos),
         buffer_bytes: args.buffer,
@@ -495,7 +503,7 @@ fn environment(
     if let Some(function) = &args.trigger {
         variables.push(("RFTRACE_RECORD_TRIGGER", function.into()));
     }
-    let rules = rules(args);
+    let rules = rules(args)?;
     if !rules.is_empty() {
         rules.parse::<rftrace_frontend::Filter>().context("what to record")?;
         variables.push(("RFTRACE_FILTER", rules.into()));
@@ -504,14 +512,29 @@ fn environment(
 }
 
 /// The filter, in the frontend's language.
-fn rules(args: &RecordArgs) -> String {
+fn rules(args: &RecordArgs) -> Result<String> {
     let pattern = |key: &'static str| move |pattern: &String| format!("{key}={}", pattern.replace(';', "\\;"));
     let mut rules: Vec<String> = args.filter.iter().map(pattern("below")).collect();
     rules.extend(args.notrace.iter().map(pattern("not_below")));
     rules.extend(args.depth.map(|levels| format!("depth={levels}")));
     rules.extend(args.time_filter.map(|nanos| format!("min={nanos}ns")));
     rules.extend(args.rules.iter().cloned());
-    rules.join("; ")
+    for wanted in args.arguments.iter().flat_map(|wanted| wanted.split(';')) {
+        let Some((name, specs)) = wanted.rsplit_once('@') else {
+            bail!(
+                "-A {wanted}: say which arguments, as in -A '{wanted}@arg1/i32,arg2/s'; debug information is not read for that"
+            );
+        };
+        rules.push(format!("values={name}@{specs}"));
+    }
+    for wanted in args.results.iter().flat_map(|wanted| wanted.split(';')) {
+        let (name, spec) = wanted.rsplit_once('@').unwrap_or((wanted, "retval"));
+        if !spec.starts_with("retval") {
+            bail!("-R {wanted}: a result is `retval`, as in -R '{name}@retval/i32'; arguments are for -A");
+        }
+        rules.push(format!("values={name}@{spec}"));
+    }
+    Ok(rules.join("; "))
 }
 
 /// A size such as `64M`.

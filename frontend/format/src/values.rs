@@ -1,0 +1,457 @@
+//! Arguments and results behind the records of `<tid>.dat`, and how uftrace spells which they are: `arg1/i32,arg2/s`.
+//!
+//! | on disk | |
+//! |---|---|
+//! | a number | its bytes, up to a multiple of 4 |
+//! | a string | its length in two bytes, its bytes without a NUL, up to a multiple of 4 |
+//! | no string (a null pointer) | the length 4 and four bytes `ff` |
+//!
+//! The whole is filled up to a multiple of 8. Its length is nowhere: who reads it has to know the specs, which stand in `<module>.dbg` by
+//! the function's address (`A: @arg1/i32`, `R: @retval`).
+//!
+//! Before it is written it has the form of `rftrace::abi::value`: items, each with the [code](ValueSpec::code) of its spec.
+
+use alloc::borrow::{Cow, ToOwned};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// The most bytes of values behind a record.
+pub const MAX_PAYLOAD: usize = 1024;
+
+/// The length of what stands for a null pointer among items.
+const NULL: u16 = u16::MAX;
+/// The same on disk.
+const NULL_BYTES: [u8; 4] = [0xff; 4];
+/// What a string takes on disk at the most, where the tracer cuts it.
+const STRING_BYTES: usize = 100;
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// The argument with this number, from 1 on, among those that are integers or pointers.
+    Argument(u8),
+    /// Among those that are floating-point numbers.
+    FloatArgument(u8),
+    /// The result.
+    Result,
+}
+
+/// How a value is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Form {
+    /// Small numbers in decimal, others in hexadecimal.
+    Auto,
+    /// In decimal.
+    Signed,
+    /// Without a sign; large numbers in hexadecimal.
+    Unsigned,
+    /// In hexadecimal.
+    Hex,
+    /// A character.
+    Char,
+    /// The bytes up to a NUL where it points to.
+    String,
+    /// The name of the function, or the address.
+    Pointer,
+    /// A floating-point number.
+    Float,
+}
+
+/// A value that is recorded, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueSpec {
+    /// Where it is.
+    pub place: Place,
+    /// How it is shown.
+    pub form: Form,
+    /// Its size: so many doublings of a byte.
+    size_log: u8,
+}
+
+impl ValueSpec {
+    /// Arguments that a function may have, of each kind.
+    const MAX_NUMBER: u8 = 63;
+    /// Those that are in registers, of floating-point numbers.
+    const MAX_FLOAT_NUMBER: u8 = 8;
+
+    /// Reads a spec as uftrace has it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (place, form) = text.split_once('/').map_or((text, None), |(place, form)| (place, Some(form)));
+        if text.contains('%') {
+            return Err(format!("`{text}`: registers and places on the stack (`%`) cannot be chosen"));
+        }
+        let number = |digits: &str| digits.parse().ok().filter(|number| (1..=Self::MAX_NUMBER).contains(number));
+        let place = if place == "retval" {
+            Some(Place::Result)
+        } else if let Some(digits) = place.strip_prefix("fparg") {
+            number(digits).filter(|&number| number <= Self::MAX_FLOAT_NUMBER).map(Place::FloatArgument)
+        } else {
+            place.strip_prefix("arg").and_then(number).map(Place::Argument)
+        };
+        let place = place.ok_or_else(|| format!("`{text}`: a value is arg1 and so on, fparg1 to fparg8, or retval"))?;
+        let bad_form =
+            || format!("`{text}`: behind `/` stands d, i, u or x with 8, 16, 32 or 64, f with 32 or 64, s, c or p");
+        let (letter, digits) = match form {
+            Some(form) => {
+                let (letter, digits) = form.split_at_checked(1).ok_or_else(bad_form)?;
+                (letter, digits)
+            }
+            None if matches!(place, Place::FloatArgument(_)) => ("f", ""),
+            None => ("d", ""),
+        };
+        let bits = if digits.is_empty() { None } else { Some(digits.parse::<u8>().map_err(|_| bad_form())?) };
+        // `fparg1/32`.
+        let (letter, bits) = match (form, place) {
+            (Some(form), Place::FloatArgument(_)) if form.starts_with(|first: char| first.is_ascii_digit()) => {
+                ("f", Some(form.parse().map_err(|_| bad_form())?))
+            }
+            _ => (letter, bits),
+        };
+        let form = match letter {
+            "d" => Form::Auto,
+            "i" => Form::Signed,
+            "u" => Form::Unsigned,
+            "x" => Form::Hex,
+            "c" => Form::Char,
+            "s" => Form::String,
+            "p" => Form::Pointer,
+            "f" => Form::Float,
+            _ => return Err(bad_form()),
+        };
+        let size_log = match (form, bits) {
+            (Form::Char, None) => 0,
+            (Form::Auto | Form::Signed | Form::Unsigned | Form::Hex, Some(8)) => 0,
+            (Form::Auto | Form::Signed | Form::Unsigned | Form::Hex, Some(16)) => 1,
+            (Form::Auto | Form::Signed | Form::Unsigned | Form::Hex | Form::Float, Some(32)) => 2,
+            (Form::Auto | Form::Signed | Form::Unsigned | Form::Hex | Form::Float, Some(64)) => 3,
+            (_, None) => 3,
+            _ => return Err(bad_form()),
+        };
+        // uftrace takes `arg1/f32` for `fparg1/32`.
+        let place = match (place, form) {
+            (Place::Argument(number), Form::Float) if number <= Self::MAX_FLOAT_NUMBER => Place::FloatArgument(number),
+            (Place::Argument(_), Form::Float) => return Err(bad_form()),
+            (Place::FloatArgument(_), form) if form != Form::Float => return Err(bad_form()),
+            (place, _) => place,
+        };
+        Ok(Self { place, form, size_log })
+    }
+
+    /// Reads a list of specs, such as `arg1/i32,arg2/s`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ValueSpec::parse`]; or a call would have more values than fit behind a record.
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
+        let specs = text.split(',').map(|spec| Self::parse(spec.trim())).collect::<Result<Vec<_>, _>>()?;
+        let bytes: usize =
+            specs.iter().map(|spec| if spec.form == Form::String { 4 + STRING_BYTES } else { 8 + 4 }).sum();
+        if bytes > MAX_PAYLOAD {
+            return Err(format!("`{text}`: more than fits behind a call: nine strings do, or eighty numbers"));
+        }
+        Ok(specs)
+    }
+
+    /// What stands for it among the items that a tracer records.
+    pub fn code(self) -> u16 {
+        let (place, number) = match self.place {
+            Place::Argument(number) => (0, number),
+            Place::FloatArgument(number) => (1, number),
+            Place::Result => (2, 0),
+        };
+        place | u16::from(number) << 2 | (self.form as u16) << 8 | u16::from(self.size_log) << 12
+    }
+
+    /// The spec that has this code, if any has.
+    fn of_code(code: u16) -> Option<Self> {
+        let number = (code >> 2 & 0x3f) as u8;
+        let place = match code & 3 {
+            0 if number > 0 => Place::Argument(number),
+            1 if number > 0 => Place::FloatArgument(number),
+            2 => Place::Result,
+            _ => return None,
+        };
+        let form = match code >> 8 & 15 {
+            0 => Form::Auto,
+            1 => Form::Signed,
+            2 => Form::Unsigned,
+            3 => Form::Hex,
+            4 => Form::Char,
+            5 => Form::String,
+            6 => Form::Pointer,
+            7 => Form::Float,
+            _ => return None,
+        };
+        Some(Self { place, form, size_log: (code >> 12 & 3) as u8 })
+    }
+
+    /// Bytes of the value, if that is no string.
+    fn size(self) -> usize {
+        1 << self.size_log
+    }
+}
+
+impl fmt::Display for ValueSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::Argument(number) => write!(f, "arg{number}")?,
+            Place::FloatArgument(number) => return write!(f, "fparg{number}/{}", 8 * self.size()),
+            Place::Result => write!(f, "retval")?,
+        }
+        let letter = match self.form {
+            Form::Auto => 'd',
+            Form::Signed => 'i',
+            Form::Unsigned => 'u',
+            Form::Hex => 'x',
+            Form::Char => return write!(f, "/c"),
+            Form::String => return write!(f, "/s"),
+            Form::Pointer => return write!(f, "/p"),
+            Form::Float => 'f',
+        };
+        write!(f, "/{letter}{}", 8 * self.size())
+    }
+}
+
+/// Specs as they stand in a `.dbg` file and in filters.
+pub fn list(specs: &[ValueSpec]) -> String {
+    let specs: Vec<String> = specs.iter().map(ToString::to_string).collect();
+    format!("@{}", specs.join(","))
+}
+
+/// The values of a call, each with its spec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value<'a> {
+    /// What it is.
+    pub spec: ValueSpec,
+    /// Its bytes; `None` for a string that is none.
+    bytes: Option<&'a [u8]>,
+}
+
+/// The items that a tracer has recorded of a call. What is behind a flaw is left out.
+pub fn items(mut bytes: &[u8]) -> Vec<Value<'_>> {
+    let mut found = Vec::new();
+    while let Some((code, rest)) = bytes.split_first_chunk::<2>()
+        && let Some(spec) = ValueSpec::of_code(u16::from_le_bytes(*code))
+    {
+        let (length, rest) = match (spec.form, rest.split_first_chunk::<2>()) {
+            (Form::String, Some((length, rest))) => (u16::from_le_bytes(*length), rest),
+            (Form::String, None) => break,
+            _ => (spec.size() as u16, rest),
+        };
+        if spec.form == Form::String && length == NULL {
+            found.push(Value { spec, bytes: None });
+            bytes = rest;
+            continue;
+        }
+        let Some((value, rest)) = rest.split_at_checked(length.into()) else { break };
+        found.push(Value { spec, bytes: Some(value) });
+        bytes = rest;
+    }
+    found
+}
+
+/// What stands for values in a `.dat` file.
+pub fn payload(values: &[Value<'_>]) -> Vec<u8> {
+    let mut payload = Vec::new();
+    for value in values {
+        let bytes = value.bytes.unwrap_or(&NULL_BYTES);
+        if value.spec.form == Form::String {
+            payload.extend((bytes.len() as u16).to_le_bytes());
+        }
+        payload.extend(bytes);
+        payload.resize(payload.len().next_multiple_of(4), 0);
+    }
+    payload.resize(payload.len().next_multiple_of(8), 0);
+    payload
+}
+
+/// Reads what stands behind a record, of these specs, and how long it is. `None`: it ends too early.
+pub fn read_payload<'a>(specs: &[ValueSpec], bytes: &'a [u8]) -> Option<(Vec<Value<'a>>, usize)> {
+    let mut values = Vec::with_capacity(specs.len());
+    let mut place = 0_usize;
+    for &spec in specs {
+        let mut length = spec.size();
+        if spec.form == Form::String {
+            let (&own, _) = bytes.get(place..)?.split_first_chunk::<2>()?;
+            length = u16::from_le_bytes(own).into();
+            place += 2;
+        }
+        let value = bytes.get(place..place + length)?;
+        let is_null = spec.form == Form::String && value == NULL_BYTES;
+        values.push(Value { spec, bytes: (!is_null).then_some(value) });
+        place = (place + length).next_multiple_of(4);
+    }
+    Some((values, place.next_multiple_of(8)))
+}
+
+impl Value<'_> {
+    /// The value as text, as uftrace shows it, but that control characters are escaped. `function` names that at an address.
+    pub fn text(&self, function: impl FnOnce(u64) -> Option<String>) -> String {
+        /// The numbers from which on those without a form are shown in hexadecimal.
+        const LARGE: u64 = 100_000;
+        /// Where small negative numbers of 32 bits lie.
+        const NEGATIVE: core::ops::RangeInclusive<u64> = 0xffff_0001..=0xffff_ffff;
+
+        let Some(bytes) = self.bytes else { return "NULL".to_owned() };
+        let mut word = [0; 8];
+        word.iter_mut().zip(bytes).for_each(|(to, &from)| *to = from);
+        let word = u64::from_le_bytes(word);
+        let hex = || if word == 0 { "0".to_owned() } else { format!("{word:#x}") };
+        let unused = 64 - 8 * self.spec.size();
+        let signed = (word << unused).cast_signed() >> unused;
+        match self.spec.form {
+            Form::Auto if NEGATIVE.contains(&word) => (word as u32).cast_signed().to_string(),
+            Form::Auto if word.cast_signed().unsigned_abs() > LARGE => hex(),
+            Form::Auto | Form::Signed => signed.to_string(),
+            Form::Unsigned if word > LARGE => hex(),
+            Form::Unsigned => word.to_string(),
+            Form::Hex => hex(),
+            Form::Pointer => function(word).map_or_else(hex, |name| format!("&{name}")),
+            Form::Char => {
+                let letter = word as u8;
+                let text = if letter.is_ascii() { escaped(&[letter]) } else { format!("\\x{letter:02x}").into() };
+                format!("'{text}'")
+            }
+            Form::String => format!("\"{}\"", escaped(bytes)),
+            Form::Float if self.spec.size_log == 2 => format!("{:.6}", f32::from_bits(word as u32)),
+            Form::Float => format!("{:.6}", f64::from_bits(word)),
+        }
+    }
+}
+
+/// Bytes as text without control characters.
+fn escaped(bytes: &[u8]) -> Cow<'static, str> {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\0' => text.push_str("\\0"),
+                '\n' => text.push_str("\\n"),
+                '\t' => text.push_str("\\t"),
+                '\r' => text.push_str("\\r"),
+                c if c.is_control() => text.extend(c.escape_unicode()),
+                c => text.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specs(text: &str) -> Vec<ValueSpec> {
+        ValueSpec::parse_list(text).unwrap()
+    }
+
+    /// What a number is shown as.
+    fn shown(spec: &str, number: i64) -> String {
+        let spec = specs(spec)[0];
+        let bytes = number.to_le_bytes();
+        Value { spec, bytes: Some(&bytes[..spec.size()]) }.text(|_| None)
+    }
+
+    #[test]
+    fn numbers_are_shown_as_by_uftrace() {
+        // Each line was seen in `uftrace replay` 0.13 of a C program.
+        for (spec, number, expected) in [
+            ("arg1", 5, "5"),
+            ("arg1", -5, "-5"),
+            ("arg1", 100_000, "100000"),
+            ("arg1", 100_001, "0x186a1"),
+            ("arg1", -100_000, "-100000"),
+            ("arg1", -100_001, "0xfffffffffffe795f"),
+            ("arg1", 0xffff_0001, "-65535"),
+            ("arg1", i64::MAX, "0x7fffffffffffffff"),
+            ("arg1/i8", 100_000, "-96"),
+            ("arg1/i16", 100_001, "-31071"),
+            ("arg1/i32", 100_001, "100001"),
+            ("arg1/i32", 0xffff_0001, "-65535"),
+            ("arg1/i64", 0xffff_0001, "4294901761"),
+            ("arg1/u", -5, "0xfffffffffffffffb"),
+            ("arg1/u8", -5, "251"),
+            ("arg1/u32", 100_000, "100000"),
+            ("arg1/u32", -1, "0xffffffff"),
+            ("arg1/x", 5, "0x5"),
+            ("arg1/x16", -5, "0xfffb"),
+            ("arg1/x32", 0, "0"),
+            ("arg1/c", 65, "'A'"),
+            ("arg1/c", 0, "'\\0'"),
+            ("arg1/p", 0x186a0, "0x186a0"),
+            ("arg1/p", 0, "0"),
+            ("fparg1/64", 1.5_f64.to_bits().cast_signed(), "1.500000"),
+            ("fparg2", (-2.0_f64).to_bits().cast_signed(), "-2.000000"),
+            ("fparg1/32", 0.25_f32.to_bits().into(), "0.250000"),
+        ] {
+            assert_eq!(shown(spec, number), expected, "{spec} of {number}");
+        }
+        let pointer = Value { spec: specs("arg1/p")[0], bytes: Some(&[16, 0, 0, 0, 0, 0, 0, 0]) };
+        assert_eq!(pointer.text(|address| Some(format!("at_{address}"))), "&at_16");
+    }
+
+    #[test]
+    fn specs_in_text_and_as_codes() {
+        let text = "arg1/d64,arg2/i8,arg3/u16,arg4/x32,arg5/c,arg6/s,arg7/p,fparg1/64,fparg8/32,retval/f32";
+        let all = specs(text);
+        assert_eq!(list(&all), format!("@{text}"));
+        for spec in all {
+            assert_eq!(ValueSpec::of_code(spec.code()), Some(spec));
+        }
+        assert_eq!(specs("arg1,arg2/d,retval"), specs("arg1/d64,arg2/d64,retval/d64"));
+        assert_eq!(specs("arg2/f32"), specs("fparg2/32"));
+        for bad in
+            ["", "arg", "arg0", "arg64", "arg1/", "arg1/i7", "arg1/z", "arg1/s8", "arg1/f16", "fparg9", "fparg1/s"]
+        {
+            assert!(ValueSpec::parse(bad).is_err(), "{bad}");
+        }
+        assert!(ValueSpec::parse("arg1%rdi").unwrap_err().contains('%'));
+        assert!(ValueSpec::parse_list(&["arg1/s"; 10].join(",")).is_err());
+        assert_eq!(ValueSpec::of_code(0), None, "what fills up the last record");
+    }
+
+    #[test]
+    fn items_become_what_uftrace_writes() {
+        let mut bytes = Vec::new();
+        for (spec, value) in [
+            ("arg1/i32", &b"\xfe\xff\xff\xff"[..]),
+            ("arg2/s", b"\x05\0hello"),
+            ("arg3/s", b"\xff\xff"),
+            ("arg4", b"\x01\0\0\0\0\0\0\0"),
+        ] {
+            bytes.extend(specs(spec)[0].code().to_le_bytes());
+            bytes.extend(value);
+        }
+        bytes.extend([0; 5]);
+        let values = items(&bytes);
+        let expected = b"\xfe\xff\xff\xff\x05\0hello\0\x04\0\xff\xff\xff\xff\0\0\x01\0\0\0\0\0\0\0\0\0\0\0";
+        let payload = payload(&values);
+        assert_eq!(payload, expected);
+        let specs: Vec<ValueSpec> = values.iter().map(|value| value.spec).collect();
+        assert_eq!(read_payload(&specs, &payload), Some((values.clone(), payload.len())));
+        let texts: Vec<String> = values.iter().map(|value| value.text(|_| None)).collect();
+        assert_eq!(texts, ["-2", "\"hello\"", "NULL", "1"]);
+        assert_eq!(read_payload(&specs, &payload[..20]), None);
+        // Flaws end it.
+        for cut in 0..bytes.len() - 5 {
+            assert!(items(&bytes[..cut]).len() < 4);
+        }
+    }
+
+    #[test]
+    fn strings_have_no_control_characters() {
+        let text = |bytes: &[u8]| escaped(bytes).into_owned();
+        assert_eq!(text(b"tab\there\n\x1b[m"), "tab\\there\\n\\u{1b}[m");
+        assert_eq!(text("grüße".as_bytes()), "grüße");
+        assert_eq!(text(b"\xff\xfe\0"), "\\xff\\xfe\\0");
+    }
+}

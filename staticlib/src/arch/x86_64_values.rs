@@ -1,0 +1,105 @@
+//! x86-64 Linux: where the values of a call are, and memory that is read by the system.
+//!
+//! System V ABI for AMD64, 3.2.3: integers and pointers in rdi, rsi, rdx, rcx, r8, r9, then on the stack; floating-point numbers in
+//! xmm0-7; results in rax and xmm0.
+
+use core::arch::asm;
+
+/// What a hook and `rftrace_call_saved` have saved.
+#[derive(Clone, Copy)]
+pub(crate) struct Registers {
+    /// The rbp of `rftrace_call_saved`.
+    base: usize,
+    /// Where the return address of the function is.
+    slot: usize,
+}
+
+impl Registers {
+    /// Those of a function that was entered.
+    pub(crate) fn of_call(base: usize, slot: usize) -> Option<Self> {
+        (base != 0).then_some(Self { base, slot })
+    }
+
+    /// Those of a function that has returned.
+    pub(crate) fn of_return(base: usize) -> Option<Self> {
+        Self::of_call(base, 0)
+    }
+
+    /// The word at a distance from the base.
+    fn saved(self, distance: isize) -> u64 {
+        // SAFETY: saved by this hook, which waits.
+        unsafe { *(self.base.wrapping_add_signed(distance) as *const u64) }
+    }
+
+    /// An argument, from 1 on, or where it is on the stack.
+    pub(crate) fn argument(self, number: usize) -> Result<u64, usize> {
+        // rdi, rsi, r8 and r9 lie below rbp; the hook's own rdx and rcx above rbp and its return address.
+        let distance = match number {
+            1 => -8,
+            2 => -16,
+            3 => 16,
+            4 => 24,
+            5 => -24,
+            6 => -32,
+            _ => return Err(self.slot.wrapping_add(number.wrapping_sub(6).wrapping_mul(8))),
+        };
+        Ok(self.saved(distance))
+    }
+
+    /// The low half of a vector register, xmm0 to xmm7.
+    pub(crate) fn vector(self, number: usize) -> u64 {
+        /// The registers above, and those of vectors.
+        const BYTES: usize = 40 + 256;
+        let first = self.base.wrapping_sub(BYTES) & !15;
+        // SAFETY: as above; there are sixteen.
+        unsafe { *((first.wrapping_add((number & 7).wrapping_mul(16))) as *const u64) }
+    }
+
+    /// The result, rax.
+    pub(crate) fn result(self) -> u64 {
+        self.saved(32)
+    }
+}
+
+/// Reads memory that may not be there: as many bytes as there are. It costs two system calls, and no signal is raised.
+///
+/// # Safety
+///
+/// `n_bytes` can be written to `to`.
+pub(crate) unsafe fn read_remote(address: usize, to: *mut u8, n_bytes: usize) -> usize {
+    const GETPID: usize = 39;
+    const PROCESS_VM_READV: usize = 310;
+    const PAGE: usize = 4096;
+
+    // Another page may be missing.
+    let n_first = n_bytes.min(PAGE.wrapping_sub(address & (PAGE - 1)));
+    let local = [to as usize, n_bytes];
+    let remote = [[address, n_first], [address.wrapping_add(n_first), n_bytes.wrapping_sub(n_first)]];
+    let n_remote = if n_first < n_bytes { 2 } else { 1 };
+    let mut result: usize;
+    // SAFETY: the system writes at most `n_bytes` to `to`.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") GETPID => result,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack, nomem),
+        );
+        asm!(
+            "syscall",
+            inlateout("rax") PROCESS_VM_READV => result,
+            in("rdi") result,
+            in("rsi") &raw const local,
+            in("rdx") 1,
+            in("r10") &raw const remote,
+            in("r8") n_remote,
+            in("r9") 0,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    // Errors are above all lengths.
+    if result > n_bytes { 0 } else { result }
+}

@@ -1,0 +1,46 @@
+//! Where no values are recorded: on processors and systems that have no `values.rs`.
+
+use core::iter;
+
+/// Of no call.
+#[derive(Clone, Copy)]
+pub(crate) enum Wanted {}
+
+/// None.
+pub(crate) struct Values;
+
+impl Wanted {
+    pub(crate) fn of_call(_: u8, _: usize, _: usize, _: usize, _: usize) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn of_return(_: usize, _: usize, _: usize) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn trampoline(self) -> Option<usize> {
+        match self {}
+    }
+}
+
+impl Values {
+    pub(crate) fn new() -> Self {
+        Self
+    }
+
+    pub(crate) fn n_units(&self) -> usize {
+        0
+    }
+
+    pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
+        iter::empty()
+    }
+
+    pub(crate) fn read_arguments(&mut self, wanted: Wanted) {
+        match wanted {}
+    }
+
+    pub(crate) fn read_result(&mut self, wanted: Wanted) {
+        match wanted {}
+    }
+}

@@ -1,0 +1,257 @@
+//! Arguments and results: what is recorded of a call whose action says so, see [`value`].
+//!
+//! A value is read where the calling convention has it, whatever the program is about to do with it. What a pointer points to is read
+//! without trust: directly from the running function's own stack, and from memory of which the frontend says that it stays; all else by
+//! the system, which tells where there is nothing. A pointer that leads nowhere is recorded as text, `<0x10>`.
+//!
+//! Not here: which values are wanted (the frontend's table), and how they are reserved and written (`buffer`).
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::{hint, iter, ptr};
+
+use crate::abi::value::{
+    ARGUMENT, FLOAT, FLOAT_ARGUMENT, FORM_MASK, FORM_SHIFT, MAX_BYTES, NULL, NUMBER_MASK, NUMBER_SHIFT, PLACE_MASK,
+    RESULT, SIZE_MASK, SIZE_SHIFT, STRING, STRING_BYTES, UNIT_BYTES,
+};
+use crate::abi::{ADDRESS_SHIFT, ValueSite, action, kind};
+use crate::arch;
+use crate::arch::values::{Registers, read_remote};
+use crate::control_block::CONTROL;
+
+/// No mapping ends, and none begins, within.
+const PAGE: usize = 4096;
+
+/// The values of a call or a return, as items.
+pub(crate) struct Values {
+    bytes: MaybeUninit<[u8; MAX_BYTES]>,
+    n_bytes: usize,
+}
+
+/// What is to be read of a function, and what may be read directly for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    site: &'static ValueSite,
+    registers: Registers,
+    /// Of the stack, from where the function has its own to the end of the page in which its return address is.
+    stack: [usize; 2],
+}
+
+impl Wanted {
+    /// What is wanted of the function that hooks know by `child_ip`. `slot` is where its return address is, `stack_pointer` below that.
+    fn new(child_ip: usize, registers: Registers, stack_pointer: usize, slot: usize) -> Option<Self> {
+        let site = site(child_ip)?;
+        let stack = [stack_pointer, (slot | (PAGE - 1)).wrapping_add(1)];
+        Some(Self { site, registers, stack })
+    }
+
+    /// The same for a call, if its `action` says so.
+    pub(crate) fn of_call(
+        action: u8,
+        child_ip: usize,
+        registers: usize,
+        stack_pointer: usize,
+        slot: usize,
+    ) -> Option<Self> {
+        let has_values = matches!(action, action::RECORD_VALUES | action::INTO_VALUES);
+        if !has_values {
+            return None;
+        }
+        Self::new(child_ip, Registers::of_call(registers, slot)?, stack_pointer, slot)
+    }
+
+    /// For a return: nothing of the stack below the slot is the function's any more.
+    pub(crate) fn of_return(child_ip: usize, registers: usize, slot: usize) -> Option<Self> {
+        Self::new(child_ip, Registers::of_return(registers)?, slot, slot)
+    }
+
+    /// What the function is to return to, if its result is recorded.
+    pub(crate) fn trampoline(self) -> Option<usize> {
+        (self.site.result != 0).then(arch::values_trampoline)
+    }
+
+    /// Memory that can be read directly.
+    fn direct(self) -> impl Iterator<Item = [usize; 2]> {
+        // SAFETY: null, or a table that stays mapped.
+        let table = unsafe { CONTROL.filter.values.load(Acquire).as_ref() };
+        let (first, n_ranges) = table.map_or((ptr::null(), 0), |table| (table.constant, table.n_constant));
+        // SAFETY: so many are there.
+        let constant = (0..n_ranges).map(move |place| unsafe { *first.wrapping_add(place) });
+        iter::once(self.stack).chain(constant)
+    }
+}
+
+/// What is recorded of a function.
+fn site(child_ip: usize) -> Option<&'static ValueSite> {
+    // SAFETY: null, or a table that stays mapped.
+    let table = unsafe { CONTROL.filter.values.load(Acquire).as_ref() }?;
+    let (mut low, mut high) = (0, table.n_sites);
+    while low < high {
+        let middle = low.wrapping_add(high) / 2;
+        // SAFETY: below the number of sites.
+        let site = unsafe { &*table.sites.wrapping_add(middle) };
+        if site.child_ip == child_ip {
+            return Some(site);
+        }
+        (low, high) = if site.child_ip < child_ip { (middle.wrapping_add(1), high) } else { (low, middle) };
+    }
+    None
+}
+
+impl Values {
+    /// None yet.
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        // Of a constant the compiler would make zeros of the bytes too, by a `memset` that there is none of.
+        Self { bytes: MaybeUninit::uninit(), n_bytes: hint::black_box(0) }
+    }
+
+    /// How many records they take.
+    pub(crate) fn n_units(&self) -> usize {
+        self.n_bytes.div_ceil(UNIT_BYTES)
+    }
+
+    /// The words of these records.
+    pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
+        let n_units = self.n_units();
+        (0..n_units).map(move |place| {
+            let mut piece = 0;
+            for byte in 0..UNIT_BYTES {
+                let at = place.wrapping_mul(UNIT_BYTES).wrapping_add(byte);
+                // SAFETY: bytes below `n_bytes` are written.
+                let value =
+                    if at < self.n_bytes { unsafe { self.bytes.as_ptr().cast::<u8>().wrapping_add(at).read() } } else { 0 };
+                piece |= u64::from(value) << (8 * byte);
+            }
+            let n_following = (n_units.wrapping_sub(place).wrapping_sub(1) as u64).wrapping_mul(kind::FUNCTIONS_ONE);
+            piece << ADDRESS_SHIFT | n_following & kind::FUNCTIONS_MASK | kind::VALUES | kind::RESYNC
+        })
+    }
+
+    /// Reads a call's arguments.
+    #[cold]
+    pub(crate) fn read_arguments(&mut self, wanted: Wanted) {
+        for place in 0..wanted.site.n_arguments {
+            // SAFETY: so many are there.
+            self.read(wanted, unsafe { *wanted.site.arguments.wrapping_add(place) });
+        }
+    }
+
+    /// Reads the result.
+    #[cold]
+    pub(crate) fn read_result(&mut self, wanted: Wanted) {
+        if wanted.site.result != 0 {
+            self.read(wanted, wanted.site.result);
+        }
+    }
+
+    /// Adds the item of a value.
+    fn read(&mut self, wanted: Wanted, code: u16) {
+        self.put(u64::from(code), 2);
+        let word = word(wanted, code);
+        if code >> FORM_SHIFT & FORM_MASK == STRING {
+            self.put_string(wanted, word as usize);
+        } else {
+            self.put(word, 1 << (code >> SIZE_SHIFT & SIZE_MASK));
+        }
+    }
+
+    /// Adds the low bytes of a word.
+    fn put(&mut self, word: u64, n_bytes: usize) {
+        for byte in 0..n_bytes {
+            if self.n_bytes < MAX_BYTES {
+                let place = self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(self.n_bytes);
+                // SAFETY: within the bytes.
+                unsafe { place.write((word >> (8 * byte)) as u8) };
+                self.n_bytes = self.n_bytes.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Adds the length and the bytes of a string.
+    fn put_string(&mut self, wanted: Wanted, address: usize) {
+        if address == 0 {
+            return self.put(u64::from(NULL), 2);
+        }
+        let length_at = self.n_bytes;
+        let first = length_at.wrapping_add(2);
+        if first.wrapping_add(STRING_BYTES) > MAX_BYTES {
+            return self.put(0, 2);
+        }
+        self.put(0, 2);
+        let buffer = self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(first);
+        // SAFETY: there is room for so many bytes.
+        let n_read = unsafe { read(wanted, address, buffer, STRING_BYTES) };
+        if n_read == 0 {
+            self.put_address(address);
+        } else {
+            // SAFETY: so many were read.
+            let is_end = |&place: &usize| unsafe { buffer.wrapping_add(place).read() } == 0;
+            let length = (0..n_read).find(is_end);
+            self.n_bytes = first.wrapping_add(length.unwrap_or(n_read));
+            if length.is_none() {
+                self.n_bytes = self.n_bytes.wrapping_sub(3).max(first);
+                self.put(u64::from_le_bytes(*b"...\0\0\0\0\0"), 3);
+            }
+        }
+        let (end, length) = (self.n_bytes, self.n_bytes.wrapping_sub(first));
+        self.n_bytes = length_at;
+        self.put(length as u64, 2);
+        self.n_bytes = end;
+    }
+
+    /// Adds the text of an address.
+    fn put_address(&mut self, address: usize) {
+        self.put(u64::from_le_bytes(*b"<0x\0\0\0\0\0"), 3);
+        let n_digits = (usize::BITS.wrapping_sub(address.leading_zeros())).div_ceil(4).max(1);
+        for digit in (0..n_digits).rev() {
+            let digit = (address >> (4 * digit)) as u8 & 15;
+            let text = if digit < 10 { b'0'.wrapping_add(digit) } else { b'a'.wrapping_sub(10).wrapping_add(digit) };
+            self.put(text.into(), 1);
+        }
+        self.put(b'>'.into(), 1);
+    }
+}
+
+/// The value itself, or the address of what is wanted.
+fn word(wanted: Wanted, code: u16) -> u64 {
+    let number = usize::from(code >> NUMBER_SHIFT & NUMBER_MASK);
+    let registers = wanted.registers;
+    match code & PLACE_MASK {
+        ARGUMENT => match registers.argument(number) {
+            Ok(word) => word,
+            Err(address) => {
+                let mut word = 0u64;
+                // SAFETY: eight bytes have room there.
+                unsafe { read(wanted, address, (&raw mut word).cast(), 8) };
+                word
+            }
+        },
+        FLOAT_ARGUMENT => registers.vector(number.wrapping_sub(1)),
+        RESULT if code >> FORM_SHIFT & FORM_MASK == FLOAT => registers.vector(0),
+        _ => registers.result(),
+    }
+}
+
+/// Reads as many bytes as can be read, `n_bytes` at the most. Returns how many that were.
+///
+/// # Safety
+///
+/// So many can be written to `to`.
+unsafe fn read(wanted: Wanted, address: usize, to: *mut u8, n_bytes: usize) -> usize {
+    let range = wanted.direct().find(|range| range[0] <= address && address < range[1]);
+    if let Some([_, end]) = range {
+        let n_bytes = n_bytes.min(end.wrapping_sub(address));
+        for place in 0..n_bytes {
+            // SAFETY: memory that is there, by the frontend's word or because it is the running function's stack. It is volatile as
+            // others may write there.
+            unsafe { to.wrapping_add(place).write(((address as *const u8).wrapping_add(place)).read_volatile()) };
+        }
+        return n_bytes;
+    }
+    if CONTROL.filter.confined.load(Relaxed) != 0 {
+        return 0;
+    }
+    // SAFETY: by this function's contract.
+    unsafe { read_remote(address, to, n_bytes) }
+}

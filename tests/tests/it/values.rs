@@ -1,0 +1,224 @@
+//! `rftrace record -A -R`: what a replay shows of calls is what the program says that it does, in `rftrace replay` and in uftrace's.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rftrace_tests::traces::{self, assert_same_lines, uftrace};
+use rftrace_tests::{CProgram, Program, Run, require};
+
+use crate::record::{record, rftrace};
+
+/// Which values are recorded. uftrace understands it too.
+const VALUES: [&str; 4] = [
+    "-A",
+    "add@arg1/i32,arg2/i32;text@arg1/s;mul@fparg1/64,fparg2/32;half@fparg1/32;name@arg1/i32;\
+     many@arg1,arg2,arg3,arg4,arg5,arg6,arg7/i32,arg8;low@arg1/i8,arg2/u16;letter@arg1/c;large@arg1/u64;tail@arg1/i32;\
+     nested@arg1/i32;echo@arg1/i64,arg2/s",
+    "-R",
+    "add@retval/i32;text@retval;mul@retval/f64;half@retval/f32;name@retval/s;many@retval/i64;low@retval/u8;\
+     letter@retval/c;large@retval/x32;tail@retval/i32;nested@retval/i32;echo@retval/i64",
+];
+
+fn built(options: &[&str]) -> Program {
+    CProgram::new(&["values.c"]).without_library().with(options).build()
+}
+
+fn program() -> &'static Program {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    BUILT.get_or_init(|| built(&["-O1"]))
+}
+
+/// The calls in a replay, as the program prints them: without what a line begins and ends with, and without functions that have no
+/// values.
+fn calls(replay: &str) -> String {
+    let call = |line: &str| {
+        let call = line.trim_start().split(" /* ").next()?.trim_end().trim_end_matches(';').to_owned();
+        let has_values = call.contains(") = ") || call.starts_with("} = ") || call.ends_with(" {");
+        has_values.then_some(call + "\n")
+    };
+    replay.lines().filter_map(call).collect()
+}
+
+/// What the program has printed, as [`calls`] has it.
+fn printed(run: &Run) -> String {
+    run.stdout.lines().map(|line| line.trim_end_matches(';').to_owned() + "\n").collect()
+}
+
+fn replay(run: &Run) -> String {
+    let mut command = Command::new(rftrace());
+    command.args(["replay", "-f", "none", "-d"]).arg(run.path("trace"));
+    let output = command.output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Records with `options` and compares.
+#[track_caller]
+fn check(program: &Program, options: &[&str], way: &str) -> Run {
+    let run = record(&[options, &VALUES].concat(), &program.path, &[way]);
+    assert_eq!(run.status.code(), Some(0), "{way}: {}", run.stderr);
+    let shown = replay(&run);
+    assert_same_lines(&calls(&shown), &printed(&run), way);
+    let trace = traces::open(&run.path("trace"));
+    assert!(trace.warnings().is_empty(), "{}", trace.warnings());
+    if require(&["uftrace"]) {
+        // Its columns are another view's.
+        let theirs = uftrace(&["replay", "-f", "none"], &run.path("trace"));
+        assert_same_lines(&calls(&theirs), &printed(&run), "uftrace replay");
+    }
+    run
+}
+
+#[test]
+fn values_are_those_that_the_program_prints() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for options in [&["-O0"][..], &["-O2"], &["-O2", "-mfentry"]] {
+        check(&built(options), &[], "values");
+    }
+}
+
+#[test]
+fn values_in_all_modes() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for options in [
+        &["--patched"][..],
+        &["--ring"],
+        // Chunks of a kilobyte: calls do not fit into what is left of one.
+        &["--buffer", "64K", "--ring"],
+        &["--stream"],
+        &["--stream", "--buffer", "64K", "--patched"],
+        &["-F", "nested", "-F", "*"],
+        &["-t", "1ns"],
+    ] {
+        check(program(), options, "values");
+    }
+}
+
+/// A function that did not call the tracer; its registers are as at its first instruction.
+#[test]
+fn values_with_entry_branches() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program =
+        CProgram::new(&["values.c"]).without_library().without_hooks().with(&["-O1", "-falign-functions=16"]).build();
+    let run = record(&[&["-P", "text"], &VALUES[..]].concat(), &program.path, &["values"]);
+    assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+    let texts = |lines: &str| -> String {
+        lines.lines().filter(|line| line.starts_with("text(")).map(|line| format!("{line}\n")).collect()
+    };
+    assert_same_lines(&texts(&calls(&replay(&run))), &texts(&printed(&run)), "-P");
+}
+
+/// Patterns as for filters, results by `-R` without a spec, rules in text.
+#[test]
+fn ways_to_say_which() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let options = ["-A", "/^(tail|nested)$/@arg1/i32", "-R", "ta*", "--rules", "values=add@arg2/x8,retval/u8"];
+    let shown = calls(&replay(&record(&options, &program().path, &["plain"])));
+    let expected = "tail(41) {\nadd(0x1) = 42\n} = 42\nnested(5) {\nadd(0x5) = 10\n";
+    assert!(shown.contains(expected), "{shown}");
+}
+
+#[test]
+fn the_same_as_by_uftrace() {
+    if !require(&["gcc", "uftrace"]) {
+        return;
+    }
+    let run = record(&VALUES, &program().path, &["plain"]);
+    let theirs = run.path("theirs");
+    let mut uftrace_record = Command::new("uftrace");
+    uftrace_record.args(["record", "--no-libcall", "-d"]).arg(&theirs);
+    let output = uftrace_record.args(VALUES).arg(&program().path).arg("plain").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let theirs = uftrace(&["replay", "-f", "none"], &theirs);
+    assert_same_lines(&calls(&replay(&run)), &calls(&theirs), "recorded by uftrace");
+}
+
+#[test]
+fn signals_while_values_are_recorded() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for options in [&[][..], &["--stream", "--buffer", "64K"]] {
+        let run = record(&[options, &VALUES].concat(), &program().path, &["struck"]);
+        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+        let of_echo = |text: &str| -> String {
+            // A signal may have struck within.
+            let echo = |line: &str| {
+                line.starts_with("echo(").then(|| line.split(") ").next().map(|call| call.to_owned() + "\n"))
+            };
+            text.lines().filter_map(|line| echo(line).flatten()).collect()
+        };
+        let shown = replay(&run);
+        assert_same_lines(&of_echo(&calls(&shown)), &of_echo(&printed(&run)), "struck");
+        assert!(shown.contains("add(14, 0) = 14"), "no signal has struck");
+    }
+}
+
+#[test]
+fn filters_of_system_calls_are_respected() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = record(&[&["--stream"], &VALUES[..]].concat(), &program().path, &["filtered"]);
+    assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+    assert_same_lines(&calls(&replay(&run)), &printed(&run), "filtered");
+}
+
+/// The records of a process that goes on with another program are put together.
+#[test]
+fn values_before_and_after_exec() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    check(program(), &[], "exec");
+}
+
+#[test]
+fn other_commands_pass_over_values() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = record(&VALUES, &program().path, &["values"]);
+    let trace = run.path("trace");
+    let rftrace = |arguments: &[&str]| {
+        let output = Command::new(rftrace()).args(arguments).arg("-d").arg(&trace).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(rftrace(&["report"]).contains("nested"));
+    assert!(rftrace(&["graph"]).contains("nested"));
+    assert!(uftrace_is_content(&trace));
+    let chrome = rftrace(&["dump", "--chrome"]);
+    serde_json::from_str::<serde_json::Value>(&chrome).unwrap();
+}
+
+/// Whether uftrace's report reads it without a complaint.
+fn uftrace_is_content(trace: &std::path::Path) -> bool {
+    !require(&["uftrace"]) || uftrace(&["report"], trace).contains("nested")
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for (options, expected) in [
+        (["-A", "add"], "-A add: say which arguments"),
+        (["-A", "add@arg1/z"], "arg1/z"),
+        (["-A", "add@arg1%rdi"], "cannot be chosen"),
+        (["-R", "add@arg1"], "arguments are for -A"),
+        (["-A", "add@arg0"], "a value is arg1"),
+    ] {
+        let run = record(&options, &program().path, &["plain"]);
+        assert_ne!(run.status.code(), Some(0), "{options:?}");
+        assert!(run.stderr.contains(expected), "{options:?}: {}", run.stderr);
+    }
+}
