@@ -5,14 +5,14 @@
 
 use rftrace::abi::Record;
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "import"))]
 use crate::image::stored::Stored;
 
 /// Records of one chunk, all of them or a part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Records<'a> {
     Memory(&'a [Record]),
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "import"))]
     Stored(Stored<'a>),
 }
 
@@ -22,7 +22,7 @@ impl<'a> From<&'a [Record]> for Records<'a> {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "import"))]
 impl<'a> From<Stored<'a>> for Records<'a> {
     fn from(records: Stored<'a>) -> Self {
         Self::Stored(records)
@@ -33,7 +33,7 @@ impl Records<'_> {
     pub(super) fn len(self) -> usize {
         match self {
             Self::Memory(records) => records.len(),
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", feature = "import"))]
             Self::Stored(stored) => stored.len(),
         }
     }
@@ -42,7 +42,7 @@ impl Records<'_> {
     pub(super) fn part(self, start: usize, end: usize) -> Self {
         match self {
             Self::Memory(records) => Self::Memory(&records[start..end]),
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", feature = "import"))]
             Self::Stored(stored) => Self::Stored(stored.part(start, end)),
         }
     }
@@ -51,7 +51,7 @@ impl Records<'_> {
     pub(super) fn n_bytes(self) -> usize {
         match self {
             Self::Memory(records) => size_of_val(records),
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", feature = "import"))]
             Self::Stored(stored) => stored.n_bytes(),
         }
     }
@@ -60,11 +60,11 @@ impl Records<'_> {
 /// Has the records of one chunk unpacked: the last that was asked for.
 #[derive(Debug, Default)]
 pub(super) struct Unpacked<'a> {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "import"))]
     chunk: Option<Stored<'a>>,
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "import"))]
     records: Vec<Record>,
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(all(target_os = "linux", feature = "import")))]
     nothing: std::marker::PhantomData<&'a ()>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Unpacked<'a> {
     {
         match records {
             Records::Memory(records) => records,
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", feature = "import"))]
             Records::Stored(stored) => {
                 if !self.chunk.is_some_and(|chunk| chunk.is_of_one_chunk_with(stored)) {
                     self.chunk = Some(stored);

@@ -269,7 +269,8 @@ impl Lab {
     pub fn events_of_at_least(&self, min_ticks: u64) -> BTreeMap<u32, Vec<Event>> {
         let minima = &mut Minima::default();
         minima.set(0, min_ticks);
-        let tasks = decode::task::of_threads(backend::chunks(), backend::open_by_thread());
+        let chunks = backend::chunks().map(|chunk| (chunk.header.into(), chunk.records.into()));
+        let tasks = decode::task::of_threads(chunks, backend::open_by_thread());
         tasks.iter().map(|task| (task.tid, self.events_of(task, minima))).collect()
     }
 

@@ -298,7 +298,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
 /// Records a program that runs.
 #[cfg(target_arch = "x86_64")]
 fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
-    let filter = rules(args);
+    let filter = rules(args)?;
     if !filter.is_empty() {
         filter.parse::<rftrace_frontend::Filter>().context("what to record")?;
     }
