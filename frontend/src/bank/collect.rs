@@ -55,10 +55,21 @@ pub struct Banks {
     folder: PathBuf,
     wait_ticks: u64,
     most_bytes: u64,
-    written_bytes: u64,
+    /// What has been written takes as much in memory.
+    taken_bytes: u64,
+    written: Written,
     packer: Box<Packer>,
     slots: Vec<Option<Watched>>,
     collected: Vec<Collected>,
+}
+
+/// What spools hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Calls and returns.
+    pub n_records: u64,
+    /// Bytes on the disk.
+    pub n_bytes: u64,
 }
 
 /// How much there was to be taken of the fullest bank.
@@ -160,7 +171,8 @@ impl Banks {
             folder: folder.to_owned(),
             wait_ticks: ticks_in(options.patience),
             most_bytes: options.most_bytes,
-            written_bytes: 0,
+            taken_bytes: 0,
+            written: Written::default(),
             packer: Box::new(Packer::new()),
             slots,
             collected: Vec::new(),
@@ -199,6 +211,12 @@ impl Banks {
             }
         }
         Fill { n_taken, n_chunks: self.layout.n_chunks() }
+    }
+
+    /// What was written so far, of all processes.
+    #[must_use]
+    pub fn written(&self) -> Written {
+        self.written
     }
 
     /// Takes all that is left, whatever the processes are at.
@@ -289,13 +307,15 @@ impl Banks {
                 continue;
             }
             watched.waiting.remove(&index);
-            if !watched.spool.may_go_on(self.written_bytes, self.most_bytes) {
+            if !watched.spool.may_go_on(self.taken_bytes, self.most_bytes) {
                 // What is full stays so: the tracer finds no chunk, and counts what it drops.
                 self.slot(number).bank.wait_ticks.store(0, Relaxed);
                 continue;
             }
-            watched.spool.write(&Chunk { header, records }, &mut self.packer);
-            self.written_bytes += chunk_bytes as u64;
+            let before = watched.spool.n_bytes;
+            self.written.n_records += watched.spool.write(&Chunk { header, records }, &mut self.packer) as u64;
+            self.written.n_bytes += watched.spool.n_bytes - before;
+            self.taken_bytes += chunk_bytes as u64;
             n_taken += 1;
             let free = lease::new(index, chunk_state::FREE);
             let _ = header.lease.compare_exchange(now, free, AcqRel, Relaxed);
@@ -530,13 +550,13 @@ impl Watched {
 
 impl Spool {
     /// Whether there is room for more.
-    fn may_go_on(&mut self, written_bytes: u64, most_bytes: u64) -> bool {
-        self.is_too_large |= written_bytes >= most_bytes;
+    fn may_go_on(&mut self, taken_bytes: u64, most_bytes: u64) -> bool {
+        self.is_too_large |= taken_bytes >= most_bytes;
         self.failed.is_none() && !self.is_too_large
     }
 
-    /// Writes a chunk.
-    fn write(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) {
+    /// Writes a chunk. Returns how many records that were.
+    fn write(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> usize {
         let header = chunk.header;
         let mut last = header.tid.load(Relaxed);
         if header.n_adopted.load(Relaxed) > 0 {
@@ -548,17 +568,21 @@ impl Spool {
             }
         }
         self.last_thread = self.last_thread.max(last);
-        let packed = self.pack(chunk, packer);
+        let (packed, mut n_records) = self.pack(chunk, packer);
         // A chunk that is there in part is not read.
         match self.append(&packed) {
             Ok(()) => self.n_bytes += packed.len() as u64,
-            Err(error) => self.failed = Some(error),
+            Err(error) => {
+                self.failed = Some(error);
+                n_records = 0;
+            }
         }
         self.packed = packed;
+        n_records
     }
 
-    /// The next bytes of the file, in memory that was used for others before.
-    fn pack(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> Vec<u8> {
+    /// The next bytes of the file, in memory that was used for others before, and how many records they are.
+    fn pack(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> (Vec<u8>, usize) {
         let mut packed = mem::take(&mut self.packed);
         packed.clear();
         let out = |bytes: &[u8]| {
@@ -566,9 +590,9 @@ impl Spool {
             Ok::<(), Infallible>(())
         };
         let Ok(mut writer) = if self.n_bytes == 0 { Writer::new(out) } else { Ok(Writer::going_on(out)) };
-        let Ok(_) = writer.chunk(chunk, Some(packer));
+        let Ok(n_records) = writer.chunk(chunk, Some(packer));
         let Ok(()) = writer.flush();
-        packed
+        (packed, n_records)
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {

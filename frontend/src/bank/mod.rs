@@ -18,7 +18,7 @@ pub(crate) mod own;
 pub(crate) mod save;
 
 #[cfg(target_os = "linux")]
-pub use collect::{Banks, Collected, Fill, Options, spools};
+pub use collect::{Banks, Collected, Fill, Options, Written, spools};
 pub use own::Bank;
 #[cfg(target_os = "linux")]
 pub use save::{SavedBank, Symbols};

@@ -152,11 +152,41 @@ fn a_limit_is_kept() {
     if !require(&["gcc"]) {
         return;
     }
-    let (folder, output) = record(&["--buffer", "1M", "--max-size", "4M"], 400_000, "return");
-    assert_eq!(output.status.code(), Some(7));
-    assert!(told(&output).contains("--max-size"), "{}", told(&output));
-    let n_found = count(&folder.path().join("trace"), "leaf");
-    assert!((1..200_000).contains(&n_found), "{n_found}");
+    // Larger than the bank, and smaller.
+    for (buffer, limit) in [("1M", "--max-size=4M"), ("16M", "--limit=4M")] {
+        let (folder, output) = record(&["--buffer", buffer, limit], 400_000, "return");
+        assert_eq!(output.status.code(), Some(7));
+        let lines = told(&output);
+        assert_eq!(lines.matches("--max-size").count(), 1, "{lines}");
+        assert!(lines.contains(" calls and returns were not recorded, as the trace has its --max-size"), "{lines}");
+        let n_found = count(&folder.path().join("trace"), "leaf");
+        assert!((1..200_000).contains(&n_found), "{n_found}");
+    }
+}
+
+/// On a terminal a line tells how far it is, unless the program writes there, and goes at the end.
+#[test]
+fn a_terminal_shows_how_far_it_is() {
+    if !require(&["gcc", "script", "timeout"]) {
+        return;
+    }
+    const LINE: &str = " calls and returns, ";
+    let folder = tempfile::tempdir().unwrap();
+    let shell = format!("{} 100 return; sleep 2.5", program().path.display());
+    let told = |output: &str| {
+        let record = rftrace();
+        let command =
+            format!("{} record --stream --force --no-schedule -o trace -- sh -c '{shell}' {output}", record.display());
+        let mut script = Command::new("timeout");
+        script.args(["60", "script", "--quiet", "--command", &command, "/dev/null"]);
+        let output = script.current_dir(&folder).stdin(Stdio::null()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let lines = told("> output");
+    let (before, after) = lines.split_once("\r\x1b[Krftrace: ").unwrap_or_else(|| panic!("{lines}"));
+    assert!(before.contains(LINE) && !after.contains(LINE), "{lines}");
+    let lines = told("");
+    assert!(!lines.contains(LINE) && !lines.contains('\x1b'), "{lines}");
 }
 
 /// The program goes on without its recorder, and what that had taken becomes a trace.

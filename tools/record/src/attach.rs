@@ -11,7 +11,7 @@ use rftrace_attach::{Attached, State, Wanted};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::banks::{BankRecorder, BankRecording, OnFull};
+use super::banks::{BankRecorder, BankRecording, OnFull, Written};
 use super::output::Output;
 use super::processes::start_time;
 
@@ -56,12 +56,17 @@ pub struct Recorded {
     pub reason: Reason,
 }
 
-/// Records. `begun` is called when the program is attached to.
+/// Records. `begun` is called when the program is attached to, `tell` as by [`BankRecorder::begin`].
 ///
 /// # Errors
 ///
 /// Nothing is recorded: the process cannot be attached to.
-pub fn record(output: &Output, options: &Options, begun: impl FnOnce()) -> Result<Recorded> {
+pub fn record(
+    output: &Output,
+    options: &Options,
+    begun: impl FnOnce(),
+    tell: impl FnMut(Written) + Send + 'static,
+) -> Result<Recorded> {
     const INTERVAL: Duration = Duration::from_millis(10);
     const LOOK: Duration = Duration::from_millis(200);
 
@@ -71,9 +76,8 @@ pub fn record(output: &Output, options: &Options, begun: impl FnOnce()) -> Resul
     let wanted = Wanted { library: options.library.clone(), filter: options.filter.clone() };
     let mut banks = None;
     let mut attached = Attached::begin(options.pid, &wanted, |file| {
-        let most_bytes = options.most_bytes;
-        banks =
-            Some(BankRecorder::begin_in(file, 1, output.work(), options.buffer_bytes, options.on_full, most_bytes)?);
+        let Options { buffer_bytes, on_full, most_bytes, .. } = *options;
+        banks = Some(BankRecorder::begin_in(file, 1, output.work(), buffer_bytes, on_full, most_bytes, tell)?);
         Ok(())
     })?;
     let banks = banks.context("the process has no bank")?;

@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::recording::{Counts, Entry, Fork, PART_FILE, Part, Saved};
 use rftrace_frontend::Error;
+pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, Banks, Collected, Fill, Options, SavedBank, Symbols};
 
 use super::processes::start_time;
@@ -61,14 +62,21 @@ pub struct BankRecording {
 }
 
 impl BankRecorder {
-    /// Makes banks of `buffer_bytes` bytes, and begins. Spools are written to `work`, `most_bytes` at the most.
+    /// Makes banks of `buffer_bytes` bytes, and begins. Spools are written to `work`, of records of `most_bytes` in memory at the most.
+    /// `tell` is called again and again with what they hold, and dropped when the last has been taken.
     ///
     /// # Errors
     ///
     /// There is no memory or no thread for it.
-    pub fn begin(work: &Path, buffer_bytes: usize, on_full: OnFull, most_bytes: u64) -> Result<Self> {
+    pub fn begin(
+        work: &Path,
+        buffer_bytes: usize,
+        on_full: OnFull,
+        most_bytes: u64,
+        tell: impl FnMut(Written) + Send + 'static,
+    ) -> Result<Self> {
         let n_slots = (ADDRESS_BYTES / buffer_bytes.max(64 << 20)).clamp(8, 256);
-        Self::begin_in(memory()?, n_slots, work, buffer_bytes, on_full, most_bytes)
+        Self::begin_in(memory()?, n_slots, work, buffer_bytes, on_full, most_bytes, tell)
     }
 
     /// As [`begin`](Self::begin), with `n_slots` banks in empty memory, which a process that is to be recorded has made.
@@ -83,6 +91,7 @@ impl BankRecorder {
         buffer_bytes: usize,
         on_full: OnFull,
         most_bytes: u64,
+        tell: impl FnMut(Written) + Send + 'static,
     ) -> Result<Self> {
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
@@ -98,7 +107,7 @@ impl BankRecorder {
         };
         let (is_over, living) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u32>>>::default());
         let (told, seen) = (Arc::clone(&is_over), Arc::clone(&living));
-        let empty = move || empty(banks, &told, &seen);
+        let empty = move || empty(banks, &told, &seen, tell);
         let thread = thread::Builder::new().name("banks".to_owned()).spawn(empty).context("no thread for banks")?;
         Ok(Self { file, on_full, is_over, living, thread })
     }
@@ -135,7 +144,12 @@ fn memory() -> Result<File> {
 }
 
 /// Empties the banks until that is over.
-fn empty(mut banks: Banks, is_over: &AtomicBool, living: &Mutex<Vec<u32>>) -> Vec<Collected> {
+fn empty(
+    mut banks: Banks,
+    is_over: &AtomicBool,
+    living: &Mutex<Vec<u32>>,
+    mut tell: impl FnMut(Written),
+) -> Vec<Collected> {
     let mut known = Processes::default();
     let mut pause = SHORTEST_PAUSE;
     while !is_over.load(Relaxed) {
@@ -143,6 +157,7 @@ fn empty(mut banks: Banks, is_over: &AtomicBool, living: &Mutex<Vec<u32>>) -> Ve
         let fill = banks.poll(|pid| known.is_over(pid));
         known.forget_others();
         living.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known.living());
+        tell(banks.written());
         pause = next_pause(pause, fill);
         thread::sleep(pause);
     }
@@ -285,7 +300,7 @@ fn missing(collected: &Collected, on_full: OnFull) -> Option<String> {
     let n_dropped = collected.n_dropped;
     let why = match &collected.failed {
         Some(error) => format!("{} could not be written: {error}", collected.spool().display()),
-        None if collected.is_too_large => "as much was written as --max-size permits".to_owned(),
+        None if collected.is_too_large => "the trace has its --max-size then".to_owned(),
         None if n_dropped > 0 && on_full == OnFull::Wait => {
             "the recorder did not get to its bank for a second".to_owned()
         }

@@ -40,6 +40,8 @@ mod schedule;
 #[cfg(target_os = "linux")]
 mod sys;
 #[cfg(target_os = "linux")]
+pub mod terminal;
+#[cfg(target_os = "linux")]
 mod tracefs;
 mod values;
 

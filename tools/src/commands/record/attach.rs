@@ -9,6 +9,7 @@ use rftrace_record::attach::{self, Options, Reason, Recorded};
 use rftrace_record::join::{self, Beside};
 use rftrace_record::output::Output;
 
+use super::progress::Progress;
 use super::summary;
 use crate::commands::common::shell_word;
 
@@ -42,13 +43,15 @@ pub(super) fn record(request: &Request) -> Result<Option<Output>> {
     let options = &request.options;
     let pid = options.pid;
     let output = Output::prepare(request.output.as_deref(), request.is_live)?;
+    let mut progress = (!request.is_quiet).then(Progress::new);
+    let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let begun = || {
         if !request.is_quiet {
             let until = if options.limit.is_some() { "" } else { "; Ctrl-C ends that" };
             say!("rftrace: recording process {pid}{until}");
         }
     };
-    let Recorded { banks, reason } = attach::record(&output, options, begun).inspect_err(|_| output.discard())?;
+    let Recorded { banks, reason } = attach::record(&output, options, begun, tell).inspect_err(|_| output.discard())?;
     match &reason {
         Reason::Left => {}
         Reason::Ended if request.is_quiet => {}

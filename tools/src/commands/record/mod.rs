@@ -1,4 +1,4 @@
-//! `rftrace record`: its arguments, and in `summary` what it says at the end.
+//! `rftrace record`: its arguments; in `progress` and `summary` what it says while the program runs and at the end.
 //!
 //! Not here: what it does with the program and what was saved (`rftrace-record`).
 
@@ -29,8 +29,11 @@ use super::time::parse_ns;
 
 #[cfg(target_arch = "x86_64")]
 mod attach;
+mod progress;
 mod resources;
 pub(crate) mod summary;
+
+use progress::Progress;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,9 +79,9 @@ pub(crate) struct RecordArgs {
     /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("stream", ArgPredicate::IsPresent, STREAM_BUFFER), ("pid", ArgPredicate::IsPresent, STREAM_BUFFER)]))]
     buffer: usize,
-    /// Write no more records than this, in all processes together: what is recorded after that is not saved. At least a whole buffer
-    /// can be saved.
-    #[arg(long, value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size)]
+    /// Write no more records than this, in all processes together: what is recorded after that is not saved. Without --stream at least
+    /// a whole buffer can be saved.
+    #[arg(long, visible_alias = "limit", value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size)]
     max_size: usize,
     /// Take what is recorded out of the program while it runs: it goes to the disk, so that no buffer fills up, and nothing of it is
     /// lost however the program ends. The buffer is 64M then, unless --buffer says otherwise.
@@ -211,9 +214,9 @@ impl RecordArgs {
         if self.stream { 0 } else { self.signal_snapshot }
     }
 
-    /// Bytes that may be written.
+    /// Bytes that may be written. A buffer that is saved at the end is saved as a whole.
     fn most_bytes(&self) -> usize {
-        self.max_size.max(self.buffer)
+        if self.stream { self.max_size } else { self.max_size.max(self.buffer) }
     }
 }
 
@@ -250,7 +253,9 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     let output = Output::prepare(args.output.as_deref(), args.live)?;
     let notes = Notes::create()?;
     let banks = if args.stream {
-        Some(BankRecorder::begin(output.work(), args.buffer, args.on_full.into(), args.most_bytes() as u64)?)
+        let mut progress = (!args.quiet).then(Progress::new);
+        let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
+        Some(BankRecorder::begin(output.work(), args.buffer, args.on_full.into(), args.most_bytes() as u64, tell)?)
     } else {
         None
     };

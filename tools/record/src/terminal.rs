@@ -1,0 +1,17 @@
+//! The terminal that a program shares with who records it.
+
+use std::io::{self, IsTerminal};
+
+use nix::sys::termios::{LocalFlags, tcgetattr};
+use nix::unistd::{getpgrp, tcgetpgrp};
+
+/// Whether a line on stderr is in nobody's way: that is a terminal, the program writes its output elsewhere, does not draw on the screen
+/// itself (which it would switch the editing of lines off for), and runs in the foreground.
+#[must_use]
+pub fn is_for_messages() -> bool {
+    let terminal = io::stderr();
+    terminal.is_terminal()
+        && !io::stdout().is_terminal()
+        && tcgetattr(&terminal).is_ok_and(|settings| settings.local_flags.contains(LocalFlags::ICANON))
+        && tcgetpgrp(&terminal).is_ok_and(|group| group == getpgrp())
+}
