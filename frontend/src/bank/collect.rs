@@ -1,15 +1,10 @@
 //! What the recorder does with banks while programs run: takes the chunks that are full, and writes them to a file for each process,
-//! a *spool*. When a process is over it takes the rest, and gives the bank back.
-//!
-//! A spool has the chunks packed, one behind the other, in no order (`image/stored.rs`). Nothing here waits for a traced program.
+//! a *spool*. When a process is over it takes the rest, and gives the bank back. Nothing here waits for a traced program.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io;
-use std::mem;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::atomic::AtomicU64;
@@ -18,19 +13,18 @@ use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rftrace::abi::{
-    self, ADDRESS_SHIFT, CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, kind, lease,
-    records_per_chunk,
+    self, CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, lease, records_per_chunk,
 };
 
 use super::file::{
     CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
 };
+use super::spool::{Spool, about_file};
 use crate::backend::{Chunk, exit_word};
 use crate::clock::{ClockPair, ticks_in};
 use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
 use crate::host::program::Identity;
 use crate::image::packed::encode::Packer;
-use crate::image::write::Writer;
 
 /// How banks are made.
 #[derive(Clone, Copy, Debug)]
@@ -92,21 +86,6 @@ struct Watched {
     names: HashMap<u32, Vec<u8>>,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
-}
-
-/// The file with the chunks of a process.
-#[derive(Debug, Default)]
-struct Spool {
-    path: PathBuf,
-    file: Option<File>,
-    n_bytes: u64,
-    /// What was written last.
-    packed: Vec<u8>,
-    /// The highest number of a thread.
-    last_thread: u32,
-    /// Why it does not go on.
-    failed: Option<io::Error>,
-    is_too_large: bool,
 }
 
 /// What was recorded of a process that is over.
@@ -261,8 +240,14 @@ impl Banks {
         let slot = self.slot(number);
         let (pid, since) = (slot.pid.load(Relaxed), slot.first_tsc.load(Relaxed));
         let path = self.folder.join(format!("spool-{pid}-{number}-{since}"));
-        let spool = Spool { path, ..Spool::default() };
-        Watched { pid, spool, looked: None, maps: Vec::new(), names: HashMap::new(), waiting: HashMap::new() }
+        Watched {
+            pid,
+            spool: Spool::new(path),
+            looked: None,
+            maps: Vec::new(),
+            names: HashMap::new(),
+            waiting: HashMap::new(),
+        }
     }
 
     /// Writes chunks that are full, or at the end all that hold something. Returns how many they were.
@@ -487,29 +472,6 @@ impl Banks {
     }
 }
 
-/// Where it is said whose a spool is.
-pub(crate) fn about_file(spool: &Path) -> PathBuf {
-    spool.with_extension("about")
-}
-
-/// The spools in a folder.
-///
-/// # Errors
-///
-/// Those of the system.
-pub fn spools(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|name| name.starts_with("spool-") && !name.ends_with(".about")) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
 impl Watched {
     /// Asks the system about the process, if it is time. Returns whether it was.
     fn look(&mut self) -> bool {
@@ -545,61 +507,5 @@ impl Watched {
         if self.maps.last().is_none_or(|last| files(last) != lines) {
             self.maps.push(lines.join(&b'\n'));
         }
-    }
-}
-
-impl Spool {
-    /// Whether there is room for more.
-    fn may_go_on(&mut self, taken_bytes: u64, most_bytes: u64) -> bool {
-        self.is_too_large |= taken_bytes >= most_bytes;
-        self.failed.is_none() && !self.is_too_large
-    }
-
-    /// Writes a chunk. Returns how many records that were.
-    fn write(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> usize {
-        let header = chunk.header;
-        let mut last = header.tid.load(Relaxed);
-        if header.n_adopted.load(Relaxed) > 0 {
-            let taken_tsc = header.taken_tsc.load(Relaxed);
-            for (_, word) in chunk.records.iter().filter_map(|record| record.read(taken_tsc)) {
-                if word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD {
-                    last = last.max(u32::try_from(word >> ADDRESS_SHIFT).unwrap_or(0));
-                }
-            }
-        }
-        self.last_thread = self.last_thread.max(last);
-        let (packed, mut n_records) = self.pack(chunk, packer);
-        // A chunk that is there in part is not read.
-        match self.append(&packed) {
-            Ok(()) => self.n_bytes += packed.len() as u64,
-            Err(error) => {
-                self.failed = Some(error);
-                n_records = 0;
-            }
-        }
-        self.packed = packed;
-        n_records
-    }
-
-    /// The next bytes of the file, in memory that was used for others before, and how many records they are.
-    fn pack(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> (Vec<u8>, usize) {
-        let mut packed = mem::take(&mut self.packed);
-        packed.clear();
-        let out = |bytes: &[u8]| {
-            packed.extend_from_slice(bytes);
-            Ok::<(), Infallible>(())
-        };
-        let Ok(mut writer) = if self.n_bytes == 0 { Writer::new(out) } else { Ok(Writer::going_on(out)) };
-        let Ok(n_records) = writer.chunk(chunk, Some(packer));
-        let Ok(()) = writer.flush();
-        (packed, n_records)
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            file => file.insert(File::create_new(&self.path)?),
-        };
-        file.write_all_at(bytes, self.n_bytes)
     }
 }

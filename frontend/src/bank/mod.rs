@@ -1,7 +1,8 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
 //! `file` is the layout, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
-//! while programs run, `save` how what it collected of a process becomes a directory. docs/banks.md tells of the whole.
+//! while programs run, `spool` the file that it writes, `save` how what it collected of a process becomes a directory. docs/banks.md
+//! tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
 
@@ -16,9 +17,13 @@ pub(crate) mod own;
 pub(crate) mod own;
 #[cfg(target_os = "linux")]
 pub(crate) mod save;
+#[cfg(target_os = "linux")]
+mod spool;
 
 #[cfg(target_os = "linux")]
-pub use collect::{Banks, Collected, Fill, Options, Written, spools};
+pub use collect::{Banks, Collected, Fill, Options, Written};
 pub use own::Bank;
 #[cfg(target_os = "linux")]
 pub use save::{SavedBank, Symbols};
+#[cfg(target_os = "linux")]
+pub use spool::spools;

@@ -287,7 +287,9 @@ pub(crate) fn begin(bank: &'static Bank) -> Result<Given, Error> {
 
 /// The tracer has taken the bank's memory.
 pub(crate) fn opened(bank: &Bank, first: ClockPair, min_ticks: u64) {
-    let Some(slot) = bank.own_slot() else { return };
+    let (Some(slot), Some(given)) = (bank.own_slot(), bank.given()) else { return };
+    // Nothing was recorded yet, so no thread is in another table.
+    threads::move_to(given.threads);
     slot.program_nanos.store(first.nanos, Relaxed);
     slot.first_tsc.store(first.tsc, Relaxed);
     slot.first_nanos.store(first.nanos, Relaxed);

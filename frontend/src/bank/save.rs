@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use memmap2::Mmap;
 use rftrace_format::gaps::Gaps;
 
-use super::collect::{Collected, about_file};
+use super::collect::Collected;
+use super::spool::about_file;
 use crate::Error;
 use crate::decode::{self, Minima};
 use crate::elf::file::{build_id, map_file};

@@ -1,0 +1,116 @@
+//! The file with the chunks of a process: packed, one behind the other, in no order (`image/stored.rs` reads it), and where it lies.
+//!
+//! Not here: which chunks are written when (`collect`), and what else is kept beside the file (there too).
+
+use std::convert::Infallible;
+use std::fs::{self, File};
+use std::io;
+use std::mem;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use rftrace::abi::{ADDRESS_SHIFT, kind};
+
+use crate::backend::Chunk;
+use crate::image::packed::encode::Packer;
+use crate::image::write::Writer;
+
+/// The file with the chunks of a process.
+#[derive(Debug, Default)]
+pub(super) struct Spool {
+    pub(super) path: PathBuf,
+    file: Option<File>,
+    pub(super) n_bytes: u64,
+    /// What was written last.
+    packed: Vec<u8>,
+    /// The highest number of a thread.
+    pub(super) last_thread: u32,
+    /// Why it does not go on.
+    pub(super) failed: Option<io::Error>,
+    pub(super) is_too_large: bool,
+}
+
+impl Spool {
+    /// One that is made with its first chunk.
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, ..Self::default() }
+    }
+
+    /// Whether there is room for more.
+    pub(super) fn may_go_on(&mut self, taken_bytes: u64, most_bytes: u64) -> bool {
+        self.is_too_large |= taken_bytes >= most_bytes;
+        self.failed.is_none() && !self.is_too_large
+    }
+
+    /// Writes a chunk. Returns how many records that were.
+    pub(super) fn write(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> usize {
+        let header = chunk.header;
+        let mut last = header.tid.load(Relaxed);
+        if header.n_adopted.load(Relaxed) > 0 {
+            let taken_tsc = header.taken_tsc.load(Relaxed);
+            for (_, word) in chunk.records.iter().filter_map(|record| record.read(taken_tsc)) {
+                if word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD {
+                    last = last.max(u32::try_from(word >> ADDRESS_SHIFT).unwrap_or(0));
+                }
+            }
+        }
+        self.last_thread = self.last_thread.max(last);
+        let (packed, mut n_records) = self.pack(chunk, packer);
+        // A chunk that is there in part is not read.
+        match self.append(&packed) {
+            Ok(()) => self.n_bytes += packed.len() as u64,
+            Err(error) => {
+                self.failed = Some(error);
+                n_records = 0;
+            }
+        }
+        self.packed = packed;
+        n_records
+    }
+
+    /// The next bytes of the file, in memory that was used for others before, and how many records they are.
+    fn pack(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> (Vec<u8>, usize) {
+        let mut packed = mem::take(&mut self.packed);
+        packed.clear();
+        let out = |bytes: &[u8]| {
+            packed.extend_from_slice(bytes);
+            Ok::<(), Infallible>(())
+        };
+        let Ok(mut writer) = if self.n_bytes == 0 { Writer::new(out) } else { Ok(Writer::going_on(out)) };
+        let Ok(n_records) = writer.chunk(chunk, Some(packer));
+        let Ok(()) = writer.flush();
+        (packed, n_records)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            file => file.insert(File::create_new(&self.path)?),
+        };
+        file.write_all_at(bytes, self.n_bytes)
+    }
+}
+
+/// Where it is said whose a spool is.
+pub(crate) fn about_file(spool: &Path) -> PathBuf {
+    spool.with_extension("about")
+}
+
+/// The spools in a folder.
+///
+/// # Errors
+///
+/// Those of the system.
+pub fn spools(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| name.starts_with("spool-") && !name.ends_with(".about")) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
