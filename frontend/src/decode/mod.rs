@@ -664,6 +664,62 @@ mod tests {
         assert_eq!(outline(vec![segment(1, 0, 0, &records)], 1), "1 0 +1000\n2 1 lost 5\n3 0 -1000\n");
     }
 
+    /// The records of values: `bytes` in pieces, at a time.
+    fn values(tsc: u64, bytes: &[u8]) -> Vec<(u64, u64)> {
+        let pieces = bytes.chunks(6);
+        let n_pieces = pieces.len() as u64;
+        let word = |(place, piece): (u64, &[u8])| {
+            let piece = piece.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+            let n_following = (n_pieces - 1 - place) * kind::FUNCTIONS_ONE;
+            (tsc, piece << ADDRESS_SHIFT | n_following | kind::VALUES | kind::RESYNC)
+        };
+        (0..).zip(pieces).map(word).collect()
+    }
+
+    /// Takes events with their values.
+    struct WithValues<'a>(&'a mut Vec<(EventKind, u64, Vec<u8>)>);
+
+    impl Emit for WithValues<'_> {
+        type Error = Infallible;
+
+        fn emit(&mut self, event: Event, values: &[u8]) -> Result<(), Infallible> {
+            self.0.push((event.kind, event.address, values.to_vec()));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn values_are_those_of_the_record_before_them() {
+        let mut records = vec![enter(1, A)];
+        records.extend(values(1, b"arguments"));
+        // What fills up a chunk, and what was cut off from its record.
+        records.push((2, kind::VALUES | kind::RESYNC));
+        records.push(enter(3, B));
+        records.extend(values(4, b"others"));
+        records.push(leave(4, B));
+        records.push(values(4, b"an incomplete one")[0]);
+        records.push(enter(5, B));
+        // Its exit is missing; the result is that of A.
+        records.push(leave(6, A));
+        records.extend(values(6, b"result"));
+        for minima in [Minima::default(), at_least(1)] {
+            let task = Task { tid: 1, segments: vec![segment(1, 0, 0, &records)], open: Vec::new(), resumes: false };
+            let window = Window { start: 0, end: 100, is_hidden: &|_| false, minima: &minima, done: None };
+            let mut seen = Vec::new();
+            decode(&task, &window, WithValues(&mut seen)).unwrap();
+            let of = |kind, address, values: &[u8]| (kind, address, values.to_vec());
+            let expected = [
+                of(EventKind::Entry, A, b"arguments\0\0\0"),
+                of(EventKind::Entry, B, b""),
+                of(EventKind::Exit, B, b""),
+                of(EventKind::Entry, B, b""),
+                of(EventKind::Exit, B, b""),
+                of(EventKind::Exit, A, b"result"),
+            ];
+            assert_eq!(seen, expected);
+        }
+    }
+
     const C: u64 = 0x3000;
 
     fn at_least(ticks: u64) -> Minima {
