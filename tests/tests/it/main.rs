@@ -5,6 +5,7 @@ extern crate rftrace as _; // the tracer itself
 
 mod aarch64;
 mod archive;
+mod attach;
 mod buffers;
 mod calls;
 mod cargo_rftrace;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use nix::libc::pid_t;
 
 use super::borrowed::{Borrowed, Gadgets};
-use super::library::{self, Library, close, memory_file};
+use super::library::{self, Library, LibraryFile, close, memory_file};
 use super::place::{Places, Tracer};
 use super::process::{Map, Module, Process};
 use super::refusal;
@@ -85,13 +85,16 @@ impl Attached {
         let Found { process, maps, libc, gadgets } = find(pid.cast_signed())?;
         refusal::check_hooks(&process, &maps)?;
         let mut late = Vec::new();
-        let found = Library::find(&process, &maps, &wanted.library)?;
+        // All that takes long comes before a thread is held.
+        let file = LibraryFile::read(&wanted.library)?;
+        let dlopen = libc.function("dlopen")?;
+        let found = Library::find(&process, &maps, &file)?;
         let tracer =
             found.as_ref().map_or(Tracer { texts: Vec::new(), trampolines: 0..0 }, |library| tracer(&process, library));
         let places = Places::for_loading(&process, &libc, tracer, gadgets.restorer)?;
         let begun = {
             let mut thread = Borrowed::take(&process, &places, gadgets, &mut late)?;
-            let begun = begin_on(&mut thread, &process, &libc, found, wanted, prepare);
+            let begun = begin_on(&mut thread, &process, found, (&file, dlopen), wanted, prepare);
             let given_back = thread.give_back();
             let begun = begun?;
             given_back?;
@@ -182,16 +185,16 @@ impl Attached {
 fn begin_on(
     thread: &mut Borrowed<'_>,
     process: &Process,
-    libc: &Module,
     found: Option<Library>,
+    (file, dlopen): (&LibraryFile, u64),
     wanted: &Wanted,
     prepare: impl FnOnce(File) -> Result<()>,
 ) -> Result<(Library, usize)> {
-    let (number_of_bank, file) = memory_file(thread, process, "rftrace-banks")?;
-    prepare(file)?;
+    let (number_of_bank, bank) = memory_file(thread, process, "rftrace-banks")?;
+    prepare(bank)?;
     let library = match found {
         Some(library) => library,
-        None => Library::load(thread, process, libc, &wanted.library)?,
+        None => Library::load(thread, process, dlopen, file)?,
     };
     let settings = format!(
         "bank=/proc/self/fd/{number_of_bank}\nfilter={}\nmcount={:x}\nfentry={:x}\n",
@@ -235,7 +238,7 @@ fn modules(maps: &[Map]) -> Vec<String> {
 /// As of [`Attached::begin`].
 pub fn leave(pid: u32, library: &Path) -> Result<bool> {
     let Found { process, maps, gadgets, .. } = find(pid.cast_signed())?;
-    let Some(library) = Library::find(&process, &maps, library)? else { return Ok(false) };
+    let Some(library) = Library::find(&process, &maps, &LibraryFile::read(library)?)? else { return Ok(false) };
     let attached = Attached { modules: modules(&maps), process, gadgets, library, n_slots: 0, late: Vec::new() };
     attached.leave()?;
     Ok(true)

@@ -25,6 +25,16 @@ pub(crate) fn is_it(path: &str) -> bool {
     path == PATH
 }
 
+/// The library's file.
+#[derive(Debug)]
+pub(crate) struct LibraryFile(Vec<u8>);
+
+impl LibraryFile {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        Ok(Self(fs::read(path).with_context(|| format!("cannot read {}", path.display()))?))
+    }
+}
+
 /// The library in a process.
 #[derive(Debug)]
 pub(crate) struct Library {
@@ -32,36 +42,39 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// The one that is there already, whose file is at `path`.
+    /// The one that is there already, of this file.
     ///
     /// # Errors
     ///
     /// It is another one.
-    pub(crate) fn find(process: &Process, maps: &[Map], path: &Path) -> Result<Option<Self>> {
+    pub(crate) fn find(process: &Process, maps: &[Map], file: &LibraryFile) -> Result<Option<Self>> {
         // It is mapped once more by who reads the names of its functions.
         let of_it: Vec<&Map> = maps.iter().filter(|map| is_it(&map.path) && map.is_private).collect();
         let Some(start) = of_it.iter().map(|map| map.range.start).min() else { return Ok(None) };
-        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        if process.bytes(start, HEAD_BYTES as u64) != bytes[..HEAD_BYTES.min(bytes.len())] {
+        if process.bytes(start, HEAD_BYTES as u64) != file.0[..HEAD_BYTES.min(file.0.len())] {
             bail!(
                 "process {} holds the tracer of another version of rftrace: attach with that, or start the process anew",
                 process.pid
             );
         }
         let texts = of_it.iter().filter(|map| map.is_executable).map(|map| map.range.clone()).collect();
-        Ok(Some(Self { module: Module::new(bytes, start, texts)? }))
+        Ok(Some(Self { module: Module::new(file.0.clone(), start, texts)? }))
     }
 
-    /// Has a thread load it.
-    pub(crate) fn load(thread: &mut Borrowed<'_>, process: &Process, libc: &Module, path: &Path) -> Result<Self> {
-        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    /// Has a thread load it, by `dlopen`.
+    pub(crate) fn load(
+        thread: &mut Borrowed<'_>,
+        process: &Process,
+        dlopen: u64,
+        library: &LibraryFile,
+    ) -> Result<Self> {
         let (number, mut file) = memory_file(thread, process, NAME)?;
-        file.write_all(&bytes).context("process has no memory for the tracer's library")?;
+        file.write_all(&library.0).context("process has no memory for the tracer's library")?;
         let name = thread.string(&format!("/proc/self/fd/{number}"))?;
-        let loaded = thread.call(libc.function("dlopen")?, &[name, (libc::RTLD_NOW | libc::RTLD_NODELETE) as u64]);
+        let loaded = thread.call(dlopen, &[name, (libc::RTLD_NOW | libc::RTLD_NODELETE) as u64]);
         close(thread, number)?;
         loaded?;
-        let found = Self::find(process, &process.maps()?, path)?;
+        let found = Self::find(process, &process.maps()?, library)?;
         found.with_context(|| {
             format!("the dynamic linker of process {} does not load the tracer's library (libgcc_s.so.1 may be missing there)", process.pid)
         })

@@ -2,7 +2,7 @@
 //!
 //! The stack is looked at word by word. A word that only looks like a return address costs another try, and no more.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use anyhow::Result;
 use nix::libc::{self, user_regs_struct};
@@ -153,15 +153,11 @@ impl Places {
         }
         let top =
             self.maps.iter().find(|map| map.range.contains(&registers.rsp)).map_or(registers.rsp, |map| map.range.end);
+        let near = process.bytes(registers.rsp, NEAR_BYTES.min(top - registers.rsp));
+        if near.is_empty() || self.is_locked(registers.rip) || words(&near).any(|word| self.is_locked(word)) {
+            return false;
+        }
         let bytes = process.bytes(registers.rsp, FAR_BYTES.min(top - registers.rsp));
-        if bytes.len() < 8 {
-            return false;
-        }
-        if words(&bytes[..bytes.len().min(NEAR_BYTES as usize)]).any(|word| self.is_locked(word))
-            || self.is_locked(registers.rip)
-        {
-            return false;
-        }
         // A handler may have interrupted any of that.
         let handlers = (registers.rsp..).step_by(8).zip(words(&bytes)).filter(|&(_, word)| word == self.restorer);
         let mut interrupted =
@@ -171,6 +167,18 @@ impl Places {
                 || self.is_locked(rip)
                 || words(&process.bytes(rsp, NEAR_BYTES)).any(|word| self.is_locked(word))
         })
+    }
+
+    /// Whether a stopped thread may come to such a place soon: it runs, in a system call at the most that has ended.
+    pub(crate) fn is_on_its_way(registers: &user_regs_struct) -> bool {
+        const INTERRUPTED: RangeInclusive<i64> = -516..=-512;
+
+        registers.orig_rax.cast_signed() < 0 || !INTERRUPTED.contains(&registers.rax.cast_signed())
+    }
+
+    /// Whether it is worth while to look closer: the thread is in none of the code that it must not be in.
+    pub(crate) fn is_out(&self, registers: &user_regs_struct) -> bool {
+        !is_in(&self.within, registers.rip) && !self.is_locked(registers.rip)
     }
 
     fn is_locked(&self, address: u64) -> bool {

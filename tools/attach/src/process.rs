@@ -65,7 +65,7 @@ impl Process {
     /// Its threads, those that have ended and are not reaped included.
     pub(crate) fn threads(&self) -> Result<Vec<pid_t>> {
         let path = self.file("task");
-        let entries = fs::read_dir(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let entries = fs::read_dir(&path).with_context(|| format!("process {} has ended", self.pid))?;
         Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
 

@@ -57,6 +57,21 @@ pub(crate) fn go_on_to_system_call(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_SYSCALL, thread, 0, 0)
 }
 
+/// Lets a stopped thread go on by one instruction.
+pub(crate) fn step(thread: pid_t) -> io::Result<()> {
+    ptrace(libc::PTRACE_SINGLESTEP, thread, 0, 0)
+}
+
+/// Whether a thread has stopped for SIGTRAP as it was let go on by one instruction.
+pub(crate) fn has_stepped(thread: pid_t) -> bool {
+    const TRAP_TRACE: c_int = 2;
+
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let known = ptrace(libc::PTRACE_GETSIGINFO, thread, 0, info.as_mut_ptr() as usize).is_ok();
+    // SAFETY: zero is a value of each field, and the call has filled them.
+    known && unsafe { info.assume_init() }.si_code == TRAP_TRACE
+}
+
 /// Lets a stopped thread go for good.
 pub(crate) fn detach(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_DETACH, thread, 0, 0)
@@ -103,18 +118,25 @@ pub(crate) fn set_signal_mask(thread: pid_t, mask: u64) -> io::Result<()> {
 pub(crate) fn wait(thread: pid_t, limit: Duration) -> io::Result<Option<Stop>> {
     /// Between two looks.
     const PAUSES: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
+    /// Most come sooner than a sleep would end.
+    const NO_PAUSE: Duration = Duration::from_micros(100);
 
-    let deadline = Instant::now() + limit;
+    let begun = Instant::now();
     let mut pause = PAUSES[0];
     loop {
         if let Some(stop) = stop_of(thread)? {
             return Ok(Some(stop));
         }
-        if Instant::now() >= deadline {
+        let waited = begun.elapsed();
+        if waited >= limit {
             return Ok(None);
         }
-        thread::sleep(pause);
-        pause = (pause * 2).min(PAUSES[1]);
+        if waited < NO_PAUSE {
+            thread::yield_now();
+        } else {
+            thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES[1]);
+        }
     }
 }
 

@@ -1,0 +1,380 @@
+//! `rftrace record -p`: programs that run are recorded for a while, and go on as if nothing had happened.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rftrace_tests::traces::{self, calls_per_task};
+use rftrace_tests::{CProgram, Program, fixtures, require, tools};
+use tempfile::TempDir;
+
+use crate::record::rftrace;
+
+fn program() -> &'static Program {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    BUILT.get_or_init(|| CProgram::new(&["attached.c"]).without_library().with(&["-O1", "-lpthread"]).build())
+}
+
+/// A program that runs.
+struct Running {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    folder: TempDir,
+}
+
+impl Running {
+    fn begin(program: &Path, way: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(program);
+        let mut child =
+            command.arg(way).current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line.trim().parse(), Ok(child.id()));
+        Self { child, output, folder }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.folder.path().join("trace")
+    }
+
+    fn recorder(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(rftrace());
+        command.args(["record", "-o", "trace", "-p", &self.pid().to_string()]).args(options);
+        command.current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn record(&self, options: &[&str]) -> Output {
+        self.recorder(options).output().unwrap()
+    }
+
+    /// Begins to record, and waits until that has begun.
+    fn begin_recording(&self) -> Child {
+        let mut recorder = self.recorder(&[]).spawn().unwrap();
+        let mut line = String::new();
+        let mut reader = BufReader::new(recorder.stderr.take().unwrap());
+        reader.read_line(&mut line).unwrap();
+        assert!(line.contains("recording process"), "{line}");
+        // Who says more finds somebody who listens.
+        thread::spawn(move || reader.read_to_end(&mut Vec::new()));
+        recorder
+    }
+
+    /// Has it come to its end. Returns that and what it said.
+    fn end(mut self) -> (ExitStatus, String) {
+        drop(self.child.stdin.take());
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap(), said)
+    }
+
+    /// The bytes of its code, and of its libraries', by their lines in its maps.
+    fn code(&self) -> BTreeMap<String, Vec<u8>> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        let memory = fs::File::open(format!("/proc/{}/mem", self.pid())).unwrap();
+        let texts =
+            maps.lines().filter(|line| line.contains(" r-xp ") && line.contains(" /") && !line.contains("memfd"));
+        let read = |line: &str| {
+            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
+            let mut bytes = vec![0; (end - start) as usize];
+            memory.read_exact_at(&mut bytes, start).unwrap();
+            (line.to_owned(), bytes)
+        };
+        texts.map(read).collect()
+    }
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// How often a function was called, in all tasks.
+fn count(trace: &Path, function: &str) -> u64 {
+    calls_per_task(&traces::open(trace)).iter().filter_map(|task| task.get(function)).sum()
+}
+
+/// What has begun and ended within the time is there as a whole.
+#[track_caller]
+fn check_calls(trace: &Path, most_threads: u64) {
+    let (leaves, middles) = (count(trace, "leaf"), count(trace, "middle"));
+    let difference = leaves.abs_diff(2 * middles);
+    assert!(middles > 0 && difference <= 2 * most_threads, "{leaves} and {middles}");
+}
+
+/// All threads are in `malloc` nearly all the time, whose lock `dlopen` takes.
+#[test]
+fn a_busy_program_again_and_again() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let running = Running::begin(&program().path, "malloc");
+    let code = running.code();
+    for _ in 0..15 {
+        let output = running.record(&["--for", "50ms"]);
+        assert!(output.status.success(), "{}", told(&output));
+        check_calls(&running.trace(), 4);
+    }
+    let tids = fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
+    let tids: Vec<u32> = tids.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    for task in traces::open(&running.trace()).tasks() {
+        assert!(tids.contains(&task.tid()), "{} of {tids:?}", task.tid());
+    }
+    // What the tracer's library needs has come.
+    let now = running.code();
+    assert!(code.iter().all(|(line, bytes)| now.get(line) == Some(bytes)), "code was changed");
+    let (status, said) = running.end();
+    assert_eq!(status.code(), Some(7), "{said}");
+    assert!(said.contains("slot same"), "{said}");
+}
+
+/// Threads that wait in system calls are not told that they were interrupted, and those are not over earlier.
+#[test]
+fn waiting_threads_wait_on() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let running = Running::begin(&program().path, "waits");
+    for _ in 0..4 {
+        let output = running.record(&["--for", "30ms"]);
+        assert!(output.status.success(), "{}", told(&output));
+        check_calls(&running.trace(), 1);
+    }
+    let (status, said) = running.end();
+    assert_eq!(status.code(), Some(7), "{said}");
+    assert!(said.contains("slot same, interrupted 0"), "{said}");
+}
+
+#[test]
+fn signals_and_children() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for (way, wanted) in [("signals", "handled 1"), ("fork", "children 1")] {
+        let running = Running::begin(&program().path, way);
+        for _ in 0..3 {
+            let output = running.record(&["--for", "50ms"]);
+            assert!(output.status.success(), "{way}: {}", told(&output));
+            assert!(count(&running.trace(), "leaf") > 0, "{way}: {}", told(&output));
+        }
+        let (status, said) = running.end();
+        assert_eq!(status.code(), Some(7), "{way}: {said}");
+        assert!(said.contains("slot same") && said.contains(wanted), "{way}: {said}");
+    }
+}
+
+/// Slots of the procedure linkage table, and the other hook.
+#[test]
+fn fentry_without_pie() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let options = ["-O1", "-mfentry", "-no-pie", "-fno-pie", "-DNO_SLOT", "-lpthread"];
+    let program = CProgram::new(&["attached.c"]).without_library().with(&options).build();
+    let running = Running::begin(&program.path, "malloc");
+    for _ in 0..2 {
+        let output = running.record(&["--for", "50ms", "-F", "middle"]);
+        assert!(output.status.success(), "{}", told(&output));
+        check_calls(&running.trace(), 4);
+        assert_eq!(count(&running.trace(), "round_of_work"), 0);
+    }
+    assert_eq!(running.end().0.code(), Some(7));
+}
+
+/// Panics pass while it is recorded, and when it is not any more.
+#[test]
+fn a_rust_program() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let path = fixtures::build_folder("attached-rust");
+    fs::create_dir_all(&path).unwrap();
+    let mut rustc = Command::new("rustc");
+    fixtures::without_settings(&mut rustc);
+    let options = ["+nightly", "--edition=2024", "-Zinstrument-mcount", "-O", "--out-dir"];
+    tools::run(
+        rustc.env_remove("RUSTUP_TOOLCHAIN").args(options).arg(&path).arg(fixtures::folder("").join("attached.rs")),
+    );
+    let running = Running::begin(&path.join("attached"), "");
+    for _ in 0..3 {
+        let output = running.record(&["--for", "50ms"]);
+        assert!(output.status.success(), "{}", told(&output));
+        let (leaves, middles) =
+            (count(&running.trace(), "attached::leaf"), count(&running.trace(), "attached::middle"));
+        assert!(middles > 0 && leaves.abs_diff(2 * middles) <= 8, "{leaves} and {middles}");
+        assert!(count(&running.trace(), "attached::fails") > 0);
+    }
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.trim()), (Some(7), "right true"));
+}
+
+/// The program goes on without its recorder, and is left and attached to as ever.
+#[test]
+fn a_recorder_that_is_killed() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let running = Running::begin(&program().path, "malloc");
+    for is_left in [true, false] {
+        let mut recorder = running.begin_recording();
+        thread::sleep(Duration::from_millis(100));
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        if is_left {
+            let output = running.record(&["--leave"]);
+            assert!(output.status.success(), "{}", told(&output));
+        }
+        let output = running.record(&["--for", "50ms"]);
+        assert!(output.status.success(), "{}", told(&output));
+        check_calls(&running.trace(), 4);
+    }
+    let (status, said) = running.end();
+    assert_eq!(status.code(), Some(7), "{said}");
+    assert!(said.contains("slot same"), "{said}");
+}
+
+/// It may be killed at each moment, also while a thread is borrowed.
+#[test]
+fn a_recorder_that_is_killed_at_any_time() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let running = Running::begin(&program().path, "malloc");
+    for millis in (10..400).step_by(40) {
+        let mut recorder = running.recorder(&["--for", "20ms"]).spawn().unwrap();
+        thread::sleep(Duration::from_millis(millis));
+        let _ = recorder.kill();
+        recorder.wait().unwrap();
+        let _ = fs::remove_dir_all(running.trace());
+    }
+    let output = running.record(&["--for", "50ms"]);
+    assert!(output.status.success(), "{}", told(&output));
+    let (status, said) = running.end();
+    assert_eq!(status.code(), Some(7), "{said}");
+    assert!(said.contains("slot same"), "{said}");
+}
+
+/// What was recorded is in the trace, whoever ends.
+#[test]
+fn ends() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for (way, signal) in [("malloc", 9), ("malloc", 0), ("exec", 0)] {
+        let mut running = Running::begin(&program().path, way);
+        let mut recorder = running.begin_recording();
+        thread::sleep(Duration::from_millis(200));
+        if signal == 9 {
+            running.child.kill().unwrap();
+        } else {
+            drop(running.child.stdin.take());
+        }
+        assert!(recorder.wait().unwrap().success(), "{way}");
+        if way == "malloc" && signal == 0 {
+            check_calls(&running.trace(), 4);
+        }
+        assert!(count(&running.trace(), "middle") > 0, "{way}");
+        assert_eq!(running.child.wait().unwrap().signal(), (signal != 0).then_some(signal), "{way}");
+    }
+    // And the recorder, by what Ctrl-C sends.
+    let running = Running::begin(&program().path, "malloc");
+    let mut recorder = running.begin_recording();
+    thread::sleep(Duration::from_millis(100));
+    tools::run(Command::new("kill").args(["-INT", &recorder.id().to_string()]));
+    assert!(recorder.wait().unwrap().success());
+    check_calls(&running.trace(), 4);
+    assert!(running.end().1.contains("slot same"));
+}
+
+/// A refusal, and that nothing was changed.
+#[track_caller]
+fn refused(pid: u32, prepare: impl FnOnce(&mut Command), wanted: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["record", "--for", "10ms", "-p", &pid.to_string()]).current_dir(&folder).stdin(Stdio::null());
+    prepare(&mut command);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{wanted}: {}", told(&output));
+    assert!(told(&output).contains(wanted), "{wanted}: {}", told(&output));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "{wanted}");
+}
+
+#[test]
+fn refusals() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    refused(u32::MAX >> 1, |_| (), "there is no process");
+    let plain =
+        CProgram::new(&["attached.c"]).without_library().without_hooks().with(&["-DNO_SLOT", "-lpthread"]).build();
+    let running = Running::begin(&plain.path, "malloc");
+    refused(running.pid(), |_| (), "does not call mcount");
+    let libraries = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
+    assert!(!libraries.contains("rftrace"), "{libraries}");
+    running.end();
+
+    let fixed = CProgram::new(&["attached.c"]).without_library().with(&["-static", "-DNO_SLOT", "-lpthread"]).build();
+    let running = Running::begin(&fixed.path, "malloc");
+    refused(running.pid(), |_| (), "is linked statically");
+    running.end();
+
+    let running = Running::begin(&program().path, "seccomp");
+    refused(running.pid(), |_| (), "seccomp");
+    running.end();
+
+    let mut running = Running::begin(&program().path, "malloc");
+    let pid = running.pid();
+    let thread = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let thread = thread.map(|task| task.unwrap().file_name().into_string().unwrap().parse().unwrap());
+    refused(thread.max().unwrap(), |_| (), &format!("is a thread of process {pid}"));
+    tools::run(Command::new("kill").args(["-STOP", &pid.to_string()]));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ") && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    refused(pid, |_| (), "is stopped");
+    tools::run(Command::new("kill").args(["-CONT", &pid.to_string()]));
+    if fs::metadata("/proc/self").unwrap().uid() == 0 {
+        let command = fixtures::command_line();
+        let is_open = command.ancestors().all(|folder| fs::metadata(folder).is_ok_and(|meta| meta.mode() & 1 != 0));
+        if is_open {
+            refused(pid, |command| _ = command.uid(65534), "belongs to root");
+        } else {
+            tools::skip("the command cannot be run by another user");
+        }
+    } else {
+        tools::skip("only root is another user's");
+    }
+    running.child.kill().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    refused(pid, |_| (), "zombie");
+    running.child.wait().unwrap();
+
+    // One that is recorded from its beginning.
+    let folder = tempfile::tempdir().unwrap();
+    let mut recorded = Command::new(rftrace());
+    recorded.args(["record", "-o", "trace", "--"]).arg(&program().path).arg("malloc").current_dir(&folder);
+    let mut recorded = recorded.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(recorded.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    refused(line.trim().parse().unwrap(), |_| (), "was started by rftrace record");
+    drop(recorded.stdin.take());
+    recorded.wait().unwrap();
+}
