@@ -176,7 +176,8 @@ impl Attached {
         self.late.retain(|&thread| match sys::wait(thread, Duration::ZERO) {
             Ok(None) => true,
             Ok(Some(sys::Stop::Gone)) | Err(_) => false,
-            Ok(Some(_)) => sys::detach(thread).is_err(),
+            Ok(Some(sys::Stop::Signal(signal))) => sys::detach(thread, signal).is_err(),
+            Ok(Some(_)) => sys::detach(thread, 0).is_err(),
         });
     }
 }

@@ -121,65 +121,10 @@ fn begin_call_again(thread: pid_t) -> io::Result<()> {
     Ok(())
 }
 
-/// What became of a thread that is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Looked {
-    /// It is at a safe place, and stopped.
-    Safe,
-    /// It is not, and stopped.
-    Unsafe,
-    /// It has not stopped.
-    Late,
-    Gone,
-}
-
-impl From<Stopped> for Looked {
-    fn from(stopped: Stopped) -> Self {
-        match stopped {
-            Stopped::Yes => Self::Unsafe,
-            Stopped::Late => Self::Late,
-            Stopped::Gone => Self::Gone,
-        }
-    }
-}
-
-/// Has a stopped thread go on by single instructions until it is at one of `places`, or as long as it is worth while.
-fn walk(process: &Process, places: &Places, thread: pid_t) -> io::Result<Looked> {
-    const STEPS: usize = 4000;
-
-    for _ in 0..STEPS {
-        let registers = sys::registers(thread)?;
-        let is_in_call = registers.orig_rax.cast_signed() >= 0;
-        if (is_in_call || places.is_out(&registers)) && places.is_safe(process, &registers) {
-            return Ok(Looked::Safe);
-        }
-        if !Places::is_on_its_way(&registers) {
-            break;
-        }
-        sys::step(thread)?;
-        match sys::wait(thread, STOP)? {
-            Some(Stop::Signal(libc::SIGTRAP)) if sys::has_stepped(thread) => {}
-            Some(Stop::Signal(signal)) => {
-                sys::go_on(thread, signal)?;
-                return Ok(stop(thread)?.into());
-            }
-            Some(Stop::Gone) => return Ok(Looked::Gone),
-            Some(_) => break,
-            // It waits in a system call now.
-            None => {
-                let stopped = stop(thread)?;
-                let is_safe = stopped == Stopped::Yes && places.is_safe(process, &sys::registers(thread)?);
-                return Ok(if is_safe { Looked::Safe } else { stopped.into() });
-            }
-        }
-    }
-    Ok(Looked::Unsafe)
-}
-
 impl<'a> Borrowed<'a> {
     /// Borrows a thread that is at one of `places`. If there is none waits for one. `late` get threads that could not be stopped at once.
     pub(crate) fn take(process: &'a Process, places: &Places, gadgets: Gadgets, late: &mut Vec<pid_t>) -> Result<Self> {
-        const LIMIT: Duration = Duration::from_secs(10);
+        const LIMIT: Duration = Duration::from_secs(30);
         const PAUSE: Duration = Duration::from_micros(200);
 
         let start = Instant::now();
@@ -197,21 +142,19 @@ impl<'a> Borrowed<'a> {
                     continue;
                 }
                 n_seized += 1;
-                let mut looked = Looked::from(stop(thread)?);
-                if looked == Looked::Unsafe {
-                    looked = walk(process, places, thread)?;
-                }
-                match looked {
-                    Looked::Safe => return Self::new(process, gadgets, thread),
-                    Looked::Unsafe => {}
-                    Looked::Late => {
+                match stop(thread)? {
+                    Stopped::Yes if places.is_safe(process, &sys::registers(thread)?) => {
+                        return Self::new(process, gadgets, thread);
+                    }
+                    Stopped::Yes => {}
+                    Stopped::Late => {
                         late.push(thread);
                         continue;
                     }
-                    Looked::Gone => continue,
+                    Stopped::Gone => continue,
                 }
                 // One that has ended meanwhile is none any more.
-                let _ = sys::detach(thread);
+                let _ = sys::detach(thread, 0);
             }
             if let Some(denied) = denied.filter(|_| n_seized == 0 && late.is_empty()) {
                 bail!(denied);
@@ -428,7 +371,7 @@ impl<'a> Borrowed<'a> {
         for signal in std::mem::take(&mut self.pending) {
             sys::send(self.process.pid, self.thread, signal);
         }
-        sys::detach(self.thread)?;
+        sys::detach(self.thread, 0)?;
         Ok(())
     }
 }

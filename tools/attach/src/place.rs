@@ -2,7 +2,7 @@
 //!
 //! The stack is looked at word by word. A word that only looks like a return address costs another try, and no more.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use anyhow::Result;
 use nix::libc::{self, user_regs_struct};
@@ -167,18 +167,6 @@ impl Places {
                 || self.is_locked(rip)
                 || words(&process.bytes(rsp, NEAR_BYTES)).any(|word| self.is_locked(word))
         })
-    }
-
-    /// Whether a stopped thread may come to such a place soon: it runs, in a system call at the most that has ended.
-    pub(crate) fn is_on_its_way(registers: &user_regs_struct) -> bool {
-        const INTERRUPTED: RangeInclusive<i64> = -516..=-512;
-
-        registers.orig_rax.cast_signed() < 0 || !INTERRUPTED.contains(&registers.rax.cast_signed())
-    }
-
-    /// Whether it is worth while to look closer: the thread is in none of the code that it must not be in.
-    pub(crate) fn is_out(&self, registers: &user_regs_struct) -> bool {
-        !is_in(&self.within, registers.rip) && !self.is_locked(registers.rip)
     }
 
     fn is_locked(&self, address: u64) -> bool {

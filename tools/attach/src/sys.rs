@@ -57,24 +57,9 @@ pub(crate) fn go_on_to_system_call(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_SYSCALL, thread, 0, 0)
 }
 
-/// Lets a stopped thread go on by one instruction.
-pub(crate) fn step(thread: pid_t) -> io::Result<()> {
-    ptrace(libc::PTRACE_SINGLESTEP, thread, 0, 0)
-}
-
-/// Whether a thread has stopped for SIGTRAP as it was let go on by one instruction.
-pub(crate) fn has_stepped(thread: pid_t) -> bool {
-    const TRAP_TRACE: c_int = 2;
-
-    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    let known = ptrace(libc::PTRACE_GETSIGINFO, thread, 0, info.as_mut_ptr() as usize).is_ok();
-    // SAFETY: zero is a value of each field, and the call has filled them.
-    known && unsafe { info.assume_init() }.si_code == TRAP_TRACE
-}
-
-/// Lets a stopped thread go for good.
-pub(crate) fn detach(thread: pid_t) -> io::Result<()> {
-    ptrace(libc::PTRACE_DETACH, thread, 0, 0)
+/// Lets a stopped thread go for good, with a signal if that is not 0.
+pub(crate) fn detach(thread: pid_t, signal: c_int) -> io::Result<()> {
+    ptrace(libc::PTRACE_DETACH, thread, 0, signal as usize)
 }
 
 /// The registers of a stopped thread.

@@ -52,7 +52,7 @@ impl Drop for World {
     fn drop(&mut self) {
         for &thread in &self.threads {
             // One that was killed meanwhile is none any more.
-            let _ = sys::detach(thread);
+            let _ = sys::detach(thread, 0);
         }
     }
 }
