@@ -12,8 +12,10 @@ use std::ptr;
 
 use rftrace_format::resources::Kind;
 
-use crate::chunks::{self, Writing};
+use crate::chunks::Writing;
 use crate::originals::{self, Original};
+use crate::pool;
+use crate::process;
 use crate::stacks::{self, Registers};
 
 type Memory = *mut c_void;
@@ -57,14 +59,14 @@ with_registers!(posix_memalign, posix_memalign_from, "rcx", "r8");
 /// Records memory that was given out.
 #[inline(always)]
 fn allocated(kind: Kind, memory: Memory, bytes: usize, registers: Registers) {
-    if memory.is_null() {
+    if memory.is_null() || !process::is_recorded() {
         return;
     }
-    let Some(writing) = Writing::begin(registers.sp) else { return };
+    let writing = Writing::begin(registers.sp);
     let stack = stacks::number(&writing, registers);
     if let Some(place) = writing.reserve(2) {
         place.more(1, bytes as u64, u64::from(stack));
-        place.finish(kind, chunks::ticks_after(), memory as u64);
+        place.finish(kind, pool::ticks_after(), memory as u64);
     }
 }
 
@@ -117,10 +119,10 @@ extern "C" fn posix_memalign_from(place: *mut Memory, alignment: usize, bytes: u
 
 extern "C" fn free_from(memory: Memory, sp: usize) {
     if !memory.is_null()
-        && let Some(writing) = Writing::begin(sp)
-        && let Some(place) = writing.reserve(1)
+        && process::is_recorded()
+        && let Some(place) = Writing::begin(sp).reserve(1)
     {
-        place.finish(Kind::Free, chunks::ticks_before(), memory as u64);
+        place.finish(Kind::Free, pool::ticks_before(), memory as u64);
     }
     original!(Free, extern "C" fn(Memory), (), memory)
 }
@@ -133,9 +135,9 @@ extern "C" fn realloc_from(old: Memory, bytes: usize, sp: usize, bp: usize) -> M
         return memory;
     }
     // Only when it has succeeded it is known that the old memory was given back, but that was before.
-    let writing = Writing::begin(sp);
+    let writing = process::is_recorded().then(|| Writing::begin(sp));
     let place = writing.as_ref().and_then(|writing| writing.reserve(1));
-    let before = chunks::ticks_before();
+    let before = pool::ticks_before();
     let memory = original!(Realloc, Function, ptr::null_mut(), old, bytes);
     if let Some(place) = place.filter(|_| !memory.is_null() || bytes == 0) {
         place.finish(Kind::ReallocFree, before, old as u64);

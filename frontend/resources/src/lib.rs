@@ -4,9 +4,10 @@
 //! The package `rftrace-tools` links this as a shared library. It is inert where the variable `RFTRACE_RESOURCES` is not set.
 //!
 //! - `interpose` has the functions, `originals` what they stand for.
-//! - `process` begins to record: a program, and the child of a fork.
+//! - `process` begins to record a program.
 //! - `stacks` finds who has called, and gives each stack a number; `modules` is what is known of programs and libraries for that.
-//! - `chunks` is where events are written to: memory of the recorder. `thread` is what each thread knows.
+//! - `chunks` is how events are written, `pool` where to: memory of the recorder. `thread` is what each thread knows, `identity` which
+//!   process it is in: that of a fork begins as one of its own.
 //! - `memory` is where this library's own memory is from.
 //!
 //! Not here: what is written (`rftrace_format::resources`), who takes it out of the memory (`rftrace-record`), and what it shows
@@ -20,10 +21,12 @@
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 
 mod chunks;
+mod identity;
 mod interpose;
 mod memory;
 mod modules;
 mod originals;
+mod pool;
 mod process;
 mod stacks;
 mod thread;

@@ -14,6 +14,7 @@ use rftrace_format::resources::{Kind, MAX_TEXT_BYTES};
 
 use crate::chunks::{self, Writing};
 use crate::memory;
+use crate::pool;
 use crate::thread;
 
 pub(crate) type OurUnwinder = UnwinderX86_64<&'static [u8], MustNotAllocateDuringUnwind>;
@@ -220,13 +221,13 @@ impl<'a> Found<'a> {
         let id = &id[..id.len().min(64)];
         let path = &path[..path.len().min(MAX_TEXT_BYTES - id.len())];
         let local = 0u8;
-        let Some(writing) = Writing::begin((&raw const local) as usize) else { return };
+        let writing = Writing::begin((&raw const local) as usize);
         let length = id.len() + path.len();
         let Some(place) = writing.reserve(3 + length.div_ceil(8)) else { return };
         place.more(1, self.range.0, self.range.1);
         place.more(2, length as u64, id.len() as u64);
         chunks::write_text(place, 3, [id, path]);
-        place.finish(Kind::Module, chunks::ticks_before(), self.base);
+        place.finish(Kind::Module, pool::ticks_before(), self.base);
     }
 }
 

@@ -8,9 +8,10 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
 use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
 use rftrace_format::resources::{Kind, MAX_FRAMES};
 
-use crate::chunks::{self, Writing};
+use crate::chunks::Writing;
 use crate::memory;
 use crate::modules;
+use crate::pool;
 use crate::thread::{self, Thread};
 
 /// The registers of a function at its first instruction.
@@ -134,7 +135,7 @@ fn add(writing: &Writing, registers: Registers, mut frames: [u64; MAX_FRAMES], m
         for (number, pair) in frames.chunks(2).enumerate() {
             units.more(1 + number, pair[0], pair.get(1).copied().unwrap_or(0));
         }
-        units.finish(Kind::Stack, chunks::ticks_before(), u64::from(number) | (n_frames as u64) << 48);
+        units.finish(Kind::Stack, pool::ticks_before(), u64::from(number) | (n_frames as u64) << 48);
         return number;
     }
 }
@@ -197,6 +198,10 @@ fn by_unwind_information(thread: &Thread, stack: Stack, registers: Registers, fr
         let mut next = Some(first);
         let mut read = |address| stack.read(address);
         while let Some(address) = next.and_then(FrameAddress::from_return_address) {
+            // Behind a signal handler the unwinder goes wrong.
+            if (stack.low..stack.end).contains(&(address.address() as usize)) {
+                break;
+            }
             frames[n_frames] = address.address();
             n_frames += 1;
             if n_frames == MAX_FRAMES {

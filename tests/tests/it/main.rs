@@ -30,6 +30,7 @@ mod record_limits;
 mod record_places;
 mod recorded_programs;
 mod registers;
+mod resources;
 mod rust_at_large;
 mod samplers;
 mod sanitizers;

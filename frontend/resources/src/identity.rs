@@ -1,0 +1,60 @@
+//! Which process this is: its number in the recording, and that of its parent.
+//!
+//! Not here: whether it is recorded (`process`).
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+
+use crate::memory;
+
+/// The number of this process; 0 in the child of a fork, as the system clears the page there.
+static NUMBER: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const NO_NUMBER).cast_mut());
+static NO_NUMBER: AtomicU64 = AtomicU64::new(0);
+/// The same, which a child has from its parent.
+static KNOWN: AtomicU32 = AtomicU32::new(0);
+/// The number of the parent; 0 for a process that began with a program of its own.
+static PARENT: AtomicU32 = AtomicU32::new(0);
+/// The recorder does not know of this process.
+static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
+
+/// Makes the page for the number. Returns whether there is one.
+pub(crate) fn prepare() -> bool {
+    const BYTES: usize = 4096;
+
+    let page = memory::map(BYTES);
+    if page.is_null() {
+        return false;
+    }
+    // SAFETY: the page that was just mapped.
+    if unsafe { libc::madvise(page.cast(), BYTES, libc::MADV_WIPEONFORK) } != 0 {
+        return false;
+    }
+    NUMBER.store(page.cast(), Release);
+    true
+}
+
+/// The number of this process; 0 for one that has none yet.
+#[inline(always)]
+pub(crate) fn number() -> u64 {
+    page().load(Relaxed)
+}
+
+fn page() -> &'static AtomicU64 {
+    // SAFETY: one of this file's, or a page that stays.
+    unsafe { &*NUMBER.load(Relaxed) }
+}
+
+/// Gives this process a number, if it has none. Its parent is whoever had one before.
+pub(crate) fn set_number(number: u32) {
+    let parent = KNOWN.load(Relaxed);
+    if page().compare_exchange(0, u64::from(number), AcqRel, Acquire).is_ok() {
+        PARENT.store(parent, Relaxed);
+        KNOWN.store(number, Relaxed);
+        IS_UNTOLD.store(true, Release);
+    }
+}
+
+/// The number of the parent, to be told to the recorder: once for each process.
+pub(crate) fn take_untold() -> Option<u32> {
+    IS_UNTOLD.swap(false, AcqRel).then(|| PARENT.load(Relaxed))
+}

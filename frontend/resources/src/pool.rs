@@ -1,0 +1,142 @@
+//! Memory of the recorder, cut into chunks.
+//!
+//! Not here: what is written to a chunk (`chunks`), and who empties it (`rftrace-record`).
+
+use std::arch::x86_64::{_mm_lfence, _rdtsc};
+use std::ptr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+use rftrace_format::resources::{LOW, pool};
+
+/// The memory; null without one.
+static POOL: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+/// The ticks from which times are counted.
+static BASE: AtomicU64 = AtomicU64::new(0);
+/// Where the last free chunk was found.
+static HINT: AtomicUsize = AtomicUsize::new(0);
+/// There was no chunk: no thread waits for one any more.
+static IS_SHORT: AtomicU32 = AtomicU32::new(0);
+
+/// Numbers in the memory.
+fn number_32(at: usize) -> &'static AtomicU32 {
+    // SAFETY: within the memory, which is aligned to a page and stays. To be called only where there is one.
+    unsafe { &*POOL.load(Relaxed).add(at).cast() }
+}
+
+fn number_64(at: usize) -> &'static AtomicU64 {
+    // SAFETY: as above.
+    unsafe { &*POOL.load(Relaxed).add(at).cast() }
+}
+
+/// Takes the recorder's memory. Returns whether it is one.
+pub(crate) fn open(memory: *mut u8) -> bool {
+    POOL.store(memory, Relaxed);
+    let is_one = number_64(pool::MAGIC_AT).load(Acquire) == pool::MAGIC;
+    if is_one {
+        BASE.store(number_64(pool::BASE_AT).load(Relaxed), Relaxed);
+    } else {
+        POOL.store(ptr::null_mut(), Relaxed);
+    }
+    is_one
+}
+
+/// Whether there is such memory.
+pub(crate) fn is_open() -> bool {
+    !POOL.load(Relaxed).is_null()
+}
+
+/// A number for a process, from 1 on.
+pub(crate) fn next_process() -> u32 {
+    number_32(pool::PROCESSES_AT).fetch_add(1, Relaxed).wrapping_add(1).max(1)
+}
+
+/// Now, for something that has been done: after what it has waited for.
+#[inline(always)]
+pub(crate) fn ticks_after() -> u64 {
+    // SAFETY: every x86-64 has it.
+    unsafe { _mm_lfence() };
+    ticks_before()
+}
+
+/// Now, for something that is going to be done.
+#[inline(always)]
+pub(crate) fn ticks_before() -> u64 {
+    // SAFETY: there is such a counter.
+    unsafe { _rdtsc() }.wrapping_sub(BASE.load(Relaxed)) & LOW
+}
+
+/// Lets a chunk go.
+pub(crate) fn leave(chunk: usize) {
+    number_32(pool::STATES_AT + 4 * chunk).store(pool::FULL, Release);
+}
+
+/// Where a chunk is.
+pub(crate) fn start(chunk: usize) -> usize {
+    POOL.load(Relaxed) as usize + pool::CHUNKS_AT + chunk * pool::CHUNK_BYTES
+}
+
+/// An event is lost.
+pub(crate) fn lose() {
+    number_64(pool::LOST_AT).fetch_add(1, Relaxed);
+}
+
+/// Takes a chunk, after waiting for the recorder if that is at work.
+pub(crate) fn take(process: u32, tid: u32) -> Option<usize> {
+    /// So often the thread sleeps while the recorder does nothing, for so long.
+    const PATIENCE: u32 = 10_000;
+    const PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
+
+    if number_32(pool::OVER_AT).load(Relaxed) != 0 {
+        return None;
+    }
+    let (mut beats, mut waited) = (number_32(pool::BEATS_AT).load(Relaxed), 0);
+    loop {
+        let first = HINT.load(Relaxed);
+        let mut any_full = false;
+        for step in 0..pool::CHUNKS {
+            let chunk = (first + step) % pool::CHUNKS;
+            let state = number_32(pool::STATES_AT + 4 * chunk);
+            match state.load(Relaxed) {
+                pool::FREE if state.compare_exchange(pool::FREE, pool::TAKEN, AcqRel, Relaxed).is_ok() => {
+                    HINT.store(if step > pool::CHUNKS / 2 { 0 } else { chunk }, Relaxed);
+                    IS_SHORT.store(0, Relaxed);
+                    let head = pool::HEADS_AT + pool::HEAD_BYTES * chunk;
+                    number_32(head + 8).store(process, Relaxed);
+                    number_32(head + 12).store(tid, Relaxed);
+                    number_64(head).store(ticks_before(), Release);
+                    return Some(chunk);
+                }
+                pool::FULL => any_full = true,
+                _ => {}
+            }
+        }
+        // Where all chunks are other threads' nobody empties one.
+        if !any_full || IS_SHORT.load(Relaxed) != 0 {
+            return None;
+        }
+        let pause = PAUSE;
+        // SAFETY: reads the time, and writes nothing.
+        unsafe { libc::syscall(libc::SYS_nanosleep, &raw const pause, ptr::null::<libc::timespec>()) };
+        let now = number_32(pool::BEATS_AT).load(Relaxed);
+        waited = if now == beats { waited + 1 } else { 0 };
+        beats = now;
+        if waited > PATIENCE {
+            IS_SHORT.store(1, Relaxed);
+            return None;
+        }
+    }
+}
+
+/// Lets go of the chunks of the program that this process has run before.
+pub(crate) fn leave_older() {
+    // SAFETY: the call takes nothing.
+    let me = unsafe { libc::gettid() }.cast_unsigned();
+    for chunk in 0..pool::CHUNKS {
+        let state = number_32(pool::STATES_AT + 4 * chunk);
+        let tid = number_32(pool::HEADS_AT + pool::HEAD_BYTES * chunk + 12);
+        if state.load(Acquire) == pool::TAKEN && tid.load(Relaxed) == me {
+            state.store(pool::FULL, Release);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! `rftrace record --resources memory` and `rftrace resources`: programs that nobody changed do as they do without, and what they take and
+//! give back is counted to the byte.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use rftrace_tests::fixtures::{self, folder};
+use rftrace_tests::{CProgram, Program, require, tools};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::record::rftrace;
+
+fn c_program() -> &'static Path {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    let build =
+        || CProgram::new(&["resources.c"]).without_hooks().without_library().with(&["-g", "-O1", "-fno-builtin", "-lpthread"]).build();
+    &BUILT.get_or_init(build).path
+}
+
+/// Records a program with arguments, which has to end as it does by itself.
+#[track_caller]
+fn record(options: &[&str], program: &Path, arguments: &[&str]) -> (TempDir, String) {
+    let plain = Command::new(program).args(arguments).output().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["record", "--resources", "memory", "--no-schedule", "--output", "trace"]).args(options);
+    let recorded = command.arg("--").arg(program).args(arguments).current_dir(folder.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&recorded.stderr).into_owned();
+    let code = plain.status.code().or(plain.status.signal().map(|signal| 128 + signal));
+    assert_eq!(recorded.status.code(), code, "{told}");
+    assert_eq!(String::from_utf8_lossy(&recorded.stdout), String::from_utf8_lossy(&plain.stdout), "{told}");
+    (folder, told)
+}
+
+fn resources(folder: &TempDir, options: &[&str]) -> Output {
+    Command::new(rftrace()).arg("resources").args(options).arg("trace").current_dir(folder.path()).output().unwrap()
+}
+
+/// What was recorded.
+#[track_caller]
+fn values(folder: &TempDir, options: &[&str]) -> Value {
+    let output = resources(folder, &[&["--json", "--limit", "0", "--depth", "0"], options].concat());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    assert!(
+        !told.contains("not recorded") && !told.contains("given back that") && !told.contains("taken again"),
+        "{told}"
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The functions of a stack, the innermost first.
+fn functions(stack: &Value) -> Vec<&str> {
+    let frames = stack["frames"].as_array().unwrap().iter();
+    frames.map(|frame| frame["function"].as_str().unwrap()).collect()
+}
+
+/// Blocks and bytes that were taken and that are still there, where all these functions are in the stack.
+fn sums(values: &Value, wanted: &[&str]) -> [u64; 4] {
+    let mut sums = [0; 4];
+    for stack in values["stacks"].as_array().unwrap() {
+        if wanted.iter().all(|wanted| functions(stack).contains(wanted)) {
+            for (sum, name) in sums.iter_mut().zip(["allocations", "allocated_bytes", "blocks", "bytes"]) {
+                *sum += stack[name].as_u64().unwrap();
+            }
+        }
+    }
+    sums
+}
+
+#[track_caller]
+fn check(way: &str, function: &str, expected: [u64; 4]) -> (TempDir, Value) {
+    let (folder, told) = record(&[], c_program(), &[way]);
+    let values = values(&folder, &[]);
+    assert_eq!(sums(&values, &[function]), expected, "{way}: {values:#}\n{told}");
+    (folder, values)
+}
+
+#[test]
+fn what_a_program_takes_is_counted_however_it_ends() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for way in ["leak", "kill", "abort", "_exit"] {
+        let (_folder, values) = check(way, "middle", [10, 1000, 5, 500]);
+        let stacks = values["stacks"].as_array().unwrap();
+        let stack = stacks.iter().find(|stack| functions(stack).contains(&"middle")).unwrap();
+        assert_eq!(functions(stack)[..4], ["leaf", "middle", "leak", "main"], "{stack:#}");
+        assert_eq!(functions(stack).last(), Some(&"_start"), "{stack:#}");
+        let place = stack["frames"][0]["file"].as_str().unwrap();
+        assert!(place.ends_with("resources.c") && stack["frames"][0]["line"].is_u64(), "{stack:#}");
+    }
+    // Each program that a process runs counts by itself.
+    let (_folder, values) = check("exec", "middle", [20, 2000, 10, 1000]);
+    assert_eq!(values["memory"]["processes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn each_function_is_seen() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let bytes = 21 + 22 + 23 + 24 + 64 + 26 + 4000 + 28 + 8;
+    check("kinds", "kinds", [9, bytes, 5, 21 + 23 + 64 + 4000 + 8]);
+    // 10 steps, one that shrinks, and two of the block that stays.
+    check("chain", "chain", [13, 5500 + 50 + 12, 1, 7]);
+}
+
+#[test]
+fn blocks_go_from_thread_to_thread() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (_folder, values) = check("passing", "leaf", [200_000, 200_000 * 16, 0, 0]);
+    assert_eq!(values["memory"]["unknown_releases"], 0);
+    let each = 20_000 / 50 * (49 * 50 / 2) + 90;
+    let (_folder, values) = check("threads", "work", [40 * 20_003, 40 * each, 120, 120 * 30]);
+    assert_eq!(values["memory"]["lost"], 0);
+}
+
+#[test]
+fn children_signals_and_what_is_around_main() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (_folder, values) = check("children", "children", [4, 70 + 3 * 40, 4, 70 + 3 * 40]);
+    assert_eq!(values["memory"]["inherited_releases"], 3);
+    assert_eq!(values["memory"]["processes"].as_array().unwrap().len(), 4);
+    let (_folder, values) = check("signals", "signals", [1, 9, 1, 9]);
+    assert_eq!(sums(&values, &["leaf", "handle"]), [1000, 11_000, 0, 0], "{values:#}");
+    check("around", "leaf", [2, 77, 2, 77]);
+}
+
+#[test]
+fn frame_pointers_and_no_backtraces() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let with = ["-g", "-O1", "-fno-builtin", "-fno-omit-frame-pointer", "-lpthread"];
+    let program = CProgram::new(&["resources.c"]).without_hooks().without_library().with(&with).build();
+    let (folder, _) = record(&["--backtraces", "fp"], &program.path, &["leak"]);
+    let found = values(&folder, &[]);
+    assert_eq!(sums(&found, &["leaf", "middle", "leak", "main"]), [10, 1000, 5, 500], "{found:#}");
+    let (folder, _) = record(&["--backtraces", "none"], &program.path, &["leak"]);
+    let found = values(&folder, &[]);
+    assert_eq!(found["stacks"].as_array().unwrap().len(), 1, "{found:#}");
+    assert_eq!(found["memory"]["bytes"], 500, "{found:#}");
+}
+
+#[test]
+fn leaks_are_those_of_valgrind() {
+    if !require(&["gcc", "valgrind"]) {
+        return;
+    }
+    for (way, blocks, bytes) in [("leak", 5, 500), ("kinds", 5, 4116), ("chain", 1, 7)] {
+        let (folder, _) = record(&[], c_program(), &[way]);
+        let leaks = resources(&folder, &["--leaks"]);
+        let told = String::from_utf8_lossy(&leaks.stderr).into_owned();
+        assert_eq!(leaks.status.code(), Some(1), "{told}");
+        assert!(told.contains(&format!("{bytes} bytes in {blocks} blocks were not given back")), "{told}");
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--leak-check=full", "--show-leak-kinds=all", "--run-libc-freeres=yes"]);
+        let output = valgrind.arg(c_program()).arg(way).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).replace(',', "");
+        assert!(text.contains(&format!("in use at exit: {bytes} bytes in {blocks} blocks")), "{text}");
+    }
+    let (folder, _) = record(&[], c_program(), &["leak"]);
+    assert!(resources(&folder, &["--leaks", "--suppress", "mid*"]).status.success());
+    assert_eq!(resources(&folder, &["--leaks", "--suppress", "other"]).status.code(), Some(1));
+}
+
+#[test]
+fn programs_in_cpp_and_rust() {
+    if !require(&["g++", "rustc"]) {
+        return;
+    }
+    let program = CProgram::new(&["resources.cpp"]).without_hooks().without_library().with(&["-g", "-O1"]).build();
+    let (folder, _) = record(&[], &program.path, &[]);
+    let found = values(&folder, &[]);
+    assert_eq!(sums(&found, &["make", "operator new"]), [10, 2000, 3, 600], "{found:#}");
+    // The vector and its five blocks.
+    let leaks = resources(&folder, &["--leaks"]);
+    let told = String::from_utf8_lossy(&leaks.stderr).into_owned();
+    assert!(told.contains(&format!("{} bytes in 5 blocks were not given back", 600 + 24 + 1000)), "{told}");
+
+    let path = fixtures::build_folder("resources-rust");
+    fs::create_dir_all(&path).unwrap();
+    let mut rustc = Command::new("rustc");
+    fixtures::without_settings(&mut rustc);
+    tools::run(rustc.args(["--edition=2024", "-O", "-g", "--out-dir"]).arg(&path).arg(folder_of("resources.rs")));
+    let (folder, _) = record(&[], &path.join("resources"), &[]);
+    let found = values(&folder, &[]);
+    assert_eq!(sums(&found, &["resources::keep"]), [8, 7 * 123 + 77, 8, 7 * 123 + 77], "{found:#}");
+    assert_eq!(sums(&found, &["resources::grow"]), [9, 8 * (4 + 8 + 16 + 32 + 64 + 128 + 256 + 512 + 1024), 0, 0]);
+}
+
+fn folder_of(source: &str) -> PathBuf {
+    folder("").join(source)
+}
+
+#[test]
+fn views_choose_and_draw() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (folder, _) = record(&[], c_program(), &["chain"]);
+    let text = |options: &[&str]| String::from_utf8_lossy(&resources(&folder, options).stdout).into_owned();
+    assert!(text(&[]).starts_with("memory: 13 blocks taken, 5562 bytes in all"), "{}", text(&[]));
+    let first = |sort: &str| {
+        let values = values(&folder, &["--sort", sort]);
+        let stack = &values["stacks"][0];
+        [stack["allocations"].as_u64().unwrap(), stack["bytes"].as_u64().unwrap()]
+    };
+    assert_eq!((first("bytes"), first("allocated")), ([1, 7], [10, 0]));
+    assert_eq!(values(&folder, &["--at", "0ns"])["memory"]["allocations"], 0);
+    assert_eq!(values(&folder, &["--at", "1000s"])["memory"]["allocations"], 13);
+    for of in ["live", "peak", "allocated"] {
+        let picture = text(&["--flamegraph", of]);
+        assert!(picture.starts_with("<?xml") && picture.contains("chain"), "{picture}");
+    }
+    let output = resources(&folder, &["--pid", "1"]);
+    assert!(
+        !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("no such process was recorded")
+    );
+}
+
+#[test]
+fn calls_and_memory_in_one_trace() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["resources.c"]).without_library().with(&["-g", "-O1", "-fno-builtin", "-lpthread"]).build();
+    let (folder, told) = record(&[], &program.path, &["leak"]);
+    let memory = &values(&folder, &[])["memory"];
+    assert_eq!((memory["allocations"].as_u64(), memory["bytes"].as_u64()), (Some(10), Some(500)), "{told}");
+    let report = Command::new(rftrace()).args(["report", "trace"]).current_dir(folder.path()).output().unwrap();
+    let report = String::from_utf8_lossy(&report.stdout).into_owned();
+    assert!(report.contains("middle"), "{report}\n{told}");
+}
+
+#[test]
+fn what_is_no_recording_is_said() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let told = |folder: &TempDir| {
+        let output = resources(folder, &[]);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(told(&folder).contains("it is recorded by `rftrace record --resources memory`"), "{}", told(&folder));
+    let (folder, _) = record(&[], c_program(), &["leak"]);
+    let path = folder.path().join("trace/resources.dat");
+    let bytes = fs::read(&path).unwrap();
+    // A file that was cut has what is there.
+    fs::write(&path, &bytes[..bytes.len() - 7]).unwrap();
+    let output = resources(&folder, &[]);
+    let cut = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && cut.contains("the recorder was interrupted"), "{cut}");
+    let mut damaged = bytes.clone();
+    damaged[17] ^= 1;
+    fs::write(&path, &damaged).unwrap();
+    assert!(told(&folder).contains("no block begins here"), "{}", told(&folder));
+    fs::write(&path, b"something else").unwrap();
+    assert!(told(&folder).contains("no recording of who took memory"), "{}", told(&folder));
+}
+
+#[test]
+fn the_library_exports_nothing_else() {
+    if !require(&["objdump"]) {
+        return;
+    }
+    let library = fixtures::command_line().join("rftrace-preload-resources");
+    let symbols = tools::text(Command::new("objdump").arg("-T").arg(library));
+    let defined = symbols.lines().filter(|line| line.contains(" .text\t"));
+    let mut names: Vec<&str> = defined.filter_map(|line| line.split_whitespace().last()).collect();
+    names.sort_unstable();
+    let expected = [
+        "aligned_alloc",
+        "calloc",
+        "cfree",
+        "free",
+        "malloc",
+        "memalign",
+        "posix_memalign",
+        "pvalloc",
+        "realloc",
+        "valloc",
+    ];
+    assert_eq!(names, expected);
+}
