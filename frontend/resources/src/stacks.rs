@@ -1,6 +1,8 @@
 //! Who has called: the return addresses on the stack. Each stack gets a number, and is written once.
 
+use std::mem::MaybeUninit;
 use std::ptr;
+use std::slice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
 
@@ -34,7 +36,65 @@ const PLACES: usize = 1 << 20;
 /// So many places are tried for a stack.
 const TRIES: usize = 64;
 
-type Cache = CacheX86_64<MustNotAllocateDuringUnwind>;
+/// What an unwinder remembers: rules by code address, and the stack that it has walked last.
+struct Cache {
+    rules: CacheX86_64<MustNotAllocateDuringUnwind>,
+    last: Walk,
+}
+
+/// A stack that was walked to its end.
+struct Walk {
+    n_frames: usize,
+    frames: [Step; MAX_FRAMES],
+}
+
+/// A frame of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Step {
+    /// Where the return address is, what it is, and the frame pointer behind it.
+    slot: u64,
+    address: u64,
+    bp: u64,
+}
+
+impl Walk {
+    const NONE: Self = Self { n_frames: 0, frames: [Step { slot: 0, address: 0, bp: 0 }; MAX_FRAMES] };
+
+    /// Takes the place of what was walked before: new frames, and the rest of the old ones from `tail` on, whose addresses are added to
+    /// `addresses`. Returns how many frames there are. Only what was walked to its end is remembered.
+    #[inline(always)]
+    fn replace(
+        &mut self,
+        steps: &[Step],
+        tail: Option<usize>,
+        is_whole: bool,
+        addresses: &mut [u64; MAX_FRAMES],
+    ) -> usize {
+        let first = tail.unwrap_or(self.n_frames);
+        let n_frames = (steps.len() + self.n_frames - first).min(MAX_FRAMES);
+        let n_old = n_frames - steps.len();
+        for (address, step) in addresses[steps.len()..n_frames].iter_mut().zip(&self.frames[first..]) {
+            *address = step.address;
+        }
+        if is_whole && first + n_old == self.n_frames {
+            if first != steps.len() {
+                self.frames.copy_within(first..first + n_old, steps.len());
+            }
+            self.frames[..steps.len()].copy_from_slice(steps);
+            self.n_frames = n_frames;
+        } else {
+            self.n_frames = 0;
+        }
+        n_frames
+    }
+
+    /// From which frame on it is still so: all return addresses are where they were.
+    #[inline(always)]
+    fn unchanged(&self, stack: Stack) -> usize {
+        let is_so = |step: &Step| stack.read(step.slot) == Ok(step.address);
+        self.n_frames - self.frames[..self.n_frames].iter().rev().take_while(|step| is_so(step)).count()
+    }
+}
 
 /// What unwinders remember. Each is one thread's for as long as that unwinds.
 static CACHES: [Shared; N_CACHES] =
@@ -191,7 +251,11 @@ fn by_unwind_information(thread: &Thread, stack: Stack, registers: Registers, fr
     };
     // SAFETY: this thread has taken it.
     let cache = unsafe { &mut *shared.cache.load(Relaxed) };
-    let mut n_frames = 0;
+    let Cache { rules, last } = cache;
+    let unchanged = last.unchanged(stack);
+    let (mut n_frames, mut old, mut tail) = (0, unchanged, None);
+    let mut steps = [MaybeUninit::<Step>::uninit(); MAX_FRAMES];
+    let mut is_whole = false;
     let walked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let Ok(first) = stack.read(registers.sp as u64) else { return };
         let mut state = UnwindRegsX86_64::new(first, registers.sp as u64 + 8, registers.bp as u64);
@@ -202,14 +266,29 @@ fn by_unwind_information(thread: &Thread, stack: Stack, registers: Registers, fr
             if (stack.low..stack.end).contains(&(address.address() as usize)) {
                 break;
             }
-            frames[n_frames] = address.address();
+            let step = Step { slot: state.sp().wrapping_sub(8), address: address.address(), bp: state.bp() };
+            while old < last.n_frames && last.frames[old].slot < step.slot {
+                old += 1;
+            }
+            // The same state in the same frame: the way from here is that of the last time.
+            if old < last.n_frames && last.frames[old] == step {
+                tail = Some(old);
+                is_whole = true;
+                return;
+            }
+            steps[n_frames].write(step);
+            frames[n_frames] = step.address;
             n_frames += 1;
             if n_frames == MAX_FRAMES {
-                break;
+                return;
             }
-            next = known.unwinder.unwind_frame(address, &mut state, cache, &mut read).ok().flatten();
+            next = known.unwinder.unwind_frame(address, &mut state, rules, &mut read).ok().flatten();
         }
+        is_whole = true;
     }));
+    // SAFETY: so many were written.
+    let steps = unsafe { slice::from_raw_parts(steps.as_ptr().cast::<Step>(), n_frames) };
+    n_frames = last.replace(steps, tail, is_whole && walked.is_ok(), frames);
     shared.is_taken.store(false, Release);
     if walked.is_err() {
         // A flaw of the unwinder: it is not asked again.
@@ -236,8 +315,10 @@ fn take_other_cache(thread: &Thread) -> Option<&'static Shared> {
     let place = free.find(|place| !CACHES[place % N_CACHES].is_taken.swap(true, Acquire))?;
     let shared = &CACHES[place % N_CACHES];
     if shared.cache.load(Relaxed).is_null() {
-        let made =
-            modules::alone(|| memory::reserve(2 * size_of::<Cache>() + (256 << 10)).then(|| Box::new(Cache::new_in())));
+        let made = modules::alone(|| {
+            memory::reserve(2 * size_of::<Cache>() + (256 << 10))
+                .then(|| Box::new(Cache { rules: CacheX86_64::new_in(), last: Walk::NONE }))
+        });
         let Some(cache) = made else {
             shared.is_taken.store(false, Release);
             return None;

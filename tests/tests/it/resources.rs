@@ -16,8 +16,13 @@ use super::record::rftrace;
 
 fn c_program() -> &'static Path {
     static BUILT: OnceLock<Program> = OnceLock::new();
-    let build =
-        || CProgram::new(&["resources.c"]).without_hooks().without_library().with(&["-g", "-O1", "-fno-builtin", "-lpthread"]).build();
+    let build = || {
+        CProgram::new(&["resources.c"])
+            .without_hooks()
+            .without_library()
+            .with(&["-g", "-O1", "-fno-builtin", "-lpthread"])
+            .build()
+    };
     &BUILT.get_or_init(build).path
 }
 
@@ -233,7 +238,8 @@ fn calls_and_memory_in_one_trace() {
     if !require(&["gcc"]) {
         return;
     }
-    let program = CProgram::new(&["resources.c"]).without_library().with(&["-g", "-O1", "-fno-builtin", "-lpthread"]).build();
+    let program =
+        CProgram::new(&["resources.c"]).without_library().with(&["-g", "-O1", "-fno-builtin", "-lpthread"]).build();
     let (folder, told) = record(&[], &program.path, &["leak"]);
     let memory = &values(&folder, &[])["memory"];
     assert_eq!((memory["allocations"].as_u64(), memory["bytes"].as_u64()), (Some(10), Some(500)), "{told}");
