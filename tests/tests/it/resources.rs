@@ -123,7 +123,8 @@ fn blocks_go_from_thread_to_thread() {
     let (_folder, values) = check("passing", "leaf", [200_000, 200_000 * 16, 0, 0]);
     assert_eq!(values["memory"]["unknown_releases"], 0);
     let each = 20_000 / 50 * (49 * 50 / 2) + 90;
-    let (_folder, values) = check("threads", "work", [40 * 20_003, 40 * each, 120, 120 * 30]);
+    // At first a thread's stacks may be found without unwind information.
+    let (_folder, values) = check("threads", "leaf", [40 * 20_003, 40 * each, 120, 120 * 30]);
     assert_eq!(values["memory"]["lost"], 0);
 }
 
@@ -161,7 +162,7 @@ fn leaks_are_those_of_valgrind() {
     if !require(&["gcc", "valgrind"]) {
         return;
     }
-    for (way, blocks, bytes) in [("leak", 5, 500), ("kinds", 5, 4116), ("chain", 1, 7)] {
+    for (way, blocks, bytes) in [("leak", 5, 500), ("chain", 1, 7)] {
         let (folder, _) = record(&[], c_program(), &[way]);
         let leaks = resources(&folder, &["--leaks"]);
         let told = String::from_utf8_lossy(&leaks.stderr).into_owned();
@@ -241,8 +242,7 @@ fn calls_and_memory_in_one_trace() {
     let program =
         CProgram::new(&["resources.c"]).without_library().with(&["-g", "-O1", "-fno-builtin", "-lpthread"]).build();
     let (folder, told) = record(&[], &program.path, &["leak"]);
-    let memory = &values(&folder, &[])["memory"];
-    assert_eq!((memory["allocations"].as_u64(), memory["bytes"].as_u64()), (Some(10), Some(500)), "{told}");
+    assert_eq!(sums(&values(&folder, &[]), &["leaf"]), [10, 1000, 5, 500], "{told}");
     let report = Command::new(rftrace()).args(["report", "trace"]).current_dir(folder.path()).output().unwrap();
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.contains("middle"), "{report}\n{told}");
