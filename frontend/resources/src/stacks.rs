@@ -129,6 +129,13 @@ pub(crate) fn prepare() {
         _ => UNWIND_INFORMATION,
     };
     WAY.store(way, Relaxed);
+    if way == UNWIND_INFORMATION && memory::reserve(8 * (size_of::<Cache>() + (64 << 10))) {
+        // Threads that begin at the same time find some.
+        for shared in &CACHES[1..8] {
+            let cache = Box::new(Cache { rules: CacheX86_64::new_in(), last: Walk::NONE });
+            shared.cache.store(Box::into_raw(cache), Relaxed);
+        }
+    }
     // What goes wrong in an unwinder is nothing that the program's users should see.
     std::panic::set_hook(Box::new(|_| {}));
 }
