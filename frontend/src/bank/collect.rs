@@ -371,7 +371,10 @@ impl Banks {
             // SAFETY: within the slot. What a process changes meanwhile is any bytes, and is checked when it is read.
             about.extend_from_slice(unsafe { slice::from_raw_parts(self.at(number, start).cast_const(), n_bytes) });
         }
-        let _ = fs::write(about_file(&watched.spool.path), about);
+        // At once: who is killed now leaves the one before.
+        let file = about_file(&watched.spool.path);
+        let new = file.with_extension("about-new");
+        let _ = fs::write(&new, about).and_then(|()| fs::rename(&new, file));
     }
 
     /// What a recorder has collected in `spool` that was not there at the end: as far as that goes. `file` is empty memory.

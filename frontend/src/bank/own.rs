@@ -288,17 +288,13 @@ pub(crate) fn begin(bank: &'static Bank) -> Result<Given, Error> {
 /// The tracer has taken the bank's memory.
 pub(crate) fn opened(bank: &Bank, first: ClockPair, min_ticks: u64) {
     let (Some(slot), Some(given)) = (bank.own_slot(), bank.given()) else { return };
-    // Nothing was recorded yet, so no thread is in another table.
-    threads::move_to(given.threads);
+    threads::copy_to(given.threads, backend::control().next_tid.load(Relaxed));
     slot.program_nanos.store(first.nanos, Relaxed);
     slot.first_tsc.store(first.tsc, Relaxed);
     slot.first_nanos.store(first.nanos, Relaxed);
     slot.utc_offset_nanos.store(utc_offset_nanos().unwrap_or(0), Relaxed);
     slot.min_ticks.store(min_ticks, Relaxed);
     bank.write_texts();
-    if let Some(given) = bank.given() {
-        threads::copy_to(given.threads, backend::control().next_tid.load(Relaxed));
-    }
     slot.state.store(slot_state::IN_USE, Release);
 }
 

@@ -107,7 +107,7 @@ pub fn spools(folder: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|name| name.starts_with("spool-") && !name.ends_with(".about")) {
+        if name.is_some_and(|name| name.starts_with("spool-") && !name.contains(".about")) {
             found.push(path);
         }
     }
