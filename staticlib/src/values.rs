@@ -118,9 +118,11 @@ impl Values {
             let mut piece = 0;
             for byte in 0..UNIT_BYTES {
                 let at = place.wrapping_mul(UNIT_BYTES).wrapping_add(byte);
+                if at >= self.n_bytes {
+                    break;
+                }
                 // SAFETY: bytes below `n_bytes` are written.
-                let value =
-                    if at < self.n_bytes { unsafe { self.bytes.as_ptr().cast::<u8>().wrapping_add(at).read() } } else { 0 };
+                let value = unsafe { self.bytes.as_ptr().cast::<u8>().wrapping_add(at).read() };
                 piece |= u64::from(value) << (8 * byte);
             }
             let n_following = (n_units.wrapping_sub(place).wrapping_sub(1) as u64).wrapping_mul(kind::FUNCTIONS_ONE);

@@ -202,8 +202,8 @@ pub fn written(units: &[Unit], taken: u64, out: &mut Vec<Unit>) {
 
 /// The memory that a recorder shares with the processes that it records: places in it, in bytes, and what is said there.
 ///
-/// Numbers of 32 or 64 bits, all of which are changed atomically. A chunk is a thread's from [`TAKEN`] on, until that makes it [`FULL`]
-/// or is gone; then it is the recorder's, who makes it [`FREE`].
+/// Numbers of 32 or 64 bits, all of which are changed atomically. A chunk is a thread's from [`TAKEN`](pool::TAKEN) on, until that makes it [`FULL`](pool::FULL)
+/// or is gone; then it is the recorder's, who makes it [`FREE`](pool::FREE).
 pub mod pool {
     /// The first word.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"rftpool1");

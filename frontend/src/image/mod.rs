@@ -15,6 +15,7 @@ mod raw;
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub(crate) mod read;
 #[cfg(all(feature = "import", target_os = "linux"))]
+#[cfg_attr(not(feature = "std"), allow(dead_code, reason = "what reads such files is not there"))]
 pub(crate) mod stored;
 pub(crate) mod write;
 

@@ -80,6 +80,7 @@ pub(super) struct Reader<'a> {
     offset: usize,
 }
 
+#[cfg_attr(not(feature = "std"), allow(dead_code, reason = "only for files that grow chunk by chunk"))]
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }

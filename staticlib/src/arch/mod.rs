@@ -30,13 +30,13 @@ pub(crate) mod aarch64_prologue;
 #[cfg_attr(not(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe")), path = "no_interrupts.rs")]
 pub(crate) mod interrupts;
 pub(crate) mod reach;
+#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
+#[path = "x86_64_values.rs"]
+pub(crate) mod values;
 #[cfg(target_arch = "x86_64")]
 mod x86_64_frames;
 #[cfg(target_arch = "x86_64")]
 mod x86_64_machine;
-#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
-#[path = "x86_64_values.rs"]
-pub(crate) mod values;
 #[cfg(target_arch = "x86_64")]
 mod x86_64_shadow_stack;
 pub(crate) use interrupts::{
@@ -55,12 +55,12 @@ pub(crate) use local::{set_first_thread_block, set_thread_block, thread_block};
 pub(crate) use x86_64_frames::{
     Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, reach, sequence, whole_address,
 };
-#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
-pub(crate) use x86_64_machine::{entry_trampoline, values_trampoline};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_machine::{
     MAX_REALIGN_BYTES, abort, frames, is_trampoline, keeping_vectors, ticks, trampoline, zero,
 };
+#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
+pub(crate) use x86_64_machine::{entry_trampoline, values_trampoline};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_shadow_stack::has_shadow_stack;
 
