@@ -181,7 +181,7 @@ pub mod action {
 ///
 /// What is recorded of a call are its *items*, one behind the other, and of its return one: each is the value's code, two bytes, and then
 /// the value, little-endian, as long as the code says; of a string the number of bytes, in two bytes, and the bytes. So whoever reads
-/// them needs no table. They are cut into pieces of [`UNIT_BYTES`] for [`kind::VALUES`].
+/// them needs no table. They are cut into pieces of [`UNIT_BYTES`](self::value::UNIT_BYTES) for [`kind::VALUES`].
 pub mod value {
     /// The bits of a code that tell where the value is.
     pub const PLACE_MASK: u16 = 3;

@@ -157,8 +157,8 @@ fn a_limit_is_kept() {
         return;
     }
     // Larger than the bank, and smaller.
-    for (buffer, limit) in [("1M", "--max-size=4M"), ("16M", "--limit=4M")] {
-        let (folder, output) = record(&["--buffer", buffer, limit], 400_000, "return");
+    for buffer in ["1M", "16M"] {
+        let (folder, output) = record(&["--buffer", buffer, "--max-size=4M"], 400_000, "return");
         assert_eq!(output.status.code(), Some(7));
         let lines = told(&output);
         assert_eq!(lines.matches("--max-size").count(), 1, "{lines}");

@@ -72,16 +72,16 @@ pub(crate) struct RecordArgs {
     pid: Option<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
-    limit: Option<u64>,
+    duration: Option<u64>,
     /// With -p: only take the tracer out that a recorder which was killed has left in the program.
-    #[arg(long, requires = "pid", conflicts_with = "limit")]
+    #[arg(long, requires = "pid", conflicts_with = "duration")]
     leave: bool,
     /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("stream", ArgPredicate::IsPresent, STREAM_BUFFER), ("pid", ArgPredicate::IsPresent, STREAM_BUFFER)]))]
     buffer: usize,
     /// Write no more records than this, in all processes together: what is recorded after that is not saved. Without --stream at least
     /// a whole buffer can be saved.
-    #[arg(long, visible_alias = "limit", value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size)]
     max_size: usize,
     /// Take what is recorded out of the program while it runs: it goes to the disk, so that no buffer fills up, and nothing of it is
     /// lost however the program ends. The buffer is 64M then, unless --buffer says otherwise.
@@ -311,7 +311,7 @@ fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
         pid,
         library: Preload::find(preload::TRACER)?.path().to_owned(),
         filter,
-        limit: args.limit.map(Duration::from_nanos),
+        limit: args.duration.map(Duration::from_nanos),
         buffer_bytes: args.buffer,
         on_full: args.on_full.into(),
         most_bytes: args.most_bytes() as u64,
