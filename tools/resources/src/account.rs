@@ -1,10 +1,11 @@
 //! What was taken and given back up to some time, in total and by each stack.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rftrace_read::{Error, Result};
 
 use crate::merge::Event;
+use crate::own;
 use crate::recording::Recording;
 
 /// The most blocks of memory at a time: more are an error.
@@ -70,6 +71,9 @@ struct Counting<'r> {
     recording: &'r Recording,
     account: Account,
     live: HashMap<(u32, u64), Live>,
+    /// Which stacks are the tracer's, and the blocks that it has taken.
+    is_own: Vec<bool>,
+    own: HashSet<(u32, u64)>,
     /// The block that a thread has taken last.
     last: HashMap<(u32, u32), u64>,
     /// Bytes in processes that have not ended.
@@ -81,7 +85,7 @@ struct Counting<'r> {
 }
 
 impl Account {
-    /// Counts the events of a recording, of one process if that is wanted.
+    /// Counts the events of a recording, of one process if that is wanted. What the tracer has taken for itself is left out.
     ///
     /// # Errors
     ///
@@ -94,6 +98,8 @@ impl Account {
             recording,
             account: Self { stacks: vec![Sums::default(); recording.n_stacks()], ..Self::default() },
             live: HashMap::new(),
+            is_own: own::stacks(recording),
+            own: HashSet::new(),
             last: HashMap::new(),
             now: 0,
             of_process: HashMap::new(),
@@ -112,7 +118,7 @@ impl Account {
             };
             if is_before && is_wanted(event) {
                 counting.add(event);
-                is_too_much = counting.live.len() > MAX_LIVE;
+                is_too_much = counting.live.len() + counting.own.len() > MAX_LIVE;
             }
             is_before && !is_too_much
         })?;
@@ -136,12 +142,19 @@ impl Counting<'_> {
         let thread = (event.process, event.tid);
         let place = (event.process, event.address);
         if event.kind.is_release() {
+            if self.own.remove(&place) {
+                return;
+            }
             let is_last = self.last.remove(&thread) == Some(event.address);
             if !self.release(place, is_last) {
                 let is_child =
                     self.recording.processes().get(&event.process).is_some_and(|process| process.parent != 0);
                 *(if is_child { &mut self.account.inherited } else { &mut self.account.unknown }) += 1;
             }
+            return;
+        }
+        if self.is_own.get(event.stack as usize) == Some(&true) {
+            self.own.insert(place);
             return;
         }
         if self.live.contains_key(&place) {

@@ -17,6 +17,7 @@ mod blocks;
 mod flame;
 mod merge;
 mod names;
+mod own;
 mod recording;
 mod report;
 

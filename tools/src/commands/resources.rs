@@ -143,9 +143,13 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
     if args.leaks {
         let left_out = match report.suppressed.blocks {
             0 => String::new(),
+            1 => format!("; {} bytes in 1 block do not count", report.suppressed.bytes),
             blocks => format!("; {} bytes in {blocks} blocks do not count", report.suppressed.bytes),
         };
-        say!("rftrace: {} bytes in {} blocks were not given back{left_out}", total.bytes, total.blocks);
+        match total.blocks {
+            1 => say!("rftrace: {} bytes in 1 block were not given back{left_out}", total.bytes),
+            blocks => say!("rftrace: {} bytes in {blocks} blocks were not given back{left_out}", total.bytes),
+        }
         if total.blocks > 0 {
             std::process::exit(1);
         }

@@ -1,0 +1,54 @@
+//! Stacks of the tracer's own: it takes memory in a program too, to write the trace, which is none of the program's.
+
+use rftrace_format::text::base_name;
+
+use crate::names::Names;
+use crate::recording::{Frame, Module, Recording};
+
+/// The file of the tracer that `rftrace record` loads into programs.
+const TRACER: &str = "rftrace-preload";
+/// What the files of the C library's parts begin with, which take memory for whoever calls them.
+const SYSTEM: [&str; 3] = ["libc.so.", "ld-linux", "libpthread.so."];
+
+/// Whose code a frame is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Tracer,
+    System,
+    Program,
+}
+
+impl Owner {
+    fn of(module: &Module) -> Self {
+        let name = base_name(&module.path);
+        match name {
+            TRACER => Self::Tracer,
+            _ if SYSTEM.iter().any(|system| name.starts_with(system)) => Self::System,
+            _ => Self::Program,
+        }
+    }
+}
+
+/// Tells of each stack whether it is the tracer's: whether that has called the C library. Functions of the program that return by a
+/// trampoline of the tracer have a frame of it above them, which says nothing.
+pub(crate) fn stacks(recording: &Recording) -> Vec<bool> {
+    let owners: Vec<Owner> = recording.modules().iter().map(Owner::of).collect();
+    let n_stacks = recording.n_stacks();
+    if !owners.contains(&Owner::Tracer) {
+        return vec![false; n_stacks];
+    }
+    let mut names = Names::default();
+    let owner = |frame: &Frame| frame.module.and_then(|module| owners.get(module as usize)).copied();
+    let mut is_trampoline = |frame: Frame| {
+        let names = names.of(recording.modules(), frame);
+        names.last().is_some_and(|name| name.function.ends_with("_return_trampoline"))
+    };
+    let mut is_own = |stack: u32| {
+        let mut callers = recording.stack(stack).iter().filter(|frame| owner(frame) != Some(Owner::System));
+        callers.find_map(|frame| match owner(frame) {
+            Some(Owner::Tracer) if is_trampoline(*frame) => None,
+            whose => Some(whose == Some(Owner::Tracer)),
+        })
+    };
+    (0..n_stacks as u32).map(|stack| is_own(stack).unwrap_or(false)).collect()
+}
