@@ -312,7 +312,8 @@ fn chunks_are_emptied(system: System, n_threads: u64, n_chunks: usize, wait_tick
     let lab = Arc::new(Lab::new(Options { buffer_bytes, n_blocks, n_left_buckets: 0, ring: false }));
     lab.give_bank(buffer_bytes, wait_ticks);
     lab.enable();
-    let calls = system.calls;
+    // Who empties chunks looks at them all the time.
+    let calls = if cfg!(miri) { system.calls / 3 } else { system.calls };
     let n_done = Arc::new(AtomicUsize::new(0));
     let count_done = Arc::clone(&n_done);
     let work = move |worker: &mut Worker| {

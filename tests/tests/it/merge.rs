@@ -208,7 +208,7 @@ fn examples_multi_shows_answers_within_questions() {
         return;
     }
     let Some(kernel) = kernel() else { return };
-    let folder = fixtures::build_folder("multi");
+    let folder = fixtures::build_folder("kernel");
     let mut cargo = fixtures::cargo(Some("nightly"));
     cargo.current_dir(fixtures::repository().join("examples/multi"));
     tools::run(cargo.args(["build", "--release", "--target-dir"]).arg(&folder));
