@@ -162,12 +162,12 @@ fn leaks_are_those_of_valgrind() {
     if !require(&["gcc", "valgrind"]) {
         return;
     }
-    for (way, blocks, bytes) in [("leak", 5, 500), ("chain", 1, 7)] {
+    for (way, blocks, bytes, words) in [("leak", 5, 500, "5 blocks"), ("chain", 1, 7, "1 block")] {
         let (folder, _) = record(&[], c_program(), &[way]);
         let leaks = resources(&folder, &["--leaks"]);
         let told = String::from_utf8_lossy(&leaks.stderr).into_owned();
         assert_eq!(leaks.status.code(), Some(1), "{told}");
-        assert!(told.contains(&format!("{bytes} bytes in {blocks} blocks were not given back")), "{told}");
+        assert!(told.contains(&format!("{bytes} bytes in {words} were not given back")), "{told}");
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--leak-check=full", "--show-leak-kinds=all", "--run-libc-freeres=yes"]);
         let output = valgrind.arg(c_program()).arg(way).output().unwrap();
