@@ -203,9 +203,16 @@ pub mod value {
     pub const STRING: u16 = 5;
     /// A floating-point number, in a vector register also where it is the result.
     pub const FLOAT: u16 = 7;
+    /// An address of bytes, as many as the next argument says, or rdx for a result: these are recorded as of a string.
+    pub const COUNTED: u16 = 8;
+    /// Nothing is recorded: the item has no bytes.
+    pub const UNKNOWN: u16 = 9;
+    /// The first of six: an address of three words, of which the one with the number `form - OWNED >> 1` is an address of bytes and the one
+    /// that comes `1 + (form - OWNED & 1)` later, or from the first on again, is their number: these are recorded as of a string.
+    pub const OWNED: u16 = 10;
     /// Where the size begins: 1, 2, 4 or 8 bytes, by the number of doublings.
     pub const SIZE_SHIFT: u32 = 12;
-    /// The bits of that.
+    /// The bits of that. The two bits above it are the frontend's.
     pub const SIZE_MASK: u16 = 3;
 
     /// Bytes in a record.

@@ -30,6 +30,9 @@ const LEAST_ROOM: usize = 8;
 /// Rounds of the buffer for which a WAITING chunk is passed over, at the most.
 const PATIENCE: u64 = 64;
 
+/// Chunks among which one that was used before is looked for.
+const LOOKED_AT: u64 = 64;
+
 /// A chunk of a buffer, which stays mapped. Any thread may access its header.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk(&'static ChunkHeader);
@@ -64,7 +67,19 @@ impl Chunk {
     /// All chunks that may ever have been taken. The memory of the others may not be there yet.
     fn all() -> impl Iterator<Item = Self> {
         let (buffer, chunk_bytes) = (CONTROL.chunks.load(Relaxed), CONTROL.chunk_bytes.load(Relaxed));
-        (0..CONTROL.n_touched_chunks() as u64).map(move |place| Self::within(buffer, chunk_bytes, place))
+        let is_emptied = is_emptied();
+        let chunks = (0..CONTROL.n_touched_chunks() as u64).map(move |place| Self::within(buffer, chunk_bytes, place));
+        // Of a buffer that is emptied the first ones are taken again and again.
+        chunks.take_while(move |chunk| !is_emptied || chunk.0.lease.load(Relaxed) != 0)
+    }
+
+    /// The place of one that was taken before and is free, among the first of those before `place`.
+    fn first_free(place: u64) -> Option<u64> {
+        let is_free = |&place: &u64| {
+            let lease = Self::at(place).0.lease.load(Relaxed);
+            lease != 0 && lease::state(lease) == chunk_state::FREE
+        };
+        (0..place.min(LOOKED_AT)).find(is_free)
     }
 
     pub(crate) fn header(self) -> &'static ChunkHeader {
@@ -131,6 +146,15 @@ impl Owned {
             let own = taken.wrapping_add(1);
             let chunk = Chunk::of_index(own);
             let before = chunk.0.lease.load(Relaxed);
+            // What was used lately is in memory, and in the processor's cache: more of the buffer is for when that is not enough.
+            if is_emptied
+                && before == 0
+                && let Some(place) = Chunk::first_free(taken.checked_rem(n_chunks).unwrap_or(0))
+            {
+                let next_round = taken.checked_next_multiple_of(n_chunks).unwrap_or(taken);
+                CONTROL.shared.next_index.fetch_max(next_round.wrapping_add(place), Relaxed);
+                continue;
+            }
             let (state, index) = (lease::state(before), lease::index(before));
             let to_be_had = match state {
                 chunk_state::FREE => true,

@@ -11,8 +11,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::{hint, iter, ptr};
 
 use crate::abi::value::{
-    ARGUMENT, FLOAT, FLOAT_ARGUMENT, FORM_MASK, FORM_SHIFT, MAX_BYTES, NULL, NUMBER_MASK, NUMBER_SHIFT, PLACE_MASK,
-    RESULT, SIZE_MASK, SIZE_SHIFT, STRING, STRING_BYTES, UNIT_BYTES,
+    ARGUMENT, COUNTED, FLOAT, FLOAT_ARGUMENT, FORM_MASK, FORM_SHIFT, MAX_BYTES, NULL, NUMBER_MASK, NUMBER_SHIFT, OWNED,
+    PLACE_MASK, RESULT, SIZE_MASK, SIZE_SHIFT, STRING, STRING_BYTES, UNIT_BYTES, UNKNOWN,
 };
 use crate::abi::{ADDRESS_SHIFT, ValueSite, action, kind};
 use crate::arch;
@@ -151,10 +151,30 @@ impl Values {
     fn read(&mut self, wanted: Wanted, code: u16) {
         self.put(u64::from(code), 2);
         let word = word(wanted, code);
-        if code >> FORM_SHIFT & FORM_MASK == STRING {
-            self.put_string(wanted, word as usize);
-        } else {
-            self.put(word, 1 << (code >> SIZE_SHIFT & SIZE_MASK));
+        match code >> FORM_SHIFT & FORM_MASK {
+            STRING => self.put_string(wanted, word as usize, None),
+            COUNTED => self.put_string(wanted, word as usize, Some(next_word(wanted, code) as usize)),
+            UNKNOWN => {}
+            form if form >= OWNED => self.put_owned(wanted, word as usize, form.wrapping_sub(OWNED)),
+            _ => self.put(word, 1 << (code >> SIZE_SHIFT & SIZE_MASK)),
+        }
+    }
+
+    /// Adds the bytes that a structure of three words owns.
+    fn put_owned(&mut self, wanted: Wanted, address: usize, which: u16) {
+        let first = usize::from(which >> 1);
+        let second = first.wrapping_add(1).wrapping_add(usize::from(which & 1));
+        let second = if second > 2 { second.wrapping_sub(3) } else { second };
+        let field = |number: usize| {
+            let mut word = 0_usize;
+            // SAFETY: eight bytes have room there.
+            let n_read =
+                unsafe { read(wanted, address.wrapping_add(number.wrapping_mul(8)), (&raw mut word).cast(), 8) };
+            (n_read == 8).then_some(word)
+        };
+        match (field(first), field(second)) {
+            (Some(bytes), Some(length)) => self.put_string(wanted, bytes, Some(length)),
+            _ => self.put_string(wanted, address, None),
         }
     }
 
@@ -170,8 +190,11 @@ impl Values {
         }
     }
 
-    /// Adds the length and the bytes of a string.
-    fn put_string(&mut self, wanted: Wanted, address: usize) {
+    /// Adds the length and the bytes of a string: of `known` bytes, or that ends with a NUL.
+    fn put_string(&mut self, wanted: Wanted, address: usize, known: Option<usize>) {
+        if known == Some(0) {
+            return self.put(0, 2);
+        }
         if address == 0 {
             return self.put(u64::from(NULL), 2);
         }
@@ -183,13 +206,17 @@ impl Values {
         self.put(0, 2);
         let buffer = self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(first);
         // SAFETY: there is room for so many bytes.
-        let n_read = unsafe { read(wanted, address, buffer, STRING_BYTES) };
+        let n_read =
+            unsafe { read(wanted, address, buffer, known.map_or(STRING_BYTES, |known| known.min(STRING_BYTES))) };
         if n_read == 0 {
             self.put_address(address);
         } else {
             // SAFETY: so many were read.
             let is_end = |&place: &usize| unsafe { buffer.wrapping_add(place).read() } == 0;
-            let length = (0..n_read).find(is_end);
+            let length = match known {
+                Some(known) => (n_read == known).then_some(known),
+                None => (0..n_read).find(is_end),
+            };
             self.n_bytes = first.wrapping_add(length.unwrap_or(n_read));
             if length.is_none() {
                 self.n_bytes = self.n_bytes.wrapping_sub(3).max(first);
@@ -233,6 +260,15 @@ fn word(wanted: Wanted, code: u16) -> u64 {
         RESULT if code >> FORM_SHIFT & FORM_MASK == FLOAT => registers.vector(0),
         _ => registers.result(),
     }
+}
+
+/// The word behind the value in the order of arguments, or the second one of the result.
+fn next_word(wanted: Wanted, code: u16) -> u64 {
+    if code & PLACE_MASK == RESULT {
+        return wanted.registers.second_result();
+    }
+    let next = (code >> NUMBER_SHIFT & NUMBER_MASK).wrapping_add(1);
+    word(wanted, next << NUMBER_SHIFT | ARGUMENT)
 }
 
 /// Reads as many bytes as can be read, `n_bytes` at the most. Returns how many that were.

@@ -42,9 +42,9 @@ pub fn skip(why: &str) {
 
 fn is_there(tool: &str) -> bool {
     let mut command = match tool {
-        "nightly" => {
+        "nightly" | "stable" => {
             let mut cargo = Command::new("cargo");
-            cargo.arg("+nightly");
+            cargo.arg(format!("+{tool}"));
             cargo
         }
         tool => Command::new(tool),

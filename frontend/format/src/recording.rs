@@ -5,6 +5,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 
 use crate::text;
@@ -251,11 +252,78 @@ impl fmt::Display for EntriesLine<'_> {
     }
 }
 
+/// A line of what the recorder knows of functions' values by their debug information.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TypesLine<'a> {
+    /// A module, whose functions follow.
+    Module {
+        /// Its build-id in hexadecimal, if it has one.
+        build_id: Option<&'a str>,
+        /// Its file.
+        path: &'a str,
+    },
+    /// A function.
+    Function {
+        /// Its address, from where the module's lowest segment begins.
+        address: u64,
+        /// The [codes](crate::values::ValueSpec::code) of its arguments.
+        arguments: Vec<u16>,
+        /// That of its result; 0 for none.
+        result: u16,
+    },
+}
+
+impl<'a> TypesLine<'a> {
+    /// Reads a line, without its end.
+    #[must_use]
+    pub fn parse(line: &'a str) -> Option<Self> {
+        let code = |text| u16::from_str_radix(text, 16).ok();
+        let mut words = line.splitn(3, ' ');
+        match [words.next()?, words.next()?, words.next()?] {
+            ["module", build_id, path] => Some(Self::Module { build_id: Some(build_id).filter(|&id| id != "-"), path }),
+            [address, result, arguments] => Some(Self::Function {
+                address: u64::from_str_radix(address, 16).ok()?,
+                arguments: arguments.split(',').filter(|text| !text.is_empty()).map(code).collect::<Option<_>>()?,
+                result: code(result)?,
+            }),
+        }
+    }
+}
+
+impl fmt::Display for TypesLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Module { build_id, path } => {
+                writeln!(f, "module {} {}", build_id.unwrap_or("-"), path.replace('\n', " "))
+            }
+            Self::Function { address, arguments, result } => {
+                let arguments: Vec<String> = arguments.iter().map(|code| format!("{code:x}")).collect();
+                writeln!(f, "{address:x} {result:x} {}", arguments.join(","))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::string::ToString;
 
     use super::*;
+
+    #[test]
+    fn types_both_ways() {
+        for line in [
+            TypesLine::Module { build_id: None, path: "/a b" },
+            TypesLine::Module { build_id: Some("abc"), path: "/a" },
+            TypesLine::Function { address: 0x10, arguments: alloc::vec![], result: 7 },
+            TypesLine::Function { address: 0x10, arguments: alloc::vec![0x104, 0x2008], result: 0 },
+        ] {
+            assert_eq!(TypesLine::parse(line.to_string().trim_end_matches('\n')), Some(line));
+        }
+        for bad in ["", "module", "10", "x 0 1", "10 0 x", "10 z 1"] {
+            assert_eq!(TypesLine::parse(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn names_both_ways() {

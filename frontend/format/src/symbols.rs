@@ -248,7 +248,14 @@ pub enum SourcePart<'a> {
     Arguments(&'a str),
     /// The same of its return.
     Result(&'a str),
-    /// Something else of it, as uftrace has it: an enumeration.
+    /// An enumeration that specs name: `/e:NAME`.
+    Enumeration {
+        /// Its name.
+        name: &'a str,
+        /// Its names and their numbers; see [`enumerators`].
+        names: &'a str,
+    },
+    /// Something else, as uftrace has it.
     Other,
 }
 
@@ -267,10 +274,30 @@ impl<'a> SourcePart<'a> {
             }
             "A" => Some(Self::Arguments(rest)),
             "R" => Some(Self::Result(rest)),
-            "E" => Some(Self::Other),
+            "E" => {
+                let text = rest.strip_prefix("enum ").and_then(|text| text.strip_suffix('}'));
+                let parts = text.and_then(|text| text.split_once(" {"));
+                Some(parts.map_or(Self::Other, |(name, names)| Self::Enumeration { name, names }))
+            }
             _ => None,
         }
     }
+}
+
+/// The names of an enumeration and their numbers, from `A=1,B`: one without a number has the next one after that before it. What is none is
+/// left out.
+pub fn enumerators(names: &str) -> impl Iterator<Item = (&str, i32)> {
+    let mut next = 0_i32;
+    names.split(',').filter_map(move |text| {
+        let (name, number) = text.split_once('=').map_or((text, None), |(name, number)| (name, Some(number)));
+        if let Some(number) = number {
+            // uftrace writes numbers of 32 bits with and without a sign.
+            next = number.trim().parse::<i64>().ok()? as i32;
+        }
+        let own = next;
+        next = next.wrapping_add(1);
+        Some((name.trim(), own)).filter(|(name, _)| !name.is_empty())
+    })
 }
 
 /// What the name of a symbol file depends on.
@@ -367,6 +394,10 @@ mod tests {
         assert_eq!(source.to_string(), "F: 11d9 f\nL: 3 /a.c\n");
         assert_eq!(SourcePart::parse("F: 11d9 <a as b>::f"), Some(SourcePart::Function { addr: 0x11d9 }));
         assert_eq!(SourcePart::parse("L: 3 /a b.c"), Some(SourcePart::Place { line: 3, path: "/a b.c" }));
+        let parsed = SourcePart::parse("E: enum a::b {X=-1,Y,,Z=4294967295,W=z}");
+        let Some(SourcePart::Enumeration { name: "a::b", names }) = parsed else { panic!("{parsed:?}") };
+        assert_eq!(enumerators(names).collect::<Vec<_>>(), [("X", -1), ("Y", 0), ("Z", -1)]);
+        assert_eq!(SourcePart::parse("E: enum x"), Some(SourcePart::Other));
         assert_eq!(SourcePart::parse("A: @arg1/i32"), Some(SourcePart::Arguments("@arg1/i32")));
         for bad in ["", "F:", "F: x f", "L: 3", "L: -1 a.c", "X: 1"] {
             assert_eq!(SourcePart::parse(bad), None, "{bad}");

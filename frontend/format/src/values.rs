@@ -57,6 +57,72 @@ pub enum Form {
     Pointer,
     /// A floating-point number.
     Float,
+    /// As many bytes as the next argument says, or the second word of a result; shown and written as [`Form::String`].
+    Counted,
+    /// The bytes of a structure of three words that it points to, two of which are an address and a length: by
+    /// [`Form::owned`]. Shown and written as [`Form::String`].
+    Owned(u8),
+    /// Nothing is known of it, and nothing recorded.
+    Unknown,
+    /// One of the names of the enumeration with this number, in a list of the reader's; [`Form::NO_NAMES`] where they are not known.
+    /// On disk it takes eight bytes, of which the lower four are the number.
+    Enumeration(u16),
+}
+
+impl Form {
+    /// The enumeration of which no names are known.
+    pub const NO_NAMES: u16 = u16::MAX;
+    /// The bit of a code that tells an [enumeration](Form::Enumeration) from other numbers.
+    const ENUMERATION: u16 = 1 << 6;
+    /// The first of the six codes of [`Form::Owned`].
+    const OWNED: u16 = 10;
+
+    /// Where an [owned](Form::Owned) string has its address and its length, in words of its structure.
+    #[must_use]
+    pub fn owned(address: u8, length: u8) -> Option<Self> {
+        (address < 3 && length < 3 && address != length).then(|| Self::Owned(2 * address + (length + 2 - address) % 3))
+    }
+
+    fn code(self) -> u16 {
+        match self {
+            Self::Auto => 0,
+            Self::Signed => 1,
+            Self::Unsigned => 2,
+            Self::Enumeration(_) => Self::ENUMERATION | 2,
+            Self::Hex => 3,
+            Self::Char => 4,
+            Self::String => 5,
+            Self::Pointer => 6,
+            Self::Float => 7,
+            Self::Counted => 8,
+            Self::Unknown => 9,
+            Self::Owned(which) => Self::OWNED + u16::from(which),
+        }
+    }
+
+    fn of_code(code: u16) -> Self {
+        if code & Self::ENUMERATION != 0 {
+            return Self::Enumeration(Self::NO_NAMES);
+        }
+        match code & 15 {
+            0 => Self::Auto,
+            1 => Self::Signed,
+            2 => Self::Unsigned,
+            3 => Self::Hex,
+            4 => Self::Char,
+            5 => Self::String,
+            6 => Self::Pointer,
+            7 => Self::Float,
+            8 => Self::Counted,
+            9 => Self::Unknown,
+            form => Self::Owned((form - Self::OWNED) as u8),
+        }
+    }
+
+    /// Whether its bytes are counted where they are written.
+    fn is_text(self) -> bool {
+        matches!(self, Self::String | Self::Counted | Self::Owned(_))
+    }
 }
 
 /// A value that is recorded, and how.
@@ -75,6 +141,25 @@ impl ValueSpec {
     const MAX_NUMBER: u8 = 63;
     /// Those that are in registers, of floating-point numbers.
     const MAX_FLOAT_NUMBER: u8 = 8;
+    /// What stands for a value of which nothing is known: uftrace shows `?{}`.
+    const UNKNOWN: &str = "t0:?";
+
+    /// A value of `size` bytes, 1, 2, 4 or 8.
+    ///
+    /// # Panics
+    ///
+    /// With another size.
+    #[must_use]
+    pub const fn new(place: Place, form: Form, size: u64) -> Self {
+        assert!(size.is_power_of_two() && size <= 8);
+        Self { place, form, size_log: size.trailing_zeros() as u8 }
+    }
+
+    /// The same as one of the names of an [enumeration](Form::Enumeration).
+    #[must_use]
+    pub fn with_names(self, enumeration: u16) -> Self {
+        Self { form: Form::Enumeration(enumeration), ..self }
+    }
 
     /// Reads a spec as uftrace has it.
     ///
@@ -94,6 +179,11 @@ impl ValueSpec {
         } else {
             place.strip_prefix("arg").and_then(number).map(Place::Argument)
         };
+        if form == Some(Self::UNKNOWN)
+            && let Some(place) = place
+        {
+            return Ok(Self { place, form: Form::Unknown, size_log: 0 });
+        }
         let place = place.ok_or_else(|| format!("`{text}`: a value is arg1 and so on, fparg1 to fparg8, or retval"))?;
         let bad_form =
             || format!("`{text}`: behind `/` stands d, i, u or x with 8, 16, 32 or 64, f with 32 or 64, s, c or p");
@@ -126,6 +216,8 @@ impl ValueSpec {
         };
         let size_log = match (form, bits) {
             (Form::Char, None) => 0,
+            // A character of Rust.
+            (Form::Char, Some(32)) => 2,
             (Form::Auto | Form::Signed | Form::Unsigned | Form::Hex, Some(8)) => 0,
             (Form::Auto | Form::Signed | Form::Unsigned | Form::Hex, Some(16)) => 1,
             (Form::Auto | Form::Signed | Form::Unsigned | Form::Hex | Form::Float, Some(32)) => 2,
@@ -136,7 +228,6 @@ impl ValueSpec {
         // uftrace takes `arg1/f32` for `fparg1/32`.
         let place = match (place, form) {
             (Place::Argument(number), Form::Float) if number <= Self::MAX_FLOAT_NUMBER => Place::FloatArgument(number),
-            (Place::Argument(_), Form::Float) => return Err(bad_form()),
             (Place::FloatArgument(_), form) if form != Form::Float => return Err(bad_form()),
             (place, _) => place,
         };
@@ -150,9 +241,7 @@ impl ValueSpec {
     /// As of [`ValueSpec::parse`]; or a call would have more values than fit behind a record.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
         let specs = text.split(',').map(|spec| Self::parse(spec.trim())).collect::<Result<Vec<_>, _>>()?;
-        let bytes: usize =
-            specs.iter().map(|spec| if spec.form == Form::String { 4 + STRING_BYTES } else { 8 + 4 }).sum();
-        if bytes > MAX_PAYLOAD {
+        if !fit(&specs) {
             return Err(format!("`{text}`: more than fits behind a call: nine strings do, or eighty numbers"));
         }
         Ok(specs)
@@ -165,7 +254,7 @@ impl ValueSpec {
             Place::FloatArgument(number) => (1, number),
             Place::Result => (2, 0),
         };
-        place | u16::from(number) << 2 | (self.form as u16) << 8 | u16::from(self.size_log) << 12
+        place | u16::from(number) << 2 | (self.form.code() << 8) | u16::from(self.size_log) << 12
     }
 
     /// The spec that has this code, if any has.
@@ -177,23 +266,18 @@ impl ValueSpec {
             2 => Place::Result,
             _ => return None,
         };
-        let form = match code >> 8 & 15 {
-            0 => Form::Auto,
-            1 => Form::Signed,
-            2 => Form::Unsigned,
-            3 => Form::Hex,
-            4 => Form::Char,
-            5 => Form::String,
-            6 => Form::Pointer,
-            7 => Form::Float,
-            _ => return None,
-        };
+        let form = Form::of_code(code >> 8);
         Some(Self { place, form, size_log: (code >> 12 & 3) as u8 })
     }
 
     /// Bytes of the value, if that is no string.
     fn size(self) -> usize {
-        1 << self.size_log
+        if self.form == Form::Unknown { 0 } else { 1 << self.size_log }
+    }
+
+    /// Bytes of such a value on disk.
+    fn size_on_disk(self) -> usize {
+        if matches!(self.form, Form::Enumeration(_)) { 8 } else { self.size() }
     }
 }
 
@@ -201,6 +285,7 @@ impl fmt::Display for ValueSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
             Place::Argument(number) => write!(f, "arg{number}")?,
+            Place::FloatArgument(number) if self.form == Form::Unknown => write!(f, "fparg{number}")?,
             Place::FloatArgument(number) => return write!(f, "fparg{number}/{}", 8 * self.size()),
             Place::Result => write!(f, "retval")?,
         }
@@ -208,14 +293,27 @@ impl fmt::Display for ValueSpec {
             Form::Auto => 'd',
             Form::Signed => 'i',
             Form::Unsigned => 'u',
+            Form::Enumeration(_) => return write!(f, "/d64"),
             Form::Hex => 'x',
+            Form::Char if self.size_log == 2 => return write!(f, "/c32"),
             Form::Char => return write!(f, "/c"),
-            Form::String => return write!(f, "/s"),
+            Form::String | Form::Counted | Form::Owned(_) => return write!(f, "/s"),
+            Form::Unknown => return write!(f, "/{}", Self::UNKNOWN),
             Form::Pointer => return write!(f, "/p"),
             Form::Float => 'f',
         };
         write!(f, "/{letter}{}", 8 * self.size())
     }
+}
+
+/// Whether these values fit behind a call.
+pub fn fit(specs: &[ValueSpec]) -> bool {
+    let bytes = |spec: &ValueSpec| match spec.form {
+        Form::Unknown => 2,
+        form if form.is_text() => 4 + STRING_BYTES,
+        _ => 8 + 4,
+    };
+    specs.iter().map(bytes).sum::<usize>() <= MAX_PAYLOAD
 }
 
 /// Specs as they stand in a `.dbg` file and in filters.
@@ -239,12 +337,12 @@ pub fn items(mut bytes: &[u8]) -> Vec<Value<'_>> {
     while let Some((code, rest)) = bytes.split_first_chunk::<2>()
         && let Some(spec) = ValueSpec::of_code(u16::from_le_bytes(*code))
     {
-        let (length, rest) = match (spec.form, rest.split_first_chunk::<2>()) {
-            (Form::String, Some((length, rest))) => (u16::from_le_bytes(*length), rest),
-            (Form::String, None) => break,
+        let (length, rest) = match (spec.form.is_text(), rest.split_first_chunk::<2>()) {
+            (true, Some((length, rest))) => (u16::from_le_bytes(*length), rest),
+            (true, None) => break,
             _ => (spec.size() as u16, rest),
         };
-        if spec.form == Form::String && length == NULL {
+        if spec.form.is_text() && length == NULL {
             found.push(Value { spec, bytes: None });
             bytes = rest;
             continue;
@@ -261,11 +359,13 @@ pub fn payload(values: &[Value<'_>]) -> Vec<u8> {
     let mut payload = Vec::new();
     for value in values {
         let bytes = value.bytes.unwrap_or(&NULL_BYTES);
-        if value.spec.form == Form::String {
+        if value.spec.form.is_text() {
             payload.extend((bytes.len() as u16).to_le_bytes());
         }
         payload.extend(bytes);
-        payload.resize(payload.len().next_multiple_of(4), 0);
+        let more = value.spec.size_on_disk().saturating_sub(bytes.len());
+        let more = if matches!(value.spec.form, Form::Enumeration(_)) { more } else { 0 };
+        payload.resize((payload.len() + more).next_multiple_of(4), 0);
     }
     payload.resize(payload.len().next_multiple_of(8), 0);
     payload
@@ -276,14 +376,14 @@ pub fn read_payload<'a>(specs: &[ValueSpec], bytes: &'a [u8]) -> Option<(Vec<Val
     let mut values = Vec::with_capacity(specs.len());
     let mut place = 0_usize;
     for &spec in specs {
-        let mut length = spec.size();
-        if spec.form == Form::String {
+        let mut length = spec.size_on_disk();
+        if spec.form.is_text() {
             let (&own, _) = bytes.get(place..)?.split_first_chunk::<2>()?;
             length = u16::from_le_bytes(own).into();
             place += 2;
         }
         let value = bytes.get(place..place + length)?;
-        let is_null = spec.form == Form::String && value == NULL_BYTES;
+        let is_null = spec.form.is_text() && value == NULL_BYTES;
         values.push(Value { spec, bytes: (!is_null).then_some(value) });
         place = (place + length).next_multiple_of(4);
     }
@@ -293,6 +393,15 @@ pub fn read_payload<'a>(specs: &[ValueSpec], bytes: &'a [u8]) -> Option<(Vec<Val
 impl Value<'_> {
     /// The value as text, as uftrace shows it, but that control characters are escaped. `function` names that at an address.
     pub fn text(&self, function: impl FnOnce(u64) -> Option<String>) -> String {
+        self.text_with(function, |_, _| None)
+    }
+
+    /// The same; `enumerator` names a number of one of the [enumerations](Form::Enumeration).
+    pub fn text_with(
+        &self,
+        function: impl FnOnce(u64) -> Option<String>,
+        enumerator: impl FnOnce(u16, i32) -> Option<String>,
+    ) -> String {
         /// The numbers from which on those without a form are shown in hexadecimal.
         const LARGE: u64 = 100_000;
         /// Where small negative numbers of 32 bits lie.
@@ -303,7 +412,8 @@ impl Value<'_> {
         word.iter_mut().zip(bytes).for_each(|(to, &from)| *to = from);
         let word = u64::from_le_bytes(word);
         let hex = || if word == 0 { "0".to_owned() } else { format!("{word:#x}") };
-        let unused = 64 - 8 * self.spec.size();
+        // Of a text, and of what is unknown, there is no number.
+        let unused = 64 - 8 * self.spec.size().max(1);
         let signed = (word << unused).cast_signed() >> unused;
         match self.spec.form {
             Form::Auto if NEGATIVE.contains(&word) => (word as u32).cast_signed().to_string(),
@@ -313,12 +423,22 @@ impl Value<'_> {
             Form::Unsigned => word.to_string(),
             Form::Hex => hex(),
             Form::Pointer => function(word).map_or_else(hex, |name| format!("&{name}")),
+            Form::Unknown => "?".to_owned(),
+            Form::Enumeration(which) => {
+                let number = (word as u32).cast_signed();
+                enumerator(which, number).unwrap_or_else(|| number.to_string())
+            }
+            Form::Char if self.spec.size_log == 2 => match char::from_u32(word as u32) {
+                Some(letter) if letter.is_ascii() => format!("'{}'", escaped(&[letter as u8])),
+                Some(letter) if !letter.is_control() => format!("'{letter}'"),
+                _ => hex(),
+            },
             Form::Char => {
                 let letter = word as u8;
                 let text = if letter.is_ascii() { escaped(&[letter]) } else { format!("\\x{letter:02x}").into() };
                 format!("'{text}'")
             }
-            Form::String => format!("\"{}\"", escaped(bytes)),
+            Form::String | Form::Counted | Form::Owned(_) => format!("\"{}\"", escaped(bytes)),
             Form::Float if self.spec.size_log == 2 => format!("{:.6}", f32::from_bits(word as u32)),
             Form::Float => format!("{:.6}", f64::from_bits(word)),
         }
@@ -414,6 +534,14 @@ mod tests {
         {
             assert!(ValueSpec::parse(bad).is_err(), "{bad}");
         }
+        // What is not C's.
+        for form in [Form::Counted, Form::Unknown, Form::owned(0, 1).unwrap(), Form::owned(2, 1).unwrap()] {
+            let spec = ValueSpec::new(Place::Argument(9), form, 1);
+            assert_eq!(ValueSpec::of_code(spec.code()), Some(spec));
+            assert!(ValueSpec::parse(&spec.to_string()).is_ok(), "{spec}");
+        }
+        let all: Vec<Form> = (0..9).filter_map(|pair| Form::owned(pair / 3, pair % 3)).collect();
+        assert_eq!(all, [0, 1, 3, 2, 4, 5].map(Form::Owned));
         assert!(ValueSpec::parse("arg1%rdi").unwrap_err().contains('%'));
         assert!(ValueSpec::parse_list(&["arg1/s"; 10].join(",")).is_err());
         assert_eq!(ValueSpec::of_code(0), None, "what fills up the last record");

@@ -82,10 +82,11 @@ pub(crate) fn save(moment: Moment) {
     }
 }
 
-/// Writes what the buffer holds into a directory of its own; recording goes on.
+/// Writes what the buffer holds into a directory of its own, or has the recorder do so; recording goes on.
 pub(crate) fn snapshot() {
     let Some(recording) = RECORDING.get().filter(|_| process::is_owner()) else { return };
-    if recording.bank.is_some() {
+    if let Some(bank) = recording.bank {
+        work::alone(|| bank.snapshot());
         return;
     }
     work::alone(|| {

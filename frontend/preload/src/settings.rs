@@ -2,7 +2,8 @@
 
 use std::env;
 use std::ffi::c_int;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use rftrace_frontend::Mode;
 
@@ -25,10 +26,17 @@ pub(crate) struct Settings {
     pub(crate) is_off: bool,
     /// `RFTRACE_RECORD_TRIGGER`: the function at which recording begins; empty for none.
     pub(crate) trigger: String,
-    /// `RFTRACE_RECORD_BRANCHES`: which functions get a branch, a pattern a line.
+    /// `RFTRACE_RECORD_BRANCHES`: which functions get a branch, a pattern a line. None, if this program does not lie below
+    /// `RFTRACE_RECORD_BRANCHES_WITHIN`.
     pub(crate) branches: Vec<String>,
+    /// `RFTRACE_RECORD_BRANCHES_EXCEPT`: a file with symbols of functions that get none, one a line.
+    pub(crate) exceptions: Option<PathBuf>,
     /// `RFTRACE_RECORD_BRANCHES_TOLD`: where to say what became of them.
     pub(crate) branches_told: PathBuf,
+    /// `RFTRACE_RECORD_TYPES`: a file that says what the values of functions are; empty for none.
+    pub(crate) types: PathBuf,
+    /// `RFTRACE_RECORD_RULES`: where to say which rules of the filter match anything; empty for nowhere.
+    pub(crate) rules: PathBuf,
     /// `RFTRACE_RECORD_FORCE`: also if nothing calls a hook yet.
     pub(crate) force: bool,
     /// `RFTRACE_RECORD_PARENT`: the process that runs `rftrace record`.
@@ -48,6 +56,9 @@ impl Settings {
         let folder = PathBuf::from(env::var_os("RFTRACE_RECORD")?);
         let text = |name: &str| env::var(name).unwrap_or_default();
         let number = |name: &str| text(name).parse().unwrap_or(0);
+        let within = env::var_os("RFTRACE_RECORD_BRANCHES_WITHIN").map(PathBuf::from);
+        let branches =
+            if within.is_none_or(|folder| is_below(&folder)) { text("RFTRACE_RECORD_BRANCHES") } else { String::new() };
         folder.is_absolute().then(|| Self {
             folder,
             buffer_bytes: text("RFTRACE_RECORD_BUFFER").parse().unwrap_or(DEFAULT_BYTES),
@@ -57,12 +68,20 @@ impl Settings {
             mode: if text("RFTRACE_RECORD_MODE") == "ring" { Mode::Ring } else { Mode::Stop },
             is_off: text("RFTRACE_RECORD_OFF") == "1",
             trigger: text("RFTRACE_RECORD_TRIGGER"),
-            branches: text("RFTRACE_RECORD_BRANCHES").lines().map(str::to_owned).collect(),
+            branches: branches.lines().map(str::to_owned).collect(),
+            exceptions: env::var_os("RFTRACE_RECORD_BRANCHES_EXCEPT").map(PathBuf::from),
             branches_told: env::var_os("RFTRACE_RECORD_BRANCHES_TOLD").unwrap_or_default().into(),
+            types: env::var_os("RFTRACE_RECORD_TYPES").unwrap_or_default().into(),
+            rules: env::var_os("RFTRACE_RECORD_RULES").unwrap_or_default().into(),
             force: text("RFTRACE_RECORD_FORCE") == "1",
             parent: text("RFTRACE_RECORD_PARENT").parse().unwrap_or(0),
             snapshot: number("RFTRACE_RECORD_SNAPSHOT"),
             toggle: number("RFTRACE_RECORD_TOGGLE"),
         })
     }
+}
+
+/// Whether this program's file lies below a folder.
+fn is_below(folder: &Path) -> bool {
+    fs::read_link("/proc/self/exe").is_ok_and(|program| program.starts_with(folder))
 }

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -62,13 +63,26 @@ fn begin(settings: Settings) {
         Some(bank) => config.bank(bank),
         None => config,
     };
+    // Without the recorder nothing is known.
+    let config = match settings.types.as_os_str().is_empty() {
+        true => config,
+        false => config.known_values(fs::read_to_string(&settings.types).unwrap_or_default()),
+    };
     let config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
+    let config = match exceptions(&settings) {
+        Ok(symbols) => config.entry_exceptions(symbols),
+        Err(problem) => return refuse(&settings, &problem),
+    };
     let tracer = match config.install() {
         Ok(tracer) => tracer,
         Err(error) => return refuse(&settings, &error.to_string()),
     };
     if !settings.branches.is_empty() {
         tell_of_branches(&settings.branches_told, &tracer.entry_branches());
+        bank.iter().for_each(|bank| bank.describe_branches());
+    }
+    if !settings.rules.as_os_str().is_empty() {
+        tell_of_rules(&settings.rules, &tracer.rules_in_effect());
     }
     if !settings.trigger.is_empty()
         && let Err(problem) = trigger::arm(tracer, &settings.trigger)
@@ -90,6 +104,15 @@ fn begin(settings: Settings) {
     if !is_off {
         tracer.enable();
     }
+}
+
+/// The symbols of functions that get no branch.
+fn exceptions(settings: &Settings) -> Result<Vec<String>, String> {
+    let Some(path) = settings.exceptions.as_ref().filter(|_| !settings.branches.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
 /// Whether the program runs under a filter of system calls, of which nobody knows what it does.
@@ -119,6 +142,16 @@ fn tell_of_branches(path: &Path, branches: &EntryBranches) {
     }
     // In one piece: others write there too.
     let _ = File::options().append(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+}
+
+/// Tells `rftrace record` that a program has obeyed the filter, and which of its rules match anything there.
+fn tell_of_rules(path: &Path, in_effect: &[bool]) {
+    let Ok(file) = File::options().write(true).open(path) else { return };
+    let matched = (1..).zip(in_effect).filter(|&(_, &is_matched)| is_matched);
+    for place in [0].into_iter().chain(matched.map(|(place, _)| place)) {
+        // It only loses what the user is told.
+        let _ = file.write_all_at(&[1], place);
+    }
 }
 
 /// This program is not recorded. If it is the first one, it is not run either: what was asked for makes no sense.

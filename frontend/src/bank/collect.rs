@@ -55,6 +55,7 @@ pub struct Banks {
     packer: Box<Packer>,
     slots: Vec<Option<Watched>>,
     collected: Vec<Collected>,
+    snapshots: Vec<Collected>,
 }
 
 /// What spools hold.
@@ -88,7 +89,7 @@ struct Watched {
     waiting: HashMap<u64, Instant>,
 }
 
-/// What was recorded of a process that is over.
+/// What was recorded of a process that is over, or until a moment.
 #[derive(Debug)]
 pub struct Collected {
     /// The process, as it calls itself.
@@ -104,6 +105,10 @@ pub struct Collected {
     /// As much was written as may be.
     pub is_too_large: bool,
     pub(crate) spool: PathBuf,
+    /// So much of that.
+    pub(crate) spool_bytes: u64,
+    /// What threads were writing to, of a process that goes on: a file as the spool is.
+    pub(crate) tail: Option<PathBuf>,
     pub(crate) chunk_bytes: usize,
     pub(crate) first: ClockPair,
     pub(crate) last: ClockPair,
@@ -115,6 +120,8 @@ pub struct Collected {
     pub(crate) command_line: Vec<u8>,
     /// Of different times, the latest last.
     pub(crate) maps: Vec<Vec<u8>>,
+    /// Functions with branches at their entries: an address and a size each.
+    pub(crate) branches: Vec<u8>,
     pub(crate) threads: HashMap<u32, Identity>,
     /// The words of the exit records of the functions that were open in a thread that was forked.
     pub(crate) open: HashMap<u32, Vec<u64>>,
@@ -155,6 +162,7 @@ impl Banks {
             packer: Box::new(Packer::new()),
             slots,
             collected: Vec::new(),
+            snapshots: Vec::new(),
         };
         for number in 0..options.n_slots {
             banks.prepare(number);
@@ -180,16 +188,24 @@ impl Banks {
             n_taken = n_taken.max(self.drain(number, &mut watched, false));
             // First: what it does between the look and the answer is taken at its end.
             let is_over = is_over(watched.pid) || self.is_followed(number);
+            self.take_snapshot(number, &mut watched);
             if is_over {
                 self.finish(number, watched);
             } else {
-                if watched.look() {
+                if watched.look(slot.mapped_at.load(Relaxed)) {
+                    watched.spool.flush();
                     self.keep_about(number, &watched);
                 }
                 self.slots[number] = Some(watched);
             }
         }
         Fill { n_taken, n_chunks: self.layout.n_chunks() }
+    }
+
+    /// The snapshots that processes have asked for since the last call. They are to be [discarded](Collected::discard) before the
+    /// process's own end is.
+    pub fn snapshots(&mut self) -> Vec<Collected> {
+        std::mem::take(&mut self.snapshots)
     }
 
     /// What was written so far, of all processes.
@@ -256,9 +272,8 @@ impl Banks {
         let mut n_taken = 0;
         let mut place = 0;
         while place < self.layout.n_chunks() {
-            let start = self.at(number, CHUNKS_AT + place * chunk_bytes);
-            // SAFETY: a chunk of the slot; headers consist of atomics.
-            let header = unsafe { &*start.cast::<ChunkHeader>() };
+            let chunk = self.chunk(number, place);
+            let Chunk { header, records } = chunk;
             let now = header.lease.load(Acquire);
             let (state, index) = (lease::state(now), lease::index(now));
             // They are taken in order: those behind one that never was have not been taken either. A thread may be about to, or, at
@@ -271,13 +286,6 @@ impl Banks {
                 break;
             }
             place += 1;
-            // SAFETY: the rest of the chunk; records consist of atomics.
-            let records = unsafe {
-                slice::from_raw_parts(
-                    start.add(CHUNK_HEADER_BYTES).cast::<Record>().cast_const(),
-                    records_per_chunk(chunk_bytes),
-                )
-            };
             let is_to_be_taken = match state {
                 chunk_state::FREE => false,
                 chunk_state::FULL => true,
@@ -298,14 +306,73 @@ impl Banks {
                 continue;
             }
             let before = watched.spool.n_bytes;
-            self.written.n_records += watched.spool.write(&Chunk { header, records }, &mut self.packer) as u64;
-            self.written.n_bytes += watched.spool.n_bytes - before;
+            self.written.n_records += watched.spool.write(&chunk, &mut self.packer) as u64;
+            self.written.n_bytes += watched.spool.n_bytes.saturating_sub(before);
             self.taken_bytes += chunk_bytes as u64;
             n_taken += 1;
+            // Who takes it next says whose it is when all else is there.
+            header.tid.store(0, Relaxed);
             let free = lease::new(index, chunk_state::FREE);
             let _ = header.lease.compare_exchange(now, free, AcqRel, Relaxed);
         }
         n_taken
+    }
+
+    /// Copies what is there of a process, if it has asked for that.
+    fn take_snapshot(&mut self, number: usize, watched: &mut Watched) {
+        let slot = self.slot(number);
+        let wanted = slot.snapshot_tsc.load(Acquire);
+        if wanted == 0 {
+            return;
+        }
+        // It counts as what the trace of it takes.
+        if watched.spool.may_go_on(self.taken_bytes, self.most_bytes) {
+            self.taken_bytes += watched.spool.n_chunks * self.layout.chunk_bytes() as u64;
+            watched.spool.flush();
+            watched.looked = None;
+            watched.look(slot.mapped_at.load(Relaxed));
+            let mut tail = Spool::new(self.folder.join(format!("tail-{}-{wanted}", watched.pid)));
+            self.copy_chunks(number, &mut tail);
+            tail.flush();
+            let last_thread = watched.spool.last_thread.max(tail.last_thread);
+            if tail.failed.is_none() {
+                let collected = self.collected(number, watched, last_thread);
+                self.snapshots.push(Collected { tail: Some(tail.path), end_tsc: wanted, ..collected });
+            }
+        }
+        let _ = slot.snapshot_tsc.compare_exchange(wanted, 0, AcqRel, Relaxed);
+    }
+
+    /// Writes what is in chunks, which stay as they are: only the recorder makes one free, so no other records come into it meanwhile.
+    fn copy_chunks(&mut self, number: usize, tail: &mut Spool) {
+        let chunk_bytes = self.layout.chunk_bytes();
+        for place in 0..self.layout.n_chunks() {
+            let chunk = self.chunk(number, place);
+            let now = chunk.header.lease.load(Acquire);
+            if now == 0 {
+                break;
+            }
+            if lease::state(now) != chunk_state::FREE && chunk.header.tid.load(Acquire) != 0 {
+                tail.write(&chunk, &mut self.packer);
+                self.taken_bytes += chunk_bytes as u64;
+            }
+        }
+    }
+
+    /// A chunk of a slot.
+    fn chunk(&self, number: usize, place: usize) -> Chunk<'static> {
+        let chunk_bytes = self.layout.chunk_bytes();
+        let start = self.at(number, CHUNKS_AT + place * chunk_bytes);
+        // SAFETY: a chunk of the slot; headers and records consist of atomics. Nobody has it after `self`, which it is used within.
+        unsafe {
+            Chunk {
+                header: &*start.cast::<ChunkHeader>(),
+                records: slice::from_raw_parts(
+                    start.add(CHUNK_HEADER_BYTES).cast::<Record>().cast_const(),
+                    records_per_chunk(chunk_bytes),
+                ),
+            }
+        }
     }
 
     /// The next chunk from `place` on that has memory at all.
@@ -321,29 +388,32 @@ impl Banks {
     /// The process is over: takes the rest.
     fn finish(&mut self, number: usize, mut watched: Watched) {
         self.drain(number, &mut watched, true);
+        watched.spool.flush();
         if watched.spool.n_bytes > 0 || self.slot(number).bank.n_lost.load(Relaxed) > 0 {
             self.keep_about(number, &watched);
-            let collected = self.collected(number, watched);
-            self.collected.push(collected);
+            let collected = self.collected(number, &watched, watched.spool.last_thread);
+            self.collected.push(Collected { failed: watched.spool.failed, ..collected });
         }
         self.give_back(number);
     }
 
-    /// All that is to be known of a process and its spool.
-    fn collected(&self, number: usize, mut watched: Watched) -> Collected {
+    /// All that is to be known of a process and its spool. Threads up to `last_thread` have records.
+    fn collected(&self, number: usize, watched: &Watched, last_thread: u32) -> Collected {
         let slot = self.slot(number);
-        let [exe, command_line, maps] = self.texts(number);
-        watched.maps.push(maps);
-        let threads = self.threads(number, &watched);
+        let [exe, command_line, own_maps, branches] = self.texts(number);
+        let maps = watched.maps.iter().cloned().chain([own_maps]).collect();
+        let threads = self.threads(number, watched, last_thread);
         let parent = slot.forked_by.load(Relaxed);
         Collected {
             pid: watched.pid,
             program_nanos: slot.program_nanos.load(Relaxed),
             fork: (parent != 0).then(|| (parent, slot.forked_nanos.load(Relaxed))),
             n_dropped: slot.bank.n_lost.load(Relaxed),
-            failed: watched.spool.failed,
+            failed: None,
             is_too_large: watched.spool.is_too_large,
-            spool: watched.spool.path,
+            spool: watched.spool.path.clone(),
+            spool_bytes: watched.spool.n_bytes,
+            tail: None,
             chunk_bytes: self.layout.chunk_bytes(),
             first: ClockPair { tsc: slot.first_tsc.load(Relaxed), nanos: slot.first_nanos.load(Relaxed) },
             last: ClockPair::now(),
@@ -353,7 +423,8 @@ impl Banks {
             n_untraced_threads: slot.n_untraced_threads.load(Relaxed),
             exe,
             command_line,
-            maps: watched.maps,
+            maps,
+            branches,
             open: self.open_functions(number),
             threads,
         }
@@ -403,8 +474,8 @@ impl Banks {
         }
         let mut watched = banks.watch(0);
         watched.spool.path = spool.to_owned();
-        watched.spool.last_thread = (threads.len() / size_of::<Entry>()) as u32;
-        Ok(banks.collected(0, watched))
+        watched.spool.n_bytes = fs::metadata(spool)?.len();
+        Ok(banks.collected(0, &watched, (threads.len() / size_of::<Entry>()) as u32))
     }
 
     /// Gives a slot's memory back to the system, then the slot to the next process.
@@ -424,11 +495,11 @@ impl Banks {
     }
 
     /// The texts of a slot, as far as they are there.
-    fn texts(&self, number: usize) -> [Vec<u8>; 3] {
+    fn texts(&self, number: usize) -> [Vec<u8>; 4] {
         let n_bytes = (self.slot(number).text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
         let mut place = self.at(number, TEXT_AT).cast_const();
         let mut n_left = n_bytes;
-        [(); 3].map(|()| {
+        [(); 4].map(|()| {
             let mut length = [0; 4];
             if n_left < 4 {
                 return Vec::new();
@@ -458,8 +529,8 @@ impl Banks {
     }
 
     /// Who the threads are that have records.
-    fn threads(&self, number: usize, watched: &Watched) -> HashMap<u32, Identity> {
-        let last = (watched.spool.last_thread as usize).min(MAX_THREADS - 1) as u32;
+    fn threads(&self, number: usize, watched: &Watched, last_thread: u32) -> HashMap<u32, Identity> {
+        let last = (last_thread as usize).min(MAX_THREADS - 1) as u32;
         let identity = |thread: u32| {
             let entry = self.at(number, THREADS_AT).cast::<Entry>().wrapping_add(thread as usize);
             // SAFETY: an entry of the slot's table; it consists of atomics.
@@ -476,17 +547,20 @@ impl Banks {
 }
 
 impl Watched {
-    /// Asks the system about the process, if it is time. Returns whether it was.
-    fn look(&mut self) -> bool {
+    /// Asks the system about the process, which has mapped the banks at an address, if it is time. Returns whether it was.
+    fn look(&mut self, mapped_at: u64) -> bool {
         if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
             return false;
         }
         self.looked = Some(Instant::now());
         let process = PathBuf::from(format!("/proc/{}", self.pid));
-        if let Ok(maps) = fs::read(process.join("maps"))
-            && !maps.is_empty()
-            && self.maps.last() != Some(&maps)
-        {
+        let Ok(maps) = fs::read(process.join("maps")) else { return true };
+        let bank = format!("{mapped_at:08x}-");
+        if !maps.split(|&byte| byte == b'\n').any(|line| line.starts_with(bank.as_bytes())) {
+            // Another program runs in it by now, or none.
+            return true;
+        }
+        if self.maps.last() != Some(&maps) {
             self.add_maps(maps);
         }
         for task in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {

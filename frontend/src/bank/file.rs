@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | [`Slot`] |
 //! | 4 KiB | words of the exit records of the functions that were open when the process was forked, outermost first |
-//! | 16 KiB | texts: the path of the program, its command line, its maps; each a length in 4 bytes, then so many bytes |
+//! | 16 KiB | texts: the path of the program, its command line, its maps, functions with entry branches; each a length in 4 bytes, then so many bytes |
 //! | 1 MiB | the table of threads (`host/linux/thread_table.rs`) |
 //! | then, at a multiple of 64 KiB | chunks |
 //!
@@ -19,7 +19,7 @@ use crate::host::linux::thread_table;
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 1 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 2 << 32 | abi::VERSION as u64;
 
 /// What the file begins with.
 #[derive(Debug)]
@@ -89,6 +89,10 @@ pub(crate) struct Slot {
     pub(crate) n_open: AtomicU32,
     /// Threads that were not recorded, when it ended by itself.
     pub(crate) n_untraced_threads: AtomicU32,
+    /// Where the process has mapped the file.
+    pub(crate) mapped_at: AtomicU64,
+    /// When a snapshot was asked for, in ticks. The recorder makes it 0 when it has copied what is there.
+    pub(crate) snapshot_tsc: AtomicU64,
 }
 
 const _: () = assert!(OPEN_AT + 8 * abi::RETURN_STACK_ENTRIES <= TEXT_AT);

@@ -16,7 +16,7 @@ use std::slice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rftrace::abi::{self, InitArgs, Switch, init};
 
@@ -28,6 +28,7 @@ use crate::backend;
 use crate::clock::{ClockPair, utc_offset_nanos};
 use crate::elf::file::page_size;
 use crate::host::linux::{modules, threads};
+use crate::patch;
 
 /// The banks of a recorder, one of which is this process's. It stays mapped.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub struct Bank {
     was_on: AtomicBool,
     /// Whether children that are forked are recorded too.
     is_for_children: bool,
+    /// Whether the recorder is told which functions have branches at their entries.
+    has_branches: AtomicBool,
 }
 
 // SAFETY: what is behind the pointer are atomics, or is written by one thread before others see it.
@@ -102,8 +105,14 @@ impl Bank {
         if !is_known || layout.file_bytes() != bytes {
             return Err(bad());
         }
-        let bank =
-            Self { start, layout, slot: AtomicUsize::new(NO_SLOT), was_on: AtomicBool::new(false), is_for_children };
+        let bank = Self {
+            start,
+            layout,
+            slot: AtomicUsize::new(NO_SLOT),
+            was_on: AtomicBool::new(false),
+            is_for_children,
+            has_branches: AtomicBool::new(false),
+        };
         if !bank.take_slot() {
             return Err(io::Error::other("all banks are taken: too many processes are recorded at the same time"));
         }
@@ -116,6 +125,32 @@ impl Bank {
         self.write_texts();
         threads::keep_names(backend::control().next_tid.load(Relaxed));
         slot.n_untraced_threads.store(backend::control().n_untraced_threads.load(Relaxed), Relaxed);
+    }
+
+    /// Says which functions have branches at their entries, now and whenever this process is [described](Self::describe): their files may
+    /// have no names for them.
+    pub fn describe_branches(&self) {
+        self.has_branches.store(true, Relaxed);
+        self.write_texts();
+    }
+
+    /// Asks the recorder for a trace of what was recorded so far, and waits until it has copied what is there. Recording goes on.
+    pub fn snapshot(&self) {
+        const PAUSE: Duration = Duration::from_millis(1);
+        /// For a recorder that does nothing.
+        const PATIENCE: Duration = Duration::from_secs(1);
+
+        let Some(slot) = self.own_slot() else { return };
+        self.describe();
+        slot.snapshot_tsc.store(ClockPair::now().tsc, Release);
+        let (mut beat, mut since) = (slot.bank.beat.load(Relaxed), Instant::now());
+        while slot.snapshot_tsc.load(Acquire) != 0 && since.elapsed() < PATIENCE {
+            thread::sleep(PAUSE);
+            let now = slot.bank.beat.load(Relaxed);
+            if now != beat {
+                (beat, since) = (now, Instant::now());
+            }
+        }
     }
 
     /// This process ends by itself: nothing is recorded any more.
@@ -222,17 +257,22 @@ impl Bank {
         slot.n_open.store(n_open, Release);
     }
 
-    /// Writes the texts. They are valid by their length, which comes last.
+    /// Writes the texts. They are valid by their length, which comes last. Where they cannot be read any more, as by a process that may
+    /// open no files, those from before stay.
     fn write_texts(&self) {
         let Some(slot) = self.own_slot() else { return };
         let exe = modules::exe_path().map(|path| path.into_os_string().into_encoded_bytes()).unwrap_or_default();
         let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
         let maps = modules::own_maps().unwrap_or_default();
+        if maps.is_empty() && slot.text_bytes.load(Relaxed) > 0 {
+            return;
+        }
+        let branches = if self.has_branches.load(Relaxed) { branches() } else { Vec::new() };
         slot.text_bytes.store(0, Release);
         let mut place = self.at(self.slot.load(Relaxed), TEXT_AT);
         let mut room = TEXT_BYTES;
         let mut written = 0;
-        for text in [&exe, &command_line, &maps] {
+        for text in [&exe, &command_line, &maps, &branches] {
             let n_bytes = text.len().min(room.saturating_sub(4));
             room -= n_bytes + 4;
             written += n_bytes + 4;
@@ -245,6 +285,15 @@ impl Bank {
         }
         slot.text_bytes.store(written as u32, Release);
     }
+}
+
+/// The functions with branches at their entries: an address and a size each.
+fn branches() -> Vec<u8> {
+    let modules = modules::loaded_modules(&[]).unwrap_or_default().into_iter();
+    let functions = modules.flat_map(|module| {
+        patch::entry_functions(module.start).map(move |(address, size)| [module.start + address, size])
+    });
+    functions.flatten().flat_map(u64::to_le_bytes).collect()
 }
 
 /// Maps the whole file at a place where chunks are aligned.
@@ -294,6 +343,7 @@ pub(crate) fn opened(bank: &Bank, first: ClockPair, min_ticks: u64) {
     slot.first_nanos.store(first.nanos, Relaxed);
     slot.utc_offset_nanos.store(utc_offset_nanos().unwrap_or(0), Relaxed);
     slot.min_ticks.store(min_ticks, Relaxed);
+    slot.mapped_at.store(bank.start as u64, Relaxed);
     bank.write_texts();
     slot.state.store(slot_state::IN_USE, Release);
 }
@@ -348,6 +398,7 @@ pub(crate) fn forked() -> Forked {
     slot.first_nanos.store(parent.first_nanos.load(Relaxed), Relaxed);
     slot.utc_offset_nanos.store(parent.utc_offset_nanos.load(Relaxed), Relaxed);
     slot.min_ticks.store(parent.min_ticks.load(Relaxed), Relaxed);
+    slot.mapped_at.store(bank.start as u64, Relaxed);
     threads::move_to(given.threads);
     slot.state.store(slot_state::IN_USE, Release);
     let args = InitArgs {

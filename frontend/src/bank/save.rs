@@ -3,14 +3,14 @@
 //! A process may have written anything into its bank: of a chunk nothing is believed before it is checked, as of an image
 //! (`image/stored.rs`). Chunks are unpacked one at a time, so what this takes of memory does not depend on how much was recorded.
 
-use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::collections::HashMap;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions};
 use rftrace_format::gaps::Gaps;
 
 use super::collect::Collected;
@@ -47,15 +47,18 @@ pub struct SavedBank {
 #[derive(Debug, Default)]
 pub struct Symbols {
     tables: HashMap<(PathBuf, Option<String>), Option<Arc<SymbolTable>>>,
-    written: HashSet<(PathBuf, Option<String>)>,
 }
 
 impl Symbols {
-    /// The functions of a module, if its file can be read.
-    fn of(&mut self, module: &Module) -> Option<Arc<SymbolTable>> {
+    /// The functions of a module, if its file can be read. Those with `branches` (address, size) have names even if it has none for them;
+    /// the first process that has the module says which.
+    fn of(&mut self, module: &Module, branches: impl Iterator<Item = (u64, u64)>) -> Option<Arc<SymbolTable>> {
         let read = || {
-            let table = map_file(&module.path).and_then(|file| table::symbols_of(file, &module.path));
-            table.ok().map(Arc::new)
+            let file = map_file(&module.path).ok()?;
+            let mut table = table::symbols_of(file, &module.path).ok()?;
+            let own = branches.filter(|(address, _)| (module.start..module.end).contains(address));
+            table.add_unnamed(own.map(|(address, size)| (address - module.start, size)));
+            Some(Arc::new(table))
         };
         self.tables.entry(key(module)).or_insert_with(read).clone()
     }
@@ -66,30 +69,34 @@ fn key(module: &Module) -> (PathBuf, Option<String>) {
 }
 
 impl Collected {
-    /// Writes the directory that uftrace reads. Functions of modules that `symbols` has seen in other directories are not written once
-    /// more: all directories are to become one.
+    /// Writes the directory that uftrace reads. `symbols` keeps the functions of modules for the next one.
     ///
     /// # Errors
     ///
     /// [`Error::Read`] for what was collected, [`Error::NoEvents`], [`Error::Write`].
     pub fn write_directory(&self, directory: &Path, symbols: &mut Symbols) -> Result<SavedBank, Error> {
-        let read_error = |source| Error::Read { path: self.spool.clone(), source };
-        let bytes = match map_file(&self.spool) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::NoEvents { hook_called: true }),
-            Err(error) => return Err(read_error(error)),
-        };
-        let forget = Forget { bytes: &bytes, n_read: AtomicUsize::new(0) };
-        let Some(mut chunks) = StoredChunks::new(&bytes, self.chunk_bytes) else {
-            let problem = "another version of rftrace has written it: that one can make a trace of it";
-            return Err(read_error(io::Error::new(io::ErrorKind::InvalidData, problem)));
-        };
-        let found = chunks.by_ref().map(|(header, records)| {
+        let files = [Some((&self.spool, self.spool_bytes)), self.tail.as_ref().map(|tail| (tail, u64::MAX))];
+        let mapped: Vec<Mmap> = files
+            .into_iter()
+            .flatten()
+            .filter_map(|(path, n_bytes)| mapped(path, n_bytes).transpose())
+            .collect::<Result<_, _>>()?;
+        let Some(first) = mapped.first() else { return Err(Error::NoEvents { hook_called: true }) };
+        let forget = Forget { bytes: first, n_read: AtomicUsize::new(0) };
+        let chunks = mapped.iter().map(|bytes| {
+            StoredChunks::new(bytes, self.chunk_bytes).ok_or_else(|| {
+                let problem = "another version of rftrace has written it: that one can make a trace of it";
+                let source = io::Error::new(io::ErrorKind::InvalidData, problem);
+                Error::Read { path: self.spool.clone(), source }
+            })
+        });
+        let mut chunks: Vec<StoredChunks<'_>> = chunks.collect::<Result<_, _>>()?;
+        let found = chunks.iter_mut().flatten().map(|(header, records)| {
             forget.read(records.n_bytes());
             (decode::Head::from(&header), records.into())
         });
         let tasks = decode::tasks_of(found, self.open.clone());
-        let damaged_chunks = chunks.n_damaged();
+        let damaged_chunks = chunks.iter().map(StoredChunks::n_damaged).sum();
         if !tasks.iter().any(|task| task.has_record_since(self.first.tsc)) {
             return Err(Error::NoEvents { hook_called: true });
         }
@@ -123,13 +130,14 @@ impl Collected {
         })
     }
 
-    /// Removes what the directory was made of.
+    /// Removes what the directory was made of and nothing else is to be.
     ///
     /// # Errors
     ///
     /// Those of the system.
     pub fn discard(self) -> io::Result<()> {
-        for file in [about_file(&self.spool), self.spool] {
+        let files = self.tail.map_or_else(|| vec![about_file(&self.spool), self.spool], |tail| vec![tail]);
+        for file in files {
             match fs::remove_file(file) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -154,11 +162,12 @@ impl Collected {
     fn program(&self, symbols: &mut Symbols) -> Program {
         let exe = PathBuf::from(String::from_utf8_lossy(&self.exe).into_owned());
         let modules = modules::modules_of(&self.maps, &exe);
-        let known = symbols.written.len();
-        symbols.written.extend(modules.iter().map(key));
-        let is_named = symbols.written.len() == known;
+        let (branches, _) = self.branches.as_chunks::<8>();
+        let (branches, _) = branches.as_chunks::<2>();
+        let branches =
+            || branches.iter().map(|&[address, size]| (u64::from_le_bytes(address), u64::from_le_bytes(size)));
         let named = |module: Module| {
-            let table = symbols.of(&module);
+            let table = symbols.of(&module, branches());
             (module, table)
         };
         let modules = modules.into_iter().map(named).collect();
@@ -171,7 +180,8 @@ impl Collected {
             identify: Identify::Table(self.threads.clone()),
             exe_name: system.exe_name.clone(),
             modules,
-            is_named,
+            // Values behind records are read by the names in the same directory, when one is made of all.
+            is_named: false,
             without_names: None,
             stack: self.maps.last().and_then(|maps| modules::stack(maps)),
             system,
@@ -179,6 +189,22 @@ impl Collected {
             invariant_tsc: Some(sysinfo::invariant_tsc()),
         }
     }
+}
+
+/// The first bytes of a file of chunks, if there are any.
+fn mapped(path: &Path, n_bytes: u64) -> Result<Option<Mmap>, Error> {
+    let read_error = |source| Error::Read { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(read_error(error)),
+    };
+    let n_bytes = file.metadata().map_err(read_error)?.len().min(n_bytes) as usize;
+    if n_bytes == 0 {
+        return Ok(None);
+    }
+    // SAFETY: this recorder alone writes the file, and only behind these bytes.
+    unsafe { MmapOptions::new().len(n_bytes).map(&file) }.map(Some).map_err(read_error)
 }
 
 /// A spool may be larger than all memory. The system reads it again where that is needed.

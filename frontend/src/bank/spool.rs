@@ -5,7 +5,6 @@
 use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io;
-use std::mem;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,13 +15,19 @@ use crate::backend::Chunk;
 use crate::image::packed::encode::Packer;
 use crate::image::write::Writer;
 
+/// Packed bytes that are collected before they are written.
+const BLOCK_BYTES: usize = 128 << 10;
+
 /// The file with the chunks of a process.
 #[derive(Debug, Default)]
 pub(super) struct Spool {
     pub(super) path: PathBuf,
     file: Option<File>,
+    /// Bytes of the file, and of what is to be written to it.
     pub(super) n_bytes: u64,
-    /// What was written last.
+    /// Chunks in it.
+    pub(super) n_chunks: u64,
+    /// Packed chunks that come to the file together.
     packed: Vec<u8>,
     /// The highest number of a thread.
     pub(super) last_thread: u32,
@@ -43,7 +48,7 @@ impl Spool {
         self.failed.is_none() && !self.is_too_large
     }
 
-    /// Writes a chunk. Returns how many records that were.
+    /// Takes a chunk, which comes to the file at the latest with the next [`flush`](Self::flush). Returns how many records that were.
     pub(super) fn write(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> usize {
         let header = chunk.header;
         let mut last = header.tid.load(Relaxed);
@@ -56,23 +61,19 @@ impl Spool {
             }
         }
         self.last_thread = self.last_thread.max(last);
-        let (packed, mut n_records) = self.pack(chunk, packer);
-        // A chunk that is there in part is not read.
-        match self.append(&packed) {
-            Ok(()) => self.n_bytes += packed.len() as u64,
-            Err(error) => {
-                self.failed = Some(error);
-                n_records = 0;
-            }
+        let n_before = self.packed.len();
+        let n_records = self.pack(chunk, packer);
+        self.n_chunks += 1;
+        self.n_bytes += (self.packed.len() - n_before) as u64;
+        if self.packed.len() >= BLOCK_BYTES {
+            self.flush();
         }
-        self.packed = packed;
         n_records
     }
 
-    /// The next bytes of the file, in memory that was used for others before, and how many records they are.
-    fn pack(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> (Vec<u8>, usize) {
-        let mut packed = mem::take(&mut self.packed);
-        packed.clear();
+    /// Packs a chunk behind those that are to be written. Returns how many records that were.
+    fn pack(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> usize {
+        let packed = &mut self.packed;
         let out = |bytes: &[u8]| {
             packed.extend_from_slice(bytes);
             Ok::<(), Infallible>(())
@@ -80,15 +81,29 @@ impl Spool {
         let Ok(mut writer) = if self.n_bytes == 0 { Writer::new(out) } else { Ok(Writer::going_on(out)) };
         let Ok(n_records) = writer.chunk(chunk, Some(packer));
         let Ok(()) = writer.flush();
-        (packed, n_records)
+        n_records
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes what was taken to the file.
+    pub(super) fn flush(&mut self) {
+        if self.packed.is_empty() {
+            return;
+        }
+        let start = self.n_bytes - self.packed.len() as u64;
+        // A chunk that is there in part is not read.
+        if let Err(error) = self.append(start) {
+            self.failed = Some(error);
+            self.n_bytes = start;
+        }
+        self.packed.clear();
+    }
+
+    fn append(&mut self, start: u64) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             file => file.insert(File::create_new(&self.path)?),
         };
-        file.write_all_at(bytes, self.n_bytes)
+        file.write_all_at(&self.packed, start)
     }
 }
 

@@ -64,25 +64,28 @@ pub(super) struct Unpacked<'a> {
     chunk: Option<Stored<'a>>,
     #[cfg(all(target_os = "linux", feature = "import"))]
     records: Vec<Record>,
+    #[cfg(all(target_os = "linux", feature = "import"))]
+    is_ordered: bool,
     #[cfg(not(all(target_os = "linux", feature = "import")))]
     nothing: std::marker::PhantomData<&'a ()>,
 }
 
 impl<'a> Unpacked<'a> {
-    /// The records, as they were in memory. Those of a chunk that cannot be unpacked are none.
-    pub(super) fn of<'b>(&'b mut self, records: Records<'a>) -> &'b [Record]
+    /// The records, as they were in memory, and whether it is known that none is older than the one before. Those of a chunk that cannot
+    /// be unpacked are none.
+    pub(super) fn of<'b>(&'b mut self, records: Records<'a>) -> (&'b [Record], bool)
     where
         'a: 'b,
     {
         match records {
-            Records::Memory(records) => records,
+            Records::Memory(records) => (records, false),
             #[cfg(all(target_os = "linux", feature = "import"))]
             Records::Stored(stored) => {
                 if !self.chunk.is_some_and(|chunk| chunk.is_of_one_chunk_with(stored)) {
                     self.chunk = Some(stored);
-                    stored.unpack_chunk(&mut self.records);
+                    self.is_ordered = stored.unpack_chunk(&mut self.records);
                 }
-                stored.of_chunk(&self.records)
+                (stored.of_chunk(&self.records), self.is_ordered)
             }
         }
     }

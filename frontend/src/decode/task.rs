@@ -40,7 +40,8 @@ pub(super) enum Start {
 impl<'a> Segment<'a> {
     /// Its records, where they lie or in `unpacked`.
     pub(super) fn unpacked<'b>(&self, unpacked: &'b mut Unpacked<'a>) -> Timed<'b> {
-        Timed { records: unpacked.of(self.records), taken_tsc: self.taken_tsc }
+        let (records, is_ordered) = unpacked.of(self.records);
+        Timed { records, taken_tsc: self.taken_tsc, is_ordered }
     }
 }
 
@@ -49,12 +50,14 @@ impl<'a> Segment<'a> {
 pub(super) struct Timed<'a> {
     records: &'a [Record],
     taken_tsc: u64,
+    /// It is known without a look.
+    is_ordered: bool,
 }
 
 impl<'a> Timed<'a> {
     /// Whether no record is younger than the one behind it.
     pub(super) fn is_ordered(self) -> bool {
-        self.written().map(|(tsc, _)| tsc).is_sorted()
+        self.is_ordered || self.written().map(|(tsc, _)| tsc).is_sorted()
     }
 
     /// Time and word of each record that was written.

@@ -28,6 +28,8 @@ pub(crate) struct Choice {
     minima: Minima,
     /// What the hooks know of values.
     values: PublishedValues,
+    /// Whether each of the filter's [optional rules](Filter::optional_rules) has an effect.
+    in_effect: Vec<bool>,
 }
 
 impl Choice {
@@ -64,6 +66,8 @@ impl Choice {
             let actions: &HashMap<u64, u8> = &actions;
             actions.get(&(site.child_ip as u64)).copied().unwrap_or(default_action) != action::SKIP
         });
+        let without_effect = &selection.selected.without_effect;
+        self.in_effect = filter.optional_rules().iter().map(|rule| !without_effect.contains(rule)).collect();
         self.filter = Some(filter.clone());
     }
 
@@ -81,6 +85,12 @@ impl Choice {
         backend::control().filter.min_ticks.store(0, Relaxed);
         self.minima.set(tsc::ticks(), 0);
         self.filter = None;
+        self.in_effect.clear();
+    }
+
+    /// Whether each of the filter's optional rules has an effect.
+    pub(crate) fn in_effect(&self) -> Vec<bool> {
+        self.in_effect.clone()
     }
 
     /// Whether there is a filter.

@@ -20,3 +20,5 @@ mod values;
 
 #[cfg(feature = "std")]
 pub use self::rules::{Filter, Function, Selected};
+#[cfg(feature = "std")]
+pub(crate) use self::values::KnownValues;

@@ -1,10 +1,12 @@
 //! The rules of a filter, as the API has them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use rftrace_format::values::{self, ValueSpec};
+use rftrace_format::values::ValueSpec;
 use rftrace_pattern::Pattern;
 
+use super::values::KnownValues;
 use crate::Error;
 
 /// Which functions and calls are recorded. See [`Config::filter`](crate::Config::filter) and
@@ -69,6 +71,8 @@ pub struct Filter {
     pub(super) min_duration: Duration,
     pub(super) min_code_bytes: u64,
     pub(super) values: Vec<ValueRule>,
+    /// What a recorder knows of functions by their debug information.
+    pub(super) known: Option<Arc<KnownValues>>,
     /// What is wrong with a rule that was given; told when the filter is used.
     pub(super) flaw: Option<Flaw>,
 }
@@ -85,7 +89,12 @@ pub(crate) struct Rule {
 pub(crate) struct ValueRule {
     pub(crate) pattern: Pattern,
     pub(crate) specs: Vec<ValueSpec>,
+    /// Whether all arguments are recorded that debug information tells of, and whether the result is.
+    pub(crate) by_type: [bool; 2],
 }
+
+/// What stands for [`ValueRule::by_type`] among the specs.
+const BY_TYPE: [&str; 2] = ["args", "result"];
 
 /// What a rule does with the functions, or modules, that its pattern matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +159,19 @@ impl Rule {
 impl ValueRule {
     /// As [`Rule::text`].
     pub(crate) fn text(&self) -> String {
-        format!("values={}{}", self.pattern.text().replace(';', "\\;"), values::list(&self.specs))
+        let specs = self.specs.iter().map(ToString::to_string);
+        let by_type = BY_TYPE.iter().zip(self.by_type).filter(|&(_, is_wanted)| is_wanted);
+        let all: Vec<String> = specs.chain(by_type.map(|(&word, _)| word.to_owned())).collect();
+        format!("values={}@{}", self.pattern.text().replace(';', "\\;"), all.join(","))
+    }
+
+    /// Reads what stands behind the `@`.
+    fn parse(pattern: Pattern, specs: &str) -> Result<Self, String> {
+        let is_type = |spec: &&str| BY_TYPE.contains(&spec.trim());
+        let (types, others): (Vec<&str>, Vec<&str>) = specs.split(',').partition(is_type);
+        let has = |word: &str| types.iter().any(|spec| spec.trim() == word);
+        let specs = if others.is_empty() { Vec::new() } else { ValueSpec::parse_list(&others.join(","))? };
+        Ok(Self { pattern, specs, by_type: BY_TYPE.map(has) })
     }
 }
 
@@ -238,11 +259,35 @@ impl Filter {
     #[must_use]
     pub fn values(mut self, pattern: &str, specs: &str) -> Self {
         let read = Pattern::new(pattern).map_err(|problem| problem.to_string());
-        match read.and_then(|pattern| Ok(ValueRule { pattern, specs: ValueSpec::parse_list(specs)? })) {
+        match read.and_then(|pattern| ValueRule::parse(pattern, specs)) {
             Ok(rule) => self.values.push(rule),
             Err(problem) => self.refuse(Flaw::new(format!("values={pattern}@{specs}"), problem)),
         }
         self
+    }
+
+    /// Tells what is known of functions by their debug information, as [lines](rftrace_format::recording::TypesLine): `args` and `result`
+    /// among the specs of [`values`](Self::values) are for these. For what a recorder preloads.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn known_values(mut self, text: &str) -> Self {
+        self.known = Some(Arc::new(KnownValues::parse(text)));
+        self
+    }
+
+    /// Whether any rule asks for what [`known_values`](Self::known_values) tells.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn needs_types(&self) -> bool {
+        self.values.iter().any(|rule| rule.by_type.contains(&true))
+    }
+
+    /// The rules about functions and modules, as text, as far as they may match nothing without an error.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn optional_rules(&self) -> Vec<String> {
+        let rules = self.rules.iter().filter(|rule| !rule.kind.is_needed()).map(Rule::text);
+        rules.chain(self.values.iter().map(ValueRule::text)).collect()
     }
 
     pub(super) fn rule(mut self, kind: RuleKind, pattern: &str) -> Self {
@@ -258,8 +303,14 @@ impl Filter {
         self.flaw.get_or_insert(flaw);
     }
 
-    /// Whether all rules can be read.
+    /// Whether all rules can be read, and obeyed here.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        let by_type = self.values.iter().find(|rule| rule.by_type.contains(&true));
+        if let (Some(rule), None) = (by_type, &self.known) {
+            let problem =
+                "debug information is read by `rftrace record -A`; say which values, such as arg1/i32".to_owned();
+            return Err(Error::BadFilter { place: rule.text(), problem });
+        }
         self.flaw.clone().map_or(Ok(()), |flaw| Err(flaw.into_error()))
     }
 

@@ -7,6 +7,7 @@ use rftrace_format::values::Place;
 use rftrace_pattern::Pattern;
 
 use super::rules::{Filter, Function, Rule, RuleKind, Selected};
+use super::values::SiteValues;
 use crate::Error;
 use crate::host::{Catalogue, HAS_NAMES, TracedFunction};
 
@@ -30,15 +31,6 @@ pub(crate) struct Selection {
     pub(crate) wanted: u32,
     pub(crate) depth_limit: u32,
     pub(crate) selected: Selected,
-}
-
-/// The values that are recorded of a function, as codes of [`value`](rftrace::abi::value).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SiteValues {
-    pub(crate) child_ip: u64,
-    pub(crate) arguments: Vec<u16>,
-    /// 0 for none.
-    pub(crate) result: u16,
 }
 
 /// Obeys `filter` with the functions of `catalogue`.
@@ -208,11 +200,13 @@ impl<'f> Chooser<'f> {
             return None;
         }
         let with_parameters = OnceCell::new();
+        let mut by_type = [false; 2];
         for (rule, n_matches) in self.filter.values.iter().zip(&mut self.n_with_values) {
             if !matches(&rule.pattern, function, &with_parameters) {
                 continue;
             }
             *n_matches += 1;
+            by_type = [by_type[0] | rule.by_type[0], by_type[1] | rule.by_type[1]];
             for spec in &rule.specs {
                 match spec.place {
                     Place::Result => site.result = spec.code(),
@@ -221,6 +215,17 @@ impl<'f> Chooser<'f> {
                     }
                     _ => {}
                 }
+            }
+        }
+        // Who has said which they are is believed.
+        if by_type != [false; 2]
+            && let Some((arguments, result)) = self.filter.known.as_ref().and_then(|known| function.known_values(known))
+        {
+            if by_type[0] && site.arguments.is_empty() {
+                site.arguments = arguments.to_vec();
+            }
+            if by_type[1] && site.result == 0 {
+                site.result = result;
             }
         }
         (site.result != 0 || !site.arguments.is_empty()).then_some(site)

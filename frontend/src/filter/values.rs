@@ -1,11 +1,22 @@
-//! The table of values that the hooks look into: it is made anew for each filter, and what hooks may still read stays.
+//! The table of values that the hooks look into: it is made anew for each filter, and what hooks may still read stays. And what a recorder
+//! tells of functions' values, who has read their debug information.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Release;
 
 use rftrace::abi::{FilterControl, ValueSite, ValueTable};
+use rftrace_format::recording::TypesLine;
 
-use crate::filter::select::SiteValues;
 use crate::host;
+
+/// The values that are recorded of a function, as codes of [`value`](rftrace::abi::value).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SiteValues {
+    pub(crate) child_ip: u64,
+    pub(crate) arguments: Vec<u16>,
+    /// 0 for none.
+    pub(crate) result: u16,
+}
 
 /// What was published last.
 #[derive(Debug, Default)]
@@ -38,5 +49,50 @@ impl PublishedValues {
             n_constant: constant.len(),
         };
         control.values.store(Box::leak(Box::new(table)), Release);
+    }
+}
+
+/// The values of functions as their debug information tells them.
+#[derive(Debug, Default)]
+pub(crate) struct KnownValues(Vec<KnownModule>);
+
+/// Those of a module.
+#[derive(Debug)]
+struct KnownModule {
+    build_id: Option<String>,
+    path: String,
+    /// By address from the module's beginning: the codes of the arguments and of the result, as in [`SiteValues`].
+    functions: HashMap<u64, (Vec<u16>, u16)>,
+}
+
+impl KnownValues {
+    /// Reads [lines](TypesLine). What is no such line is left out.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut modules: Vec<KnownModule> = Vec::new();
+        for line in text.lines().filter_map(TypesLine::parse) {
+            match (line, modules.last_mut()) {
+                (TypesLine::Module { build_id, path }, _) => modules.push(KnownModule {
+                    build_id: build_id.map(str::to_owned),
+                    path: path.to_owned(),
+                    functions: HashMap::new(),
+                }),
+                (TypesLine::Function { address, arguments, result }, Some(module)) => {
+                    module.functions.insert(address, (arguments, result));
+                }
+                (TypesLine::Function { .. }, None) => {}
+            }
+        }
+        Self(modules)
+    }
+
+    /// The codes of the arguments and of the result of the function at an address of a module, from that's beginning.
+    pub(crate) fn of(&self, (path, build_id): (&str, Option<&str>), address: u64) -> Option<(&[u16], u16)> {
+        let is_it = |module: &&KnownModule| match (&module.build_id, build_id) {
+            (Some(own), Some(id)) => own == id,
+            (None, None) => module.path == path,
+            _ => false,
+        };
+        let (arguments, result) = self.0.iter().find(is_it)?.functions.get(&address)?;
+        Some((arguments, *result))
     }
 }

@@ -15,6 +15,7 @@ use rftrace::abi::{LEFT_BUCKET_BYTES, LeftCell, MAX_CHUNK_BYTES};
 use crate::Error;
 use crate::clock::calendar;
 use crate::clock::tsc::{self, TscSource};
+use crate::filter::KnownValues;
 use crate::host::machine::SystemInfo;
 use crate::host::program::{Identify, Identity, LoadedModule, Memory, Program};
 
@@ -139,6 +140,10 @@ impl<'c> TracedFunction<'c> {
 
     pub(crate) fn child_ips(&self) -> &'c [u64] {
         &[]
+    }
+
+    pub(crate) fn known_values<'k>(&self, _known: &'k KnownValues) -> Option<(&'k [u16], u16)> {
+        None
     }
 
     pub(crate) fn is_own(&self) -> bool {

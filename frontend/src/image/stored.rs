@@ -42,8 +42,9 @@ impl<'a> Stored<'a> {
         self.bytes.as_ptr_range() == other.bytes.as_ptr_range()
     }
 
-    /// All records of the chunk, in place of those that are there; none if its bytes are none.
-    pub(crate) fn unpack_chunk(self, records: &mut Vec<Record>) {
+    /// All records of the chunk, in place of those that are there; none if its bytes are none. Returns whether it is known that none is
+    /// older than the one before.
+    pub(crate) fn unpack_chunk(self, records: &mut Vec<Record>) -> bool {
         let Self { bytes, taken_tsc, is_packed, n_all, .. } = self;
         records.clear();
         if !is_packed {
@@ -51,12 +52,13 @@ impl<'a> Stored<'a> {
                 let [tsc, word] = [0, 8].map(|at| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap_or(&[0; 8])));
                 Record { tsc: tsc.into(), word: word.into() }
             }));
-            return;
+            return false;
         }
         let payload = Payload { bytes, is_cut: false, n_records: n_all as usize, taken_tsc };
-        if payload.unpack_into(records).is_err() {
+        payload.unpack_into(records).unwrap_or_else(|_| {
             records.clear();
-        }
+            true
+        })
     }
 
     /// Whether all threads that went on in it can be.

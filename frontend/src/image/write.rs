@@ -134,8 +134,8 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         if self.n_filled == BLOCK_BYTES {
             self.flush()?;
         }
-        for (place, byte) in self.block.iter_mut().skip(self.n_filled).zip(word.to_le_bytes()) {
-            *place = byte;
+        if let Some(place) = self.block.get_mut(self.n_filled..).and_then(|rest| rest.first_chunk_mut()) {
+            *place = word.to_le_bytes();
         }
         self.n_filled += 8;
         Ok(())

@@ -38,11 +38,15 @@ pub struct Config {
     mode: Mode,
     directory: PathBuf,
     filter: Option<Filter>,
+    /// See [`Config::known_values`].
+    known_values: Option<String>,
     patched: bool,
     prefault: bool,
     bank: Option<&'static Bank>,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     entry_branches: Vec<String>,
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    entry_exceptions: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +76,14 @@ impl Config {
             mode: Mode::Stop,
             directory: PathBuf::from("trace"),
             filter: None,
+            known_values: None,
             patched: false,
             prefault: true,
             bank: None,
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             entry_branches: Vec::new(),
+            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            entry_exceptions: Vec::new(),
         }
     }
 
@@ -120,6 +127,14 @@ impl Config {
         self
     }
 
+    /// Tells the filter what is known of functions by their debug information, see [`Filter::known_values`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn known_values(mut self, text: String) -> Self {
+        self.known_values = Some(text);
+        self
+    }
+
     /// Whether call sites are patched: calls of the hooks become NOPs while recording is off, and cheaper jumps while it
     /// is on. See [`Tracer::patched_sites`]. The environment variable `RFTRACE_PATCHED`, 1 or 0, overrides this.
     ///
@@ -141,6 +156,14 @@ impl Config {
     #[must_use]
     pub fn entry_branches(mut self, pattern: impl Into<String>) -> Self {
         self.entry_branches.push(pattern.into());
+        self
+    }
+
+    /// Functions that [`entry_branches`](Self::entry_branches) does not mean, by their symbols as they stand in the file (`nm` prints them).
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[must_use]
+    pub fn entry_exceptions(mut self, symbols: impl IntoIterator<Item = String>) -> Self {
+        self.entry_exceptions.extend(symbols);
         self
     }
 
@@ -187,7 +210,10 @@ impl Config {
         }
         let patched_by_variable = patched_by_variable()?;
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        let entries = patch::EntryChoice::parse(self.entry_branches.iter().map(String::as_str))?;
+        let entries = {
+            let exceptions = self.entry_exceptions.clone();
+            patch::EntryChoice::parse(self.entry_branches.iter().map(String::as_str), exceptions)?
+        };
         let bytes = match self.capacity {
             Capacity::Bytes(bytes) => bytes,
             Capacity::Events(events) => abi::region_bytes(events).ok_or(Error::BufferTooLarge { records: events })?,
@@ -276,10 +302,14 @@ impl Config {
 
     /// The filter to begin with.
     fn chosen_filter(&self) -> Result<Option<Filter>, Error> {
-        match from_variable() {
-            Some(text) => Filter::parse(&text).map(Some).map_err(in_variable),
-            None => Ok(self.filter.clone()),
-        }
+        let filter = match from_variable() {
+            Some(text) => Some(Filter::parse(&text).map_err(in_variable)?),
+            None => self.filter.clone(),
+        };
+        Ok(match &self.known_values {
+            Some(known) => filter.map(|filter| filter.known_values(known)),
+            None => filter,
+        })
     }
 }
 

@@ -178,6 +178,12 @@ impl Tracer {
         })
     }
 
+    /// Whether each of the [optional rules](Filter::optional_rules) of the filter in force matches anything. For what a recorder preloads.
+    #[doc(hidden)]
+    pub fn rules_in_effect(&self) -> Vec<bool> {
+        backend::unrecorded(|| self.program.choice().in_effect())
+    }
+
     /// Records everything from now on.
     ///
     /// Like [`set_filter`](Self::set_filter), this changes code if call sites are patched.

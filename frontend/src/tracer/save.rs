@@ -11,6 +11,7 @@ use crate::backend;
 use crate::clock::ClockPair;
 use crate::host;
 use crate::uftrace::directory::{self, Recording, Totals};
+use crate::uftrace::raw;
 
 /// How to save. See [`Tracer::save_with`].
 ///
@@ -190,7 +191,7 @@ impl Tracer {
                 done: None,
             };
             if options.records_only {
-                directory::write_raw(&recording, path)?
+                raw::write(&recording, path)?
             } else {
                 let name = options.binary_name.map_or_else(program_name, str::to_owned);
                 directory::write(&recording, path, &host::program(&self.program.known, &name))?

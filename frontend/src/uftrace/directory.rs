@@ -3,35 +3,33 @@
 //! Records go straight from the buffer to the files, a chunk's worth at a time; tasks are written in parallel. The file
 //! `info` comes last: without it a directory is no trace.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Seek, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rftrace_format::clock::{ClockFile, TscClock};
-use rftrace_format::events::{EventLine, USER_EVENTS};
+use rftrace_format::events::EventLine;
 use rftrace_format::files::{self, File as TraceFile};
 use rftrace_format::gaps::Gaps;
 use rftrace_format::info::feature;
 use rftrace_format::map::{MapLine, NO_STACK, STACK};
 use rftrace_format::perf::{NAME_BYTES, ThreadName};
-use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 use rftrace_format::tasks::TaskLine;
 use rftrace_format::text::{base_name, spelled};
-use rftrace_format::values::{self, ValueSpec};
 
+#[cfg(target_os = "linux")]
+use super::modules::symbol_files;
+use super::modules::write_modules;
+use super::task::{BLOCK_BYTES, EventIds, KnownSpecs, LeftOut, Specs, Written, write_task};
 use crate::Error;
 use crate::clock::ClockPair;
-use crate::decode::{self, Emit, Event, EventKind, Minima, Task, Window};
+use crate::decode::{self, Minima, Task, Window};
 use crate::filter::own;
-use crate::host::program::{Identify, Identity, LoadedModule, Program};
-
-/// Bytes of records that are collected before they are written.
-const BLOCK_BYTES: usize = 256 * 1024;
+use crate::host::program::{Identify, Identity, Program};
 
 /// A recording that is to be written: who, from when to when.
 pub(crate) struct Recording<'a> {
@@ -55,20 +53,9 @@ pub(crate) struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    fn window(&self, is_hidden: &'a (dyn Fn(u64) -> bool + Sync)) -> Window<'a> {
+    pub(super) fn window(&self, is_hidden: &'a (dyn Fn(u64) -> bool + Sync)) -> Window<'a> {
         Window { start: self.start_tsc, end: self.stop_tsc, is_hidden, minima: self.minima, done: self.done }
     }
-}
-
-/// What was written of one task.
-#[derive(Clone, Debug, Default)]
-struct Written {
-    /// Who it is in the trace.
-    identity: Identity,
-    n_records: u64,
-    first_nanos: u64,
-    last_nanos: u64,
-    n_lost: u64,
 }
 
 /// What was written.
@@ -84,66 +71,6 @@ pub(crate) struct Totals {
     pub(crate) left_out: Option<Error>,
 }
 
-/// What could not be written, and room for what must be.
-struct LeftOut<'a> {
-    is_allowed: bool,
-    first: Mutex<Option<Error>>,
-    room: &'a Path,
-}
-
-impl<'a> LeftOut<'a> {
-    /// Where something may be left out, room on the disk is kept for the small files without which a directory is no trace.
-    fn new(recording: &Recording<'_>, room: &'a Path) -> Self {
-        let is_allowed = recording.what_fits;
-        if is_allowed {
-            // A line or two for each task. Without it the files may still fit.
-            let _ = fs::write(room, vec![0; (64 << 10) + 256 * recording.tasks.len()]);
-        }
-        Self { is_allowed, first: Mutex::new(None), room }
-    }
-
-    /// Leaves something out, if that is allowed.
-    fn note(&self, error: Error) -> Result<(), Error> {
-        if !self.is_allowed {
-            return Err(error);
-        }
-        self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        Ok(())
-    }
-
-    fn first(&self) -> Option<Error> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// The small files come now.
-    fn release_room(&self) {
-        if self.is_allowed {
-            let _ = fs::remove_file(self.room);
-        }
-    }
-}
-
-/// Names for losses: uftrace shows an event by the name of its id, so each number of lost calls has an id.
-#[derive(Debug, Default)]
-struct EventIds(Mutex<BTreeMap<String, u64>>);
-
-impl EventIds {
-    fn id(&self, name: String) -> u64 {
-        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = USER_EVENTS.start + ids.len() as u64;
-        *ids.entry(name).or_insert(next)
-    }
-
-    fn of_loss(&self, kind: EventKind) -> u64 {
-        self.id(match kind {
-            EventKind::Lost(1) => "rftrace:lost_1_call".to_owned(),
-            EventKind::Lost(n) => format!("rftrace:lost_{n}_calls"),
-            EventKind::Core(core) => format!("rftrace:core_{core}"),
-            _ => "rftrace:overwritten_records".to_owned(),
-        })
-    }
-}
-
 /// Writes the whole directory.
 pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Program) -> Result<Totals, Error> {
     let hidden = own::functions(program);
@@ -152,7 +79,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
 
     prepare(directory)?;
     let room = directory.join("room");
-    let left_out = LeftOut::new(recording, &room);
+    let left_out = LeftOut::new(recording.what_fits, recording.tasks.len(), &room);
     let ids = EventIds::default();
     let specs = Specs::new(program);
     let identities = identities(recording.tasks, &program.identify);
@@ -213,44 +140,6 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
         invariant_tsc: program.invariant_tsc,
         left_out: left_out.first(),
     })
-}
-
-/// Writes only the records, the tasks one after the other in one file. Where there are several, each begins with an
-/// EVENT record whose id is [`USER_EVENTS`]`.start` plus the thread's id.
-#[cfg(feature = "std")]
-pub(crate) fn write_raw(recording: &Recording<'_>, path: &Path) -> Result<Totals, Error> {
-    let window = recording.window(&|_| false);
-    let mut totals = Totals::default();
-    let no_names = EventIds::default();
-    write_file(path, |out| {
-        for task in recording.tasks {
-            if recording.tasks.len() > 1 {
-                let nanos = recording.clock.nanos(recording.start_tsc);
-                let addr = USER_EVENTS.start + u64::from(task.tid);
-                let begin =
-                    Record { time_ns: nanos, kind: Kind::Event, has_payload: false, payload_at: 0, depth: 0, addr };
-                out.write_all(&begin.encode())?;
-            }
-            let before = totals.n_events;
-            decode::decode(task, &window, |event: Event| {
-                match event.kind {
-                    EventKind::Entry | EventKind::Exit => {
-                        totals.n_events += 1;
-                        out.write_all(&encode_event(event, recording.clock.nanos(event.tsc), &no_names))
-                    }
-                    // The file has no names for other events, and an id would be taken for a thread's.
-                    EventKind::Lost(n) => {
-                        totals.n_lost = totals.n_lost.saturating_add(n);
-                        Ok(())
-                    }
-                    EventKind::Gap | EventKind::Core(_) => Ok(()),
-                }
-            })?;
-            totals.n_threads += usize::from(totals.n_events > before);
-        }
-        Ok(())
-    })?;
-    Ok(totals)
 }
 
 /// Makes the directory. Files of an older trace in it are removed, so that no task of that one is mixed with the new.
@@ -338,224 +227,8 @@ fn in_parallel<T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Writes the file of a task.
-struct TaskWriter<'a> {
-    path: &'a Path,
-    clock: TscClock,
-    ids: &'a EventIds,
-    specs: &'a Specs<'a>,
-    /// A task without events gets no file.
-    file: Option<File>,
-    block: Vec<u8>,
-    written: Written,
-}
-
-/// The values that functions have in this trace, by the address in their records: of calls, and of returns. What is recorded first
-/// counts: readers know one list of values for a function.
-#[derive(Debug)]
-struct Specs<'a> {
-    program: &'a Program,
-    known: Mutex<KnownSpecs>,
-}
-
-/// Specs by an address, and whether they are of returns. None where no file could tell of them.
-type KnownSpecs = BTreeMap<(u64, bool), Vec<ValueSpec>>;
-
-impl<'a> Specs<'a> {
-    fn new(program: &'a Program) -> Self {
-        Self { program, known: Mutex::default() }
-    }
-
-    /// What stands behind the record of an event that has these values; nothing where they could not be read.
-    fn payload(&self, event: Event, items: &[u8]) -> Vec<u8> {
-        let values = values::items(items);
-        let specs = values.iter().map(|value| value.spec);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.entry((event.address, event.kind == EventKind::Exit)).or_insert_with(|| {
-            if has_symbol(self.program, event.address) { specs.clone().collect() } else { Vec::new() }
-        });
-        if specs.eq(known.iter().copied()) { values::payload(&values) } else { Vec::new() }
-    }
-
-    /// What was found.
-    fn into_known(self) -> KnownSpecs {
-        let mut known = self.known.into_inner().unwrap_or_default();
-        known.retain(|_, specs| !specs.is_empty());
-        known
-    }
-}
-
-/// Whether a symbol file has the function at an address.
-#[cfg(target_os = "linux")]
-fn has_symbol(program: &Program, address: u64) -> bool {
-    symbol_files(program).iter().any(|(_, _, (module, symbols))| {
-        let is_in = (module.start..module.end).contains(&address);
-        is_in && symbols.as_ref().is_some_and(|table| table.lookup(address - module.start).is_some())
-    })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn has_symbol(_: &Program, _: u64) -> bool {
-    false
-}
-
-impl Emit for &mut TaskWriter<'_> {
-    type Error = io::Error;
-
-    // Inlined where it is called for each entry and exit: this crate is compiled with the program's flags, and a function
-    // costs two hooks.
-    #[inline(always)]
-    fn emit(&mut self, event: Event, values: &[u8]) -> io::Result<()> {
-        let nanos = self.clock.nanos(event.tsc);
-        let mut bytes = encode_event(event, nanos, self.ids);
-        let mut payload = Vec::new();
-        if !values.is_empty() {
-            payload = self.specs.payload(event, values);
-            set_payload(&mut bytes, !payload.is_empty());
-        }
-        if self.written.n_records == 0 {
-            self.file = Some(File::create(self.path)?);
-            self.written.first_nanos = nanos;
-        }
-        if let EventKind::Lost(n) = event.kind {
-            self.written.n_lost = self.written.n_lost.saturating_add(n);
-        }
-        self.written.last_nanos = nanos;
-        self.written.n_records += 1;
-        self.block.extend_from_slice(&bytes);
-        self.block.extend_from_slice(&payload);
-        if self.block.len() + RECORD_BYTES > BLOCK_BYTES {
-            self.flush()?;
-        }
-        Ok(())
-    }
-}
-
-/// Whether something follows a record.
-#[cold]
-fn set_payload(record: &mut [u8; RECORD_BYTES], has_payload: bool) {
-    if let Some(decoded) = Record::decode(record) {
-        *record = Record { has_payload, ..decoded }.encode();
-    }
-}
-
-impl TaskWriter<'_> {
-    fn flush(&mut self) -> io::Result<()> {
-        if let Some(file) = &mut self.file {
-            file.write_all(&self.block)?;
-            self.block.clear();
-        }
-        Ok(())
-    }
-
-    /// Writes the task once more over what of it could be written: the beginning, in which all calls that are open at the cut end
-    /// there.
-    fn write_what_fits(mut self, task: &Task<'_>, window: &Window<'_>) -> Written {
-        let identity = self.written.identity.clone();
-        let Some(mut file) = self.file.take() else { return self.written };
-        let mut n_records = file.metadata().map_or(0, |meta| meta.len()) / RECORD_BYTES as u64;
-        while n_records > 0 {
-            // What else is on the disk, or comes to it meanwhile, needs room too.
-            n_records -= n_records.div_ceil(16);
-            self.block.clear();
-            self.written = Written { identity: identity.clone(), ..Written::default() };
-            if file.rewind().is_ok()
-                && self.write_beginning(&mut file, task, window, n_records).is_ok()
-                && file.set_len(self.written.n_records * RECORD_BYTES as u64).is_ok()
-            {
-                return self.written;
-            }
-        }
-        let _ = fs::remove_file(self.path);
-        Written { identity, ..Written::default() }
-    }
-
-    /// Writes up to `most` records of a task.
-    fn write_beginning(&mut self, file: &mut File, task: &Task<'_>, window: &Window<'_>, most: u64) -> io::Result<()> {
-        let mut open: Vec<Event> = Vec::new();
-        let mut emitted = |event: Event| {
-            let nanos = self.clock.nanos(event.tsc);
-            self.block.extend_from_slice(&encode_event(event, nanos, self.ids));
-            if self.written.n_records == 0 {
-                self.written.first_nanos = nanos;
-            }
-            if let EventKind::Lost(n) = event.kind {
-                self.written.n_lost = self.written.n_lost.saturating_add(n);
-            }
-            self.written.last_nanos = nanos;
-            self.written.n_records += 1;
-            if self.block.len() + RECORD_BYTES > BLOCK_BYTES {
-                file.write_all(&self.block)?;
-                self.block.clear();
-            }
-            io::Result::Ok(())
-        };
-        let mut n_left = most;
-        let mut last_tsc = 0;
-        // `Err(None)` is the cut.
-        let result = decode::decode(task, window, |event: Event| {
-            match event.kind {
-                EventKind::Exit => _ = open.pop(),
-                // The exits of those that are open, its own included, have to fit.
-                _ if n_left <= open.len() as u64 + 1 => return Err(None),
-                EventKind::Entry => open.push(event),
-                _ => {}
-            }
-            n_left -= 1;
-            last_tsc = event.tsc;
-            emitted(event).map_err(Some)
-        });
-        match result {
-            Err(Some(error)) => return Err(error),
-            Err(None) => {
-                for entry in open.into_iter().rev() {
-                    emitted(Event { kind: EventKind::Exit, tsc: last_tsc, ..entry })?;
-                }
-            }
-            Ok(()) => {}
-        }
-        file.write_all(&self.block)?;
-        self.block.clear();
-        Ok(())
-    }
-}
-
-fn write_task(
-    task: &Task<'_>,
-    window: &Window<'_>,
-    clock: TscClock,
-    (ids, specs): (&EventIds, &Specs<'_>),
-    directory: &Path,
-    identity: Identity,
-    left_out: &LeftOut<'_>,
-) -> Result<Written, Error> {
-    let path = directory.join(files::records(identity.tid));
-    let written = Written { identity, ..Written::default() };
-    let mut writer =
-        TaskWriter { path: &path, clock, ids, specs, file: None, block: Vec::with_capacity(BLOCK_BYTES), written };
-    let result = decode::decode(task, window, &mut writer);
-    match result.and_then(|()| writer.flush()) {
-        Ok(()) => Ok(writer.written),
-        Err(source) => {
-            left_out.note(Error::Write { path: path.clone(), source })?;
-            Ok(writer.write_what_fits(task, window))
-        }
-    }
-}
-
-#[inline(always)]
-fn encode_event(event: Event, nanos: u64, ids: &EventIds) -> [u8; RECORD_BYTES] {
-    let (kind, addr) = match event.kind {
-        EventKind::Entry => (Kind::Entry, event.address),
-        EventKind::Exit => (Kind::Exit, event.address),
-        loss => (Kind::Event, ids.of_loss(loss)),
-    };
-    let depth = if event.depth > u16::MAX as usize { u16::MAX } else { event.depth as u16 };
-    Record { time_ns: nanos, kind, has_payload: false, payload_at: 0, depth, addr }.encode()
-}
-
 /// Creates a file and fills it through a buffer.
-fn write_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Error> {
+pub(super) fn write_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Error> {
     File::create(path)
         .map(|file| BufWriter::with_capacity(BLOCK_BYTES, file))
         .and_then(|mut out| {
@@ -611,37 +284,6 @@ fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {
     write_modules(out, &program.modules)?;
     let stack = program.stack.map(|(start, end)| MapLine::new((start, end), "rw-p", STACK, None));
     write!(out, "{}", stack.unwrap_or(NO_STACK))
-}
-
-#[cfg(target_os = "linux")]
-fn write_modules(out: &mut impl Write, modules: &[LoadedModule]) -> io::Result<()> {
-    modules.iter().try_for_each(|(module, _)| {
-        let (path, build_id) = (&*module.map_path(), module.build_id.as_deref());
-        write!(out, "{}", MapLine::new((module.start, module.end), "r-xp", path, build_id))
-    })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn write_modules(out: &mut impl Write, modules: &[LoadedModule]) -> io::Result<()> {
-    modules.iter().try_for_each(|LoadedModule { name, start }| {
-        write!(out, "{}", MapLine::new((*start, NO_STACK.start), "r-xp", name, None))
-    })
-}
-
-/// The modules that have symbols, with the names of their symbol files and their paths in the map.
-#[cfg(target_os = "linux")]
-fn symbol_files(program: &Program) -> Vec<(String, String, &LoadedModule)> {
-    use rftrace_format::symbols::{ModuleId, SymbolFileNames};
-
-    let named = |(module, symbols): &'_ LoadedModule| {
-        let symbols = symbols.as_ref().filter(|table| !table.symbols().is_empty());
-        symbols.map(|_| module.map_path())
-    };
-    let modules: Vec<(String, &LoadedModule)> =
-        program.modules.iter().filter_map(|module| Some((named(module)?, module))).collect();
-    let ids = modules.iter().map(|(path, (module, _))| ModuleId { path, build_id: module.build_id.as_deref() });
-    let names = SymbolFileNames::of(ids);
-    names.into_iter().zip(modules).filter_map(|(name, (path, module))| Some((name?, path, module))).collect()
 }
 
 /// A `.dbg` file for each module with functions that have values.
@@ -742,14 +384,5 @@ mod tests {
         prepare(&directory).unwrap();
         assert_eq!(names(), ["data.dat", "default.opts", "notes.txt"]);
         fs::remove_dir_all(&directory).unwrap();
-    }
-
-    #[test]
-    fn equal_losses_share_an_event() {
-        let ids = EventIds::default();
-        let first = ids.of_loss(EventKind::Lost(1));
-        assert_eq!(first, USER_EVENTS.start);
-        assert_ne!(ids.of_loss(EventKind::Lost(2)), first);
-        assert_eq!(ids.of_loss(EventKind::Lost(1)), first);
     }
 }

@@ -1,6 +1,10 @@
-//! Writing a trace directory: `directory` puts the files in place, `symfile` makes those of symbols. What their bytes are is
-//! in the crate `rftrace-format`.
+//! Writing a trace directory: `directory` puts the files in place, `task` writes the records of one, `modules` knows which modules there
+//! are, `symfile` makes the files of their symbols; `raw` writes the records alone. What their bytes are is in the crate `rftrace-format`.
 
 pub(crate) mod directory;
+mod modules;
+#[cfg(feature = "std")]
+pub(crate) mod raw;
 #[cfg(target_os = "linux")]
 pub(crate) mod symfile;
+mod task;

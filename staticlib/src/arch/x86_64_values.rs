@@ -59,6 +59,11 @@ impl Registers {
     pub(crate) fn result(self) -> u64 {
         self.saved(32)
     }
+
+    /// The second word of a result, rdx.
+    pub(crate) fn second_result(self) -> u64 {
+        self.saved(24)
+    }
 }
 
 /// Reads memory that may not be there: as many bytes as there are. It costs two system calls, and no signal is raised.

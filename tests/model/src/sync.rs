@@ -80,6 +80,7 @@ pub mod atomic {
 
                 forward! {
                     fetch_add(value: $value, order: Ordering) -> $value;
+                    fetch_max(value: $value, order: Ordering) -> $value;
                     fetch_sub(value: $value, order: Ordering) -> $value;
                     fetch_or(value: $value, order: Ordering) -> $value;
                     fetch_and(value: $value, order: Ordering) -> $value;

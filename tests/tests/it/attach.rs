@@ -221,6 +221,38 @@ fn a_rust_program() {
     assert_eq!((status.code(), said.trim()), (Some(7), "right true"));
 }
 
+/// An unwinder reads a return address, and reads it again when it asks for the one that the tracer has replaced: none is given back between.
+#[test]
+fn exceptions_at_any_time() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let program = CProgram::new(&["attached_throws.cpp"]).without_library().with(&["-O2"]).build();
+    let running = Running::begin(&program.path, "");
+    for _ in 0..25 {
+        let output = running.record(&["--for", "20ms"]);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{status}");
+}
+
+/// The processor time that a thread uses for the recorder raises a signal, which ends no system call of the program.
+#[test]
+fn clocks_of_processor_time() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["attached_polls.c"]).without_library().with(&["-O1"]).build();
+    let running = Running::begin(&program.path, "");
+    for _ in 0..15 {
+        let output = running.record(&["--for", "20ms"]);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.trim()), (Some(7), "interrupted 0"), "{status}");
+}
+
 /// The program goes on without its recorder, and is left and attached to as ever.
 #[test]
 fn a_recorder_that_is_killed() {

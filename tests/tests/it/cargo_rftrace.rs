@@ -1,6 +1,7 @@
 //! `cargo rftrace` on a workspace that knows nothing of rftrace (`fixtures/cargo`): what it prints and how it ends is as
 //! without, and what it records is right.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -240,6 +241,88 @@ fn the_users_flags_and_runner_are_kept() {
     assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
 }
 
+/// How often each function was called, in all threads.
+fn all_calls(trace: &Trace) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for (name, calls) in traces::calls_per_task(trace).into_iter().flatten() {
+        *all.entry(name).or_default() += calls;
+    }
+    all
+}
+
+#[test]
+fn entry_branches_count_what_mcount_counts() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let [mcount, entry] = ["mcount", "entry"].map(|hooks| {
+        let mut run = workspace.cargo_rftrace(&["--hooks", hooks, "run", "--", "3"]);
+        let run = ended(run.env("RUSTUP_TOOLCHAIN", "nightly"));
+        assert_eq!(run.code, Some(3), "{}", run.stderr);
+        all_calls(&workspace.trace("app"))
+    });
+    assert!(entry.len() > 100 && entry["app::sum"] == 2, "{entry:?}");
+    // All functions, also what is generic in the standard library; and none of what is compiled there already.
+    assert_eq!(mcount, entry);
+}
+
+#[test]
+fn stable_programs_are_recorded_by_branches() {
+    if !require(&["stable"]) {
+        return;
+    }
+    let workspace = Workspace::new();
+    let stable = |args: &[&str]| ended(workspace.cargo_rftrace(args).env("RUSTUP_TOOLCHAIN", "stable"));
+    let args = ["run", "--release", "--", "3", "--a", "b c"];
+    let plain = ended(workspace.command("cargo").args(args).env("RUSTUP_TOOLCHAIN", "stable"));
+    let run = stable(&[&["--hooks=entry"], &args[..]].concat());
+    assert_eq!((run.code, &run.stdout), (Some(3), &plain.stdout), "{}", run.stderr);
+    for text in ["Hooks branches at functions' beginnings; calls that the compiler has inlined", "Recorded ", "Next "] {
+        assert!(run.stderr.contains(text), "{text:?} in {}", run.stderr);
+    }
+    assert!(!run.stderr.contains("nightly"), "{}", run.stderr);
+    // The profile is a stripped one.
+    assert_eq!(calls(&workspace.trace("app"), "app::main"), 1);
+
+    let run = stable(&["--hooks=entry", "test", "--workspace"]);
+    let plain = ended(workspace.command("cargo").args(["test", "--workspace"]).env("RUSTUP_TOOLCHAIN", "stable"));
+    assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
+    assert_eq!(results(&run.stdout), results(&plain.stdout));
+    let trace = workspace.trace("panics");
+    assert_eq!((calls(&trace, "panics::deep"), calls(&trace, "shapes::area")), (63, 4));
+    let run = stable(&["--hooks=entry", "bench", "--bench", "areas"]);
+    assert_eq!((run.code, calls(&workspace.trace("areas"), "shapes::area")), (Some(0), 1000), "{}", run.stderr);
+
+    // The user's own choice is the only one.
+    let run = stable(&["--hooks=entry", "-P", "app::sum", "run"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(all_calls(&workspace.trace("app")), BTreeMap::from([("app::sum".to_owned(), 2)]));
+
+    // Where there is no nightly it is what happens. Cargo needs no rustup, only its own.
+    let bin = workspace.path("bin");
+    fs::create_dir(&bin).unwrap();
+    fs::write(bin.join("rustup"), "#!/bin/sh\necho stable-x86_64-unknown-linux-gnu\n").unwrap();
+    fs::set_permissions(bin.join("rustup"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut run = workspace.command(command_line().join("cargo-rftrace"));
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let paths = std::iter::once(bin).chain(std::env::split_paths(&paths));
+    run.env("PATH", std::env::join_paths(paths).unwrap()).env("RUSTUP_TOOLCHAIN", "stable");
+    let run = ended(run.arg("run"));
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.stderr.contains("as there is no nightly toolchain (--hooks=entry)"), "{}", run.stderr);
+    assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2);
+
+    let run = stable(&["--hooks=entry", "build", "--bins"]);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(0), ""), "{}", run.stderr);
+    let next = run.stderr.lines().find_map(|line| line.split_once("Next ")).expect("what is next").1;
+    let mut record = workspace.command("sh");
+    let next = next.replacen("rftrace", &command_line().join("rftrace").to_string_lossy(), 1);
+    let run = ended(record.arg("-c").arg(next));
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(calls(&traces::open(&workspace.path("uftrace.data")), "app::sum"), 2);
+}
+
 #[test]
 fn stable_takes_the_flag_if_it_is_asked_to() {
     let workspace = Workspace::new();
@@ -295,6 +378,8 @@ fn mistakes_have_a_remedy() {
     assert_eq!(run.code, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("--limit is an option of rftrace and goes before `run`"), "{}", run.stderr);
     assert_eq!(workspace.run(&["--nonsense", "run"]).code, Some(2));
+    let run = workspace.run(&["--bootstrap", "--hooks=entry", "run"]);
+    assert!(run.code == Some(1) && run.stderr.contains("--bootstrap is for --hooks=mcount"), "{}", run.stderr);
 
     let help = workspace.run(&["--help"]);
     assert_eq!(help.code, Some(0));
@@ -319,9 +404,9 @@ fn mistakes_have_a_remedy() {
         fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let mut command = workspace.command(command_line().join("cargo-rftrace"));
-    let run = ended(command.arg("run").env("PATH", &bin));
+    let run = ended(command.args(["--hooks=mcount", "run"]).env("PATH", &bin));
     assert_eq!(run.code, Some(1), "{}", run.stderr);
-    for remedy in ["`rustup toolchain install nightly`", "--bootstrap"] {
+    for remedy in ["`rustup toolchain install nightly`", "--bootstrap", "--hooks=entry"] {
         assert!(run.stderr.contains(remedy), "{remedy} in {}", run.stderr);
     }
 

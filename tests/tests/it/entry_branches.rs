@@ -98,6 +98,25 @@ fn patterns_choose_and_filters_filter() {
 }
 
 #[test]
+fn symbols_and_programs_are_left_out() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = c_program("entered.c", &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("list");
+    fs::write(&list, "leaf\nwork\n").unwrap();
+    let (list, folder) = (list.to_str().unwrap(), folder.path().to_str().unwrap());
+    let run = recorded(&["-P", "*", "--patch-except", list], &program.path, &[]);
+    check_calls(&run, &[("main", 1), ("leaf", 0), ("middle", 4100), ("work", 0)]);
+    let own = program.path.parent().unwrap().to_str().unwrap();
+    let run = recorded(&["-P", "*", "--patch-within", own], &program.path, &[]);
+    check_calls(&run, &COUNTS);
+    let run = recorded(&["-P", "*", "--patch-within", folder], &program.path, &[]);
+    assert!(run.stderr.contains("nothing was recorded"), "{}", run.stderr);
+}
+
+#[test]
 fn functions_without_names_are_known_by_their_addresses() {
     if !require(&["gcc", "strip"]) {
         return;

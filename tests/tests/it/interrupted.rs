@@ -134,10 +134,10 @@ fn signals_that_would_kill_are_not_passed_on() {
     assert_eq!(leaves(&folder.path("trace")), 5);
 }
 
-/// A recording whose `rftrace record` was killed: a child has saved, and its parent does so later.
+/// A recording of programs that save themselves whose `rftrace record` was killed: a child has saved, and its parent does so later.
 fn killed() -> Folder {
     let folder = Folder::new();
-    let mut recorder = folder.begin(&[], "child");
+    let mut recorder = folder.begin(&["--stop"], "child");
     folder.wait_for_part("part-");
     send("-KILL", recorder.id());
     recorder.wait().unwrap();

@@ -41,6 +41,7 @@ mod subbuild;
 mod switching;
 mod threads;
 mod time;
+mod types;
 mod uftrace;
 mod unwinding;
 mod values;

@@ -161,11 +161,11 @@ fn a_snapshot_is_a_trace() {
 }
 
 #[test]
-fn sigkill_leaves_nothing() {
+fn sigkill_leaves_nothing_of_a_buffer() {
     if !require(&["gcc"]) {
         return;
     }
-    let run = record(&[], &c_program().path, &["kill"]);
+    let run = record(&["--stop"], &c_program().path, &["kill"]);
     assert_eq!(run.status.code(), Some(137));
     assert!(run.stderr.contains("SIGKILL"), "{}", run.stderr);
     assert!(!run.path("trace").exists());
@@ -319,12 +319,12 @@ fn a_full_buffer_is_told_of() {
         return;
     }
     let program = &c_program().path;
-    let run = record(&[], program, &["much"]);
+    let run = record(&["--stop", "--buffer", "4M"], program, &["much"]);
     assert!(run.stderr.contains("the buffer of 1 process was full") && run.stderr.contains("--ring"), "{}", run.stderr);
     assert!(calls(&run)["leaf"] > 100_000);
     let run = record(&["--ring"], program, &["much"]);
     assert!(run.stderr.contains("keeps the end"), "{}", run.stderr);
-    let run = record(&["--buffer", "64M"], program, &["much"]);
+    let run = record(&["--stop", "--buffer", "64M"], program, &["much"]);
     assert_eq!(calls(&run)["leaf"], 1_000_002);
     // With `main`, `how` and two times `work`.
     assert!(run.stderr.contains("1,000,006 calls of 1 thread in 1 process"), "{}", run.stderr);

@@ -18,7 +18,12 @@ fn program() -> &'static Path {
 /// Records the program, which must end and print as it does by itself (but for gprof, whose own file breaks some limits).
 #[track_caller]
 fn as_by_itself(how: &str) -> Run {
-    let run = record(&[], program(), &[how]);
+    as_by_itself_with(&[], how)
+}
+
+#[track_caller]
+fn as_by_itself_with(options: &[&str], how: &str) -> Run {
+    let run = record(options, program(), &[how]);
     assert_eq!(run.status.code(), Some(3), "{how}: {}", run.stderr);
     let printed = if how.starts_with("strict") { "alive\n" } else { "" };
     assert_eq!(run.stdout, printed, "{how}: {}", run.stderr);
@@ -31,11 +36,23 @@ fn what_no_file_can_be_opened_for_is_told_of() {
     if !require(&["gcc"]) {
         return;
     }
-    let run = as_by_itself("files");
+    let run = as_by_itself_with(&["--stop"], "files");
     assert!(run.stderr.contains("the number of open files is limited (ulimit -n)"), "{}", run.stderr);
     assert!(!run.path("trace/info").exists());
-    let run = as_by_itself("no_file_size");
+    let run = as_by_itself_with(&["--stop"], "no_file_size");
     assert!(run.stderr.contains("the size of files is limited (ulimit -f)"), "{}", run.stderr);
+}
+
+/// The recorder has no such limits.
+#[test]
+fn nothing_is_lost_for_want_of_files() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for (how, leaves) in [("files", 2), ("no_file_size", 2), ("file_size", 100_002)] {
+        let run = as_by_itself(how);
+        assert_eq!(calls(&run)["leaf"], leaves, "{how}: {}", run.stderr);
+    }
 }
 
 /// Limits that a process may raise are no reason to lose anything.
@@ -55,7 +72,7 @@ fn files_that_may_not_grow_hold_the_beginning() {
     if !require(&["gcc"]) {
         return;
     }
-    let run = as_by_itself("file_size");
+    let run = as_by_itself_with(&["--stop"], "file_size");
     assert!(run.stderr.contains("not all was saved") && run.stderr.contains("(ulimit -f)"), "{}", run.stderr);
     let leaves = calls(&run)["leaf"];
     assert!((1000..2048).contains(&leaves), "{leaves}: {}", run.stderr);
@@ -107,12 +124,19 @@ fn forks_beside_snapshots() {
     assert_eq!(calls(&run)["leaf"], 2 + 3 * 5, "{}", run.stderr);
 }
 
-/// The program ends as it would, and the beginning of what it did is there.
+/// The program ends as it would, and the beginning of what it did is there: at once where it saves it itself, or else, as what was taken
+/// out of it fills the disk, when there is room.
 #[test]
 fn a_full_disk() {
     if !require(&["gcc", "mount", "umount"]) {
         return;
     }
+    for options in [&["--stop", "--buffer", "64M"][..], &[]] {
+        a_full_disk_with(options);
+    }
+}
+
+fn a_full_disk_with(options: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let mount =
         Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "none"]).arg(folder.path()).output().unwrap();
@@ -121,7 +145,13 @@ fn a_full_disk() {
     }
     let trace = folder.path().join("trace");
     let trace = trace.to_str().unwrap();
-    let run = record(&["--buffer", "64M", "--output", trace], program(), &["much"]);
+    let run = record(&[options, &["--output", trace]].concat(), program(), &["much"]);
+    if options.is_empty() {
+        assert!(run.stderr.contains("`rftrace recover` does it when there is room"), "{}", run.stderr);
+        let remount = ["-o", "remount,size=64m"];
+        assert!(Command::new("mount").args(remount).arg(folder.path()).status().unwrap().success());
+        tools::run(Command::new(rftrace()).args(["recover", trace]));
+    }
     let n_calls = fs::read_dir(trace).map(|_| {
         let trace = rftrace_tests::open(Path::new(trace));
         rftrace_tests::traces::calls_per_task(&trace).iter().flat_map(|calls| calls.values()).sum::<u64>()

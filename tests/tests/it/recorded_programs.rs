@@ -63,7 +63,7 @@ fn programs_that_give_up_rights_are_told_of() {
     for (mode, words) in
         [("chroot", "it has changed its root directory (chroot)"), ("setuid", "it runs as user 65534 by now")]
     {
-        let run = record(&[], &program().path, &[mode]);
+        let run = record(&["--stop"], &program().path, &[mode]);
         assert!(run.stderr.contains(words) && run.stderr.contains("trace/.recording"), "{mode}: {}", run.stderr);
         assert!(!run.stderr.contains("no function that calls the tracer"), "{mode}: {}", run.stderr);
     }
@@ -103,10 +103,10 @@ fn what_is_written_has_a_limit() {
     if !require(&["gcc"]) {
         return;
     }
-    let all = record(&["--buffer", "128K"], &program().path, &["children"]);
+    let all = record(&["--stop", "--buffer", "128K"], &program().path, &["children"]);
     assert!(all.stderr.contains("in 9 processes") && all.stderr.contains("iB)"), "{}", all.stderr);
     // Each child has 64 KB.
-    let some = record(&["--buffer", "128K", "--max-size", "128K"], &program().path, &["children"]);
+    let some = record(&["--stop", "--buffer", "128K", "--max-size", "128K"], &program().path, &["children"]);
     assert_eq!(some.status.code(), Some(0), "{}", some.stderr);
     assert!(some.stderr.contains("its --max-size, 128K"), "{}", some.stderr);
     let n_saved = some.trace("trace").tasks().len();

@@ -84,8 +84,15 @@ fn all_is_there_however_it_ends() {
         let (folder, output) = record(&[], N, way);
         assert_eq!(output.status.code(), untraced(N, way), "{way}: {}", told(&output));
         let trace = folder.path().join("trace");
-        assert_eq!(count(&trace, "leaf"), 2 * rounds * N, "{way}: {}", told(&output));
-        assert_eq!(count(&trace, "middle"), rounds * N, "{way}: {}", told(&output));
+        if way == "exec" {
+            // On a busy machine functions of one of both programs may be shown as addresses, see docs/banks.md.
+            let calls: u64 = calls_per_task(&traces::open(&trace)).iter().flat_map(|task| task.values()).sum();
+            assert_eq!(calls, 3 * rounds * N + 4, "{way}: {}", told(&output));
+            assert!(count(&trace, "leaf") >= 2 * N, "{way}: {}", told(&output));
+        } else {
+            assert_eq!(count(&trace, "leaf"), 2 * rounds * N, "{way}: {}", told(&output));
+            assert_eq!(count(&trace, "middle"), rounds * N, "{way}: {}", told(&output));
+        }
         assert!(!trace.join(".recording").exists(), "{way}");
         assert!(!told(&output).contains("returns were not recorded"), "{way}: {}", told(&output));
     }
@@ -114,6 +121,27 @@ fn banks_go_from_process_to_process() {
     let (folder, output) = record(&["--buffer", "1G"], 1, "forks");
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(count(&folder.path().join("trace"), "middle"), 301, "{}", told(&output));
+}
+
+/// A trace of what was there until a moment: all calls until then, and the program goes on.
+#[test]
+fn a_snapshot_has_what_was_until_then() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    const N: u64 = 100_000;
+    // Of chunks that were taken, and of those that are not full yet.
+    for n in [10, N] {
+        let (folder, output) = record(&[], n, "snapshot");
+        assert_eq!(output.status.code(), Some(7), "{}", told(&output));
+        let trace = folder.path().join("trace");
+        for (trace, rounds) in [(trace.join("snapshot-1"), 1), (trace.join("snapshot-2"), 2), (trace, 3)] {
+            assert_eq!(count(&trace, "leaf"), 2 * rounds * n, "{}", told(&output));
+            assert_eq!(count(&trace, "middle"), rounds * n, "{}", told(&output));
+            // It was open then.
+            assert_eq!(count(&trace, "main"), 1, "{}", told(&output));
+        }
+    }
 }
 
 /// The bank is much smaller than what goes through it.

@@ -211,7 +211,6 @@ fn what_cannot_be_recorded_is_refused() {
         return;
     }
     for (options, expected) in [
-        (["-A", "add"], "-A add: say which arguments"),
         (["-A", "add@arg1/z"], "arg1/z"),
         (["-A", "add@arg1%rdi"], "cannot be chosen"),
         (["-R", "add@arg1"], "arguments are for -A"),

@@ -354,6 +354,16 @@ impl<'a> Borrowed<'a> {
         Ok(())
     }
 
+    /// Whether the only signal that waits for the thread is that of a clock of processor time, of which it has used some for us. By
+    /// itself it had not come while the thread waits in a system call, so it is to come before that begins again, not to end it.
+    fn has_used_time(&self) -> bool {
+        const CLOCKS: u64 = 1 << (libc::SIGPROF - 1) | 1 << (libc::SIGVTALRM - 1);
+
+        let waiting = self.process.pending_signals(self.thread) & !self.mask;
+        let waiting = self.pending.iter().fold(waiting, |all, signal| all | 1 << (signal - 1));
+        waiting != 0 && waiting & !CLOCKS == 0
+    }
+
     /// Lets the thread go on as if nothing had been.
     pub(crate) fn give_back(mut self) -> Result<()> {
         self.end()
@@ -368,6 +378,9 @@ impl<'a> Borrowed<'a> {
             self.system_call(libc::SYS_munmap, &[memory, STACK_BYTES + TEXT_BYTES])?;
         }
         self.is_gone = true;
+        if self.has_used_time() {
+            sys::set_registers(self.thread, &restarted(&self.registers))?;
+        }
         for signal in std::mem::take(&mut self.pending) {
             sys::send(self.process.pid, self.thread, signal);
         }

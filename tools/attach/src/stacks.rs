@@ -5,6 +5,9 @@
 //!
 //! **Invariant**: an entry of a return stack stays as long as anything may still ask for it: a thread in the tracer, or one that passes it
 //! in an unwinder.
+//!
+//! **Invariant**: no return address changes while a thread is in an unwinder. That has read it, and reads it again when the unwind
+//! information of the trampoline asks where that lies.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -46,11 +49,19 @@ pub(crate) struct Stacks<'a> {
     control: u64,
     /// Its code.
     texts: Vec<Range<u64>>,
+    /// The code that exceptions are thrown by, where it is known.
+    unwinder: Vec<Range<u64>>,
 }
+
+/// What an unwinder takes from the C library, to find unwind information.
+const FINDERS: [&str; 2] = ["_dl_find_object", "dl_iterate_phdr"];
+/// What has an unwinder elsewhere takes some of these.
+const OF_UNWINDER: [&str; 4] =
+    ["_Unwind_RaiseException", "_Unwind_Resume", "_Unwind_Resume_or_Rethrow", "_Unwind_Backtrace"];
 
 impl<'a> Stacks<'a> {
     pub(crate) fn new(process: &'a Process, control: u64, texts: Vec<Range<u64>>) -> Self {
-        Self { process, control, texts }
+        Self { process, control, texts, unwinder: unwinder(process) }
     }
 
     fn is_tracer(&self, address: u64) -> bool {
@@ -64,9 +75,15 @@ impl<'a> Stacks<'a> {
         found.map_or(0..0, |word| word & !(TRAMPOLINES_BYTES - 1)..(word | (TRAMPOLINES_BYTES - 1)) + 1)
     }
 
-    /// Gives all return addresses back. Then, if no thread is in the tracer or may come back to it, empties the return stacks. `registers`
-    /// are those of all threads. Returns whether the stacks are empty.
+    /// Gives all return addresses back, unless a thread is in an unwinder. Then, if no thread is in the tracer or may come back to it,
+    /// empties the return stacks. `registers` are those of all threads. Returns whether the stacks are empty.
+    ///
+    /// What is not given back returns by the tracer, which stays.
     pub(crate) fn give_back(&self, registers: &[user_regs_struct]) -> bool {
+        let is_of_unwinder = |address| self.unwinder.iter().any(|text| text.contains(&address));
+        if registers.iter().any(|registers| self.is_within(registers, is_of_unwinder)) {
+            return false;
+        }
         let trampolines = self.trampolines();
         let blocks = self.blocks();
         let mut all: Vec<Open> =
@@ -79,27 +96,21 @@ impl<'a> Stacks<'a> {
                 is_all &= self.process.write(open.frame, &open.parent_ip.to_le_bytes()).is_ok();
             }
         }
-        let unwinder = self.unwinder();
-        let is_quiet = registers.iter().all(|registers| self.is_quiet(registers, &trampolines, &unwinder));
-        let is_empty = is_all && is_quiet;
+        // On a stack a trampoline is a return address that has just become what it was, or is none any more.
+        let comes_back = |address| self.is_tracer(address) && !trampolines.contains(&address);
+        let is_in_tracer =
+            |registers: &user_regs_struct| self.is_tracer(registers.rip) || self.is_within(registers, comes_back);
+        let is_empty = is_all && !registers.iter().any(is_in_tracer);
         if is_empty {
             blocks.iter().for_each(|block| self.empty(block));
         }
         is_empty
     }
 
-    /// Whether a thread has nothing more to do with the tracer.
-    fn is_quiet(&self, registers: &user_regs_struct, trampolines: &Range<u64>, unwinder: &[Range<u64>]) -> bool {
-        let is_within = |address| self.is_tracer(address) || unwinder.iter().any(|text| text.contains(&address));
+    /// Whether a thread is in such code, or comes back to it.
+    fn is_within(&self, registers: &user_regs_struct, is_such: impl Fn(u64) -> bool) -> bool {
         let stack = self.process.bytes(registers.rsp, STACK_BYTES);
-        !is_within(registers.rip) && !words(&stack).any(|word| is_within(word) && !trampolines.contains(&word))
-    }
-
-    /// The code that exceptions are thrown by.
-    fn unwinder(&self) -> Vec<Range<u64>> {
-        let maps = self.process.maps().unwrap_or_default();
-        let of_it = maps.into_iter().filter(|map| map.is_executable && map.path.contains("/libgcc_s"));
-        of_it.map(|map| map.range).collect()
+        is_such(registers.rip) || words(&stack).any(is_such)
     }
 
     /// The return stacks of all threads that live.
@@ -161,4 +172,16 @@ impl<'a> Stacks<'a> {
         }
         let _ = self.process.write(block.address + offset_of!(ThreadBlock, sp) as u64, &block.base.to_le_bytes());
     }
+}
+
+/// The code of modules that have an unwinder: libgcc's library, LLVM's, or a program that has one linked in, of which nobody knows where
+/// it is.
+fn unwinder(process: &Process) -> Vec<Range<u64>> {
+    let maps = process.maps().unwrap_or_default();
+    let mut paths: Vec<&str> =
+        maps.iter().filter(|map| map.is_executable && map.path.starts_with('/')).map(|map| &*map.path).collect();
+    paths.dedup();
+    let modules = paths.into_iter().filter_map(|path| process.module(&maps, |other| other == path).ok()?);
+    let theirs = modules.filter(|module| module.imports(&FINDERS) && !module.imports(&OF_UNWINDER));
+    theirs.flat_map(|module| module.texts).collect()
 }

@@ -71,6 +71,28 @@ impl<W: Write> Chrome<W> {
         written
     }
 
+    /// A function begins.
+    fn begin(&mut self, track: Track, time_ns: u64, name: &str, arguments: Option<&str>) -> Result<()> {
+        let source = self.sources.get(name).cloned();
+        self.call(b"{\"ph\":\"B\",\"ts\":", track, time_ns, |line| {
+            line.extend_from_slice(b",\"name\":");
+            string(line, name)?;
+            let about = [("source", source.as_deref()), ("arguments", arguments)];
+            let mut separator = &b",\"args\":{\""[..];
+            for (key, text) in about.into_iter().filter_map(|(key, text)| Some((key, text?))) {
+                line.extend_from_slice(separator);
+                line.extend_from_slice(key.as_bytes());
+                line.extend_from_slice(b"\":");
+                string(line, text)?;
+                separator = b",\"";
+            }
+            if source.is_some() || arguments.is_some() {
+                line.push(b'}');
+            }
+            Ok(())
+        })
+    }
+
     fn metadata(&mut self, track: Track, kind: &str, name: &str) -> Result<()> {
         let Track { pid, tid } = track;
         self.event(|out| {
@@ -96,15 +118,18 @@ impl<W: Write> Sink for Chrome<W> {
     }
 
     fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
-        let source = self.sources.get(name).cloned();
-        self.call(b"{\"ph\":\"B\",\"ts\":", track, time_ns, |line| {
-            line.extend_from_slice(b",\"name\":");
-            string(line, name)?;
-            if let Some(source) = source {
-                line.extend_from_slice(b",\"args\":{\"source\":");
-                string(line, &source)?;
-                line.push(b'}');
-            }
+        self.begin(track, time_ns, name, None)
+    }
+
+    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &str) -> Result<()> {
+        self.begin(track, time_ns, name, Some(arguments))
+    }
+
+    fn exit_with(&mut self, track: Track, time_ns: u64, result: &str) -> Result<()> {
+        self.call(b"{\"ph\":\"E\",\"ts\":", track, time_ns, |line| {
+            line.extend_from_slice(b",\"args\":{\"retval\":");
+            string(line, result)?;
+            line.push(b'}');
             Ok(())
         })
     }

@@ -79,6 +79,26 @@ pub trait Sink {
     /// See [`Sink::process`].
     fn exit(&mut self, track: Track, time_ns: u64) -> Result<()>;
 
+    /// A function was entered with these arguments. Formats without a place for them leave them out.
+    ///
+    /// # Errors
+    ///
+    /// See [`Sink::process`].
+    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &str) -> Result<()> {
+        let _ = arguments;
+        self.enter(track, time_ns, name)
+    }
+
+    /// The track's innermost open function ended with this result. Formats without a place for it leave it out.
+    ///
+    /// # Errors
+    ///
+    /// See [`Sink::process`].
+    fn exit_with(&mut self, track: Track, time_ns: u64, result: &str) -> Result<()> {
+        let _ = result;
+        self.exit(track, time_ns)
+    }
+
     /// Something happened that has no duration.
     ///
     /// # Errors

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use rftrace_read::{
-    Error, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SourcePlace, Summary, Task, Trace,
+    Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, SCHEDULE, SourcePlace, Summary, Task, Trace,
 };
-use rftrace_views::{AssumedFunctions, Step, walk_until};
+use rftrace_views::{AssumedFunctions, Step, walk_with_records};
 
 use super::{Sink, Track};
 
@@ -84,9 +84,16 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
                         sink.source(&name, place)?;
                         located.insert(name.to_string());
                     }
-                    sink.enter(track, time_ns, &name)
+                    match values(trace, task, Kind::Entry, (time_ns, function))? {
+                        Some(arguments) => sink.enter_with(track, time_ns, &name, &arguments),
+                        None => sink.enter(track, time_ns, &name),
+                    }
                 }
-                Item::Exit { time_ns, .. } | Item::Resume { time_ns } => sink.exit(track, time_ns),
+                Item::Exit { time_ns, function } => match values(trace, task, Kind::Exit, (time_ns, function))? {
+                    Some(result) => sink.exit_with(track, time_ns, &result),
+                    None => sink.exit(track, time_ns),
+                },
+                Item::Resume { time_ns } => sink.exit(track, time_ns),
                 Item::Wait { time_ns } => sink.enter(track, time_ns, SCHEDULE),
                 Item::Event { time_ns, id } => sink.instant(track, time_ns, &trace.events().name(id)),
                 Item::Lost { time_ns, count: 1 } => sink.instant(track, time_ns, "LOST 1 record"),
@@ -98,11 +105,24 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
     Ok(summary)
 }
 
+/// The values of a call or of a return, as text, if there are any.
+fn values(trace: &Trace, task: &Task, kind: Kind, (time_ns, function): (u64, Function)) -> Result<Option<String>> {
+    let Function { addr, payload_at, .. } = function;
+    if payload_at == 0 {
+        return Ok(None);
+    }
+    let record = Record { time_ns, kind, has_payload: true, payload_at, depth: 0, addr };
+    let values = trace.values(task, &record)?;
+    Ok((!values.is_empty()).then(|| values.join(", ")))
+}
+
 /// An address in a function, and when it was seen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Function {
     pub(crate) addr: u64,
     seen_ns: u64,
+    /// Where its values are in the task's file; 0 for none.
+    payload_at: u64,
 }
 
 impl Function {
@@ -162,11 +182,11 @@ pub(crate) fn walk(
         is_waiting: false,
         assumed: AssumedFunctions::new(trace, task),
     };
-    let walked = walk_until(trace, task, options.to_ns, |step, time_ns| {
+    let walked = walk_with_records(trace, task, options.to_ns, |step, time_ns, record| {
         if !walk.is_within && time_ns >= from_ns {
             walk.begin(from_ns)?;
         }
-        walk.apply(step, time_ns)
+        walk.apply(step, time_ns, record.map_or(0, |record| record.payload_at))
     })?;
     // What waits has made no step.
     if !walk.is_within && walked.end_ns >= from_ns {
@@ -196,16 +216,20 @@ impl Walk<'_, '_> {
         if self.is_waiting { (self.emit)(Item::Wait { time_ns }) } else { Ok(()) }
     }
 
-    fn apply(&mut self, step: &Step, time_ns: u64) -> Result<()> {
+    fn apply(&mut self, step: &Step, time_ns: u64, payload_at: u64) -> Result<()> {
         match *step {
             Step::Assume { time_ns } => {
-                let function = self.assumed.next_function()?.map(|(addr, seen_ns)| Function { addr, seen_ns });
+                let function =
+                    self.assumed.next_function()?.map(|(addr, seen_ns)| Function { addr, seen_ns, payload_at: 0 });
                 self.enter(time_ns, function)
             }
-            Step::Enter { addr, time_ns } => self.enter(time_ns, Some(Function { addr, seen_ns: time_ns })),
+            Step::Enter { addr, time_ns } => self.enter(time_ns, Some(Function { addr, seen_ns: time_ns, payload_at })),
             Step::Leave(ended) => {
                 self.resume(ended.end_ns)?;
                 let function = self.open.pop().flatten();
+                // Of those that an exit further out has ended nothing is known.
+                let payload_at = if ended.has_exit { payload_at } else { 0 };
+                let function = function.map(|function| Function { payload_at, ..function });
                 self.pass(function.map(|function| Item::Exit { time_ns: ended.end_ns, function }))
             }
             Step::Event { id: SCHED_OUT | SCHED_OUT_PREEMPTED, .. } => {

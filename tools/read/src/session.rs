@@ -115,6 +115,11 @@ impl Session {
         table.values(module.symbols.find(addr - module.start)?.addr, is_result)
     }
 
+    /// The name of a number of one of the enumerations of the module around `addr` at `time_ns`.
+    pub(crate) fn enumerator(&self, (time_ns, addr): (u64, u64), enumeration: u16, value: i32) -> Option<&str> {
+        self.module(time_ns, addr)?.values.as_ref()?.enumerator(enumeration, value)
+    }
+
     /// Reads which values are recorded.
     pub(crate) fn read_values<F>(&mut self, loader: &mut SourceLoader<'_, F>) -> Result<()>
     where

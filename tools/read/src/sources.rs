@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use rftrace_format::symbols::{Head, SourcePart};
+use rftrace_format::symbols::{Head, SourcePart, enumerators};
 use rftrace_format::values::ValueSpec;
 
 use crate::error::Result;
@@ -40,6 +40,39 @@ pub(crate) struct SourceTable {
     paths: Vec<Box<str>>,
     /// By address; of a function may be several.
     values: Vec<(u64, ValuePart)>,
+    enumerations: Enumerations,
+}
+
+/// The enumerations that specs name.
+#[derive(Debug, Default)]
+struct Enumerations {
+    /// Each name has a number.
+    numbers: HashMap<Box<str>, u16>,
+    /// By that, and a value's number.
+    names: HashMap<(u16, i32), Box<str>>,
+}
+
+impl Enumerations {
+    /// The number of the enumeration with this name. All that are too many have the last one, which has no names.
+    fn number(&mut self, name: &str) -> u16 {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        let number = u16::try_from(self.numbers.len()).unwrap_or(u16::MAX);
+        if number < u16::MAX {
+            self.numbers.insert(name.into(), number);
+        }
+        number
+    }
+
+    fn add(&mut self, name: &str, names: &str) {
+        let number = self.number(name);
+        for (name, value) in enumerators(names) {
+            if number < u16::MAX && self.names.len() < MAX_PLACES {
+                self.names.entry((number, value)).or_insert_with(|| name.into());
+            }
+        }
+    }
 }
 
 /// The values of a function's calls, or of its returns.
@@ -51,10 +84,16 @@ struct ValuePart {
 
 impl ValuePart {
     /// Reads what stands behind `A:` or `R:`; `None` if it is not all understood. Where values were, behind a `%`, is of no interest.
-    fn parse(text: &str, is_result: bool) -> Option<Self> {
+    fn parse(text: &str, is_result: bool, enumerations: &mut Enumerations) -> Option<Self> {
         let specs = text.strip_prefix('@')?.split(',').map(|spec| {
             let spec = spec.split_once('%').map_or(spec, |(spec, _)| spec);
-            ValueSpec::parse(spec).ok()
+            match spec.split_once("/e:") {
+                Some((place, name)) => {
+                    let number = enumerations.number(name);
+                    ValueSpec::parse(place).ok().map(|spec| spec.with_names(number))
+                }
+                None => ValueSpec::parse(spec).ok(),
+            }
         });
         Some(Self { is_result, specs: specs.collect::<Option<_>>()? })
     }
@@ -86,7 +125,8 @@ impl SourceTable {
                     with_values = addr;
                 }
                 Some(part @ (SourcePart::Arguments(specs) | SourcePart::Result(specs))) => {
-                    let values = ValuePart::parse(specs, matches!(part, SourcePart::Result(_)));
+                    let is_result = matches!(part, SourcePart::Result(_));
+                    let values = ValuePart::parse(specs, is_result, &mut table.enumerations);
                     table.values.extend(values.map(|values| (with_values, values)));
                 }
                 Some(SourcePart::Place { line, path }) => {
@@ -104,6 +144,7 @@ impl SourceTable {
                     };
                     table.places.push(Place { addr, line, path });
                 }
+                Some(SourcePart::Enumeration { name, names }) => table.enumerations.add(name, names),
                 Some(SourcePart::Other) => {}
                 None => warnings.add(Warning::UnknownLine, 1),
             }
@@ -131,6 +172,11 @@ impl SourceTable {
         own.map(|(_, values)| values).find(|values| values.is_result == is_result).map(|values| &*values.specs)
     }
 
+    /// The name of a number in the enumeration with a number.
+    pub(crate) fn enumerator(&self, enumeration: u16, value: i32) -> Option<&str> {
+        self.enumerations.names.get(&(enumeration, value)).map(|name| &**name)
+    }
+
     /// Whether it tells where any function is.
     pub(crate) fn has_places(&self) -> bool {
         !self.places.is_empty()
@@ -151,7 +197,7 @@ mod tests {
     #[test]
     fn places_of_functions() {
         let text: &[u8] =
-            b"# path name: /bin/a\nF: 20 g\nL: 7 b.c\nA: @arg1%rdi\nR: @retval/e:a\nnonsense\nF: 10 f\nL: 3 a b.c\nL: 4 again.c\nF: 30 h\n";
+            b"# path name: /bin/a\nF: 20 g\nL: 7 b.c\nA: @arg1%rdi\nR: @retval/q:a\nnonsense\nF: 10 f\nL: 3 a b.c\nL: 4 again.c\nF: 30 h\n";
         let mut warnings = Warnings::default();
         let table = SourceTable::read(Lines::new(Path::new("dbg"), Box::new(text)), 0, &mut warnings).unwrap();
         assert_eq!(table.head.path.as_deref(), Some("/bin/a"));

@@ -11,7 +11,7 @@ use rftrace_format::info::{Info, feature};
 use rftrace_format::record::{ADDRESS_MASK, Kind, RECORD_BYTES, Record};
 use rftrace_format::tasks::{MAX_TASKS, TaskLine};
 use rftrace_format::text::base_name;
-use rftrace_format::values::{MAX_PAYLOAD, ValueSpec, read_payload};
+use rftrace_format::values::{MAX_PAYLOAD, Value, ValueSpec, read_payload};
 
 use crate::chosen::Choice;
 use crate::demangle::Demangle;
@@ -400,7 +400,13 @@ impl Trace {
             .map_err(|source| Error::Io { path, source })?;
         let function = |addr| Some(self.symbol(task, record.time_ns, addr)?).map(|symbol| symbol.name.to_string());
         let values = read_payload(specs, &bytes).map(|(values, _)| values).unwrap_or_default();
-        Ok(values.iter().map(|value| value.text(|addr| function(addr & ADDRESS_MASK))).collect())
+        let session = self.session_at(task, record.time_ns).and_then(|idx| self.sessions.get(idx));
+        let enumerator = |which, number| {
+            let name = session?.enumerator((record.time_ns, record.addr), which, number);
+            name.map(str::to_owned)
+        };
+        let text = |value: &Value<'_>| value.text_with(|addr| function(addr & ADDRESS_MASK), enumerator);
+        Ok(values.iter().map(text).collect())
     }
 
     fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {

@@ -38,32 +38,63 @@ pub enum Warning {
 }
 
 impl Warning {
-    fn text(self) -> &'static str {
-        match self {
-            Self::UnknownLine => "lines of text files were not understood and ignored",
-            Self::UnknownTask => "tasks of `info` are not in `task.txt`, so their functions have no names",
-            Self::NoMangledNames => {
-                "symbol files have no mangled names, so their functions keep the simple ones: `rftrace symbols` writes both"
+    /// What is said of so many.
+    fn text(self, count: u64) -> &'static str {
+        let (one, several) = match self {
+            Self::UnknownLine => (
+                "line of a text file was not understood and ignored",
+                "lines of text files were not understood and ignored",
+            ),
+            Self::UnknownTask => (
+                "task of `info` is not in `task.txt`, so its functions have no names",
+                "tasks of `info` are not in `task.txt`, so their functions have no names",
+            ),
+            Self::NoMangledNames => (
+                "symbol file has no mangled names, so its functions keep the simple ones: `rftrace symbols` writes both",
+                "symbol files have no mangled names, so their functions keep the simple ones: `rftrace symbols` writes both",
+            ),
+            Self::CutRecord => {
+                ("record was cut off by the end of its file", "records were cut off by the end of their file")
             }
-            Self::CutRecord => "records were cut off by the end of their file",
-            Self::CorruptStretch => "stretches of `.dat` files hold no valid records and were skipped",
-            Self::TimeBackwards => "records were earlier than the one before them",
-            Self::PayloadSkipped => "records carry arguments or other data, which are not shown",
-            Self::StrayExit => "function exits had no entry and were ignored",
-            Self::MissingExit => "functions ended without a recorded exit",
-            Self::InlinedCall => {
+            Self::CorruptStretch => (
+                "stretch of a `.dat` file holds no valid records and was skipped",
+                "stretches of `.dat` files hold no valid records and were skipped",
+            ),
+            Self::TimeBackwards => {
+                ("record was earlier than the one before it", "records were earlier than the one before them")
+            }
+            Self::PayloadSkipped => (
+                "record carries arguments or other data, which are not shown",
+                "records carry arguments or other data, which are not shown",
+            ),
+            Self::StrayExit => {
+                ("function exit had no entry and was ignored", "function exits had no entry and were ignored")
+            }
+            Self::MissingExit => ("function ended without a recorded exit", "functions ended without a recorded exit"),
+            Self::InlinedCall => (
+                "call is of a function that was inlined, and counts as a call of the function around it; --fold-inlined \
+                 merges it into its call",
                 "calls are of functions that were inlined, and count as calls of the function around them; --fold-inlined \
-                 merges them into its call"
-            }
-            Self::TooDeep => {
-                "functions were left out: more than 524288 were open around them, as in no program's trace"
-            }
-            Self::LostSwitch => "context switches were lost for want of room: waiting counts as self time there",
-            Self::LostKernelRecord => {
-                "records of the kernel were lost for want of room: record fewer of its functions (--kernel=GLOBS)"
-            }
-            Self::LostRecord => "records were lost while tracing: give the tracer a larger buffer",
-        }
+                 merges them into its call",
+            ),
+            Self::TooDeep => (
+                "function was left out: more than 524288 were open around it, as in no program's trace",
+                "functions were left out: more than 524288 were open around them, as in no program's trace",
+            ),
+            Self::LostSwitch => (
+                "context switch was lost for want of room: waiting counts as self time there",
+                "context switches were lost for want of room: waiting counts as self time there",
+            ),
+            Self::LostKernelRecord => (
+                "record of the kernel was lost for want of room: record fewer of its functions (--kernel=GLOBS)",
+                "records of the kernel were lost for want of room: record fewer of its functions (--kernel=GLOBS)",
+            ),
+            Self::LostRecord => (
+                "record was lost while tracing: give the tracer a larger buffer",
+                "records were lost while tracing: give the tracer a larger buffer",
+            ),
+        };
+        if count == 1 { one } else { several }
     }
 }
 
@@ -109,7 +140,7 @@ impl fmt::Display for Warnings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (idx, (warning, count)) in self.iter().enumerate() {
             let newline = if idx == 0 { "" } else { "\n" };
-            write!(f, "{newline}{count} {}", warning.text())?;
+            write!(f, "{newline}{count} {}", warning.text(count))?;
         }
         Ok(())
     }

@@ -4,9 +4,11 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io::{Write as _, stderr};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,6 +21,7 @@ pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, Banks, Collected, Fill, Options, SavedBank, Symbols};
 
 use super::processes::start_time;
+use super::sys;
 
 /// What threads do that find no room in their bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
+/// Chunks that are to be taken at a look, at the most: what goes round in a bank is to stay in the processor's cache.
+const MANY_CHUNKS: usize = 16;
+
 /// Between two questions whether a process lives.
 const LOOK: Duration = Duration::from_millis(4);
 
@@ -52,6 +58,8 @@ pub struct BankRecorder {
     is_over: Arc<AtomicBool>,
     living: Arc<Mutex<Vec<u32>>>,
     thread: JoinHandle<Vec<Collected>>,
+    /// Makes directories of snapshots, so that the other one need not wait.
+    snapshots: JoinHandle<()>,
 }
 
 /// What was in the banks.
@@ -107,9 +115,14 @@ impl BankRecorder {
         };
         let (is_over, living) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u32>>>::default());
         let (told, seen) = (Arc::clone(&is_over), Arc::clone(&living));
-        let empty = move || empty(banks, &told, &seen, tell);
-        let thread = thread::Builder::new().name("banks".to_owned()).spawn(empty).context("no thread for banks")?;
-        Ok(Self { file, on_full, is_over, living, thread })
+        let (to, snapshots) = mpsc::channel();
+        let empty = move || empty(banks, &told, &seen, &to, tell);
+        let thread = |name: &str| thread::Builder::new().name(name.to_owned());
+        let work = work.to_owned();
+        let snapshots = thread("snapshots").spawn(move || save_snapshots(&snapshots, &work, on_full));
+        let snapshots = snapshots.context(NO_THREAD)?;
+        let thread = thread("banks").spawn(empty).context(NO_THREAD)?;
+        Ok(Self { file, on_full, is_over, living, thread, snapshots })
     }
 
     /// Where recorded processes find them, as long as this one lives.
@@ -126,15 +139,17 @@ impl BankRecorder {
         living
     }
 
-    /// Takes what is left.
+    /// Takes what is left, and waits until all snapshots are written.
     #[must_use]
     pub fn stop(self) -> BankRecording {
         self.is_over.store(true, Relaxed);
         let collected = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        self.snapshots.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         BankRecording { collected, on_full: self.on_full }
     }
 }
 
+const NO_THREAD: &str = "no thread for banks";
 const NO_MEMORY: &str = "no memory for banks (is what ulimit -v or ulimit -f permits too little?)";
 
 /// Empty memory that other processes can map.
@@ -148,14 +163,20 @@ fn empty(
     mut banks: Banks,
     is_over: &AtomicBool,
     living: &Mutex<Vec<u32>>,
+    snapshots: &Sender<Collected>,
     mut tell: impl FnMut(Written),
 ) -> Vec<Collected> {
+    sys::rise_above_others();
     let mut known = Processes::default();
     let mut pause = SHORTEST_PAUSE;
     while !is_over.load(Relaxed) {
         known.seen.clear();
         let fill = banks.poll(|pid| known.is_over(pid));
         known.forget_others();
+        for snapshot in banks.snapshots() {
+            // Its receiver is there as long as this is.
+            let _ = snapshots.send(snapshot);
+        }
         living.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known.living());
         tell(banks.written());
         pause = next_pause(pause, fill);
@@ -168,7 +189,12 @@ fn empty(
 /// to find its bank full.
 fn next_pause(pause: Duration, fill: Fill) -> Duration {
     let longest = if fill.n_taken > 0 { LONGEST_BUSY_PAUSE } else { LONGEST_PAUSE };
-    if fill.n_taken > fill.n_chunks / 8 { SHORTEST_PAUSE } else { (pause * 2).min(longest) }
+    match fill.n_taken {
+        n_taken if n_taken > fill.n_chunks / 8 => SHORTEST_PAUSE,
+        MANY_CHUNKS.. => (pause / 2).max(SHORTEST_PAUSE),
+        n_taken if n_taken > MANY_CHUNKS / 2 => pause,
+        _ => (pause * 2).min(longest),
+    }
 }
 
 /// The processes that have a bank.
@@ -247,14 +273,31 @@ impl BankRecording {
     }
 }
 
+/// Makes a directory of each snapshot that comes. What cannot be one is told.
+fn save_snapshots(snapshots: &Receiver<Collected>, work: &Path, on_full: OnFull) {
+    for collected in snapshots {
+        let (pid, nanos) = (collected.pid, collected.ended_nanos());
+        let directory = work.join(Entry::Snapshot { pid, nanos }.to_string());
+        // Each is a trace of its own, with all symbols.
+        if let Err(error) = save_to(&directory, collected, on_full, &mut Symbols::default()) {
+            let _ = writeln!(stderr(), "rftrace: a snapshot of process {pid} is missing: {error:#}");
+        }
+    }
+}
+
 fn save(collected: Collected, on_full: OnFull, work: &Path, symbols: &mut Symbols) -> Result<()> {
     let part = work.join(Entry::Part { pid: collected.pid, nanos: collected.ended_nanos() }.to_string());
-    let result = collected.write_directory(&part, symbols);
+    save_to(&part, collected, on_full, symbols)
+}
+
+/// Makes a directory of what was collected, with a file that tells of it.
+fn save_to(part: &Path, collected: Collected, on_full: OnFull, symbols: &mut Symbols) -> Result<()> {
+    let result = collected.write_directory(part, symbols);
     let mut problems = Vec::new();
     let saved = match &result {
         Ok(SavedBank { left_out: Some(left_out), .. }) => {
             // A part of it would take the place of all.
-            let _ = fs::remove_dir_all(&part);
+            let _ = fs::remove_dir_all(part);
             problems.push(format!("nothing was saved yet, `rftrace recover` does it when there is room: {left_out}"));
             Saved::Failed
         }
@@ -286,7 +329,7 @@ fn save(collected: Collected, on_full: OnFull, work: &Path, symbols: &mut Symbol
         problem: (!problems.is_empty()).then(|| problems.join("; ").replace('\n', " ")),
     };
     let path = part.join(PART_FILE);
-    fs::create_dir_all(&part)
+    fs::create_dir_all(part)
         .and_then(|()| fs::write(&path, told.to_string()))
         .with_context(|| format!("cannot write {}", path.display()))?;
     if matches!(told.saved, Saved::Trace(_)) {

@@ -11,6 +11,7 @@ pub mod attach;
 #[cfg(target_os = "linux")]
 pub mod banks;
 mod callsites;
+mod compiled;
 #[cfg(target_os = "linux")]
 pub mod entries;
 #[cfg(target_os = "linux")]
@@ -42,10 +43,13 @@ mod sys;
 #[cfg(target_os = "linux")]
 pub mod terminal;
 #[cfg(target_os = "linux")]
+pub mod told;
+#[cfg(target_os = "linux")]
 mod tracefs;
 mod values;
 
 pub use callsites::CallSites;
+pub use compiled::compiled_functions;
 #[cfg(target_os = "linux")]
 pub use kept::Kept;
 #[cfg(target_os = "linux")]

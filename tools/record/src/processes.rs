@@ -2,13 +2,34 @@
 
 use std::fs;
 
-/// When a process was started, if it has not ended.
+/// When a process was started, if it has not ended: as long as one of its threads lives, the main one or another.
 pub(crate) fn start_time(pid: u32) -> Option<String> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The command, in parentheses, may contain anything.
-    let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    let behind = String::from_utf8_lossy(&stat[behind..]).into_owned();
-    let mut fields = behind.split_ascii_whitespace();
-    let is_zombie = matches!(fields.next()?, "Z" | "X");
-    if is_zombie { None } else { fields.nth(18).map(str::to_owned) }
+    let stat = Stat::of(pid)?;
+    (!stat.is_zombie || stat.n_threads > 1).then_some(stat.started)
+}
+
+/// Whether a thread has not ended.
+pub(crate) fn thread_lives(tid: u32) -> bool {
+    Stat::of(tid).is_some_and(|stat| !stat.is_zombie)
+}
+
+/// The file of this name that the system has for a process, or a thread.
+struct Stat {
+    is_zombie: bool,
+    /// Threads of the process, the main one included.
+    n_threads: u32,
+    started: String,
+}
+
+impl Stat {
+    fn of(id: u32) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{id}/stat")).ok()?;
+        // The command, in parentheses, may contain anything.
+        let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
+        let behind = String::from_utf8_lossy(&stat[behind..]).into_owned();
+        let mut fields = behind.split_ascii_whitespace();
+        let is_zombie = matches!(fields.next()?, "Z" | "X");
+        let n_threads = fields.nth(16)?.parse().ok()?;
+        Some(Self { is_zombie, n_threads, started: fields.nth(1)?.to_owned() })
+    }
 }

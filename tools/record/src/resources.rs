@@ -23,7 +23,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::{BlockHead, Kind, LOW, MAGIC, Unit, pool, written};
 
-use super::processes::start_time;
+use super::processes::thread_lives;
 
 /// Between two looks at the memory, while there is much to be taken and while there is nothing.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(500);
@@ -106,7 +106,7 @@ impl ResourceRecorder {
         let mut threads: Vec<u32> = taken.map(|chunk| self.memory.tid(chunk)).collect();
         threads.sort_unstable();
         threads.dedup();
-        threads.retain(|&tid| start_time(tid).is_some());
+        threads.retain(|&tid| thread_lives(tid));
         threads
     }
 
@@ -286,7 +286,7 @@ impl Taker {
             let is_taken = self.memory.state(chunk).load(Acquire) == pool::TAKEN;
             // One that was just taken may still have the number of the thread before, but not when that is said.
             let is_told = self.memory.taken(chunk).load(Acquire) != pool::NEVER;
-            if is_taken && is_told && start_time(self.memory.tid(chunk)).is_none() {
+            if is_taken && is_told && !thread_lives(self.memory.tid(chunk)) {
                 let (state, taken) = (self.memory.state(chunk), pool::TAKEN);
                 let _ = state.compare_exchange(taken, pool::FULL, Release, Relaxed);
             }

@@ -71,3 +71,17 @@ pub(crate) fn has_capabilities(path: &Path) -> bool {
     // SAFETY: both names end with a NUL; nothing is written where there is no room.
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), ptr::null_mut(), 0) > 0 }
 }
+
+/// Where this thread has real-time priority, gives it the next higher one, if it may have that: programs that this process starts have
+/// what it has, and one that waits for this thread on its processor would not let it work.
+pub(crate) fn rise_above_others() {
+    let mut param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: about this thread; the structure is readable and writable.
+    unsafe {
+        let policy = libc::sched_getscheduler(0);
+        if [libc::SCHED_FIFO, libc::SCHED_RR].contains(&policy) && libc::sched_getparam(0, &raw mut param) == 0 {
+            param.sched_priority += 1;
+            libc::sched_setscheduler(0, policy, &raw const param);
+        }
+    }
+}

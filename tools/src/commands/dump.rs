@@ -240,6 +240,16 @@ impl Sink for Progress<'_> {
         self.sink.exit(track, time_ns)
     }
 
+    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &str) -> rftrace_read::Result<()> {
+        self.count();
+        self.sink.enter_with(track, time_ns, name, arguments)
+    }
+
+    fn exit_with(&mut self, track: Track, time_ns: u64, result: &str) -> rftrace_read::Result<()> {
+        self.count();
+        self.sink.exit_with(track, time_ns, result)
+    }
+
     fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> rftrace_read::Result<()> {
         self.count();
         self.sink.instant(track, time_ns, name)

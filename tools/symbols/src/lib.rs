@@ -21,6 +21,10 @@ use rftrace_read::lines::Lines;
 use rftrace_read::maps::Mapping;
 use rftrace_read::{Error, Kind, Result, Trace};
 
+pub use self::values::{ModuleValues, name_values, read_values};
+
+mod values;
+
 /// So many different addresses are compared with the functions of a binary: more than programs have functions.
 const MAX_ADDRESSES: usize = 1 << 20;
 
@@ -153,7 +157,7 @@ pub fn add_source_lines(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// The lines of a `.dbg` file that is about to be replaced that tell which values functions have. Their addresses are to be higher by
+/// The lines of a `.dbg` file that is about to be replaced that tell which values functions have, and names in them. Their addresses are to be higher by
 /// `moved`.
 fn values_in(path: &Path, moved: u64) -> Result<String> {
     let text = match fs::read(path) {
@@ -170,6 +174,10 @@ fn values_in(path: &Path, moved: u64) -> Result<String> {
             }
             Some(SourcePart::Arguments(_) | SourcePart::Result(_)) => {
                 kept.extend(function.take());
+                kept += line;
+                kept.push('\n');
+            }
+            Some(SourcePart::Enumeration { .. }) => {
                 kept += line;
                 kept.push('\n');
             }

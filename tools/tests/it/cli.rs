@@ -111,7 +111,7 @@ fn warnings_and_empty_traces() {
     let (code, stdout, stderr) = run(&["report", utf8(dir.path())]);
     assert_eq!(code, Some(0));
     assert!(stdout.contains("  a\n"));
-    assert_eq!(stderr, "rftrace: 1 function exits had no entry and were ignored\n");
+    assert_eq!(stderr, "rftrace: 1 function exit had no entry and was ignored\n");
 
     let (code, _, stderr) = run(&["replay", utf8(trace(&[]).path())]);
     assert_eq!(code, Some(0));

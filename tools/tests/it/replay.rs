@@ -159,7 +159,7 @@ fn flaws() {
     assert_eq!(counts, [(Warning::StrayExit, 1), (Warning::MissingExit, 2), (Warning::LostRecord, 12)]);
     assert_eq!(
         summary.warnings.to_string(),
-        "1 function exits had no entry and were ignored\n\
+        "1 function exit had no entry and was ignored\n\
          2 functions ended without a recorded exit\n\
          12 records were lost while tracing: give the tracer a larger buffer"
     );

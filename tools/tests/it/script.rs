@@ -111,7 +111,7 @@ fn damaged_traces() {
             "end",
         ]
     );
-    for line in ["1 functions ended without a recorded exit", "3 records were lost", "1 records carry"] {
+    for line in ["1 function ended without a recorded exit", "3 records were lost", "1 record carries"] {
         assert!(stderr.contains(line), "{line} in {stderr}");
     }
 }

@@ -62,4 +62,4 @@ pub use stack::{CallStack, EndedCall, Step};
 pub use stats::TaskStats;
 pub use table::{Difference, Field};
 pub use tree::{Call, CallTree, Calls};
-pub use walk::{Walked, walk, walk_all, walk_until};
+pub use walk::{Walked, walk, walk_all, walk_until, walk_with_records};

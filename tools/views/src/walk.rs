@@ -49,6 +49,20 @@ pub fn walk_until<E: From<Error>>(
     until_ns: Option<u64>,
     mut tell: impl FnMut(&Step, u64) -> Result<(), E>,
 ) -> Result<Walked, E> {
+    walk_with_records(trace, task, until_ns, |step, time_ns, _| tell(step, time_ns))
+}
+
+/// Like [`walk_until`], with the record that has made the step, if one has.
+///
+/// # Errors
+///
+/// Those of [`walk`].
+pub fn walk_with_records<E: From<Error>>(
+    trace: &Trace,
+    task: &Task,
+    until_ns: Option<u64>,
+    mut tell: impl FnMut(&Step, u64, Option<&Record>) -> Result<(), E>,
+) -> Result<Walked, E> {
     let mut stats = TaskStats::new(task);
     let mut records = trace.records(task);
     let mut stack = CallStack::new();
@@ -63,13 +77,13 @@ pub fn walk_until<E: From<Error>>(
         stats.add(trace, &record);
         stack.apply(&record, |a, b| trace.same_function(task, record.time_ns, a, b), &mut steps);
         for step in &steps {
-            tell(step, record.time_ns)?;
+            tell(step, record.time_ns, Some(&record))?;
         }
     }
     let end_ns = cut_ns.unwrap_or(stack.last_ns());
     stack.finish(end_ns, &mut steps);
     for step in &steps {
-        tell(step, end_ns)?;
+        tell(step, end_ns, None)?;
     }
     stats.warnings.merge(records.warnings());
     Ok(Walked { stats, misfits: stack.warnings().clone(), end_ns })

@@ -7,7 +7,7 @@ use super::Known;
 use super::modules::{self, Module};
 use crate::elf::file;
 use crate::elf::table::{self, Symbol, SymbolTable};
-use crate::filter::own;
+use crate::filter::{KnownValues, own};
 use crate::patch::{self, Site};
 
 /// The modules of the program with such functions. What was found is kept: looking for calls takes a pass through all code,
@@ -167,6 +167,12 @@ impl<'c> TracedFunction<'c> {
     /// The addresses behind its calls to the hooks.
     pub(crate) fn child_ips(&self) -> &'c [u64] {
         self.child_ips
+    }
+
+    /// What `known` says of its values: the codes of its arguments and of its result.
+    pub(crate) fn known_values<'k>(&self, known: &'k KnownValues) -> Option<(&'k [u16], u16)> {
+        let module = &self.module.module;
+        known.of((&module.path.to_string_lossy(), module.build_id.as_deref()), self.found.symbol?.address)
     }
 
     /// Whether it is one of the tracer's own.

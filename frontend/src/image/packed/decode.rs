@@ -34,26 +34,28 @@ impl Payload<'_> {
         Ok(records)
     }
 
-    /// Puts the records behind those that are there.
-    pub(crate) fn unpack_into(self, records: &mut Vec<Record>) -> Result<(), &'static str> {
+    /// Puts the records behind those that are there. Returns whether none is older than the one before.
+    pub(crate) fn unpack_into(self, records: &mut Vec<Record>) -> Result<bool, &'static str> {
         let n_records = records.len().saturating_add(self.n_records);
+        let mut is_ordered = true;
         let mut tables = Tables::new();
         let mut input = Input(self.bytes);
         let mut tsc = self.taken_tsc;
         while records.len() < n_records {
             let (ticks, word) = match input.record(&mut tables) {
                 Ok(record) => record,
-                Err(NoRecord::End) if self.is_cut => return Ok(()),
+                Err(NoRecord::End) if self.is_cut => return Ok(is_ordered),
                 Err(NoRecord::End) => return Err("it has fewer packed records than it says"),
                 Err(NoRecord::Bad(problem)) => return Err(problem),
             };
+            is_ordered &= tsc.checked_add(ticks).is_some();
             tsc = tsc.wrapping_add(ticks);
             if tsc < self.taken_tsc {
                 return Err("it has a packed record from before the chunk was taken");
             }
             records.push(Record { tsc: tsc.into(), word: word.into() });
         }
-        if input.0.is_empty() { Ok(()) } else { Err("it has more packed records than it says") }
+        if input.0.is_empty() { Ok(is_ordered) } else { Err("it has more packed records than it says") }
     }
 }
 
@@ -103,17 +105,13 @@ impl Input<'_> {
     /// A number of 64 bits at most.
     #[inline(always)]
     fn number(&mut self) -> Result<u64, NoRecord> {
-        // Most have one byte or two.
-        match *self.0 {
-            [first @ ..0x80, ref rest @ ..] => {
-                self.0 = rest;
-                return Ok(first.into());
-            }
-            [first, second @ ..0x80, ref rest @ ..] => {
-                self.0 = rest;
-                return Ok(u64::from(first & 0x7f) | u64::from(second) << 7);
-            }
-            _ => {}
+        // Most have one byte or two. Which of both cannot be foreseen, so nothing branches on it.
+        if let [first, second, ..] = *self.0
+            && first & second < 0x80
+        {
+            let is_long = first >> 7;
+            self.0 = &self.0[1 + usize::from(is_long)..];
+            return Ok(u64::from(first & 0x7f) | u64::from(second & is_long.wrapping_neg()) << 7);
         }
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {

@@ -111,9 +111,12 @@ impl Out<'_> {
     /// Seven bits in each byte, the lowest first; another one follows where the highest bit is set.
     #[inline(always)]
     fn number(&mut self, mut number: u64) {
-        // Most have two.
-        if (0x80..0x4000).contains(&number) {
-            return self.bytes([number as u8 | 0x80, (number >> 7) as u8]);
+        // Most have one or two. Which of both cannot be foreseen, so nothing branches on it: the second is written over where it is none.
+        if number < 0x4000 {
+            let is_long = number >= 0x80;
+            self.bytes([number as u8 & 0x7f | u8::from(is_long) << 7, (number >> 7) as u8]);
+            self.n_bytes -= usize::from(!is_long);
+            return;
         }
         while number >= 0x80 {
             self.bytes([number as u8 | 0x80]);

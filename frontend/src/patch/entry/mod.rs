@@ -134,6 +134,11 @@ impl<'a> Module<'a> {
         }
     }
 
+    /// Its symbol, as it stands in the file.
+    fn raw_name(&self, function: &Function<'_>) -> Option<&[u8]> {
+        self.symbols.as_ref().zip(function.symbol).map(|(table, symbol)| table.raw_name(symbol))
+    }
+
     /// The address as in the file.
     fn link_address(&self, address: usize) -> u64 {
         let link_address = self.symbols.as_ref().map_or(0, SymbolTable::link_address);
@@ -163,6 +168,7 @@ impl Done {
             let function = Function { start, end, symbol: module.symbol(start) };
             let is_none =
                 is_cold(&module, &function) || function.symbol.is_none() && functions::is_linkage(image, start);
+            let is_none = is_none || module.raw_name(&function).is_some_and(|symbol| choice.excepts(symbol));
             if is_none || !choice.has(&module.name, image.name.is_empty(), || module.name_of(&function)) {
                 continue;
             }
@@ -215,8 +221,7 @@ impl Done {
 
 /// Whether a compiler has moved this out of a function. Such a part is none of what a pattern names.
 fn is_cold(module: &Module<'_>, function: &Function<'_>) -> bool {
-    let name = module.symbols.as_ref().zip(function.symbol).map(|(table, symbol)| table.raw_name(symbol));
-    name.is_some_and(|name| name.windows(5).any(|part| part == b".cold"))
+    module.raw_name(function).is_some_and(|name| name.windows(5).any(|part| part == b".cold"))
 }
 
 /// The instructions that a branch takes the place of, or why it may not.
@@ -226,9 +231,8 @@ fn examine(
     function: &Function<'_>,
     call_sites: &[usize],
 ) -> Result<Vec<iced_x86::Instruction>, WholeReason> {
-    let Function { start, end, symbol } = *function;
-    let name = module.symbols.as_ref().zip(symbol).map(|(table, symbol)| table.raw_name(symbol));
-    if name.is_some_and(wanted::is_special) {
+    let Function { start, end, .. } = *function;
+    if module.raw_name(function).is_some_and(wanted::is_special) {
         return Err(WholeReason::Special);
     }
     let first = call_sites.partition_point(|&site| site < start);

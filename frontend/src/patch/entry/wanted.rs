@@ -4,9 +4,13 @@ use rftrace_pattern::Pattern;
 
 use crate::Error;
 
-/// The patterns.
+/// The patterns, and what they do not mean.
 #[derive(Debug, Default)]
-pub(crate) struct Choice(Vec<Wanted>);
+pub(crate) struct Choice {
+    wanted: Vec<Wanted>,
+    /// Symbols as they stand in files, ascending.
+    except: Vec<String>,
+}
 
 #[derive(Debug)]
 struct Wanted {
@@ -16,12 +20,12 @@ struct Wanted {
 }
 
 impl Choice {
-    /// Reads patterns: `GLOB`, `/REGEX/`, either with `@MODULE`.
+    /// Reads patterns: `GLOB`, `/REGEX/`, either with `@MODULE`. No function whose symbol is among `except` is meant.
     ///
     /// # Errors
     ///
     /// [`Error::BadFilter`] for one that is none.
-    pub(crate) fn parse<'p>(patterns: impl Iterator<Item = &'p str>) -> Result<Self, Error> {
+    pub(crate) fn parse<'p>(patterns: impl Iterator<Item = &'p str>, mut except: Vec<String>) -> Result<Self, Error> {
         let wanted = patterns.map(|text| {
             let is_regex = text.starts_with('/') && text.ends_with('/');
             let (function, module) = match text.rsplit_once('@').filter(|_| !is_regex) {
@@ -34,17 +38,25 @@ impl Choice {
             };
             Ok(Wanted { function: read(function)?, module: module.map(read).transpose()? })
         });
-        wanted.collect::<Result<_, _>>().map(Self)
+        except.sort_unstable();
+        Ok(Self { wanted: wanted.collect::<Result<_, _>>()?, except })
+    }
+
+    /// Whether the function with this symbol is left out. LLVM's suffix of what it has made visible to other parts of a program is not
+    /// looked at.
+    pub(crate) fn excepts(&self, symbol: &[u8]) -> bool {
+        let end = symbol.windows(6).position(|part| part == b".llvm.").unwrap_or(symbol.len());
+        self.except.binary_search_by(|except| except.as_bytes().cmp(&symbol[..end])).is_ok()
     }
 
     /// Whether functions of this module, by its file's name, may be among them.
     pub(crate) fn has_module(&self, module: &str, is_program: bool) -> bool {
-        self.0.iter().any(|wanted| wanted.has_module(module, is_program))
+        self.wanted.iter().any(|wanted| wanted.has_module(module, is_program))
     }
 
     /// Whether a function of the module is. Its name is asked for if that matters.
     pub(crate) fn has(&self, module: &str, is_program: bool, name: impl FnOnce() -> String) -> bool {
-        let mut wanted = self.0.iter().filter(|wanted| wanted.has_module(module, is_program)).peekable();
+        let mut wanted = self.wanted.iter().filter(|wanted| wanted.has_module(module, is_program)).peekable();
         if wanted.peek().is_none() {
             return false;
         }
@@ -107,13 +119,20 @@ mod tests {
 
     #[test]
     fn patterns_name_functions_and_modules() {
-        let choice = Choice::parse(["app_*", "mem*@libc", "*@libfoo.so.1", "/a@b/"].into_iter()).unwrap();
+        let choice = Choice::parse(["app_*", "mem*@libc", "*@libfoo.so.1", "/a@b/"].into_iter(), Vec::new()).unwrap();
         let has = |module: &str, is_program, name: &str| choice.has(module, is_program, || name.to_owned());
         assert!(has("app", true, "app_main") && !has("app", true, "memcpy") && has("app", true, "xa@by"));
         assert!(has("libc.so.6", false, "memcpy") && !has("libc.so.6", false, "app_main"));
         assert!(has("libfoo.so.1", false, "anything") && !has("libfoo.so.2", false, "anything"));
         assert!(!choice.has_module("libm.so.6", false));
-        assert!(matches!(Choice::parse(["@libc"].into_iter()), Err(Error::BadFilter { .. })));
+        assert!(matches!(Choice::parse(["@libc"].into_iter(), Vec::new()), Err(Error::BadFilter { .. })));
+    }
+
+    #[test]
+    fn symbols_are_left_out() {
+        let except = ["_RNvCs1_3std4main", "main"].map(str::to_owned).to_vec();
+        let choice = Choice::parse(["*"].into_iter(), except).unwrap();
+        assert!(choice.excepts(b"main") && choice.excepts(b"_RNvCs1_3std4main.llvm.12") && !choice.excepts(b"main2"));
     }
 
     #[test]

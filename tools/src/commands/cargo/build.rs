@@ -13,8 +13,14 @@ use super::process::code_of;
 use super::status::{status, warning};
 use crate::commands::common::shell_word;
 
-/// Runs cargo and says where the programs are.
-pub(super) fn run(cargo: &mut Command, args: &CargoArguments, quiet: bool) -> Result<ExitCode> {
+/// Runs cargo and says where the programs are. `list` writes which functions need no branch, and returns where, if the programs have no
+/// hooks.
+pub(super) fn run(
+    cargo: &mut Command,
+    args: &CargoArguments,
+    list: Option<&dyn Fn() -> Result<PathBuf>>,
+    quiet: bool,
+) -> Result<ExitCode> {
     let name = cargo.get_program().display().to_string();
     if args.has_message_format() {
         return Ok(code_of(cargo.status().with_context(|| format!("cannot run {name}"))?));
@@ -30,7 +36,18 @@ pub(super) fn run(cargo: &mut Command, args: &CargoArguments, quiet: bool) -> Re
         }
     }
     let exit = child.wait().with_context(|| format!("cannot wait for {name}"))?;
-    if exit.success() && !quiet {
+    if exit.success()
+        && !quiet
+        && let Some(list) = list
+    {
+        let list = list()?;
+        for path in &programs {
+            let options = format!("-P '*' --patch-except {}", shell_word(&list));
+            let path = shell_word(path);
+            status("Built", &path);
+            status("Next", &format!("rftrace record {options} -o uftrace.data -- {path}"));
+        }
+    } else if exit.success() && !quiet {
         for path in &programs {
             let sites = CallSites::read(path)?;
             if sites.count == 0 {

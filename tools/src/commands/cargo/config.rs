@@ -26,7 +26,8 @@ impl Config {
     /// Asks cargo.
     pub(super) fn read(toolchain: &Toolchain, args: &CargoArguments) -> Result<Self> {
         let mut cargo = toolchain.cargo();
-        // Where the toolchain is no nightly, it is allowed to do as if.
+        // It is no stable command of cargo's. Nothing is built by it.
+        cargo.env("RUSTC_BOOTSTRAP", "1");
         cargo.args(["-Z", "unstable-options", "config", "get", "--format", "json-value"]).args(args.config());
         let text = output_of(&mut cargo).context("cannot read cargo's configuration")?;
         let values = serde_json::from_str(&text).context("`cargo config get` prints no JSON")?;

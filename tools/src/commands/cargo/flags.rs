@@ -12,6 +12,7 @@ use anyhow::Result;
 
 use super::arguments::CargoArguments;
 use super::config::{Config, target_variable};
+use super::hooks::Hooks;
 use super::toolchain::Toolchain;
 
 /// What makes rustc call `mcount` in each prologue.
@@ -51,15 +52,18 @@ impl Environment {
     }
 }
 
-/// What makes cargo build instrumented programs with names.
+/// What makes cargo build programs with names, and with hooks if the compiler is to make them.
 pub(super) fn environment(
+    hooks: Hooks,
     toolchain: &Toolchain,
     config: &Config,
     args: &CargoArguments,
     target: &str,
 ) -> Result<Environment> {
     let mut environment = Environment::default();
-    if env::var_os("CARGO_ENCODED_RUSTFLAGS").is_some() {
+    if hooks == Hooks::Entry {
+        // The code is what it is without.
+    } else if env::var_os("CARGO_ENCODED_RUSTFLAGS").is_some() {
         environment.append("CARGO_ENCODED_RUSTFLAGS", "\x1f", &FLAG);
     } else if env::var_os("RUSTFLAGS").is_some() {
         environment.append("RUSTFLAGS", " ", &FLAG);

@@ -16,6 +16,7 @@ mod arguments;
 mod build;
 mod config;
 mod flags;
+mod hooks;
 mod names;
 mod process;
 mod record_options;
@@ -26,6 +27,7 @@ mod summary;
 mod toolchain;
 
 use arguments::CargoArguments;
+use hooks::Hooks;
 use process::code_of;
 use record_options::RecordOptions;
 use session::{Orders, Session};
@@ -38,6 +40,7 @@ Examples:
   cargo rftrace test parser                           record each test binary; results are as untraced
   cargo rftrace -F 'app::parse*' run --example demo   only what is called within some functions
   cargo rftrace -o trace run -p server --bin serverd  choose where the trace goes
+  cargo rftrace --hooks=entry test                    with any toolchain, as the program is compiled without rftrace
   cargo rftrace --bootstrap bench                     without nightly: let a stable compiler take the flag
   cargo rftrace build --release                       build only; says how to record the program
 
@@ -62,6 +65,9 @@ struct Options {
     /// [default: target/rftrace/traces/NAME].
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// How calls are recorded [default: mcount, if the present toolchain is a nightly or rustup has one; else entry].
+    #[arg(long, value_name = "HOW", value_enum, hide_default_value = true)]
+    hooks: Option<Hooks>,
     /// Use the present toolchain even if it is no nightly, with RUSTC_BOOTSTRAP=1. Build scripts that look for
     /// unstable features will find them.
     #[arg(long)]
@@ -159,9 +165,10 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
         return cargo_help(&args);
     }
 
-    let toolchain = Toolchain::choose(options.bootstrap)?;
+    let (toolchain, hooks) = Toolchain::choose(options.bootstrap, options.hooks)?;
     if !options.quiet {
         status("Toolchain", &toolchain.to_string());
+        status("Hooks", &hooks.described(options.hooks.is_some()));
     }
     let config = config::Config::read(&toolchain, &args)?;
     let target = config.target(&toolchain, &args)?;
@@ -169,19 +176,25 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
 
     let mut cargo = toolchain.cargo();
     args.add_to(&mut cargo, &target, &target_dir);
-    let mut environment = flags::environment(&toolchain, &config, &args, &target)?;
+    let mut environment = flags::environment(hooks, &toolchain, &config, &args, &target)?;
     if args.only_builds() {
         environment.apply(&mut cargo);
-        return build::run(&mut cargo, &args, options.quiet);
+        let list =
+            || hooks::write_list(&toolchain.libraries(&target)?, &target_dir).map(|()| hooks::list_path(&target_dir));
+        return build::run(&mut cargo, &args, (hooks == Hooks::Entry).then_some(&list), options.quiet);
     }
 
     let session = Session::create()?;
     environment.set(&config::target_variable(&target, "RUNNER"), session.runner_path());
+    if hooks == Hooks::Entry {
+        hooks::write_list(&toolchain.libraries(&target)?, session.path())?;
+    }
     let traces = options.output.clone().unwrap_or_else(|| target_dir.join("traces"));
     session.give(&Orders {
         traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,
         one_trace: options.output.is_some() && subcommand == "run",
         quiet: options.quiet,
+        hooks,
         max_size: options.record.max_size,
         record: options.record.into_args(),
         target: target.clone(),

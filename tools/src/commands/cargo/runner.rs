@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use indicatif::{HumanBytes, HumanCount};
 use rftrace_record::CallSites;
 
+use super::hooks::{self, Hooks};
 use super::session::{self, Orders, ProgramRun, bytes_of};
 use super::status::{status, warning};
 
@@ -25,7 +26,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
     if is_of_target(&program, &orders.target) {
         let sites = CallSites::read(&program)?;
         let is_forced = orders.record.iter().any(|option| option == "--force");
-        let problem = if is_forced { None } else { problem(&sites).map(str::to_owned) };
+        let problem = if is_forced { None } else { problem(&sites, orders.hooks).map(str::to_owned) };
         let left = bytes_left(dir, &orders)?;
         let problem = problem.or_else(|| {
             let most = HumanBytes(orders.max_size);
@@ -37,10 +38,18 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
         }
         if let Some(trace) = &trace {
             if !orders.quiet {
-                status("Tracing", &format!("{} instrumented functions", HumanCount(sites.count)));
+                let what = match orders.hooks {
+                    Hooks::Mcount => format!("{} instrumented functions", HumanCount(sites.count)),
+                    Hooks::Entry => "the program's functions, but for those of the standard library".to_owned(),
+                };
+                status("Tracing", &what);
             }
             words.extend([std::env::current_exe()?.into(), "record".into(), "--quiet".into()]);
             words.extend(orders.record.iter().cloned());
+            if orders.hooks == Hooks::Entry {
+                let within = folder_of_target(&program, &orders.target).context("no folder of the target")?;
+                words.extend(hooks::options(&hooks::list_path(dir), within, &orders.record));
+            }
             words.extend(["--max-size".into(), left.max(LEAST_SIZE).to_string().into()]);
             words.extend(["-o".into(), trace.into(), "--".into()]);
         }
@@ -71,9 +80,14 @@ fn bytes_left(dir: &Path, orders: &Orders) -> Result<u64> {
     Ok(orders.max_size.saturating_sub(written))
 }
 
-/// Whether a program is the target's. Procedural macros have tests too, but no instrumentation.
+/// Whether a program is the target's. Procedural macros have tests too, but are none of the program.
 fn is_of_target(program: &Path, target: &str) -> bool {
-    !is_doctest(program) && program.components().any(|component| component.as_os_str() == target)
+    !is_doctest(program) && folder_of_target(program, target).is_some()
+}
+
+/// Where all programs for the target are.
+fn folder_of_target<'p>(program: &'p Path, target: &str) -> Option<&'p Path> {
+    program.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == target))
 }
 
 /// Whether this is a program of documentation tests: there is one for each, which is gone after it.
@@ -83,7 +97,7 @@ fn is_doctest(program: &Path) -> bool {
 }
 
 /// Why a program cannot be recorded.
-fn problem(sites: &CallSites) -> Option<&'static str> {
+fn problem(sites: &CallSites, hooks: Hooks) -> Option<&'static str> {
     // In the C library there is a `mcount` too.
     if !sites.is_dynamic {
         Some(
@@ -92,10 +106,10 @@ fn problem(sites: &CallSites) -> Option<&'static str> {
         )
     } else if sites.has_own_hooks {
         Some("it has a tracer of its own, which writes its own trace")
-    } else if sites.count == 0 {
+    } else if sites.count == 0 && hooks == Hooks::Mcount {
         Some(
             "it has no call of `mcount`: either all its functions were inlined, or the flag `-Z instrument-mcount` did not reach \
-             the compiler. Look with `cargo rftrace build -v`: a compiler wrapper, or `--config …rustflags` with a higher \
+             the compiler; `--hooks=entry` needs none. Look with `cargo rftrace build -v`: a compiler wrapper, or `--config …rustflags` with a higher \
              priority, may have replaced it",
         )
     } else {

@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
+use super::hooks::Hooks;
+
 /// The name under which this program is cargo's runner.
 pub(super) const RUNNER: &str = "rftrace-runner";
 
@@ -23,6 +25,7 @@ pub(super) struct Orders {
     /// Whether that is the trace itself.
     pub(super) one_trace: bool,
     pub(super) quiet: bool,
+    pub(super) hooks: Hooks,
     /// The triple that programs are built for; others are a part of the compiler.
     pub(super) target: String,
     /// Options for `rftrace record`.
@@ -57,6 +60,10 @@ impl Session {
         let link = dir.path().join(RUNNER);
         std::os::unix::fs::symlink(&this, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
         Ok(Self(dir))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
     }
 
     /// What cargo runs programs with.

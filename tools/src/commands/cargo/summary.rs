@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
@@ -17,6 +18,7 @@ use super::names::shortened;
 use super::session::{ProgramRun, bytes_of};
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
 use crate::commands::common::{find_program, losses, shell_word};
+use crate::commands::record::summary::BRANCHES_FILE;
 
 /// Columns where the output is no terminal.
 const DEFAULT_COLUMNS: usize = 120;
@@ -101,6 +103,13 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
             cpu.unwrap_or_default(),
         ),
     );
+    let list = recorded.dir.join(BRANCHES_FILE);
+    if let Ok(text) = fs::read_to_string(&list) {
+        let n = text.lines().count() as u64;
+        let text =
+            format!("{of}{} {} not recorded, and why: {}", HumanCount(n), plural(n, "function"), shell_word(&list));
+        status("Left out", &text);
+    }
     for loss in &losses {
         warning(&format!("{of}{loss}"));
     }

@@ -3,15 +3,17 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use super::hooks::Hooks;
 use super::process::output_of;
 
 /// What to do where no toolchain can instrument.
 const REMEDY: &str = "install one with `rustup toolchain install nightly`, or let the present compiler take the unstable flag \
-                      `-Z instrument-mcount`: `cargo rftrace --bootstrap …`";
+                      `-Z instrument-mcount`: `cargo rftrace --bootstrap …`; or have nothing instrumented: `cargo rftrace --hooks=entry …`";
 
 /// How cargo and rustc are called.
 #[derive(Debug)]
@@ -25,20 +27,31 @@ pub(super) struct Toolchain {
 }
 
 impl Toolchain {
-    /// The present one if it is a nightly or may be used as such, else rustup's nightly.
-    pub(super) fn choose(bootstrap: bool) -> Result<Self> {
+    /// For `mcount` the present one if it is a nightly or may be used as such, else rustup's nightly; for `entry` the present one. If
+    /// nothing is said, what there is a toolchain for, `mcount` first.
+    pub(super) fn choose(bootstrap: bool, hooks: Option<Hooks>) -> Result<(Self, Hooks)> {
+        if bootstrap && hooks == Some(Hooks::Entry) {
+            bail!("--bootstrap is for --hooks=mcount: --hooks=entry needs no unstable flag");
+        }
         let bootstrap = bootstrap || env::var_os("RUSTC_BOOTSTRAP").is_some_and(|value| value == "1");
         let present = Self::asked(None, bootstrap).context(
             "cannot ask the compiler for its version; is Rust installed? See https://rustup.rs, or set RUSTC",
         )?;
+        if hooks == Some(Hooks::Entry) {
+            return Ok((Self { bootstrap: false, ..present }, Hooks::Entry));
+        }
         if bootstrap || present.is_unstable() {
-            return Ok(Self { bootstrap: bootstrap && !present.is_unstable(), ..present });
+            return Ok((Self { bootstrap: bootstrap && !present.is_unstable(), ..present }, Hooks::Mcount));
         }
         let Some(nightly) = installed_nightly(&present.host) else {
+            if hooks.is_none() {
+                return Ok((present, Hooks::Entry));
+            }
             bail!("{} is no nightly, and rustup has none; {REMEDY}", present.release);
         };
-        Self::asked(Some(nightly.clone()), false)
-            .with_context(|| format!("rustup's toolchain {nightly} does not work; {REMEDY}"))
+        let nightly = Self::asked(Some(nightly.clone()), false)
+            .with_context(|| format!("rustup's toolchain {nightly} does not work; {REMEDY}"))?;
+        Ok((nightly, Hooks::Mcount))
     }
 
     /// Asks the compiler of a toolchain what it is.
@@ -58,6 +71,12 @@ impl Toolchain {
     /// The triple of this machine.
     pub(super) fn host(&self) -> &str {
         &self.host
+    }
+
+    /// The folder of the standard library for a target.
+    pub(super) fn libraries(&self, target: &str) -> Result<PathBuf> {
+        let folder = output_of(self.rustc().args(["--print", "target-libdir", "--target", target]))?;
+        Ok(folder.trim().into())
     }
 
     pub(super) fn cargo(&self) -> Command {

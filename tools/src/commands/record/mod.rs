@@ -14,7 +14,7 @@ use rftrace_net::Address;
 use rftrace_record::banks::{BankRecorder, OnFull};
 use rftrace_record::entries::Entries;
 use rftrace_record::join::Beside;
-use rftrace_record::kernel::{Events, KernelEvents, KernelRecorder, Wanted};
+use rftrace_record::kernel::{self, Events, KernelEvents, KernelRecorder};
 use rftrace_record::notes::Notes;
 use rftrace_record::output::Output;
 use rftrace_record::preload::{self, Preload};
@@ -32,15 +32,18 @@ mod attach;
 mod progress;
 mod resources;
 pub(crate) mod summary;
+mod values;
 
 use progress::Progress;
+use values::Wanted;
 
 const EXAMPLES: &str = "\
 Examples:
   rftrace record -- ./program --its-options     to the directory `uftrace.data`
-  rftrace record --ring --buffer 16M ./server   the end of what happens, until it ends or is killed
+  rftrace record --ring --buffer 16M ./server   the end of what happens, in memory until it ends or is killed
   rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
   rftrace record -A 'open@arg1/s' -R open ./app with arguments and results of some functions
+  rftrace record -a ./app                       with those of all, by the debug information of the program
   rftrace record -P '*' /usr/bin/git log        a program that was not built for it
   sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
   rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
@@ -53,7 +56,7 @@ Programs call the tracer if they were built for it:
   gcc -pg …, g++ -pg …, clang -pg …
 
 While the program runs:
-  kill -USR1 PID   writes a trace of what the buffer holds to `snapshot-…` in the directory
+  kill -USR1 PID   writes a trace of what was recorded so far to `snapshot-…` in the directory
   kill -USR2 PID   switches recording off and on";
 
 /// Runs a program and records every call of its functions.
@@ -68,7 +71,7 @@ pub(crate) struct RecordArgs {
     output: Option<PathBuf>,
     /// Record a program that runs: it goes on when the recording ends, by Ctrl-C or --for. It has to call the tracer, as below, and to be
     /// linked dynamically.
-    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "branches", "patched", "disabled", "trigger", "schedule", "kernel", "events", "force"])]
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "branches", "patched", "disabled", "trigger", "schedule", "kernel", "events", "force", "resources"])]
     pid: Option<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
@@ -76,24 +79,26 @@ pub(crate) struct RecordArgs {
     /// With -p: only take the tracer out that a recorder which was killed has left in the program.
     #[arg(long, requires = "pid", conflicts_with = "duration")]
     leave: bool,
-    /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G.
-    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("stream", ArgPredicate::IsPresent, STREAM_BUFFER), ("pid", ArgPredicate::IsPresent, STREAM_BUFFER)]))]
+    /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G. 256M with --ring and --stop.
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("ring", ArgPredicate::IsPresent, KEPT_BUFFER), ("stop", ArgPredicate::IsPresent, KEPT_BUFFER)]))]
     buffer: usize,
-    /// Write no more records than this, in all processes together: what is recorded after that is not saved. Without --stream at least
-    /// a whole buffer can be saved.
+    /// Write no more records than this, in all processes together: what is recorded after that is not saved. With --ring and --stop at
+    /// least a whole buffer can be saved.
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size)]
     max_size: usize,
     /// Take what is recorded out of the program while it runs: it goes to the disk, so that no buffer fills up, and nothing of it is
-    /// lost however the program ends. The buffer is 64M then, unless --buffer says otherwise.
+    /// lost however the program ends. This is the default.
     #[arg(long, conflicts_with_all = ["ring", "stop"])]
     stream: bool,
-    /// With --stream or -p: what threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
-    #[arg(long, value_name = "WHAT", default_value = "wait", value_enum)]
+    /// What threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
+    #[arg(long, value_name = "WHAT", default_value = "wait", value_enum, conflicts_with_all = ["ring", "stop"])]
     on_full: OnFullArg,
-    /// When the buffer is full, go on and forget the oldest: keep the end of what happens.
+    /// Keep what is recorded in the program's memory and, when the buffer is full, forget the oldest: the trace is the end of what
+    /// happens.
     #[arg(long, conflicts_with = "stop")]
     ring: bool,
-    /// When the buffer is full, stop recording: keep the beginning. This is the default.
+    /// Keep what is recorded in the program's memory and, when the buffer is full, stop recording: the trace is the beginning of what
+    /// happens. Nothing is on the disk before the program ends.
     #[arg(long)]
     stop: bool,
     /// Record only these functions and what is called within them. A name, a glob, or a regex between slashes.
@@ -111,11 +116,15 @@ pub(crate) struct RecordArgs {
     /// Further rules, as in the variable RFTRACE_FILTER: `include=app::*; exclude=*::fmt; size=64`.
     #[arg(long, value_name = "RULES")]
     rules: Vec<String>,
-    /// Record arguments of these functions: `open@arg1/s,arg2/i32`. A name, a glob, or a regex between slashes, and behind `@` which
-    /// arguments, with uftrace's letters: i, u and x with 8 to 64, s for strings, c, p, and fparg1 for floating-point numbers.
-    #[arg(short = 'A', long = "argument", value_name = "PATTERN@SPECS")]
+    /// Record arguments of these functions: a name, a glob, or a regex between slashes. They are those that the program's debug
+    /// information tells of, or behind `@` those that are wanted: `open@arg1/s,arg2/i32`, with uftrace's letters: i, u and x with 8 to 64,
+    /// s for strings, c, p, and fparg1 for floating-point numbers.
+    #[arg(short = 'A', long = "argument", value_name = "PATTERN[@SPECS]")]
     arguments: Vec<String>,
-    /// Record results of these functions: `strlen@retval/u64`; without specs `retval`.
+    /// Record arguments and results of all functions of the program, as its debug information tells of them.
+    #[arg(short = 'a', long)]
+    auto_args: bool,
+    /// Record results of these functions, as for -A: `strlen@retval/u64`. Without specs and debug information a result is a number.
     #[arg(short = 'R', long = "retval", value_name = "PATTERN[@SPEC]")]
     results: Vec<String>,
     /// Record these functions of the program though they do not call the tracer: each gets a branch at its beginning. A name, a glob or
@@ -123,6 +132,12 @@ pub(crate) struct RecordArgs {
     /// `entry-branches.txt` of the trace.
     #[arg(short = 'P', long = "patch", value_name = "PATTERN")]
     branches: Vec<String>,
+    /// With -P: no function with a symbol that stands in this file, one a line as `nm` prints them.
+    #[arg(long, value_name = "FILE", requires = "branches")]
+    patch_except: Option<PathBuf>,
+    /// With -P: only in programs below this directory. Others are recorded if they call the tracer.
+    #[arg(long, value_name = "DIR", requires = "branches")]
+    patch_within: Option<PathBuf>,
     /// Record who takes memory and does not give it back, for `rftrace resources`. The program need not be built for it.
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
     resources: Vec<resources::Kind>,
@@ -185,9 +200,9 @@ pub(crate) struct RecordArgs {
 /// How long a receiver may take for anything.
 const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The buffer where nothing is said, and with `--stream` or `-p`.
-const DEFAULT_BUFFER: &str = "256M";
-const STREAM_BUFFER: &str = "64M";
+/// The buffer where nothing is said, and where it has to hold all that is recorded.
+const DEFAULT_BUFFER: &str = "64M";
+const KEPT_BUFFER: &str = "256M";
 
 /// What threads do when their bank is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -209,14 +224,29 @@ impl From<OnFullArg> for OnFull {
 pub(crate) const DEFAULT_MOST: &str = "4G";
 
 impl RecordArgs {
-    /// The signal for snapshots; 0 for none. What is taken out of the program while it runs is in no buffer.
-    fn signal_snapshot(&self) -> i32 {
-        if self.stream { 0 } else { self.signal_snapshot }
+    /// Whether what is recorded is taken out of the program while it runs.
+    fn is_streamed(&self) -> bool {
+        self.stream || !(self.ring || self.stop)
+    }
+
+    /// What is recorded.
+    fn what(&self) -> values::Options<'_> {
+        values::Options {
+            filter: &self.filter,
+            notrace: &self.notrace,
+            depth: self.depth,
+            time_filter: self.time_filter,
+            rules: &self.rules,
+            arguments: &self.arguments,
+            results: &self.results,
+            auto_args: self.auto_args,
+            is_attached: self.pid.is_some(),
+        }
     }
 
     /// Bytes that may be written. A buffer that is saved at the end is saved as a whole.
     fn most_bytes(&self) -> usize {
-        if self.stream { self.max_size } else { self.max_size.max(self.buffer) }
+        if self.is_streamed() { self.max_size } else { self.max_size.max(self.buffer) }
     }
 }
 
@@ -225,11 +255,6 @@ impl RecordArgs {
 pub(crate) fn run(args: RecordArgs) -> Result<()> {
     if let Some(pid) = args.pid {
         return run_attached(&args, pid);
-    }
-    if args.on_full == OnFullArg::Drop && !args.stream {
-        bail!(
-            "--on-full is for --stream and -p: without them a buffer that is full keeps its beginning (--stop) or its end (--ring)"
-        );
     }
     let mut preloads = vec![Preload::find(preload::TRACER)?];
     if !args.resources.is_empty() {
@@ -252,7 +277,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     recover_older(&args)?;
     let output = Output::prepare(args.output.as_deref(), args.live)?;
     let notes = Notes::create()?;
-    let banks = if args.stream {
+    let banks = if args.is_streamed() {
         let mut progress = (!args.quiet).then(Progress::new);
         let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
         Some(BankRecorder::begin(output.work(), args.buffer, args.on_full.into(), args.most_bytes() as u64, tell)?)
@@ -261,15 +286,18 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     };
     let mut entries = Entries::create()?;
     let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
+    let wanted = values::wanted(&args.what(), &program)?;
+    environment.extend(wanted.variables());
     let is_wanted = !args.resources.is_empty();
     let memory = is_wanted.then(|| ResourceRecorder::begin(output.work(), args.most_bytes() as u64)).transpose()?;
     if let Some(memory) = &memory {
         environment.extend(resources::environment(memory, args.backtraces)?);
     }
     let kept = if args.ring { Kept::End } else { Kept::Beginning };
-    let schedule = schedule.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
-    let kernel = kernel.map(|events| events.record(output.work(), kept, args.buffer as u64)).transpose()?;
-    let for_library = [args.signal_snapshot(), args.signal_toggle];
+    let beside_bytes = if args.is_streamed() { args.max_size } else { args.buffer } as u64;
+    let schedule = schedule.map(|events| events.record(output.work(), kept, beside_bytes)).transpose()?;
+    let kernel = kernel.map(|events| events.record(output.work(), kept, beside_bytes)).transpose()?;
+    let for_library = [args.signal_snapshot, args.signal_toggle];
     let living = || {
         let mut living = banks.as_ref().map(BankRecorder::living).unwrap_or_default();
         living.extend(memory.as_ref().map(ResourceRecorder::living).unwrap_or_default());
@@ -294,7 +322,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     if let Some(memory) = &memory {
         resources::tell_of_losses(memory, args.most_bytes());
     }
-    if let Err(error) = finish(&args, &program, output, (&notes, &mut entries), beside, &ended) {
+    if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended) {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
@@ -303,7 +331,7 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
 /// Records a program that runs.
 #[cfg(target_arch = "x86_64")]
 fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
-    let filter = rules(args)?;
+    let filter = values::rules(&args.what(), false)?;
     if !filter.is_empty() {
         filter.parse::<rftrace_frontend::Filter>().context("what to record")?;
     }
@@ -354,7 +382,7 @@ fn recover_older(args: &RecordArgs) -> Result<()> {
 /// Prepares what is to be recorded of the kernel, if that is wanted.
 fn open_kernel(args: &RecordArgs) -> Result<Option<KernelEvents>> {
     let names = |globs: &String| globs.split(',').filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
-    let wanted = Wanted { functions: args.kernel.as_ref().map(names), events: args.events.clone() };
+    let wanted = kernel::Wanted { functions: args.kernel.as_ref().map(names), events: args.events.clone() };
     if wanted.functions.is_none() && wanted.events.is_empty() {
         return Ok(None);
     }
@@ -370,7 +398,7 @@ fn finish(
     args: &RecordArgs,
     program: &Path,
     output: Output,
-    (notes, entries): (&Notes, &mut Entries),
+    (notes, entries, wanted): (&Notes, &mut Entries, &Wanted),
     beside: Beside,
     ended: &Ended,
 ) -> Result<()> {
@@ -387,6 +415,7 @@ fn finish(
         }
     };
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    wanted.tell_of_rules(args.quiet)?;
     let left_over = |work: PathBuf| say!("rftrace: what is in no trace stays in {}", work.display());
     if joined.processes == 0 {
         if joined.has_resources {
@@ -410,6 +439,9 @@ fn finish(
     if !args.branches.is_empty() {
         let is_kept = !args.live || args.output.is_some();
         summary::tell_of_branches(&entries.read()?, output.dir(), is_kept, args.quiet)?;
+    }
+    if joined.processes > 0 {
+        wanted.name_values(output.dir());
     }
     if args.srcline {
         match rftrace_symbols::add_source_lines(output.dir()) {
@@ -486,16 +518,25 @@ fn environment(
         ("RFTRACE_RECORD_NOTES", notes.path().into()),
         ("RFTRACE_RECORD_MOST", args.most_bytes().to_string().into()),
         ("RFTRACE_RECORD_PARENT", std::process::id().to_string().into()),
-        ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot().to_string().into()),
+        ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot.to_string().into()),
         ("RFTRACE_RECORD_TOGGLE", args.signal_toggle.to_string().into()),
     ];
     variables.extend(banks.map(|banks| ("RFTRACE_RECORD_BANK", banks.path().into())));
-    if args.signal_snapshot() == args.signal_toggle && args.signal_toggle != 0 {
+    if args.signal_snapshot == args.signal_toggle && args.signal_toggle != 0 {
         bail!("--signal-snapshot and --signal-toggle name the same signal");
     }
     if !args.branches.is_empty() {
         variables.push(("RFTRACE_RECORD_BRANCHES", args.branches.join("\n").into()));
         variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
+        let paths = [
+            ("RFTRACE_RECORD_BRANCHES_EXCEPT", &args.patch_except),
+            ("RFTRACE_RECORD_BRANCHES_WITHIN", &args.patch_within),
+        ];
+        for (name, path) in paths {
+            let Some(path) = path else { continue };
+            // As the system names the programs that are compared with it.
+            variables.push((name, path.canonicalize().with_context(|| path.display().to_string())?.into()));
+        }
     }
     let mut flag = |name, is_set| {
         if is_set {
@@ -508,38 +549,7 @@ fn environment(
     if let Some(function) = &args.trigger {
         variables.push(("RFTRACE_RECORD_TRIGGER", function.into()));
     }
-    let rules = rules(args)?;
-    if !rules.is_empty() {
-        rules.parse::<rftrace_frontend::Filter>().context("what to record")?;
-        variables.push(("RFTRACE_FILTER", rules.into()));
-    }
     Ok(variables)
-}
-
-/// The filter, in the frontend's language.
-fn rules(args: &RecordArgs) -> Result<String> {
-    let pattern = |key: &'static str| move |pattern: &String| format!("{key}={}", pattern.replace(';', "\\;"));
-    let mut rules: Vec<String> = args.filter.iter().map(pattern("below")).collect();
-    rules.extend(args.notrace.iter().map(pattern("not_below")));
-    rules.extend(args.depth.map(|levels| format!("depth={levels}")));
-    rules.extend(args.time_filter.map(|nanos| format!("min={nanos}ns")));
-    rules.extend(args.rules.iter().cloned());
-    for wanted in args.arguments.iter().flat_map(|wanted| wanted.split(';')) {
-        let Some((name, specs)) = wanted.rsplit_once('@') else {
-            bail!(
-                "-A {wanted}: say which arguments, as in -A '{wanted}@arg1/i32,arg2/s'; debug information is not read for that"
-            );
-        };
-        rules.push(format!("values={name}@{specs}"));
-    }
-    for wanted in args.results.iter().flat_map(|wanted| wanted.split(';')) {
-        let (name, spec) = wanted.rsplit_once('@').unwrap_or((wanted, "retval"));
-        if !spec.starts_with("retval") {
-            bail!("-R {wanted}: a result is `retval`, as in -R '{name}@retval/i32'; arguments are for -A");
-        }
-        rules.push(format!("values={name}@{spec}"));
-    }
-    Ok(rules.join("; "))
 }
 
 /// A size such as `64M`.

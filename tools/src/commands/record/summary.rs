@@ -38,8 +38,8 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
     }
     if joined.full > 0 {
         say!(
-            "rftrace: the buffer of {} was full before the end, the rest is not recorded: --buffer {} or more, --ring to keep \
-             the end, or -F, -N, -D, -t to record less",
+            "rftrace: the buffer of {} was full before the end, the rest is not recorded: leave out --stop, --buffer {} or more, \
+             --ring to keep the end, or -F, -N, -D, -t to record less",
             of(joined.full as u64, "process", "processes"),
             size(buffer.saturating_mul(4)),
         );
@@ -66,7 +66,10 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
 }
 
 /// The list of functions without a branch, in a trace.
-const BRANCHES_FILE: &str = "entry-branches.txt";
+pub(crate) const BRANCHES_FILE: &str = "entry-branches.txt";
+
+/// Fewer functions than this are hardly all that a program is about.
+const FEW: u64 = 4;
 
 /// Says how many functions have a branch, and writes a list of those that have none into the trace.
 pub(crate) fn tell_of_branches(told: &Told, dir: &Path, is_kept: bool, is_quiet: bool) -> Result<()> {
@@ -87,6 +90,10 @@ pub(crate) fn tell_of_branches(told: &Told, dir: &Path, is_kept: bool, is_quiet:
             n => format!("; {} left out{place}", HumanCount(n as u64)),
         };
         say!("rftrace: {} of {} functions have entry branches{left_out}", HumanCount(told.patched), HumanCount(n_all));
+        // Such as an interpreter that only calls its library.
+        if n_all < FEW {
+            say!("rftrace: functions of a library have them when it is named: -P '*@libNAME'");
+        }
     }
     Ok(())
 }
@@ -131,8 +138,8 @@ fn print_kernel(kernel: &InKernel) {
     }
     if n_dropped_pages > 0 {
         say!(
-            "rftrace: the end of what the kernel has recorded is missing, {} pages: raise --buffer, or record fewer functions \
-             (--kernel=GLOBS)",
+            "rftrace: the end of what the kernel has recorded is missing, {} pages: raise --max-size (--buffer with --stop), or \
+             record fewer functions (--kernel=GLOBS)",
             HumanCount(n_dropped_pages)
         );
     }

@@ -8,6 +8,7 @@ import traceback
 import types
 
 NAMELESS = 0xFFFFFFFF
+WITH_VALUES = 1 << 8
 
 
 def load(path):
@@ -41,6 +42,20 @@ def answer(channel, functions, patterns):
         message = message[os.write(channel, message):]
 
 
+def value(text):
+    """A value as Python has it: numbers, texts; what is not known is None."""
+    if text == "?" or text == "NULL":
+        return None
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    for number in (lambda: int(text, 0), lambda: float(text)):
+        try:
+            return number()
+        except ValueError:
+            pass
+    return text
+
+
 def follow(stream, entry, exit, event):
     """Calls the functions. Whether rftrace has said that this was all."""
     names = []
@@ -61,15 +76,25 @@ def follow(stream, entry, exit, event):
         if len(block) < n_happenings * happening.size:
             return False
         for kind, tid, depth, name, timestamp, duration, address in happening.iter_unpack(block):
+            values = []
+            if kind & WITH_VALUES:
+                kind -= WITH_VALUES
+                for _ in range(number.unpack(stream.read(number.size))[0]):
+                    (length,) = number.unpack(stream.read(number.size))
+                    values.append(value(stream.read(length).decode()))
             if kind >= 2:
                 name = "event:%d" % address if name == NAMELESS else names[name]
             else:
                 name = "<%x>" % address if name == NAMELESS else names[name]
             ctx = {"tid": tid, "depth": depth, "timestamp": timestamp, "address": address, "name": name}
             if kind == 0:
+                if values:
+                    ctx["args"] = values
                 entry(ctx)
             elif kind == 1:
                 ctx["duration"] = duration
+                if values:
+                    ctx["retval"] = values[0]
                 exit(ctx)
             else:
                 if kind == 2:

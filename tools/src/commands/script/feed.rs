@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use rftrace_read::{Error, Record, Summary, Task, Trace};
+use rftrace_read::{Error, Kind as RecordKind, Record, Summary, Task, Trace};
 use rftrace_views::{Step, walk_all};
 
 use super::python::{Happening, Kind, Python, Wanted};
@@ -92,7 +92,14 @@ impl<'t> Feed<'t> {
         };
         let Some(name) = name else { return Ok(()) };
         let happening = Happening { kind, tid: task.tid(), depth, name, time_ns: record.time_ns, duration_ns, addr };
-        self.python.send(&happening).map_err(|_| Stop::Ended)
+        // Of a function that an exit further out has ended nothing is known.
+        let is_own = match step {
+            Step::Enter { .. } => record.kind == RecordKind::Entry,
+            Step::Leave(ended) => ended.has_exit,
+            _ => false,
+        };
+        let values = if is_own { self.trace.values(task, record)? } else { Vec::new() };
+        self.python.send(&happening, &values).map_err(|_| Stop::Ended)
     }
 
     /// The number of a function's name, if the script wants the function's entry or exit.

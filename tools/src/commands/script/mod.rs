@@ -27,7 +27,7 @@ Examples:
 ///
 /// What the script may define: uftrace_begin(ctx), uftrace_entry(ctx), uftrace_exit(ctx), uftrace_event(ctx), uftrace_end(), and
 /// UFTRACE_FUNCS, a list of names or regular expressions of the functions that it is called for. Entries in ctx: tid, depth, timestamp,
-/// address, name, of exits also duration, of events args; uftrace_begin has record, version and cmds.
+/// address, name, of entries args and of exits retval where values were recorded, of exits also duration, of events args; uftrace_begin has record, version and cmds.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, override_usage = "rftrace script [OPTIONS] FILE.py [DIR] [-- ARGS...]")]
 pub(crate) struct ScriptArgs {

@@ -7,7 +7,8 @@
 //! rftrace, many times   number of names           u32
 //!                       number of happenings      u32
 //!                       names                     length u32, UTF-8; they are numbered from 0 on
-//!                       happenings                `Happening`, 40 bytes each
+//!                       happenings                `Happening`, 40 bytes each; those with values have bit 8 of their kind set
+//!                       for each of these         number of values u32, and each as text: length u32, UTF-8
 //! ```
 //!
 //! All numbers are little-endian. Neither names nor happenings: that was all.
@@ -24,6 +25,9 @@ use rftrace_read::Pattern;
 use crate::commands::common::find_program;
 
 const DRIVER: &str = include_str!("driver.py");
+
+/// Set in the kind of a happening with values.
+const WITH_VALUES: u32 = 1 << 8;
 
 /// So many happenings are sent at once.
 const BLOCK: usize = 4096;
@@ -86,6 +90,7 @@ pub(super) struct Python {
     n_new_names: u32,
     happenings: Vec<u8>,
     n_happenings: u32,
+    values: Vec<u8>,
 }
 
 impl Python {
@@ -103,8 +108,8 @@ impl Python {
             .stdin(OwnedFd::from(of_child))
             .spawn()
             .with_context(|| format!("cannot run {}", program.display()))?;
-        let (names, happenings) = (Vec::new(), Vec::new());
-        let python = Self { child, channel, n_names: 0, names, n_new_names: 0, happenings, n_happenings: 0 };
+        let (names, happenings, values) = (Vec::new(), Vec::new(), Vec::new());
+        let python = Self { child, channel, n_names: 0, names, n_new_names: 0, happenings, n_happenings: 0, values };
         let Ok((calls, patterns)) = read_wanted(&mut BufReader::new(&python.channel)) else {
             return Ok((python, None));
         };
@@ -135,16 +140,24 @@ impl Python {
         self.n_names - 1
     }
 
-    /// Has the script be called.
-    pub(super) fn send(&mut self, happening: &Happening) -> io::Result<()> {
+    /// Has the script be called. `values` are those of the call or of the return.
+    pub(super) fn send(&mut self, happening: &Happening, values: &[String]) -> io::Result<()> {
         let &Happening { kind, tid, depth, name, time_ns, duration_ns, addr } = happening;
-        for word in [kind as u32, tid, depth, name] {
+        let has_values = if values.is_empty() { 0 } else { WITH_VALUES };
+        for word in [kind as u32 | has_values, tid, depth, name] {
             self.happenings.extend(word.to_le_bytes());
         }
         for word in [time_ns, duration_ns, addr] {
             self.happenings.extend(word.to_le_bytes());
         }
         self.n_happenings += 1;
+        if !values.is_empty() {
+            self.values.extend((values.len() as u32).to_le_bytes());
+        }
+        for value in values {
+            self.values.extend((value.len() as u32).to_le_bytes());
+            self.values.extend(value.as_bytes());
+        }
         if self.n_happenings as usize == BLOCK { self.flush() } else { Ok(()) }
     }
 
@@ -161,11 +174,12 @@ impl Python {
     fn flush(&mut self) -> io::Result<()> {
         let head = [self.n_new_names.to_le_bytes(), self.n_happenings.to_le_bytes()].concat();
         (self.n_new_names, self.n_happenings) = (0, 0);
-        for part in [&head, &self.names, &self.happenings] {
+        for part in [&head, &self.names, &self.happenings, &self.values] {
             self.channel.write_all(part)?;
         }
         self.names.clear();
         self.happenings.clear();
+        self.values.clear();
         Ok(())
     }
 }

@@ -10,7 +10,6 @@
 //! | 24..32 | mask of the sections that follow, in the order of its bits |
 //! | 32..34 | the deepest call stack that the tracer records |
 
-use alloc::borrow::{Cow, ToOwned};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -25,9 +24,11 @@ use crate::symbols::BUILD_ID_DIGITS;
 use crate::tasks::MAX_TASKS;
 use crate::text;
 
-const HEADER_BYTES: usize = 40;
-/// The most lines of text; uftrace writes about thirty.
-const MAX_FIELDS: usize = 10_000;
+mod sections;
+
+pub use sections::key;
+use sections::{HEADER_BYTES, Parser, SECTIONS, Section};
+
 const VERSION: u32 = 4;
 const LITTLE_ENDIAN: u8 = 1;
 const CLASS_64: u8 = 2;
@@ -58,99 +59,10 @@ pub mod feature {
     pub const VALUES: u64 = ARGUMENT | RETURN_VALUE | AUTO_ARGS | DEBUG_INFO;
 }
 
-/// The keys of lines of text, for [`Info::get`].
-pub mod key {
-    /// The program's path.
-    pub const EXE_NAME: &str = "exename";
-    /// The program's build-id.
-    pub const BUILD_ID: &str = "build_id";
-    /// How the program has ended, as `wait` tells it.
-    pub const EXIT_STATUS: &str = "exit_status";
-    /// The arguments, as the inside of a JSON string; see [`Info::command_line`](super::Info::command_line).
-    pub const COMMAND_LINE: &str = "cmdline";
-    /// How many processors there are.
-    pub const PROCESSORS: &str = "cpuinfo:nr_cpus";
-    /// The processors' model.
-    pub const PROCESSOR: &str = "cpuinfo:desc";
-    /// Free and total memory.
-    pub const MEMORY: &str = "meminfo";
-    /// The kernel's name and release.
-    pub const KERNEL: &str = "osinfo:kernel";
-    /// The machine's name.
-    pub const HOSTNAME: &str = "osinfo:hostname";
-    /// The distribution.
-    pub const DISTRIBUTION: &str = "osinfo:distro";
-    /// Processor time in the kernel, in seconds.
-    pub const SYSTEM_TIME: &str = "usageinfo:systime";
-    /// Processor time in the program, in seconds.
-    pub const USER_TIME: &str = "usageinfo:usrtime";
-    /// Context switches.
-    pub const SWITCHES: &str = "usageinfo:ctxsw";
-    /// Largest resident size in KiB.
-    pub const MAX_RESIDENT: &str = "usageinfo:maxrss";
-    /// Page faults.
-    pub const PAGE_FAULTS: &str = "usageinfo:pagefault";
-    /// Blocks read and written.
-    pub const BLOCKS: &str = "usageinfo:iops";
-    /// The machine's load.
-    pub const LOAD: &str = "loadinfo";
-    /// When the trace was made.
-    pub const DATE: &str = "record_date";
-    /// How long it took.
-    pub const ELAPSED_TIME: &str = "elapsed_time";
-    /// What wrote the trace.
-    pub const TRACER: &str = "uftrace_version";
-    /// Unix time minus the trace's clock, in seconds.
-    pub const UTC_OFFSET: &str = "utc_offset";
-}
-
-/// The section that each bit of the mask announces, in file order.
-const SECTIONS: [Section; 16] = [
-    Section::lines(&[key::EXE_NAME]),
-    Section::lines(&[key::BUILD_ID]),
-    Section::lines(&[key::EXIT_STATUS]),
-    Section::lines(&[key::COMMAND_LINE]),
-    Section::block("cpuinfo"),
-    Section::lines(&[key::MEMORY]),
-    Section::block("osinfo"),
-    Section::block("taskinfo"),
-    Section::block("usageinfo"),
-    Section::lines(&[key::LOAD]),
-    Section::block("argspec"),
-    Section::lines(&[key::DATE, key::ELAPSED_TIME]),
-    Section::lines(&["pattern_type"]),
-    Section::lines(&[key::TRACER]),
-    Section::lines(&[key::UTC_OFFSET]),
-    Section::lines(&["sysctl"]),
-];
-
 /// The section that tells that specs are in `.dbg` files, and the bit of the mask that announces it.
 const VALUES_TEXT: &str = "argspec:lines=4\nargauto:\nretauto:\nenumauto:\nauto-args:1\n";
 const VALUES_BYTE: usize = 24 + 1;
 const VALUES_BIT: u8 = 1 << (10 - 8);
-
-/// What a section's text looks like.
-struct Section {
-    /// The keys of its lines, in order.
-    keys: &'static [&'static str],
-    /// The key of a section that states how many lines follow its first one.
-    block: Option<&'static str>,
-}
-
-impl Section {
-    const fn lines(keys: &'static [&'static str]) -> Self {
-        Self { keys, block: None }
-    }
-
-    const fn block(key: &'static str) -> Self {
-        Self { keys: &[], block: Some(key) }
-    }
-
-    /// The key of its first line.
-    fn first_key(&self) -> &'static str {
-        self.block.or(self.keys.first().copied()).unwrap_or_default()
-    }
-}
 
 /// Resources that a program has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -553,81 +465,9 @@ impl Changes<'_> {
     }
 }
 
-/// Takes the sections one after the other.
-struct Parser<L> {
-    lines: L,
-    end: u64,
-    fields: Vec<(String, String)>,
-}
-
-impl<'a, L: Iterator<Item = (u64, Cow<'a, str>)>> Parser<L> {
-    fn run(mut self, mask: u64) -> Result<Vec<(String, String)>, Malformed> {
-        for (bit, section) in SECTIONS.iter().enumerate() {
-            if mask & (1 << bit) == 0 {
-                continue;
-            }
-            for key in section.keys {
-                let value = self.line(key)?;
-                self.fields.push(((*key).to_owned(), value));
-            }
-            if let Some(key) = section.block {
-                self.block(key)?;
-            }
-        }
-        Ok(self.fields)
-    }
-
-    /// A section of the form `key:lines=N` and N lines of `key:name=value`, or of other keys for `argspec`.
-    fn block(&mut self, key: &str) -> Result<(), Malformed> {
-        let first = self.line(key)?;
-        // Old versions of uftrace wrote one line without a count.
-        let Some(count) = first.strip_prefix("lines=") else {
-            self.fields.push((key.to_owned(), first));
-            return Ok(());
-        };
-        let count: u32 =
-            count.trim().parse().map_err(|_| expected(self.end, &format!("a count after `{key}:lines=`")))?;
-        for _ in 0..count {
-            let (offset, line) = self.next(key)?;
-            let (name, value) = match line.split_once(':') {
-                Some((name, rest)) if name == key => match rest.split_once('=') {
-                    Some((part, value)) if key != "argspec" => (format!("{name}:{part}"), value),
-                    _ => (name.to_owned(), rest),
-                },
-                Some((name, rest)) => (name.to_owned(), rest),
-                None => return Err(expected(offset, &format!("a line of the section `{key}`"))),
-            };
-            self.fields.push((name, value.to_owned()));
-        }
-        Ok(())
-    }
-
-    fn line(&mut self, key: &str) -> Result<String, Malformed> {
-        let (offset, line) = self.next(key)?;
-        match line.strip_prefix(key).and_then(|rest| rest.strip_prefix(':')) {
-            Some(value) => Ok(value.to_owned()),
-            None => Err(expected(offset, &format!("a line `{key}:…`"))),
-        }
-    }
-
-    fn next(&mut self, key: &str) -> Result<(u64, Cow<'a, str>), Malformed> {
-        match self.lines.next() {
-            Some((offset, _)) if self.fields.len() >= MAX_FIELDS => {
-                let reason = format!("more than {MAX_FIELDS} lines; record the trace again");
-                Err(Malformed::new(offset + HEADER_BYTES as u64, reason))
-            }
-            Some((offset, line)) => Ok((offset + HEADER_BYTES as u64, line)),
-            None => Err(expected(self.end, &format!("a line `{key}:…`"))),
-        }
-    }
-}
-
-fn expected(offset: u64, what: &str) -> Malformed {
-    Malformed::new(offset, format!("the info mask in the header announces {what} here"))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::sections::MAX_FIELDS;
     use super::*;
 
     fn file(mask: u64, text: &str) -> Vec<u8> {

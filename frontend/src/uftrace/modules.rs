@@ -1,0 +1,55 @@
+//! The modules of a program in a trace: their lines in the map, and which of them have symbol files.
+
+use std::io::{self, Write};
+
+use rftrace_format::map::MapLine;
+#[cfg(not(target_os = "linux"))]
+use rftrace_format::map::NO_STACK;
+
+use crate::host::program::{LoadedModule, Program};
+
+/// The lines of modules in a map.
+#[cfg(target_os = "linux")]
+pub(super) fn write_modules(out: &mut impl Write, modules: &[LoadedModule]) -> io::Result<()> {
+    modules.iter().try_for_each(|(module, _)| {
+        let (path, build_id) = (&*module.map_path(), module.build_id.as_deref());
+        write!(out, "{}", MapLine::new((module.start, module.end), "r-xp", path, build_id))
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn write_modules(out: &mut impl Write, modules: &[LoadedModule]) -> io::Result<()> {
+    modules.iter().try_for_each(|LoadedModule { name, start }| {
+        write!(out, "{}", MapLine::new((*start, NO_STACK.start), "r-xp", name, None))
+    })
+}
+
+/// The modules that have symbols, with the names of their symbol files and their paths in the map.
+#[cfg(target_os = "linux")]
+pub(super) fn symbol_files(program: &Program) -> Vec<(String, String, &LoadedModule)> {
+    use rftrace_format::symbols::{ModuleId, SymbolFileNames};
+
+    let named = |(module, symbols): &'_ LoadedModule| {
+        let symbols = symbols.as_ref().filter(|table| !table.symbols().is_empty());
+        symbols.map(|_| module.map_path())
+    };
+    let modules: Vec<(String, &LoadedModule)> =
+        program.modules.iter().filter_map(|module| Some((named(module)?, module))).collect();
+    let ids = modules.iter().map(|(path, (module, _))| ModuleId { path, build_id: module.build_id.as_deref() });
+    let names = SymbolFileNames::of(ids);
+    names.into_iter().zip(modules).filter_map(|(name, (path, module))| Some((name?, path, module))).collect()
+}
+
+/// Whether a symbol file has the function at an address.
+#[cfg(target_os = "linux")]
+pub(super) fn has_symbol(program: &Program, address: u64) -> bool {
+    symbol_files(program).iter().any(|(_, _, (module, symbols))| {
+        let is_in = (module.start..module.end).contains(&address);
+        is_in && symbols.as_ref().is_some_and(|table| table.lookup(address - module.start).is_some())
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn has_symbol(_: &Program, _: u64) -> bool {
+    false
+}

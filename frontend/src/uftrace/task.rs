@@ -1,0 +1,309 @@
+//! The records of one task, from the buffer to its file: with the values of calls, names of losses, and as much as there is room for.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Seek, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use rftrace_format::clock::TscClock;
+use rftrace_format::events::USER_EVENTS;
+use rftrace_format::files;
+use rftrace_format::record::{Kind, RECORD_BYTES, Record};
+use rftrace_format::values::{self, ValueSpec};
+
+use super::modules::has_symbol;
+use crate::Error;
+use crate::decode::{self, Emit, Event, EventKind, Task, Window};
+use crate::host::program::{Identity, Program};
+
+/// Bytes of records that are collected before they are written.
+pub(super) const BLOCK_BYTES: usize = 256 * 1024;
+
+/// What was written of one task.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Written {
+    /// Who it is in the trace.
+    pub(super) identity: Identity,
+    pub(super) n_records: u64,
+    pub(super) first_nanos: u64,
+    pub(super) last_nanos: u64,
+    pub(super) n_lost: u64,
+}
+
+/// What could not be written, and room for what must be.
+pub(super) struct LeftOut<'a> {
+    is_allowed: bool,
+    first: Mutex<Option<Error>>,
+    room: &'a Path,
+}
+
+impl<'a> LeftOut<'a> {
+    /// Where something may be left out, room on the disk is kept for the small files without which a directory is no trace.
+    pub(super) fn new(is_allowed: bool, n_tasks: usize, room: &'a Path) -> Self {
+        if is_allowed {
+            // A line or two for each task. Without it the files may still fit.
+            let _ = fs::write(room, vec![0; (64 << 10) + 256 * n_tasks]);
+        }
+        Self { is_allowed, first: Mutex::new(None), room }
+    }
+
+    /// Leaves something out, if that is allowed.
+    pub(super) fn note(&self, error: Error) -> Result<(), Error> {
+        if !self.is_allowed {
+            return Err(error);
+        }
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        Ok(())
+    }
+
+    pub(super) fn first(&self) -> Option<Error> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The small files come now.
+    pub(super) fn release_room(&self) {
+        if self.is_allowed {
+            let _ = fs::remove_file(self.room);
+        }
+    }
+}
+
+/// Names for losses: uftrace shows an event by the name of its id, so each number of lost calls has an id.
+#[derive(Debug, Default)]
+pub(super) struct EventIds(pub(super) Mutex<BTreeMap<String, u64>>);
+
+impl EventIds {
+    fn id(&self, name: String) -> u64 {
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = USER_EVENTS.start + ids.len() as u64;
+        *ids.entry(name).or_insert(next)
+    }
+
+    pub(super) fn of_loss(&self, kind: EventKind) -> u64 {
+        self.id(match kind {
+            EventKind::Lost(1) => "rftrace:lost_1_call".to_owned(),
+            EventKind::Lost(n) => format!("rftrace:lost_{n}_calls"),
+            EventKind::Core(core) => format!("rftrace:core_{core}"),
+            _ => "rftrace:overwritten_records".to_owned(),
+        })
+    }
+}
+
+/// Writes the file of a task.
+struct TaskWriter<'a> {
+    path: &'a Path,
+    clock: TscClock,
+    ids: &'a EventIds,
+    specs: &'a Specs<'a>,
+    /// A task without events gets no file.
+    file: Option<File>,
+    block: Vec<u8>,
+    written: Written,
+}
+
+/// The values that functions have in this trace, by the address in their records: of calls, and of returns. What is recorded first
+/// counts: readers know one list of values for a function.
+#[derive(Debug)]
+pub(super) struct Specs<'a> {
+    program: &'a Program,
+    known: Mutex<KnownSpecs>,
+}
+
+/// Specs by an address, and whether they are of returns. None where no file could tell of them.
+pub(super) type KnownSpecs = BTreeMap<(u64, bool), Vec<ValueSpec>>;
+
+impl<'a> Specs<'a> {
+    pub(super) fn new(program: &'a Program) -> Self {
+        Self { program, known: Mutex::default() }
+    }
+
+    /// What stands behind the record of an event that has these values; nothing where they could not be read.
+    fn payload(&self, event: Event, items: &[u8]) -> Vec<u8> {
+        let values = values::items(items);
+        let specs = values.iter().map(|value| value.spec);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.entry((event.address, event.kind == EventKind::Exit)).or_insert_with(|| {
+            if has_symbol(self.program, event.address) { specs.clone().collect() } else { Vec::new() }
+        });
+        if specs.eq(known.iter().copied()) { values::payload(&values) } else { Vec::new() }
+    }
+
+    /// What was found.
+    pub(super) fn into_known(self) -> KnownSpecs {
+        let mut known = self.known.into_inner().unwrap_or_default();
+        known.retain(|_, specs| !specs.is_empty());
+        known
+    }
+}
+
+impl Emit for &mut TaskWriter<'_> {
+    type Error = io::Error;
+
+    // Inlined where it is called for each entry and exit: this crate is compiled with the program's flags, and a function
+    // costs two hooks.
+    #[inline(always)]
+    fn emit(&mut self, event: Event, values: &[u8]) -> io::Result<()> {
+        let nanos = self.clock.nanos(event.tsc);
+        let mut bytes = encode_event(event, nanos, self.ids);
+        let mut payload = Vec::new();
+        if !values.is_empty() {
+            payload = self.specs.payload(event, values);
+            set_payload(&mut bytes, !payload.is_empty());
+        }
+        if self.written.n_records == 0 {
+            self.file = Some(File::create(self.path)?);
+            self.written.first_nanos = nanos;
+        }
+        if let EventKind::Lost(n) = event.kind {
+            self.written.n_lost = self.written.n_lost.saturating_add(n);
+        }
+        self.written.last_nanos = nanos;
+        self.written.n_records += 1;
+        self.block.extend_from_slice(&bytes);
+        self.block.extend_from_slice(&payload);
+        if self.block.len() + RECORD_BYTES > BLOCK_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether something follows a record.
+#[cold]
+fn set_payload(record: &mut [u8; RECORD_BYTES], has_payload: bool) {
+    if let Some(decoded) = Record::decode(record) {
+        *record = Record { has_payload, ..decoded }.encode();
+    }
+}
+
+impl TaskWriter<'_> {
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(&self.block)?;
+            self.block.clear();
+        }
+        Ok(())
+    }
+
+    /// Writes the task once more over what of it could be written: the beginning, in which all calls that are open at the cut end
+    /// there.
+    fn write_what_fits(mut self, task: &Task<'_>, window: &Window<'_>) -> Written {
+        let identity = self.written.identity.clone();
+        let Some(mut file) = self.file.take() else { return self.written };
+        let mut n_records = file.metadata().map_or(0, |meta| meta.len()) / RECORD_BYTES as u64;
+        while n_records > 0 {
+            // What else is on the disk, or comes to it meanwhile, needs room too.
+            n_records -= n_records.div_ceil(16);
+            self.block.clear();
+            self.written = Written { identity: identity.clone(), ..Written::default() };
+            if file.rewind().is_ok()
+                && self.write_beginning(&mut file, task, window, n_records).is_ok()
+                && file.set_len(self.written.n_records * RECORD_BYTES as u64).is_ok()
+            {
+                return self.written;
+            }
+        }
+        let _ = fs::remove_file(self.path);
+        Written { identity, ..Written::default() }
+    }
+
+    /// Writes up to `most` records of a task.
+    fn write_beginning(&mut self, file: &mut File, task: &Task<'_>, window: &Window<'_>, most: u64) -> io::Result<()> {
+        let mut open: Vec<Event> = Vec::new();
+        let mut emitted = |event: Event| {
+            let nanos = self.clock.nanos(event.tsc);
+            self.block.extend_from_slice(&encode_event(event, nanos, self.ids));
+            if self.written.n_records == 0 {
+                self.written.first_nanos = nanos;
+            }
+            if let EventKind::Lost(n) = event.kind {
+                self.written.n_lost = self.written.n_lost.saturating_add(n);
+            }
+            self.written.last_nanos = nanos;
+            self.written.n_records += 1;
+            if self.block.len() + RECORD_BYTES > BLOCK_BYTES {
+                file.write_all(&self.block)?;
+                self.block.clear();
+            }
+            io::Result::Ok(())
+        };
+        let mut n_left = most;
+        let mut last_tsc = 0;
+        // `Err(None)` is the cut.
+        let result = decode::decode(task, window, |event: Event| {
+            match event.kind {
+                EventKind::Exit => _ = open.pop(),
+                // The exits of those that are open, its own included, have to fit.
+                _ if n_left <= open.len() as u64 + 1 => return Err(None),
+                EventKind::Entry => open.push(event),
+                _ => {}
+            }
+            n_left -= 1;
+            last_tsc = event.tsc;
+            emitted(event).map_err(Some)
+        });
+        match result {
+            Err(Some(error)) => return Err(error),
+            Err(None) => {
+                for entry in open.into_iter().rev() {
+                    emitted(Event { kind: EventKind::Exit, tsc: last_tsc, ..entry })?;
+                }
+            }
+            Ok(()) => {}
+        }
+        file.write_all(&self.block)?;
+        self.block.clear();
+        Ok(())
+    }
+}
+
+/// Writes the records of a task.
+pub(super) fn write_task(
+    task: &Task<'_>,
+    window: &Window<'_>,
+    clock: TscClock,
+    (ids, specs): (&EventIds, &Specs<'_>),
+    directory: &Path,
+    identity: Identity,
+    left_out: &LeftOut<'_>,
+) -> Result<Written, Error> {
+    let path = directory.join(files::records(identity.tid));
+    let written = Written { identity, ..Written::default() };
+    let mut writer =
+        TaskWriter { path: &path, clock, ids, specs, file: None, block: Vec::with_capacity(BLOCK_BYTES), written };
+    let result = decode::decode(task, window, &mut writer);
+    match result.and_then(|()| writer.flush()) {
+        Ok(()) => Ok(writer.written),
+        Err(source) => {
+            left_out.note(Error::Write { path: path.clone(), source })?;
+            Ok(writer.write_what_fits(task, window))
+        }
+    }
+}
+
+/// An event as a record.
+#[inline(always)]
+pub(super) fn encode_event(event: Event, nanos: u64, ids: &EventIds) -> [u8; RECORD_BYTES] {
+    let (kind, addr) = match event.kind {
+        EventKind::Entry => (Kind::Entry, event.address),
+        EventKind::Exit => (Kind::Exit, event.address),
+        loss => (Kind::Event, ids.of_loss(loss)),
+    };
+    let depth = if event.depth > u16::MAX as usize { u16::MAX } else { event.depth as u16 };
+    Record { time_ns: nanos, kind, has_payload: false, payload_at: 0, depth, addr }.encode()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_losses_share_an_event() {
+        let ids = EventIds::default();
+        let first = ids.of_loss(EventKind::Lost(1));
+        assert_eq!(first, USER_EVENTS.start);
+        assert_ne!(ids.of_loss(EventKind::Lost(2)), first);
+        assert_eq!(ids.of_loss(EventKind::Lost(1)), first);
+    }
+}

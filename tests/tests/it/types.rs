@@ -1,0 +1,310 @@
+//! `rftrace record -a`, and `-A` and `-R` without specs: what a replay shows of calls is what the program says that they are, or `?`; in
+//! `rftrace replay` and in uftrace's.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rftrace_tests::fixtures::{self, folder};
+use rftrace_tests::traces::{self, uftrace};
+use rftrace_tests::{CProgram, Program, Run, require, tools};
+
+use crate::record::{record, rftrace};
+
+/// A call: its arguments, and its result, as far as they are shown.
+#[derive(Clone, Debug, Default)]
+struct Call {
+    arguments: Vec<String>,
+    result: Option<String>,
+}
+
+/// How many values were shown, and how many not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shown {
+    known: usize,
+    unknown: usize,
+}
+
+fn built(source: &str, options: &[&str]) -> Program {
+    CProgram::new(&[source]).without_library().with(options).build()
+}
+
+/// The Rust program with some level of optimisation.
+fn rust_program(level: usize) -> &'static Path {
+    static BUILT: [OnceLock<PathBuf>; 4] = [const { OnceLock::new() }; 4];
+    BUILT[level].get_or_init(|| {
+        let path = fixtures::build_folder(&format!("typed-rust-{level}"));
+        std::fs::create_dir_all(&path).unwrap();
+        let mut rustc = Command::new("rustc");
+        fixtures::without_settings(&mut rustc);
+        rustc.env_remove("RUSTUP_TOOLCHAIN");
+        rustc.args(["+nightly", "--edition=2024", "-Zinstrument-mcount", "-g"]).arg(format!("-Copt-level={level}"));
+        tools::run(rustc.arg("--out-dir").arg(&path).arg(folder("").join("typed.rs")));
+        path.join("typed")
+    })
+}
+
+fn replay(run: &Run) -> String {
+    let mut command = Command::new(rftrace());
+    command.args(["replay", "-f", "none", "-d"]).arg(run.path("trace"));
+    let output = command.output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The calls in a replay, by name.
+fn calls(replay: &str) -> HashMap<String, Vec<Call>> {
+    let mut calls: HashMap<String, Vec<Call>> = HashMap::new();
+    let mut open: Vec<(String, usize)> = Vec::new();
+    for line in replay.lines().map(str::trim) {
+        if let Some(end) = line.strip_prefix('}') {
+            let (name, place) = open.pop().unwrap();
+            let result = end.split(" /* ").next().unwrap_or_default().trim();
+            let result = result.strip_prefix("= ").map(|result| result.trim_end_matches(';').to_owned());
+            calls.get_mut(&name).unwrap()[place].result = result;
+            continue;
+        }
+        // A result may be a text.
+        let Some((name, rest)) = line.split_once('(').filter(|(name, _)| !name.is_empty() && !name.starts_with("/*"))
+        else {
+            continue;
+        };
+        let (rest, is_open) = match rest.strip_suffix(" {") {
+            Some(rest) => (rest, true),
+            None => (rest.trim_end_matches(';'), false),
+        };
+        let (arguments, result) = match rest.rsplit_once(") = ") {
+            Some((arguments, result)) => (arguments, Some(result.to_owned())),
+            None => (rest.strip_suffix(')').unwrap_or(rest), None),
+        };
+        let arguments =
+            if arguments.is_empty() { Vec::new() } else { arguments.split(", ").map(str::to_owned).collect() };
+        let of_name = calls.entry(name.to_owned()).or_default();
+        of_name.push(Call { arguments, result });
+        if is_open {
+            open.push((name.to_owned(), of_name.len() - 1));
+        }
+    }
+    calls
+}
+
+/// Compares what is shown of the program's calls with what it has printed. `*` stands for anything.
+#[track_caller]
+fn compare(replay: &str, printed: &str, prefix: &str, way: &str) -> Shown {
+    let calls = calls(replay);
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut shown = Shown::default();
+    for line in printed.lines() {
+        let mut words = line.split('\t');
+        let name = format!("{prefix}{}", words.next().unwrap());
+        let mut expected: Vec<&str> = words.collect();
+        let result = expected.pop().unwrap();
+        let number = seen.entry(name.clone()).or_default();
+        // What an optimiser has inlined is not called.
+        let Some(call) = calls.get(&name).and_then(|calls| calls.get(*number)) else { continue };
+        *number += 1;
+        let complaint = format!("{way}: {name}: {call:?}, it is {line}");
+        if call.arguments.is_empty() {
+            shown.unknown += expected.len();
+        } else {
+            assert_eq!(call.arguments.len(), expected.len(), "{complaint}");
+        }
+        for (argument, expected) in call.arguments.iter().zip(expected) {
+            match argument.as_str() {
+                "?" | "?{}" => shown.unknown += 1,
+                argument => {
+                    assert!(argument == expected || expected == "*", "{complaint}");
+                    shown.known += 1;
+                }
+            }
+        }
+        match &call.result {
+            Some(shown_result) => {
+                assert_eq!(shown_result, result, "{complaint}");
+                shown.known += 1;
+            }
+            None => shown.unknown += usize::from(result != "-"),
+        }
+    }
+    shown
+}
+
+/// Records all values with `options`, and compares.
+#[track_caller]
+fn check(program: &Path, options: &[&str], prefix: &str) -> Shown {
+    let way = format!("{} {options:?}", program.display());
+    let run = record(&[&["-a"], options].concat(), program, &[]);
+    assert_eq!(run.status.code(), Some(0), "{way}: {}", run.stderr);
+    let shown = compare(&replay(&run), &run.stdout, prefix, &way);
+    assert!(traces::open(&run.path("trace")).warnings().is_empty(), "{way}");
+    if require(&["uftrace"]) {
+        // uftrace shows the first byte of a character, and numbers without a name as sums of names.
+        let same = |line: &&str| !line.contains('ß') && !line.starts_with("color\t3\t");
+        let printed: String = run.stdout.lines().filter(same).map(|line| format!("{line}\n")).collect();
+        compare(&uftrace(&["replay", "-f", "none"], &run.path("trace")), &printed, prefix, &format!("uftrace, {way}"));
+    }
+    shown
+}
+
+#[test]
+fn values_of_c_by_type() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let fully = Shown { known: 123, unknown: 13 };
+    assert_eq!(check(&built("typed.c", &["-O0"]).path, &[], ""), fully, "all but structures and the like");
+    for options in [&["-O0", "-mfentry"][..], &["-O0", "-no-pie"], &["-O0", "-fno-omit-frame-pointer", "-gdwarf-4"]] {
+        assert_eq!(check(&built("typed.c", options).path, &[], ""), fully, "{options:?}");
+    }
+    for options in [&["-O1"][..], &["-O2"], &["-O3", "-mfentry"], &["-Os"], &["-O2", "-gdwarf-4"]] {
+        let shown = check(&built("typed.c", options).path, &[], "");
+        assert!(shown.known > 80, "{options:?}: {shown:?}");
+    }
+}
+
+/// Most functions are other ones then, with names of their own.
+#[test]
+fn values_of_c_after_link_time_optimisation() {
+    if require(&["gcc"]) {
+        assert!(check(&built("typed.c", &["-O2", "-flto"]).path, &[], "").known > 0);
+    }
+}
+
+#[test]
+fn values_of_cpp_by_type() {
+    if !require(&["g++"]) {
+        return;
+    }
+    assert!(check(&built("typed.cpp", &["-O0"]).path, &[], "").known >= 70);
+    for options in [&["-O1"][..], &["-O2"], &["-O3"]] {
+        let shown = check(&built("typed.cpp", options).path, &[], "");
+        assert!(shown.known > 45, "{options:?}: {shown:?}");
+    }
+}
+
+#[test]
+fn values_of_rust_by_type() {
+    if !require(&["rustc"]) {
+        return;
+    }
+    let shown = check(rust_program(0), &[], "typed::");
+    assert!(shown.known >= 110 && shown.unknown <= 20, "{shown:?}");
+    for level in 1..=3 {
+        let shown = check(rust_program(level), &[], "typed::");
+        assert!(shown.known >= 15, "{level}: {shown:?}");
+    }
+}
+
+#[test]
+fn values_by_type_in_all_modes() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = built("typed.c", &["-O0"]);
+    for options in [&["--patched"][..], &["--ring"], &["--stream"], &["--srcline"], &["-D", "100"]] {
+        assert!(check(&program.path, options, "").known > 100, "{options:?}");
+    }
+}
+
+#[test]
+fn chrome_has_values() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = record(&["-a", "--srcline"], &built("typed.c", &["-O0"]).path, &[]);
+    let mut command = Command::new(rftrace());
+    let output = command.args(["dump", "--chrome", "-d"]).arg(run.path("trace")).output().unwrap();
+    let file: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let events = file["traceEvents"].as_array().unwrap();
+    let begin = events.iter().position(|event| event["name"] == "string").unwrap();
+    assert_eq!(events[begin]["args"]["arguments"], r#""one", "two""#);
+    let end = events[begin..].iter().find(|event| event["ph"] == "E" && event["args"] != serde_json::Value::Null);
+    assert_eq!(end.unwrap()["args"]["retval"], r#""two""#);
+}
+
+#[test]
+fn scripts_are_told_values() {
+    if !require(&["gcc", "python3"]) {
+        return;
+    }
+    let run = record(&["-a"], &built("typed.c", &["-O0"]).path, &[]);
+    let script = run.path("show.py");
+    let text = "def uftrace_entry(ctx): print(ctx['name'], ctx.get('args'))\n\
+                def uftrace_exit(ctx): print(ctx['name'], '=', repr(ctx.get('retval')))\n";
+    std::fs::write(&script, text).unwrap();
+    let output = Command::new(rftrace()).arg("script").arg(&script).arg(run.path("trace")).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "string ['one', 'two']",
+        "string = 'two'",
+        "truth ['true', 3]",
+        "f32 [1.5, -0.25]",
+        "letter ['a']",
+        "i64 [-5000000000, 5000000000]",
+        "by_value [None, -4]",
+        "nothing = None",
+    ] {
+        assert!(told.lines().any(|told| told == line), "{line}: {told}");
+    }
+}
+
+/// Some functions only, some with specs, and what one rule says beside another.
+#[test]
+fn some_functions_by_type() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = built("typed.c", &["-O0"]);
+    let run = record(&["-A", "i32;i16@arg1/x16", "-R", "tru*", "-R", "i16"], &program.path, &[]);
+    let calls = calls(&replay(&run));
+    let text = |name: &str| format!("{:?}", calls[name]);
+    assert_eq!(text("i32"), r#"[Call { arguments: ["-70000", "70000"], result: None }]"#);
+    assert_eq!(text("i16"), r#"[Call { arguments: ["0xfed4"], result: Some("-300") }]"#);
+    assert_eq!(text("truth"), r#"[Call { arguments: [], result: Some("false") }]"#);
+    assert_eq!(text("u8"), "[Call { arguments: [], result: None }]");
+}
+
+#[test]
+fn what_matches_nothing_is_told() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = built("typed.c", &["-O0"]);
+    let options = [
+        "-A",
+        "no_args",
+        "-R",
+        "no_result@retval",
+        "-N",
+        "nothing_here",
+        "-A",
+        "i32",
+        "--rules",
+        "exclude=u8;entry=nowhere",
+    ];
+    let run = record(&options, &program.path, &[]);
+    let told: Vec<&str> = run.stderr.lines().filter(|line| line.contains("matches")).collect();
+    let expected = "rftrace: no function that calls the tracer matches not_below=nothing_here, entry=nowhere, \
+                    values=no_args@args, values=no_result@retval/d64";
+    assert_eq!(told, [expected], "{}", run.stderr);
+    let run = record(&["-A", "i32", "-N", "u8"], &program.path, &[]);
+    assert!(!run.stderr.contains("matches"), "{}", run.stderr);
+}
+
+#[test]
+fn without_debug_information() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = built("typed.c", &["-O0", "-g0"]);
+    for option in [&["-a"][..], &["-A", "i32"]] {
+        let run = record(option, &program.path, &[]);
+        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+        assert!(run.stderr.contains("has no debug information (-g,"), "{option:?}: {}", run.stderr);
+        assert!(replay(&run).contains("i32()"));
+    }
+    let run = record(&["-R", "i32"], &program.path, &[]);
+    assert!(!run.stderr.contains("debug information"), "{}", run.stderr);
+    assert!(replay(&run).contains("i32() = "), "a number");
+}

@@ -1,0 +1,80 @@
+//! How the calls of a program's functions are recorded.
+//!
+//! With `mcount` the compiler puts a call of the tracer into each function, by an unstable flag. With `entry` it compiles as ever, and
+//! the functions of the program that runs get branches. Both ways the same functions are meant: those that are compiled for this program, so
+//! not those of the standard library, which is compiled already.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use rftrace_record::compiled_functions;
+use serde::{Deserialize, Serialize};
+
+/// The two ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(super) enum Hooks {
+    /// Calls that the compiler makes: a nightly toolchain, and `-Z instrument-mcount`.
+    Mcount,
+    /// Branches at the beginning of functions: any toolchain, stable too, without a flag.
+    Entry,
+}
+
+impl Hooks {
+    /// What to say of it, in a line.
+    pub(super) fn described(self, is_chosen: bool) -> String {
+        let how = match self {
+            Self::Mcount => "calls of mcount (-Z instrument-mcount)",
+            Self::Entry if is_chosen => "branches at functions' beginnings",
+            Self::Entry => "branches at functions' beginnings, as there is no nightly toolchain (--hooks=entry)",
+        };
+        format!("{how}; calls that the compiler has inlined are not recorded, in a debug build there are the fewest")
+    }
+}
+
+/// What rustc itself writes into a program, beside the libraries.
+const OF_THE_COMPILER: [&str; 2] = ["main", "__rust_try"];
+
+/// The file that names the functions of the standard library, below `folder`.
+pub(super) fn list_path(folder: &Path) -> PathBuf {
+    folder.join("functions-of-std")
+}
+
+/// Writes that file. The library is in `libraries`.
+pub(super) fn write_list(libraries: &Path, folder: &Path) -> Result<()> {
+    let mut symbols = compiled_functions(libraries)
+        .context("which functions are the standard library's? Is it installed for this target?")?;
+    symbols.extend(OF_THE_COMPILER.map(String::from));
+    let path = list_path(folder);
+    fs::write(&path, symbols.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The options of `rftrace record` for a program. `list` is the file of [`write_list`], `within` the folder of all programs that are
+/// recorded. Where the user has chosen functions, nothing else is chosen.
+pub(super) fn options(list: &Path, within: &Path, given: &[OsString]) -> Vec<OsString> {
+    let option = |name: &str, value: &Path| {
+        let mut option = OsString::from(name);
+        option.push(value);
+        option
+    };
+    if given.iter().any(|option| option.to_string_lossy().starts_with("--patch=")) {
+        return Vec::new();
+    }
+    vec!["--patch=*".into(), option("--patch-except=", list), option("--patch-within=", within)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_choice_is_the_only_one() {
+        let options = |given: &[&str]| {
+            options(Path::new("l"), Path::new("w"), &given.iter().map(OsString::from).collect::<Vec<_>>())
+        };
+        assert_eq!(options(&["--ring"]), ["--patch=*", "--patch-except=l", "--patch-within=w"]);
+        assert!(options(&["--patch=app::*"]).is_empty());
+    }
+}

@@ -1,0 +1,310 @@
+//! The functions of a file's debug information, and what of their values is known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gimli::{AttributeValue, DebuggingInformationEntry, UnitOffset, constants};
+use rftrace_format::values::{self, Form, Place as SpecPlace, ValueSpec};
+
+use super::entry::{MAX_BYTES, Source, Stores};
+use super::module::{Enumerations, FunctionValues, ModuleValues, Shown};
+use super::object::{Dwarf, File, Reader};
+use super::place::{self, FrameBase, Function, Place};
+use super::types::{Kind, Type, Types};
+use super::units::{Entry, Units};
+
+/// The most arguments that are shown of a function. Numbers from the highest one down stand for unknown ones.
+const MAX_ARGUMENTS: usize = 32;
+/// The highest number of an argument.
+const MAX_NUMBER: u8 = 63;
+/// Of stack words as many may have numbers.
+const MAX_STACK_WORDS: u64 = 20;
+
+/// What is known of a unit.
+struct UnitFacts {
+    is_rust: bool,
+    /// What was compiled together.
+    program: String,
+    /// Whether its functions store all their arguments when they begin.
+    is_plain: bool,
+    /// Its functions that have code.
+    functions: Vec<UnitOffset>,
+}
+
+/// Reads the functions of a file.
+pub(super) fn functions(file: &File<'_>, dwarf: &Dwarf<'_>) -> Result<ModuleValues, gimli::Error> {
+    let units = Units::read(dwarf)?;
+    let start = file.start();
+    let mut enumerations = Enumerations::default();
+    // `None` where functions differ that were made one.
+    let mut functions: BTreeMap<u64, Option<FunctionValues>> = BTreeMap::new();
+    let all = (0..units.units.len()).map(|unit| facts(&units, unit)).collect::<Result<Vec<_>, _>>()?;
+    let optimised: BTreeSet<&str> =
+        all.iter().flatten().filter(|facts| !facts.is_plain).map(|facts| &*facts.program).collect();
+    for (unit, facts) in all.iter().enumerate().filter_map(|(unit, facts)| Some((unit, facts.as_ref()?))) {
+        let is_plain = !optimised.contains(&*facts.program);
+        for &offset in &facts.functions {
+            let Some(entry) = units.entry(unit, offset) else { continue };
+            let Some(address) = address(&units, &entry).filter(|&address| file.symbol(address).is_some()) else {
+                continue;
+            };
+            let values = Reading { file, units: &units, is_rust: facts.is_rust, is_plain, address }
+                .values(&entry, &mut enumerations);
+            functions
+                .entry(address.wrapping_sub(start))
+                .and_modify(|known| {
+                    let is_same = known
+                        .as_ref()
+                        .is_some_and(|known| known.arguments == values.arguments && known.result == values.result);
+                    if !is_same {
+                        *known = None;
+                    }
+                })
+                .or_insert(Some(values));
+        }
+    }
+    let is_known = |values: &FunctionValues| !values.arguments.is_empty() || values.result.is_some();
+    let functions = functions.into_iter().filter_map(|(address, values)| Some((address, values.filter(is_known)?)));
+    Ok(ModuleValues { functions: functions.collect(), enumerations: enumerations.all, ..ModuleValues::default() })
+}
+
+/// Looks through a unit; `None` if it is of another language than C, C++ and Rust.
+fn facts(units: &Units<'_>, number: usize) -> Result<Option<UnitFacts>, gimli::Error> {
+    let unit = &units.units[number];
+    let mut cursor = unit.entries();
+    let Some(root) = cursor.next_dfs()? else { return Ok(None) };
+    let Some(AttributeValue::Language(language)) = root.attr_value(constants::DW_AT_language) else { return Ok(None) };
+    let is_rust = language == constants::DW_LANG_Rust;
+    if !is_rust && !is_c(language) {
+        return Ok(None);
+    }
+    let producer =
+        root.attr_value(constants::DW_AT_producer).and_then(|value| units.dwarf.attr_string(unit, value).ok());
+    let producer = producer.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
+    let is_gnu = producer.contains("GNU");
+    let name = root.attr_value(constants::DW_AT_name).and_then(|value| units.dwarf.attr_string(unit, value).ok());
+    let name = name.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
+    // rustc compiles a crate in several units.
+    let program = name.split_once("/@/").map_or(&*name, |(program, _)| program).to_owned();
+    let mut facts =
+        UnitFacts { is_rust, program, is_plain: !is_gnu || !is_optimised(&producer), functions: Vec::new() };
+    // The depth of the function, and of what was inlined into it, that the entry is in.
+    let (mut function, mut inlined) = (None, None);
+    while let Some(entry) = cursor.next_dfs()? {
+        let depth = entry.depth();
+        function = function.filter(|&function| function < depth);
+        inlined = inlined.filter(|&inlined| inlined < depth);
+        match entry.tag() {
+            constants::DW_TAG_subprogram => {
+                function = None;
+                if entry.has_attr(constants::DW_AT_low_pc) || entry.has_attr(constants::DW_AT_ranges) {
+                    facts.functions.push(entry.offset());
+                    function = Some(depth);
+                }
+                facts.is_plain &= !is_changed(entry);
+            }
+            constants::DW_TAG_inlined_subroutine if inlined.is_none() => inlined = Some(depth),
+            // Who does not tell whether it has optimised shows it: arguments are in several places then, or nowhere.
+            constants::DW_TAG_formal_parameter
+                if !is_gnu && function.is_some() && inlined.is_none() && facts.is_plain =>
+            {
+                // Structures that were passed by their address may be nowhere else, and those without a size nowhere.
+                facts.is_plain = match entry.attr_value(constants::DW_AT_location) {
+                    Some(AttributeValue::Exprloc(_)) => true,
+                    location => is_structure(units, &Entry { unit: number, entry: entry.clone() }, location.is_none()),
+                };
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(facts))
+}
+
+/// Whether an entry's type is a structure; or, of those and others, one whose values take no room.
+fn is_structure<'d>(units: &Units<'d>, entry: &Entry<'d>, without_size: bool) -> bool {
+    let of_type = units.inherited(entry, constants::DW_AT_type);
+    let of_type = of_type.and_then(|holder| units.follow(&holder, constants::DW_AT_type));
+    of_type.is_some_and(|of_type| match without_size {
+        true => of_type.number(constants::DW_AT_byte_size) == Some(0),
+        false => matches!(
+            of_type.tag(),
+            constants::DW_TAG_structure_type | constants::DW_TAG_union_type | constants::DW_TAG_array_type
+        ),
+    })
+}
+
+fn is_c(language: gimli::DwLang) -> bool {
+    matches!(
+        language,
+        constants::DW_LANG_C89
+            | constants::DW_LANG_C
+            | constants::DW_LANG_C99
+            | constants::DW_LANG_C11
+            | constants::DW_LANG_C17
+            | constants::DW_LANG_C_plus_plus
+            | constants::DW_LANG_C_plus_plus_03
+            | constants::DW_LANG_C_plus_plus_11
+            | constants::DW_LANG_C_plus_plus_14
+            | constants::DW_LANG_C_plus_plus_17
+            | constants::DW_LANG_C_plus_plus_20
+    )
+}
+
+/// Whether GCC, by its options, has optimised.
+fn is_optimised(producer: &str) -> bool {
+    let mut levels = producer.split_whitespace().filter(|option| option.starts_with("-O"));
+    levels.next_back().is_some_and(|level| level != "-O0")
+}
+
+/// Whether the compiler has given a function another interface than the source has.
+fn is_changed(entry: &DebuggingInformationEntry<Reader<'_>>) -> bool {
+    let convention = entry.attr_value(constants::DW_AT_calling_convention);
+    convention == Some(AttributeValue::CallingConvention(constants::DW_CC_nocall))
+}
+
+/// Where a function begins.
+fn address(units: &Units<'_>, entry: &Entry<'_>) -> Option<u64> {
+    let unit = &units.units[entry.unit];
+    if let Some(value) = entry.attribute(constants::DW_AT_low_pc) {
+        return units.dwarf.attr_address(unit, value).ok()?;
+    }
+    let mut ranges = units.dwarf.attr_ranges(unit, entry.attribute(constants::DW_AT_ranges)?).ok()??;
+    ranges.next().ok()?.map(|range| range.begin)
+}
+
+/// What a function is read with.
+struct Reading<'r, 'f, 'd> {
+    file: &'r File<'f>,
+    units: &'r Units<'d>,
+    is_rust: bool,
+    is_plain: bool,
+    address: u64,
+}
+
+impl<'d> Reading<'_, '_, 'd> {
+    fn values(&self, entry: &Entry<'d>, enumerations: &mut Enumerations) -> FunctionValues {
+        let unit = &self.units.units[entry.unit];
+        let frame_base = FrameBase::of(unit, entry.attribute(constants::DW_AT_frame_base));
+        let stores = self.is_plain.then(|| Stores::of(self.file.code(self.address, MAX_BYTES), self.address));
+        let function = Function { address: self.address, frame_base, stores: stores.as_ref() };
+        let is_prototyped = self.is_rust || self.units.inherited(entry, constants::DW_AT_prototyped).is_some();
+
+        let mut arguments = Vec::new();
+        for parameter in self.parameters(entry).into_iter().take(MAX_ARGUMENTS) {
+            let mut types = Types::new(self.units, self.is_rust, enumerations);
+            let holder = parameter.as_ref().and_then(|it| self.units.inherited(it, constants::DW_AT_type));
+            let of_type = holder.and_then(|holder| types.of(&holder));
+            let shown = match (parameter, of_type) {
+                // Without a prototype it was passed as a `double`.
+                (_, Some(Type { kind: Kind::Float, n_bytes: 4 })) if !is_prototyped && !self.is_cpp(entry) => None,
+                (Some(parameter), Some(of_type)) => {
+                    let size = (of_type.n_bytes, matches!(of_type.kind, Kind::Bool(_)));
+                    let location = parameter.attribute(constants::DW_AT_location);
+                    let found = location.and_then(|at| place::place(self.units.dwarf, unit, &function, at, size));
+                    found.and_then(|place| argument(of_type, place))
+                }
+                _ => None,
+            };
+            let number = MAX_NUMBER - arguments.len() as u8;
+            let unknown =
+                Shown { spec: ValueSpec::new(SpecPlace::Argument(number), Form::Unknown, 1), enumeration: None };
+            arguments.push(shown.unwrap_or(unknown));
+        }
+        limit(&mut arguments);
+        if arguments.iter().all(|shown| shown.spec.form == Form::Unknown) {
+            arguments.clear();
+        }
+        let is_changed = is_changed(&entry.entry) || self.file.symbol(self.address).is_none_or(is_clone);
+        let mut types = Types::new(self.units, self.is_rust, enumerations);
+        let of_type = self.units.inherited(entry, constants::DW_AT_type).and_then(|holder| types.of(&holder));
+        FunctionValues { arguments, result: of_type.filter(|_| !is_changed).and_then(result) }
+    }
+
+    /// Whether a function has always a prototype.
+    fn is_cpp(&self, entry: &Entry<'d>) -> bool {
+        // Names of C are not mangled.
+        self.units.inherited(entry, constants::DW_AT_linkage_name).is_some()
+    }
+
+    /// The parameters as the source has them. `None` for those that this function does not have any more.
+    fn parameters(&self, entry: &Entry<'d>) -> Vec<Option<Entry<'d>>> {
+        let own = self.units.children(entry, constants::DW_TAG_formal_parameter);
+        let Some(origin) = self.units.follow(entry, constants::DW_AT_abstract_origin) else {
+            return own.into_iter().map(Some).collect();
+        };
+        let origin_of = |parameter: &Entry<'d>| self.units.follow(parameter, constants::DW_AT_abstract_origin);
+        let all = self.units.children(&origin, constants::DW_TAG_formal_parameter);
+        let find = |wanted: &Entry<'d>| {
+            own.iter().find(|own| origin_of(own).is_some_and(|origin| origin.id() == wanted.id())).cloned()
+        };
+        all.iter().map(find).collect()
+    }
+}
+
+/// Whether a name is one that GCC gives to a function that it has made of another one.
+fn is_clone(symbol: &str) -> bool {
+    [".isra.", ".constprop.", ".part.", ".cold"].iter().any(|mark| symbol.contains(mark))
+}
+
+/// Of more values than fit behind a call, the last ones are unknown.
+fn limit(arguments: &mut [Shown]) {
+    for last in (0..arguments.len()).rev() {
+        let specs: Vec<ValueSpec> = arguments.iter().map(|shown| shown.spec).collect();
+        if values::fit(&specs) {
+            return;
+        }
+        let place = SpecPlace::Argument(MAX_NUMBER - last as u8);
+        arguments[last] = Shown { spec: ValueSpec::new(place, Form::Unknown, 1), enumeration: None };
+    }
+}
+
+/// How an argument is recorded.
+fn argument(of_type: Type, place: Place) -> Option<Shown> {
+    let n_bytes = of_type.n_bytes;
+    let number = |source| match source {
+        Source::Integer(number) => Some(number),
+        Source::Stack(word) if word < MAX_STACK_WORDS => Some(7 + word as u8),
+        _ => None,
+    };
+    let word = |source, form, n_bytes| {
+        Some(Shown { spec: ValueSpec::new(SpecPlace::Argument(number(source)?), form, n_bytes), enumeration: None })
+    };
+    match (of_type.kind, place) {
+        (Kind::Number(form), Place::Whole(source)) => word(source, form, n_bytes),
+        (Kind::Named(names) | Kind::Bool(names), Place::Whole(source)) => {
+            Some(Shown { enumeration: Some(names), ..word(source, Form::Enumeration(Form::NO_NAMES), n_bytes)? })
+        }
+        (Kind::Float, Place::Whole(Source::Float(number))) => Some(Shown {
+            spec: ValueSpec::new(SpecPlace::FloatArgument(number), Form::Float, n_bytes),
+            enumeration: None,
+        }),
+        // Lower numbers are those of registers.
+        (Kind::Float, Place::Whole(source @ Source::Stack(2..))) => word(source, Form::Float, n_bytes),
+        (Kind::Text, Place::Pair(first, second)) if number(first)? + 1 == number(second)? => {
+            let is_in_one_place = matches!(
+                (first, second),
+                (Source::Integer(_), Source::Integer(_)) | (Source::Stack(_), Source::Stack(_))
+            );
+            word(first, Form::Counted, 8).filter(|_| is_in_one_place)
+        }
+        (Kind::Slice, Place::Pair(_, length)) => word(length, Form::Unsigned, 8),
+        (Kind::Owned(form), Place::Indirect(source)) | (Kind::OwnedPointer(form), Place::Whole(source)) => {
+            word(source, form, 8)
+        }
+        _ => None,
+    }
+}
+
+/// How a result is recorded: what the calling conventions of C and of Rust agree about.
+fn result(of_type: Type) -> Option<Shown> {
+    let spec = |form| ValueSpec::new(SpecPlace::Result, form, of_type.n_bytes);
+    let word = |form| ValueSpec::new(SpecPlace::Result, form, 8);
+    let (spec, enumeration) = match of_type.kind {
+        Kind::Number(form) => (spec(form), None),
+        Kind::Named(names) | Kind::Bool(names) => (spec(Form::Enumeration(Form::NO_NAMES)), Some(names)),
+        Kind::Float => (spec(Form::Float), None),
+        Kind::Text => (word(Form::Counted), None),
+        Kind::OwnedPointer(form) | Kind::Owned(form) => (word(form), None),
+        Kind::Slice | Kind::Other => return None,
+    };
+    Some(Shown { spec, enumeration })
+}

@@ -1,0 +1,68 @@
+//! Which values functions have, by the debug information of a program: what the tracer is told to record, and what readers show it as.
+//!
+//! A value is recorded only where something proves in which register, or where on the stack, it is when the function is entered:
+//!
+//! - the location list of the parameter, at the function's first instruction; or
+//! - in code that is not optimised, the function's first instructions, which store it where the debug information says that it is.
+//!
+//! So no calling convention has to be known for arguments, and none is believed. `dwarf` walks the functions, `types` tells what is shown
+//! of a type, `place` where a parameter is, `entry` what the first instructions do, `units` and `object` read the file, and
+//! `module` is what was found.
+
+mod dwarf;
+mod entry;
+mod module;
+mod object;
+mod place;
+mod types;
+mod units;
+
+use std::fs;
+use std::path::Path;
+
+use rftrace_format::files::File as TraceFile;
+use rftrace_format::symbols::Head;
+use rftrace_read::{Error, Result};
+
+pub use self::module::ModuleValues;
+
+/// Reads the debug information of the functions in an ELF file for x86-64. `None` if it has none.
+///
+/// # Errors
+///
+/// [`Error::Binary`] if the file, or its debug information, cannot be read.
+pub fn read_values(path: &Path) -> Result<Option<ModuleValues>> {
+    // As the system names it in maps.
+    let path = &path.canonicalize().map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let file = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let wrong = |reason: String| Error::Binary { path: path.to_owned(), reason };
+    let file = object::File::parse(&file).map_err(wrong)?;
+    let Some(dwarf) = file.dwarf().map_err(wrong)? else { return Ok(None) };
+    let mut module =
+        dwarf::functions(&file, &dwarf).map_err(|error| wrong(format!("its debug information: {error}")))?;
+    module.path.clone_from(path);
+    module.build_id = file.build_id();
+    Ok(Some(module))
+}
+
+/// Writes the names of enumerations into the trace in `dir`, where numbers were recorded.
+///
+/// # Errors
+///
+/// [`Error::Io`] and [`Error::WriteFile`].
+pub fn name_values(dir: &Path, modules: &[ModuleValues]) -> Result<()> {
+    let failed = |source| Error::Io { path: dir.to_owned(), source };
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if TraceFile::of(&name) != Some(TraceFile::SourceLines) {
+            continue;
+        }
+        let text = fs::read(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let head = Head::parse(&text);
+        let Some(module) = modules.iter().find(|module| module.is_of(&head)) else { continue };
+        let text = module.rewrite(&String::from_utf8_lossy(&text));
+        fs::write(&path, text).map_err(|source| Error::WriteFile { path, source })?;
+    }
+    Ok(())
+}
