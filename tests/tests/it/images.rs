@@ -104,7 +104,7 @@ fn a_program_needs_no_more_than_memory() {
     assert_eq!(workers.len(), 3);
     for outline in &workers {
         let count = |name: &str| outline.lines().filter(|line| line.trim_start() == name).count();
-        assert_eq!(["worker", "branch", "recurse", "leaf"].map(count), [1, 100, 21, 201], "{outline}");
+        assert_eq!(["worker", "branch", "recurse", "leaf"].map(count), [1, 300, 21, 601], "{outline}");
     }
 }
 

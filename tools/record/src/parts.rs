@@ -151,7 +151,8 @@ pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<St
     Ok(joined)
 }
 
-/// The parts, in the order in which they were saved.
+/// The parts, in the order in which they were recorded. They need not have been saved in it: where a process ran two programs, the recorder
+/// may see at one look that both are over.
 fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
     let mut parts = Vec::new();
     for entry in fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))? {
@@ -190,7 +191,7 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
         }
         parts.push(SavedPart { dir, nanos, told, tasks: Vec::new() });
     }
-    parts.sort_by_key(|part| (part.nanos, part.told.pid));
+    parts.sort_by_key(|part| (part.began(), part.nanos, part.told.pid));
     Ok(parts)
 }
 
@@ -202,6 +203,11 @@ fn has_records(part: &Path) -> bool {
 }
 
 impl SavedPart {
+    /// When its process began to run its program.
+    fn began(&self) -> u64 {
+        self.told.fork.map_or(self.told.program, |fork| self.told.program.max(fork.nanos))
+    }
+
     fn has_trace(&self) -> bool {
         self.told.saved != Saved::Failed && self.dir.join(files::INFO).is_file()
     }
@@ -524,4 +530,27 @@ fn unlink(path: &Path) -> Result<()> {
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rftrace_format::recording::Counts;
+
+    use super::*;
+
+    #[test]
+    fn parts_come_in_the_order_of_programs() {
+        let work = tempfile::tempdir().unwrap();
+        let fork = Some(Fork { parent: 1, nanos: 130 });
+        // Program and fork, and when it was saved: what follows in a process may have been saved first.
+        let saved = [(100, None, 300), (100, None, 310), (150, None, 290), (50, fork, 280), (50, None, 270)];
+        for (program, fork, nanos) in saved {
+            let dir = work.path().join(Entry::Part { pid: 7, nanos }.to_string());
+            fs::create_dir(&dir).unwrap();
+            let told = Part { pid: 7, program, fork, saved: Saved::Trace(Counts::default()), problem: None };
+            fs::write(dir.join(PART_FILE), told.to_string()).unwrap();
+        }
+        let parts = read_parts(work.path(), &mut Joined::default()).unwrap();
+        assert_eq!(parts.iter().map(|part| part.nanos).collect::<Vec<_>>(), [270, 300, 310, 280, 290]);
+    }
 }
