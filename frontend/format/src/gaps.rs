@@ -15,6 +15,8 @@ pub struct Gaps {
     pub untraced_threads: u64,
     /// Saves of processes that were not written because the trace had its greatest size.
     pub too_much: u64,
+    /// Calls and returns that were dropped because no room was free for them, while the program ran.
+    pub dropped: u64,
     /// Whether context switches were recorded, even if there were none; where not, the trace does not have them.
     pub schedule: bool,
 }
@@ -35,6 +37,7 @@ impl Gaps {
                 "overwritten" => gaps.overwritten = number,
                 "untraced_threads" => gaps.untraced_threads = number,
                 "too_much" => gaps.too_much = number,
+                "dropped" => gaps.dropped = number,
                 "schedule" => gaps.schedule = number == 1,
                 _ => {}
             }
@@ -45,9 +48,9 @@ impl Gaps {
 
 impl fmt::Display for Gaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { full, overwritten, untraced_threads, too_much, schedule } = self;
+        let Self { full, overwritten, untraced_threads, too_much, dropped, schedule } = self;
         write!(f, "full={full}\noverwritten={overwritten}\nuntraced_threads={untraced_threads}\n")?;
-        writeln!(f, "too_much={too_much}\nschedule={}", u8::from(*schedule))
+        writeln!(f, "too_much={too_much}\ndropped={dropped}\nschedule={}", u8::from(*schedule))
     }
 }
 
@@ -58,9 +61,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_lines() {
-        let gaps = Gaps { full: 1, overwritten: 2, untraced_threads: 3, too_much: 4, schedule: true };
-        assert_eq!(gaps.to_string(), "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\nschedule=1\n");
+    fn six_lines() {
+        let gaps = Gaps { full: 1, overwritten: 2, untraced_threads: 3, too_much: 4, dropped: 5, schedule: true };
+        assert_eq!(gaps.to_string(), "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\ndropped=5\nschedule=1\n");
         assert_eq!(Gaps::parse(gaps.to_string().as_bytes()), gaps);
         assert!(Gaps::parse(b"full=x\nnonsense\n").is_empty());
         let schedule = Gaps::parse(b"schedule=1\n");

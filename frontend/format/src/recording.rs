@@ -150,6 +150,8 @@ pub struct Counts {
     pub chunks_overwritten: u64,
     /// Threads that were too many at a time.
     pub untraced_threads: u64,
+    /// Calls and returns that found no room.
+    pub dropped: u64,
 }
 
 /// The last line: without it the file is not whole.
@@ -179,6 +181,7 @@ impl Part {
                 "lost" => counts.lost = count,
                 "full" => counts.full = count != 0,
                 "chunks_overwritten" => counts.chunks_overwritten = count,
+                "dropped" => counts.dropped = count,
                 "untraced_threads" => counts.untraced_threads = count,
                 _ => {}
             }
@@ -200,9 +203,10 @@ impl fmt::Display for Part {
             writeln!(f, "ppid={parent}\nforked_nanos={nanos}")?;
         }
         match self.saved {
-            Saved::Trace(Counts { events, threads, lost, full, chunks_overwritten, untraced_threads }) => {
+            Saved::Trace(Counts { events, threads, lost, full, chunks_overwritten, untraced_threads, dropped }) => {
                 writeln!(f, "events={events}\nthreads={threads}\nlost={lost}\nfull={}", u8::from(full))?;
                 writeln!(f, "chunks_overwritten={chunks_overwritten}\nuntraced_threads={untraced_threads}")?;
+                writeln!(f, "dropped={dropped}")?;
             }
             Saved::TooMuch => writeln!(f, "too_much=1")?,
             Saved::Failed => writeln!(f, "error=1")?,
@@ -345,9 +349,9 @@ mod tests {
 
     #[test]
     fn a_part_both_ways() {
-        let counts = Counts { events: 1, threads: 2, lost: 3, full: true, chunks_overwritten: 4, untraced_threads: 5 };
+        let counts = Counts { events: 1, threads: 2, lost: 3, full: true, chunks_overwritten: 4, untraced_threads: 5, dropped: 6 };
         let mut part = Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None };
-        let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\n\
+        let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\n\
                     complete=1\n";
         assert_eq!((part.to_string().as_str(), Part::parse(text.as_bytes())), (text, Some(part.clone())));
         part.fork = Some(Fork { parent: 6, nanos: 9 });

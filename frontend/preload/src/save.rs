@@ -135,6 +135,8 @@ fn counts(saved: &Saved) -> Counts {
         full: saved.full,
         chunks_overwritten: saved.chunks_overwritten,
         untraced_threads: saved.untraced_threads.into(),
+        // What finds no room ends the recording: `full`.
+        dropped: 0,
     }
 }
 

@@ -157,18 +157,24 @@ fn what_is_dropped_is_counted() {
     const N: u64 = 400_000;
     let (folder, output) = record(&["--buffer", "64K", "--on-full", "drop"], N, "threads");
     assert_eq!(output.status.code(), Some(7));
-    let told = told(&output);
+    let lines = told(&output);
     let trace = folder.path().join("trace");
     let n_found = count(&trace, "leaf") + count(&trace, "middle");
-    let n_dropped: u64 = told
+    let n_dropped: u64 = lines
         .lines()
         .find_map(|line| line.split_once(" calls and returns were not recorded")?.0.rsplit(' ').next()?.parse().ok())
-        .unwrap_or_else(|| panic!("{told}"));
+        .unwrap_or_else(|| panic!("{lines}"));
     let n_missing = 3 * 5 * N - n_found;
     assert!(
         n_missing > 0 && n_missing <= n_dropped && n_dropped <= 2 * 3 * 5 * N,
-        "{n_missing} of {n_dropped}: {told}"
+        "{n_missing} of {n_dropped}: {lines}"
     );
+    // Who looks at the trace later is told too.
+    let gaps = fs::read_to_string(trace.join("record.txt")).unwrap();
+    assert!(gaps.contains(&format!("\ndropped={n_dropped}\n")), "{gaps}");
+    let report = Command::new(rftrace()).arg("report").arg(&trace).output().unwrap();
+    let shown = String::from_utf8_lossy(&report.stdout).into_owned() + &told(&report);
+    assert!(shown.contains("Calls and returns that found no room in the recorder's bank: "), "{shown}");
 }
 
 /// As much as may be written is, and the program goes on.

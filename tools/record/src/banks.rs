@@ -312,6 +312,7 @@ fn save_to(part: &Path, collected: Collected, on_full: OnFull, symbols: &mut Sym
                 full: false,
                 chunks_overwritten: 0,
                 untraced_threads: saved.untraced_threads.into(),
+                dropped: collected.n_dropped,
             })
         }
         Err(Error::NoEvents { .. }) => Saved::Trace(Counts::default()),

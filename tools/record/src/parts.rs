@@ -44,6 +44,8 @@ pub struct Joined {
     pub untraced_threads: u64,
     /// Saves that were not made because enough was written.
     pub too_much: usize,
+    /// Calls and returns that found no room while the program ran.
+    pub dropped: u64,
     /// Bytes of the trace.
     pub bytes: u64,
     /// What could not be saved, and why.
@@ -66,9 +68,9 @@ impl Joined {
 
     /// Writes into the trace what was not recorded, for those who look at it later.
     pub(crate) fn keep(&self, has_schedule: bool, dir: &Path) -> Result<()> {
-        let &Self { full, overwritten, untraced_threads, too_much, .. } = self;
+        let &Self { full, overwritten, untraced_threads, too_much, dropped, .. } = self;
         let (full, too_much) = (full as u64, too_much as u64);
-        let gaps = Gaps { full, overwritten, untraced_threads, too_much, schedule: has_schedule };
+        let gaps = Gaps { full, overwritten, untraced_threads, too_much, dropped, schedule: has_schedule };
         write(&dir.join(files::GAPS), gaps.to_string().as_bytes())
     }
 }
@@ -184,6 +186,7 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
                 joined.lost += counts.lost;
                 joined.full += usize::from(counts.full);
                 joined.overwritten += counts.chunks_overwritten;
+                joined.dropped += counts.dropped;
                 joined.untraced_threads += counts.untraced_threads;
             }
             Saved::TooMuch => joined.too_much += 1,

@@ -166,6 +166,13 @@ pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
             HumanCount(gaps.too_much)
         ));
     }
+    if gaps.dropped > 0 {
+        found.push(format!(
+            "Calls and returns that found no room in the recorder's bank: {}: have the program wait (--on-full wait), or give it more room \
+             (--buffer 1G; on the disk --max-size 16G)",
+            HumanCount(gaps.dropped)
+        ));
+    }
     if summary.deep_calls > 0 {
         found.push(format!("Lost calls, nested more than 1023 levels deep: {}", HumanCount(summary.deep_calls)));
     }
