@@ -349,7 +349,15 @@ mod tests {
 
     #[test]
     fn a_part_both_ways() {
-        let counts = Counts { events: 1, threads: 2, lost: 3, full: true, chunks_overwritten: 4, untraced_threads: 5, dropped: 6 };
+        let counts = Counts {
+            events: 1,
+            threads: 2,
+            lost: 3,
+            full: true,
+            chunks_overwritten: 4,
+            untraced_threads: 5,
+            dropped: 6,
+        };
         let mut part = Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None };
         let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\n\
                     complete=1\n";

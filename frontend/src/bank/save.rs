@@ -114,11 +114,7 @@ impl Collected {
                 .flatten(),
             minima: &minima,
             tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()),
-            gaps: Gaps {
-                untraced_threads: self.n_untraced_threads.into(),
-                dropped: self.n_dropped,
-                ..Gaps::default()
-            },
+            gaps: Gaps { untraced_threads: self.n_untraced_threads.into(), dropped: self.n_dropped, ..Gaps::default() },
             n_writers: directory::all_processors(),
             what_fits: true,
             done: Some(&|n_bytes| forget.read(n_bytes)),

@@ -235,6 +235,67 @@ fn views_choose_and_draw() {
 }
 
 #[test]
+fn heaptrack_reads_the_same() {
+    if !require(&["gcc", "heaptrack_print"]) {
+        return;
+    }
+    for way in ["chain", "threads"] {
+        let (folder, _) = record(&[], c_program(), &[way]);
+        let output = resources(&folder, &["--heaptrack", "-o", "heap"]);
+        assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+        let mut print = Command::new("heaptrack_print");
+        print.args(["--disable-builtin-suppressions", "-f"]).arg(folder.path().join("heap"));
+        let printed = String::from_utf8_lossy(&tools::run(&mut print).stdout).into_owned();
+        let memory = &values(&folder, &[])["memory"];
+        let of = |key: &str| memory[key].as_u64().unwrap();
+        // As it writes bytes.
+        let bytes = |bytes: u64| match bytes {
+            0..=1000 => format!("{bytes}B"),
+            ..=1_000_000 => format!("{:.2}K", bytes as f64 / 1e3),
+            _ => format!("{:.2}M", bytes as f64 / 1e6),
+        };
+        for line in [
+            format!("calls to allocation functions: {} (", of("allocations")),
+            format!("peak heap memory consumption: {}\n", bytes(of("peak_bytes"))),
+            format!("total memory leaked: {}\n", bytes(of("bytes"))),
+        ] {
+            assert!(printed.contains(&line), "{way}: {line} {printed}");
+        }
+        assert!(printed.contains("resources.c:"), "{way}: {printed}");
+    }
+}
+
+#[test]
+fn two_traces_are_compared() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (folder, _) = record(&[], c_program(), &["chain"]);
+    let (other, _) = record(&[], c_program(), &["threads"]);
+    let other = other.path().join("trace");
+    let other = other.to_str().unwrap();
+    let [old, new] = [values(&folder, &[]), values(&folder, &["--diff", other])];
+    let same: Value = values(&folder, &["--diff", "trace"]);
+    assert_eq!((&same["memory"]["bytes"], &same["memory"]["peak_bytes"]), (&0.into(), &0.into()));
+    assert_eq!(same["stacks"], Value::Array(Vec::new()));
+    // What is gone is all of the old one.
+    let all: i64 =
+        new["stacks"].as_array().unwrap().iter().map(|stack| stack["allocated_bytes"].as_i64().unwrap()).sum();
+    assert_eq!(new["memory"]["allocated_bytes"], all);
+    let has = |values: &Value, function: &str, is_less: bool| {
+        let stacks = values["stacks"].as_array().unwrap();
+        stacks.iter().any(|stack| {
+            functions(stack).contains(&function) && (stack["allocated_bytes"].as_i64().unwrap() < 0) == is_less
+        })
+    };
+    assert!(has(&old, "chain", false) && has(&new, "chain", true), "{new}");
+    let text = String::from_utf8_lossy(&resources(&folder, &["--diff", other]).stdout).into_owned();
+    assert!(text.starts_with("memory: +") && text.contains("\n-"), "{text}");
+    let output = resources(&folder, &["--diff", "nothing"]);
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("nothing/resources.dat"));
+}
+
+#[test]
 fn calls_and_memory_in_one_trace() {
     if !require(&["gcc"]) {
         return;

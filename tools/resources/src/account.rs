@@ -1,26 +1,12 @@
 //! What was taken and given back up to some time, in total and by each stack.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use rftrace_read::{Error, Result};
+use rftrace_read::Result;
 
+use crate::live::{Change, Live, Until, follow};
 use crate::merge::Event;
-use crate::own;
 use crate::recording::Recording;
-
-/// The most blocks of memory at a time: more are an error.
-const MAX_LIVE: usize = 1 << 25;
-
-/// Up to when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// The end.
-    End,
-    /// So many nanoseconds after the beginning.
-    Nanos(u64),
-    /// So many events.
-    Events(u64),
-}
 
 /// Sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,19 +47,14 @@ pub struct Account {
 }
 
 /// A block of memory.
-struct Live {
+struct Block {
     bytes: u64,
     stack: u32,
 }
 
 /// What is known while events come.
-struct Counting<'r> {
-    recording: &'r Recording,
+struct Counting {
     account: Account,
-    live: HashMap<(u32, u64), Live>,
-    /// Which stacks are the tracer's, and the blocks that it has taken.
-    is_own: Vec<bool>,
-    own: HashSet<(u32, u64)>,
     /// The block that a thread has taken last.
     last: HashMap<(u32, u32), u64>,
     /// Bytes in processes that have not ended.
@@ -95,80 +76,61 @@ impl Account {
             recording.processes().iter().map(|(&number, process)| (process.last, number)).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let mut counting = Counting {
-            recording,
             account: Self { stacks: vec![Sums::default(); recording.n_stacks()], ..Self::default() },
-            live: HashMap::new(),
-            is_own: own::stacks(recording),
-            own: HashSet::new(),
             last: HashMap::new(),
             now: 0,
             of_process: HashMap::new(),
             ends,
             n_events: 0,
         };
-        let is_wanted = |event: &Event| {
-            pid.is_none_or(|pid| recording.processes().get(&event.process).is_some_and(|p| p.pid == pid))
-        };
-        let mut is_too_much = false;
-        recording.events(|event| {
-            let is_before = match until {
-                Until::End => true,
-                Until::Nanos(nanos) => recording.since_start(event.ticks) <= nanos,
-                Until::Events(events) => counting.n_events < events,
-            };
-            if is_before && is_wanted(event) {
-                counting.add(event);
-                is_too_much = counting.live.len() + counting.own.len() > MAX_LIVE;
-            }
-            is_before && !is_too_much
+        follow(recording, until, pid, |live, event| {
+            counting.add(live, event);
+            Ok(())
         })?;
-        if is_too_much {
-            let reason = format!(
-                "more than {MAX_LIVE} blocks of memory at the same time; look at one process (--pid), or an earlier time (--at)"
-            );
-            return Err(Error::Export(reason.into()));
-        }
         Ok(counting.account)
     }
 }
 
-impl Counting<'_> {
-    fn add(&mut self, event: &Event) {
+impl Counting {
+    fn add(&mut self, live: &mut Live<'_, Block>, event: &Event) {
         self.n_events += 1;
         while let Some(&(_, process)) = self.ends.last().filter(|(last, _)| *last < event.ticks) {
             self.now = self.now.saturating_sub(self.of_process.remove(&process).unwrap_or(0));
             self.ends.pop();
         }
         let thread = (event.process, event.tid);
-        let place = (event.process, event.address);
-        if event.kind.is_release() {
-            if self.own.remove(&place) {
-                return;
+        match live.follow(event, || Block { bytes: event.bytes, stack: event.stack }) {
+            Change::Own => {}
+            Change::Taken { doubled } => {
+                if let Some(before) = doubled {
+                    self.release(event.process, &before, false);
+                    self.account.doubled += 1;
+                }
+                self.take(event);
+                self.last.insert(thread, event.address);
             }
-            let is_last = self.last.remove(&thread) == Some(event.address);
-            if !self.release(place, is_last) {
-                let is_child =
-                    self.recording.processes().get(&event.process).is_some_and(|process| process.parent != 0);
-                *(if is_child { &mut self.account.inherited } else { &mut self.account.unknown }) += 1;
+            Change::GivenBack(block) => {
+                let is_temporary = self.last.remove(&thread) == Some(event.address);
+                self.release(event.process, &block, is_temporary);
             }
-            return;
+            Change::Inherited => {
+                self.last.remove(&thread);
+                self.account.inherited += 1;
+            }
+            Change::Unknown => {
+                self.last.remove(&thread);
+                self.account.unknown += 1;
+            }
         }
-        if self.is_own.get(event.stack as usize) == Some(&true) {
-            self.own.insert(place);
-            return;
-        }
-        if self.live.contains_key(&place) {
-            self.release(place, false);
-            self.account.doubled += 1;
-        }
+    }
+
+    fn take(&mut self, event: &Event) {
         for sums in self.sums(event.process, event.stack) {
             sums.allocations += 1;
             sums.allocated = sums.allocated.saturating_add(event.bytes);
             sums.blocks += 1;
             sums.bytes = sums.bytes.saturating_add(event.bytes);
         }
-        self.live.insert(place, Live { bytes: event.bytes, stack: event.stack });
-        self.last.insert(thread, event.address);
         self.now = self.now.saturating_add(event.bytes);
         let of_process = self.of_process.entry(event.process).or_default();
         *of_process = of_process.saturating_add(event.bytes);
@@ -177,20 +139,17 @@ impl Counting<'_> {
         }
     }
 
-    /// A block is given back. Returns whether it was there.
-    fn release(&mut self, place: (u32, u64), is_temporary: bool) -> bool {
-        let Some(Live { bytes, stack }) = self.live.remove(&place) else { return false };
-        for sums in self.sums(place.0, stack) {
+    fn release(&mut self, process: u32, &Block { bytes, stack }: &Block, is_temporary: bool) {
+        for sums in self.sums(process, stack) {
             sums.releases += 1;
             sums.temporary += u64::from(is_temporary);
             sums.blocks -= 1;
             sums.bytes = sums.bytes.saturating_sub(bytes);
         }
-        if let Some(of_process) = self.of_process.get_mut(&place.0) {
+        if let Some(of_process) = self.of_process.get_mut(&process) {
             *of_process = of_process.saturating_sub(bytes);
             self.now = self.now.saturating_sub(bytes);
         }
-        true
     }
 
     fn sums(&mut self, process: u32, stack: u32) -> [&mut Sums; 3] {

@@ -4,6 +4,8 @@
 //! - [`Account`] is what was taken and given back up to some time, in total and by each stack.
 //! - [`Names`] finds functions and source lines of addresses.
 //! - [`Report`] is a choice of stacks with names, as text, JSON or a flame graph.
+//! - [`Difference`] is what one recording took more than another.
+//! - [`write_heaptrack`] writes what heaptrack's own programs read.
 //!
 //! Nothing of the file is believed: what is too large or wrong is an error that names the place.
 //!
@@ -14,14 +16,20 @@
 
 mod account;
 mod blocks;
+mod diff;
 mod flame;
+mod heaptrack;
+mod live;
 mod merge;
 mod names;
 mod own;
 mod recording;
 mod report;
 
-pub use account::{Account, Sums, Until};
+pub use account::{Account, Sums};
+pub use diff::Difference;
+pub use heaptrack::write_heaptrack;
+pub use live::Until;
 pub use merge::Event;
 pub use names::{Name, Names};
 pub use recording::{Frame, Module, Process, Recording};

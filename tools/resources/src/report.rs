@@ -125,15 +125,7 @@ impl Report {
                     let (taken, all) = (blocks(sums.allocations), Size(sums.allocated));
                     writeln!(out, "\n{there} still there; {all} in {taken} taken, {} temporary:", sums.temporary)?;
                 }
-                if names.is_empty() {
-                    writeln!(out, "    nobody knows who has called")?;
-                }
-                for name in names.iter().take(depth) {
-                    writeln!(out, "    {name}")?;
-                }
-                if names.len() > depth {
-                    writeln!(out, "    … {} more", names.len() - depth)?;
-                }
+                Self::write_names(names, depth, out)?;
             }
             if self.lines.len() > limit {
                 writeln!(out, "\n{} more stacks; --limit shows more", self.lines.len() - limit)?;
@@ -146,18 +138,35 @@ impl Report {
     /// The same as values.
     #[must_use]
     pub fn json(&self, limit: usize, depth: usize) -> Value {
+        let line = |line: &Line| {
+            let mut value = sums_json(&line.sums);
+            value["frames"] = Self::json_of_names(&line.names, depth);
+            value
+        };
+        self.lines.iter().take(limit).map(line).collect()
+    }
+
+    pub(crate) fn write_names(names: &[Name], depth: usize, out: &mut dyn Write) -> io::Result<()> {
+        if names.is_empty() {
+            writeln!(out, "    nobody knows who has called")?;
+        }
+        for name in names.iter().take(depth) {
+            writeln!(out, "    {name}")?;
+        }
+        if names.len() > depth {
+            writeln!(out, "    … {} more", names.len() - depth)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn json_of_names(names: &[Name], depth: usize) -> Value {
         let name = |name: &Name| {
             let (file, line) = name.place.clone().map_or((None, None), |(file, line)| (Some(file), Some(line)));
             json!({
                 "function": name.function, "file": file, "line": line, "inlined": name.is_inlined, "module": name.module,
             })
         };
-        let line = |line: &Line| {
-            let mut value = sums_json(&line.sums);
-            value["frames"] = line.names.iter().take(depth).map(name).collect();
-            value
-        };
-        self.lines.iter().take(limit).map(line).collect()
+        names.iter().take(depth).map(name).collect()
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use rftrace_format::files::RESOURCES;
 use rftrace_read::Pattern;
-use rftrace_resources::{Account, Choice, Names, Recording, Report, Sort, Sums, Until};
+use rftrace_resources::{Account, Choice, Difference, Names, Recording, Report, Sort, Sums, Until, write_heaptrack};
 use serde_json::json;
 
 use super::choice::parse_pattern;
@@ -22,7 +22,9 @@ Examples:
   rftrace resources --sort allocated -n 5 mytrace      who took most
   rftrace resources --at 1.5s mytrace                  what was there then
   rftrace resources --leaks mytrace                    for CI: exit status 1 if something was not given back
-  rftrace resources --flamegraph peak -o peak.svg mytrace";
+  rftrace resources --flamegraph peak -o peak.svg mytrace
+  rftrace resources --diff newtrace mytrace            what was taken more there
+  rftrace resources --heaptrack -o mytrace.heap mytrace && heaptrack_gui mytrace.heap";
 
 /// Shows who took memory and did not give it back, as `rftrace record --resources memory` records it.
 #[derive(Args)]
@@ -56,9 +58,15 @@ pub(crate) struct ResourcesArgs {
     /// Draw a flame graph, of what is still there, was there at the peak, or was taken in all.
     #[arg(long, value_name = "OF", value_enum, conflicts_with_all = ["json", "leaks"])]
     flamegraph: Option<Flame>,
+    /// Show what another trace has more, or less, than this one.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["flamegraph", "leaks", "pid", "heaptrack"])]
+    diff: Option<PathBuf>,
     /// Print it as JSON.
     #[arg(long)]
     json: bool,
+    /// Write the file that heaptrack_gui and heaptrack_print read, of all that was taken and given back.
+    #[arg(long, conflicts_with_all = ["json", "leaks", "flamegraph", "sort", "limit", "depth"])]
+    heaptrack: bool,
     /// Where to write to instead of stdout.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -79,9 +87,18 @@ enum Flame {
     Allocated,
 }
 
-/// Runs it; ends this process with status 1 where `--leaks` has found some.
-pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
-    let dir = args.dir.path();
+impl From<SortArg> for Sort {
+    fn from(arg: SortArg) -> Self {
+        match arg {
+            SortArg::Bytes => Self::Bytes,
+            SortArg::Count => Self::Count,
+            SortArg::Allocated => Self::Allocated,
+            SortArg::Temporary => Self::Temporary,
+        }
+    }
+}
+
+fn open(dir: &Path) -> Result<Recording> {
     let path = dir.join(RESOURCES);
     if !path.exists() {
         bail!(
@@ -89,28 +106,49 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
             path.display()
         );
     }
-    let recording = Recording::open(&path)?;
+    Ok(Recording::open(&path)?)
+}
+
+/// Runs it; ends this process with status 1 where `--leaks` has found some.
+pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
+    let recording = open(&args.dir.path())?;
     if args.pid.is_some_and(|pid| !recording.processes().values().any(|process| process.pid == pid)) {
         let mut pids: Vec<String> = recording.processes().values().map(|process| process.pid.to_string()).collect();
         pids.dedup();
         bail!("--pid: no such process was recorded; there are {}", pids.join(", "));
     }
     let mut until = args.at.map_or(Until::End, Until::Nanos);
+    if args.heaptrack {
+        let mut names = Names::default();
+        write_to(args.output.as_deref(), |out| write_heaptrack(&recording, until, args.pid, &mut names, out))?;
+        warn_of_recording(&recording, names.changed());
+        return Ok(());
+    }
     let mut account = Account::of(&recording, until, args.pid)?;
     if args.flamegraph == Some(Flame::Peak) {
         until = Until::Events(account.peak_at.1);
         account = Account::of(&recording, until, args.pid)?;
     }
-    let sort = match args.sort {
-        SortArg::Bytes => Sort::Bytes,
-        SortArg::Count => Sort::Count,
-        SortArg::Allocated => Sort::Allocated,
-        SortArg::Temporary => Sort::Temporary,
-    };
-    let choice = Choice { sort, is_leaks: args.leaks, suppressed: args.suppress };
+    let choice = Choice { sort: args.sort.into(), is_leaks: args.leaks, suppressed: args.suppress };
     let report = Report::of(&recording, &account, &choice, &mut Names::default());
     let all = |number: usize| if number == 0 { usize::MAX } else { number };
     let (limit, depth) = (all(args.limit), all(args.depth));
+    if let Some(dir) = args.diff {
+        let other = open(&dir)?;
+        let other_account = Account::of(&other, until, None)?;
+        let other_report = Report::of(&other, &other_account, &choice, &mut Names::default());
+        let difference = Difference::of((&account, &report), (&other_account, &other_report), choice.sort);
+        write_to(args.output.as_deref(), |out| {
+            if args.json {
+                writeln!(out, "{:#}", difference.json(limit, depth)).map_err(rftrace_read::Error::Write)
+            } else {
+                difference.write(limit, depth, out)
+            }
+        })?;
+        warn_of_recording(&recording, &report.changed);
+        warn_of_recording(&other, &other_report.changed);
+        return Ok(());
+    }
     let write = |out: &mut dyn Write| {
         if let Some(of) = args.flamegraph {
             let (title, bytes): (_, fn(&Sums) -> u64) = match of {
@@ -129,16 +167,9 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
             report.write(limit, depth, args.leaks, out)
         }
     };
-    match &args.output {
-        None => print(write)?,
-        Some(path) => {
-            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            let mut out = BufWriter::new(file);
-            write(&mut out)?;
-            out.flush().with_context(|| format!("cannot write {}", path.display()))?;
-        }
-    }
-    warn(&recording, &account, &report);
+    write_to(args.output.as_deref(), write)?;
+    warn_of_recording(&recording, &report.changed);
+    warn_of_account(&account);
     let total = report.total();
     if args.leaks {
         let left_out = match report.suppressed.blocks {
@@ -157,8 +188,17 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
     Ok(())
 }
 
-/// Says what is missing, and what was odd.
-fn warn(recording: &Recording, account: &Account, report: &Report) {
+/// Writes to a file, or to stdout.
+fn write_to(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<()>) -> Result<()> {
+    let Some(path) = file else { return Ok(print(write)?) };
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut out = BufWriter::new(file);
+    write(&mut out)?;
+    out.flush().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Says what is missing. `changed` are programs and libraries without names.
+fn warn_of_recording(recording: &Recording, changed: &[String]) {
     if recording.lost > 0 && !recording.is_cut {
         say!("rftrace: {} calls were not recorded, so what is shown may be wrong", recording.lost);
     }
@@ -168,6 +208,13 @@ fn warn(recording: &Recording, account: &Account, report: &Report) {
     if !recording.is_whole {
         say!("rftrace: the recorder was interrupted: the last calls are missing");
     }
+    for path in changed {
+        say!("rftrace: {path} is not here, or of another build than was recorded: no names of its functions");
+    }
+}
+
+/// Says what was odd.
+fn warn_of_account(account: &Account) {
     if account.unknown > 0 {
         say!(
             "rftrace: {} blocks were given back that were not taken while it was recorded, or by an allocator that is not seen",
@@ -176,8 +223,5 @@ fn warn(recording: &Recording, account: &Account, report: &Report) {
     }
     if account.doubled > 0 {
         say!("rftrace: {} blocks were taken again without having been given back where it is seen", account.doubled);
-    }
-    for path in &report.changed {
-        say!("rftrace: {path} is not here, or of another build than was recorded: no names of its functions");
     }
 }
