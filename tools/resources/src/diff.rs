@@ -69,7 +69,10 @@ impl Difference {
     /// What `new` has more than `old`. Reports are to have all stacks. Lines in source files do not count: they change with each build.
     #[must_use]
     pub fn of((old, old_report): (&Account, &Report), (new, new_report): (&Account, &Report), sort: Sort) -> Self {
-        let mut changes: HashMap<Vec<(&str, &str)>, (Change, &[Name])> = HashMap::new();
+        /// By functions and modules.
+        type Changes<'a> = HashMap<Vec<(&'a str, &'a str)>, (Change, &'a [Name])>;
+
+        let mut changes = Changes::new();
         let mut total = Change::default();
         for (account, report, sign) in [(old, old_report, -1), (new, new_report, 1)] {
             total.add(Change::of(&account.total, sign));
