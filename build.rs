@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Everything that the tracer is made of, relative to the package.
-const SOURCES: [&str; 2] = ["staticlib", "src/abi.rs"];
+const SOURCES: [&str; 2] = ["staticlib", "src/abi"];
 
 /// What the tracer of Hermit programs is built for, whose kernel may be traced too: its code uses no vector registers. Rustup
 /// has no library for Hermit itself.

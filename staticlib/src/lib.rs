@@ -24,8 +24,8 @@
     unsafe_op_in_unsafe_fn
 )]
 
-#[path = "../../src/abi.rs"]
-#[allow(unreachable_pub, dead_code, reason = "the file serves the frontends too")]
+#[path = "../../src/abi/mod.rs"]
+#[allow(unreachable_pub, dead_code, unused_imports, reason = "the files serve the frontends too")]
 mod abi;
 mod arch;
 mod buffer;

@@ -1,4 +1,4 @@
-//! The tracer's Rust code without its assembly: the files of `staticlib/src` and `src/abi.rs` themselves, compiled into a
+//! The tracer's Rust code without its assembly: the files of `staticlib/src` and `src/abi` themselves, compiled into a
 //! crate in which everything around them can be steered.
 //!
 //! - [`arch`] replaces the assembly. Its hooks are the fast paths of `arch/x86_64/` line by line in Rust; the clock
@@ -21,7 +21,7 @@ extern crate self as rftrace;
 // What they use of `core`, unchanged.
 pub use std::{ffi, hint, iter, mem, ptr, slice};
 
-#[path = "../../../src/abi.rs"]
+#[path = "../../../src/abi/mod.rs"]
 pub mod abi;
 pub mod arch;
 pub mod lab;

@@ -22,9 +22,9 @@ pub(crate) fn symbols(archive: &Path, wanted: impl Fn(&object::Symbol<'_, '_>) -
     names
 }
 
-/// The names in the table of symbols in src/abi.rs.
+/// The names in the table of symbols in src/abi/mod.rs.
 fn listed() -> BTreeSet<String> {
-    let source = fs::read_to_string(fixtures::repository().join("src/abi.rs")).unwrap();
+    let source = fs::read_to_string(fixtures::repository().join("src/abi/mod.rs")).unwrap();
     let mut names = BTreeSet::new();
     for line in source.lines().filter_map(|line| line.strip_prefix("//! | `")) {
         // The first column, without signatures.

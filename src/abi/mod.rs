@@ -1,0 +1,80 @@
+//! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
+//!
+//! This folder is compiled into both sides and is the only definition. **A change of any layout or meaning in it
+//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v7`,
+//! `rftrace_backend_control_v7`): sides that do not fit then fail to link instead of misreading each other.
+//!
+//! Here are the symbols and the version; the rest is in files of their own, whose names are all passed on here:
+//!
+//! - `record.rs`: one event.
+//! - `chunk.rs`: chunks of records, who has them, and how a region is cut into them.
+//! - `thread.rs`: what is kept for a thread: its return stack, and frames that it has left.
+//! - `values.rs`: arguments and results: their codes, and tables that tell which are recorded.
+//! - `filter.rs`: what is recorded while recording is filtered.
+//! - `control.rs`: the state that all threads share, and the memory that a frontend gives.
+//!
+//! # Symbols of the backend
+//!
+//! | symbol | what it does |
+//! |---|---|
+//! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
+//! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
+//! | `rftrace_entry` | the hook of entry branches, which stubs jump to, see below |
+//! | `rftrace_backend_init_v7(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
+//! | `rftrace_backend_control_v7() -> *const Control` | the control block, for reading the chunks |
+//! | `rftrace_backend_enable()` | starts recording |
+//! | `rftrace_backend_disable()` | stops recording |
+//! | `rftrace_backend_begin_disable() -> u32` | marks that recording is about to be stopped: an enable takes the mark away |
+//! | `rftrace_backend_end_disable(u32) -> u8` | with what the beginning returned: stops recording if no enable came between; else returns 0 |
+//! | `rftrace_backend_reset()` | while off: frees all full chunks and starts a new cycle |
+//! | `rftrace_backend_filter(u8)` | not 0: recording is filtered as [`FilterControl`] says; 0: everything is recorded |
+//! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
+//! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
+//! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | the calling thread, whose block this is (or null), ends |
+//! | `rftrace_backend_confine()` | the tracer makes no system call from now on, see [`FilterControl::confined`] |
+//! | `rftrace_backend_set_core(u32)` | the calling thread runs on this core from now on |
+//! | `rftrace_backend_forked(*const InitArgs) -> u32` | in the child of a fork: forgets the other threads, begins a new cycle; not null: in that buffer, like init |
+//! | `rftrace_backend_switch() -> *const Switch` | what the hooks look at first |
+//! | `__monstartup`, `_mcleanup` | on Linux: nothing; they keep gprof's start-up code (linked by `-pg`) quiet |
+//!
+//! # Patched call sites
+//!
+//! On aarch64 the hooks are `_mcount` and `mcount`, and there are none for patched call sites.
+//!
+//! A frontend may replace the five bytes of a `call mcount` by a jump to a stub of its own, which puts the address behind
+//! the call (`child_ip`) into r11 and jumps to `rftrace_patched_mcount`; that comes back with a jump to the address. The
+//! stack and all other registers are as at the call, rsp where it was before it. Calls and returns of the traced function
+//! then are paired for the processor's return predictor. `rftrace_patched_fentry` is the same for `__fentry__`.
+//!
+//! # Entry branches
+//!
+//! A frontend may replace the first instructions of a function that calls no hook by a jump to a stub of its own, which pushes the
+//! address where the function goes on (a copy of these instructions) and then that of the function, and jumps to `rftrace_entry`.
+//! That records the function by its address, keeps all registers but the flags, takes both words off the stack and jumps to
+//! the copy. The function returns by a trampoline that keeps all registers too: its callers were not compiled for hooks, and
+//! may rely on any register that the function does not change.
+//!
+//! # The feature `threadhook`
+//!
+//! A kernel whose tasks have no thread-local storage at `fs` defines `rftrace_thread_area`: it returns in r11 the address of
+//! the running task's [`ThreadArea`] and changes no other register and no flag. The tracer then also exports
+//! `rftrace_untraced_area`, whose address it may return where no task runs. See docs/kernels.md.
+
+mod chunk;
+mod control;
+mod filter;
+mod record;
+mod thread;
+mod values;
+
+pub use chunk::*;
+pub use control::*;
+pub use filter::*;
+pub use record::*;
+pub use thread::*;
+pub use values::*;
+
+/// The version of this interface. Part of the names of `rftrace_backend_init_v7` and `rftrace_backend_control_v7`.
+pub const VERSION: u32 = 7;
+/// The oldest version whose records and chunks mean the same.
+pub const OLDEST_RECORDS: u32 = 5;

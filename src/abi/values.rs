@@ -1,0 +1,78 @@
+//! Arguments and results: how they are written, and whose are recorded. The records that they are cut into are
+//! [`kind::VALUES`](super::kind::VALUES).
+
+/// Arguments and results.
+///
+/// What is recorded of a call are its *items*, one behind the other, and of its return one: each is the value's code, two bytes, and then
+/// the value, little-endian, as long as the code says; of a string the number of bytes, in two bytes, and the bytes. So whoever reads
+/// them needs no table. They are cut into pieces of [`UNIT_BYTES`](self::value::UNIT_BYTES) for [`kind::VALUES`](super::kind::VALUES).
+pub mod value {
+    /// The bits of a code that tell where the value is.
+    pub const PLACE_MASK: u16 = 3;
+    /// In the register, or on the stack, of an argument that is an integer or pointer, by its number.
+    pub const ARGUMENT: u16 = 0;
+    /// In the register of an argument that is a floating-point number, by its number among these.
+    pub const FLOAT_ARGUMENT: u16 = 1;
+    /// It is the result.
+    pub const RESULT: u16 = 2;
+    /// Where the argument's number begins, from 1 on.
+    pub const NUMBER_SHIFT: u32 = 2;
+    /// The bits of the number.
+    pub const NUMBER_MASK: u16 = 0x3f;
+    /// Where it begins how the value is shown.
+    pub const FORM_SHIFT: u32 = 8;
+    /// The bits of that.
+    pub const FORM_MASK: u16 = 0xf;
+    /// An address of bytes that end with a 0: these are recorded.
+    pub const STRING: u16 = 5;
+    /// A floating-point number, in a vector register also where it is the result.
+    pub const FLOAT: u16 = 7;
+    /// An address of bytes, as many as the next argument says, or rdx for a result: these are recorded as of a string.
+    pub const COUNTED: u16 = 8;
+    /// Nothing is recorded: the item has no bytes.
+    pub const UNKNOWN: u16 = 9;
+    /// The first of six: an address of three words, of which the one with the number `form - OWNED >> 1` is an address of bytes and the one
+    /// that comes `1 + (form - OWNED & 1)` later, or from the first on again, is their number: these are recorded as of a string.
+    pub const OWNED: u16 = 10;
+    /// Where the size begins: 1, 2, 4 or 8 bytes, by the number of doublings.
+    pub const SIZE_SHIFT: u32 = 12;
+    /// The bits of that. The two bits above it are the frontend's.
+    pub const SIZE_MASK: u16 = 3;
+
+    /// Bytes in a record.
+    pub const UNIT_BYTES: usize = 6;
+    /// The longest string; of longer ones the last three bytes that are recorded are dots. uftrace has the same.
+    pub const STRING_BYTES: usize = 98;
+    /// What the items of a call take at the most. A frontend asks for no more.
+    pub const MAX_BYTES: usize = 1024;
+    /// The length that stands for the null pointer, where a string was wanted; no bytes follow.
+    pub const NULL: u16 = u16::MAX;
+}
+
+/// The values that are recorded of a function.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ValueSite {
+    /// What hooks know the function by.
+    pub child_ip: usize,
+    /// The codes of its arguments, and how many there are.
+    pub arguments: *const u16,
+    /// How many.
+    pub n_arguments: usize,
+    /// That of its result; 0 for none.
+    pub result: u16,
+}
+
+/// Which values are recorded. It stays mapped for ever.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ValueTable {
+    /// The sites, by `child_ip`, ascending.
+    pub sites: *const ValueSite,
+    /// How many there are.
+    pub n_sites: usize,
+    /// Memory that can be read as long as the program runs: the beginning and end of each range.
+    pub constant: *const [usize; 2],
+    /// How many there are.
+    pub n_constant: usize,
+}
