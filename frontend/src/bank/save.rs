@@ -180,8 +180,6 @@ impl Collected {
             identify: Identify::Table(self.threads.clone()),
             exe_name: system.exe_name.clone(),
             modules,
-            // Values behind records are read by the names in the same directory, when one is made of all.
-            is_named: false,
             without_names: None,
             stack: self.maps.last().and_then(|maps| modules::stack(maps)),
             system,

@@ -191,7 +191,6 @@ pub(crate) fn program(_known: &Known, binary_name: &str) -> Program {
         identify: Identify::Function(Identity::of_number),
         exe_name: binary_name.to_owned(),
         modules: vec![LoadedModule { name: binary_name.to_owned(), start: image_start() }],
-        is_named: false,
         without_names: None,
         stack: None,
         system,

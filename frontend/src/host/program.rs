@@ -88,8 +88,6 @@ pub(crate) struct Program {
     pub(crate) exe_name: String,
     /// The program first, then its libraries.
     pub(crate) modules: Vec<LoadedModule>,
-    /// Whether its functions are written where they are wanted already.
-    pub(crate) is_named: bool,
     /// A module whose functions there was no memory for.
     pub(crate) without_names: Option<PathBuf>,
     /// Address range of the main stack.

@@ -196,7 +196,6 @@ impl Image {
             identify: Identify::Function(Identity::of_number),
             exe_name,
             modules: vec![(module, table.map(Arc::new))],
-            is_named: false,
             without_names: None,
             stack: None,
             system,

@@ -316,9 +316,6 @@ fn write_specs(_: &Path, _: &Program, _: &KnownSpecs) -> Result<(), Error> {
 #[cfg(target_os = "linux")]
 fn write_symbols(directory: &Path, program: &Program, left_out: &LeftOut<'_>) -> Result<(), Error> {
     use super::symfile;
-    if program.is_named {
-        return Ok(());
-    }
     let mut done = BTreeSet::new();
     for (name, map_path, (_, symbols)) in symbol_files(program) {
         let Some(symbols) = symbols else { continue };

@@ -276,7 +276,6 @@ pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
         identify: Identify::Function(threads::identify),
         exe_name: system.exe_name.clone(),
         modules,
-        is_named: false,
         without_names,
         stack: modules::stack(&maps),
         system,
