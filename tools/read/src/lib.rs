@@ -70,6 +70,7 @@ mod switches;
 mod symbols;
 mod trace;
 mod warning;
+mod window;
 
 pub use all_records::AllRecords;
 pub use chosen::Choice;

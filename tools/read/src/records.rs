@@ -1,8 +1,6 @@
 //! The records of one task, read from its `<tid>.dat` piece by piece, and among them its context switches and what it did in the kernel.
 
 use std::borrow::Cow;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rftrace_format::events::SCHED_IN;
@@ -11,17 +9,13 @@ use rftrace_format::values::{MAX_PAYLOAD, ValueSpec, read_payload};
 
 use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};
-use crate::files;
 use crate::inlined::Folding;
 use crate::kernel::InKernel;
 use crate::reading::Reading;
 use crate::switches::Switch;
 use crate::trace::{Task, Trace};
 use crate::warning::{Warning, Warnings};
-
-/// How much of all files that are read at once is in memory, and how much of each at the most and at the least.
-const ALL_WINDOWS_BYTES: usize = 128 << 20;
-const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 1024..=64 * 1024;
+use crate::window::Window;
 
 /// Records and payloads are multiples of this.
 const UNIT: usize = 8;
@@ -348,90 +342,5 @@ impl Names for TaskNames<'_> {
     fn is_loss(&self, event: u64) -> bool {
         let name = self.trace.events().known(event);
         name.is_some_and(|name| name.starts_with("rftrace:lost_") || name == OVERWRITTEN)
-    }
-}
-
-/// A part of a file in memory, which moves forward.
-#[derive(Debug)]
-struct Window {
-    path: PathBuf,
-    bytes: Vec<u8>,
-    /// Where in `bytes` the reader is.
-    pos: usize,
-    /// Where in the file `bytes` ends.
-    end: u64,
-    is_at_end: bool,
-    /// How much is read at once.
-    size: usize,
-}
-
-impl Clone for Window {
-    /// Without the bytes: they are read anew.
-    fn clone(&self) -> Self {
-        let n_left = self.rest().len();
-        Self {
-            path: self.path.clone(),
-            bytes: Vec::new(),
-            pos: 0,
-            end: self.end - n_left as u64,
-            is_at_end: self.is_at_end && n_left == 0,
-            size: self.size,
-        }
-    }
-}
-
-impl Window {
-    fn new(path: PathBuf, n_readers: usize) -> Self {
-        let size = (ALL_WINDOWS_BYTES / n_readers.max(1)).clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end());
-        Self { path, bytes: Vec::new(), pos: 0, end: 0, is_at_end: false, size }
-    }
-
-    /// Gets at least the next `count` bytes, or all that are left.
-    fn fill(&mut self, count: usize) -> Result<()> {
-        if self.rest().len() < count && !self.is_at_end {
-            self.read()?;
-        }
-        Ok(())
-    }
-
-    /// Where in the file they are.
-    fn position(&self) -> u64 {
-        self.end - self.rest().len() as u64
-    }
-
-    /// The next bytes.
-    fn rest(&self) -> &[u8] {
-        &self.bytes[self.pos..]
-    }
-
-    /// Moves on by `count` bytes of the [`Window::rest`].
-    fn consume(&mut self, count: usize) {
-        self.pos = self.bytes.len().min(self.pos + count);
-    }
-
-    /// Pretends that the file ends here.
-    fn close(&mut self) {
-        self.bytes = Vec::new();
-        self.pos = 0;
-        self.is_at_end = true;
-    }
-
-    fn read(&mut self) -> Result<()> {
-        self.bytes.drain(..self.pos);
-        self.pos = 0;
-        let file = match files::open(&self.path) {
-            opened if self.end == 0 => files::if_present(opened)?,
-            opened => Some(opened?),
-        };
-        let Some(mut file) = file else {
-            self.is_at_end = true;
-            return Ok(());
-        };
-        let sought = file.seek(SeekFrom::Start(self.end));
-        let count = sought.and_then(|_| file.take(self.size as u64).read_to_end(&mut self.bytes));
-        let count = count.map_err(|source| Error::Io { path: self.path.clone(), source })?;
-        self.end += count as u64;
-        self.is_at_end = count < self.size;
-        Ok(())
     }
 }

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::io::{BufRead, Read, Seek, SeekFrom};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rftrace_format::files::{EVENTS, INFO, TASKS, records};
 use rftrace_format::info::{Info, feature};
@@ -15,7 +15,7 @@ use rftrace_format::values::{MAX_PAYLOAD, Value, ValueSpec, read_payload};
 
 use crate::chosen::Choice;
 use crate::demangle::Demangle;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::events::EventNames;
 use crate::kernel::{KernelRecords, KernelSymbols};
 use crate::lines::Lines;
@@ -26,6 +26,7 @@ use crate::sources::SourcePlace;
 use crate::switches::{Switch, Switches};
 use crate::symbols::Symbol;
 use crate::warning::{Warning, Warnings};
+use crate::window::Window;
 use crate::{files, info};
 
 /// A trace directory whose metadata has been read. Records are read from their files when they are asked for.
@@ -44,6 +45,8 @@ pub struct Trace {
     choice: Option<Arc<Choice>>,
     reading: Option<Arc<Reading>>,
     warnings: Warnings,
+    /// Of each task with values what was read of them last, by its number.
+    payloads: Mutex<HashMap<u32, Window>>,
 }
 
 /// A thread of the traced program.
@@ -189,6 +192,7 @@ impl Trace {
             choice: None,
             reading: None,
             warnings,
+            payloads: Mutex::default(),
         })
     }
 
@@ -378,8 +382,8 @@ impl Trace {
         self.sessions.get(self.session_at(task, time_ns)?)?.values(time_ns, addr, is_result)
     }
 
-    /// The values behind a record, as text; empty if there are none, or it is not known which they are. They are read from the file
-    /// anew.
+    /// The values behind a record, as text; empty if there are none, or it is not known which they are. They are read from the
+    /// file, with what lies behind them: for records in their order that is once in a while.
     ///
     /// # Errors
     ///
@@ -392,14 +396,13 @@ impl Trace {
         let Some(specs) = self.value_specs(task, record.time_ns, record.addr, is_result) else {
             return Ok(Vec::new());
         };
-        let path = self.dat_file(task);
-        let mut bytes = Vec::new();
-        let mut file = files::open(&path)?;
-        file.seek(SeekFrom::Start(record.payload_at))
-            .and_then(|_| file.take(MAX_PAYLOAD as u64).read_to_end(&mut bytes))
-            .map_err(|source| Error::Io { path, source })?;
+        let mut payloads = self.payloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Window::new(self.dat_file(task), self.tasks.len());
+        let window = payloads.entry(task.tid).or_insert_with(new);
+        window.seek(record.payload_at);
+        window.fill(MAX_PAYLOAD)?;
         let function = |addr| Some(self.symbol(task, record.time_ns, addr)?).map(|symbol| symbol.name.to_string());
-        let values = read_payload(specs, &bytes).map(|(values, _)| values).unwrap_or_default();
+        let values = read_payload(specs, window.rest()).map(|(values, _)| values).unwrap_or_default();
         let session = self.session_at(task, record.time_ns).and_then(|idx| self.sessions.get(idx));
         let enumerator = |which, number| {
             let name = session?.enumerator((record.time_ns, record.addr), which, number);

@@ -81,6 +81,37 @@ fn payloads_are_skipped() {
 }
 
 #[test]
+fn values_are_read_in_any_order() {
+    // More than is in memory at once.
+    let n_calls = 10_000_u64;
+    let of_task = |first: u64| -> Vec<u8> {
+        let calls =
+            (0..n_calls).flat_map(|call| [with_payload(entry(call, 0, A)), u128::from(first + call).to_le_bytes()]);
+        calls.flatten().collect()
+    };
+    let mut files = Files::new(&[(7, &[]), (8, &[])]);
+    files.0.get_mut("info").expect("a file")[16] |= 1 << 3;
+    files.0.insert("7.dat".into(), of_task(0));
+    files.0.insert("8.dat".into(), of_task(n_calls));
+    let dbg = format!("# path name: /bin/prog\nF: {:x} a\nA: @arg1/u64,arg2/u64\n", A - BASE);
+    files.0.insert("prog.dbg".into(), dbg.into());
+    let dir = files.write();
+    let trace = dir.open();
+    let records: Vec<Record> = records(&trace).0;
+    assert_eq!(records.len() as u64, n_calls);
+    let forth = 0..n_calls;
+    let back = (0..n_calls).rev();
+    // 7919 is prime to the number of calls.
+    let about = (0..n_calls).map(|step| step * 7919 % n_calls);
+    for call in forth.chain(back).chain(about) {
+        for (task, first) in trace.tasks().iter().zip([0, n_calls]) {
+            let values = trace.values(task, &records[call as usize]).expect("a readable file");
+            assert_eq!(values, [(first + call).to_string(), "0".into()]);
+        }
+    }
+}
+
+#[test]
 fn what_is_no_record_is_skipped() {
     for garbage in [&[0; 8][..], &[0xff; 40], &[0x55; 4096]] {
         let mut files = Files::new(&[(7, &[])]);

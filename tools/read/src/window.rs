@@ -1,0 +1,110 @@
+//! A part of a file in memory, for who goes through it: how much that is depends on how many are read. The file is not kept open.
+//!
+//! Not here: what is in the files.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+use crate::files;
+
+/// How much of all files that are read at once is in memory, and how much of each at the most and at the least.
+const ALL_WINDOWS_BYTES: usize = 128 << 20;
+const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 1024..=64 * 1024;
+
+/// A part of a file in memory.
+#[derive(Debug)]
+pub(crate) struct Window {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// Where in `bytes` the reader is.
+    pos: usize,
+    /// Where in the file `bytes` ends.
+    end: u64,
+    is_at_end: bool,
+    /// How much is read at once.
+    size: usize,
+}
+
+impl Clone for Window {
+    /// Without the bytes: they are read anew.
+    fn clone(&self) -> Self {
+        let n_left = self.rest().len();
+        Self {
+            path: self.path.clone(),
+            bytes: Vec::new(),
+            pos: 0,
+            end: self.end - n_left as u64,
+            is_at_end: self.is_at_end && n_left == 0,
+            size: self.size,
+        }
+    }
+}
+
+impl Window {
+    /// The beginning of a file, while as many are read at once.
+    pub(crate) fn new(path: PathBuf, n_readers: usize) -> Self {
+        let size = (ALL_WINDOWS_BYTES / n_readers.max(1)).clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end());
+        Self { path, bytes: Vec::new(), pos: 0, end: 0, is_at_end: false, size }
+    }
+
+    /// Gets at least the next `count` bytes, or all that are left.
+    pub(crate) fn fill(&mut self, count: usize) -> Result<()> {
+        if self.rest().len() < count && !self.is_at_end {
+            self.read()?;
+        }
+        Ok(())
+    }
+
+    /// Where in the file they are.
+    pub(crate) fn position(&self) -> u64 {
+        self.end - self.rest().len() as u64
+    }
+
+    /// The next bytes.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.bytes[self.pos..]
+    }
+
+    /// Moves on by `count` bytes of the [`Window::rest`].
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.pos = self.bytes.len().min(self.pos + count);
+    }
+
+    /// Moves to a place in the file. What lies there is in memory already where it is near what was read last.
+    pub(crate) fn seek(&mut self, position: u64) {
+        let start = self.end - self.bytes.len() as u64;
+        if (start..=self.end).contains(&position) {
+            self.pos = (position - start) as usize;
+        } else {
+            self.bytes.clear();
+            (self.pos, self.end, self.is_at_end) = (0, position, false);
+        }
+    }
+
+    /// Pretends that the file ends here.
+    pub(crate) fn close(&mut self) {
+        self.bytes = Vec::new();
+        self.pos = 0;
+        self.is_at_end = true;
+    }
+
+    fn read(&mut self) -> Result<()> {
+        self.bytes.drain(..self.pos);
+        self.pos = 0;
+        let file = match files::open(&self.path) {
+            opened if self.end == 0 => files::if_present(opened)?,
+            opened => Some(opened?),
+        };
+        let Some(mut file) = file else {
+            self.is_at_end = true;
+            return Ok(());
+        };
+        let sought = file.seek(SeekFrom::Start(self.end));
+        let count = sought.and_then(|_| file.take(self.size as u64).read_to_end(&mut self.bytes));
+        let count = count.map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        self.end += count as u64;
+        self.is_at_end = count < self.size;
+        Ok(())
+    }
+}
