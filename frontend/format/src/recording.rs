@@ -19,6 +19,11 @@ pub const WRITTEN: &str = "written";
 /// The file of a part, or of a snapshot, that tells what was saved. See [`Part`].
 pub const PART_FILE: &str = "part.txt";
 
+/// The file name of the library that `rftrace record` has programs load: the tracer.
+pub const TRACER: &str = "rftrace-preload";
+/// That of the library that records who takes memory.
+pub const RESOURCES: &str = "rftrace-preload-resources";
+
 /// The folder of a snapshot in a trace directory, by its number from 1 on.
 pub fn snapshot(number: u64) -> String {
     format!("snapshot-{number}")

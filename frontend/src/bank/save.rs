@@ -54,6 +54,9 @@ impl Symbols {
     /// the first process that has the module says which.
     fn of(&mut self, module: &Module, branches: impl Iterator<Item = (u64, u64)>) -> Option<Arc<SymbolTable>> {
         let read = || {
+            if module.is_recorders() {
+                return None;
+            }
             let file = map_file(&module.path).ok()?;
             let mut table = table::symbols_of(file, &module.path).ok()?;
             let own = branches.filter(|(address, _)| (module.start..module.end).contains(address));

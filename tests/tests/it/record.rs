@@ -87,7 +87,7 @@ fn check(mode: &str, [leaves, n_tasks, n_sessions]: [u64; 3]) -> Run {
     assert!(report.contains("leaf") && !report.contains("<"), "{mode}: {report}");
     assert!(uftrace(&["replay"], &run.path("trace")).contains("leaf()"), "{mode}");
     assert!(uftrace(&["info"], &run.path("trace")).contains("exit status"), "{mode}");
-    assert!(!run.path("trace/.recording").exists());
+    assert!(!run.path("trace/.recording").exists() && !run.path("trace/rftrace-preload.sym").exists());
     run
 }
 

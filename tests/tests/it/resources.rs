@@ -312,6 +312,13 @@ fn calls_and_memory_in_one_trace() {
     let report = Command::new(rftrace()).args(["report", "trace"]).current_dir(folder.path()).output().unwrap();
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.contains("middle"), "{report}\n{told}");
+    // Of what is preloaded no functions are written: the program's are, and all modules are in the map.
+    let entries = fs::read_dir(folder.path().join("trace")).unwrap().flatten();
+    let of_libraries = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("rftrace-preload"));
+    assert_eq!(of_libraries.count(), 0);
+    let info = Command::new(rftrace()).args(["info", "trace"]).current_dir(folder.path()).output().unwrap();
+    let info = String::from_utf8_lossy(&info.stdout).into_owned();
+    assert!(info.contains("/rftrace-preload ") && info.contains("/rftrace-preload-resources "), "{info}");
 }
 
 #[test]

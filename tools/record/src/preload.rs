@@ -7,6 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rftrace_format::recording;
 use tempfile::TempDir;
 
 /// A library: its file name, and the variable that may name its path.
@@ -17,9 +18,9 @@ pub struct Library {
 }
 
 /// The tracer.
-pub const TRACER: Library = Library { name: "rftrace-preload", variable: "RFTRACE_PRELOAD" };
+pub const TRACER: Library = Library { name: recording::TRACER, variable: "RFTRACE_PRELOAD" };
 /// What records who takes memory.
-pub const RESOURCES: Library = Library { name: "rftrace-preload-resources", variable: "RFTRACE_PRELOAD_RESOURCES" };
+pub const RESOURCES: Library = Library { name: recording::RESOURCES, variable: "RFTRACE_PRELOAD_RESOURCES" };
 
 /// What the dynamic linker is told.
 #[derive(Debug)]

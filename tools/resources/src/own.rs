@@ -1,12 +1,11 @@
 //! Stacks of the tracer's own: it takes memory in a program too, to write the trace, which is none of the program's.
 
+use rftrace_format::recording::TRACER;
 use rftrace_format::text::base_name;
 
 use crate::names::Names;
 use crate::recording::{Frame, Module, Recording};
 
-/// The file of the tracer that `rftrace record` loads into programs.
-const TRACER: &str = "rftrace-preload";
 /// What the files of the C library's parts begin with, which take memory for whoever calls them.
 const SYSTEM: [&str; 3] = ["libc.so.", "ld-linux", "libpthread.so."];
 

@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::elf::file::{self, page_size};
+use rftrace_format::recording::{RESOURCES, TRACER};
 use rftrace_format::text::spelled;
 
 /// The symbolic link to the running program, valid even after its file was deleted.
@@ -56,6 +57,12 @@ impl Module {
     /// Returns the path as trace files spell it, see [`map_path`].
     pub(crate) fn map_path(&self) -> String {
         map_path(&self.path)
+    }
+
+    /// Returns whether this is a library of `rftrace record`: no call in it is recorded, so nobody asks for its functions.
+    pub(crate) fn is_recorders(&self) -> bool {
+        let name = self.path.file_name();
+        !self.is_main && [TRACER, RESOURCES].iter().any(|&recorders| name == Some(OsStr::new(recorders)))
     }
 
     /// Returns whether both are one load of one file, seen at different times.

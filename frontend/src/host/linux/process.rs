@@ -238,6 +238,9 @@ impl Known {
     /// The functions of a module. One that is gone or unreadable has no names; its calls are still recorded. `Err` if there is
     /// no memory for them.
     fn symbols(&self, module: &Module) -> Result<Option<SymbolTable>, PathBuf> {
+        if module.is_recorders() {
+            return Ok(None);
+        }
         let path = module.file_path();
         let Some(file) = self.file(module).or_else(|| file::map_file(&path).ok()) else { return Ok(None) };
         // More than its table of functions takes: asking for that would end the program if it is not to be had.
