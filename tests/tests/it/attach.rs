@@ -221,6 +221,17 @@ fn a_rust_program() {
     assert_eq!((status.code(), said.trim()), (Some(7), "right true"));
 }
 
+/// How a program ends that was attached to so many times, and what it says.
+#[track_caller]
+fn recorded_often(program: &Program, times: usize) -> (ExitStatus, String) {
+    let running = Running::begin(&program.path, "");
+    for _ in 0..times {
+        let output = running.record(&["--for", "20ms"]);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+    running.end()
+}
+
 /// An unwinder reads a return address, and reads it again when it asks for the one that the tracer has replaced: none is given back between.
 #[test]
 fn exceptions_at_any_time() {
@@ -228,12 +239,7 @@ fn exceptions_at_any_time() {
         return;
     }
     let program = CProgram::new(&["attached_throws.cpp"]).without_library().with(&["-O2"]).build();
-    let running = Running::begin(&program.path, "");
-    for _ in 0..25 {
-        let output = running.record(&["--for", "20ms"]);
-        assert!(output.status.success(), "{}", told(&output));
-    }
-    let (status, said) = running.end();
+    let (status, said) = recorded_often(&program, 25);
     assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{status}");
 }
 
@@ -244,12 +250,7 @@ fn clocks_of_processor_time() {
         return;
     }
     let program = CProgram::new(&["attached_polls.c"]).without_library().with(&["-O1"]).build();
-    let running = Running::begin(&program.path, "");
-    for _ in 0..15 {
-        let output = running.record(&["--for", "20ms"]);
-        assert!(output.status.success(), "{}", told(&output));
-    }
-    let (status, said) = running.end();
+    let (status, said) = recorded_often(&program, 15);
     assert_eq!((status.code(), said.trim()), (Some(7), "interrupted 0"), "{status}");
 }
 

@@ -54,6 +54,16 @@ fn rust_program() -> &'static Path {
     })
 }
 
+/// What `rftrace replay` shows of the calls, without columns.
+#[track_caller]
+pub(crate) fn replay(run: &Run) -> String {
+    let mut command = Command::new(rftrace());
+    command.args(["replay", "-f", "none", "-d"]).arg(run.path("trace"));
+    let output = command.output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// How often each function was called, in all tasks.
 pub(crate) fn calls(run: &Run) -> BTreeMap<String, u64> {
     let mut sum = BTreeMap::new();

@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 
 use rftrace_tests::fixtures::{self, folder};
 use rftrace_tests::traces::{self, uftrace};
-use rftrace_tests::{CProgram, Program, Run, require, tools};
+use rftrace_tests::{CProgram, Program, require, tools};
 
-use crate::record::{record, rftrace};
+use crate::record::{record, replay, rftrace};
 
 /// A call: its arguments, and its result, as far as they are shown.
 #[derive(Clone, Debug, Default)]
@@ -43,14 +43,6 @@ fn rust_program(level: usize) -> &'static Path {
         tools::run(rustc.arg("--out-dir").arg(&path).arg(folder("").join("typed.rs")));
         path.join("typed")
     })
-}
-
-fn replay(run: &Run) -> String {
-    let mut command = Command::new(rftrace());
-    command.args(["replay", "-f", "none", "-d"]).arg(run.path("trace"));
-    let output = command.output().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// The calls in a replay, by name.

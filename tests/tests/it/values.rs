@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use rftrace_tests::traces::{self, assert_same_lines, uftrace};
 use rftrace_tests::{CProgram, Program, Run, require};
 
-use crate::record::{record, rftrace};
+use crate::record::{record, replay, rftrace};
 
 /// Which values are recorded. uftrace understands it too.
 const VALUES: [&str; 4] = [
@@ -42,14 +42,6 @@ fn calls(replay: &str) -> String {
 /// What the program has printed, as [`calls`] has it.
 fn printed(run: &Run) -> String {
     run.stdout.lines().map(|line| line.trim_end_matches(';').to_owned() + "\n").collect()
-}
-
-fn replay(run: &Run) -> String {
-    let mut command = Command::new(rftrace());
-    command.args(["replay", "-f", "none", "-d"]).arg(run.path("trace"));
-    let output = command.output().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Records with `options` and compares.
