@@ -1,8 +1,22 @@
-//! `record.txt`: what was not recorded.
+//! `record.txt`: what was not recorded, and what a dump was made for.
 
+use alloc::string::String;
 use core::fmt;
 
 use crate::text;
+
+/// The key of the line that says what a dump was made for.
+const DUMP: &str = "dump";
+
+/// The line of the file of a dump that says what it was made for.
+pub fn dump_line(reason: &str) -> String {
+    alloc::format!("{DUMP}={}\n", reason.replace('\n', " "))
+}
+
+/// What a dump was made for; `None` if the trace is none.
+pub fn dump_reason(bytes: &[u8]) -> Option<String> {
+    text::pairs(bytes).find(|(key, _)| key == DUMP).map(|(_, reason)| reason)
+}
 
 /// What was not recorded. Losses that have a place in the trace are events in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -65,6 +79,12 @@ mod tests {
         let gaps = Gaps { full: 1, overwritten: 2, untraced_threads: 3, too_much: 4, dropped: 5, schedule: true };
         assert_eq!(gaps.to_string(), "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\ndropped=5\nschedule=1\n");
         assert_eq!(Gaps::parse(gaps.to_string().as_bytes()), gaps);
+        let dump = gaps.to_string() + &dump_line("slow:a\nb>1ms");
+        assert_eq!(
+            (Gaps::parse(dump.as_bytes()), dump_reason(dump.as_bytes())),
+            (gaps, Some("slow:a b>1ms".to_string()))
+        );
+        assert_eq!(dump_reason(gaps.to_string().as_bytes()), None);
         assert!(Gaps::parse(b"full=x\nnonsense\n").is_empty());
         let schedule = Gaps::parse(b"schedule=1\n");
         assert!(schedule.schedule && schedule.is_empty(), "that it was recorded is no gap");

@@ -195,7 +195,7 @@ fn end() -> Result<String, String> {
     let Some(Attached { tracer, bank, hooks }) = attached() else { return Ok(String::new()) };
     tracer.disable();
     redirect::restore(hooks).map_err(|error| format!("the system does not let its calls be given back: {error}"))?;
-    bank.end();
+    bank.end(0);
     set_attached(None);
     bank.leave().map_err(|error| format!("the recorder's memory stays in it: {error}"))?;
     Ok(String::new())

@@ -3,6 +3,7 @@
 //! Each save makes a trace directory of its own, a part, with a file that is written last. `rftrace record` makes one directory of
 //! all.
 
+use std::ffi::c_int;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -41,8 +42,8 @@ const NOTHING_SAVED: &str = "nothing was saved";
 pub(crate) enum Moment {
     /// The program ends by itself.
     Exit,
-    /// The program is about to be killed.
-    Killed,
+    /// The program is about to be killed, by this signal.
+    Killed(c_int),
     /// Another program takes its place, if it can.
     Exec,
 }
@@ -56,7 +57,11 @@ pub(crate) fn save(moment: Moment) {
     }
     if let Some(bank) = recording.bank {
         // What an exec puts an end to goes on if it fails.
-        work::alone(|| if moment == Moment::Exec { bank.describe() } else { bank.end() });
+        work::alone(|| match moment {
+            Moment::Exec => bank.describe(),
+            Moment::Exit => bank.end(0),
+            Moment::Killed(signal) => bank.end(signal.cast_unsigned()),
+        });
         return;
     }
     let save = || {

@@ -186,7 +186,7 @@ extern "C" fn on_fatal(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     if signal == trigger::SIGNAL && tracer.is_some_and(|tracer| trigger::hit(tracer, context)) {
         return set_errno(errno);
     }
-    save::save(Moment::Killed);
+    save::save(Moment::Killed(signal));
     set_default(signal);
     // SAFETY: the kernel passes what the signal is about.
     let is_fault =

@@ -13,16 +13,18 @@ use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rftrace::abi::{
-    self, CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, lease, records_per_chunk,
+    CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, lease, records_per_chunk,
 };
 
+use super::dump::Progress;
 use super::file::{
     CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
 };
-use super::spool::{Spool, about_file};
+use super::open::OpenFunctions;
+use super::spool::Spool;
 use crate::backend::{Chunk, exit_word};
 use crate::clock::{ClockPair, ticks_in};
-use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
+use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::program::Identity;
 use crate::image::packed::encode::Packer;
 
@@ -37,6 +39,8 @@ pub struct Options {
     pub patience: Duration,
     /// Bytes that all spools may take together. What comes after that is not written.
     pub most_bytes: u64,
+    /// They are rings: what is in one is written when its process is over, and when a dump is made.
+    pub is_ring: bool,
 }
 
 /// All banks of a recorder.
@@ -44,18 +48,21 @@ pub struct Options {
 pub struct Banks {
     memory: MmapRaw,
     file: File,
-    layout: Layout,
+    pub(super) layout: Layout,
     /// Where spools are written.
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     wait_ticks: u64,
-    most_bytes: u64,
+    pub(super) most_bytes: u64,
+    pub(super) is_ring: bool,
     /// What has been written takes as much in memory.
-    taken_bytes: u64,
+    pub(super) taken_bytes: u64,
+    /// The same for dumps of rings.
+    pub(super) dumped_bytes: u64,
     written: Written,
-    packer: Box<Packer>,
-    slots: Vec<Option<Watched>>,
+    pub(super) packer: Box<Packer>,
+    pub(super) slots: Vec<Option<Watched>>,
     collected: Vec<Collected>,
-    snapshots: Vec<Collected>,
+    pub(super) snapshots: Vec<Collected>,
 }
 
 /// What spools hold.
@@ -78,11 +85,15 @@ pub struct Fill {
 
 /// A process that records into a bank.
 #[derive(Debug)]
-struct Watched {
-    pid: u32,
-    spool: Spool,
+pub(super) struct Watched {
+    pub(super) pid: u32,
+    pub(super) spool: Spool,
     /// What the system said of it when it was last looked at.
-    looked: Option<Instant>,
+    pub(super) looked: Option<Instant>,
+    /// Which functions were open then, of a ring.
+    pub(super) open: OpenFunctions,
+    /// What was last seen of its ring, and since when.
+    pub(super) progress: Option<(Progress, Instant)>,
     maps: Vec<Vec<u8>>,
     names: HashMap<u32, Vec<u8>>,
     /// Since when a chunk is full and not written, by its index.
@@ -104,11 +115,19 @@ pub struct Collected {
     pub failed: Option<io::Error>,
     /// As much was written as may be.
     pub is_too_large: bool,
+    /// Why this was copied, if it is a dump that was [made](Banks::dump).
+    pub reason: Option<String>,
+    /// Chunks of a ring whose records others have taken the place of.
+    pub n_overwritten: u64,
+    /// How it came to its end, if that was not by itself.
+    pub death: Option<Death>,
     pub(crate) spool: PathBuf,
     /// So much of that.
     pub(crate) spool_bytes: u64,
     /// What threads were writing to, of a process that goes on: a file as the spool is.
     pub(crate) tail: Option<PathBuf>,
+    /// Whether what was recorded after its end is left out: a ring was written to while it was copied.
+    pub(crate) is_cut: bool,
     pub(crate) chunk_bytes: usize,
     pub(crate) first: ClockPair,
     pub(crate) last: ClockPair,
@@ -125,6 +144,15 @@ pub struct Collected {
     pub(crate) threads: HashMap<u32, Identity>,
     /// The words of the exit records of the functions that were open in a thread that was forked.
     pub(crate) open: HashMap<u32, Vec<u64>>,
+}
+
+/// The end of a process that did not end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// By a signal that it could have handled.
+    Signal(u32),
+    /// Without a word: by SIGKILL, the system's lack of memory, or a system call of its own.
+    WithoutWord,
 }
 
 /// How often the system is asked about a process: for libraries that it loads, and names of threads.
@@ -147,6 +175,7 @@ impl Banks {
         let head = unsafe { &*memory.as_ptr().cast::<Head>() };
         head.n_slots.store(options.n_slots as u64, Relaxed);
         head.buffer_bytes.store(options.buffer_bytes as u64, Relaxed);
+        head.is_ring.store(options.is_ring.into(), Relaxed);
         head.version.store(VERSION, Relaxed);
         head.magic.store(MAGIC, Release);
         let slots = (0..options.n_slots).map(|_| None).collect();
@@ -157,7 +186,9 @@ impl Banks {
             folder: folder.to_owned(),
             wait_ticks: ticks_in(options.patience),
             most_bytes: options.most_bytes,
+            is_ring: options.is_ring,
             taken_bytes: 0,
+            dumped_bytes: 0,
             written: Written::default(),
             packer: Box::new(Packer::new()),
             slots,
@@ -185,7 +216,9 @@ impl Banks {
             }
             slot.bank.beat.fetch_add(1, Relaxed);
             let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
-            n_taken = n_taken.max(self.drain(number, &mut watched, false));
+            if !self.is_ring {
+                n_taken = n_taken.max(self.drain(number, &mut watched, false));
+            }
             // First: what it does between the look and the answer is taken at its end.
             let is_over = is_over(watched.pid) || self.is_followed(number);
             self.take_snapshot(number, &mut watched);
@@ -193,8 +226,12 @@ impl Banks {
                 self.finish(number, watched);
             } else {
                 if watched.look(slot.mapped_at.load(Relaxed)) {
-                    watched.spool.flush();
-                    self.keep_about(number, &watched);
+                    if self.is_ring {
+                        watched.open = OpenFunctions::of_process(watched.pid, slot.threads_at.load(Relaxed));
+                    } else {
+                        watched.spool.flush();
+                        self.keep_about(number, &watched);
+                    }
                 }
                 self.slots[number] = Some(watched);
             }
@@ -237,12 +274,12 @@ impl Banks {
         })
     }
 
-    fn slot(&self, number: usize) -> &'static Slot {
+    pub(super) fn slot(&self, number: usize) -> &'static Slot {
         // SAFETY: the slots lie in the mapping; nobody has this reference after `self`, which it is used within.
         unsafe { &*self.at(number, 0).cast::<Slot>() }
     }
 
-    fn at(&self, number: usize, offset: usize) -> *mut u8 {
+    pub(super) fn at(&self, number: usize, offset: usize) -> *mut u8 {
         self.memory.as_mut_ptr().wrapping_add(self.layout.slot_at(number) + offset)
     }
 
@@ -252,7 +289,7 @@ impl Banks {
         bank.wait_ticks.store(self.wait_ticks, Relaxed);
     }
 
-    fn watch(&self, number: usize) -> Watched {
+    pub(super) fn watch(&self, number: usize) -> Watched {
         let slot = self.slot(number);
         let (pid, since) = (slot.pid.load(Relaxed), slot.first_tsc.load(Relaxed));
         let path = self.folder.join(format!("spool-{pid}-{number}-{since}"));
@@ -260,6 +297,8 @@ impl Banks {
             pid,
             spool: Spool::new(path),
             looked: None,
+            open: OpenFunctions::default(),
+            progress: None,
             maps: Vec::new(),
             names: HashMap::new(),
             waiting: HashMap::new(),
@@ -318,49 +357,8 @@ impl Banks {
         n_taken
     }
 
-    /// Copies what is there of a process, if it has asked for that.
-    fn take_snapshot(&mut self, number: usize, watched: &mut Watched) {
-        let slot = self.slot(number);
-        let wanted = slot.snapshot_tsc.load(Acquire);
-        if wanted == 0 {
-            return;
-        }
-        // It counts as what the trace of it takes.
-        if watched.spool.may_go_on(self.taken_bytes, self.most_bytes) {
-            self.taken_bytes += watched.spool.n_chunks * self.layout.chunk_bytes() as u64;
-            watched.spool.flush();
-            watched.looked = None;
-            watched.look(slot.mapped_at.load(Relaxed));
-            let mut tail = Spool::new(self.folder.join(format!("tail-{}-{wanted}", watched.pid)));
-            self.copy_chunks(number, &mut tail);
-            tail.flush();
-            let last_thread = watched.spool.last_thread.max(tail.last_thread);
-            if tail.failed.is_none() {
-                let collected = self.collected(number, watched, last_thread);
-                self.snapshots.push(Collected { tail: Some(tail.path), end_tsc: wanted, ..collected });
-            }
-        }
-        let _ = slot.snapshot_tsc.compare_exchange(wanted, 0, AcqRel, Relaxed);
-    }
-
-    /// Writes what is in chunks, which stay as they are: only the recorder makes one free, so no other records come into it meanwhile.
-    fn copy_chunks(&mut self, number: usize, tail: &mut Spool) {
-        let chunk_bytes = self.layout.chunk_bytes();
-        for place in 0..self.layout.n_chunks() {
-            let chunk = self.chunk(number, place);
-            let now = chunk.header.lease.load(Acquire);
-            if now == 0 {
-                break;
-            }
-            if lease::state(now) != chunk_state::FREE && chunk.header.tid.load(Acquire) != 0 {
-                tail.write(&chunk, &mut self.packer);
-                self.taken_bytes += chunk_bytes as u64;
-            }
-        }
-    }
-
     /// A chunk of a slot.
-    fn chunk(&self, number: usize, place: usize) -> Chunk<'static> {
+    pub(super) fn chunk(&self, number: usize, place: usize) -> Chunk<'static> {
         let chunk_bytes = self.layout.chunk_bytes();
         let start = self.at(number, CHUNKS_AT + place * chunk_bytes);
         // SAFETY: a chunk of the slot; headers and records consist of atomics. Nobody has it after `self`, which it is used within.
@@ -376,7 +374,7 @@ impl Banks {
     }
 
     /// The next chunk from `place` on that has memory at all.
-    fn next_with_memory(&self, number: usize, place: usize) -> Option<usize> {
+    pub(super) fn next_with_memory(&self, number: usize, place: usize) -> Option<usize> {
         let chunks_at = self.layout.slot_at(number) + CHUNKS_AT;
         let from = chunks_at + place * self.layout.chunk_bytes();
         // SAFETY: takes no pointer; nobody goes by the file's position.
@@ -387,20 +385,32 @@ impl Banks {
 
     /// The process is over: takes the rest.
     fn finish(&mut self, number: usize, mut watched: Watched) {
-        self.drain(number, &mut watched, true);
+        let ring = if self.is_ring {
+            let mut spool = std::mem::take(&mut watched.spool);
+            let ring = self.copy_ring(number, &mut spool, false);
+            watched.spool = spool;
+            Some(ring)
+        } else {
+            self.drain(number, &mut watched, true);
+            None
+        };
         watched.spool.flush();
         if watched.spool.n_bytes > 0 || self.slot(number).bank.n_lost.load(Relaxed) > 0 {
             self.keep_about(number, &watched);
-            let collected = self.collected(number, &watched, watched.spool.last_thread);
+            let mut collected = self.collected(number, &watched, watched.spool.last_thread);
+            if let Some(ring) = ring {
+                self.tell_of_ring(number, &mut collected, &watched, &ring);
+            }
+            collected.death = self.death(number);
             self.collected.push(Collected { failed: watched.spool.failed, ..collected });
         }
         self.give_back(number);
     }
 
     /// All that is to be known of a process and its spool. Threads up to `last_thread` have records.
-    fn collected(&self, number: usize, watched: &Watched, last_thread: u32) -> Collected {
+    pub(super) fn collected(&self, number: usize, watched: &Watched, last_thread: u32) -> Collected {
         let slot = self.slot(number);
-        let [exe, command_line, own_maps, branches] = self.texts(number);
+        let [exe, command_line, own_maps, branches, _] = self.texts(number);
         let maps = watched.maps.iter().cloned().chain([own_maps]).collect();
         let threads = self.threads(number, watched, last_thread);
         let parent = slot.forked_by.load(Relaxed);
@@ -411,9 +421,13 @@ impl Banks {
             n_dropped: slot.bank.n_lost.load(Relaxed),
             failed: None,
             is_too_large: watched.spool.is_too_large,
+            reason: None,
+            n_overwritten: 0,
+            death: None,
             spool: watched.spool.path.clone(),
             spool_bytes: watched.spool.n_bytes,
             tail: None,
+            is_cut: false,
             chunk_bytes: self.layout.chunk_bytes(),
             first: ClockPair { tsc: slot.first_tsc.load(Relaxed), nanos: slot.first_nanos.load(Relaxed) },
             last: ClockPair::now(),
@@ -428,54 +442,6 @@ impl Banks {
             open: self.open_functions(number),
             threads,
         }
-    }
-
-    /// Writes beside a spool what the slot says, so that a trace can be made of both when this recorder is not there any more. Where
-    /// that cannot be written the trace is made at the end, as ever.
-    fn keep_about(&self, number: usize, watched: &Watched) {
-        let n_bytes = TEXT_AT + (self.slot(number).text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
-        let n_threads = (watched.spool.last_thread as usize + 1).min(MAX_THREADS);
-        let mut about = Vec::new();
-        about.extend((self.layout.buffer_bytes as u64).to_le_bytes());
-        about.extend((n_bytes as u64).to_le_bytes());
-        for (start, n_bytes) in [(0, n_bytes), (THREADS_AT, n_threads * size_of::<Entry>())] {
-            // SAFETY: within the slot. What a process changes meanwhile is any bytes, and is checked when it is read.
-            about.extend_from_slice(unsafe { slice::from_raw_parts(self.at(number, start).cast_const(), n_bytes) });
-        }
-        // At once: who is killed now leaves the one before.
-        let file = about_file(&watched.spool.path);
-        let new = file.with_extension("about-new");
-        let _ = fs::write(&new, about).and_then(|()| fs::rename(&new, file));
-    }
-
-    /// What a recorder has collected in `spool` that was not there at the end: as far as that goes. `file` is empty memory.
-    ///
-    /// # Errors
-    ///
-    /// Those of the system; what belongs to the spool is not there, or cut.
-    pub fn recover(file: File, spool: &Path) -> io::Result<Collected> {
-        let about = fs::read(about_file(spool))?;
-        let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("{}: it is cut", about_file(spool).display()));
-        let (head, rest) = about.split_first_chunk::<16>().ok_or_else(bad)?;
-        let [buffer_bytes, n_bytes] =
-            [0, 8].map(|at| u64::from_le_bytes(head[at..at + 8].try_into().unwrap_or_default()));
-        let (first, threads) = rest.split_at_checked(n_bytes as usize).ok_or_else(bad)?;
-        let is_right = first.len() >= TEXT_AT && first.len() <= THREADS_AT && threads.len() <= TABLE_BYTES;
-        if !is_right || !(abi::MIN_CHUNK_BYTES as u64..1 << 44).contains(&buffer_bytes) {
-            return Err(bad());
-        }
-        let folder = spool.parent().unwrap_or(spool);
-        let options =
-            Options { buffer_bytes: buffer_bytes as usize, n_slots: 1, patience: Duration::ZERO, most_bytes: 0 };
-        let banks = Self::new(file, folder, options)?;
-        for (start, bytes) in [(0, first), (THREADS_AT, threads)] {
-            // SAFETY: so much room is there, and nobody else has the memory.
-            unsafe { banks.at(0, start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        }
-        let mut watched = banks.watch(0);
-        watched.spool.path = spool.to_owned();
-        watched.spool.n_bytes = fs::metadata(spool)?.len();
-        Ok(banks.collected(0, &watched, (threads.len() / size_of::<Entry>()) as u32))
     }
 
     /// Gives a slot's memory back to the system, then the slot to the next process.
@@ -495,11 +461,11 @@ impl Banks {
     }
 
     /// The texts of a slot, as far as they are there.
-    fn texts(&self, number: usize) -> [Vec<u8>; 4] {
+    pub(super) fn texts(&self, number: usize) -> [Vec<u8>; 5] {
         let n_bytes = (self.slot(number).text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
         let mut place = self.at(number, TEXT_AT).cast_const();
         let mut n_left = n_bytes;
-        [(); 4].map(|()| {
+        [(); 5].map(|()| {
             let mut length = [0; 4];
             if n_left < 4 {
                 return Vec::new();
@@ -516,6 +482,16 @@ impl Banks {
             n_left -= text.len() + 4;
             text
         })
+    }
+
+    /// How a process has ended that is over.
+    fn death(&self, number: usize) -> Option<Death> {
+        let slot = self.slot(number);
+        match slot.killed_by.load(Relaxed) {
+            0 if slot.end_tsc.load(Relaxed) == 0 && !self.is_followed(number) => Some(Death::WithoutWord),
+            0 => None,
+            signal => Some(Death::Signal(signal)),
+        }
     }
 
     /// The functions that were open when the process was forked.
@@ -548,7 +524,7 @@ impl Banks {
 
 impl Watched {
     /// Asks the system about the process, which has mapped the banks at an address, if it is time. Returns whether it was.
-    fn look(&mut self, mapped_at: u64) -> bool {
+    pub(super) fn look(&mut self, mapped_at: u64) -> bool {
         if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
             return false;
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | [`Slot`] |
 //! | 4 KiB | words of the exit records of the functions that were open when the process was forked, outermost first |
-//! | 16 KiB | texts: the path of the program, its command line, its maps, functions with entry branches; each a length in 4 bytes, then so many bytes |
+//! | 16 KiB | texts: the path of the program, its command line, its maps, functions with entry branches, functions that are open; each a length in 4 bytes, then so many bytes |
 //! | 1 MiB | the table of threads (`host/linux/thread_table.rs`) |
 //! | then, at a multiple of 64 KiB | chunks |
 //!
@@ -19,7 +19,7 @@ use crate::host::linux::thread_table;
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 2 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 3 << 32 | abi::VERSION as u64;
 
 /// What the file begins with.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct Head {
     pub(crate) n_slots: AtomicU64,
     /// Bytes of the chunks of a slot.
     pub(crate) buffer_bytes: AtomicU64,
+    /// Not 0: they are rings, which nobody empties.
+    pub(crate) is_ring: AtomicU64,
 }
 
 /// Bytes before the first slot.
@@ -93,6 +95,12 @@ pub(crate) struct Slot {
     pub(crate) mapped_at: AtomicU64,
     /// When a snapshot was asked for, in ticks. The recorder makes it 0 when it has copied what is there.
     pub(crate) snapshot_tsc: AtomicU64,
+    /// Of a ring: [`ControlShared::first_index`](abi::ControlShared::first_index).
+    pub(crate) first_index: AtomicU64,
+    /// Where in the process its threads are listed, [`Control::threads`](abi::Control::threads).
+    pub(crate) threads_at: AtomicU64,
+    /// The signal that was about to kill it when it [ended](Self::end_tsc); 0 for none.
+    pub(crate) killed_by: AtomicU32,
 }
 
 const _: () = assert!(OPEN_AT + 8 * abi::RETURN_STACK_ENTRIES <= TEXT_AT);

@@ -1,15 +1,21 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
 //! `file` is the layout, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
-//! while programs run, `spool` the file that it writes, `save` how what it collected of a process becomes a directory. docs/banks.md
+//! while programs run, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes and `about` what is beside that, `save` how what it collected of a process becomes a directory. docs/banks.md
 //! tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
 
 #[cfg(target_os = "linux")]
+mod about;
+#[cfg(target_os = "linux")]
 pub(crate) mod collect;
 #[cfg(target_os = "linux")]
+mod dump;
+#[cfg(target_os = "linux")]
 pub(crate) mod file;
+#[cfg(target_os = "linux")]
+mod open;
 #[cfg(not(target_os = "linux"))]
 #[path = "none.rs"]
 pub(crate) mod own;
@@ -21,7 +27,7 @@ pub(crate) mod save;
 mod spool;
 
 #[cfg(target_os = "linux")]
-pub use collect::{Banks, Collected, Fill, Options, Written};
+pub use collect::{Banks, Collected, Death, Fill, Options, Written};
 pub use own::Bank;
 #[cfg(target_os = "linux")]
 pub use save::{SavedBank, Symbols};

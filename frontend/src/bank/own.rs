@@ -35,6 +35,8 @@ use crate::patch;
 pub struct Bank {
     start: *mut u8,
     layout: Layout,
+    /// Whether chunks are used again that nobody has taken, oldest first.
+    is_ring: bool,
     /// The slot of this process, [`NO_SLOT`] for none.
     slot: AtomicUsize,
     /// Whether recording was on when this process was about to fork.
@@ -60,10 +62,11 @@ fn own() -> Option<&'static Bank> {
     unsafe { OWN.load(Acquire).as_ref() }
 }
 
-/// What a tracer is given for its records.
+/// What a tracer is given for its records. A ring if there is no bank.
 pub(crate) struct Given {
     pub(crate) buffer: *mut u8,
     pub(crate) bytes: usize,
+    /// Null for a ring, which nobody empties.
     pub(crate) bank: *const abi::Bank,
     pub(crate) threads: *mut u8,
 }
@@ -108,6 +111,7 @@ impl Bank {
         let bank = Self {
             start,
             layout,
+            is_ring: head.is_ring.load(Relaxed) != 0,
             slot: AtomicUsize::new(NO_SLOT),
             was_on: AtomicBool::new(false),
             is_for_children,
@@ -134,13 +138,17 @@ impl Bank {
         self.write_texts();
     }
 
-    /// Asks the recorder for a trace of what was recorded so far, and waits until it has copied what is there. Recording goes on.
+    /// Asks the recorder for a trace of what was recorded so far, and waits until it has copied what is there, but for a ring: that is
+    /// copied while it is written to. Recording goes on.
     pub fn snapshot(&self) {
         const PAUSE: Duration = Duration::from_millis(1);
         /// For a recorder that does nothing.
         const PATIENCE: Duration = Duration::from_secs(1);
 
         let Some(slot) = self.own_slot() else { return };
+        if self.is_ring {
+            return slot.snapshot_tsc.store(ClockPair::now().tsc, Release);
+        }
         self.describe();
         slot.snapshot_tsc.store(ClockPair::now().tsc, Release);
         let (mut beat, mut since) = (slot.bank.beat.load(Relaxed), Instant::now());
@@ -153,11 +161,12 @@ impl Bank {
         }
     }
 
-    /// This process ends by itself: nothing is recorded any more.
-    pub fn end(&self) {
+    /// This process ends, by itself or because of the signal `killed_by` (0 for none): nothing is recorded any more.
+    pub fn end(&self, killed_by: u32) {
         backend::disable();
         self.describe();
         if let Some(slot) = self.own_slot() {
+            slot.killed_by.store(killed_by, Relaxed);
             slot.end_tsc.store(backend::control().stop_tsc.load(Relaxed), Relaxed);
         }
     }
@@ -233,7 +242,7 @@ impl Bank {
         (number != NO_SLOT).then(|| Given {
             buffer: self.at(number, CHUNKS_AT),
             bytes: self.layout.buffer_bytes,
-            bank: &raw const self.slot_of(number).bank,
+            bank: if self.is_ring { ptr::null() } else { &raw const self.slot_of(number).bank },
             threads: self.at(number, THREADS_AT),
         })
     }
@@ -268,11 +277,13 @@ impl Bank {
             return;
         }
         let branches = if self.has_branches.load(Relaxed) { branches() } else { Vec::new() };
+        // All that is there of another process's bank was taken from its beginning on.
+        let open = if self.is_ring { open_functions() } else { Vec::new() };
         slot.text_bytes.store(0, Release);
         let mut place = self.at(self.slot.load(Relaxed), TEXT_AT);
         let mut room = TEXT_BYTES;
         let mut written = 0;
-        for text in [&exe, &command_line, &maps, &branches] {
+        for text in [&exe, &command_line, &maps, &branches, &open] {
             let n_bytes = text.len().min(room.saturating_sub(4));
             room -= n_bytes + 4;
             written += n_bytes + 4;
@@ -294,6 +305,14 @@ fn branches() -> Vec<u8> {
         patch::entry_functions(module.start).map(move |(address, size)| [module.start + address, size])
     });
     functions.flatten().flat_map(u64::to_le_bytes).collect()
+}
+
+/// The functions that are open now, as [`OpenFunctions`](super::open::OpenFunctions) reads them.
+fn open_functions() -> Vec<u8> {
+    let now = ClockPair::now().tsc;
+    let open = backend::open_by_thread().into_iter();
+    let words = open.flat_map(|(thread, words)| [u64::from(thread), words.len() as u64].into_iter().chain(words));
+    [now].into_iter().chain(words).flat_map(u64::to_le_bytes).collect()
 }
 
 /// Maps the whole file at a place where chunks are aligned.
@@ -344,6 +363,8 @@ pub(crate) fn opened(bank: &Bank, first: ClockPair, min_ticks: u64) {
     slot.utc_offset_nanos.store(utc_offset_nanos().unwrap_or(0), Relaxed);
     slot.min_ticks.store(min_ticks, Relaxed);
     slot.mapped_at.store(bank.start as u64, Relaxed);
+    slot.first_index.store(backend::control().shared.first_index.load(Relaxed), Relaxed);
+    slot.threads_at.store(&raw const backend::control().threads as u64, Relaxed);
     bank.write_texts();
     slot.state.store(slot_state::IN_USE, Release);
 }
@@ -399,6 +420,7 @@ pub(crate) fn forked() -> Forked {
     slot.utc_offset_nanos.store(parent.utc_offset_nanos.load(Relaxed), Relaxed);
     slot.min_ticks.store(parent.min_ticks.load(Relaxed), Relaxed);
     slot.mapped_at.store(bank.start as u64, Relaxed);
+    slot.threads_at.store(&raw const backend::control().threads as u64, Relaxed);
     threads::move_to(given.threads);
     slot.state.store(slot_state::IN_USE, Release);
     let args = InitArgs {
@@ -408,7 +430,7 @@ pub(crate) fn forked() -> Forked {
         blocks_bytes: 0,
         left: ptr::null_mut(),
         left_bytes: 0,
-        overwriting: 0,
+        overwriting: u8::from(bank.is_ring),
         bank: given.bank,
         thread_start: None,
         thread_start_key: 0,
@@ -429,6 +451,9 @@ impl Forked {
     pub(crate) fn go_on(&self, status: u32) {
         match self {
             Self::Other(bank, _) if status == init::OK => {
+                if let Some(slot) = bank.own_slot() {
+                    slot.first_index.store(backend::control().shared.first_index.load(Relaxed), Relaxed);
+                }
                 bank.write_open_functions();
                 if bank.was_on.load(Relaxed) {
                     backend::enable();

@@ -110,6 +110,7 @@ impl Collected {
             tasks: &tasks,
             start_tsc: self.first.tsc,
             stop_tsc: self.end_tsc,
+            is_cut: self.is_cut,
             clock: rate.map_or_else(|| self.first.clock_to(self.last), |(hz, _)| self.first.clock_at_rate(hz)),
             pairs: [self.first, self.last],
             unix_nanos: (self.utc_offset_nanos != 0)
@@ -117,7 +118,12 @@ impl Collected {
                 .flatten(),
             minima: &minima,
             tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()),
-            gaps: Gaps { untraced_threads: self.n_untraced_threads.into(), dropped: self.n_dropped, ..Gaps::default() },
+            gaps: Gaps {
+                overwritten: self.n_overwritten,
+                untraced_threads: self.n_untraced_threads.into(),
+                dropped: self.n_dropped,
+                ..Gaps::default()
+            },
             n_writers: directory::all_processors(),
             what_fits: true,
             done: Some(&|n_bytes| forget.read(n_bytes)),

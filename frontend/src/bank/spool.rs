@@ -50,6 +50,17 @@ impl Spool {
 
     /// Takes a chunk, which comes to the file at the latest with the next [`flush`](Self::flush). Returns how many records that were.
     pub(super) fn write(&mut self, chunk: &Chunk<'_>, packer: &mut Packer) -> usize {
+        self.write_if(chunk, packer, || true).unwrap_or(0)
+    }
+
+    /// The same of a chunk that somebody may take meanwhile: `None` if it is not the same any more when it was packed, and nothing is
+    /// taken then.
+    pub(super) fn write_if(
+        &mut self,
+        chunk: &Chunk<'_>,
+        packer: &mut Packer,
+        is_same: impl FnOnce() -> bool,
+    ) -> Option<usize> {
         let header = chunk.header;
         let mut last = header.tid.load(Relaxed);
         if header.n_adopted.load(Relaxed) > 0 {
@@ -60,15 +71,19 @@ impl Spool {
                 }
             }
         }
-        self.last_thread = self.last_thread.max(last);
         let n_before = self.packed.len();
         let n_records = self.pack(chunk, packer);
+        if !is_same() {
+            self.packed.truncate(n_before);
+            return None;
+        }
+        self.last_thread = self.last_thread.max(last);
         self.n_chunks += 1;
         self.n_bytes += (self.packed.len() - n_before) as u64;
         if self.packed.len() >= BLOCK_BYTES {
             self.flush();
         }
-        n_records
+        Some(n_records)
     }
 
     /// Packs a chunk behind those that are to be written. Returns how many records that were.

@@ -69,6 +69,8 @@ pub(crate) struct Window<'a> {
     pub(crate) start: u64,
     /// When it ended: functions that are still open are closed then.
     pub(crate) end: u64,
+    /// Later records are left out.
+    pub(crate) cut: u64,
     /// Whether an address belongs to the tracer itself.
     pub(crate) is_hidden: &'a (dyn Fn(u64) -> bool + Sync),
     /// Which calls are left out because they are too short.
@@ -235,6 +237,9 @@ impl<F: Emit> Decoder<'_, F> {
                 && is_values(next)
             {
                 self.collect_values((tsc, word), &mut records);
+            }
+            if tsc > self.window.cut {
+                break;
             }
             self.record(tsc, word)?;
             self.values.clear();
@@ -538,7 +543,7 @@ mod tests {
 
     pub(super) fn outline_of(task: &Task<'_>, start: u64, minima: &Minima) -> String {
         let is_hidden = |address| address == OWN;
-        let window = Window { start, end: 100, is_hidden: &is_hidden, minima, done: None };
+        let window = Window { start, end: 100, cut: u64::MAX, is_hidden: &is_hidden, minima, done: None };
         let mut text = String::new();
         let result = decode(task, &window, |event| {
             let Event { kind, tsc, address, depth } = event;
@@ -704,7 +709,8 @@ mod tests {
         records.extend(values(6, b"result"));
         for minima in [Minima::default(), at_least(1)] {
             let task = Task { tid: 1, segments: vec![segment(1, 0, 0, &records)], open: Vec::new(), resumes: false };
-            let window = Window { start: 0, end: 100, is_hidden: &|_| false, minima: &minima, done: None };
+            let window =
+                Window { start: 0, end: 100, cut: u64::MAX, is_hidden: &|_| false, minima: &minima, done: None };
             let mut seen = Vec::new();
             decode(&task, &window, WithValues(&mut seen)).unwrap();
             let of = |kind, address, values: &[u8]| (kind, address, values.to_vec());

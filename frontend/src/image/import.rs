@@ -77,6 +77,7 @@ impl Image {
             tasks: &tasks,
             start_tsc,
             stop_tsc,
+            is_cut: false,
             clock,
             pairs,
             unix_nanos: self.unix_nanos(),

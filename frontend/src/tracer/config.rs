@@ -252,7 +252,7 @@ impl Config {
             blocks_bytes: memory.blocks_bytes,
             left: memory.left,
             left_bytes: memory.left_bytes,
-            overwriting: u8::from(self.mode == Mode::Ring),
+            overwriting: u8::from(self.mode == Mode::Ring || self.bank.is_some() && bank.is_null()),
             bank,
             thread_start: memory.thread_start,
             thread_start_key: memory.thread_start_key,

@@ -180,6 +180,7 @@ impl Tracer {
                 tasks: &tasks,
                 start_tsc,
                 stop_tsc: control.stop_tsc.load(Relaxed),
+                is_cut: false,
                 clock: rate.map_or_else(|| self.first.clock_to(last), |(hz, _)| self.first.clock_at_rate(hz)),
                 pairs: [self.first, last],
                 unix_nanos: self.utc_offset_nanos.and_then(|offset| self.first.nanos.checked_add_signed(offset)),

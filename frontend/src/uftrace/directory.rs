@@ -36,6 +36,8 @@ pub(crate) struct Recording<'a> {
     pub(crate) tasks: &'a [Task<'a>],
     pub(crate) start_tsc: u64,
     pub(crate) stop_tsc: u64,
+    /// Whether what was recorded after that is left out.
+    pub(crate) is_cut: bool,
     /// What ticks become nanoseconds by.
     pub(crate) clock: TscClock,
     pub(crate) pairs: [ClockPair; 2],
@@ -54,7 +56,8 @@ pub(crate) struct Recording<'a> {
 
 impl<'a> Recording<'a> {
     pub(super) fn window(&self, is_hidden: &'a (dyn Fn(u64) -> bool + Sync)) -> Window<'a> {
-        Window { start: self.start_tsc, end: self.stop_tsc, is_hidden, minima: self.minima, done: self.done }
+        let cut = if self.is_cut { self.stop_tsc } else { u64::MAX };
+        Window { start: self.start_tsc, end: self.stop_tsc, cut, is_hidden, minima: self.minima, done: self.done }
     }
 }
 

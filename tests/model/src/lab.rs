@@ -283,7 +283,7 @@ impl Lab {
 
     fn events_of(&self, task: &decode::Task<'_>, minima: &Minima) -> Vec<Event> {
         let start = self.control().cycle_start_tsc.load(Relaxed);
-        let window = Window { start, end: arch::ticks(), is_hidden: &|_| false, minima, done: None };
+        let window = Window { start, end: arch::ticks(), cut: u64::MAX, is_hidden: &|_| false, minima, done: None };
         let mut events = Vec::new();
         let result = decode::decode(task, &window, |event: decode::Event| {
             events.push(match event.kind {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rftrace_format::clock::ClockFile;
 use rftrace_format::files::{CLOCK, GAPS};
-use rftrace_format::gaps::Gaps;
+use rftrace_format::gaps::{self, Gaps};
 use rftrace_format::text;
 
 use crate::error::{Error, Result};
@@ -81,6 +81,16 @@ impl Trace {
     pub fn gaps(&self) -> Result<Gaps> {
         let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
         Ok(Gaps::parse(&bytes.unwrap_or_default()))
+    }
+
+    /// What the trace is a dump for, by the file `record.txt`; `None` if it is none.
+    ///
+    /// # Errors
+    ///
+    /// The file exists and cannot be read.
+    pub fn dump_reason(&self) -> Result<Option<String>> {
+        let bytes = files::if_present(files::read(&self.dir().join(GAPS), MAX_BYTES))?;
+        Ok(gaps::dump_reason(&bytes.unwrap_or_default()))
     }
 
     /// Whether the trace tells when tasks had no processor.

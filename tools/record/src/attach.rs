@@ -11,7 +11,8 @@ use rftrace_attach::{Attached, State, Wanted};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::banks::{BankRecorder, BankRecording, OnFull, Written};
+use super::banks::{BankRecorder, BankRecording, OnFull, Plan, Written};
+use super::dumps;
 use super::output::Output;
 use super::processes::start_time;
 
@@ -77,7 +78,8 @@ pub fn record(
     let mut banks = None;
     let mut attached = Attached::begin(options.pid, &wanted, |file| {
         let Options { buffer_bytes, on_full, most_bytes, .. } = *options;
-        banks = Some(BankRecorder::begin_in(file, 1, output.work(), buffer_bytes, on_full, most_bytes, tell)?);
+        let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring: false, dumps: dumps::Options::default() };
+        banks = Some(BankRecorder::begin_in(file, 1, output.work(), plan, tell)?);
         Ok(())
     })?;
     let banks = banks.context("the process has no bank")?;

@@ -1,6 +1,7 @@
-//! Banks while a program runs: one thread takes what is full. At the end each process's becomes a part, as if the process had saved it.
+//! Banks while a program runs: one thread takes what is full, and copies rings when a dump is due. At the end each process's becomes a
+//! part, as if the process had saved it.
 //!
-//! Not here: what a bank is and how it is emptied (`rftrace_frontend::bank`).
+//! Not here: what a bank is and how it is emptied (`rftrace_frontend::bank`), and which dumps are due (`dumps`).
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,12 +16,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use rftrace_format::files::GAPS;
+use rftrace_format::gaps;
 use rftrace_format::recording::{Counts, Entry, Fork, PART_FILE, Part, Saved};
 use rftrace_frontend::Error;
 pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, Banks, Collected, Fill, Options, SavedBank, Symbols};
 
+use super::dumps::{self, Dumps};
 use super::processes::start_time;
+use super::run::Ended;
 use super::sys;
 
 /// What threads do that find no room in their bank.
@@ -30,6 +35,21 @@ pub enum OnFull {
     Wait,
     /// They go on, and what they call is not recorded.
     Drop,
+}
+
+/// How banks are made, and what becomes of what is in them.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Bytes of each process's.
+    pub buffer_bytes: usize,
+    /// What threads do without room.
+    pub on_full: OnFull,
+    /// Bytes of records that are written, in memory.
+    pub most_bytes: u64,
+    /// They are rings, which are written at the end alone, and for dumps.
+    pub is_ring: bool,
+    /// When those are made.
+    pub dumps: dumps::Options,
 }
 
 /// How long a thread waits for a recorder that does nothing, as one that was stopped.
@@ -46,6 +66,12 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 /// Chunks that are to be taken at a look, at the most: what goes round in a bank is to stay in the processor's cache.
 const MANY_CHUNKS: usize = 16;
 
+/// Between two looks at a ring, for dumps.
+const RING_PAUSE: Duration = Duration::from_millis(4);
+
+/// Between two looks whether anything is recorded in a ring.
+const QUIET_LOOK: Duration = Duration::from_millis(50);
+
 /// Between two questions whether a process lives.
 const LOOK: Duration = Duration::from_millis(4);
 
@@ -57,7 +83,7 @@ pub struct BankRecorder {
     on_full: OnFull,
     is_over: Arc<AtomicBool>,
     living: Arc<Mutex<Vec<u32>>>,
-    thread: JoinHandle<Vec<Collected>>,
+    thread: JoinHandle<(Vec<Collected>, Dumps)>,
     /// Makes directories of snapshots, so that the other one need not wait.
     snapshots: JoinHandle<()>,
 }
@@ -67,24 +93,18 @@ pub struct BankRecorder {
 pub struct BankRecording {
     collected: Vec<Collected>,
     on_full: OnFull,
+    dumps: Dumps,
 }
 
 impl BankRecorder {
-    /// Makes banks of `buffer_bytes` bytes, and begins. Spools are written to `work`, of records of `most_bytes` in memory at the most.
-    /// `tell` is called again and again with what they hold, and dropped when the last has been taken.
+    /// Makes banks, and begins. Spools are written to `work`. `tell` is called again and again with what they hold, and dropped when the last has been taken.
     ///
     /// # Errors
     ///
     /// There is no memory or no thread for it.
-    pub fn begin(
-        work: &Path,
-        buffer_bytes: usize,
-        on_full: OnFull,
-        most_bytes: u64,
-        tell: impl FnMut(Written) + Send + 'static,
-    ) -> Result<Self> {
-        let n_slots = (ADDRESS_BYTES / buffer_bytes.max(64 << 20)).clamp(8, 256);
-        Self::begin_in(memory()?, n_slots, work, buffer_bytes, on_full, most_bytes, tell)
+    pub fn begin(work: &Path, plan: Plan, tell: impl FnMut(Written) + Send + 'static) -> Result<Self> {
+        let n_slots = (ADDRESS_BYTES / plan.buffer_bytes.max(64 << 20)).clamp(8, 256);
+        Self::begin_in(memory()?, n_slots, work, plan, tell)
     }
 
     /// As [`begin`](Self::begin), with `n_slots` banks in empty memory, which a process that is to be recorded has made.
@@ -96,15 +116,14 @@ impl BankRecorder {
         file: File,
         n_slots: usize,
         work: &Path,
-        buffer_bytes: usize,
-        on_full: OnFull,
-        most_bytes: u64,
+        plan: Plan,
         tell: impl FnMut(Written) + Send + 'static,
     ) -> Result<Self> {
+        let Plan { buffer_bytes, on_full, most_bytes, is_ring, dumps } = plan;
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
         let patience = if on_full == OnFull::Wait { PATIENCE } else { Duration::ZERO };
-        let mut options = Options { buffer_bytes, n_slots, patience, most_bytes };
+        let mut options = Options { buffer_bytes, n_slots, patience, most_bytes, is_ring };
         let banks = loop {
             match Banks::new(file.try_clone().context(NO_MEMORY)?, work, options) {
                 Ok(banks) => break banks,
@@ -116,10 +135,12 @@ impl BankRecorder {
         let (is_over, living) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u32>>>::default());
         let (told, seen) = (Arc::clone(&is_over), Arc::clone(&living));
         let (to, snapshots) = mpsc::channel();
-        let empty = move || empty(banks, &told, &seen, &to, tell);
+        let signal = Dumps::reason_of_signal(&dumps);
+        let dumps = Dumps::new(dumps);
+        let empty = move || empty((banks, dumps), is_ring, &told, &seen, &to, tell);
         let thread = |name: &str| thread::Builder::new().name(name.to_owned());
         let work = work.to_owned();
-        let snapshots = thread("snapshots").spawn(move || save_snapshots(&snapshots, &work, on_full));
+        let snapshots = thread("snapshots").spawn(move || save_snapshots(&snapshots, &work, on_full, &signal));
         let snapshots = snapshots.context(NO_THREAD)?;
         let thread = thread("banks").spawn(empty).context(NO_THREAD)?;
         Ok(Self { file, on_full, is_over, living, thread, snapshots })
@@ -143,9 +164,9 @@ impl BankRecorder {
     #[must_use]
     pub fn stop(self) -> BankRecording {
         self.is_over.store(true, Relaxed);
-        let collected = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let (collected, dumps) = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         self.snapshots.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        BankRecording { collected, on_full: self.on_full }
+        BankRecording { collected, on_full: self.on_full, dumps }
     }
 }
 
@@ -158,31 +179,50 @@ fn memory() -> Result<File> {
     Ok(File::from(memfd_create("rftrace-banks", flags).context(NO_MEMORY)?))
 }
 
-/// Empties the banks until that is over.
+/// Empties the banks, or makes dumps of them, until that is over.
 fn empty(
-    mut banks: Banks,
+    (mut banks, mut dumps): (Banks, Dumps),
+    is_ring: bool,
     is_over: &AtomicBool,
     living: &Mutex<Vec<u32>>,
     snapshots: &Sender<Collected>,
     mut tell: impl FnMut(Written),
-) -> Vec<Collected> {
+) -> (Vec<Collected>, Dumps) {
     sys::rise_above_others();
     let mut known = Processes::default();
     let mut pause = SHORTEST_PAUSE;
+    let mut looked = Instant::now();
     while !is_over.load(Relaxed) {
         known.seen.clear();
         let fill = banks.poll(|pid| known.is_over(pid));
         known.forget_others();
+        if is_ring {
+            dump_what_is_due(&mut banks, &mut dumps, &known.living(), &mut looked);
+        }
         for snapshot in banks.snapshots() {
             // Its receiver is there as long as this is.
             let _ = snapshots.send(snapshot);
         }
         living.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known.living());
         tell(banks.written());
-        pause = next_pause(pause, fill);
+        pause = if is_ring { RING_PAUSE } else { next_pause(pause, fill) };
         thread::sleep(pause);
     }
-    banks.finish_all()
+    (banks.finish_all(), dumps)
+}
+
+/// Makes the dumps that are due. It was `looked` whether anything is recorded.
+fn dump_what_is_due(banks: &mut Banks, dumps: &mut Dumps, living: &[u32], looked: &mut Instant) {
+    let mut quiet = Vec::new();
+    if dumps.asks_for_quiet() && looked.elapsed() >= QUIET_LOOK {
+        *looked = Instant::now();
+        quiet = banks.quiet_for();
+    }
+    for due in dumps.due(Instant::now(), living, &quiet) {
+        if dumps.take() {
+            banks.dump(due.pid, &due.reason, None);
+        }
+    }
 }
 
 /// How long to wait where so much of the fullest bank has been filled since the last look: each look costs something, but no thread is
@@ -253,7 +293,8 @@ impl BankRecording {
                 .with_context(|| format!("cannot read what was recorded in {}", spool.display()))
         };
         let collected: Vec<Collected> = spools.into_iter().map(recover).collect::<Result<_>>()?;
-        Ok((!collected.is_empty()).then_some(Self { collected, on_full: OnFull::Wait }))
+        let dumps = Dumps::new(dumps::Options::default());
+        Ok((!collected.is_empty()).then_some(Self { collected, on_full: OnFull::Wait, dumps }))
     }
 
     /// How many processes have records in a folder that no part was made of.
@@ -261,25 +302,41 @@ impl BankRecording {
         bank::spools(work).map_or(0, |spools| spools.len())
     }
 
-    /// Makes a part of each process's records.
+    /// Makes a part of each process's records, and a dump of those whose end one is made for; the program has `ended`. Returns how many
+    /// dumps were not made, as there were enough.
     ///
     /// # Errors
     ///
     /// Something cannot be written.
-    pub(crate) fn save(self, work: &Path) -> Result<()> {
+    pub(crate) fn save(mut self, work: &Path, ended: Option<&Ended>) -> Result<usize> {
         let mut symbols = Symbols::default();
-        let save = |collected| save(collected, self.on_full, work, &mut symbols);
-        self.collected.into_iter().try_for_each(save)
+        let nanos = self.collected.iter().filter(|it| ended.is_some_and(|ended| ended.pid == it.pid));
+        // Of several programs that ran in it.
+        let last_nanos = nanos.map(Collected::ended_nanos).max();
+        for collected in self.collected {
+            let (pid, nanos) = (collected.pid, collected.ended_nanos());
+            let ended = ended.filter(|ended| ended.pid == pid && Some(nanos) == last_nanos);
+            if let Some(reason) = self.dumps.reason_of_end(collected.death, ended)
+                && self.dumps.take()
+            {
+                let directory = work.join(Entry::Snapshot { pid, nanos }.to_string());
+                save_to(&directory, &collected, Some(&reason), self.on_full, &mut Symbols::default())?;
+            }
+            save(collected, self.on_full, work, &mut symbols)?;
+        }
+        Ok(self.dumps.n_more())
     }
 }
 
-/// Makes a directory of each snapshot that comes. What cannot be one is told.
-fn save_snapshots(snapshots: &Receiver<Collected>, work: &Path, on_full: OnFull) {
+/// Makes a directory of each snapshot that comes; those without a reason were asked for by a signal. What cannot be one is told.
+fn save_snapshots(snapshots: &Receiver<Collected>, work: &Path, on_full: OnFull, signal: &str) {
     for collected in snapshots {
         let (pid, nanos) = (collected.pid, collected.ended_nanos());
         let directory = work.join(Entry::Snapshot { pid, nanos }.to_string());
         // Each is a trace of its own, with all symbols.
-        if let Err(error) = save_to(&directory, collected, on_full, &mut Symbols::default()) {
+        let reason = collected.reason.as_deref().unwrap_or(signal);
+        let saved = save_to(&directory, &collected, Some(reason), on_full, &mut Symbols::default());
+        if let Err(error) = saved.and_then(|is_saved| discard(collected, is_saved)) {
             let _ = writeln!(stderr(), "rftrace: a snapshot of process {pid} is missing: {error:#}");
         }
     }
@@ -287,11 +344,27 @@ fn save_snapshots(snapshots: &Receiver<Collected>, work: &Path, on_full: OnFull)
 
 fn save(collected: Collected, on_full: OnFull, work: &Path, symbols: &mut Symbols) -> Result<()> {
     let part = work.join(Entry::Part { pid: collected.pid, nanos: collected.ended_nanos() }.to_string());
-    save_to(&part, collected, on_full, symbols)
+    let is_saved = save_to(&part, &collected, None, on_full, symbols)?;
+    discard(collected, is_saved)
 }
 
-/// Makes a directory of what was collected, with a file that tells of it.
-fn save_to(part: &Path, collected: Collected, on_full: OnFull, symbols: &mut Symbols) -> Result<()> {
+/// Removes what a directory was made of, if it was.
+fn discard(collected: Collected, is_saved: bool) -> Result<()> {
+    if is_saved {
+        collected.discard().context("cannot remove what the trace was made of")?;
+    }
+    Ok(())
+}
+
+/// Makes a directory of what was collected, with a file that tells of it. That of a dump says why it was made. Returns whether all is
+/// there.
+fn save_to(
+    part: &Path,
+    collected: &Collected,
+    reason: Option<&str>,
+    on_full: OnFull,
+    symbols: &mut Symbols,
+) -> Result<bool> {
     let result = collected.write_directory(part, symbols);
     let mut problems = Vec::new();
     let saved = match &result {
@@ -310,7 +383,7 @@ fn save_to(part: &Path, collected: Collected, on_full: OnFull, symbols: &mut Sym
                 threads: saved.threads as u64,
                 lost: saved.lost,
                 full: false,
-                chunks_overwritten: 0,
+                chunks_overwritten: collected.n_overwritten,
                 untraced_threads: saved.untraced_threads.into(),
                 dropped: collected.n_dropped,
             })
@@ -321,7 +394,7 @@ fn save_to(part: &Path, collected: Collected, on_full: OnFull, symbols: &mut Sym
             Saved::Failed
         }
     };
-    problems.extend(missing(&collected, on_full));
+    problems.extend(missing(collected, on_full));
     let told = Part {
         pid: collected.pid,
         program: collected.program_nanos,
@@ -333,10 +406,13 @@ fn save_to(part: &Path, collected: Collected, on_full: OnFull, symbols: &mut Sym
     fs::create_dir_all(part)
         .and_then(|()| fs::write(&path, told.to_string()))
         .with_context(|| format!("cannot write {}", path.display()))?;
-    if matches!(told.saved, Saved::Trace(_)) {
-        collected.discard().context("cannot remove what the trace was made of")?;
+    if let Some(reason) = reason.filter(|_| result.is_ok()) {
+        let path = part.join(GAPS);
+        let file = File::options().append(true).open(&path);
+        file.and_then(|mut file| file.write_all(gaps::dump_line(reason).as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(())
+    Ok(matches!(told.saved, Saved::Trace(_)))
 }
 
 /// What of a process was not recorded, and why.

@@ -75,10 +75,9 @@ pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
 fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<String>) -> Result<Joined> {
     let mut beside = beside;
     let dir = output.joined()?;
-    if let Some(banks) = beside.banks.take() {
-        banks.save(output.work())?;
-    }
+    let n_more_dumps = beside.banks.take().map(|banks| banks.save(output.work(), ended)).transpose()?.unwrap_or(0);
     let mut joined = parts::join(output.work(), &dir, ended, notes)?;
+    joined.more_dumps = n_more_dumps;
     joined.left_over += BankRecording::n_left_in(output.work());
     if joined.processes > 0 {
         let has_schedule = match beside.schedule.map(|schedule| schedule.finish(&dir)) {

@@ -54,6 +54,8 @@ pub struct Joined {
     pub left_over: usize,
     /// Directories of the snapshots that were taken.
     pub snapshots: Vec<PathBuf>,
+    /// Dumps that were due and were not made, as there were enough.
+    pub more_dumps: usize,
     /// What was done in the kernel, if that was recorded.
     pub kernel: Option<InKernel>,
     /// Whether it was recorded who takes memory.

@@ -76,13 +76,15 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     let mut summary = Summary::default();
     tasks.iter().for_each(|task| task.add_to(&mut summary));
     let losses = losses(&summary, &gaps);
-    print(|out| write(&trace, &tasks, &losses, &clock, out).map_err(Error::Write))?;
+    let dumped_for = trace.dump_reason()?;
+    print(|out| write(&trace, dumped_for, &tasks, &losses, &clock, out).map_err(Error::Write))?;
     print_flaws(&trace, &summary);
     Ok(())
 }
 
 fn write(
     trace: &Trace,
+    dumped_for: Option<String>,
     tasks: &[TaskStats],
     losses: &[String],
     clock: &[(String, String)],
@@ -94,6 +96,7 @@ fn write(
         _ => trace.info().get(key).map(|value| readable(key, value)),
     };
     section(out, "Program", PROGRAM.map(|(word, key)| (word, of_info(key))))?;
+    section(out, "Dump", [("made for", dumped_for)])?;
     section(out, "Machine", MACHINE.map(|(word, key)| (word, of_info(key))))?;
     write_tasks(out, trace, tasks)?;
     for loss in losses {

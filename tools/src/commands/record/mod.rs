@@ -11,7 +11,8 @@ use anyhow::{Context, Result, bail};
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_net::Address;
-use rftrace_record::banks::{BankRecorder, OnFull};
+use rftrace_record::banks::{BankRecorder, OnFull, Plan};
+use rftrace_record::dumps::DumpOn;
 use rftrace_record::entries::Entries;
 use rftrace_record::join::Beside;
 use rftrace_record::kernel::{self, Events, KernelEvents, KernelRecorder};
@@ -29,6 +30,7 @@ use super::time::parse_ns;
 
 #[cfg(target_arch = "x86_64")]
 mod attach;
+mod dump_on;
 mod progress;
 mod resources;
 pub(crate) mod summary;
@@ -41,6 +43,8 @@ const EXAMPLES: &str = "\
 Examples:
   rftrace record -- ./program --its-options     to the directory `uftrace.data`
   rftrace record --ring --buffer 16M ./server   the end of what happens, in memory until it ends or is killed
+  rftrace record --ring --dump-on stall:2s ./server
+                                                and that before it did nothing for two seconds
   rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
   rftrace record -A 'open@arg1/s' -R open ./app with arguments and results of some functions
   rftrace record -a ./app                       with those of all, by the debug information of the program
@@ -93,10 +97,18 @@ pub(crate) struct RecordArgs {
     /// What threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
     #[arg(long, value_name = "WHAT", default_value = "wait", value_enum, conflicts_with_all = ["ring", "stop"])]
     on_full: OnFullArg,
-    /// Keep what is recorded in the program's memory and, when the buffer is full, forget the oldest: the trace is the end of what
-    /// happens.
+    /// Keep what is recorded in memory and, when the buffer is full, forget the oldest: the trace is the end of what happens, however
+    /// the program ends.
     #[arg(long, conflicts_with = "stop")]
     ring: bool,
+    /// With --ring: write a trace of what is in memory to `snapshot-…` in the directory when something happens: `signal:NAME`, `fatal`
+    /// (a process is killed, or the program's exit status is not 0), `stall:2s` (nothing was recorded for so long), `every:10s`. The
+    /// program goes on meanwhile.
+    #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring")]
+    dump_on: Vec<DumpOn>,
+    /// With --dump-on: write so many, but for those that signals ask for.
+    #[arg(long, value_name = "N", default_value = "10", requires = "dump_on")]
+    dumps: usize,
     /// Keep what is recorded in the program's memory and, when the buffer is full, stop recording: the trace is the beginning of what
     /// happens. Nothing is on the disk before the program ends.
     #[arg(long)]
@@ -224,6 +236,18 @@ impl From<OnFullArg> for OnFull {
 pub(crate) const DEFAULT_MOST: &str = "4G";
 
 impl RecordArgs {
+    /// What is wanted of banks; `None` if there are none.
+    fn plan(&self) -> Result<Option<Plan>> {
+        let dumps = dump_on::options(&self.dump_on, self.dumps, self.signal_snapshot)?;
+        Ok((!self.stop).then(|| Plan {
+            buffer_bytes: self.buffer,
+            on_full: self.on_full.into(),
+            most_bytes: self.most_bytes() as u64,
+            is_ring: self.ring,
+            dumps,
+        }))
+    }
+
     /// Whether what is recorded is taken out of the program while it runs.
     fn is_streamed(&self) -> bool {
         self.stream || !(self.ring || self.stop)
@@ -252,9 +276,13 @@ impl RecordArgs {
 
 /// Runs it; ends this process with the program's exit status, whatever became of the trace: who runs a program in a script gets
 /// the program's answer.
-pub(crate) fn run(args: RecordArgs) -> Result<()> {
+pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     if let Some(pid) = args.pid {
         return run_attached(&args, pid);
+    }
+    let plan = args.plan()?;
+    if let Some(plan) = &plan {
+        args.signal_snapshot = plan.dumps.signal;
     }
     let mut preloads = vec![Preload::find(preload::TRACER)?];
     if !args.resources.is_empty() {
@@ -277,13 +305,9 @@ pub(crate) fn run(args: RecordArgs) -> Result<()> {
     recover_older(&args)?;
     let output = Output::prepare(args.output.as_deref(), args.live)?;
     let notes = Notes::create()?;
-    let banks = if args.is_streamed() {
-        let mut progress = (!args.quiet).then(Progress::new);
-        let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
-        Some(BankRecorder::begin(output.work(), args.buffer, args.on_full.into(), args.most_bytes() as u64, tell)?)
-    } else {
-        None
-    };
+    let mut progress = (!args.quiet && args.is_streamed()).then(Progress::new);
+    let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
+    let banks = plan.map(|plan| BankRecorder::begin(output.work(), plan, tell)).transpose()?;
     let mut entries = Entries::create()?;
     let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
     let wanted = values::wanted(&args.what(), &program)?;

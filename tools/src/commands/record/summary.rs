@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount};
 
+use rftrace_format::files::GAPS;
+use rftrace_format::gaps;
 use rftrace_record::entries::Told;
 use rftrace_record::kernel::InKernel;
 use rftrace_record::parts::Joined;
@@ -110,10 +112,18 @@ pub(crate) fn print_found(joined: &Joined, dir: &Path) {
     }
 }
 
-/// Says which snapshots were taken.
+/// Says which snapshots were taken, and what for.
 pub(crate) fn print_snapshots(joined: &Joined) {
     for snapshot in &joined.snapshots {
-        say!("rftrace: a snapshot lies in {}", shell_word(snapshot));
+        let told = fs::read(snapshot.join(GAPS)).unwrap_or_default();
+        let reason = gaps::dump_reason(&told).map(|reason| format!(" ({reason})")).unwrap_or_default();
+        say!("rftrace: a snapshot lies in {}{reason}", shell_word(snapshot));
+    }
+    if joined.more_dumps > 0 {
+        say!(
+            "rftrace: {} due and not made: --dumps N makes more",
+            of(joined.more_dumps as u64, "dump was", "dumps were")
+        );
     }
 }
 
