@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize}
 
 use super::record::{ADDRESS_SHIFT, kind};
 use super::thread::RETURN_STACK_ENTRIES;
-use super::values::ValueTable;
+use super::values::{Noticed, ValueTable};
 
 /// Bits of an exit word between the kind and the address: what an open function means for the calls in it, while recording
 /// is filtered. They say nothing about the record.
@@ -66,7 +66,9 @@ pub struct FilterControl {
     pub depth_limit: AtomicU32,
     /// Calls that are over earlier, in ticks, and have no record in them are taken back. 0 for none.
     pub min_ticks: AtomicU64,
-    /// Which values are recorded; null for none. [`action::RECORD_VALUES`] and [`action::INTO_VALUES`] send a call there.
+    /// Where it is told what [watches](super::Watch) find; null for nowhere.
+    pub noticed: AtomicPtr<Noticed>,
+    /// Which values are recorded, and what is watched; null for none. [`action::RECORD_VALUES`] and [`action::INTO_VALUES`] send a call there.
     pub values: AtomicPtr<ValueTable>,
     /// Not 0: the program may be killed for a system call of the tracer (seccomp). What cannot be read without is shown by its address.
     pub confined: AtomicU8,

@@ -1,5 +1,7 @@
 //! Arguments and results: how they are written, and whose are recorded. The records that they are cut into are
-//! [`kind::VALUES`](super::kind::VALUES).
+//! [`kind::VALUES`](super::kind::VALUES). And whose calls are watched.
+
+use core::sync::atomic::AtomicU64;
 
 /// Arguments and results.
 ///
@@ -49,7 +51,7 @@ pub mod value {
     pub const NULL: u16 = u16::MAX;
 }
 
-/// The values that are recorded of a function.
+/// The values that are recorded of a function, and what is looked for in its calls.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ValueSite {
@@ -61,6 +63,40 @@ pub struct ValueSite {
     pub n_arguments: usize,
     /// That of its result; 0 for none.
     pub result: u16,
+    /// What is looked for in its calls.
+    pub watches: *const Watch,
+    /// How many.
+    pub n_watches: usize,
+}
+
+/// Calls of a function of which somebody is told, see [`Noticed`].
+#[derive(Debug)]
+#[repr(C)]
+pub struct Watch {
+    /// What he knows it by.
+    pub number: u64,
+    /// Not 0: calls that return, [`least_ticks`](Self::least_ticks) or more after they began; 0: calls that begin.
+    pub on_return: u8,
+    /// Not 0: only calls that last longer than all before.
+    pub is_rising: u8,
+    /// Of calls that begin only the one with this number, from 1; 0: each.
+    pub nth: u64,
+    /// Calls that have begun.
+    pub n_calls: AtomicU64,
+    /// See [`on_return`](Self::on_return).
+    pub least_ticks: AtomicU64,
+}
+
+/// Where it is told that a [`Watch`] has found something: the first until somebody has seen it and made `tsc` 0.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Noticed {
+    /// When, in ticks, behind the record of the call or return; 0: nothing, 1: it is being written.
+    pub tsc: AtomicU64,
+    /// By which [`Watch::number`].
+    pub number: AtomicU64,
+    /// How many were found since that are not told.
+    pub n_more: AtomicU64,
 }
 
 /// Which values are recorded. It stays mapped for ever.

@@ -41,6 +41,7 @@ pub(crate) static CONTROL: Control = Control {
         depth_limit: AtomicU32::new(state::DEPTH_MASK as u32),
         min_ticks: AtomicU64::new(0),
         values: AtomicPtr::new(ptr::null_mut()),
+        noticed: AtomicPtr::new(ptr::null_mut()),
         confined: AtomicU8::new(0),
     },
     shared: ControlShared {

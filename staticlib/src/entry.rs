@@ -200,6 +200,9 @@ fn push_with_values(block: &ThreadBlock, opening: Opening, wanted: Wanted) {
         values.read_arguments(wanted);
     }
     push(block, opening, Some(&values), wanted.trampoline());
+    if opening.state & state::HIDDEN == 0 {
+        wanted.begun();
+    }
 }
 
 /// Records the entry of a function, and hooks its return, maybe by another trampoline than usual. One that is [`state::HIDDEN`] is only hooked.

@@ -7,7 +7,7 @@
 use core::iter;
 use core::sync::atomic::AtomicUsize;
 
-use crate::abi::{ADDRESS_SHIFT, ThreadBlock};
+use crate::abi::{ADDRESS_SHIFT, ThreadBlock, state};
 use crate::arch;
 use crate::busy;
 use crate::left;
@@ -71,6 +71,9 @@ pub(crate) extern "C" fn exit_done_with_values(
         let mut values = Values::new();
         values.read_result(wanted);
         moves::record_exit_with(stack, entry, Some(&values));
+        if ended.exit_word & state::HIDDEN == 0 {
+            wanted.returned(ended.sequence);
+        }
     }
     exit_done(frame, 0, 0, frame_pointer);
 }

@@ -5,7 +5,7 @@
 //! used-up chunk ([`buffer`]), frames that ended without returning ([`entry`], [`exit`]).
 //!
 //! Modules import downwards: `thread_end`; `control`; [`hooks`], the assembly; [`entry`], [`exit`]; [`observe`]; [`moves`];
-//! `busy`, `left`; [`return_stack`]; [`thread`]; [`buffer`]; `chunk`, `filter`, `values`; [`arch`]; `control_block`; `abi`.
+//! `busy`, `left`; [`return_stack`]; [`thread`]; [`buffer`]; `chunk`, `filter`, `values`, `watch`; [`arch`]; `control_block`; `abi`.
 //!
 //! **Invariant**: nothing here panics, allocates, divides by a variable without a check, or calls into another
 //! crate's compiled code; the object file has no undefined symbol but the weak `_Unwind_*`.
@@ -51,3 +51,5 @@ mod thread_end;
 #[cfg_attr(not(all(target_arch = "x86_64", not(target_os = "none"))), path = "no_values.rs")]
 mod values;
 mod waiting;
+#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
+mod watch;

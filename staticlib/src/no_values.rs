@@ -21,6 +21,14 @@ impl Wanted {
     pub(crate) fn trampoline(self) -> Option<usize> {
         match self {}
     }
+
+    pub(crate) fn begun(self) {
+        match self {}
+    }
+
+    pub(crate) fn returned(self, _: u64) {
+        match self {}
+    }
 }
 
 impl Values {

@@ -18,6 +18,7 @@ use crate::abi::{ADDRESS_SHIFT, ValueSite, action, kind};
 use crate::arch;
 use crate::arch::values::{Registers, read_remote};
 use crate::control_block::CONTROL;
+use crate::watch;
 
 /// No mapping ends, and none begins, within.
 const PAGE: usize = 4096;
@@ -65,9 +66,19 @@ impl Wanted {
         Self::new(child_ip, Registers::of_return(registers)?, slot, slot)
     }
 
-    /// What the function is to return to, if its result is recorded.
+    /// What the function is to return to, if its return is looked at.
     pub(crate) fn trampoline(self) -> Option<usize> {
-        (self.site.result != 0).then(arch::values_trampoline)
+        (self.site.result != 0 || watch::has_returns(self.site)).then(arch::values_trampoline)
+    }
+
+    /// The call has begun, and is recorded.
+    pub(crate) fn begun(self) {
+        watch::begun(self.site);
+    }
+
+    /// It has returned, and that is recorded. `entered` is when it began.
+    pub(crate) fn returned(self, entered: u64) {
+        watch::returned(self.site, entered);
     }
 
     /// Memory that can be read directly.

@@ -222,7 +222,8 @@ impl Banks {
             // First: what it does between the look and the answer is taken at its end.
             let is_over = is_over(watched.pid) || self.is_followed(number);
             self.take_snapshot(number, &mut watched);
-            if is_over {
+            // A dump is due then.
+            if is_over && !self.is_noticed(number) {
                 self.finish(number, watched);
             } else {
                 if watched.look(slot.mapped_at.load(Relaxed)) {

@@ -8,7 +8,7 @@
 //! Not here: what a dump is made for (the recorder decides), and how it becomes a directory (`save`).
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,19 @@ use super::open::OpenFunctions;
 use super::spool::Spool;
 use crate::backend::Chunk;
 use crate::clock::ClockPair;
+
+/// A call of a function that is watched: it was made, or took long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The process.
+    pub pid: u32,
+    /// The number of the watch.
+    pub number: u64,
+    /// When, in ticks.
+    pub tsc: u64,
+    /// How many such calls there were since that nobody is told of.
+    pub n_more: u64,
+}
 
 /// What is told apart of two moments of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +88,30 @@ impl Banks {
         let is_made = self.dump_ring(number, &mut watched, until, Some(reason.to_owned()));
         self.slots[number] = Some(watched);
         is_made
+    }
+
+    /// What was noticed in processes since this was asked before, one call in each. A process that has ended is not given up before.
+    pub fn notices(&mut self) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for number in (0..self.slots.len()).filter(|&number| self.is_noticed(number)) {
+            let slot = self.slot(number);
+            let noticed = &slot.noticed;
+            notices.push(Notice {
+                pid: slot.pid.load(Relaxed),
+                number: noticed.number.load(Relaxed),
+                tsc: noticed.tsc.load(Relaxed),
+                n_more: noticed.n_more.swap(0, Relaxed),
+            });
+            noticed.tsc.store(0, Release);
+        }
+        notices
+    }
+
+    /// Whether something was noticed in a process.
+    pub(super) fn is_noticed(&self, number: usize) -> bool {
+        let slot = self.slot(number);
+        // Up to 1 it is being written.
+        self.is_ring && slot.state.load(Acquire) == slot_state::IN_USE && slot.noticed.tsc.load(Acquire) > 1
     }
 
     /// For how long nothing was recorded in each process that has begun, by what was seen when this was asked before.
@@ -203,7 +240,7 @@ impl Banks {
         if collected.n_overwritten > 0 {
             collected.open.clear();
         }
-        collected.open.extend(open.as_of(&copied.oldest));
+        collected.open.extend(open.known_since(&copied.oldest));
     }
 
     /// All chunks that hold something.

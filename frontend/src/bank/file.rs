@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
-use rftrace::abi::{self, Bank, MAX_CHUNK_BYTES};
+use rftrace::abi::{self, Bank, MAX_CHUNK_BYTES, Noticed};
 
 use crate::host::linux::thread_table;
 
@@ -99,6 +99,8 @@ pub(crate) struct Slot {
     pub(crate) first_index: AtomicU64,
     /// Where in the process its threads are listed, [`Control::threads`](abi::Control::threads).
     pub(crate) threads_at: AtomicU64,
+    /// What is told of functions that are watched.
+    pub(crate) noticed: Noticed,
     /// The signal that was about to kill it when it [ended](Self::end_tsc); 0 for none.
     pub(crate) killed_by: AtomicU32,
 }

@@ -28,6 +28,8 @@ mod spool;
 
 #[cfg(target_os = "linux")]
 pub use collect::{Banks, Collected, Death, Fill, Options, Written};
+#[cfg(target_os = "linux")]
+pub use dump::Notice;
 pub use own::Bank;
 #[cfg(target_os = "linux")]
 pub use save::{SavedBank, Symbols};

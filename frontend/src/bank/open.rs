@@ -49,7 +49,7 @@ impl OpenFunctions {
     }
 
     /// Those of threads whose oldest record is older than this: what has been open since then is among them.
-    pub(super) fn as_of(self, oldest: &HashMap<u32, u64>) -> HashMap<u32, Vec<u64>> {
+    pub(super) fn known_since(self, oldest: &HashMap<u32, u64>) -> HashMap<u32, Vec<u64>> {
         let mut by_thread = self.by_thread;
         by_thread.retain(|thread, _| oldest.get(thread).is_none_or(|&oldest| oldest <= self.tsc));
         by_thread
@@ -104,16 +104,16 @@ mod tests {
     fn what_a_process_writes_is_read() {
         let open = OpenFunctions::of_text(&text(&[50, 1, 2, 0x100, 0x200, 7, 0, 3, 1, 0x300]));
         let all = HashMap::from([(1, vec![0x100, 0x200]), (7, vec![]), (3, vec![0x300])]);
-        assert_eq!(open.clone().as_of(&HashMap::new()), all);
+        assert_eq!(open.clone().known_since(&HashMap::new()), all);
         // Thread 3 has been in other functions since.
         let of_others = HashMap::from([(1, vec![0x100, 0x200]), (7, vec![])]);
-        assert_eq!(open.as_of(&HashMap::from([(1, 50), (3, 51)])), of_others);
+        assert_eq!(open.known_since(&HashMap::from([(1, 50), (3, 51)])), of_others);
     }
 
     #[test]
     fn any_bytes_are_some() {
         for words in [&[][..], &[1], &[1, 2], &[1, 2, u64::MAX], &[1, 2, u64::MAX, 4]] {
-            let open = OpenFunctions::of_text(&text(words)).as_of(&HashMap::new());
+            let open = OpenFunctions::of_text(&text(words)).known_since(&HashMap::new());
             assert!(open.values().map(Vec::len).sum::<usize>() <= 1, "{words:?}");
         }
     }

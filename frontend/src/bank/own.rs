@@ -365,6 +365,7 @@ pub(crate) fn opened(bank: &Bank, first: ClockPair, min_ticks: u64) {
     slot.mapped_at.store(bank.start as u64, Relaxed);
     slot.first_index.store(backend::control().shared.first_index.load(Relaxed), Relaxed);
     slot.threads_at.store(&raw const backend::control().threads as u64, Relaxed);
+    backend::control().filter.noticed.store((&raw const slot.noticed).cast_mut(), Release);
     bank.write_texts();
     slot.state.store(slot_state::IN_USE, Release);
 }
@@ -421,6 +422,7 @@ pub(crate) fn forked() -> Forked {
     slot.min_ticks.store(parent.min_ticks.load(Relaxed), Relaxed);
     slot.mapped_at.store(bank.start as u64, Relaxed);
     slot.threads_at.store(&raw const backend::control().threads as u64, Relaxed);
+    backend::control().filter.noticed.store((&raw const slot.noticed).cast_mut(), Release);
     threads::move_to(given.threads);
     slot.state.store(slot_state::IN_USE, Release);
     let args = InitArgs {

@@ -1,5 +1,5 @@
 //! Which functions are recorded: `rules` is the API, which `parse` reads from text; `select` makes actions of call sites of them,
-//! which `table` hands to the hooks, and `values` what is to be recorded of a call beside that; `control` is the filter in force. `own` knows the functions of this crate, which no trace
+//! which `table` hands to the hooks, and `values` what is to be recorded of a call beside that, `watches` what is looked for in calls; `control` is the filter in force. `own` knows the functions of this crate, which no trace
 //! shows. The patterns are those of the crate `rftrace-pattern`.
 //!
 //! Which functions there are is not here but in `host`.
@@ -17,6 +17,8 @@ mod select;
 mod table;
 #[cfg(feature = "std")]
 mod values;
+#[cfg(feature = "std")]
+mod watches;
 
 #[cfg(feature = "std")]
 pub use self::rules::{Filter, Function, Selected};

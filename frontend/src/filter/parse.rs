@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use super::rules::{Filter, Flaw, RuleKind};
 use super::select::nearest;
+use super::watches::WatchRule;
 use crate::Error;
 
 /// The keys that take no pattern, or more than one.
 const LIMITS: [&str; 4] = ["depth", "min", "size", "values"];
+
+/// That of what a recorder wants to be told of; nobody writes it.
+const WATCH: &str = "watch";
 
 impl Filter {
     /// Reads a filter from text: see [above](Self#in-text).
@@ -69,7 +73,7 @@ fn split(text: &str) -> Vec<(usize, String)> {
 }
 
 /// Adds a rule to `filter`. The error says what is wrong with it.
-fn add(filter: Filter, rule: &str) -> Result<Filter, String> {
+fn add(mut filter: Filter, rule: &str) -> Result<Filter, String> {
     let Some((key, value)) = rule.split_once('=') else {
         return Err(format!("write it as key=value; keys are {}", keys().join(", ")));
     };
@@ -89,6 +93,10 @@ fn add(filter: Filter, rule: &str) -> Result<Filter, String> {
             Some((pattern, specs)) => filter.values(pattern, specs),
             None => return Err("write which values, as in values=open@arg1/s,retval/i32".to_owned()),
         },
+        WATCH => {
+            filter.watches.push(WatchRule::parse(value)?);
+            filter
+        }
         _ => match RuleKind::ALL.iter().find(|kind| kind.key() == key) {
             Some(&kind) => filter.rule(kind, value),
             None => {
@@ -106,7 +114,7 @@ fn keys() -> Vec<&'static str> {
 }
 
 /// A number, perhaps with a fraction, and its unit.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let unit_start = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_start);
     let nanos_per_unit = match unit.trim() {

@@ -7,6 +7,7 @@ use rftrace_format::values::ValueSpec;
 use rftrace_pattern::Pattern;
 
 use super::values::KnownValues;
+use super::watches::WatchRule;
 use crate::Error;
 
 /// Which functions and calls are recorded. See [`Config::filter`](crate::Config::filter) and
@@ -71,6 +72,8 @@ pub struct Filter {
     pub(super) min_duration: Duration,
     pub(super) min_code_bytes: u64,
     pub(super) values: Vec<ValueRule>,
+    /// Of which calls somebody is told.
+    pub(super) watches: Vec<WatchRule>,
     /// What a recorder knows of functions by their debug information.
     pub(super) known: Option<Arc<KnownValues>>,
     /// What is wrong with a rule that was given; told when the filter is used.
@@ -287,7 +290,8 @@ impl Filter {
     #[must_use]
     pub fn optional_rules(&self) -> Vec<String> {
         let rules = self.rules.iter().filter(|rule| !rule.kind.is_needed()).map(Rule::text);
-        rules.chain(self.values.iter().map(ValueRule::text)).collect()
+        let values = self.values.iter().map(ValueRule::text);
+        rules.chain(values).chain(self.watches.iter().map(WatchRule::text)).collect()
     }
 
     pub(super) fn rule(mut self, kind: RuleKind, pattern: &str) -> Self {

@@ -39,6 +39,10 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue) -> Result<Selection
     if !HAS_NAMES {
         refuse_names(filter)?;
     }
+    if !HAS_VALUES && let Some(rule) = filter.watches.first() {
+        let problem = "calls are watched on Linux on x86-64 only".to_owned();
+        return Err(Error::BadFilter { place: rule.text(), problem });
+    }
     if !HAS_VALUES && let Some(rule) = filter.values.first() {
         let problem = "arguments and results are recorded on Linux on x86-64 only".to_owned();
         return Err(Error::BadFilter { place: rule.text(), problem });
@@ -134,12 +138,15 @@ struct Chooser<'f> {
     n_matches: Vec<usize>,
     /// The same for rules about values.
     n_with_values: Vec<usize>,
+    /// The same for watches.
+    n_watched: Vec<usize>,
 }
 
 impl<'f> Chooser<'f> {
     fn new(filter: &'f Filter) -> Self {
         let n_with_values = vec![0; filter.values.len()];
-        Self { filter, n_matches: vec![0; filter.rules.len()], n_with_values }
+        let n_watched = vec![0; filter.watches.len()];
+        Self { filter, n_matches: vec![0; filter.rules.len()], n_with_values, n_watched }
     }
 
     /// What to do with functions that are not known.
@@ -193,14 +200,20 @@ impl<'f> Chooser<'f> {
         }
     }
 
-    /// Which values are recorded of a function, if any are.
+    /// Which values are recorded of a function, and what is looked for in its calls, if anything is.
     fn values(&mut self, function: &TracedFunction<'_>) -> Option<SiteValues> {
-        let mut site = SiteValues { child_ip: 0, arguments: Vec::new(), result: 0 };
-        if function.is_own() || self.filter.values.is_empty() {
+        let mut site = SiteValues { child_ip: 0, arguments: Vec::new(), result: 0, watches: Vec::new() };
+        if function.is_own() || self.filter.values.is_empty() && self.filter.watches.is_empty() {
             return None;
         }
         let with_parameters = OnceCell::new();
         let mut by_type = [false; 2];
+        for (rule, n_watched) in self.filter.watches.iter().zip(&mut self.n_watched) {
+            if matches(&rule.pattern, function, &with_parameters) {
+                *n_watched += 1;
+                site.watches.push(rule.wanted);
+            }
+        }
         for (rule, n_matches) in self.filter.values.iter().zip(&mut self.n_with_values) {
             if !matches(&rule.pattern, function, &with_parameters) {
                 continue;
@@ -228,7 +241,7 @@ impl<'f> Chooser<'f> {
                 site.result = result;
             }
         }
-        (site.result != 0 || !site.arguments.is_empty()).then_some(site)
+        (site.result != 0 || !site.arguments.is_empty() || !site.watches.is_empty()).then_some(site)
     }
 
     fn look_at_modules(&mut self, catalogue: &Catalogue) {
@@ -260,6 +273,8 @@ impl<'f> Chooser<'f> {
         }
         let values = self.filter.values.iter().zip(&self.n_with_values);
         without_effect.extend(values.filter(|&(_, &n_matches)| n_matches == 0).map(|(rule, _)| rule.text()));
+        let watches = self.filter.watches.iter().zip(&self.n_watched);
+        without_effect.extend(watches.filter(|&(_, &n_matches)| n_matches == 0).map(|(rule, _)| rule.text()));
         Ok(without_effect)
     }
 }

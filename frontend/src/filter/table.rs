@@ -142,6 +142,7 @@ mod tests {
             depth_limit: AtomicU32::new(0),
             min_ticks: AtomicU64::new(0),
             values: AtomicPtr::new(ptr::null_mut()),
+            noticed: AtomicPtr::new(ptr::null_mut()),
             confined: AtomicU8::new(0),
         }
     }

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Release;
 
-use rftrace::abi::{FilterControl, ValueSite, ValueTable};
+use rftrace::abi::{FilterControl, ValueSite, ValueTable, Watch};
 use rftrace_format::recording::TypesLine;
 
+use super::watches::SiteWatch;
 use crate::host;
 
 /// The values that are recorded of a function, as codes of [`value`](rftrace::abi::value).
@@ -16,6 +17,8 @@ pub(crate) struct SiteValues {
     pub(crate) arguments: Vec<u16>,
     /// 0 for none.
     pub(crate) result: u16,
+    /// What is looked for in its calls.
+    pub(crate) watches: Vec<SiteWatch>,
 }
 
 /// What was published last.
@@ -33,11 +36,15 @@ impl PublishedValues {
             .iter()
             .map(|site| {
                 let arguments = site.arguments.clone().leak();
+                let watches: Vec<Watch> = site.watches.iter().map(|watch| watch.for_hooks()).collect();
+                let watches = watches.leak();
                 ValueSite {
                     child_ip: site.child_ip as usize,
                     arguments: arguments.as_ptr(),
                     n_arguments: arguments.len(),
                     result: site.result,
+                    watches: watches.as_ptr(),
+                    n_watches: watches.len(),
                 }
             })
             .collect();

@@ -23,7 +23,7 @@ use rftrace_frontend::Error;
 pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, Banks, Collected, Fill, Options, SavedBank, Symbols};
 
-use super::dumps::{self, Dumps};
+use super::dumps::{self, Due, Dumps};
 use super::processes::start_time;
 use super::run::Ended;
 use super::sys;
@@ -208,6 +208,12 @@ fn empty(
         pause = if is_ring { RING_PAUSE } else { next_pause(pause, fill) };
         thread::sleep(pause);
     }
+    if is_ring {
+        dump_what_is_due(&mut banks, &mut dumps, &[], &mut looked);
+        for snapshot in banks.snapshots() {
+            let _ = snapshots.send(snapshot);
+        }
+    }
     (banks.finish_all(), dumps)
 }
 
@@ -218,9 +224,12 @@ fn dump_what_is_due(banks: &mut Banks, dumps: &mut Dumps, living: &[u32], looked
         *looked = Instant::now();
         quiet = banks.quiet_for();
     }
-    for due in dumps.due(Instant::now(), living, &quiet) {
+    let notices = banks.notices();
+    let mut all: Vec<Due> = notices.iter().filter_map(|notice| dumps.due_by(Instant::now(), notice)).collect();
+    all.extend(dumps.due(Instant::now(), living, &quiet));
+    for due in all {
         if dumps.take() {
-            banks.dump(due.pid, &due.reason, None);
+            banks.dump(due.pid, &due.reason, due.tsc);
         }
     }
 }

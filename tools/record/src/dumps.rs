@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use rftrace_frontend::bank::Death;
+use rftrace_frontend::bank::{Death, Notice};
 
 use super::run::Ended;
 
@@ -29,6 +29,8 @@ pub enum Event {
     Stall(Duration),
     /// Again and again after so long.
     Every(Duration),
+    /// A call of a function: the tracer looks for it, and tells of it by the place among [`Options::on`].
+    Call,
 }
 
 /// What is wanted of dumps.
@@ -47,6 +49,8 @@ pub struct Options {
 pub(crate) struct Due {
     pub(crate) pid: u32,
     pub(crate) reason: String,
+    /// When it was due, in ticks, if that was not now.
+    pub(crate) tsc: Option<u64>,
 }
 
 /// Decides which dumps are due.
@@ -60,11 +64,16 @@ pub(crate) struct Dumps {
     every: HashMap<(u32, usize), Instant>,
     /// Processes that do nothing, for which a dump was made already.
     stalled: HashSet<(u32, usize)>,
+    /// When the last dump was due by each place among the options, of calls.
+    called: HashMap<u64, Instant>,
 }
+
+/// Between two dumps of the same calls.
+const CALL_PAUSE: Duration = Duration::from_secs(1);
 
 impl Dumps {
     pub(crate) fn new(options: Options) -> Self {
-        Self { options, n_made: 0, n_more: 0, every: HashMap::new(), stalled: HashSet::new() }
+        Self { options, n_made: 0, n_more: 0, every: HashMap::new(), stalled: HashSet::new(), called: HashMap::new() }
     }
 
     /// Whether it has to be known for how long nothing was recorded.
@@ -76,7 +85,7 @@ impl Dumps {
     pub(crate) fn due(&mut self, now: Instant, living: &[u32], quiet: &[(u32, Duration)]) -> Vec<Due> {
         let mut due = Vec::new();
         for (place, on) in self.options.on.iter().enumerate() {
-            let mut add = |pid| due.push(Due { pid, reason: on.text.clone() });
+            let mut add = |pid| due.push(Due { pid, reason: on.text.clone(), tsc: None });
             match on.event {
                 Event::Every(pause) => {
                     self.every.retain(|(pid, of), _| *of != place || living.contains(pid));
@@ -98,10 +107,23 @@ impl Dumps {
                         }
                     }
                 }
-                Event::Signal(_) | Event::Fatal => {}
+                Event::Signal(_) | Event::Fatal | Event::Call => {}
             }
         }
         due
+    }
+
+    /// What is due `now` as a call was noticed.
+    pub(crate) fn due_by(&mut self, now: Instant, notice: &Notice) -> Option<Due> {
+        self.n_more += usize::try_from(notice.n_more).unwrap_or(usize::MAX);
+        let on = self.options.on.get(usize::try_from(notice.number).ok()?)?;
+        let last = self.called.get(&notice.number);
+        if last.is_some_and(|&last| now.duration_since(last) < CALL_PAUSE) {
+            self.n_more += 1;
+            return None;
+        }
+        self.called.insert(notice.number, now);
+        Some(Due { pid: notice.pid, reason: on.text.clone(), tsc: Some(notice.tsc) })
     }
 
     /// Whether one more is made. It counts from here on.
@@ -180,6 +202,20 @@ mod tests {
         assert!(dumps.asks_for_quiet());
         let mut due = |millis| of(dumps.due(Instant::now(), &[7], &[(7, Duration::from_millis(millis))])).len();
         assert_eq!([0, 999, 1000, 2000, 10, 1500, 1600].map(&mut due), [0, 0, 1, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn calls_at_most_once_a_second() {
+        let mut dumps = dumps(&[("fatal", Event::Fatal), ("call:f", Event::Call)], 10);
+        let start = Instant::now();
+        let notice = |number, n_more| Notice { pid: 7, number, tsc: 99, n_more };
+        let due = Due { pid: 7, reason: "call:f".to_owned(), tsc: Some(99) };
+        assert_eq!(dumps.due_by(start, &notice(1, 0)), Some(due.clone()));
+        assert_eq!(dumps.due_by(start + Duration::from_millis(999), &notice(1, 3)), None);
+        assert_eq!(dumps.n_more(), 4);
+        assert_eq!(dumps.due_by(start + Duration::from_secs(1), &notice(1, 0)), Some(due));
+        // What a process writes there may be anything.
+        assert_eq!(dumps.due_by(start, &notice(2, 0)), None);
     }
 
     #[test]

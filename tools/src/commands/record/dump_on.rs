@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use rftrace_frontend::Filter;
 use rftrace_record::dumps::{DumpOn, Event, Options};
 use rftrace_record::run::parse_signal;
 
 use crate::commands::time::parse_ns;
 
 /// What can be written.
-const KINDS: &str = "signal:NAME, fatal, stall:TIME, every:TIME";
+const KINDS: &str = "signal:NAME, fatal, stall:TIME, every:TIME, call:FUNCTION, call:FUNCTION#NUMBER, slow:FUNCTION>TIME or slow:FUNCTION>max";
 
 /// Shortest time between two dumps, or without a record: each look costs something.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -29,9 +30,22 @@ pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
         },
         ("stall", Some(detail)) => Event::Stall(time(detail)?),
         ("every", Some(detail)) => Event::Every(time(detail)?),
+        ("call" | "slow", Some(_)) => {
+            rule(0, text).parse::<Filter>().map_err(|error| error.to_string())?;
+            Event::Call
+        }
         _ => return Err(format!("a dump is made on {KINDS}")),
     };
     Ok(DumpOn { text: text.to_owned(), event })
+}
+
+/// The rules of a filter that have the tracer look for calls.
+pub(super) fn rules(on: &[DumpOn]) -> impl Iterator<Item = String> {
+    on.iter().enumerate().filter(|(_, on)| on.event == Event::Call).map(|(place, on)| rule(place, &on.text))
+}
+
+fn rule(place: usize, text: &str) -> String {
+    format!("watch={place}:{}", text.replace(';', "\\;"))
 }
 
 /// What is wanted of dumps, where `signal` asks for snapshots.
@@ -58,6 +72,8 @@ mod tests {
             ("signal:USR1", Event::Signal(10)),
             ("signal:SIGTERM", Event::Signal(15)),
             ("stall:2s", Event::Stall(Duration::from_secs(2))),
+            ("call:app::f#100", Event::Call),
+            ("slow:<A as B>::f>max", Event::Call),
             ("every:500ms", Event::Every(Duration::from_millis(500))),
         ] {
             assert_eq!(parse(text), Ok(DumpOn { text: text.to_owned(), event }));
@@ -75,11 +91,19 @@ mod tests {
             ("signal:NOTHING", "not a signal"),
             ("stall:soon", "a time is a number and a unit"),
             ("stall:", "a time is a number and a unit"),
+            ("call:f#first", "`first` is not the number of a call"),
+            ("slow:f", "slow:FUNCTION>5ms"),
             ("every:1ms", "100ms is the least"),
         ] {
             let problem = parse(text).unwrap_err();
             assert!(problem.contains(expected), "{text}: {problem}");
         }
+    }
+
+    #[test]
+    fn calls_are_looked_for_by_the_tracer() {
+        let on = ["fatal", "call:f", "slow:[u8; 3]::g>5ms"].map(|text| parse(text).unwrap());
+        assert_eq!(rules(&on).collect::<Vec<_>>(), ["watch=1:call:f", "watch=2:slow:[u8\\; 3]::g>5ms"]);
     }
 
     #[test]

@@ -43,8 +43,8 @@ const EXAMPLES: &str = "\
 Examples:
   rftrace record -- ./program --its-options     to the directory `uftrace.data`
   rftrace record --ring --buffer 16M ./server   the end of what happens, in memory until it ends or is killed
-  rftrace record --ring --dump-on stall:2s ./server
-                                                and that before it did nothing for two seconds
+  rftrace record --ring --dump-on 'slow:serve>5ms' ./server
+                                                and that of calls that took long
   rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
   rftrace record -A 'open@arg1/s' -R open ./app with arguments and results of some functions
   rftrace record -a ./app                       with those of all, by the debug information of the program
@@ -102,8 +102,9 @@ pub(crate) struct RecordArgs {
     #[arg(long, conflicts_with = "stop")]
     ring: bool,
     /// With --ring: write a trace of what is in memory to `snapshot-…` in the directory when something happens: `signal:NAME`, `fatal`
-    /// (a process is killed, or the program's exit status is not 0), `stall:2s` (nothing was recorded for so long), `every:10s`. The
-    /// program goes on meanwhile.
+    /// (a process is killed, or the program's exit status is not 0), `stall:2s` (nothing was recorded for so long), `every:10s`,
+    /// `call:FUNCTION`, `call:FUNCTION#100` (the hundredth call), `slow:FUNCTION>5ms`, `slow:FUNCTION>max` (longer than any call of it
+    /// before). The program goes on meanwhile.
     #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring")]
     dump_on: Vec<DumpOn>,
     /// With --dump-on: write so many, but for those that signals ask for.
@@ -264,6 +265,7 @@ impl RecordArgs {
             arguments: &self.arguments,
             results: &self.results,
             auto_args: self.auto_args,
+            dump_on: &self.dump_on,
             is_attached: self.pid.is_some(),
         }
     }

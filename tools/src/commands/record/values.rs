@@ -5,8 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use rftrace_frontend::Filter;
+use rftrace_record::dumps::DumpOn;
 use rftrace_record::told::{RuleEffects, Types};
 use rftrace_symbols::ModuleValues;
+
+use super::dump_on;
 
 /// The options that say what is recorded, as of `RecordArgs`.
 pub(super) struct Options<'a> {
@@ -18,6 +21,7 @@ pub(super) struct Options<'a> {
     pub(super) arguments: &'a [String],
     pub(super) results: &'a [String],
     pub(super) auto_args: bool,
+    pub(super) dump_on: &'a [DumpOn],
     /// Whether it is a program that runs.
     pub(super) is_attached: bool,
 }
@@ -129,5 +133,6 @@ pub(super) fn rules(args: &Options<'_>, has_types: bool) -> Result<String> {
     if args.auto_args && has_types {
         rules.push("values=*@args,result".to_owned());
     }
+    rules.extend(dump_on::rules(args.dump_on));
     Ok(rules.join("; "))
 }
