@@ -477,9 +477,11 @@ fn restore_control() {
         depth_limit,
         min_ticks,
         values,
+        noticed,
         confined,
     } = filter;
     values.store(ptr::null_mut(), Relaxed);
+    noticed.store(ptr::null_mut(), Relaxed);
     confined.store(0, Relaxed);
     default_action.store(action::RECORD, Relaxed);
     sites.store(ptr::null_mut(), Relaxed);
