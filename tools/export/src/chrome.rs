@@ -121,8 +121,8 @@ impl<W: Write> Sink for Chrome<W> {
         self.begin(track, time_ns, name, None)
     }
 
-    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &str) -> Result<()> {
-        self.begin(track, time_ns, name, Some(arguments))
+    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &[String]) -> Result<()> {
+        self.begin(track, time_ns, name, Some(&arguments.join(", ")))
     }
 
     fn exit_with(&mut self, track: Track, time_ns: u64, result: &str) -> Result<()> {

@@ -6,10 +6,12 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use fxprof_processed_profile::{
-    CategoryHandle, CounterHandle, CpuDelta, Frame, FrameFlags, FrameInfo, MarkerTiming, ProcessHandle, Profile,
-    SamplingInterval, StackHandle, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle, ThreadHandle, Timestamp,
+    CategoryHandle, CounterHandle, CpuDelta, Frame, FrameFlags, FrameInfo, MarkerFieldFlags, MarkerFieldFormat,
+    MarkerTiming, ProcessHandle, Profile, SamplingInterval, StackHandle, StaticSchemaMarker, StaticSchemaMarkerField,
+    StringHandle, ThreadHandle, Timestamp,
 };
 use rftrace_read::{Error, Result, SCHEDULE, SourcePlace, Trace};
+use rftrace_views::Values;
 
 use super::{ExportOptions, Sink, Track, WallClock};
 
@@ -22,7 +24,7 @@ const MAX_WEIGHT: u64 = i32::MAX as u64;
 /// Writes JSON for the Firefox Profiler.
 ///
 /// Its stacks are samples. Here each entry and exit makes one, weighted by the nanoseconds until the next change; instants
-/// are markers. The format has tables for each thread, so nothing is written before the end and all of it is kept in memory;
+/// are markers, and so are calls with values, beside their samples. The format has tables for each thread, so nothing is written before the end and all of it is kept in memory;
 /// too long a trace is an error.
 pub struct Firefox<W> {
     out: W,
@@ -38,12 +40,21 @@ pub struct Firefox<W> {
 
 struct Thread {
     handle: ThreadHandle,
-    /// The stack of each open function, and whether the thread has a processor in it.
-    open: Vec<(StackHandle, bool)>,
+    open: Vec<Open>,
     /// The time of its last change.
     last_ns: Option<u64>,
     /// Its processor time between the last sample and the next one.
     cpu_ns: u64,
+}
+
+/// An open function.
+struct Open {
+    stack: StackHandle,
+    /// Whether the thread has a processor in it.
+    is_running: bool,
+    start_ns: u64,
+    name: StringHandle,
+    arguments: Option<String>,
 }
 
 impl<W> fmt::Debug for Firefox<W> {
@@ -110,7 +121,7 @@ impl<W: Write> Firefox<W> {
         self.count(time_ns.saturating_sub(since_ns).div_ceil(MAX_WEIGHT))?;
         let Some(thread) = self.threads.get_mut(&track) else { return Ok(()) };
         thread.last_ns = Some(time_ns.max(since_ns));
-        let (stack, is_running) = thread.open.last().map_or((None, false), |&(stack, runs)| (Some(stack), runs));
+        let (stack, is_running) = thread.open.last().map_or((None, false), |open| (Some(open.stack), open.is_running));
         let mut cpu_ns = thread.cpu_ns;
         let mut at_ns = since_ns;
         while at_ns < time_ns {
@@ -122,6 +133,41 @@ impl<W: Write> Firefox<W> {
         if let Some(thread) = self.threads.get_mut(&track) {
             thread.cpu_ns = cpu_ns;
         }
+        Ok(())
+    }
+
+    fn begin(&mut self, track: Track, time_ns: u64, name: &str, arguments: Option<String>) -> Result<()> {
+        self.advance(track, time_ns)?;
+        let Some(thread) = self.threads.get_mut(&track) else { return Ok(()) };
+        let name_handle = self.profile.intern_string(name);
+        let located = self.sources.get(name).map(|located| self.profile.intern_string(located));
+        let frame = Frame::Label(located.unwrap_or(name_handle));
+        let category_pair = CategoryHandle::OTHER.into();
+        let frame = FrameInfo { frame, category_pair, flags: FrameFlags::empty() };
+        let frame = self.profile.intern_frame(thread.handle, frame);
+        let parent = thread.open.last().map(|open| open.stack);
+        let stack = self.profile.intern_stack(thread.handle, parent, frame);
+        let is_running = name != SCHEDULE;
+        thread.open.push(Open { stack, is_running, start_ns: time_ns, name: name_handle, arguments });
+        Ok(())
+    }
+
+    fn end(&mut self, track: Track, time_ns: u64, result: Option<&str>) -> Result<()> {
+        self.advance(track, time_ns)?;
+        let thread = self.threads.get_mut(&track);
+        let Some((handle, open)) = thread.and_then(|thread| Some((thread.handle, thread.open.pop()?))) else {
+            return Ok(());
+        };
+        let values = Values { arguments: open.arguments, result: result.map(str::to_owned) };
+        if values == Values::default() {
+            return Ok(());
+        }
+        self.count(1)?;
+        let timing = MarkerTiming::Interval(self.timestamp(open.start_ns), self.timestamp(time_ns));
+        let call = values.call(self.profile.get_string(open.name));
+        let call = self.profile.intern_string(&call);
+        let marker = self.profile.add_marker(handle, timing, ValuesMarker { name: open.name, call });
+        self.profile.set_marker_stack(handle, marker, Some(open.stack));
         Ok(())
     }
 
@@ -204,25 +250,19 @@ impl<W: Write> Sink for Firefox<W> {
     }
 
     fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
-        self.advance(track, time_ns)?;
-        let Some(thread) = self.threads.get_mut(&track) else { return Ok(()) };
-        let located = self.sources.get(name).map_or(name, String::as_str);
-        let frame = Frame::Label(self.profile.intern_string(located));
-        let category_pair = CategoryHandle::OTHER.into();
-        let frame = FrameInfo { frame, category_pair, flags: FrameFlags::empty() };
-        let frame = self.profile.intern_frame(thread.handle, frame);
-        let parent = thread.open.last().map(|&(stack, _)| stack);
-        let stack = self.profile.intern_stack(thread.handle, parent, frame);
-        thread.open.push((stack, name != SCHEDULE));
-        Ok(())
+        self.begin(track, time_ns, name, None)
     }
 
     fn exit(&mut self, track: Track, time_ns: u64) -> Result<()> {
-        self.advance(track, time_ns)?;
-        if let Some(thread) = self.threads.get_mut(&track) {
-            thread.open.pop();
-        }
-        Ok(())
+        self.end(track, time_ns, None)
+    }
+
+    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &[String]) -> Result<()> {
+        self.begin(track, time_ns, name, Some(arguments.join(", ")))
+    }
+
+    fn exit_with(&mut self, track: Track, time_ns: u64, result: &str) -> Result<()> {
+        self.end(track, time_ns, Some(result))
     }
 
     fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
@@ -231,7 +271,7 @@ impl<W: Write> Sink for Firefox<W> {
         let timing = MarkerTiming::Instant(self.timestamp(time_ns));
         let name = self.profile.intern_string(name);
         let marker = self.profile.add_marker(thread, timing, Instant { name });
-        let stack = self.threads.get(&track).and_then(|thread| thread.open.last()).map(|&(stack, _)| stack);
+        let stack = self.threads.get(&track).and_then(|thread| thread.open.last()).map(|open| open.stack);
         self.profile.set_marker_stack(thread, marker, stack);
         Ok(())
     }
@@ -284,6 +324,43 @@ impl StaticSchemaMarker for Instant {
 
     fn string_field_value(&self, _: u32) -> StringHandle {
         self.name
+    }
+
+    fn number_field_value(&self, _: u32) -> f64 {
+        0.0
+    }
+}
+
+/// A call with its values.
+struct ValuesMarker {
+    /// The function.
+    name: StringHandle,
+    /// The call as a replay shows it.
+    call: StringHandle,
+}
+
+impl StaticSchemaMarker for ValuesMarker {
+    const UNIQUE_MARKER_TYPE_NAME: &'static str = "rftrace values";
+    const CHART_LABEL: Option<&'static str> = Some("{marker.data.call}");
+    const TABLE_LABEL: Option<&'static str> = Some("{marker.data.call}");
+    /// Values may be private: the viewer leaves them out of what is uploaded without such strings.
+    const FIELDS: &'static [StaticSchemaMarkerField] = &[StaticSchemaMarkerField {
+        key: "call",
+        label: "Call",
+        format: MarkerFieldFormat::SanitizedString,
+        flags: MarkerFieldFlags::SEARCHABLE,
+    }];
+
+    fn name(&self, _: &mut Profile) -> StringHandle {
+        self.name
+    }
+
+    fn category(&self, _: &mut Profile) -> CategoryHandle {
+        CategoryHandle::OTHER
+    }
+
+    fn string_field_value(&self, _: u32) -> StringHandle {
+        self.call
     }
 
     fn number_field_value(&self, _: u32) -> f64 {

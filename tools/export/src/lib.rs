@@ -79,12 +79,13 @@ pub trait Sink {
     /// See [`Sink::process`].
     fn exit(&mut self, track: Track, time_ns: u64) -> Result<()>;
 
-    /// A function was entered with these arguments. Formats without a place for them leave them out.
+    /// A function was entered with these arguments, each as text ([`Trace::values`](rftrace_read::Trace::values)). Formats without a place
+    /// for them leave them out.
     ///
     /// # Errors
     ///
     /// See [`Sink::process`].
-    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &str) -> Result<()> {
+    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &[String]) -> Result<()> {
         let _ = arguments;
         self.enter(track, time_ns, name)
     }

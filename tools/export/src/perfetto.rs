@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 
-use prost::Message;
+use prost::{Message, Oneof};
 use rftrace_read::{Error, Result, SourcePlace};
 
 use super::{Sink, Track, WallClock};
@@ -161,7 +161,13 @@ impl<W: Write> Perfetto<W> {
         Ok(())
     }
 
-    fn event(&mut self, track: Track, time_ns: u64, kind: i32, name: Option<&str>) -> Result<()> {
+    fn event(
+        &mut self,
+        track: Track,
+        time_ns: u64,
+        (kind, name): (i32, Option<&str>),
+        debug_annotations: Vec<DebugAnnotation>,
+    ) -> Result<()> {
         self.add_track(track, None)?;
         let Some(sequence) = self.sequences.get_mut(&track) else { return Ok(()) };
         let mut interned_data = None;
@@ -201,6 +207,7 @@ impl<W: Write> Perfetto<W> {
                 r#type: Some(kind),
                 name_iid,
                 source_location_iid,
+                debug_annotations,
                 ..TrackEvent::default()
             }),
             interned_data,
@@ -242,15 +249,25 @@ impl<W: Write> Sink for Perfetto<W> {
     }
 
     fn enter(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
-        self.event(track, time_ns, SLICE_BEGIN, Some(name))
+        self.event(track, time_ns, (SLICE_BEGIN, Some(name)), Vec::new())
     }
 
     fn exit(&mut self, track: Track, time_ns: u64) -> Result<()> {
-        self.event(track, time_ns, SLICE_END, None)
+        self.event(track, time_ns, (SLICE_END, None), Vec::new())
+    }
+
+    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &[String]) -> Result<()> {
+        let annotations = (1..).zip(arguments).map(|(number, text)| DebugAnnotation::new(format!("arg{number}"), text));
+        self.event(track, time_ns, (SLICE_BEGIN, Some(name)), annotations.collect())
+    }
+
+    /// Readers put what the end of a slice has to what its beginning has.
+    fn exit_with(&mut self, track: Track, time_ns: u64, result: &str) -> Result<()> {
+        self.event(track, time_ns, (SLICE_END, None), vec![DebugAnnotation::new("retval".to_owned(), result)])
     }
 
     fn instant(&mut self, track: Track, time_ns: u64, name: &str) -> Result<()> {
-        self.event(track, time_ns, INSTANT, Some(name))
+        self.event(track, time_ns, (INSTANT, Some(name)), Vec::new())
     }
 
     fn counter(&mut self, pid: u32, time_ns: u64, name: &str, value: f64) -> Result<()> {
@@ -376,6 +393,8 @@ struct CounterDescriptor {}
 
 #[derive(Clone, PartialEq, Message)]
 struct TrackEvent {
+    #[prost(message, repeated, tag = "4")]
+    debug_annotations: Vec<DebugAnnotation>,
     #[prost(int32, optional, tag = "9")]
     r#type: Option<i32>,
     #[prost(uint64, optional, tag = "10")]
@@ -386,6 +405,55 @@ struct TrackEvent {
     source_location_iid: Option<u64>,
     #[prost(double, optional, tag = "44")]
     double_counter_value: Option<f64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DebugAnnotation {
+    #[prost(string, optional, tag = "10")]
+    name: Option<String>,
+    #[prost(oneof = "Annotated", tags = "2, 4, 5, 6, 7")]
+    value: Option<Annotated>,
+}
+
+impl DebugAnnotation {
+    fn new(name: String, text: &str) -> Self {
+        Self { name: Some(name), value: Some(Annotated::new(text)) }
+    }
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Annotated {
+    #[prost(bool, tag = "2")]
+    Bool(bool),
+    #[prost(int64, tag = "4")]
+    Int(i64),
+    #[prost(double, tag = "5")]
+    Double(f64),
+    #[prost(string, tag = "6")]
+    Text(String),
+    /// Shown in hexadecimal.
+    #[prost(uint64, tag = "7")]
+    Pointer(u64),
+}
+
+impl Annotated {
+    /// By what a value looks like as text: nothing but a number begins like one. Strings keep their quotes, which tell them from names and
+    /// from `NULL` and `?`.
+    fn new(text: &str) -> Self {
+        let is_number = text.trim_start_matches('-').starts_with(|first: char| first.is_ascii_digit());
+        let hex = text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        match (text, hex) {
+            ("true", _) => Self::Bool(true),
+            ("false", _) => Self::Bool(false),
+            (_, Some(number)) => Self::Pointer(number),
+            _ if !is_number => Self::Text(text.to_owned()),
+            _ => match (text.parse(), text.parse()) {
+                (Ok(number), _) => Self::Int(number),
+                (_, Ok(number)) => Self::Double(number),
+                _ => Self::Text(text.to_owned()),
+            },
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]

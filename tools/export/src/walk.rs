@@ -84,14 +84,14 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
                         sink.source(&name, place)?;
                         located.insert(name.to_string());
                     }
-                    match values(trace, task, Kind::Entry, (time_ns, function))? {
-                        Some(arguments) => sink.enter_with(track, time_ns, &name, &arguments),
-                        None => sink.enter(track, time_ns, &name),
+                    match &*values(trace, task, Kind::Entry, (time_ns, function))? {
+                        [] => sink.enter(track, time_ns, &name),
+                        arguments => sink.enter_with(track, time_ns, &name, arguments),
                     }
                 }
-                Item::Exit { time_ns, function } => match values(trace, task, Kind::Exit, (time_ns, function))? {
-                    Some(result) => sink.exit_with(track, time_ns, &result),
-                    None => sink.exit(track, time_ns),
+                Item::Exit { time_ns, function } => match &*values(trace, task, Kind::Exit, (time_ns, function))? {
+                    [result, ..] => sink.exit_with(track, time_ns, result),
+                    [] => sink.exit(track, time_ns),
                 },
                 Item::Resume { time_ns } => sink.exit(track, time_ns),
                 Item::Wait { time_ns } => sink.enter(track, time_ns, SCHEDULE),
@@ -105,15 +105,10 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
     Ok(summary)
 }
 
-/// The values of a call or of a return, as text, if there are any.
-fn values(trace: &Trace, task: &Task, kind: Kind, (time_ns, function): (u64, Function)) -> Result<Option<String>> {
+/// The values of a call or of a return, as text.
+fn values(trace: &Trace, task: &Task, kind: Kind, (time_ns, function): (u64, Function)) -> Result<Vec<String>> {
     let Function { addr, payload_at, .. } = function;
-    if payload_at == 0 {
-        return Ok(None);
-    }
-    let record = Record { time_ns, kind, has_payload: true, payload_at, depth: 0, addr };
-    let values = trace.values(task, &record)?;
-    Ok((!values.is_empty()).then(|| values.join(", ")))
+    trace.values(task, &Record { time_ns, kind, has_payload: true, payload_at, depth: 0, addr })
 }
 
 /// An address in a function, and when it was seen.

@@ -158,8 +158,10 @@ class App {
     const name = this.trace.functions[lane.fn[call.i]];
     if (call.n > 1) return [`${count(call.n)} short calls`, `the first is ${name}`, 'Zoom in to see each.', `Thread ${this.taskName(task)}`];
     const [start, end] = [lane.start[call.i], lane.end[call.i]];
+    const [args, result] = this.trace.valuesOf(lane, call.i);
     return [
       name, `Total ${exactDuration(end - start)}`, `Self ${exactDuration(this.trace.selfTime(task, call.depth, call.i))}`,
+      ...(args === undefined ? [] : [`Arguments ${args}`]), ...(result === undefined ? [] : [`Result ${result}`]),
       `Start ${exact(start)}`, `Thread ${this.taskName(task)}`,
     ];
   }
@@ -197,11 +199,11 @@ class App {
   }
 
   showNode(node) {
-    byId('call').textContent = node ? this.nodeLines(node).join(' · ') : '';
+    byId('call').textContent = byId('call').title = node ? this.nodeLines(node).join(' · ') : '';
   }
 
   showCall(call) {
-    byId('call').textContent = call?.i === undefined ? '' : this.lines(call).join(' · ');
+    byId('call').textContent = byId('call').title = call?.i === undefined ? '' : this.lines(call).join(' · ');
   }
 
   // Tabs, buttons, keys.

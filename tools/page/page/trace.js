@@ -37,6 +37,9 @@ class Lane {
     /// The index of the caller, one depth above.
     this.parent = new Uint32Array(length);
     this.filled = 0;
+    /// The calls that have values, as indices, and of each the numbers of its arguments and of its result: few, and beside the others.
+    this.valued = new Uint32Array(0);
+    this.values = new Uint32Array(0);
   }
 
   /// The calls of a range, as indices [lo, hi): what is open in it, and what takes no time at its beginning.
@@ -88,6 +91,32 @@ class Unpacker {
   }
 }
 
+/// Unpacks the values of a task. Returns whether they end where they should.
+async function unpackValues(bytes, pos, end, lanes) {
+  const number = () => {
+    let value = 0;
+    for (let shift = 0; ; shift += 7) {
+      const byte = bytes[pos++];
+      value |= (byte & 0x7f) << shift;
+      if (!(byte > 0x7f)) return value;
+    }
+  };
+  for (const lane of lanes) {
+    if (pos >= end) break;
+    const length = number();
+    lane.valued = new Uint32Array(length);
+    lane.values = new Uint32Array(2 * length);
+    for (let k = 0, call = 0; k < length; k++, call++) {
+      call += number();
+      lane.valued[k] = call;
+      lane.values[2 * k] = number();
+      lane.values[2 * k + 1] = number();
+      if (k % (1 << 18) === 0) await pause();
+    }
+  }
+  return pos === end;
+}
+
 /// All of it.
 class Trace {
   /// `progress` is told which part is done.
@@ -108,7 +137,8 @@ class Trace {
         await pause();
       }
       if (unpacker.pos !== pos + task.bytes || unpacker.depth !== 0) throw new Error('The data are incomplete.');
-      pos = unpacker.pos;
+      pos = unpacker.pos + task.values;
+      if (!await unpackValues(bytes, unpacker.pos, pos, task.lanes)) throw new Error('The data are incomplete.');
       for (const lane of task.lanes) {
         trace.nCalls += lane.length;
         for (const fn of lane.fn) trace.calls[fn]++;
@@ -117,6 +147,12 @@ class Trace {
     // What is no function: waiting, and what has no name.
     trace.pseudo = trace.functions.map(name => /^[a-z]+:[^:]|^\((unknown|other functions)\)$/.test(name));
     return trace;
+  }
+
+  /// The arguments and the result of a call, each as text, or undefined.
+  valuesOf(lane, i) {
+    const k = lowerBound(lane.valued, i, 0, lane.valued.length);
+    return [0, 1].map(which => (lane.valued[k] === i ? this.values[lane.values[2 * k + which] - 1] : undefined));
   }
 
   /// How long a call was in its own function.

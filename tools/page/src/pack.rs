@@ -4,18 +4,24 @@
 //! "rfpage1\n"
 //! length of the JSON   u32, little-endian
 //! JSON                 `Head`
-//! events of each task  in the order of `Head::tasks`, `TaskHead::bytes` each
+//! of each task, in the order of `Head::tasks`:
+//!   events             `TaskHead::bytes`
+//!   values             `TaskHead::values`
 //! ```
 //!
 //! An event is two numbers (LEB128): 0 for an exit, or 1 and the index of the function that is entered; then the nanoseconds since
 //! the task's event before, the first time since `Head::base`. Entries and exits are balanced, as a call stack has them. A call takes
 //! five bytes or so.
+//!
+//! Few calls have values, so these are apart. Of each depth, from the outermost one on, there is the number of calls with values, and of
+//! each of those three numbers: how many calls of this depth are between it and the one before; its arguments and its result, each as an
+//! index of `Head::values` plus 1, or 0 for none.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use rftrace_read::{SCHEDULE, Summary, Task, Trace};
-use rftrace_views::{AssumedFunctions, Step, TaskStats, walk};
+use rftrace_read::{Record, SCHEDULE, Summary, Task, Trace};
+use rftrace_views::{AssumedFunctions, Step, TaskStats, walk_with_records};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -28,6 +34,10 @@ const MAX_FUNCTIONS: usize = 1 << 20;
 
 /// The most bytes of them all.
 const MAX_NAMES_BYTES: usize = 256 << 20;
+
+/// The most different texts of values, and the bytes of them all. Calls beyond that are there without.
+const MAX_VALUES: usize = 1 << 20;
+const MAX_VALUES_BYTES: usize = 64 << 20;
 
 /// What has the calls of all further functions. `rftrace report` calls it the same.
 const OTHERS: &str = "(other functions)";
@@ -44,8 +54,10 @@ const MAGIC: &[u8; 8] = b"rfpage1\n";
 #[derive(Debug)]
 pub struct Page {
     head: Head,
-    /// The events of all tasks.
+    /// The events of all tasks, and their values.
     events: Vec<u8>,
+    /// How many arguments and results are left out.
+    lost_values: u64,
     summary: Summary,
 }
 
@@ -62,7 +74,9 @@ struct Head {
     end: u64,
     /// Their names.
     functions: Vec<String>,
-    /// Of them, time without a processor.
+    /// What calls have as arguments, and what as results; each text once.
+    values: Vec<String>,
+    /// Of the functions, time without a processor.
     schedule: Option<usize>,
     tasks: Vec<TaskHead>,
     /// What is to be said of the trace: lines.
@@ -77,6 +91,8 @@ struct TaskHead {
     process: String,
     /// The length of its events.
     bytes: usize,
+    /// The length of its values.
+    values: usize,
     /// How many calls it has at each depth.
     depths: Vec<u32>,
 }
@@ -102,6 +118,10 @@ impl Page {
             functions: Vec::new(),
             names_bytes: 0,
             idx_of_name: HashMap::new(),
+            values: Vec::new(),
+            values_bytes: 0,
+            number_of_value: HashMap::new(),
+            lost_values: 0,
             nameless_calls: 0,
         };
         let (mut begin, mut end) = (u64::MAX, 0);
@@ -129,16 +149,23 @@ impl Page {
             begin: begin.min(end),
             end,
             functions: packer.functions,
+            values: packer.values,
             schedule,
             tasks,
             notes: Vec::new(),
         };
-        Ok(Self { head, events: packer.events, summary })
+        Ok(Self { head, events: packer.events, lost_values: packer.lost_values, summary })
     }
 
-    /// Lines that the page shows: what is missing in the trace.
+    /// Lines that the page shows: what is missing in the trace. What is missing in the page alone is told behind them.
     pub fn set_notes(&mut self, notes: Vec<String>) {
         self.head.notes = notes;
+        if self.lost_values > 0 {
+            let lost = self.lost_values;
+            self.head.notes.push(format!(
+                "{lost} arguments and results are not in the page: it holds {MAX_VALUES} different ones"
+            ));
+        }
     }
 
     /// How much was read, and the flaws in it.
@@ -160,7 +187,7 @@ impl Page {
     /// What is before the events.
     pub(crate) fn start(&self) -> Vec<u8> {
         let json = serde_json::to_vec(&self.head).expect("maps with keys of text, numbers and texts");
-        let length = u32::try_from(json.len()).expect("256 MiB of names, each byte six at the most");
+        let length = u32::try_from(json.len()).expect("320 MiB of names and values, each byte six at the most");
         [MAGIC.as_slice(), &length.to_le_bytes(), &json].concat()
     }
 
@@ -178,6 +205,11 @@ struct Packer<'t> {
     functions: Vec<String>,
     names_bytes: usize,
     idx_of_name: HashMap<String, usize>,
+    values: Vec<String>,
+    values_bytes: usize,
+    /// Of each its number: its index plus 1.
+    number_of_value: HashMap<String, u32>,
+    lost_values: u64,
     nameless_calls: u64,
 }
 
@@ -186,15 +218,20 @@ impl Packer<'_> {
         let before = self.events.len();
         let trace = self.trace;
         let mut assumed = AssumedFunctions::new(trace, task);
-        let mut calls = TaskCalls { last_ns: self.base_ns, n_open: 0, depths: Vec::new() };
-        let walked = walk(trace, task, |step, now_ns| self.apply(task, &mut calls, &mut assumed, step, now_ns))?;
+        let mut calls = TaskCalls { last_ns: self.base_ns, n_open: 0, depths: Vec::new(), values: Vec::new() };
+        let walked = walk_with_records(trace, task, None, |step, now_ns, record| {
+            self.apply(task, &mut calls, &mut assumed, (step, now_ns, record))
+        })?;
         walked.add_to(summary);
+        let bytes = self.events.len() - before;
+        self.pack_values(&calls);
         let head = TaskHead {
             tid: task.tid(),
             pid: task.pid(),
             name: task.name().to_owned(),
             process: task.process_name().to_owned(),
-            bytes: self.events.len() - before,
+            bytes,
+            values: self.events.len() - before - bytes,
             depths: calls.depths,
         };
         Ok((head, walked.stats))
@@ -205,8 +242,7 @@ impl Packer<'_> {
         task: &Task,
         calls: &mut TaskCalls,
         assumed: &mut AssumedFunctions<'_>,
-        step: &Step,
-        now_ns: u64,
+        (step, now_ns, record): (&Step, u64, Option<&Record>),
     ) -> Result<()> {
         match *step {
             Step::Assume { time_ns } => {
@@ -222,8 +258,13 @@ impl Packer<'_> {
                 self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
                 let idx = self.function(&name);
                 self.enter(calls, time_ns, idx)?;
+                self.add_values(task, calls, record, 0)?;
             }
-            Step::Leave(ended) => self.exit(calls, ended.end_ns),
+            Step::Leave(ended) => {
+                // Of those that an exit further out has ended nothing is known.
+                self.add_values(task, calls, record.filter(|_| ended.has_exit), 1)?;
+                self.exit(calls, ended.end_ns);
+            }
             // Written when it is over, as it counts only then. Nothing else can have come in it.
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 let idx = self.function(SCHEDULE);
@@ -254,6 +295,60 @@ impl Packer<'_> {
         calls.n_open -= 1;
         self.number(0);
         self.time(calls, time_ns);
+    }
+
+    /// Adds what a record has to the innermost open call: its arguments (0) or its result (1).
+    fn add_values(&mut self, task: &Task, calls: &mut TaskCalls, record: Option<&Record>, which: usize) -> Result<()> {
+        let Some(record) = record.filter(|record| record.payload_at != 0) else { return Ok(()) };
+        let values = self.trace.values(task, record)?;
+        if values.is_empty() {
+            return Ok(());
+        }
+        let text = values.join(", ");
+        let Some(number) = self.value(text) else {
+            self.lost_values += 1;
+            return Ok(());
+        };
+        let depth = calls.n_open - 1;
+        let call = calls.depths[depth] - 1;
+        calls.values.resize_with(calls.values.len().max(depth + 1), Vec::new);
+        let of_depth = &mut calls.values[depth];
+        match of_depth.last_mut() {
+            Some(last) if last.call == call => last.numbers[which] = number,
+            _ => {
+                let mut numbers = [0; 2];
+                numbers[which] = number;
+                of_depth.push(CallValues { call, numbers });
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of a text; `None` if there are too many.
+    fn value(&mut self, text: String) -> Option<u32> {
+        if let Some(&number) = self.number_of_value.get(&text) {
+            return Some(number);
+        }
+        if self.values.len() >= MAX_VALUES || self.values_bytes + text.len() > MAX_VALUES_BYTES {
+            return None;
+        }
+        self.values_bytes += text.len();
+        self.values.push(text.clone());
+        let number = self.values.len() as u32;
+        self.number_of_value.insert(text, number);
+        Some(number)
+    }
+
+    fn pack_values(&mut self, calls: &TaskCalls) {
+        for of_depth in &calls.values {
+            self.number(of_depth.len() as u64);
+            let mut next = 0;
+            for values in of_depth {
+                self.number((values.call - next).into());
+                values.numbers.iter().for_each(|&number| self.number(number.into()));
+                next = values.call + 1;
+            }
+        }
     }
 
     /// Times never go back: not even where a context switch says so.
@@ -292,4 +387,14 @@ struct TaskCalls {
     last_ns: u64,
     n_open: usize,
     depths: Vec<u32>,
+    /// Of each depth the calls that have values.
+    values: Vec<Vec<CallValues>>,
+}
+
+/// The values of a call.
+struct CallValues {
+    /// Which call of its depth it is.
+    call: u32,
+    /// The numbers of its arguments and of its result; 0 for none.
+    numbers: [u32; 2],
 }

@@ -240,7 +240,7 @@ impl Sink for Progress<'_> {
         self.sink.exit(track, time_ns)
     }
 
-    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &str) -> rftrace_read::Result<()> {
+    fn enter_with(&mut self, track: Track, time_ns: u64, name: &str, arguments: &[String]) -> rftrace_read::Result<()> {
         self.count();
         self.sink.enter_with(track, time_ns, name, arguments)
     }

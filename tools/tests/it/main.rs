@@ -39,4 +39,5 @@ mod tree;
 #[cfg(target_os = "linux")]
 mod tui;
 mod uftrace;
+mod values;
 mod view;

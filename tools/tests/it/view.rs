@@ -168,8 +168,9 @@ fn rows_of(data: &[u8]) -> Value {
     let functions = head["functions"].as_array().expect("names");
     let mut rows = vec![(0, 0, 0); functions.len()];
     for task in head["tasks"].as_array().expect("tasks") {
-        let (own, others) = events.split_at(task["bytes"].as_u64().expect("a length") as usize);
-        events = others;
+        let length = |key: &str| task[key].as_u64().expect("a length") as usize;
+        let (own, others) = events.split_at(length("bytes"));
+        events = &others[length("values")..];
         let mut bytes = own.iter().copied();
         let mut open: Vec<(usize, u64, u64)> = Vec::new();
         let mut now = 0;

@@ -37,6 +37,19 @@ pub struct Values {
     pub result: Option<String>,
 }
 
+impl Values {
+    /// A call of the function with this name, as a replay shows it: `open("/etc/hosts", 0) = 3`.
+    pub fn call(&self, name: &str) -> String {
+        let parentheses = match &self.arguments {
+            Some(arguments) => format!("({arguments})"),
+            None if name.ends_with(')') => String::new(),
+            None => "()".to_owned(),
+        };
+        let result = self.result.as_ref().map_or_else(String::new, |result| format!(" = {result}"));
+        format!("{name}{parentheses}{result}")
+    }
+}
+
 /// What a line tells of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
@@ -116,19 +129,13 @@ impl Line {
 
     /// Its text, without indentation: code, and a comment behind that or alone. `name` is that of the line.
     pub fn text(&self, name: &str, values: &Values) -> (String, Option<String>) {
-        let parentheses = match &values.arguments {
-            Some(arguments) => format!("({arguments})"),
-            None if name.ends_with(')') => String::new(),
-            None => "()".to_owned(),
-        };
-        let result = values.result.as_ref().map_or_else(String::new, |result| format!(" = {result}"));
         match self.what {
-            What::Enter { .. } => (format!("{name}{parentheses} {{"), None),
-            What::Call { .. } => (format!("{name}{parentheses}{result};"), None),
-            What::Leave { has_exit: true, .. } if values.result.is_some() => {
-                (format!("}}{result};"), Some(name.to_owned()))
+            What::Enter { .. } => (format!("{} {{", values.call(name)), None),
+            What::Call { .. } => (format!("{};", values.call(name)), None),
+            What::Leave { has_exit: true, .. } => {
+                let end = values.result.as_ref().map_or_else(|| "}".to_owned(), |result| format!("}} = {result};"));
+                (end, Some(name.to_owned()))
             }
-            What::Leave { has_exit: true, .. } => ("}".into(), Some(name.to_owned())),
             What::Leave { has_exit: false, .. } => ("}".into(), Some(format!("{name}: exit not recorded"))),
             What::StrayExit { .. } => (String::new(), Some(format!("{name}: exit without entry"))),
             What::Event { .. } => (String::new(), Some(name.to_owned())),
