@@ -174,7 +174,7 @@ fn values_before_and_after_exec() {
 }
 
 #[test]
-fn other_commands_pass_over_values() {
+fn other_commands_have_values_too() {
     if !require(&["gcc"]) {
         return;
     }
@@ -188,8 +188,18 @@ fn other_commands_pass_over_values() {
     assert!(rftrace(&["report"]).contains("nested"));
     assert!(rftrace(&["graph"]).contains("nested"));
     assert!(uftrace_is_content(&trace));
+    // What formats have is tested in `tools/tests/it/values.rs`.
     let chrome = rftrace(&["dump", "--chrome"]);
     serde_json::from_str::<serde_json::Value>(&chrome).unwrap();
+    assert!(rftrace(&["report", "--by-value", "nested@arg1"]).contains("  nested(5)\n"));
+    // A copy shows the same.
+    let part = run.path("part");
+    rftrace(&["dump", "--uftrace", "-o", part.to_str().unwrap()]);
+    let output = Command::new(self::rftrace()).args(["replay", "-f", "none", "-d"]).arg(&part).output().unwrap();
+    assert_same_lines(&calls(&String::from_utf8(output.stdout).unwrap()), &printed(&run), "dump --uftrace");
+    if require(&["uftrace"]) {
+        assert_same_lines(&calls(&uftrace(&["replay", "-f", "none"], &part)), &printed(&run), "uftrace replay");
+    }
 }
 
 /// Whether uftrace's report reads it without a complaint.

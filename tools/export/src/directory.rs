@@ -15,7 +15,7 @@ use super::walk::{ExportOptions, Item, walk};
 /// Writes the chosen part of `trace` as a trace directory of its own, which must not exist or be empty.
 ///
 /// Its records are balanced: exits that are missing are there, and functions that are open at the beginning are entered
-/// there. Arguments and return values are left out. What is not in the tasks' own files, context switches and what tasks did in the
+/// there. What is not in the tasks' own files, context switches and what tasks did in the
 /// kernel, is in them now; uftrace names no functions of the kernel there. Symbols, maps and other files are copied. `info` comes last: a directory without it is no trace.
 ///
 /// # Errors
@@ -36,7 +36,10 @@ pub fn write_directory(trace: &Trace, options: &ExportOptions, directory: &Path)
         let path = directory.join(records(task.tid()));
         let mut file =
             Records { path: path.clone(), out: None, depth: 0, has_events: false, kernel_events: BTreeSet::new() };
-        walk(trace, task, options, &mut summary, &mut |item| file.write(item).map_err(failed(&path)))?;
+        walk(trace, task, options, &mut summary, &mut |item| {
+            let payload = item.recorded().map_or(Ok(Vec::new()), |record| trace.payload(task, &record))?;
+            file.write(item, &payload).map_err(failed(&path))
+        })?;
         if let Some(mut out) = file.out {
             out.flush().map_err(failed(&file.path))?;
             tids.push(task.tid());
@@ -115,7 +118,7 @@ struct Records {
 }
 
 impl Records {
-    fn write(&mut self, item: Item) -> io::Result<()> {
+    fn write(&mut self, item: Item, payload: &[u8]) -> io::Result<()> {
         let depth = self.depth;
         let (time_ns, kind, addr) = match item {
             Item::Enter { time_ns, function } => {
@@ -141,6 +144,8 @@ impl Records {
             Some(out) => out,
             None => self.out.insert(BufWriter::new(File::create(&self.path)?)),
         };
-        out.write_all(&Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr }.encode())
+        let has_payload = !payload.is_empty();
+        out.write_all(&Record { time_ns, kind, has_payload, payload_at: 0, depth, addr }.encode())?;
+        out.write_all(payload)
     }
 }

@@ -64,6 +64,7 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
     for task in options.tasks(trace)? {
         let track = Track { pid: task.pid(), tid: task.tid() };
         let mut is_named = false;
+        let values = |item: Item| item.recorded().map_or(Ok(Vec::new()), |record| trace.values(task, &record));
         walk(trace, task, options, &mut summary, &mut |item| {
             if !is_named {
                 is_named = true;
@@ -84,12 +85,12 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
                         sink.source(&name, place)?;
                         located.insert(name.to_string());
                     }
-                    match &*values(trace, task, Kind::Entry, (time_ns, function))? {
+                    match &*values(item)? {
                         [] => sink.enter(track, time_ns, &name),
                         arguments => sink.enter_with(track, time_ns, &name, arguments),
                     }
                 }
-                Item::Exit { time_ns, function } => match &*values(trace, task, Kind::Exit, (time_ns, function))? {
+                Item::Exit { time_ns, .. } => match &*values(item)? {
                     [result, ..] => sink.exit_with(track, time_ns, result),
                     [] => sink.exit(track, time_ns),
                 },
@@ -103,12 +104,6 @@ fn export_tasks(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> 
     }
     summary.nameless_calls = nameless_calls;
     Ok(summary)
-}
-
-/// The values of a call or of a return, as text.
-fn values(trace: &Trace, task: &Task, kind: Kind, (time_ns, function): (u64, Function)) -> Result<Vec<String>> {
-    let Function { addr, payload_at, .. } = function;
-    trace.values(task, &Record { time_ns, kind, has_payload: true, payload_at, depth: 0, addr })
 }
 
 /// An address in a function, and when it was seen.
@@ -156,6 +151,19 @@ pub(crate) enum Item {
         time_ns: u64,
         count: u64,
     },
+}
+
+impl Item {
+    /// The record of an entry or of an exit that has values.
+    pub(crate) fn recorded(self) -> Option<Record> {
+        let (kind, Function { addr, seen_ns, payload_at }) = match self {
+            Self::Enter { function, .. } => (Kind::Entry, function),
+            Self::Exit { function, .. } => (Kind::Exit, function),
+            _ => return None,
+        };
+        let record = Record { time_ns: seen_ns, kind, has_payload: true, payload_at, depth: 0, addr };
+        (payload_at != 0).then_some(record)
+    }
 }
 
 /// Takes what happens to a task.

@@ -19,7 +19,7 @@ use rftrace_read::{Error, Result, Summary};
 
 use super::scan::KvmThread;
 use super::source::Source;
-use super::stage::{Lane, Output};
+use super::stage::{Function, Lane, Output, Recorded};
 use super::timeline::{Merge, Of};
 
 /// Records of a task that are collected before they are written. Files are not kept open, as there may be many.
@@ -101,12 +101,16 @@ impl Merge {
     }
 
     fn info(&self, output: &DirectoryOutput<'_>) -> Vec<u8> {
-        let features = feature::TASK_SESSION | feature::SYM_REL_ADDR | feature::MAX_STACK | feature::EVENT;
+        let sources = self.sources.iter().map(|source| source.trace.info().features());
+        let values = sources.fold(0, |all, own| all | own) & (feature::ARGUMENT | feature::RETURN_VALUE);
+        let features = feature::TASK_SESSION | feature::SYM_REL_ADDR | feature::MAX_STACK | feature::EVENT | values;
         let written = output.lanes.iter().filter(|lane| lane.is_written);
         let tids: Vec<u32> = written.map(|lane| lane.tid).collect();
         let exe_name =
             self.sources.first().and_then(|source| source.trace.info().get(info::key::EXE_NAME)).unwrap_or("merged");
-        InfoWriter::new().exe_name(exe_name).command_line("rftrace merge").tasks(&tids).finish(features)
+        let info = InfoWriter::new().exe_name(exe_name).command_line("rftrace merge").tasks(&tids);
+        let info = if values != 0 { info.values() } else { info };
+        info.finish(features)
     }
 }
 
@@ -341,18 +345,26 @@ impl<'d> DirectoryOutput<'d> {
         Self { dir, lanes: lanes.collect(), events: HashMap::new(), counters: None }
     }
 
-    fn record(&mut self, lane: Lane, time_ns: u64, kind: Kind, addr: u64) -> Result<()> {
+    fn record(
+        &mut self,
+        lane: Lane,
+        time_ns: u64,
+        (kind, addr): (Kind, u64),
+        recorded: Option<Recorded<'_>>,
+    ) -> Result<()> {
         let state = &self.lanes[lane];
         match state.around {
             Some(around) if !state.is_written && state.block.is_empty() => {
-                self.push(lane, time_ns, Kind::Entry, around)?;
+                self.push(lane, time_ns, (Kind::Entry, around), &[])?;
             }
             _ => {}
         }
-        self.push(lane, time_ns, kind, addr)
+        let payload =
+            recorded.map_or(Ok(Vec::new()), |Recorded { trace, task, record }| trace.payload(task, &record))?;
+        self.push(lane, time_ns, (kind, addr), &payload)
     }
 
-    fn push(&mut self, lane: Lane, time_ns: u64, kind: Kind, addr: u64) -> Result<()> {
+    fn push(&mut self, lane: Lane, time_ns: u64, (kind, addr): (Kind, u64), payload: &[u8]) -> Result<()> {
         let lane = &mut self.lanes[lane];
         // An exit has the depth of its entry.
         let depth = if kind == Kind::Exit { lane.depth.saturating_sub(1) } else { lane.depth };
@@ -369,8 +381,9 @@ impl<'d> DirectoryOutput<'d> {
             }
         }
         lane.last_ns = time_ns;
-        lane.block
-            .extend_from_slice(&Record { time_ns, kind, has_payload: false, payload_at: 0, depth, addr }.encode());
+        let has_payload = !payload.is_empty();
+        lane.block.extend_from_slice(&Record { time_ns, kind, has_payload, payload_at: 0, depth, addr }.encode());
+        lane.block.extend_from_slice(payload);
         if lane.block.len() + RECORD_BYTES > BLOCK_BYTES { lane.flush() } else { Ok(()) }
     }
 
@@ -378,7 +391,7 @@ impl<'d> DirectoryOutput<'d> {
         for lane in 0..self.lanes.len() {
             let LaneFile { around, depth, last_ns, .. } = self.lanes[lane];
             if let Some(around) = around.filter(|_| depth > 0) {
-                self.push(lane, last_ns, Kind::Exit, around)?;
+                self.push(lane, last_ns, (Kind::Exit, around), &[])?;
             }
         }
         self.lanes.iter_mut().try_for_each(LaneFile::flush)?;
@@ -431,25 +444,25 @@ impl LaneFile {
 impl Output for DirectoryOutput<'_> {
     const HAS_SLICES: bool = false;
 
-    fn enter(&mut self, lane: Lane, time_ns: u64, addr: u64, _: &str) -> Result<()> {
-        self.record(lane, time_ns, Kind::Entry, addr)
+    fn enter(&mut self, lane: Lane, time_ns: u64, function: Function<'_>) -> Result<()> {
+        self.record(lane, time_ns, (Kind::Entry, function.addr), function.recorded)
     }
 
-    fn exit(&mut self, lane: Lane, time_ns: u64, addr: u64) -> Result<()> {
-        self.record(lane, time_ns, Kind::Exit, addr)
+    fn exit(&mut self, lane: Lane, time_ns: u64, addr: u64, recorded: Option<Recorded<'_>>) -> Result<()> {
+        self.record(lane, time_ns, (Kind::Exit, addr), recorded)
     }
 
     fn wait(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
-        self.record(lane, time_ns, Kind::Event, SCHED_OUT)
+        self.record(lane, time_ns, (Kind::Event, SCHED_OUT), None)
     }
 
     fn resume(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
-        self.record(lane, time_ns, Kind::Event, SCHED_IN)
+        self.record(lane, time_ns, (Kind::Event, SCHED_IN), None)
     }
 
     fn instant(&mut self, lane: Lane, time_ns: u64, name: &str) -> Result<()> {
         let id = self.event_id(name);
-        self.record(lane, time_ns, Kind::Event, id)
+        self.record(lane, time_ns, (Kind::Event, id), None)
     }
 
     fn counter(&mut self, time_ns: u64, name: &str, value: f64) -> Result<()> {

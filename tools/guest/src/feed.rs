@@ -18,7 +18,7 @@ pub(super) enum Feed<'m> {
     Counters { counters: Counters, start_ns: Option<u64>, head: Option<(u64, String, f64)>, last_ns: u64 },
 }
 
-impl Feed<'_> {
+impl<'m> Feed<'m> {
     /// Goes on to the next event. Returns its time. `first_ns` is when the first event of the feeds before this one is.
     pub(super) fn advance(&mut self, first_ns: Option<u64>) -> Result<Option<u64>> {
         match self {
@@ -45,7 +45,7 @@ impl Feed<'_> {
     }
 
     /// Passes the event on that [`Feed::advance`] went to.
-    pub(super) fn pass<O: Output>(&mut self, stage: &mut Stage<O>) -> Result<()> {
+    pub(super) fn pass<O: Output>(&mut self, stage: &mut Stage<'m, O>) -> Result<()> {
         match self {
             Self::Task(feed) => feed.pass(stage),
             Self::Kvm(feed) => feed.pass(stage),
@@ -64,7 +64,7 @@ impl Feed<'_> {
     }
 
     /// Ends what is open.
-    pub(super) fn finish<O: Output>(&mut self, stage: &mut Stage<O>, warnings: &mut Warnings) -> Result<()> {
+    pub(super) fn finish<O: Output>(&mut self, stage: &mut Stage<'m, O>, warnings: &mut Warnings) -> Result<()> {
         match self {
             Self::Task(feed) => feed.finish(stage, warnings),
             Self::Kvm(feed) => feed.finish(stage),

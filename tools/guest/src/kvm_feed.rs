@@ -1,13 +1,12 @@
 //! KVM's events as a feed.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use rftrace_format::clock::TscClock;
 use rftrace_read::Result;
 
 use super::kvm::{KvmEvent, KvmEvents};
-use super::stage::{Lane, Output, Stage, in_order};
+use super::stage::{Function, Lane, Output, Stage, in_order};
 
 /// KVM's events, as slices from entry to exit and from exit to entry where the output has such.
 pub(super) struct KvmFeed {
@@ -62,7 +61,7 @@ impl KvmFeed {
     }
 
     /// Passes the event on that [`KvmFeed::advance`] went to.
-    pub(super) fn pass<O: Output>(&mut self, stage: &mut Stage<O>) -> Result<()> {
+    pub(super) fn pass<O: Output>(&mut self, stage: &mut Stage<'_, O>) -> Result<()> {
         let Some(KvmHead { lane, kind, name }) = self.head.take() else { return Ok(()) };
         let time_ns = self.last_ns;
         let state = self.states.entry(lane).or_insert(InGuest::Unknown);
@@ -71,21 +70,21 @@ impl KvmFeed {
         }
         if kind == KvmKind::Exit && *state == InGuest::Unknown {
             // It was in the guest before the first event.
-            stage.enter(lane, self.first_ns, 0, || Cow::Borrowed(GUEST))?;
+            stage.enter(lane, self.first_ns, || Function::without_record(GUEST))?;
         }
         while stage.depth(lane) > 0 {
-            stage.exit(lane, time_ns)?;
+            stage.exit(lane, time_ns, None)?;
         }
         if kind == KvmKind::Entry {
             *state = InGuest::Yes;
-            stage.enter(lane, time_ns, 0, || Cow::Borrowed(GUEST))
+            stage.enter(lane, time_ns, || Function::without_record(GUEST))
         } else {
             *state = InGuest::No;
-            stage.enter(lane, time_ns, 0, || Cow::Owned(name))
+            stage.enter(lane, time_ns, || Function::without_record(name))
         }
     }
     /// Ends what is open, at the last event.
-    pub(super) fn finish<O: Output>(&self, stage: &mut Stage<O>) -> Result<()> {
+    pub(super) fn finish<O: Output>(&self, stage: &mut Stage<'_, O>) -> Result<()> {
         for &lane in self.states.keys() {
             stage.close_at(lane, self.last_ns)?;
         }

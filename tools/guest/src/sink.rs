@@ -6,7 +6,7 @@ use rftrace_export::{Sink, Track};
 use rftrace_read::{Result, SCHEDULE, Summary};
 
 use super::scan::KvmThread;
-use super::stage::{Lane, Output};
+use super::stage::{Function, Lane, Output, Recorded};
 use super::timeline::{Merge, Of};
 
 /// The process that counters are shown at.
@@ -21,12 +21,18 @@ struct SinkOutput<'s> {
 impl Output for SinkOutput<'_> {
     const HAS_SLICES: bool = true;
 
-    fn enter(&mut self, lane: Lane, time_ns: u64, _: u64, name: &str) -> Result<()> {
-        self.sink.enter(self.tracks[lane], time_ns, name)
+    fn enter(&mut self, lane: Lane, time_ns: u64, function: Function<'_>) -> Result<()> {
+        match &*values(function.recorded)? {
+            [] => self.sink.enter(self.tracks[lane], time_ns, &function.name),
+            arguments => self.sink.enter_with(self.tracks[lane], time_ns, &function.name, arguments),
+        }
     }
 
-    fn exit(&mut self, lane: Lane, time_ns: u64, _: u64) -> Result<()> {
-        self.sink.exit(self.tracks[lane], time_ns)
+    fn exit(&mut self, lane: Lane, time_ns: u64, _: u64, recorded: Option<Recorded<'_>>) -> Result<()> {
+        match &*values(recorded)? {
+            [] => self.sink.exit(self.tracks[lane], time_ns),
+            [result, ..] => self.sink.exit_with(self.tracks[lane], time_ns, result),
+        }
     }
 
     fn wait(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
@@ -44,6 +50,10 @@ impl Output for SinkOutput<'_> {
     fn counter(&mut self, time_ns: u64, name: &str, value: f64) -> Result<()> {
         self.sink.counter(self.counters_pid, time_ns, name, value)
     }
+}
+
+fn values(recorded: Option<Recorded<'_>>) -> Result<Vec<String>> {
+    recorded.map_or(Ok(Vec::new()), |Recorded { trace, task, record }| trace.values(task, &record))
 }
 
 impl Merge {

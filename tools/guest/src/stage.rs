@@ -2,23 +2,46 @@
 
 use std::borrow::Cow;
 
-use rftrace_read::Result;
+use rftrace_read::{Record, Result, Task, Trace};
 
 /// Number of a lane: a thread, or a virtual CPU.
 pub(super) type Lane = usize;
+
+/// The record of an entry or of an exit, which tells the call's values.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Recorded<'m> {
+    pub(super) trace: &'m Trace,
+    pub(super) task: &'m Task,
+    pub(super) record: Record,
+}
 
 /// Where a timeline goes.
 pub(super) trait Output {
     /// Whether it shows times of other things than functions.
     const HAS_SLICES: bool;
 
-    fn enter(&mut self, lane: Lane, time_ns: u64, addr: u64, name: &str) -> Result<()>;
-    fn exit(&mut self, lane: Lane, time_ns: u64, addr: u64) -> Result<()>;
+    fn enter(&mut self, lane: Lane, time_ns: u64, function: Function<'_>) -> Result<()>;
+    fn exit(&mut self, lane: Lane, time_ns: u64, addr: u64, recorded: Option<Recorded<'_>>) -> Result<()>;
     /// The lane has no processor from now on.
     fn wait(&mut self, lane: Lane, time_ns: u64) -> Result<()>;
     fn resume(&mut self, lane: Lane, time_ns: u64) -> Result<()>;
     fn instant(&mut self, lane: Lane, time_ns: u64, name: &str) -> Result<()>;
     fn counter(&mut self, time_ns: u64, name: &str, value: f64) -> Result<()>;
+}
+
+/// A function that is entered.
+#[derive(Debug, Clone)]
+pub(super) struct Function<'m> {
+    pub(super) addr: u64,
+    pub(super) name: Cow<'m, str>,
+    pub(super) recorded: Option<Recorded<'m>>,
+}
+
+impl<'m> Function<'m> {
+    /// One that something else than a task's record tells of.
+    pub(super) fn without_record(name: impl Into<Cow<'m, str>>) -> Self {
+        Self { addr: 0, name: name.into(), recorded: None }
+    }
 }
 
 /// From when to when the timeline goes, both included.
@@ -39,15 +62,15 @@ impl Range {
 
 /// An open function.
 #[derive(Debug)]
-struct Frame {
+struct Frame<'m> {
     addr: u64,
     /// Of one that the output does not know of yet, because it was entered before the range.
-    hidden: Option<String>,
+    hidden: Option<Function<'m>>,
 }
 
 #[derive(Debug, Default)]
-struct LaneState {
-    frames: Vec<Frame>,
+struct LaneState<'m> {
+    frames: Vec<Frame<'m>>,
     n_hidden: usize,
     is_waiting: bool,
     last_ns: u64,
@@ -56,32 +79,27 @@ struct LaneState {
 }
 
 /// Passes on what happens within a range.
-pub(super) struct Stage<O> {
+pub(super) struct Stage<'m, O> {
     pub(super) out: O,
     range: Range,
-    lanes: Vec<LaneState>,
+    lanes: Vec<LaneState<'m>>,
     /// What was passed on.
     pub(super) n_events: u64,
 }
 
-impl<O: Output> Stage<O> {
+impl<'m, O: Output> Stage<'m, O> {
     pub(super) fn new(out: O, range: Range, n_lanes: usize) -> Self {
         let lanes = (0..n_lanes).map(|_| LaneState::default()).collect();
         Self { out, range, lanes, n_events: 0 }
     }
 
     /// A function was entered.
-    pub(super) fn enter<'n>(
-        &mut self,
-        lane: Lane,
-        time_ns: u64,
-        addr: u64,
-        name: impl FnOnce() -> Cow<'n, str>,
-    ) -> Result<()> {
+    pub(super) fn enter(&mut self, lane: Lane, time_ns: u64, function: impl FnOnce() -> Function<'m>) -> Result<()> {
         let Some(time_ns) = self.arrive(lane, time_ns)? else {
             let state = &mut self.lanes[lane];
             if state.last_ns < self.range.from {
-                state.frames.push(Frame { addr, hidden: Some(name().into_owned()) });
+                let function = function();
+                state.frames.push(Frame { addr: function.addr, hidden: Some(function) });
                 state.n_hidden += 1;
             } else {
                 state.n_late += 1;
@@ -90,14 +108,15 @@ impl<O: Output> Stage<O> {
         };
         self.resume(lane, time_ns)?;
         self.n_events += 1;
-        self.lanes[lane].frames.push(Frame { addr, hidden: None });
-        self.out.enter(lane, time_ns, addr, &name())
+        let function = function();
+        self.lanes[lane].frames.push(Frame { addr: function.addr, hidden: None });
+        self.out.enter(lane, time_ns, function)
     }
 
-    /// The innermost open function ended.
-    pub(super) fn exit(&mut self, lane: Lane, time_ns: u64) -> Result<()> {
-        let time_ns = match self.arrive(lane, time_ns)? {
-            Some(time_ns) => time_ns,
+    /// The innermost open function ended, as a record tells, if it does.
+    pub(super) fn exit(&mut self, lane: Lane, time_ns: u64, recorded: Option<Recorded<'_>>) -> Result<()> {
+        let (time_ns, recorded) = match self.arrive(lane, time_ns)? {
+            Some(time_ns) => (time_ns, recorded),
             None if self.lanes[lane].last_ns < self.range.from => {
                 let state = &mut self.lanes[lane];
                 let frame = state.frames.pop();
@@ -109,12 +128,12 @@ impl<O: Output> Stage<O> {
                 return Ok(());
             }
             // It was open when the range ended.
-            None => self.show_hidden(lane, self.range.to)?,
+            None => (self.show_hidden(lane, self.range.to)?, None),
         };
         self.resume(lane, time_ns)?;
         let Some(frame) = self.lanes[lane].frames.pop() else { return Ok(()) };
         self.n_events += 1;
-        self.out.exit(lane, time_ns, frame.addr)
+        self.out.exit(lane, time_ns, frame.addr, recorded)
     }
 
     /// Something happened that has no duration.
@@ -158,7 +177,7 @@ impl<O: Output> Stage<O> {
         self.resume(lane, time_ns)?;
         while let Some(frame) = self.lanes[lane].frames.pop() {
             self.n_events += 1;
-            self.out.exit(lane, time_ns, frame.addr)?;
+            self.out.exit(lane, time_ns, frame.addr, None)?;
         }
         Ok(())
     }
@@ -193,9 +212,9 @@ impl<O: Output> Stage<O> {
         let state = &mut self.lanes[lane];
         if std::mem::take(&mut state.n_hidden) > 0 {
             for frame in &mut state.frames {
-                if let Some(name) = frame.hidden.take() {
+                if let Some(function) = frame.hidden.take() {
                     self.n_events += 1;
-                    self.out.enter(lane, self.range.from, frame.addr, &name)?;
+                    self.out.enter(lane, self.range.from, function)?;
                 }
             }
         }
@@ -223,7 +242,7 @@ pub(super) mod testing {
 
     use rftrace_read::Result;
 
-    use super::{Lane, Output};
+    use super::{Function, Lane, Output, Recorded};
 
     /// Whether it has slices, and what it got: `LANE TIME what`.
     #[derive(Debug, Default)]
@@ -239,11 +258,11 @@ pub(super) mod testing {
     impl<const SLICES: bool> Output for Lines<SLICES> {
         const HAS_SLICES: bool = SLICES;
 
-        fn enter(&mut self, lane: Lane, time_ns: u64, _: u64, name: &str) -> Result<()> {
-            self.add(lane, time_ns, &format!("> {name}"))
+        fn enter(&mut self, lane: Lane, time_ns: u64, function: Function<'_>) -> Result<()> {
+            self.add(lane, time_ns, &format!("> {}", function.name))
         }
 
-        fn exit(&mut self, lane: Lane, time_ns: u64, _: u64) -> Result<()> {
+        fn exit(&mut self, lane: Lane, time_ns: u64, _: u64, _: Option<Recorded<'_>>) -> Result<()> {
             self.add(lane, time_ns, "<")
         }
 
@@ -271,8 +290,8 @@ mod tests {
     use super::testing::Lines;
     use super::*;
 
-    fn enter(stage: &mut Stage<Lines<true>>, time_ns: u64, name: &'static str) {
-        stage.enter(0, time_ns, 0, || name.into()).unwrap();
+    fn enter(stage: &mut Stage<'static, Lines<true>>, time_ns: u64, name: &'static str) {
+        stage.enter(0, time_ns, || Function::without_record(name)).unwrap();
     }
 
     #[test]
@@ -280,13 +299,13 @@ mod tests {
         let mut stage = Stage::new(Lines::default(), Range { from: 10, to: 20 }, 1);
         enter(&mut stage, 1, "main");
         enter(&mut stage, 2, "over");
-        stage.exit(0, 3).unwrap();
+        stage.exit(0, 3, None).unwrap();
         enter(&mut stage, 5, "a");
         enter(&mut stage, 12, "b");
-        stage.exit(0, 15).unwrap();
+        stage.exit(0, 15, None).unwrap();
         enter(&mut stage, 25, "late");
-        stage.exit(0, 26).unwrap();
-        stage.exit(0, 30).unwrap();
+        stage.exit(0, 26, None).unwrap();
+        stage.exit(0, 30, None).unwrap();
         stage.close(0).unwrap();
         assert_eq!(stage.out.0, ["0 10 > main", "0 10 > a", "0 12 > b", "0 15 <", "0 20 <", "0 20 <"]);
         assert_eq!(stage.n_events, 6);
@@ -306,10 +325,10 @@ mod tests {
         enter(&mut stage, 5, "a");
         stage.switch(0, 3, false).unwrap();
         stage.switch(0, 6, false).unwrap();
-        stage.exit(0, 4).unwrap();
+        stage.exit(0, 4, None).unwrap();
         stage.instant(1, 2, "other lane").unwrap();
         stage.switch(0, 9, true).unwrap();
-        stage.exit(0, 9).unwrap();
+        stage.exit(0, 9, None).unwrap();
         assert_eq!(stage.out.0, ["0 5 > a", "0 5 wait", "0 6 resume", "0 6 <", "1 2 other lane"]);
     }
 }

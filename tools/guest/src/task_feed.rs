@@ -1,12 +1,10 @@
 //! A task's records as a feed.
 
-use std::borrow::Cow;
-
 use rftrace_read::{Record, Records, Result, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Task, Warnings};
 use rftrace_views::{AssumedFunctions, CallStack, Step};
 
 use super::source::Source;
-use super::stage::{Lane, Output, Stage, in_order};
+use super::stage::{Function, Lane, Output, Recorded, Stage, in_order};
 
 /// A task's records.
 pub(super) struct TaskFeed<'m> {
@@ -45,22 +43,27 @@ impl<'m> TaskFeed<'m> {
     }
 
     /// Passes the record on that [`TaskFeed::advance`] went to.
-    pub(super) fn pass<O: Output>(&mut self, stage: &mut Stage<O>) -> Result<()> {
+    pub(super) fn pass<O: Output>(&mut self, stage: &mut Stage<'m, O>) -> Result<()> {
         let Some(record) = self.head.take() else { return Ok(()) };
         let (trace, task, lane, time_ns) = (&self.source.trace, self.task, self.lane, self.time_ns);
         let mut steps = std::mem::take(&mut self.steps);
         self.stack.apply(&record, |a, b| trace.same_function(task, record.time_ns, a, b), &mut steps);
+        let recorded = Some(Recorded { trace, task, record });
         for step in &steps {
             match *step {
                 Step::Enter { addr, time_ns: own_ns } => {
-                    stage.enter(lane, time_ns, addr, || trace.function_name(task, own_ns, addr))?;
+                    let name = || trace.function_name(task, own_ns, addr);
+                    stage.enter(lane, time_ns, || Function { addr, name: name(), recorded })?;
                 }
-                Step::Leave(_) => stage.exit(lane, time_ns)?,
+                // Of those that an exit further out has ended nothing is known.
+                Step::Leave(ended) => stage.exit(lane, time_ns, recorded.filter(|_| ended.has_exit))?,
                 Step::Assume { .. } => {
                     let function = self.assumed.next_function()?;
-                    stage.enter(lane, time_ns, function.map_or(0, |(addr, _)| addr), || match function {
-                        Some((addr, seen_ns)) => trace.function_name(task, seen_ns, addr),
-                        None => Cow::Borrowed("<unknown>"),
+                    stage.enter(lane, time_ns, || match function {
+                        Some((addr, seen_ns)) => {
+                            Function { addr, name: trace.function_name(task, seen_ns, addr), recorded: None }
+                        }
+                        None => Function::without_record("<unknown>"),
                     })?;
                 }
                 Step::Event { id: SCHED_OUT | SCHED_OUT_PREEMPTED, .. } => stage.switch(lane, time_ns, false)?,
@@ -75,7 +78,7 @@ impl<'m> TaskFeed<'m> {
     }
 
     /// Ends what is open.
-    pub(super) fn finish<O: Output>(&self, stage: &mut Stage<O>, warnings: &mut Warnings) -> Result<()> {
+    pub(super) fn finish<O: Output>(&self, stage: &mut Stage<'m, O>, warnings: &mut Warnings) -> Result<()> {
         warnings.merge(self.records.warnings());
         warnings.merge(self.stack.warnings());
         stage.close(self.lane)

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use rftrace_read::{Error, Trace};
 #[cfg(feature = "full")]
 use rftrace_views::Row;
-use rftrace_views::{Difference, Field, Report};
+use rftrace_views::{ByValue, Difference, Field, Report, ReportOptions, Values};
 
 use super::choice::{ShownArgs, SourcesArg};
 use super::common::{DirArg, PlainArgs, print, print_warnings};
@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   rftrace report --sort self --limit 10 mytrace  the ten functions in which most time was spent
   rftrace report -f self,percent,call mytrace    other columns
+  rftrace report --by-value 'open_file@arg1'     a row for each first argument of a function
   rftrace report before --diff after             what takes more or less time in another trace
   rftrace report -F 'app::*' -t 10us mytrace     of calls of some functions and in them, those of 10 us at least
   rftrace report --demangle full mytrace         C++ functions with their parameters: a row for each overload";
@@ -42,6 +43,10 @@ pub(crate) struct ReportArgs {
     /// The columns self-avg, self-min and self-max.
     #[arg(long, conflicts_with_all = ["fields", "avg_total"])]
     avg_self: bool,
+    /// Show a row for each of the arguments that this function (a glob or `/regex/`) was called with, or of the values that stand behind an
+    /// `@`: `open@arg2`, `open@arg1,retval`. Can be given several times.
+    #[arg(long, value_name = "FUNC[@VALUES]")]
+    by_value: Vec<ByValue>,
     /// Show how much more each function has in another trace.
     #[arg(long, value_name = "DIR", conflicts_with = "format")]
     diff: Option<PathBuf>,
@@ -82,11 +87,16 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     };
     let sort = if args.sort.is_empty() { fields[..1].to_vec() } else { args.sort };
     let limit = args.limit.unwrap_or(usize::MAX);
-    let needs_spread = fields.iter().chain(&sort).any(|field| field.needs_spread());
+    let mut options = ReportOptions::default();
+    options.spread = fields.iter().chain(&sort).any(|field| field.needs_spread());
+    options.by_value = args.by_value;
     let read = |dir: &Path| -> Result<(Trace, Report)> {
         let mut trace = args.shown.open(dir)?;
         args.sources.read(&mut trace)?;
-        let report = if needs_spread { Report::read_spread(&trace)? } else { Report::read(&trace)? };
+        let report = Report::read_with(&trace, &options)?;
+        if !options.by_value.is_empty() && report.rows().iter().all(|row| row.values == Values::default()) {
+            say!("rftrace: {}: no call has such values: rftrace record -a or -A records them", dir.display());
+        }
         Ok((trace, report))
     };
     let (trace, mut report) = read(&dir)?;
@@ -119,11 +129,18 @@ fn described(trace: &Trace) -> String {
 fn write_csv(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
     let names: Vec<_> = fields.iter().map(|field| field.name()).collect();
     let source = if report.has_sources() { "source," } else { "" };
-    writeln!(out, "function,{source}{}", names.join(","))?;
+    let has_values = report.rows().iter().any(|row| row.values != Values::default());
+    let values = if has_values { "arguments,retval," } else { "" };
+    writeln!(out, "function,{values}{source}{}", names.join(","))?;
     let all_self_ns = report.self_ns();
     for row in report.rows().iter().take(limit) {
         let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
         write!(out, "{}", quoted(&row.name))?;
+        if has_values {
+            for value in [&row.values.arguments, &row.values.result] {
+                write!(out, ",{}", quoted(value.as_deref().unwrap_or_default()))?;
+            }
+        }
         if report.has_sources() {
             write!(out, ",{}", quoted(row.source.as_deref().unwrap_or_default()))?;
         }
@@ -141,8 +158,9 @@ fn write_json(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Wri
     let object = |row: &Row| {
         let values = fields.iter().map(|field| (field.name().to_owned(), field.value(row, all_self_ns).into()));
         let name = ("function".to_owned(), row.name.as_str().into());
-        let source = row.source.as_deref().map(|source| ("source".to_owned(), source.into()));
-        serde_json::Value::Object(iter::once(name).chain(source).chain(values).collect())
+        let texts = [("arguments", &row.values.arguments), ("retval", &row.values.result), ("source", &row.source)];
+        let texts = texts.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text.as_deref()?.into())));
+        serde_json::Value::Object(iter::once(name).chain(texts).chain(values).collect())
     };
     let rows: Vec<_> = report.rows().iter().take(limit).map(object).collect();
     serde_json::to_writer_pretty(&mut *out, &rows)?;

@@ -4,12 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rftrace_export::{Sink, Track};
+use rftrace_export::{Chrome, ExportOptions, Sink, Track, export};
 use rftrace_guest::{Merge, MergeOptions};
 use rftrace_read::{Result, SCHED_IN, SCHED_OUT, Trace};
 use serde_json::Value;
 
 use crate::dir::{A, B, Dir, Files, MAIN, MARK, entry, event, exit};
+use crate::values;
 
 /// Guest's ticks minus host's ticks.
 const OFFSET: i64 = -1_000_000_007;
@@ -319,6 +320,25 @@ fn modules_and_sessions_of_one_name_are_kept_apart() {
         .map(|task| format!("{} {}: {}", task.tid(), task.process_name(), trace.function_name(task, u64::MAX, A)))
         .collect();
     assert_eq!(names, ["1 prog: a", "100001 1-prog: other"]);
+}
+
+/// Of a guest, in a format and in a directory.
+#[test]
+fn values_are_kept() {
+    let (guest, host) = (write(values::files(), Some((GUEST, None))), host());
+    let mut options = options(&guest, &[&host]);
+    options.tsc_offset = Some(OFFSET);
+    let mut chrome = Chrome::new(Vec::new());
+    Merge::open(&options).unwrap().export(&mut chrome).unwrap();
+    let pid = guest.open().tasks()[0].pid();
+    assert_eq!(values::in_chrome(&chrome.into_inner(), pid), values::expected_in_chrome());
+
+    let out = tempfile::tempdir().unwrap();
+    Merge::open(&options).unwrap().write_directory(out.path()).unwrap();
+    let trace = Trace::open(out.path()).unwrap();
+    let mut chrome = Chrome::new(Vec::new());
+    export(&trace, &ExportOptions::default(), &mut chrome).unwrap();
+    assert_eq!(values::in_chrome(&chrome.into_inner(), pid), values::expected_in_chrome());
 }
 
 /// What a name holds that looks like a part of the line is not changed with the line.

@@ -4,8 +4,9 @@ use perfetto_protos::debug_annotation::debug_annotation::Value as Annotated;
 use perfetto_protos::trace as proto;
 use perfetto_protos::track_event::track_event::Type;
 use protobuf::Message;
-use rftrace_export::{Chrome, ExportOptions, Firefox, Perfetto, Sink, export};
+use rftrace_export::{Chrome, ExportOptions, Firefox, Perfetto, Sink, export, write_directory};
 use rftrace_read::Trace;
+use rftrace_views::{Report, ReportOptions};
 use serde_json::{Value, json};
 
 use crate::browser::Browser;
@@ -37,7 +38,7 @@ fn string(text: &[u8]) -> Vec<u8> {
 
 /// One thread: `main` calls `a` with values of all kinds, which calls `b` with an argument; `c` with a result, and with another; and
 /// `b` again, which does not end.
-pub(crate) fn sample() -> Dir {
+pub(crate) fn files() -> Files {
     let arguments = payload(&[
         &string(HOSTILE),
         &(-5_i32).to_le_bytes(),
@@ -75,7 +76,11 @@ pub(crate) fn sample() -> Dir {
         F: 1030 c\nR: @retval/i32\n\
         E: enum bool {false=0,true=1}\nE: enum Colour {RED=0,GREEN=2}\n";
     files.0.insert("prog.dbg".into(), dbg.into());
-    files.write()
+    files
+}
+
+fn sample() -> Dir {
+    files().write()
 }
 
 /// The arguments of `a`.
@@ -88,18 +93,81 @@ fn written<S: Sink>(trace: &Trace, mut sink: S, bytes: impl FnOnce(S) -> Vec<u8>
     bytes(sink)
 }
 
-#[test]
-fn chrome_has_them_as_text() {
-    let bytes = written(&sample().open(), Chrome::new(Vec::new()), Chrome::into_inner);
-    let whole: Value = serde_json::from_slice(&bytes).expect("JSON");
-    let events = whole["traceEvents"].as_array().expect("events").iter().filter(|event| event["ph"] != "M");
-    let found: Vec<_> = events.map(|event| event["args"].clone()).collect();
-    let (none, b) = (Value::Null, |number: &str| json!({ "arguments": number }));
+/// What Chrome's format has of each event of a process.
+pub(crate) fn in_chrome(bytes: &[u8], pid: u32) -> Vec<Value> {
+    let whole: Value = serde_json::from_slice(bytes).expect("JSON");
+    let events = whole["traceEvents"].as_array().expect("events").iter();
+    events.filter(|event| event["ph"] != "M" && event["pid"] == pid).map(|event| event["args"].clone()).collect()
+}
+
+/// That of the sample.
+pub(crate) fn expected_in_chrome() -> Vec<Value> {
+    let (none, b) = (|| Value::Null, |number: &str| json!({ "arguments": number }));
     let result = |text: &str| json!({ "retval": text });
     let a = json!({ "arguments": arguments() });
     let (done, one, minus) = (result("\"done\""), result("1"), result("-1"));
-    let expected = [&none, &a, &b("7"), &none, &done, &none, &one, &none, &minus, &b("8"), &none, &none];
-    assert_eq!(found.iter().collect::<Vec<_>>(), expected);
+    vec![none(), a, b("7"), none(), done, none(), one, none(), minus, b("8"), none(), none()]
+}
+
+#[test]
+fn chrome_has_them_as_text() {
+    let bytes = written(&sample().open(), Chrome::new(Vec::new()), Chrome::into_inner);
+    assert_eq!(in_chrome(&bytes, 7), expected_in_chrome());
+}
+
+#[test]
+fn a_directory_with_a_part_has_them() {
+    let dir = sample();
+    let parent = tempfile::tempdir().expect("a directory");
+    let part = parent.path().join("part");
+    let mut options = ExportOptions::default();
+    options.from_ns = Some(2_200);
+    write_directory(&dir.open(), &options, &part).expect("it is written");
+    let trace = Trace::open(&part).expect("a trace");
+    assert!(trace.warnings().is_empty());
+    let bytes = written(&trace, Chrome::new(Vec::new()), Chrome::into_inner);
+    // What is open then has its arguments.
+    assert_eq!(in_chrome(&bytes, 7), expected_in_chrome());
+}
+
+/// The rows of a report: label, calls, total time.
+fn rows(by_value: &[&str]) -> Value {
+    let mut options = ReportOptions::default();
+    options.by_value = by_value.iter().map(|text| text.parse().expect("it is understood")).collect();
+    let report = Report::read_with(&sample().open(), &options).expect("a report");
+    let mut rows: Vec<_> = report.rows().iter().map(|row| (row.label(), row.calls, row.total_ns)).collect();
+    rows.sort();
+    json!(rows)
+}
+
+#[test]
+fn a_report_has_a_row_for_each_value() {
+    let (main, a, c) = (json!(["main", 1, 9_000]), json!(["a", 1, 2_000]), json!(["c", 2, 2_000]));
+    let b = [json!(["b(7)", 1, 500]), json!(["b(8)", 1, 1_000])];
+    assert_eq!(rows(&[]), json!([a, ["b", 2, 1_500], c, main]));
+    assert_eq!(rows(&["b"]), json!([a, b[0], b[1], c, main]));
+    let c = [json!(["c() = -1", 1, 1_000]), json!(["c() = 1", 1, 1_000])];
+    assert_eq!(rows(&["b@arg1", "c@retval"]), json!([a, b[0], b[1], c[0], c[1], main]));
+    let a = json!(["a(_, -5, _, _, _, _, _, _) = \"done\"", 1, 2_000]);
+    assert_eq!(rows(&["*@arg2,retval"])[0], a);
+
+    let dir = sample();
+    let (code, csv, error) =
+        run(&["report", "--format", "csv", "--by-value", "a@arg1", "-f", "call", utf8(dir.path())]);
+    assert_eq!(code, Some(0), "{error}");
+    let line = format!("\"a\",\"{}, _, _, _, _, _, _, _\",\"\",1\n", SHOWN.replace('"', "\"\""));
+    assert!(csv.starts_with("function,arguments,retval,call\n") && csv.contains(&line), "{csv}");
+    assert!(csv.contains("\"main\",\"\",\"\",1\n"), "{csv}");
+    let (_, text, _) = run(&["report", "--format", "json", "--by-value", "a@arg1", "-f", "call", utf8(dir.path())]);
+    let json: Value = serde_json::from_str(&text).expect("JSON");
+    let row = json.as_array().expect("rows").iter().find(|row| row["function"] == "a").expect("a row");
+    assert_eq!(row["arguments"], format!("{SHOWN}, _, _, _, _, _, _, _"));
+    assert!(row.get("retval").is_none());
+
+    let (code, _, error) = run(&["report", "--by-value", "main", utf8(dir.path())]);
+    assert!(code == Some(0) && error.contains("no call has such values"), "{error}");
+    let (code, _, error) = run(&["report", "--by-value", "a@second", utf8(dir.path())]);
+    assert!(code == Some(2) && error.contains("`second`: behind `@` stand arg1"), "{error}");
 }
 
 /// Which annotations each event has, decoded with the published bindings.

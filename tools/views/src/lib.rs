@@ -37,6 +37,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod assumed;
+mod by_value;
 mod columns;
 mod duration;
 mod graph;
@@ -51,12 +52,13 @@ mod tree;
 mod walk;
 
 pub use assumed::AssumedFunctions;
+pub use by_value::ByValue;
 pub use columns::ReplayField;
 pub use duration::Duration;
 pub use graph::{Graph, GraphField, GraphNode, Way};
 pub use lines::{Line, TaskLines, Values, What};
 pub use replay::{ReplayOptions, replay};
-pub use report::{CallTimes, Report, Row};
+pub use report::{CallTimes, Report, ReportOptions, Row};
 pub use spread::Spread;
 pub use stack::{CallStack, EndedCall, Step};
 pub use stats::TaskStats;

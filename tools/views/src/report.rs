@@ -6,13 +6,15 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use rftrace_read::{Result, SCHEDULE, Summary, Task, Trace};
+use rftrace_read::{Record, Result, SCHEDULE, Summary, Task, Trace};
 
 use crate::assumed::AssumedFunctions;
+use crate::by_value::ByValue;
+use crate::lines::Values;
 use crate::spread::Spread;
 use crate::stack::{EndedCall, Step};
 use crate::stats::TaskStats;
-use crate::walk::walk;
+use crate::walk::walk_with_records;
 
 /// The times and calls of one function, over all tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,6 +22,8 @@ use crate::walk::walk;
 pub struct Row {
     /// The function's name.
     pub name: String,
+    /// What its calls have in common, where they are [told apart by that](ReportOptions::by_value).
+    pub values: Values,
     /// Where it is in the source, as `path:line`, if [that was read](Trace::read_sources) and is known.
     pub source: Option<String>,
     /// Time in the function and what it called; for a recursive one, only its outermost calls count.
@@ -30,6 +34,27 @@ pub struct Row {
     pub calls: u64,
     /// The times of single calls, recursive ones too, where they were [asked for](Report::read_spread).
     pub times: Option<Box<CallTimes>>,
+}
+
+impl Row {
+    /// What the row is of: the function's name, or a call with the values.
+    pub fn label(&self) -> Cow<'_, str> {
+        if self.values == Values::default() {
+            Cow::Borrowed(&self.name)
+        } else {
+            Cow::Owned(self.values.call(&self.name))
+        }
+    }
+}
+
+/// What is in a report.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ReportOptions {
+    /// Whether there are the times of single calls, in [`Row::times`].
+    pub spread: bool,
+    /// Functions whose calls have several rows. Of more than one that is for a function the first counts.
+    pub by_value: Vec<ByValue>,
 }
 
 /// The times of a function's calls.
@@ -69,7 +94,7 @@ impl Report {
     ///
     /// A `.dat` file, or `record.txt`, cannot be read.
     pub fn read(trace: &Trace) -> Result<Self> {
-        Self::read_all(trace, false)
+        Self::read_with(trace, &ReportOptions::default())
     }
 
     /// Like [`Report::read`], with the times of single calls in [`Row::times`].
@@ -78,15 +103,20 @@ impl Report {
     ///
     /// Those of [`Report::read`].
     pub fn read_spread(trace: &Trace) -> Result<Self> {
-        Self::read_all(trace, true)
+        Self::read_with(trace, &ReportOptions { spread: true, ..ReportOptions::default() })
     }
 
-    fn read_all(trace: &Trace, has_times: bool) -> Result<Self> {
+    /// Like [`Report::read`], with what is asked for.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Report::read`].
+    pub fn read_with(trace: &Trace, options: &ReportOptions) -> Result<Self> {
         let mut table = Table {
             trace,
-            has_times,
+            options,
             rows: Vec::new(),
-            idx_of_name: HashMap::new(),
+            idx_of_label: HashMap::new(),
             nameless_calls: 0,
             waited_ns: None,
         };
@@ -95,11 +125,13 @@ impl Report {
         for task in trace.tasks() {
             let assumed = AssumedFunctions::new(trace, task);
             let mut calls = TaskCalls { task, open: Vec::new(), n_open: HashMap::new(), assumed };
-            let walked = walk(trace, task, |step, _| table.apply(&mut calls, step))?;
+            let walked = walk_with_records(trace, task, None, |step, _, record| table.apply(&mut calls, step, record))?;
             walked.add_to(&mut summary);
             tasks.push(walked.stats);
         }
         summary.nameless_calls = table.nameless_calls;
+        // All calls of a function may have rows of their own.
+        table.rows.retain(|row| row.calls > 0);
         let waited_ns = table.waited_ns.or(trace.has_schedule()?.then_some(0));
         Ok(Self { rows: table.rows, tasks, summary, waited_ns, has_sources: trace.has_sources() })
     }
@@ -153,15 +185,15 @@ impl Report {
 
 struct Table<'t> {
     trace: &'t Trace,
-    has_times: bool,
+    options: &'t ReportOptions,
     rows: Vec<Row>,
-    idx_of_name: HashMap<String, usize>,
+    idx_of_label: HashMap<String, usize>,
     nameless_calls: u64,
     waited_ns: Option<u64>,
 }
 
 impl Table<'_> {
-    fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step) -> Result<()> {
+    fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step, record: Option<&Record>) -> Result<()> {
         match *step {
             Step::Assume { .. } => {
                 // Calls of it that are within it do not count again.
@@ -177,9 +209,11 @@ impl Table<'_> {
                     let source = self.trace.source(calls.task, time_ns, addr);
                     self.rows[idx].source = source.map(|source| source.to_string());
                 }
+                let idx = self.by_value(idx, calls.task, record)?;
                 calls.enter(Some(idx));
             }
-            Step::Leave(ended) => self.leave(calls, &ended),
+            // Of those that an exit further out has ended nothing is known.
+            Step::Leave(ended) => self.leave(calls, &ended, record.filter(|_| ended.has_exit))?,
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 self.waited_ns = Some(self.waited_ns.unwrap_or(0).saturating_add(waited_ns));
                 let idx = self.row(SCHEDULE);
@@ -190,7 +224,7 @@ impl Table<'_> {
         Ok(())
     }
 
-    fn leave(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall) {
+    fn leave(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall, record: Option<&Record>) -> Result<()> {
         let idx = match calls.open.pop().flatten() {
             Some(idx) => {
                 calls.n_open.entry(idx).and_modify(|count| *count -= 1);
@@ -201,11 +235,30 @@ impl Table<'_> {
                     let name = self.trace.function_name(calls.task, ended.end_ns, addr);
                     self.row(&name)
                 }
-                None => return,
+                None => return Ok(()),
             },
         };
         let is_outermost = calls.n_open.get(&idx).is_none_or(|count| *count == 0);
+        let idx = self.by_value(idx, calls.task, record)?;
         self.add(idx, ended.total_ns, ended.self_ns, is_outermost);
+        Ok(())
+    }
+
+    /// The row of a call of those that have one, once it is known by a record what else it has.
+    fn by_value(&mut self, idx: usize, task: &Task, record: Option<&Record>) -> Result<usize> {
+        let Some(record) = record.filter(|record| record.payload_at != 0) else { return Ok(idx) };
+        let row = &self.rows[idx];
+        let Some(by_value) = self.options.by_value.iter().find(|by_value| by_value.is_for(&row.name)) else {
+            return Ok(idx);
+        };
+        let more = by_value.of(self.trace, task, record)?;
+        let arguments = row.values.arguments.clone().or(more.arguments);
+        let values = Values { arguments, result: more.result };
+        let row = Row { name: row.name.clone(), values, source: row.source.clone(), ..Row::default() };
+        Ok(match self.idx_of_label.get(&*row.label()) {
+            Some(&idx) => idx,
+            None => self.add_row(row),
+        })
     }
 
     fn add(&mut self, idx: usize, total_ns: u64, self_ns: u64, is_outermost: bool) {
@@ -213,7 +266,7 @@ impl Table<'_> {
         if is_outermost {
             row.total_ns = row.total_ns.saturating_add(total_ns);
         }
-        if self.has_times {
+        if self.options.spread {
             let times = row.times.get_or_insert_default();
             times.total.add(total_ns);
             times.own.add(self_ns);
@@ -223,15 +276,19 @@ impl Table<'_> {
     }
 
     fn row(&mut self, name: &str) -> usize {
-        if let Some(&idx) = self.idx_of_name.get(name) {
-            return idx;
+        match self.idx_of_label.get(name) {
+            Some(&idx) => idx,
+            None => self.add_row(Row { name: name.to_owned(), ..Row::default() }),
         }
-        if self.rows.len() >= MAX_ROWS && name != OTHERS {
+    }
+
+    fn add_row(&mut self, row: Row) -> usize {
+        if self.rows.len() >= MAX_ROWS && row.name != OTHERS {
             return self.row(OTHERS);
         }
         let idx = self.rows.len();
-        self.rows.push(Row { name: name.to_owned(), ..Row::default() });
-        self.idx_of_name.insert(name.to_owned(), idx);
+        self.idx_of_label.insert(row.label().into_owned(), idx);
+        self.rows.push(row);
         idx
     }
 }

@@ -1,5 +1,6 @@
 //! Reports as tables: which columns there are, and how they are compared with those of another trace.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
@@ -166,7 +167,7 @@ impl Report {
         let all_self_ns = self.self_ns();
         self.order(|a, b| {
             let larger_first = |field: &Field| field.value(b, all_self_ns).cmp(&field.value(a, all_self_ns));
-            by.iter().map(larger_first).find(|order| order.is_ne()).unwrap_or_else(|| a.name.cmp(&b.name))
+            by.iter().map(larger_first).find(|order| order.is_ne()).unwrap_or_else(|| a.label().cmp(&b.label()))
         });
     }
 
@@ -199,7 +200,7 @@ impl Report {
             for field in fields {
                 write!(out, "  {}", field.shown(field.value(row, all_self_ns)))?;
             }
-            write!(out, "  {}", row.name)?;
+            write!(out, "  {}", row.label())?;
             match &row.source {
                 Some(source) => writeln!(out, " [{source}]")?,
                 None => writeln!(out)?,
@@ -219,13 +220,13 @@ pub struct Difference<'r> {
 }
 
 impl<'r> Difference<'r> {
-    /// Of `after`, compared with `before`: functions with the same name are the same. Sorted by how much is different in these columns.
+    /// Of `after`, compared with `before`: rows with the same label are the same. Sorted by how much is different in these columns.
     pub fn new(before: &'r Report, after: &'r Report, by: &[Field]) -> Self {
-        let mut place_of: HashMap<&str, usize> = HashMap::new();
+        let mut place_of: HashMap<Cow<'_, str>, usize> = HashMap::new();
         let mut rows: Vec<[Option<&Row>; 2]> = Vec::new();
         for (side, report) in [before, after].into_iter().enumerate() {
             for row in report.rows() {
-                let place = *place_of.entry(&row.name).or_insert_with(|| {
+                let place = *place_of.entry(row.label()).or_insert_with(|| {
                     rows.push([None; 2]);
                     rows.len() - 1
                 });
@@ -278,6 +279,6 @@ impl<'r> Difference<'r> {
     }
 }
 
-fn name<'r>(sides: &[Option<&'r Row>; 2]) -> &'r str {
-    sides.iter().flatten().next().map_or("", |row| &row.name)
+fn name<'r>(sides: &[Option<&'r Row>; 2]) -> Cow<'r, str> {
+    sides.iter().flatten().next().map_or(Cow::Borrowed(""), |row| row.label())
 }
