@@ -23,6 +23,7 @@ mod error;
 mod html;
 mod pack;
 mod server;
+mod values;
 
 pub use error::{Error, Result};
 pub use pack::{MAX_CALLS, Page};

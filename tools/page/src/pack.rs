@@ -25,6 +25,7 @@ use rftrace_views::{AssumedFunctions, Step, TaskStats, walk_with_records};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::values::{CallValues, MAX_TEXTS, Texts};
 
 /// The most calls of a page: 1.6 GB in the browser, and some 320 MB here.
 pub const MAX_CALLS: u64 = 1 << 26;
@@ -34,10 +35,6 @@ const MAX_FUNCTIONS: usize = 1 << 20;
 
 /// The most bytes of them all.
 const MAX_NAMES_BYTES: usize = 256 << 20;
-
-/// The most different texts of values, and the bytes of them all. Calls beyond that are there without.
-const MAX_VALUES: usize = 1 << 20;
-const MAX_VALUES_BYTES: usize = 64 << 20;
 
 /// What has the calls of all further functions. `rftrace report` calls it the same.
 const OTHERS: &str = "(other functions)";
@@ -57,7 +54,7 @@ pub struct Page {
     /// The events of all tasks, and their values.
     events: Vec<u8>,
     /// How many arguments and results are left out.
-    lost_values: u64,
+    n_lost_values: u64,
     summary: Summary,
 }
 
@@ -118,10 +115,7 @@ impl Page {
             functions: Vec::new(),
             names_bytes: 0,
             idx_of_name: HashMap::new(),
-            values: Vec::new(),
-            values_bytes: 0,
-            number_of_value: HashMap::new(),
-            lost_values: 0,
+            texts: Texts::default(),
             nameless_calls: 0,
         };
         let (mut begin, mut end) = (u64::MAX, 0);
@@ -149,22 +143,22 @@ impl Page {
             begin: begin.min(end),
             end,
             functions: packer.functions,
-            values: packer.values,
+            values: packer.texts.texts,
             schedule,
             tasks,
             notes: Vec::new(),
         };
-        Ok(Self { head, events: packer.events, lost_values: packer.lost_values, summary })
+        Ok(Self { head, events: packer.events, n_lost_values: packer.texts.n_lost, summary })
     }
 
     /// Lines that the page shows: what is missing in the trace. What is missing in the page alone is told behind them.
     pub fn set_notes(&mut self, notes: Vec<String>) {
         self.head.notes = notes;
-        if self.lost_values > 0 {
-            let lost = self.lost_values;
-            self.head.notes.push(format!(
-                "{lost} arguments and results are not in the page: it holds {MAX_VALUES} different ones"
-            ));
+        if self.n_lost_values > 0 {
+            let lost = self.n_lost_values;
+            self.head
+                .notes
+                .push(format!("{lost} arguments and results are not in the page: it holds {MAX_TEXTS} different ones"));
         }
     }
 
@@ -205,11 +199,7 @@ struct Packer<'t> {
     functions: Vec<String>,
     names_bytes: usize,
     idx_of_name: HashMap<String, usize>,
-    values: Vec<String>,
-    values_bytes: usize,
-    /// Of each its number: its index plus 1.
-    number_of_value: HashMap<String, u32>,
-    lost_values: u64,
+    texts: Texts,
     nameless_calls: u64,
 }
 
@@ -304,11 +294,7 @@ impl Packer<'_> {
         if values.is_empty() {
             return Ok(());
         }
-        let text = values.join(", ");
-        let Some(number) = self.value(text) else {
-            self.lost_values += 1;
-            return Ok(());
-        };
+        let number = self.texts.number(values.join(", "));
         let depth = calls.n_open - 1;
         let call = calls.depths[depth] - 1;
         calls.values.resize_with(calls.values.len().max(depth + 1), Vec::new);
@@ -322,21 +308,6 @@ impl Packer<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The number of a text; `None` if there are too many.
-    fn value(&mut self, text: String) -> Option<u32> {
-        if let Some(&number) = self.number_of_value.get(&text) {
-            return Some(number);
-        }
-        if self.values.len() >= MAX_VALUES || self.values_bytes + text.len() > MAX_VALUES_BYTES {
-            return None;
-        }
-        self.values_bytes += text.len();
-        self.values.push(text.clone());
-        let number = self.values.len() as u32;
-        self.number_of_value.insert(text, number);
-        Some(number)
     }
 
     fn pack_values(&mut self, calls: &TaskCalls) {
@@ -389,12 +360,4 @@ struct TaskCalls {
     depths: Vec<u32>,
     /// Of each depth the calls that have values.
     values: Vec<Vec<CallValues>>,
-}
-
-/// The values of a call.
-struct CallValues {
-    /// Which call of its depth it is.
-    call: u32,
-    /// The numbers of its arguments and of its result; 0 for none.
-    numbers: [u32; 2],
 }

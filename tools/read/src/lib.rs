@@ -43,7 +43,7 @@
 //! # Limits
 //!
 //! - Only little-endian 64-bit traces.
-//! - Function arguments, return values and data of events are skipped, and so are files of other sources: `kernel-*.dat`,
+//! - Data of events are skipped, function arguments and return values where the trace does not tell what they are, and so are files of other sources: `kernel-*.dat`,
 //!   `extern.dat`; of `*.dbg` all but [source lines](Trace::read_sources); of `perf-cpu*.dat` all but context switches, which are held in memory, 8 bytes each.
 
 #![forbid(unsafe_code)]
