@@ -69,26 +69,6 @@ impl Trace {
         Records::new(self, task, n_tasks)
     }
 
-    /// The bytes of the values behind a record, as they are in the file; empty if there are none, or it is not known which they are. Those of
-    /// one function are alike, whatever trace they are in.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read.
-    pub fn payload(&self, task: &Task, record: &Record) -> Result<Vec<u8>> {
-        let is_result = record.kind == Kind::Exit;
-        let specs = self.value_specs(task, record.time_ns, record.addr, is_result);
-        let Some(specs) = specs.filter(|_| record.payload_at != 0) else { return Ok(Vec::new()) };
-        let path = self.dat_file(task);
-        let mut bytes = Vec::new();
-        let mut file = files::open(&path)?;
-        file.seek(SeekFrom::Start(record.payload_at))
-            .and_then(|_| file.take(MAX_PAYLOAD as u64).read_to_end(&mut bytes))
-            .map_err(|source| Error::Io { path, source })?;
-        bytes.truncate(read_payload(specs, &bytes).map_or(0, |(_, length)| length));
-        Ok(bytes)
-    }
-
     /// The time of the first record, whatever part is chosen; `None` if there are no records.
     ///
     /// # Errors

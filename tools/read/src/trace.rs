@@ -389,27 +389,51 @@ impl Trace {
     ///
     /// The file cannot be read.
     pub fn values(&self, task: &Task, record: &Record) -> Result<Vec<String>> {
-        let is_result = record.kind == Kind::Exit;
-        if record.payload_at == 0 {
-            return Ok(Vec::new());
-        }
-        let Some(specs) = self.value_specs(task, record.time_ns, record.addr, is_result) else {
-            return Ok(Vec::new());
-        };
-        let mut payloads = self.payloads.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Window::new(self.dat_file(task), self.tasks.len());
-        let window = payloads.entry(task.tid).or_insert_with(new);
-        window.seek(record.payload_at);
-        window.fill(MAX_PAYLOAD)?;
         let function = |addr| Some(self.symbol(task, record.time_ns, addr)?).map(|symbol| symbol.name.to_string());
-        let values = read_payload(specs, window.rest()).map(|(values, _)| values).unwrap_or_default();
         let session = self.session_at(task, record.time_ns).and_then(|idx| self.sessions.get(idx));
         let enumerator = |which, number| {
             let name = session?.enumerator((record.time_ns, record.addr), which, number);
             name.map(str::to_owned)
         };
         let text = |value: &Value<'_>| value.text_with(|addr| function(addr & ADDRESS_MASK), enumerator);
-        Ok(values.iter().map(text).collect())
+        let texts = self.with_payload(task, record, |specs, bytes| {
+            let values = read_payload(specs, bytes).map(|(values, _)| values).unwrap_or_default();
+            values.iter().map(text).collect()
+        });
+        Ok(texts?.unwrap_or_default())
+    }
+
+    /// The bytes of the values behind a record, as they are in the file; empty if there are none, or it is not known which they are. Those of
+    /// one function are alike, whatever trace they are in.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn payload(&self, task: &Task, record: &Record) -> Result<Vec<u8>> {
+        let bytes = self.with_payload(task, record, |specs, bytes| {
+            bytes[..read_payload(specs, bytes).map_or(0, |(_, length)| length)].to_vec()
+        });
+        Ok(bytes?.unwrap_or_default())
+    }
+
+    /// Passes on what is behind a record, and how it is to be read, if there is something and that is known.
+    fn with_payload<T>(
+        &self,
+        task: &Task,
+        record: &Record,
+        each: impl FnOnce(&[ValueSpec], &[u8]) -> T,
+    ) -> Result<Option<T>> {
+        if record.payload_at == 0 {
+            return Ok(None);
+        }
+        let is_result = record.kind == Kind::Exit;
+        let Some(specs) = self.value_specs(task, record.time_ns, record.addr, is_result) else { return Ok(None) };
+        let mut payloads = self.payloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Window::new(self.dat_file(task), self.tasks.len());
+        let window = payloads.entry(task.tid).or_insert_with(new);
+        window.seek(record.payload_at);
+        window.fill(MAX_PAYLOAD)?;
+        Ok(Some(each(specs, window.rest())))
     }
 
     fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
