@@ -249,10 +249,10 @@ fn heaptrack_reads_the_same() {
         let memory = &values(&folder, &[])["memory"];
         let of = |key: &str| memory[key].as_u64().unwrap();
         // As it writes bytes.
-        let bytes = |bytes: u64| match bytes {
-            0..=1000 => format!("{bytes}B"),
-            ..=1_000_000 => format!("{:.2}K", bytes as f64 / 1e3),
-            _ => format!("{:.2}M", bytes as f64 / 1e6),
+        let bytes = |bytes: u64| match bytes as f64 {
+            bytes if bytes <= 1e3 => format!("{bytes}B"),
+            bytes if bytes <= 1e6 => format!("{:.2}K", bytes / 1e3),
+            bytes => format!("{:.2}M", bytes / 1e6),
         };
         for line in [
             format!("calls to allocation functions: {} (", of("allocations")),
