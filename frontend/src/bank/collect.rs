@@ -16,7 +16,6 @@ use rftrace::abi::{
     CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, lease, records_per_chunk,
 };
 
-use super::dump::Progress;
 use super::file::{
     CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
 };
@@ -81,6 +80,14 @@ pub struct Fill {
     pub n_taken: usize,
     /// All of a bank.
     pub n_chunks: usize,
+}
+
+/// What is told apart of two moments of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) newest_index: u64,
+    /// Records in chunks that are being written.
+    pub(super) n_records: usize,
 }
 
 /// A process that records into a bank.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rftrace::abi::{chunk_state, lease};
 
-use super::collect::{Banks, Collected, Watched};
+use super::collect::{Banks, Collected, Progress, Watched};
 use super::file::slot_state;
 use super::open::OpenFunctions;
 use super::spool::Spool;
@@ -32,14 +32,6 @@ pub struct Notice {
     pub tsc: u64,
     /// How many such calls there were since that nobody is told of.
     pub n_more: u64,
-}
-
-/// What is told apart of two moments of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Progress {
-    newest_index: u64,
-    /// Records in chunks that are being written.
-    n_records: usize,
 }
 
 /// A chunk as its header tells, while nobody takes it.

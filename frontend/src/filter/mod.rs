@@ -1,11 +1,14 @@
-//! Which functions are recorded: `rules` is the API, which `parse` reads from text; `select` makes actions of call sites of them,
-//! which `table` hands to the hooks, and `values` what is to be recorded of a call beside that, `watches` what is looked for in calls; `control` is the filter in force. `own` knows the functions of this crate, which no trace
-//! shows. The patterns are those of the crate `rftrace-pattern`.
+//! Which functions are recorded: `rules` is the API, which `parse` and `duration` read from text; `select` makes actions of call sites
+//! of them, which `table` hands to the hooks, `values` what is to be recorded of a call beside that, and `watches` what is looked for
+//! in calls; `control` is the filter in force. `own` knows the functions of this crate, which no trace shows. The patterns are those of
+//! the crate `rftrace-pattern`.
 //!
 //! Which functions there are is not here but in `host`.
 
 #[cfg(feature = "std")]
 pub(crate) mod control;
+#[cfg(feature = "std")]
+mod duration;
 pub(crate) mod own;
 #[cfg(feature = "std")]
 mod parse;

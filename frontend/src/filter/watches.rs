@@ -6,7 +6,7 @@ use std::time::Duration;
 use rftrace::abi::Watch;
 use rftrace_pattern::Pattern;
 
-use super::parse::duration;
+use super::duration::duration;
 use crate::clock::ticks_in;
 
 /// A rule about calls.
