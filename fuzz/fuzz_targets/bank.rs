@@ -29,6 +29,7 @@ struct Input<'a> {
     slots: [Slot<'a>; 2],
     /// The recorder is killed before the processes end.
     is_killed: bool,
+    is_ring: bool,
     /// Bytes of files that were left that are changed.
     changes: Vec<(bool, u16, u8)>,
     /// So much is cut off them.
@@ -163,6 +164,7 @@ fuzz_target!(|input: Input<'_>| {
         n_slots: 2,
         patience: Duration::ZERO,
         most_bytes: 1 << 30,
+        is_ring: input.is_ring,
     };
     let mut banks = Banks::new(bank.try_clone().expect("a descriptor"), &folder, options).expect("memory");
     for (number, slot) in (0..).zip(&input.slots) {

@@ -31,10 +31,12 @@ struct Running {
 
 impl Running {
     fn begin(program: &Path, way: &str) -> Self {
+        Self::begin_by(Command::new(program).arg(way))
+    }
+
+    fn begin_by(command: &mut Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(program);
-        let mut child =
-            command.arg(way).current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
@@ -139,6 +141,33 @@ fn a_busy_program_again_and_again() {
     let (status, said) = running.end();
     assert_eq!(status.code(), Some(7), "{said}");
     assert!(said.contains("slot same"), "{said}");
+}
+
+/// Threads that are told to stop may take long to, while others get the processors: nothing is done to their stacks before.
+#[test]
+fn threads_that_hardly_ever_run() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut busy: Vec<Child> =
+        (0..4).map(|_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap()).collect();
+    let running = Running::begin_by(Command::new("nice").args(["-n", "12"]).arg(&program().path).arg("malloc"));
+    let mut n_recorded = 0;
+    for _ in 0..15 {
+        let output = running.record(&["--for", "200ms"]);
+        let told = told(&output);
+        n_recorded += u32::from(output.status.success());
+        // It may have had no processor meanwhile.
+        let is_said = ["was at a place where it can be borrowed", "nothing was recorded", "has had no processor"];
+        assert!(output.status.success() || is_said.iter().any(|said| told.contains(said)), "{told}");
+    }
+    for child in &mut busy {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let (status, said) = running.end();
+    assert_eq!(status.code(), Some(7), "{said}");
+    assert!(said.contains("slot same") && n_recorded > 0, "{said}");
 }
 
 /// Threads that wait in system calls are not told that they were interrupted, and those are not over earlier.

@@ -4,6 +4,7 @@
 //! two instructions `syscall; ret`, which every C library has. All signals are blocked meanwhile but SIGSEGV and SIGTRAP, which would be
 //! this process's fault: so no handler of the program runs on the thread. What can't be blocked is sent again at the end.
 
+use std::fs;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ const OWN_STACK_BYTES: u64 = 64 << 10;
 const RED_ZONE_BYTES: u64 = 128;
 /// How long anything may take that the thread is asked for.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a thread may take to stop. One that sleeps for a disk does not.
+/// How long a thread that sleeps for a disk may take to stop.
 const STOP: Duration = Duration::from_millis(50);
 
 /// Instructions of the C library.
@@ -70,7 +71,7 @@ pub(crate) struct Borrowed<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
     Yes,
-    /// It has not stopped yet, and is to be let go when it has.
+    /// It sleeps in the system, where nothing wakes it, and stops before it runs any code of its own. It is to be let go then.
     Late,
     Gone,
 }
@@ -80,19 +81,33 @@ pub(crate) fn stop(thread: pid_t) -> io::Result<Stopped> {
     if sys::interrupt(thread).is_err() { Ok(Stopped::Gone) } else { wait_until_stopped(thread) }
 }
 
-/// As [`stop`], of a thread that was told to.
+/// As [`stop`], of a thread that was told to. One that is only waiting for a processor, however long, is waited for: until it has stopped
+/// it may run.
 pub(crate) fn wait_until_stopped(thread: pid_t) -> io::Result<Stopped> {
+    let begun = Instant::now();
     loop {
         match sys::wait(thread, STOP)? {
             Some(Stop::Told) => break,
             Some(Stop::Gone) => return Ok(Stopped::Gone),
             Some(Stop::Signal(signal)) => sys::go_on(thread, signal)?,
             Some(Stop::SystemCall | Stop::Event) => sys::go_on(thread, 0)?,
-            None => return Ok(Stopped::Late),
+            None if sleeps_for_the_system(thread) => return Ok(Stopped::Late),
+            None if begun.elapsed() > PATIENCE => {
+                let problem = format!("thread {thread} has had no processor for a minute; try again");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
+            }
+            None => {}
         }
     }
     begin_call_again(thread)?;
     Ok(Stopped::Yes)
+}
+
+/// Whether a thread sleeps for a disk, or for a child of its in its memory (`vfork`), where no signal wakes it.
+fn sleeps_for_the_system(thread: pid_t) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    // The name before it may hold anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
 }
 
 /// Some system calls tell their caller that they were interrupted, though no handler has run (signal(7)): nobody is to see that this

@@ -16,8 +16,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Stops all threads but `except`, also those that are started meanwhile. `late` get those that do not stop, as they sleep for a disk or
-    /// for a child of theirs in their memory.
+    /// Stops all threads but `except`, also those that are started meanwhile. `late` get those that sleep for a disk or for a
+    /// child of theirs in their memory: they stop before they run.
     pub(crate) fn stop(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<Self> {
         let mut world = Self { threads: Vec::new() };
         let mut known = HashSet::from([except]);
