@@ -482,13 +482,14 @@ mod tests {
         // Magic, versions; the header with a word for the name; each section has a first word and a checksum.
         let section = |n_words: usize| 8 * (n_words + 2);
         assert_eq!(bytes.len(), 16 + section(17) + section(2) + section(8 + 6) + section(8 + 4) + section(2));
-        assert_eq!(bytes[..16], *b"\x93RFT\r\n\x1a\n\x02\0\0\0\x07\0\0\0");
+        assert_eq!(bytes[..12], *b"\x93RFT\r\n\x1a\n\x02\0\0\0");
+        assert_eq!(bytes[12..16], abi::VERSION.to_le_bytes());
         assert_eq!(bytes[16..24], *b"HEAD\x88\0\0\0");
         assert_eq!(bytes[24..32], [1, 2, 3, 4, 5, 6, 7, 8]);
         // An older tracer's records mean the same.
         let mut older = bytes.clone();
-        for version in [5, 6] {
-            older[12] = version;
+        for version in abi::OLDEST_RECORDS..abi::VERSION {
+            older[12] = version as u8;
             assert_eq!(records_of(&parsed(&older).unwrap()), records_of(&image));
         }
         older[12] = 4;
