@@ -222,7 +222,7 @@ impl Banks {
                 _ => continue,
             }
             slot.bank.beat.fetch_add(1, Relaxed);
-            let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
+            let mut watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
             if !self.is_ring {
                 n_taken = n_taken.max(self.drain(number, &mut watched, false));
             }
@@ -263,7 +263,7 @@ impl Banks {
     pub fn finish_all(mut self) -> Vec<Collected> {
         for number in 0..self.slots.len() {
             if self.slot(number).state.load(Acquire) == slot_state::IN_USE {
-                let watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
+                let watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
                 self.finish(number, watched);
             }
         }
@@ -295,6 +295,14 @@ impl Banks {
         let bank = &self.slot(number).bank;
         bank.beat.store(1, Relaxed);
         bank.wait_ticks.store(self.wait_ticks, Relaxed);
+    }
+
+    /// Begins to watch a process.
+    fn begin(&self, number: usize) -> Watched {
+        let watched = self.watch(number);
+        // A spool that is there has this beside it, whenever this recorder is killed.
+        self.keep_about(number, &watched);
+        watched
     }
 
     pub(super) fn watch(&self, number: usize) -> Watched {

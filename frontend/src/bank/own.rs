@@ -178,7 +178,7 @@ impl Bank {
     ///
     /// There is no such memory; the bank stays mapped.
     pub fn leave(&self) -> io::Result<()> {
-        threads::copy_back(backend::control().next_tid.load(Relaxed));
+        threads::copy_back();
         OWN.store(ptr::null_mut(), Release);
         self.slot.store(NO_SLOT, Relaxed);
         self.hide(0, self.layout.file_bytes())
@@ -356,7 +356,7 @@ pub(crate) fn begin(bank: &'static Bank) -> Result<Given, Error> {
 /// The tracer has taken the bank's memory.
 pub(crate) fn opened(bank: &Bank, first: ClockPair, min_ticks: u64) {
     let (Some(slot), Some(given)) = (bank.own_slot(), bank.given()) else { return };
-    threads::copy_to(given.threads, backend::control().next_tid.load(Relaxed));
+    threads::copy_to(given.threads);
     slot.program_nanos.store(first.nanos, Relaxed);
     slot.first_tsc.store(first.tsc, Relaxed);
     slot.first_nanos.store(first.nanos, Relaxed);

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use rftrace_read::{Error, Trace};
 #[cfg(feature = "full")]
 use rftrace_views::Row;
-use rftrace_views::{ByValue, Difference, Field, Report, ReportOptions, Values};
+use rftrace_views::{ByValue, Difference, Field, Report, ReportOptions};
 
 use super::choice::{ShownArgs, SourcesArg};
 use super::common::{DirArg, PlainArgs, print, print_warnings};
@@ -94,7 +94,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
         let mut trace = args.shown.open(dir)?;
         args.sources.read(&mut trace)?;
         let report = Report::read_with(&trace, &options)?;
-        if !options.by_value.is_empty() && report.rows().iter().all(|row| row.values == Values::default()) {
+        if !options.by_value.is_empty() && report.rows().iter().all(|row| row.values.is_none()) {
             say!("rftrace: {}: no call has such values: rftrace record -a or -A records them", dir.display());
         }
         Ok((trace, report))
@@ -129,7 +129,7 @@ fn described(trace: &Trace) -> String {
 fn write_csv(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Write) -> io::Result<()> {
     let names: Vec<_> = fields.iter().map(|field| field.name()).collect();
     let source = if report.has_sources() { "source," } else { "" };
-    let has_values = report.rows().iter().any(|row| row.values != Values::default());
+    let has_values = report.rows().iter().any(|row| row.values.is_some());
     let values = if has_values { "arguments,retval," } else { "" };
     writeln!(out, "function,{values}{source}{}", names.join(","))?;
     let all_self_ns = report.self_ns();
@@ -137,8 +137,8 @@ fn write_csv(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Writ
         let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
         write!(out, "{}", quoted(&row.name))?;
         if has_values {
-            for value in [&row.values.arguments, &row.values.result] {
-                write!(out, ",{}", quoted(value.as_deref().unwrap_or_default()))?;
+            for value in row.texts() {
+                write!(out, ",{}", quoted(value.unwrap_or_default()))?;
             }
         }
         if report.has_sources() {
@@ -158,8 +158,9 @@ fn write_json(report: &Report, fields: &[Field], limit: usize, out: &mut dyn Wri
     let object = |row: &Row| {
         let values = fields.iter().map(|field| (field.name().to_owned(), field.value(row, all_self_ns).into()));
         let name = ("function".to_owned(), row.name.as_str().into());
-        let texts = [("arguments", &row.values.arguments), ("retval", &row.values.result), ("source", &row.source)];
-        let texts = texts.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text.as_deref()?.into())));
+        let [arguments, result] = row.texts();
+        let texts = [("arguments", arguments), ("retval", result), ("source", row.source.as_deref())];
+        let texts = texts.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into())));
         serde_json::Value::Object(iter::once(name).chain(texts).chain(values).collect())
     };
     let rows: Vec<_> = report.rows().iter().take(limit).map(object).collect();

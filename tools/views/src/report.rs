@@ -23,7 +23,7 @@ pub struct Row {
     /// The function's name.
     pub name: String,
     /// What its calls have in common, where they are [told apart by that](ReportOptions::by_value).
-    pub values: Values,
+    pub values: Option<Box<Values>>,
     /// Where it is in the source, as `path:line`, if [that was read](Trace::read_sources) and is known.
     pub source: Option<String>,
     /// Time in the function and what it called; for a recursive one, only its outermost calls count.
@@ -37,12 +37,18 @@ pub struct Row {
 }
 
 impl Row {
+    /// The arguments and the result that its calls have in common.
+    pub fn texts(&self) -> [Option<&str>; 2] {
+        let values = self.values.as_deref();
+        let arguments = values.and_then(|values| values.arguments.as_deref());
+        [arguments, values.and_then(|values| values.result.as_deref())]
+    }
+
     /// What the row is of: the function's name, or a call with the values.
     pub fn label(&self) -> Cow<'_, str> {
-        if self.values == Values::default() {
-            Cow::Borrowed(&self.name)
-        } else {
-            Cow::Owned(self.values.call(&self.name))
+        match &self.values {
+            None => Cow::Borrowed(&self.name),
+            Some(values) => Cow::Owned(values.call(&self.name)),
         }
     }
 }
@@ -252,8 +258,9 @@ impl Table<'_> {
             return Ok(idx);
         };
         let more = by_value.of(self.trace, task, record)?;
-        let arguments = row.values.arguments.clone().or(more.arguments);
-        let values = Values { arguments, result: more.result };
+        let before = row.values.as_ref().and_then(|values| values.arguments.clone());
+        let values = Values { arguments: before.or(more.arguments), result: more.result };
+        let values = (values != Values::default()).then(|| Box::new(values));
         let row = Row { name: row.name.clone(), values, source: row.source.clone(), ..Row::default() };
         Ok(match self.idx_of_label.get(&*row.label()) {
             Some(&idx) => idx,

@@ -6,8 +6,8 @@
 
 use std::fs;
 use std::ptr;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicU32, fence};
 
 use rftrace::abi::ThreadBlock;
 
@@ -51,25 +51,33 @@ pub(crate) fn move_to(table: *mut u8) {
     ENTRIES.store(table.cast(), Release);
 }
 
-/// As [`move_to`], with the threads up to the tracer's number `last`, which live or are named in records to come.
-pub(crate) fn copy_to(table: *mut u8, last: u32) {
-    let table = table.cast::<Entry>();
-    for number in 1..=last.min(MAX_THREADS as u32 - 1) {
-        // SAFETY: the table has so many entries, all of atomics, and stays mapped.
-        let to = unsafe { &*table.add(number as usize) };
-        if let Some(from) = entry(number) {
-            to.tid.store(from.tid.load(Relaxed), Relaxed);
-            to.name.iter().zip(&from.name).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
-        }
+/// As [`move_to`], with the threads that there were, which live or are named in records to come.
+///
+/// **Invariant**: a thread that enters itself meanwhile is in the new table. It looks again which one it is after it has written (`arch`);
+/// here the new one is named before the old one is read. So one of both sees what the other has done.
+pub(crate) fn copy_to(table: *mut u8) {
+    let before = ENTRIES.swap(table.cast(), SeqCst);
+    fence(SeqCst);
+    if before.is_null() {
+        return;
     }
-    ENTRIES.store(table, Release);
+    let last = backend::control().next_tid.load(Relaxed) as usize;
+    for number in 1..=last.min(MAX_THREADS - 1) {
+        // SAFETY: both tables have so many entries, all of atomics, and stay mapped.
+        let (from, to) = unsafe { (&*before.add(number), &*table.cast::<Entry>().add(number)) };
+        match from.tid.load(Relaxed) {
+            0 => {}
+            tid => to.tid.store(tid, Relaxed),
+        }
+        to.name.iter().zip(&from.name).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+    }
 }
 
 /// Back to the table of the beginning, as [`copy_to`].
-pub(crate) fn copy_back(last: u32) {
+pub(crate) fn copy_back() {
     let first = FIRST.load(Relaxed);
     if !first.is_null() && first != ENTRIES.load(Relaxed) {
-        copy_to(first.cast(), last);
+        copy_to(first.cast());
     }
 }
 

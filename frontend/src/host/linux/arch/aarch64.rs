@@ -10,7 +10,8 @@ use crate::backend;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::linux::threads::ENTRIES;
 
-/// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread.
+/// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread. If there is another table by
+/// then, it enters it there too (`threads::copy_to`).
 ///
 /// Registers on entry: `w0` the key, `x1` the block. The system call changes x0 only.
 #[unsafe(naked)]
@@ -25,11 +26,17 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
         "cmp w3, w4",
         "b.hs 2f",
         "mov x4, #{entry_bytes}",
-        "madd x5, x3, x4, x2",
         "mov x6, x0",
         "mov x8, #{sys_gettid}",
         "svc #0",
+        "3: madd x5, x3, x4, x2",
         "str x0, [x5, #{entry_tid}]",
+        "dmb ish",
+        "mov x7, x2",
+        "adrp x2, {entries}",
+        "ldr x2, [x2, :lo12:{entries}]",
+        "cmp x7, x2",
+        "b.ne 3b",
         "mov x0, x6",
         "2: b {set}",
         entries = sym ENTRIES,

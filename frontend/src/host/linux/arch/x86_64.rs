@@ -10,7 +10,8 @@ use crate::backend;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::linux::threads::ENTRIES;
 
-/// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread.
+/// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread. If there is another table by
+/// then, it enters it there too (`threads::copy_to`).
 ///
 /// Registers on entry: `edi` the key, `rsi` the block. The system call changes rax, rcx and r11, which belong to the callee.
 #[unsafe(naked)]
@@ -25,7 +26,12 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
         "imul r8, r8, {entry_bytes}",
         "mov eax, {sys_gettid}",
         "syscall",
-        "mov [rdx + r8 + {entry_tid}], rax",
+        "3: mov [rdx + r8 + {entry_tid}], rax",
+        "mfence",
+        "mov rcx, rdx",
+        "mov rdx, [rip + {entries}]",
+        "cmp rcx, rdx",
+        "jne 3b",
         "2: jmp {set}",
         entries = sym ENTRIES,
         tid = const offset_of!(ThreadBlock, tid),
