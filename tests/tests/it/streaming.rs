@@ -229,15 +229,14 @@ fn a_recorder_that_is_killed_is_not_missed() {
     let folder = tempfile::tempdir().unwrap();
     let mut recorder = begin(folder.path(), &["--buffer", "1M"], 8_000_000, "return");
     let work = folder.path().join("trace/.recording");
-    let about = || {
-        fs::read_dir(&work)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .any(|entry| entry.path().extension().is_some_and(|e| e == "about"))
+    let spools = || {
+        let entries = fs::read_dir(&work).into_iter().flatten().flatten();
+        let spools = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("spool-"));
+        let chunks = spools.filter(|entry| entry.path().extension().is_none());
+        chunks.map(|entry| entry.metadata().unwrap().len()).sum::<u64>()
     };
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !about() {
+    while spools() < 64 << 10 {
         assert!(Instant::now() < deadline, "nothing is collected");
         thread::sleep(Duration::from_millis(1));
     }
@@ -256,10 +255,7 @@ fn a_recorder_that_is_killed_is_not_missed() {
         assert!(Instant::now() < deadline, "the program waits for a recorder that is not there");
         thread::sleep(Duration::from_millis(10));
     }
-    let entries = fs::read_dir(&work).unwrap().flatten();
-    let spools = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("spool-"));
-    let chunks = spools.filter(|entry| entry.path().extension().is_none());
-    let spool_bytes: u64 = chunks.map(|entry| entry.metadata().unwrap().len()).sum();
+    let spool_bytes = spools();
     let output = Command::new(rftrace()).args(["recover", "trace"]).current_dir(&folder).output().unwrap();
     assert!(output.status.success(), "{}", told(&output));
     let trace = folder.path().join("trace");
