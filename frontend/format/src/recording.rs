@@ -7,6 +7,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::AddAssign;
 
 use crate::text;
 
@@ -223,17 +224,41 @@ impl fmt::Display for Part {
     }
 }
 
-/// A line of what processes tell of functions that were to get a branch at their beginning.
+/// How many of something were done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// So many were.
+    pub done: u64,
+    /// So many were to be.
+    pub of: u64,
+}
+
+impl Share {
+    fn parse(text: &str) -> Option<Self> {
+        let (done, of) = text.split_once('/')?;
+        Some(Self { done: done.parse().ok()?, of: of.parse().ok()? })
+    }
+}
+
+impl AddAssign for Share {
+    fn add_assign(&mut self, other: Self) {
+        *self = Self { done: self.done + other.done, of: self.of + other.of };
+    }
+}
+
+/// A line of what processes tell of functions that do not call the tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntriesLine<'a> {
     /// A program, whose lines follow.
     Program {
         /// Its path.
         name: &'a str,
-        /// How many functions have got one.
-        patched: u64,
+        /// Functions that have got a branch at their beginning.
+        functions: Share,
+        /// Functions of other modules whose calls are recorded.
+        library_calls: Share,
     },
-    /// A function that has none: module, address, name and why, with tabs between them.
+    /// A function that is not recorded: module, address, name and why, with tabs between them.
     LeftOut(&'a str),
 }
 
@@ -243,8 +268,10 @@ impl<'a> EntriesLine<'a> {
     pub fn parse(line: &'a str) -> Option<Self> {
         match line.split_once(' ')? {
             ("program", rest) => {
-                let (patched, name) = rest.split_once(' ')?;
-                Some(Self::Program { name, patched: patched.parse().ok()? })
+                let mut words = rest.splitn(3, ' ');
+                let mut share = || Share::parse(words.next()?);
+                let (functions, library_calls) = (share()?, share()?);
+                Some(Self::Program { name: words.next()?, functions, library_calls })
             }
             ("left", rest) => Some(Self::LeftOut(rest)),
             _ => None,
@@ -255,7 +282,10 @@ impl<'a> EntriesLine<'a> {
 impl fmt::Display for EntriesLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Program { name, patched } => writeln!(f, "program {patched} {}", name.replace('\n', " ")),
+            Self::Program { name, functions, library_calls } => {
+                let (name, calls) = (name.replace('\n', " "), library_calls);
+                writeln!(f, "program {}/{} {}/{} {name}", functions.done, functions.of, calls.done, calls.of)
+            }
             Self::LeftOut(line) => writeln!(f, "left {}", line.replace('\n', " ")),
         }
     }

@@ -31,8 +31,10 @@ pub(crate) struct Settings {
     pub(crate) branches: Vec<String>,
     /// `RFTRACE_RECORD_BRANCHES_EXCEPT`: a file with symbols of functions that get none, one a line.
     pub(crate) exceptions: Option<PathBuf>,
-    /// `RFTRACE_RECORD_BRANCHES_TOLD`: where to say what became of them.
+    /// `RFTRACE_RECORD_BRANCHES_TOLD`: where to say what became of them, and of calls of libraries' functions.
     pub(crate) branches_told: PathBuf,
+    /// `RFTRACE_RECORD_LIBCALLS`: whether calls of libraries' functions are recorded.
+    pub(crate) has_library_calls: bool,
     /// `RFTRACE_RECORD_TYPES`: a file that says what the values of functions are; empty for none.
     pub(crate) types: PathBuf,
     /// `RFTRACE_RECORD_RULES`: where to say which rules of the filter match anything; empty for nowhere.
@@ -71,6 +73,7 @@ impl Settings {
             branches: branches.lines().map(str::to_owned).collect(),
             exceptions: env::var_os("RFTRACE_RECORD_BRANCHES_EXCEPT").map(PathBuf::from),
             branches_told: env::var_os("RFTRACE_RECORD_BRANCHES_TOLD").unwrap_or_default().into(),
+            has_library_calls: text("RFTRACE_RECORD_LIBCALLS") == "1",
             types: env::var_os("RFTRACE_RECORD_TYPES").unwrap_or_default().into(),
             rules: env::var_os("RFTRACE_RECORD_RULES").unwrap_or_default().into(),
             force: text("RFTRACE_RECORD_FORCE") == "1",
@@ -78,6 +81,13 @@ impl Settings {
             snapshot: number("RFTRACE_RECORD_SNAPSHOT"),
             toggle: number("RFTRACE_RECORD_TOGGLE"),
         })
+    }
+}
+
+impl Settings {
+    /// Whether functions are recorded that do not call the tracer.
+    pub(crate) fn hooks_others(&self) -> bool {
+        !self.branches.is_empty() || self.has_library_calls
     }
 }
 

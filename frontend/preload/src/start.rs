@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use rftrace_format::recording::{EntriesLine, Entry};
+use rftrace_format::recording::{EntriesLine, Entry, Share};
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::{Config, EntryBranches, LeftOut};
 
@@ -41,7 +41,7 @@ extern "C" fn start() {
     memory::prepare();
     work::prepare(memory::map(work::STACK_BYTES));
     let Some(settings) = Settings::read() else { return };
-    if !settings.force && settings.branches.is_empty() && !calls_hooks() {
+    if !settings.force && !settings.hooks_others() && !calls_hooks() {
         return;
     }
     let folder = settings.folder.clone();
@@ -69,6 +69,7 @@ fn begin(settings: Settings) {
         false => config.known_values(fs::read_to_string(&settings.types).unwrap_or_default()),
     };
     let config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
+    let config = config.library_calls(settings.has_library_calls);
     let config = match exceptions(&settings) {
         Ok(symbols) => config.entry_exceptions(symbols),
         Err(problem) => return refuse(&settings, &problem),
@@ -77,9 +78,9 @@ fn begin(settings: Settings) {
         Ok(tracer) => tracer,
         Err(error) => return refuse(&settings, &error.to_string()),
     };
-    if !settings.branches.is_empty() {
+    if settings.hooks_others() {
         tell_of_branches(&settings.branches_told, &tracer.entry_branches());
-        bank.iter().for_each(|bank| bank.describe_branches());
+        bank.iter().for_each(|bank| bank.describe_hooked());
     }
     if !settings.rules.as_os_str().is_empty() {
         tell_of_rules(&settings.rules, &tracer.rules_in_effect());
@@ -132,12 +133,16 @@ fn open_bank(settings: &Settings) -> Option<&'static Bank> {
     }
 }
 
-/// Tells `rftrace record` which functions have a branch, and which do not. It may be gone, or not be for this user.
+/// Tells `rftrace record` how many functions were hooked, and which were not. It may be gone, or not be for this user.
 fn tell_of_branches(path: &Path, branches: &EntryBranches) {
     let program = fs::read_link("/proc/self/exe").unwrap_or_default();
     let name = &*program.to_string_lossy();
-    let mut text = EntriesLine::Program { name, patched: branches.patched as u64 }.to_string();
-    for LeftOut { module, address, name, reason, .. } in &branches.left_out {
+    let share =
+        |n_done: usize, left_out: &[LeftOut]| Share { done: n_done as u64, of: (n_done + left_out.len()) as u64 };
+    let functions = share(branches.patched, &branches.left_out);
+    let library_calls = share(branches.library_calls, &branches.calls_left_out);
+    let mut text = EntriesLine::Program { name, functions, library_calls }.to_string();
+    for LeftOut { module, address, name, reason, .. } in branches.left_out.iter().chain(&branches.calls_left_out) {
         text += &EntriesLine::LeftOut(&format!("{module}\t{address:#x}\t{name}\t{reason}")).to_string();
     }
     // In one piece: others write there too.

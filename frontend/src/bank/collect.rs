@@ -146,8 +146,8 @@ pub struct Collected {
     pub(crate) command_line: Vec<u8>,
     /// Of different times, the latest last.
     pub(crate) maps: Vec<Vec<u8>>,
-    /// Functions with branches at their entries: an address and a size each.
-    pub(crate) branches: Vec<u8>,
+    /// Functions that were hooked and do not call the tracer: an address and a size each.
+    pub(crate) hooked: Vec<u8>,
     pub(crate) threads: HashMap<u32, Identity>,
     /// The words of the exit records of the functions that were open in a thread that was forked.
     pub(crate) open: HashMap<u32, Vec<u64>>,
@@ -426,7 +426,7 @@ impl Banks {
     /// All that is to be known of a process and its spool. Threads up to `last_thread` have records.
     pub(super) fn collected(&self, number: usize, watched: &Watched, last_thread: u32) -> Collected {
         let slot = self.slot(number);
-        let [exe, command_line, own_maps, branches, _] = self.texts(number);
+        let [exe, command_line, own_maps, hooked, _] = self.texts(number);
         let maps = watched.maps.iter().cloned().chain([own_maps]).collect();
         let threads = self.threads(number, watched, last_thread);
         let parent = slot.forked_by.load(Relaxed);
@@ -454,7 +454,7 @@ impl Banks {
             exe,
             command_line,
             maps,
-            branches,
+            hooked,
             open: self.open_functions(number),
             threads,
         }

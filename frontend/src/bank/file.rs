@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | [`Slot`] |
 //! | 4 KiB | words of the exit records of the functions that were open when the process was forked, outermost first |
-//! | 16 KiB | texts: the path of the program, its command line, its maps, functions with entry branches, functions that are open; each a length in 4 bytes, then so many bytes |
+//! | 16 KiB | texts: the path of the program, its command line, its maps, functions with entry branches and slots of library calls, functions that are open; each a length in 4 bytes, then so many bytes |
 //! | 1 MiB | the table of threads (`host/linux/thread_table.rs`) |
 //! | then, at a multiple of 64 KiB | chunks |
 //!

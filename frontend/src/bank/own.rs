@@ -43,8 +43,8 @@ pub struct Bank {
     was_on: AtomicBool,
     /// Whether children that are forked are recorded too.
     is_for_children: bool,
-    /// Whether the recorder is told which functions have branches at their entries.
-    has_branches: AtomicBool,
+    /// Whether the recorder is told which functions were hooked that do not call the tracer.
+    has_hooked: AtomicBool,
 }
 
 // SAFETY: what is behind the pointer are atomics, or is written by one thread before others see it.
@@ -115,7 +115,7 @@ impl Bank {
             slot: AtomicUsize::new(NO_SLOT),
             was_on: AtomicBool::new(false),
             is_for_children,
-            has_branches: AtomicBool::new(false),
+            has_hooked: AtomicBool::new(false),
         };
         if !bank.take_slot() {
             return Err(io::Error::other("all banks are taken: too many processes are recorded at the same time"));
@@ -131,10 +131,10 @@ impl Bank {
         slot.n_untraced_threads.store(backend::control().n_untraced_threads.load(Relaxed), Relaxed);
     }
 
-    /// Says which functions have branches at their entries, now and whenever this process is [described](Self::describe): their files may
+    /// Says which functions were hooked that do not call the tracer, now and whenever this process is [described](Self::describe): their files may
     /// have no names for them.
-    pub fn describe_branches(&self) {
-        self.has_branches.store(true, Relaxed);
+    pub fn describe_hooked(&self) {
+        self.has_hooked.store(true, Relaxed);
         self.write_texts();
     }
 
@@ -276,14 +276,14 @@ impl Bank {
         if maps.is_empty() && slot.text_bytes.load(Relaxed) > 0 {
             return;
         }
-        let branches = if self.has_branches.load(Relaxed) { branches() } else { Vec::new() };
+        let hooked = if self.has_hooked.load(Relaxed) { hooked() } else { Vec::new() };
         // All that is there of another process's bank was taken from its beginning on.
         let open = if self.is_ring { open_functions() } else { Vec::new() };
         slot.text_bytes.store(0, Release);
         let mut place = self.at(self.slot.load(Relaxed), TEXT_AT);
         let mut room = TEXT_BYTES;
         let mut written = 0;
-        for text in [&exe, &command_line, &maps, &branches, &open] {
+        for text in [&exe, &command_line, &maps, &hooked, &open] {
             let n_bytes = text.len().min(room.saturating_sub(4));
             room -= n_bytes + 4;
             written += n_bytes + 4;
@@ -298,11 +298,11 @@ impl Bank {
     }
 }
 
-/// The functions with branches at their entries: an address and a size each.
-fn branches() -> Vec<u8> {
+/// The functions with branches at their entries, and slots for those of other modules: an address and a size each.
+fn hooked() -> Vec<u8> {
     let modules = modules::loaded_modules(&[]).unwrap_or_default().into_iter();
     let functions = modules.flat_map(|module| {
-        patch::entry_functions(module.start).map(move |(address, size)| [module.start + address, size])
+        patch::hooked_functions(module.start).map(move |(address, size)| [module.start + address, size])
     });
     functions.flatten().flat_map(u64::to_le_bytes).collect()
 }

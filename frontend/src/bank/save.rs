@@ -50,17 +50,17 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// The functions of a module, if its file can be read. Those with `branches` (address, size) have names even if it has none for them;
+    /// The functions of a module, if its file can be read. Those that are `hooked` (address, size) have names even if it has none for them;
     /// the first process that has the module says which.
-    fn of(&mut self, module: &Module, branches: impl Iterator<Item = (u64, u64)>) -> Option<Arc<SymbolTable>> {
+    fn of(&mut self, module: &Module, hooked: impl Iterator<Item = (u64, u64)>) -> Option<Arc<SymbolTable>> {
         let read = || {
             if module.is_recorders() {
                 return None;
             }
             let file = map_file(&module.path).ok()?;
             let mut table = table::symbols_of(file, &module.path).ok()?;
-            let own = branches.filter(|(address, _)| (module.start..module.end).contains(address));
-            table.add_unnamed(own.map(|(address, size)| (address - module.start, size)));
+            let own = hooked.filter(|(address, _)| (module.start..module.end).contains(address));
+            table.add_hooked(own.map(|(address, size)| (address - module.start, size)));
             Some(Arc::new(table))
         };
         self.tables.entry(key(module)).or_insert_with(read).clone()
@@ -171,12 +171,11 @@ impl Collected {
     fn program(&self, symbols: &mut Symbols) -> Program {
         let exe = PathBuf::from(String::from_utf8_lossy(&self.exe).into_owned());
         let modules = modules::modules_of(&self.maps, &exe);
-        let (branches, _) = self.branches.as_chunks::<8>();
-        let (branches, _) = branches.as_chunks::<2>();
-        let branches =
-            || branches.iter().map(|&[address, size]| (u64::from_le_bytes(address), u64::from_le_bytes(size)));
+        let (hooked, _) = self.hooked.as_chunks::<8>();
+        let (hooked, _) = hooked.as_chunks::<2>();
+        let hooked = || hooked.iter().map(|&[address, size]| (u64::from_le_bytes(address), u64::from_le_bytes(size)));
         let named = |module: Module| {
-            let table = symbols.of(&module, branches());
+            let table = symbols.of(&module, hooked());
             (module, table)
         };
         let modules = modules.into_iter().map(named).collect();

@@ -11,6 +11,7 @@ use rftrace_format::record::ADDRESS_MASK;
 
 use super::code::Code;
 use super::file::{map_file, page_size};
+use super::imports::imports_of;
 use super::table::{self, SymbolTable};
 use crate::Error;
 use crate::uftrace::symfile;
@@ -22,6 +23,7 @@ pub struct Binary {
     path: PathBuf,
     table: SymbolTable,
     code: Option<Code>,
+    imports: Vec<(u64, String)>,
 }
 
 impl Binary {
@@ -34,7 +36,12 @@ impl Binary {
         let read = || -> io::Result<Self> {
             let file = map_file(path)?;
             let code = Code::of(Arc::clone(&file), path)?;
-            Ok(Self { path: path.to_owned(), table: table::symbols_of(file, path)?, code })
+            let table = table::symbols_of(Arc::clone(&file), path)?;
+            let imports = imports_of(&file).into_iter().map(|import| {
+                let name = String::from_utf8_lossy(import.name).into_owned();
+                (import.address.saturating_sub(table.link_address()), name)
+            });
+            Ok(Self { path: path.to_owned(), code, imports: imports.collect(), table })
         };
         read().map_err(|error| unreadable(error, path))
     }
@@ -55,6 +62,12 @@ impl Binary {
     #[must_use]
     pub fn n_functions(&self) -> usize {
         self.table.symbols().len()
+    }
+
+    /// The functions of other modules that it calls: where their slots are, from where the lowest segment begins, and their names. None for
+    /// other processors than x86-64.
+    pub fn imports(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.imports.iter().map(|(address, name)| (*address, &**name))
     }
 
     /// The address for which the page of its lowest loadable segment was linked.

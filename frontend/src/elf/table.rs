@@ -3,6 +3,7 @@
 //! The file stays mapped as long as its [`SymbolTable`] lives. The table holds 24 bytes per function and no names: a name
 //! is demangled when it is asked for, so that even the table of a huge program costs little more than its symbols.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, 
 use rftrace_format::record::ADDRESS_MASK;
 
 use super::file::{ENDIAN, Header, find_build_id, invalid, map_file, page_size};
+use super::imports::imports_of;
 use super::names::{NAME_MAX_BYTES, append_readable, append_with_parameters};
 
 /// The functions of one file, by address, one per address.
@@ -21,7 +23,7 @@ use super::names::{NAME_MAX_BYTES, append_readable, append_with_parameters};
 pub(crate) struct SymbolTable {
     symbols: Vec<Symbol>,
     names: Names,
-    /// Names of functions that the file has none for; see [`add_unnamed`](SymbolTable::add_unnamed).
+    /// Names that are not among the file's own of functions; see [`add_hooked`](SymbolTable::add_hooked).
     made_names: Vec<u8>,
     build_id: Option<String>,
     /// The address for which the start of the module was linked.
@@ -56,6 +58,8 @@ pub(crate) enum Binding {
     Global,
     /// Every module, and a global symbol of the same name replaces it.
     Weak,
+    /// It is in another module. The address is that of the slot by which this one calls it.
+    Imported,
 }
 
 /// The string table with the names.
@@ -117,16 +121,31 @@ impl SymbolTable {
         (is_mangled && name.len() <= NAME_MAX_BYTES && !name.contains(char::is_control)).then_some(name)
     }
 
-    /// Adds functions that the file has no name for, by address (relative to the start of the module) and size: they are known by
-    /// their addresses.
-    pub(crate) fn add_unnamed(&mut self, functions: impl Iterator<Item = (u64, u64)>) {
-        let unnamed: Vec<(u64, u64)> = functions.filter(|&(address, _)| self.lookup(address).is_none()).collect();
-        for (address, size) in unnamed {
+    /// Adds what the file has no function for where something was hooked, by address (relative to the start of the module) and size:
+    /// slots by which functions of other modules are called, and functions that are known by their addresses.
+    pub(crate) fn add_hooked(&mut self, hooked: impl Iterator<Item = (u64, u64)>) {
+        let hooked: Vec<(u64, u64)> = hooked.filter(|&(address, _)| self.lookup(address).is_none()).collect();
+        let file = match &self.names {
+            Names::Mapped(file, _) if !hooked.is_empty() => Some(Arc::clone(file)),
+            _ => None,
+        };
+        let imports = file.iter().flat_map(|file| imports_of(file));
+        let imports: HashMap<u64, &[u8]> = imports.map(|import| (import.address, import.name)).collect();
+        for (address, size) in hooked {
             let Ok(name) = u32::try_from(self.made_names.len()) else { return };
-            self.made_names
-                .extend_from_slice(Self::name_of_unnamed(self.link_address.saturating_add(address)).as_bytes());
+            let link_address = self.link_address.saturating_add(address);
+            let binding = match imports.get(&link_address) {
+                Some(name) => {
+                    self.made_names.extend_from_slice(name);
+                    Binding::Imported
+                }
+                None => {
+                    self.made_names.extend_from_slice(Self::name_of_unnamed(link_address).as_bytes());
+                    Binding::Local
+                }
+            };
             self.made_names.push(0);
-            let (name, binding) = (name | MADE_NAME, Binding::Local);
+            let name = name | MADE_NAME;
             self.symbols.push(Symbol { address, size: size.max(1), name, section: 0, binding, is_function: true });
         }
         self.symbols.sort_by_key(|symbol| symbol.address);

@@ -21,9 +21,9 @@ use super::sites::Site;
 #[cfg(target_os = "linux")]
 pub(crate) fn abandon() {}
 
-/// Where functions with branches at their entries begin, in the module that begins at an address.
+/// What was hooked that does not call the tracer, in the module that begins at an address.
 #[cfg(target_os = "linux")]
-pub(crate) fn entry_functions(_module: u64) -> impl Iterator<Item = (u64, u64)> {
+pub(crate) fn hooked_functions(_module: u64) -> impl Iterator<Item = (u64, u64)> {
     std::iter::empty()
 }
 

@@ -7,7 +7,7 @@
 //! - `code` says what the bytes of a call may become, and in which order.
 //! - `stubs` makes what the sites jump to; `unwind` and `debugger` tell others of it.
 //! - `poke` writes code while threads run it.
-//! - `entry` gives branches to functions that call no hook.
+//! - `entry` gives branches to functions that call no hook, and stubs to the slots by which other modules' functions are called.
 //! - `redirect` has programs that run call the hooks, which they were not started with.
 //! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
 //!
@@ -50,12 +50,12 @@ pub(crate) use self::control::{abandon, counts, install, select, undo};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::register_fork_handlers;
 #[cfg(all(target_os = "linux", not(target_arch = "x86_64")))]
-pub(crate) use self::elsewhere::{abandon, entry_functions};
+pub(crate) use self::elsewhere::{abandon, hooked_functions};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::{counts, install, select, undo};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::entry::{
-    Choice as EntryChoice, functions_in as entry_functions, install as install_entries, outcome as entries,
+    Choice as EntryChoice, functions_in as hooked_functions, install as install_entries, outcome as entries,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use self::entry::{EntryBranches, LeftOut, WholeReason};
@@ -69,7 +69,7 @@ pub(crate) use self::sites::sites;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use crate::backend;
 
-/// All sites that are there now, patched or not, and the functions with entry branches.
+/// All sites that are there now, patched or not, the functions with entry branches, and the slots of library calls.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) fn sites() -> Vec<Site> {
     let mut sites = control::sites();

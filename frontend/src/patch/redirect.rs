@@ -121,13 +121,13 @@ fn with_slots(hooks: Hooks, mut change: impl FnMut(usize, usize) -> io::Result<(
 }
 
 /// A slot of a module that is loaded.
-fn value<'a>(place: usize) -> &'a AtomicUsize {
+pub(super) fn value<'a>(place: usize) -> &'a AtomicUsize {
     // SAFETY: relocations of that kind name eight aligned bytes that can be read; the module stays loaded while they are used.
     unsafe { AtomicUsize::from_ptr(place as *mut usize) }
 }
 
 /// Stores a word in pages that may be read-only after relocation, and stay so.
-fn store(all: &[Pages], place: usize, word: usize) -> io::Result<()> {
+pub(super) fn store(all: &[Pages], place: usize, word: usize) -> io::Result<()> {
     let gone = || io::Error::other("a module's data are not mapped");
     let pages = all.iter().find(|pages| pages.range.contains(&place)).ok_or_else(gone)?;
     let pages = pages.cut_to(&(place..place + size_of::<usize>())).ok_or_else(gone)?;

@@ -46,6 +46,8 @@ pub struct Config {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     entry_branches: Vec<String>,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    library_calls: bool,
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     entry_exceptions: Vec<String>,
 }
 
@@ -82,6 +84,8 @@ impl Config {
             bank: None,
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             entry_branches: Vec::new(),
+            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            library_calls: false,
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             entry_exceptions: Vec::new(),
         }
@@ -167,6 +171,18 @@ impl Config {
         self
     }
 
+    /// Whether calls by the program of functions of libraries are recorded, those that go through its global offset table: `malloc`,
+    /// `write`. A function whose address the program uses otherwise too is left out, and so are those that return twice or ask who has called
+    /// them. Not on other systems than Linux on x86-64.
+    ///
+    /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[must_use]
+    pub fn library_calls(mut self, library_calls: bool) -> Self {
+        self.library_calls = library_calls;
+        self
+    }
+
     /// Whether the buffer is backed with memory at once, so that recording does not have to wait for it. On by default, for
     /// buffers that take less than half of what is free. Without it the buffer takes the memory that is used.
     #[must_use]
@@ -212,7 +228,8 @@ impl Config {
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         let entries = {
             let exceptions = self.entry_exceptions.clone();
-            patch::EntryChoice::parse(self.entry_branches.iter().map(String::as_str), exceptions)?
+            let patterns = self.entry_branches.iter().map(String::as_str);
+            patch::EntryChoice::parse(patterns, exceptions, self.library_calls)?
         };
         let bytes = match self.capacity {
             Capacity::Bytes(bytes) => bytes,
@@ -228,7 +245,7 @@ impl Config {
         let mut choice = program.choice();
         // Before a filter chooses among them. As long as recording is off their hook does nothing.
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        if !self.entry_branches.is_empty() {
+        if !entries.is_empty() {
             patch::install_entries(&entries);
         }
         // While nothing has happened yet that could not be tried again.

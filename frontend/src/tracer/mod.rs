@@ -232,7 +232,7 @@ impl Tracer {
         backend::unrecorded(patch::counts)
     }
 
-    /// What became of the functions that [`Config::entry_branches`] names.
+    /// What became of the functions that [`Config::entry_branches`] names, and of [library calls](Config::library_calls).
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     #[inline(always)]
     #[must_use]

@@ -102,6 +102,7 @@ fn kind(symbol: &Symbol) -> char {
         Binding::Local => 't',
         Binding::Global => 'T',
         Binding::Weak => 'w',
+        Binding::Imported => 'P',
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where recorded processes say what became of functions that were to get a branch (`-P`).
+//! Where recorded processes say what became of functions that were to get a branch (`-P`), and of calls of libraries (`--libcalls`).
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use rftrace_format::recording::EntriesLine;
+use rftrace_format::recording::{EntriesLine, Share};
 
 /// A file in memory that all recorded processes append to.
 #[derive(Debug)]
@@ -17,8 +17,10 @@ pub struct Entries(File);
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Functions with a branch, in all processes.
-    pub patched: u64,
-    /// Those without, one a line.
+    pub functions: Share,
+    /// Functions of libraries whose calls are recorded.
+    pub library_calls: Share,
+    /// What is not recorded, one a line.
     pub left_out: Vec<String>,
 }
 
@@ -52,10 +54,11 @@ impl Entries {
         let mut told = Told::default();
         for line in text.lines().filter_map(EntriesLine::parse) {
             match line {
-                EntriesLine::Program { name, patched } => {
+                EntriesLine::Program { name, functions, library_calls } => {
                     if !programs.contains(&name) {
                         programs.push(name);
-                        told.patched += patched;
+                        told.functions += functions;
+                        told.library_calls += library_calls;
                     }
                 }
                 EntriesLine::LeftOut(line) => told.left_out.push(line.to_owned()),
@@ -77,12 +80,13 @@ mod tests {
     fn a_program_that_runs_twice_is_counted_once() {
         let mut entries = Entries::create().unwrap();
         assert_eq!(entries.read().unwrap(), Told::default());
+        let (functions, library_calls) = (Share { done: 7, of: 8 }, Share { done: 3, of: 3 });
         let short = "app\t0x10\tf\tshorter than a branch".to_owned();
         for _ in 0..2 {
             let mut file = OpenOptions::new().append(true).open(entries.path()).unwrap();
-            write!(file, "{}", EntriesLine::Program { name: "/bin/app", patched: 7 }).unwrap();
+            write!(file, "{}", EntriesLine::Program { name: "/bin/an app", functions, library_calls }).unwrap();
             write!(file, "{}", EntriesLine::LeftOut(&short)).unwrap();
         }
-        assert_eq!(entries.read().unwrap(), Told { patched: 7, left_out: vec![short] });
+        assert_eq!(entries.read().unwrap(), Told { functions, library_calls, left_out: vec![short] });
     }
 }

@@ -82,7 +82,7 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
              Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target x86_64-unknown-linux-gnu\n        \
              or, with all of this: cargo rftrace run\n  \
              C, C++: add -pg to the flags of compiler and linker\n\
-             Or record it as it is, by branches at the beginnings of its functions: -P '*'\n\
+             Or record it as it is, by branches at the beginnings of its functions: -P '*'; only what it calls of libraries: --libcalls\n\
              If only libraries call it that the program loads itself, or programs that it starts: --force"
         );
     }

@@ -96,7 +96,7 @@ impl TracedModule {
         let child_ips = own_sites.iter().map(|site| site.child_ip as u64).collect();
         let mut symbols = file.and_then(|file| table::symbols_of(Arc::clone(&file), &module.path).ok());
         if let Some(table) = &mut symbols {
-            table.add_unnamed(patch::entry_functions(module.start));
+            table.add_hooked(patch::hooked_functions(module.start));
         }
         let mut this = Self { module, name, symbols, child_ips, functions: Vec::new(), names: String::new() };
         this.find_functions(&own_sites);

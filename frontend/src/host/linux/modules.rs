@@ -259,7 +259,8 @@ impl<'a> Load<'a> {
     /// Returns whether `next` belongs to the same load and not to another mapping of the same file.
     ///
     /// Segments lie in the file as they do in memory, and two of them share one page of the file at most. So a mapping
-    /// that starts further back in the file starts a new load, and so does one that repeats the last mapping.
+    /// that starts further back in the file starts a new load, and so does one that repeats the first mapping. (That of what is
+    /// read-only after relocation may repeat the last one.)
     fn continues(&self, next: &Mapping<'_>, page_bytes: u64) -> bool {
         let last = &self.last;
         let last_offset_end = last.offset.saturating_add(last.end - last.start);
@@ -267,7 +268,7 @@ impl<'a> Load<'a> {
             && last.file == next.file
             && self.end <= next.start
             && next.offset.saturating_add(page_bytes) >= last_offset_end
-            && (next.offset, next.permissions) != (last.offset, last.permissions)
+            && (next.offset, next.permissions) != (self.first.offset, self.first.permissions)
     }
 
     fn extend(&mut self, mapping: &Mapping<'a>) {

@@ -249,7 +249,7 @@ impl Known {
         }
         let mut table = table::symbols_of(file, &path).ok();
         if let Some(table) = &mut table {
-            table.add_unnamed(patch::entry_functions(module.start));
+            table.add_hooked(patch::hooked_functions(module.start));
         }
         Ok(table)
     }

@@ -1,7 +1,9 @@
-//! Entry branches: functions that call no hook get a jump to a stub in place of their first instructions.
+//! Entry branches: functions that call no hook get a jump to a stub in place of their first instructions. Library calls: the slots by
+//! which the program calls functions of other modules lead to stubs.
 //!
 //! - `frames` finds functions by their unwind information; `functions` says which have room for a branch.
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
+//! - `library` says which slots may lead to stubs.
 //! - `wanted` is which functions are to have one; `outcome` is what the API shows.
 //!
 //! This file goes through the modules, once in a program's life and while it has one thread.
@@ -13,6 +15,7 @@
 
 mod frames;
 mod functions;
+mod library;
 mod outcome;
 mod relocate;
 mod stubs;
@@ -26,16 +29,18 @@ use memmap2::Mmap;
 
 use self::functions::{BRANCH_BYTES, Functions};
 pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
-use self::stubs::{Area, Wanted};
+use self::stubs::{Area, GoesOn, Wanted};
 pub(crate) use self::wanted::Choice;
 use super::module::{Image, with_modules};
 use super::poke::{Pages, ProcMem, is_only_thread};
+use super::redirect;
 use super::sites::Site;
 use super::stubs::distance;
 use super::unwind::{self, Reader};
 use super::{control, debugger};
 use crate::elf::code::Code;
 use crate::elf::file::map_file;
+use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
 use crate::elf::table::{Symbol, SymbolTable, symbols_of};
 use crate::host::linux::modules::exe_path;
 
@@ -50,7 +55,7 @@ struct Done {
     outcome: EntryBranches,
 }
 
-/// Gives the chosen functions their branches, the first time; later choices change nothing.
+/// Gives the chosen functions their hooks, the first time; later choices change nothing.
 pub(crate) fn install(choice: &Choice) {
     DONE.get_or_init(|| {
         let mut call_sites: Vec<usize> = control::sites().iter().map(|site| site.address).collect();
@@ -64,7 +69,11 @@ pub(crate) fn install(choice: &Choice) {
             let image = unsafe { Image::new(info) }?;
             let is_own = image.contains(stubs::hook());
             if !is_own && !skipped.iter().any(|&address| address != 0 && image.contains(address)) {
-                done.add(&image, choice, &call_sites);
+                let module = Module::read(&image);
+                done.add_branches(&module, choice, &call_sites);
+                if choice.has_library_calls && image.name.is_empty() {
+                    done.add_library_calls(&module);
+                }
             }
             None::<()>
         });
@@ -72,12 +81,12 @@ pub(crate) fn install(choice: &Choice) {
     });
 }
 
-/// The functions with a branch, as call sites: a filter chooses them by their addresses.
+/// The functions with a branch, and slots of library calls, as call sites: a filter chooses them by their addresses.
 pub(crate) fn sites() -> &'static [Site] {
     DONE.get().map_or(&[], |done| &done.sites)
 }
 
-/// The functions with a branch in the module that was mapped at `start`, relative to that: address and size.
+/// The same in the module that was mapped at `start`, relative to that: address and size.
 pub(crate) fn functions_in(start: u64) -> impl Iterator<Item = (u64, u64)> {
     let done = DONE.get().into_iter();
     let all = done.flat_map(|done| done.sites.iter().zip(&done.sizes));
@@ -94,6 +103,7 @@ pub(crate) fn outcome() -> EntryBranches {
 struct Module<'a> {
     image: &'a Image<'a>,
     name: String,
+    file: Option<Arc<Mmap>>,
     symbols: Option<SymbolTable>,
     code: Option<Code>,
 }
@@ -115,9 +125,9 @@ impl<'a> Module<'a> {
         };
         let file: Option<Arc<Mmap>> = map_file(&path).ok();
         let symbols = file.clone().and_then(|file| symbols_of(file, &path).ok());
-        let code = file.and_then(|file| Code::of(file, &path).ok().flatten());
+        let code = file.clone().and_then(|file| Code::of(file, &path).ok().flatten());
         let name = shown.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self { image, name, symbols, code }
+        Self { image, name, file, symbols, code }
     }
 
     /// The symbol of the function that begins at `address`.
@@ -154,8 +164,8 @@ impl<'a> Module<'a> {
 
 impl Done {
     /// Gives the chosen functions of a module their branches.
-    fn add(&mut self, image: &Image<'_>, choice: &Choice, call_sites: &[usize]) {
-        let module = Module::read(image);
+    fn add_branches(&mut self, module: &Module<'_>, choice: &Choice, call_sites: &[usize]) {
+        let image = module.image;
         if !choice.has_module(&module.name, image.name.is_empty()) {
             return;
         }
@@ -167,17 +177,17 @@ impl Done {
         for (start, end) in functions.ranges() {
             let function = Function { start, end, symbol: module.symbol(start) };
             let is_none =
-                is_cold(&module, &function) || function.symbol.is_none() && functions::is_linkage(image, start);
+                is_cold(module, &function) || function.symbol.is_none() && functions::is_linkage(image, start);
             let is_none = is_none || module.raw_name(&function).is_some_and(|symbol| choice.excepts(symbol));
             if is_none || !choice.has(&module.name, image.name.is_empty(), || module.name_of(&function)) {
                 continue;
             }
-            match examine(&module, &functions, &function, call_sites) {
+            match examine(module, &functions, &function, call_sites) {
                 Ok(instructions) => {
-                    wanted.push(Wanted { start, instructions });
+                    wanted.push(Wanted { name: start, goes_on: GoesOn::Copy(instructions) });
                     chosen.push(function);
                 }
-                Err(reason) => self.leave(&module, &function, reason),
+                Err(reason) => self.leave(module, &function, reason),
             }
         }
         if wanted.is_empty() {
@@ -193,7 +203,7 @@ impl Done {
                             self.sizes.push(end - start);
                             self.outcome.patched += 1;
                         } else {
-                            self.leave(&module, function, WholeReason::Instruction);
+                            self.leave(module, function, WholeReason::Instruction);
                         }
                     }
                     return;
@@ -206,7 +216,63 @@ impl Done {
         } else {
             WholeReason::Threads
         };
-        chosen.iter().for_each(|function| self.leave(&module, function, refused));
+        chosen.iter().for_each(|function| self.leave(module, function, refused));
+    }
+
+    /// Has the program's slots for functions of other modules lead to stubs.
+    fn add_library_calls(&mut self, module: &Module<'_>) {
+        let image = module.image;
+        let Some(file) = &module.file else { return };
+        let mut imports = imports_of(file);
+        imports.retain(|import| !wanted::is_of_runtime(import.name));
+        let link_address = module.link_address(image.start());
+        let slot = |import: &Import<'_>| image.start() + import.address.saturating_sub(link_address) as usize;
+        let (mut wanted, mut chosen) = (Vec::new(), Vec::new());
+        for (import, function) in imports.iter().zip(library::examine(image, &imports, slot)) {
+            match function {
+                Ok(function) => {
+                    wanted.push(Wanted { name: slot(import), goes_on: GoesOn::Whole(function) });
+                    chosen.push(import);
+                }
+                Err(reason) => self.leave_call(module, import, reason),
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error));
+        let made = pages.and_then(|pages| Ok((make_stubs(image, &wanted, &pages)?, pages)));
+        for (idx, import) in chosen.into_iter().enumerate() {
+            let filled = match &made {
+                Err((reason, error)) => Err((*reason, error.to_string())),
+                Ok((area, pages)) => {
+                    let stub = area.stub(idx).unwrap_or(0);
+                    let stored = redirect::store(pages, wanted[idx].name, stub);
+                    stored.map_err(|error| (WholeReason::NotWritable, error.to_string()))
+                }
+            };
+            match filled {
+                Ok(()) => {
+                    let address = wanted[idx].name;
+                    self.sites.push(Site { address, child_ip: address, module: image.start() });
+                    self.sizes.push(SLOT_BYTES as usize);
+                    self.outcome.library_calls += 1;
+                }
+                Err((reason, error)) => {
+                    self.outcome.refusal = Some(error);
+                    self.leave_call(module, import, reason);
+                }
+            }
+        }
+    }
+
+    fn leave_call(&mut self, module: &Module<'_>, import: &Import<'_>, reason: WholeReason) {
+        self.outcome.calls_left_out.push(LeftOut {
+            module: module.name.clone(),
+            address: import.address,
+            name: String::from_utf8_lossy(import.name).into_owned(),
+            reason,
+        });
     }
 
     fn leave(&mut self, module: &Module<'_>, function: &Function<'_>, reason: WholeReason) {
@@ -253,14 +319,8 @@ fn examine(
 fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<bool>, (WholeReason, io::Error)> {
     let not_writable = |error| (WholeReason::NotWritable, error);
     let pages = Pages::all().map_err(not_writable)?;
-    let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
-    let module = image.start()..image.end();
-    let area = Area::new(&module, wanted, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
-    let (frames, descriptions) = area.frames(Reader::Unwinder);
-    unwind::register_section(area.stubs().start, frames, &descriptions);
-    debugger::register(&area.stubs(), &(area.stubs().start..area.stubs().start), &area.frames(Reader::Debugger).0);
-
-    let text = wanted.first().map_or(0, |first| first.start)..wanted.last().map_or(0, |last| last.start + BRANCH_BYTES);
+    let area = make_stubs(image, wanted, &pages)?;
+    let text = wanted.first().map_or(0, |first| first.name)..wanted.last().map_or(0, |last| last.name + BRANCH_BYTES);
     let pages: Vec<Pages> = pages.iter().filter_map(|pages| pages.cut_to(&text)).collect();
     let is_writable = pages.iter().try_for_each(Pages::make_writable);
     let file = if is_writable.is_err() { Some(ProcMem::open().map_err(not_writable)?) } else { None };
@@ -269,14 +329,14 @@ fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<bool>, (WholeReason,
     for (idx, function) in wanted.iter().enumerate() {
         let written = area.stub(idx).is_some_and(|stub| {
             let mut branch = [0xe9; BRANCH_BYTES];
-            branch[1..].copy_from_slice(&distance(function.start + BRANCH_BYTES, stub).to_le_bytes());
+            branch[1..].copy_from_slice(&distance(function.name + BRANCH_BYTES, stub).to_le_bytes());
             let result = match &file {
-                Some(file) => file.write(function.start, &branch),
+                Some(file) => file.write(function.name, &branch),
                 None => {
                     // SAFETY: code of a module that stays loaded, which was made writable and which no thread runs: this is the
                     // only one. It lies within the function, or in what is unused behind it.
                     unsafe {
-                        std::ptr::copy_nonoverlapping(branch.as_ptr(), function.start as *mut u8, BRANCH_BYTES);
+                        std::ptr::copy_nonoverlapping(branch.as_ptr(), function.name as *mut u8, BRANCH_BYTES);
                     }
                     Ok(())
                 }
@@ -291,4 +351,15 @@ fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<bool>, (WholeReason,
         Some(error) if !done.contains(&true) => Err(not_writable(error)),
         _ => Ok(done),
     }
+}
+
+/// Makes stubs that unwinders and debuggers know. `pages` are those of this process.
+fn make_stubs(image: &Image<'_>, wanted: &[Wanted], pages: &[Pages]) -> Result<Area, (WholeReason, io::Error)> {
+    let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
+    let module = image.start()..image.end();
+    let area = Area::new(&module, wanted, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
+    let (frames, descriptions) = area.frames(Reader::Unwinder);
+    unwind::register_section(area.stubs().start, frames, &descriptions);
+    debugger::register(&area.stubs(), &(area.stubs().start..area.stubs().start), &area.frames(Reader::Debugger).0);
+    Ok(area)
 }

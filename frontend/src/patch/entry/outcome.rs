@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// What became of the functions that [`Config::entry_branches`](crate::Config::entry_branches) names.
+/// What became of the functions that [`Config::entry_branches`](crate::Config::entry_branches) names, and of
+/// [library calls](crate::Config::library_calls).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EntryBranches {
@@ -10,17 +11,21 @@ pub struct EntryBranches {
     pub patched: usize,
     /// The others, by module and address.
     pub left_out: Vec<LeftOut>,
+    /// Functions of other modules that are recorded where the program calls them.
+    pub library_calls: usize,
+    /// The others, by address.
+    pub calls_left_out: Vec<LeftOut>,
     /// What the system said when it last refused something.
     pub refusal: Option<String>,
 }
 
-/// A function that has no branch.
+/// A function that has no branch, or whose calls are not seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeftOut {
     /// The file name of its module.
     pub module: String,
-    /// Its address, as in the file.
+    /// Its address, as in the file, or that of the slot by which it is called.
     pub address: u64,
     /// Its name.
     pub name: String,
@@ -42,7 +47,7 @@ pub enum WholeReason {
     Target,
     /// Its first instructions must stay where they are.
     Instruction,
-    /// It returns twice, or on another stack, or does what no hook may.
+    /// It returns twice, or on another stack, or asks who has called it, or does what no hook may.
     Special,
     /// It calls a hook itself.
     CallsHook,
@@ -56,6 +61,10 @@ pub enum WholeReason {
     NotWritable,
     /// Other threads run already.
     Threads,
+    /// The program asks for its address, for more than to call it.
+    Pointer,
+    /// It was not there when the program began.
+    Unbound,
 }
 
 impl fmt::Display for WholeReason {
@@ -66,13 +75,15 @@ impl fmt::Display for WholeReason {
             Self::Short => "shorter than a branch",
             Self::Target => "its first instructions are jumped to",
             Self::Instruction => "its first instructions must stay where they are",
-            Self::Special => "returns twice or on another stack",
+            Self::Special => "returns twice or on another stack, or asks who has called it",
             Self::CallsHook => "calls the tracer itself",
             Self::Changed => "changed by somebody else",
             Self::Unreadable => "its file cannot be read",
             Self::NoStubs => "no executable memory within reach",
             Self::NotWritable => "the system does not let code be changed",
             Self::Threads => "other threads run already",
+            Self::Pointer => "its address is used for more than calls",
+            Self::Unbound => "not there when the program began",
         })
     }
 }

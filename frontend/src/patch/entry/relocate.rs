@@ -7,7 +7,7 @@
 use iced_x86::{Code, Encoder, FlowControl, Instruction, MemoryOperand, OpKind, Register};
 
 /// A copy of instructions.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Copied {
     pub(super) code: Vec<u8>,
     pub(super) rows: Vec<Row>,

@@ -1,13 +1,13 @@
-//! Memory for the stubs of a module's entry branches, and their unwind information.
+//! Memory for the stubs of a module, and their unwind information.
 //!
 //! ```text
 //! area   +0    address of rftrace_entry
-//!        +16   three words for each function: where its copy is, its address, where a displaced call returns to
+//!        +16   three words for each function: where it goes on, its name, where a displaced call returns to
 //!        …     stubs:
-//!          +0    push [rip + …]      where the copy is
-//!          +6    push [rip + …]      the function: what records and filters name it by
-//!          +12   jmp [rip + …]       rftrace_entry, which comes back to the copy
-//!          +18   the displaced instructions, as `relocate` makes them
+//!          +0    push [rip + …]      where the function goes on: at the copy, or in another module
+//!          +6    push [rip + …]      what records and filters name it by: its address, or that of the slot for it
+//!          +12   jmp [rip + …]       rftrace_entry, which goes on there
+//!          +18   the displaced instructions, if it has a branch, as `relocate` makes them
 //! ```
 //!
 //! A signal may strike in a stub. Its frame is the function's at the instruction that runs there as a copy, with rsp as it is,
@@ -39,23 +39,34 @@ const STUB_ALIGN: usize = 16;
 /// More than any stub takes: a few displaced instructions, which may become twice as long, and a jump.
 const LARGEST: usize = 128;
 
-/// A function that gets a branch.
+/// A function that gets a stub.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    pub(super) start: usize,
-    pub(super) instructions: Vec<Instruction>,
+    /// What records and filters name it by.
+    pub(super) name: usize,
+    pub(super) goes_on: GoesOn,
+}
+
+/// Where a function goes on behind the hook.
+#[derive(Debug)]
+pub(super) enum GoesOn {
+    /// In a copy of its first instructions: its name is its address.
+    Copy(Vec<Instruction>),
+    /// At its address, whole.
+    Whole(usize),
 }
 
 /// The stubs of a module.
 #[derive(Debug)]
 pub(super) struct Area {
     stubs: Range<usize>,
-    /// In the order of the functions; `None` for those that cannot run elsewhere.
+    /// In the order of the functions; `None` for those whose beginnings cannot run elsewhere.
     placed: Vec<Option<Placed>>,
 }
 
 #[derive(Debug)]
 struct Placed {
+    /// Its address.
     function: usize,
     stub: usize,
     end: usize,
@@ -95,16 +106,20 @@ impl Area {
             let words_at = WORDS_AT + idx * WORDS_BYTES;
             let stub = start + contents.len();
             let copy = stub + COPY_AT;
-            let Some(Copied { code, rows, returns_to }) =
-                relocate::copy(&function.instructions, copy, start + words_at + 2 * WORD)
-                    .filter(|copied| COPY_AT + copied.code.len() <= LARGEST - STUB_ALIGN)
-            else {
+            let (at, goes_on, copied) = match &function.goes_on {
+                GoesOn::Whole(at) => (*at, *at, Some(Copied::default())),
+                GoesOn::Copy(instructions) => {
+                    (function.name, copy, relocate::copy(instructions, copy, start + words_at + 2 * WORD))
+                }
+            };
+            let copied = copied.filter(|copied| COPY_AT + copied.code.len() <= LARGEST - STUB_ALIGN);
+            let Some(Copied { code, rows, returns_to }) = copied else {
                 placed.push(None);
                 continue;
             };
-            for (word, value) in [copy, function.start, returns_to.unwrap_or(0)].into_iter().enumerate() {
-                let at = words_at + word * WORD;
-                contents[at..at + WORD].copy_from_slice(&value.to_le_bytes());
+            for (word, value) in [goes_on, function.name, returns_to.unwrap_or(0)].into_iter().enumerate() {
+                let place = words_at + word * WORD;
+                contents[place..place + WORD].copy_from_slice(&value.to_le_bytes());
             }
             for (opcode, target) in [(PUSH, start + words_at), (PUSH, start + words_at + WORD), (JUMP, start)] {
                 contents.extend_from_slice(&opcode);
@@ -112,7 +127,7 @@ impl Area {
                 contents.extend_from_slice(&distance(end, target).to_le_bytes());
             }
             contents.extend_from_slice(&code);
-            placed.push(Some(Placed { function: function.start, stub, end: copy + code.len(), rows }));
+            placed.push(Some(Placed { function: at, stub, end: copy + code.len(), rows }));
             contents.resize(contents.len().next_multiple_of(STUB_ALIGN), FILLER);
         }
         (Self { stubs: first..start + contents.len(), placed }, contents)
@@ -182,7 +197,7 @@ mod tests {
 
     fn wanted(start: usize, code: &[u8]) -> Wanted {
         let decoder = Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE);
-        Wanted { start, instructions: decoder.into_iter().collect() }
+        Wanted { name: start, goes_on: GoesOn::Copy(decoder.into_iter().collect()) }
     }
 
     #[test]
@@ -203,10 +218,22 @@ mod tests {
             let code = &contents[stub - START..];
             let mut decoder = Decoder::with_ip(64, code, stub as u64, DecoderOptions::NONE);
             let [copy, function, jump] = [(); 3].map(|()| decoder.decode().ip_rel_memory_address() as usize);
-            assert_eq!([word(copy), word(function)], [stub + COPY_AT, list[idx].start]);
+            assert_eq!([word(copy), word(function)], [stub + COPY_AT, list[idx].name]);
             assert_eq!(jump, START);
             assert_eq!(word(START + WORDS_AT + idx * WORDS_BYTES + 2 * WORD), returns_to);
         }
+    }
+
+    #[test]
+    fn whole_functions_go_on_at_their_addresses() {
+        const START: usize = 0x10_0000;
+        let (area, contents) = Area::at(START, &[Wanted { name: 0x40_4018, goes_on: GoesOn::Whole(0x7000_1230) }]);
+        let words: Vec<usize> =
+            contents.chunks_exact(WORD).map(|word| usize::from_le_bytes(word.try_into().unwrap())).collect();
+        assert_eq!(words[WORDS_AT / WORD..][..3], [0x7000_1230, 0x40_4018, 0]);
+        let stub = area.stub(0).unwrap();
+        assert_eq!(area.stubs().len(), COPY_AT.next_multiple_of(STUB_ALIGN));
+        assert_eq!(contents[stub - START + COPY_AT], FILLER);
     }
 
     #[test]

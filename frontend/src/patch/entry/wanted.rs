@@ -1,4 +1,5 @@
-//! Which functions are to have a branch: patterns of functions, and of modules behind an `@`.
+//! Which functions are to have a branch: patterns of functions, and of modules behind an `@`. Which functions can have no hook, by
+//! their names.
 
 use rftrace_pattern::Pattern;
 
@@ -10,6 +11,8 @@ pub(crate) struct Choice {
     wanted: Vec<Wanted>,
     /// Symbols as they stand in files, ascending.
     except: Vec<String>,
+    /// Whether the program's calls of other modules' functions are recorded.
+    pub(super) has_library_calls: bool,
 }
 
 #[derive(Debug)]
@@ -25,7 +28,11 @@ impl Choice {
     /// # Errors
     ///
     /// [`Error::BadFilter`] for one that is none.
-    pub(crate) fn parse<'p>(patterns: impl Iterator<Item = &'p str>, mut except: Vec<String>) -> Result<Self, Error> {
+    pub(crate) fn parse<'p>(
+        patterns: impl Iterator<Item = &'p str>,
+        mut except: Vec<String>,
+        has_library_calls: bool,
+    ) -> Result<Self, Error> {
         let wanted = patterns.map(|text| {
             let is_regex = text.starts_with('/') && text.ends_with('/');
             let (function, module) = match text.rsplit_once('@').filter(|_| !is_regex) {
@@ -39,7 +46,12 @@ impl Choice {
             Ok(Wanted { function: read(function)?, module: module.map(read).transpose()? })
         });
         except.sort_unstable();
-        Ok(Self { wanted: wanted.collect::<Result<_, _>>()?, except })
+        Ok(Self { wanted: wanted.collect::<Result<_, _>>()?, except, has_library_calls })
+    }
+
+    /// Whether nothing is chosen.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wanted.is_empty() && !self.has_library_calls
     }
 
     /// Whether the function with this symbol is left out. LLVM's suffix of what it has made visible to other parts of a program is not
@@ -113,30 +125,64 @@ pub(super) fn is_special(name: &[u8]) -> bool {
     NAMES.iter().any(|special| special.as_bytes() == name)
 }
 
+/// Whether this is the name of something that no source calls: what runs the program, and what compilers call, hooks and sanitizers.
+pub(super) fn is_of_runtime(name: &[u8]) -> bool {
+    const NAMES: [&str; 14] = [
+        "mcount",
+        "_mcount",
+        "__fentry__",
+        "_mcleanup",
+        "__monstartup",
+        "__gmon_start__",
+        "__libc_start_main",
+        "__cxa_finalize",
+        "__stack_chk_fail",
+        "__tls_get_addr",
+        "__morestack",
+        "__cyg_profile_func_enter",
+        "__cyg_profile_func_exit",
+        "_Jv_RegisterClasses",
+    ];
+    const BEGINNINGS: [&str; 7] = ["_Unwind_", "_ITM_", "__asan_", "__tsan_", "__msan_", "__ubsan_", "__sanitizer_"];
+    NAMES.iter().any(|own| own.as_bytes() == name)
+        || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()))
+}
+
+/// Whether this is the name of a function that cannot be hooked where it is called from another module: a special one, or one that asks
+/// who has called it.
+pub(super) fn looks_at_its_caller(name: &[u8]) -> bool {
+    const NAMES: [&str; 8] = ["dlopen", "dlmopen", "dlsym", "dlvsym", "dlinfo", "siglongjmp", "savectx", "syscall"];
+    is_special(name) || NAMES.iter().any(|special| special.as_bytes() == name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn patterns_name_functions_and_modules() {
-        let choice = Choice::parse(["app_*", "mem*@libc", "*@libfoo.so.1", "/a@b/"].into_iter(), Vec::new()).unwrap();
+        let choice =
+            Choice::parse(["app_*", "mem*@libc", "*@libfoo.so.1", "/a@b/"].into_iter(), Vec::new(), false).unwrap();
         let has = |module: &str, is_program, name: &str| choice.has(module, is_program, || name.to_owned());
         assert!(has("app", true, "app_main") && !has("app", true, "memcpy") && has("app", true, "xa@by"));
         assert!(has("libc.so.6", false, "memcpy") && !has("libc.so.6", false, "app_main"));
         assert!(has("libfoo.so.1", false, "anything") && !has("libfoo.so.2", false, "anything"));
         assert!(!choice.has_module("libm.so.6", false));
-        assert!(matches!(Choice::parse(["@libc"].into_iter(), Vec::new()), Err(Error::BadFilter { .. })));
+        assert!(matches!(Choice::parse(["@libc"].into_iter(), Vec::new(), false), Err(Error::BadFilter { .. })));
     }
 
     #[test]
     fn symbols_are_left_out() {
         let except = ["_RNvCs1_3std4main", "main"].map(str::to_owned).to_vec();
-        let choice = Choice::parse(["*"].into_iter(), except).unwrap();
+        let choice = Choice::parse(["*"].into_iter(), except, false).unwrap();
         assert!(choice.excepts(b"main") && choice.excepts(b"_RNvCs1_3std4main.llvm.12") && !choice.excepts(b"main2"));
     }
 
     #[test]
     fn what_returns_twice_is_special() {
         assert!(is_special(b"vfork@@GLIBC_2.2.5") && is_special(b"_setjmp") && !is_special(b"fork"));
+        assert!([&b"vfork"[..], b"dlsym", b"syscall"].into_iter().all(looks_at_its_caller));
+        assert!(!looks_at_its_caller(b"malloc") && !looks_at_its_caller(b"dlclose"));
+        assert!([&b"__fentry__"[..], b"_Unwind_Resume"].into_iter().all(is_of_runtime) && !is_of_runtime(b"exit"));
     }
 }

@@ -49,6 +49,7 @@ Examples:
   rftrace record -A 'open@arg1/s' -R open ./app with arguments and results of some functions
   rftrace record -a ./app                       with those of all, by the debug information of the program
   rftrace record -P '*' /usr/bin/git log        a program that was not built for it
+  rftrace record --libcalls /usr/bin/git log    what it calls of libraries
   sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
   rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
   rftrace record --resources memory ./app       who takes memory and does not give it back
@@ -75,7 +76,7 @@ pub(crate) struct RecordArgs {
     output: Option<PathBuf>,
     /// Record a program that runs: it goes on when the recording ends, by Ctrl-C or --for. It has to call the tracer, as below, and to be
     /// linked dynamically.
-    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "branches", "patched", "disabled", "trigger", "schedule", "kernel", "events", "force", "resources"])]
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "branches", "libcalls", "patched", "disabled", "trigger", "schedule", "kernel", "events", "force", "resources"])]
     pid: Option<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
@@ -134,7 +135,8 @@ pub(crate) struct RecordArgs {
     /// s for strings, c, p, and fparg1 for floating-point numbers.
     #[arg(short = 'A', long = "argument", value_name = "PATTERN[@SPECS]")]
     arguments: Vec<String>,
-    /// Record arguments and results of all functions of the program, as its debug information tells of them.
+    /// Record arguments and results of all functions of the program, as its debug information tells of them; with --libcalls also of
+    /// well-known functions of the C library.
     #[arg(short = 'a', long)]
     auto_args: bool,
     /// Record results of these functions, as for -A: `strlen@retval/u64`. Without specs and debug information a result is a number.
@@ -151,6 +153,9 @@ pub(crate) struct RecordArgs {
     /// With -P: only in programs below this directory. Others are recorded if they call the tracer.
     #[arg(long, value_name = "DIR", requires = "branches")]
     patch_within: Option<PathBuf>,
+    /// Record calls of the program of functions of libraries too: `malloc`, `write`. The program need not be built for it.
+    #[arg(long, visible_alias = "libcall")]
+    libcalls: bool,
     /// Record who takes memory and does not give it back, for `rftrace resources`. The program need not be built for it.
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
     resources: Vec<resources::Kind>,
@@ -254,6 +259,11 @@ impl RecordArgs {
         self.stream || !(self.ring || self.stop)
     }
 
+    /// Whether functions are recorded that do not call the tracer.
+    fn hooks_others(&self) -> bool {
+        !self.branches.is_empty() || self.libcalls
+    }
+
     /// What is recorded.
     fn what(&self) -> values::Options<'_> {
         values::Options {
@@ -265,6 +275,7 @@ impl RecordArgs {
             arguments: &self.arguments,
             results: &self.results,
             auto_args: self.auto_args,
+            libcalls: self.libcalls,
             dump_on: &self.dump_on,
             is_attached: self.pid.is_some(),
         }
@@ -292,7 +303,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     }
     let program = program::find(&args.command[0])?;
     if !args.force {
-        program::check(&program, !args.branches.is_empty() || !args.resources.is_empty())?;
+        program::check(&program, args.hooks_others() || !args.resources.is_empty())?;
     }
     if !args.resources.is_empty() {
         resources::tell_of_allocator(&program);
@@ -462,9 +473,10 @@ fn finish(
         }
         return Ok(());
     }
-    if !args.branches.is_empty() {
+    if args.hooks_others() {
         let is_kept = !args.live || args.output.is_some();
-        summary::tell_of_branches(&entries.read()?, output.dir(), is_kept, args.quiet)?;
+        let has_branches = !args.branches.is_empty();
+        summary::tell_of_branches(&entries.read()?, has_branches, output.dir(), is_kept, args.quiet)?;
     }
     if joined.processes > 0 {
         wanted.name_values(output.dir());
@@ -551,9 +563,11 @@ fn environment(
     if args.signal_snapshot == args.signal_toggle && args.signal_toggle != 0 {
         bail!("--signal-snapshot and --signal-toggle name the same signal");
     }
+    if args.hooks_others() {
+        variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
+    }
     if !args.branches.is_empty() {
         variables.push(("RFTRACE_RECORD_BRANCHES", args.branches.join("\n").into()));
-        variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
         let paths = [
             ("RFTRACE_RECORD_BRANCHES_EXCEPT", &args.patch_except),
             ("RFTRACE_RECORD_BRANCHES_WITHIN", &args.patch_within),
@@ -571,6 +585,7 @@ fn environment(
     };
     flag("RFTRACE_RECORD_OFF", args.disabled);
     flag("RFTRACE_RECORD_FORCE", args.force);
+    flag("RFTRACE_RECORD_LIBCALLS", args.libcalls);
     flag("RFTRACE_PATCHED", args.patched);
     if let Some(function) = &args.trigger {
         variables.push(("RFTRACE_RECORD_TRIGGER", function.into()));

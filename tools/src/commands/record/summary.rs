@@ -67,35 +67,47 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
     }
 }
 
-/// The list of functions without a branch, in a trace.
+/// The list of functions that are not recorded though they were to be, in a trace.
 pub(crate) const BRANCHES_FILE: &str = "entry-branches.txt";
 
 /// Fewer functions than this are hardly all that a program is about.
 const FEW: u64 = 4;
 
-/// Says how many functions have a branch, and writes a list of those that have none into the trace.
-pub(crate) fn tell_of_branches(told: &Told, dir: &Path, is_kept: bool, is_quiet: bool) -> Result<()> {
-    let n_all = told.patched + told.left_out.len() as u64;
-    if n_all == 0 {
+/// Says how many functions have a branch (`has_branches`: they were asked for), and how many of libraries are recorded, and writes a list of
+/// those that are not into the trace.
+pub(crate) fn tell_of_branches(
+    told: &Told,
+    has_branches: bool,
+    dir: &Path,
+    is_kept: bool,
+    is_quiet: bool,
+) -> Result<()> {
+    if has_branches && told.functions.of == 0 {
         say!("rftrace: -P names no function; the names are those that `rftrace report` would show");
-        return Ok(());
     }
     let path = dir.join(BRANCHES_FILE);
     if is_kept && !told.left_out.is_empty() {
         let text = told.left_out.iter().map(|line| format!("{line}\n")).collect::<String>();
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if !is_quiet {
-        let place = if is_kept { format!(": see {}", shell_word(&path)) } else { String::new() };
-        let left_out = match told.left_out.len() {
+    if is_quiet {
+        return Ok(());
+    }
+    let place = if is_kept { format!(": see {}", shell_word(&path)) } else { String::new() };
+    let shares = [
+        (told.functions, "functions have entry branches"),
+        (told.library_calls, "functions of libraries are recorded"),
+    ];
+    for (share, what) in shares.into_iter().filter(|(share, _)| share.of > 0) {
+        let left_out = match share.of - share.done {
             0 => String::new(),
-            n => format!("; {} left out{place}", HumanCount(n as u64)),
+            n => format!("; {} left out{place}", HumanCount(n)),
         };
-        say!("rftrace: {} of {} functions have entry branches{left_out}", HumanCount(told.patched), HumanCount(n_all));
-        // Such as an interpreter that only calls its library.
-        if n_all < FEW {
-            say!("rftrace: functions of a library have them when it is named: -P '*@libNAME'");
-        }
+        say!("rftrace: {} of {} {what}{left_out}", HumanCount(share.done), HumanCount(share.of));
+    }
+    // Such as an interpreter that only calls its library.
+    if has_branches && (1..FEW).contains(&told.functions.of) {
+        say!("rftrace: functions of a library have them when it is named: -P '*@libNAME'");
     }
     Ok(())
 }

@@ -1,9 +1,10 @@
-//! The filter of `rftrace record`, and what debug information tells of values.
+//! The filter of `rftrace record`, and what is known of values: by debug information, and of functions of the C library.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use rftrace_frontend::Binary;
 use rftrace_frontend::Filter;
 use rftrace_record::dumps::DumpOn;
 use rftrace_record::told::{RuleEffects, Types};
@@ -21,6 +22,7 @@ pub(super) struct Options<'a> {
     pub(super) arguments: &'a [String],
     pub(super) results: &'a [String],
     pub(super) auto_args: bool,
+    pub(super) libcalls: bool,
     pub(super) dump_on: &'a [DumpOn],
     /// Whether it is a program that runs.
     pub(super) is_attached: bool,
@@ -36,12 +38,15 @@ pub(super) struct Wanted {
     types: Option<Types>,
 }
 
-/// Reads the filter, and the debug information of `program` where it is wanted.
+/// Reads the filter, and what is known of the functions of `program` where it is wanted.
 pub(super) fn wanted(args: &Options<'_>, program: &Path) -> Result<Wanted> {
     let mut modules = Vec::new();
     if needs_types(args)? {
-        match rftrace_symbols::read_values(program) {
+        let known = rftrace_symbols::read_values(program);
+        let (known, has_calls) = if args.libcalls { with_library_calls(known, program)? } else { (known, false) };
+        match known {
             Ok(Some(module)) if module.n_functions() > 0 => modules.push(module),
+            Ok(_) if has_calls => {}
             // Their results are numbers then.
             Ok(_) if !args.auto_args && options(args.arguments).all(|(_, specs)| specs.is_some()) => {}
             Ok(_) => say!(
@@ -58,6 +63,24 @@ pub(super) fn wanted(args: &Options<'_>, program: &Path) -> Result<Wanted> {
     let lines: String = modules.iter().map(ModuleValues::lines).collect();
     let types = filter.needs_types().then(|| Types::create(&lines)).transpose()?;
     Ok(Wanted { rules, effects, modules, types })
+}
+
+/// Adds what is known of functions of libraries that the program calls, and says whether there are such.
+fn with_library_calls(
+    known: rftrace_read::Result<Option<ModuleValues>>,
+    program: &Path,
+) -> Result<(rftrace_read::Result<Option<ModuleValues>>, bool)> {
+    let program = program.canonicalize().with_context(|| program.display().to_string())?;
+    let binary = Binary::read(&program)?;
+    let mut module = match known {
+        Ok(Some(module)) => module,
+        Ok(None) => ModuleValues::unknown(program, binary.build_id().map(str::to_owned)),
+        Err(_) => return Ok((known, false)),
+    };
+    let before = module.n_functions();
+    module.add_library_calls(binary.imports());
+    let has_calls = module.n_functions() > before;
+    Ok((Ok(Some(module)), has_calls))
 }
 
 impl Wanted {

@@ -6,11 +6,12 @@
 //! - in code that is not optimised, the function's first instructions, which store it where the debug information says that it is.
 //!
 //! So no calling convention has to be known for arguments, and none is believed. `dwarf` walks the functions, `types` tells what is shown
-//! of a type, `place` where a parameter is, `entry` what the first instructions do, `units` and `object` read the file, and
+//! of a type, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do, `units` and `object` read the file, and
 //! `module` is what was found.
 
 mod dwarf;
 mod entry;
+mod library;
 mod module;
 mod object;
 mod place;

@@ -1,0 +1,101 @@
+//! Functions of other modules that a file calls: by slots of its global offset table, which relocations name.
+//!
+//! Not here: what the slots hold in a program that runs (`patch`).
+
+use object::elf;
+use object::read::elf::{FileHeader, Rela, SectionHeader, Sym, Version};
+
+use super::file::{ENDIAN, Header};
+
+/// A slot for a function of another module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Import<'f> {
+    /// Where the slot is, as in the file.
+    pub(crate) address: u64,
+    /// The function's name.
+    pub(crate) name: &'f [u8],
+    /// The version of it that is wanted, if it has versions.
+    pub(crate) version: Option<&'f [u8]>,
+    /// Whether nothing but calls uses the slot: that of an entry of the procedure linkage table.
+    pub(crate) is_for_calls: bool,
+}
+
+/// Bytes of a slot.
+pub(crate) const SLOT_BYTES: u64 = 8;
+
+/// The slots of a file for x86-64, by address. Nothing of a file that has no sections, or is damaged.
+pub(crate) fn imports_of(file: &[u8]) -> Vec<Import<'_>> {
+    let mut found = try_imports(file).unwrap_or_default();
+    found.sort_unstable_by_key(|import| import.address);
+    found.dedup_by_key(|import| import.address);
+    found
+}
+
+fn try_imports(file: &[u8]) -> Result<Vec<Import<'_>>, object::Error> {
+    let header = Header::parse(file)?;
+    let mut found = Vec::new();
+    if header.e_machine(ENDIAN) != elf::EM_X86_64 {
+        return Ok(found);
+    }
+    let sections = header.sections(ENDIAN, file)?;
+    let versions = sections.versions(ENDIAN, file)?;
+    for section in sections.iter() {
+        let Some((relocations, table)) = section.rela(ENDIAN, file)? else { continue };
+        if !section.sh_flags(ENDIAN).contains(elf::SHF_ALLOC) || table.0 == 0 {
+            continue;
+        }
+        let symbols = sections.symbol_table_by_index(ENDIAN, file, table)?;
+        for relocation in relocations {
+            let is_for_calls = match relocation.r_type(ENDIAN, false) {
+                elf::R_X86_64_JUMP_SLOT => true,
+                elf::R_X86_64_GLOB_DAT => false,
+                _ => continue,
+            };
+            let Some(number) = relocation.symbol(ENDIAN, false) else { continue };
+            let symbol = symbols.symbol(number)?;
+            let is_function = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC | elf::STT_NOTYPE);
+            if !symbol.is_undefined(ENDIAN) || !is_function {
+                continue;
+            }
+            let version = match &versions {
+                Some(versions) => versions.version(versions.version_index(ENDIAN, number).into())?,
+                None => None,
+            };
+            found.push(Import {
+                address: relocation.r_offset(ENDIAN),
+                name: symbol.name(ENDIAN, symbols.strings())?,
+                version: version.map(Version::name),
+                is_for_calls,
+            });
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::elf::testutil::Scratch;
+    use std::fs;
+
+    const SOURCE: &str = "#include <stdlib.h>\nint main(void) { free(malloc(3)); return atoi(getenv(\"N\")); }\n";
+
+    #[test]
+    fn slots_have_names_and_versions() {
+        let scratch = Scratch::new("imports");
+        for (flags, is_for_calls) in [(["-fplt", "-Wl,-z,lazy"], true), (["-fno-plt", "-Wl,-z,now"], false)] {
+            let flags = [&["-O1", "-fno-builtin"][..], &flags].concat();
+            let Some(program) = scratch.compile("calls.c", SOURCE, "calls", &flags) else { return };
+            let file = fs::read(&program).unwrap();
+            let imports = imports_of(&file);
+            for name in ["malloc", "free", "atoi", "getenv"] {
+                let own: Vec<_> = imports.iter().filter(|import| import.name == name.as_bytes()).collect();
+                assert_eq!(own.len(), 1, "{name} {flags:?}");
+                assert_eq!((own[0].version, own[0].is_for_calls), (Some(&b"GLIBC_2.2.5"[..]), is_for_calls), "{name}");
+            }
+        }
+        assert!(imports_of(b"no ELF file").is_empty());
+        let file = fs::read(scratch.path("calls")).unwrap();
+        assert!(imports_of(&file[..file.len() / 2]).is_empty(), "what says where sections are is at the end");
+    }
+}

@@ -1,0 +1,87 @@
+//! Calls of other modules' functions by the program: the slots through which they go get the addresses of stubs.
+//!
+//! A stub leads to the hook, and the hook to the function, as where a function has a branch; but no code is changed, and the function is
+//! recorded only where the program calls it. Records name it by its slot, so each import is one function, whatever other names
+//! its address has.
+//!
+//! **Invariant**: a slot is left alone if its contents serve anything but calls: the address of a function is the same for all who
+//! ask for it.
+
+use std::ffi::CString;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::WholeReason;
+use super::wanted::looks_at_its_caller;
+use crate::elf::imports::Import;
+use crate::patch::module::Image;
+use crate::patch::redirect;
+
+/// Instructions that call, or jump to, what a slot holds; behind them stands where it is.
+const CALLS: [[u8; 2]; 2] = [[0xff, 0x15], [0xff, 0x25]];
+const OPERAND_BYTES: usize = 4;
+
+/// What the functions of the slots are, or why they are not recorded. `address` tells where a slot is in memory.
+pub(super) fn examine<'f>(
+    image: &Image<'_>,
+    imports: &[Import<'f>],
+    address: impl Fn(&Import<'f>) -> usize,
+) -> Vec<Result<usize, WholeReason>> {
+    let others = imports.iter().filter(|import| !import.is_for_calls).map(&address);
+    let pointed_to = used_otherwise(image, &others.collect::<Vec<_>>());
+    let examine = |import: &Import<'f>| {
+        let slot = address(import);
+        if looks_at_its_caller(import.name) {
+            return Err(WholeReason::Special);
+        }
+        if pointed_to.contains(&slot) {
+            return Err(WholeReason::Pointer);
+        }
+        if image.bytes(slot..slot + size_of::<usize>()).is_none() {
+            return Err(WholeReason::Unreadable);
+        }
+        let held = redirect::value(slot).load(Relaxed);
+        // With lazy binding it leads back to the program until the first call.
+        let function = if image.contains(held) { bound(import) } else { Some(held) };
+        function.filter(|&function| function != 0 && !image.contains(function)).ok_or(WholeReason::Unbound)
+    };
+    imports.iter().map(examine).collect()
+}
+
+/// What the dynamic linker will find for an import.
+fn bound(import: &Import<'_>) -> Option<usize> {
+    let name = CString::new(import.name).ok()?;
+    // SAFETY: strings that end with a NUL; nothing is changed but the linker's own message.
+    let found = unsafe {
+        match import.version {
+            Some(version) => libc::dlvsym(libc::RTLD_DEFAULT, name.as_ptr(), CString::new(version).ok()?.as_ptr()),
+            None => libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()),
+        }
+    };
+    (!found.is_null()).then_some(found as usize)
+}
+
+/// Which of these slots the code uses for anything but calls and jumps. A number that happens to look like such a use counts.
+fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
+    /// Bytes of an instruction behind the operand that names a slot: a number that it is compared with.
+    const BEHIND: [usize; 4] = [0, 1, 2, 4];
+
+    let mut slots = slots.to_vec();
+    slots.sort_unstable();
+    let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else { return slots };
+    let mut used = Vec::new();
+    for (start, code) in image.texts() {
+        for (at, operand) in code.windows(OPERAND_BYTES).enumerate() {
+            let [a, b, c, d] = *operand else { break };
+            let distance = i32::from_le_bytes([a, b, c, d]) as isize;
+            let named = (start + at + OPERAND_BYTES).wrapping_add_signed(distance);
+            if named > last || named + BEHIND[3] < first {
+                continue;
+            }
+            let is_call = at >= 2 && CALLS.contains(&[code[at - 2], code[at - 1]]);
+            for behind in BEHIND.into_iter().filter(|&behind| behind > 0 || !is_call) {
+                used.extend(slots.binary_search(&(named + behind)).ok().map(|place| slots[place]));
+            }
+        }
+    }
+    used
+}
