@@ -22,6 +22,7 @@ mod images;
 mod interrupted;
 mod kernel;
 mod kvm;
+mod library_calls;
 mod merge;
 mod misuse;
 mod names;

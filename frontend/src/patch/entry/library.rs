@@ -11,6 +11,7 @@ use std::ffi::CString;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::WholeReason;
+use super::pointers::is_only_called;
 use super::wanted::looks_at_its_caller;
 use crate::elf::imports::Import;
 use crate::patch::module::Image;
@@ -19,6 +20,10 @@ use crate::patch::redirect;
 /// Instructions that call, or jump to, what a slot holds; behind them stands where it is.
 const CALLS: [[u8; 2]; 2] = [[0xff, 0x15], [0xff, 0x25]];
 const OPERAND_BYTES: usize = 4;
+/// Bytes before the operand of `mov` from a slot to a register.
+const LOAD_BYTES: usize = 3;
+/// `cmp qword [rip + …], imm8`, without the operands.
+const COMPARE: [u8; 3] = [0x48, 0x83, 0x3d];
 
 /// What the functions of the slots are, or why they are not recorded. `address` tells where a slot is in memory.
 pub(super) fn examine<'f>(
@@ -42,7 +47,12 @@ pub(super) fn examine<'f>(
         let held = redirect::value(slot).load(Relaxed);
         // With lazy binding it leads back to the program until the first call.
         let function = if image.contains(held) { bound(import) } else { Some(held) };
-        function.filter(|&function| function != 0 && !image.contains(function)).ok_or(WholeReason::Unbound)
+        match function.filter(|&function| function != 0) {
+            None => Err(WholeReason::Unbound),
+            // The program's jump through the slot stands for the function, so that all who ask have one address.
+            Some(function) if image.contains(function) => Err(WholeReason::Pointer),
+            Some(function) => Ok(function),
+        }
     };
     imports.iter().map(examine).collect()
 }
@@ -60,7 +70,8 @@ fn bound(import: &Import<'_>) -> Option<usize> {
     (!found.is_null()).then_some(found as usize)
 }
 
-/// Which of these slots the code uses for anything but calls and jumps. A number that happens to look like such a use counts.
+/// Which of these slots the code uses for anything but calls, jumps and to see whether there is such a function. Bytes that only look
+/// like such a use count.
 fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
     /// Bytes of an instruction behind the operand that names a slot: a number that it is compared with.
     const BEHIND: [usize; 4] = [0, 1, 2, 4];
@@ -74,14 +85,29 @@ fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
             let [a, b, c, d] = *operand else { break };
             let distance = i32::from_le_bytes([a, b, c, d]) as isize;
             let named = (start + at + OPERAND_BYTES).wrapping_add_signed(distance);
-            if named > last || named + BEHIND[3] < first {
+            if named > last || named + BEHIND[3] < first || at < LOAD_BYTES || !names_by_place(code[at - 1]) {
                 continue;
             }
-            let is_call = at >= 2 && CALLS.contains(&[code[at - 2], code[at - 1]]);
-            for behind in BEHIND.into_iter().filter(|&behind| behind > 0 || !is_call) {
-                used.extend(slots.binary_search(&(named + behind)).ok().map(|place| slots[place]));
+            let before = &code[..at];
+            for behind in BEHIND {
+                let Ok(place) = slots.binary_search(&(named + behind)) else { continue };
+                let is_harmless = match behind {
+                    0 => {
+                        CALLS.iter().any(|call| before.ends_with(call))
+                            || is_only_called(image, start + at - LOAD_BYTES)
+                    }
+                    _ => behind == 1 && before.ends_with(&COMPARE) && code.get(at + OPERAND_BYTES) == Some(&0),
+                };
+                if !is_harmless {
+                    used.push(slots[place]);
+                }
             }
         }
     }
     used
+}
+
+/// Whether this byte says of an instruction that its operand is relative to where it is (`ModRM`).
+fn names_by_place(byte: u8) -> bool {
+    byte & 0xc7 == 0x05
 }

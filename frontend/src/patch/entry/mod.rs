@@ -3,7 +3,7 @@
 //!
 //! - `frames` finds functions by their unwind information; `functions` says which have room for a branch.
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
-//! - `library` says which slots may lead to stubs.
+//! - `library` says which slots may lead to stubs; `pointers` what becomes of their contents.
 //! - `wanted` is which functions are to have one; `outcome` is what the API shows.
 //!
 //! This file goes through the modules, once in a program's life and while it has one thread.
@@ -17,6 +17,7 @@ mod frames;
 mod functions;
 mod library;
 mod outcome;
+mod pointers;
 mod relocate;
 mod stubs;
 mod wanted;

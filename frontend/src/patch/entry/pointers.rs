@@ -1,0 +1,147 @@
+//! What becomes of the address of a function that code has taken out of a slot: compilers take it into a register before a loop, and
+//! call it from there.
+//!
+//! All ways that the code can go from there are followed, but for those of exceptions, up to where the register gets another value.
+
+use std::collections::BTreeSet;
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
+};
+
+use crate::patch::module::Image;
+
+/// So many instructions are followed.
+const MOST: usize = 4096;
+/// Registers that a function leaves as they are.
+const KEPT: [Register; 6] = [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
+/// Registers that may have arguments.
+const ARGUMENTS: [Register; 6] =
+    [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
+/// Those that may have results.
+const RESULTS: [Register; 2] = [Register::RAX, Register::RDX];
+
+/// Whether the instruction at `at` takes an address out of a slot, and that is called only.
+pub(super) fn is_only_called(image: &Image<'_>, at: usize) -> bool {
+    let decode = |at: usize| {
+        let (start, code) = image.text(at)?;
+        Some(Decoder::with_ip(64, &code[at - start..], at as u64, DecoderOptions::NONE).decode())
+    };
+    let Some(first) = decode(at).filter(|first| first.code() == Code::Mov_r64_rm64) else { return false };
+    follow(&first, decode)
+}
+
+/// What an instruction does with an address in a register.
+enum Does {
+    /// The address is there behind it, here and where it jumps to.
+    Keeps { next: bool, target: bool },
+    /// Anything but to call it.
+    Uses,
+}
+
+const ENDS: Does = Does::Keeps { next: false, target: false };
+
+fn follow(first: &Instruction, decode: impl Fn(usize) -> Option<Instruction>) -> bool {
+    let register = first.op0_register();
+    let mut info = InstructionInfoFactory::new();
+    let mut seen = BTreeSet::new();
+    let mut ahead = vec![first.next_ip() as usize];
+    while let Some(at) = ahead.pop() {
+        if !seen.insert(at) {
+            continue;
+        }
+        let Some(instruction) = decode(at).filter(|_| seen.len() < MOST) else { return false };
+        match does(&instruction, register, &mut info) {
+            Does::Uses => return false,
+            Does::Keeps { next, target } => {
+                ahead.extend(next.then_some(instruction.next_ip() as usize));
+                ahead.extend(target.then_some(instruction.near_branch_target() as usize));
+            }
+        }
+    }
+    true
+}
+
+fn does(instruction: &Instruction, register: Register, info: &mut InstructionInfoFactory) -> Does {
+    let goes_there = instruction.op0_kind() == OpKind::Register && instruction.op0_register() == register;
+    match instruction.flow_control() {
+        // Nobody knows whether a register is an argument, or a table's entry leads back.
+        FlowControl::Call | FlowControl::IndirectCall if ARGUMENTS.contains(&register) => Does::Uses,
+        FlowControl::IndirectCall if !goes_there && reads(instruction, register, info) => Does::Uses,
+        FlowControl::Call | FlowControl::IndirectCall => Does::Keeps { next: KEPT.contains(&register), target: false },
+        FlowControl::IndirectBranch if goes_there => ENDS,
+        FlowControl::IndirectBranch | FlowControl::XbeginXabortXend => Does::Uses,
+        FlowControl::Return if RESULTS.contains(&register) => Does::Uses,
+        FlowControl::Return | FlowControl::Interrupt | FlowControl::Exception => ENDS,
+        FlowControl::UnconditionalBranch => Does::Keeps { next: false, target: true },
+        FlowControl::ConditionalBranch => Does::Keeps { next: true, target: true },
+        FlowControl::Next if reads(instruction, register, info) => Does::Uses,
+        FlowControl::Next => Does::Keeps { next: !writes(instruction, register, info), target: false },
+    }
+}
+
+/// Whether an instruction takes the value of a register, or changes only a part of it.
+fn reads(instruction: &Instruction, register: Register, info: &mut InstructionInfoFactory) -> bool {
+    let used = info.info(instruction).used_registers().iter();
+    used.filter(|used| used.register().full_register() == register)
+        .any(|used| used.access() != OpAccess::Write || used.register().size() < 4)
+}
+
+fn writes(instruction: &Instruction, register: Register, info: &mut InstructionInfoFactory) -> bool {
+    info.info(instruction).used_registers().iter().any(|used| used.register().full_register() == register)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether what these bytes begin with takes an address that is called only.
+    fn is_called(code: &[u8]) -> bool {
+        const START: u64 = 0x1000;
+        let decode = |at: usize| {
+            let code = code.get(at.checked_sub(START as usize)?..).filter(|code| !code.is_empty())?;
+            Some(Decoder::with_ip(64, code, at as u64, DecoderOptions::NONE).decode())
+        };
+        follow(&decode(START as usize).unwrap(), decode)
+    }
+
+    /// `mov rbx, [rip+0]`
+    const TO_RBX: [u8; 7] = [0x48, 0x8b, 0x1d, 0, 0, 0, 0];
+    /// `mov rax, [rip+0]`
+    const TO_RAX: [u8; 7] = [0x48, 0x8b, 0x05, 0, 0, 0, 0];
+
+    #[test]
+    fn loops_that_call_it_only_call() {
+        // 1: mov edi, 1; call rbx; test eax, eax; jne 1; pop rbx; ret
+        let code = [&TO_RBX[..], &[0xbf, 1, 0, 0, 0, 0xff, 0xd3, 0x85, 0xc0, 0x75, 0xf5, 0x5b, 0xc3]].concat();
+        assert!(is_called(&code));
+        // jmp rax
+        assert!(is_called(&[&TO_RAX[..], &[0xff, 0xe0]].concat()));
+        // call rax; mov [rdi], rax; ret: the result.
+        assert!(is_called(&[&TO_RAX[..], &[0xff, 0xd0, 0x48, 0x89, 0x07, 0xc3]].concat()));
+    }
+
+    #[test]
+    fn all_else_is_a_use() {
+        let cases: [&[u8]; 9] = [
+            &[0x48, 0x89, 0x1f],                         // mov [rdi], rbx
+            &[0x48, 0x89, 0xdf],                         // mov rdi, rbx
+            &[0x53],                                     // push rbx
+            &[0x48, 0x39, 0xd8],                         // cmp rax, rbx
+            &[0xb3, 1],                                  // mov bl, 1
+            &[0xff, 0x13],                               // call [rbx]
+            &[0xff, 0xe0],                               // jmp rax
+            &[0x75, 0x01, 0xc3, 0x48, 0x89, 0x1f],       // jne 1; ret; 1: mov [rdi], rbx
+            &[0xff, 0xd0, 0x48, 0x89, 0x1f, 0x5b, 0xc3], // call rax; mov [rdi], rbx
+        ];
+        for case in cases {
+            assert!(!is_called(&[&TO_RBX[..], case, &[0xc3]].concat()), "{case:x?}");
+        }
+        // ret: it is the result.
+        assert!(!is_called(&[&TO_RAX[..], &[0xc3]].concat()));
+        // mov rdi, [rip+0]; call rax: an argument.
+        assert!(!is_called(&[0x48, 0x8b, 0x3d, 0, 0, 0, 0, 0xff, 0xd0, 0xc3]));
+        // The code ends.
+        assert!(!is_called(&TO_RBX));
+    }
+}

@@ -1,0 +1,176 @@
+//! `rftrace record --libcalls`: calls of libraries' functions are counted exactly, and programs do as they do without.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use rftrace_tests::traces::{self, calls_per_task, uftrace};
+use rftrace_tests::{CProgram, Program, fixtures, require, tools};
+
+use super::entry_branches::{c_program, check_calls, left_out, recorded};
+use super::record::{self, calls, record, replay};
+
+const COUNTS: [(&str, u64); 12] = [
+    ("malloc", 300),
+    ("free", 301),
+    ("strlen", 50),
+    ("qsort", 2),
+    ("pthread_create", 3),
+    ("pthread_join", 3),
+    ("signal", 1),
+    ("raise", 7),
+    ("write", 7),
+    ("printf", 1),
+    ("getenv", 1),
+    // Its address is asked for.
+    ("strdup", 0),
+];
+
+/// What says how slots are used.
+const LINKAGE: [&[&str]; 4] =
+    [&["-Wl,-z,lazy"], &["-Wl,-z,now"], &["-fno-plt", "-Wl,-z,now"], &["-no-pie", "-fno-pie", "-Wl,-z,lazy"]];
+
+fn program(arguments: &[&str]) -> Program {
+    c_program("library_calls.c", &[&["-fno-builtin", "-ldl"], arguments].concat())
+}
+
+#[test]
+fn each_call_is_counted() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for linkage in LINKAGE {
+        let run = recorded(&["--libcalls"], &program(linkage).path, &[]);
+        assert_eq!(run.stdout, "0000000 1 copy 1 1 no\n", "{linkage:?}");
+        check_calls(&run, &COUNTS);
+        let left_out = left_out(&run);
+        let reason = |name: &str| left_out.get(name).map(String::as_str);
+        assert_eq!(reason("longjmp"), Some("returns twice or on another stack, or asks who has called it"));
+        assert_eq!(reason("dlsym"), reason("longjmp"));
+        assert_eq!(reason("strdup"), Some("its address is used for more than calls"), "{linkage:?}");
+        assert_eq!(reason("__libc_start_main"), None, "nobody calls it");
+    }
+}
+
+#[test]
+fn they_are_below_the_functions_that_call_them() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let hooked = CProgram::new(&["library_calls.c"]).without_library().with(&["-fno-builtin", "-lpthread", "-ldl"]);
+    let hooked = hooked.build();
+    for options in [&["--libcalls"][..], &["--libcalls", "--patched"], &["--libcalls", "--ring"]] {
+        let run = recorded(options, &hooked.path, &[]);
+        check_calls(&run, &[&COUNTS[..], &[("main", 1), ("allocate", 3), ("ascending", 3), ("handle", 7)]].concat());
+        let edges = traces::edges_where(&run.trace("trace"), |name| Some(name).filter(|name| !name.contains(':')));
+        let calls = |caller: &str, callee: &str| edges.get(&(caller.to_owned(), callee.to_owned())).copied();
+        let expected =
+            [("main", "qsort", 2), ("qsort", "ascending", 3), ("raise", "handle", 7), ("handle", "write", 7)];
+        for (caller, callee, n_calls) in expected {
+            assert_eq!(calls(caller, callee), Some(n_calls), "{caller} {callee} {edges:?}");
+        }
+    }
+    let run = recorded(&["--libcalls", "-F", "raise", "-N", "write"], &hooked.path, &[]);
+    check_calls(&run, &[("raise", 7), ("handle", 7), ("write", 0), ("malloc", 0), ("main", 0)]);
+    let run = recorded(&["--libcalls", "-P", "no_such_function"], &program(&[]).path, &[]);
+    check_calls(&run, &COUNTS);
+    assert!(run.stderr.contains("-P names no function"), "{}", run.stderr);
+}
+
+/// uftrace records them if nothing is said.
+#[test]
+fn they_are_those_that_uftrace_records() {
+    if !require(&["gcc", "uftrace"]) {
+        return;
+    }
+    let hooked = CProgram::new(&["library_calls.c"]).without_library();
+    let hooked = hooked.with(&["-fno-builtin", "-lpthread", "-ldl", "-Wl,-z,lazy"]).build();
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new("uftrace");
+    command.args(["record", "--no-pager", "--no-event", "-d"]).arg(dir.path()).arg(&hooked.path).arg("no jump");
+    // Its own status says whether the program's is 0.
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let own = recorded(&["--libcalls", "--no-schedule"], &hooked.path, &["no jump"]);
+    let mut theirs: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, calls) in calls_per_task(&traces::open(dir.path())).into_iter().flatten() {
+        *theirs.entry(name).or_default() += calls;
+    }
+    // Ours leaves out what asks for its caller, and what the compiler calls.
+    for name in ["dlsym", "__monstartup"] {
+        assert!(theirs.remove(name).is_some_and(|calls| calls > 0), "{name} {theirs:?}");
+    }
+    assert_eq!(calls(&own), theirs);
+    // Its reader finds ours.
+    let report = uftrace(&["report"], &own.path("trace"));
+    let malloc = report.lines().find(|line| line.ends_with(" malloc")).unwrap_or_default();
+    assert!(malloc.split_whitespace().any(|word| word == "300"), "{report}");
+}
+
+#[test]
+fn what_leaves_frames_passes() {
+    if !require(&["g++"]) {
+        return;
+    }
+    for arguments in LINKAGE {
+        let run = recorded(&["--libcalls"], &c_program("library_throws.cpp", arguments).path, &[]);
+        assert_eq!(run.status.code(), Some(3), "{}", run.stderr);
+        check_calls(&run, &[("qsort", 20), ("pthread_cancel", 1), ("pthread_exit", 1), ("backtrace", 1)]);
+    }
+    let hooked = CProgram::new(&["library_throws.cpp"]).without_library().with(&["-lpthread"]).build();
+    let run = recorded(&["--libcalls"], &hooked.path, &[]);
+    check_calls(&run, &[("qsort", 20), ("throwing", 20), ("Guard::~Guard", 20), ("main", 1)]);
+}
+
+#[test]
+fn children_and_other_programs_too() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let path = &record::c_program().path;
+    for mode in ["plain", "fork", "exec", "fork_exec", "vfork", "spawn", "exit", "abort"] {
+        let plain = record(&[], path, &[mode]);
+        let run = record(&["--libcalls"], path, &[mode]);
+        assert_eq!((run.status, &run.stdout), (plain.status, &plain.stdout), "{mode}: {}", run.stderr);
+        assert_eq!(calls(&run).get("leaf"), calls(&plain).get("leaf"), "{mode}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn values_are_those_of_the_standards() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    // Without debug information.
+    let program = program(&["-g0"]);
+    let run = recorded(&["--libcalls", "-a"], &program.path, &[]);
+    let text = replay(&run);
+    assert!(text.contains("getenv(\"NO_SUCH_VARIABLE\") = NULL;\n"), "{text}");
+    assert_eq!(text.matches("raise(10)").count(), 7, "{text}");
+    assert!(text.contains("printf(\" %d %s %d %d %s\\n\") = 15;\n"), "{text}");
+    assert_eq!(text.matches("write(1, 0x").count(), 7, "{text}");
+    let run = recorded(&["--libcalls", "-A", "malloc", "-R", "getenv"], &program.path, &[]);
+    let text = replay(&run);
+    let sizes: u64 = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("malloc(")?.strip_suffix(");")?.parse::<u64>().ok())
+        .sum();
+    assert_eq!(sizes, 3 * 5050, "{text}");
+    assert!(text.contains("getenv() = NULL;\n"), "{text}");
+    let run = recorded(&["--libcalls", "-A", "raise@arg1/i32"], &program.path, &[]);
+    assert!(replay(&run).contains("raise(10)"), "{}", run.stderr);
+}
+
+/// Rust programs call through their table without a jump between.
+#[test]
+fn rust_programs_too() {
+    let path = fixtures::build_folder("library-rust");
+    fs::create_dir_all(&path).unwrap();
+    let mut rustc = Command::new("rustc");
+    fixtures::without_settings(&mut rustc);
+    let source = fixtures::folder("").join("entered.rs");
+    tools::run(rustc.args(["--edition=2024", "-O", "--out-dir"]).arg(&path).arg(source));
+    let run = recorded(&["--libcalls"], &path.join("entered"), &[]);
+    let calls = calls(&run);
+    assert!(calls.get("write").is_some_and(|&n| n >= 1), "{calls:?}\n{}", run.stderr);
+}
