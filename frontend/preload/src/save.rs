@@ -55,7 +55,7 @@ pub(crate) fn save(moment: Moment) {
     if work::is_confined() || !process::is_owner() {
         return;
     }
-    if let Some(bank) = recording.bank {
+    if let Some(bank) = recording.bank.filter(|bank| !bank.is_abandoned()) {
         // What an exec puts an end to goes on if it fails.
         work::alone(|| match moment {
             Moment::Exec => bank.describe(),

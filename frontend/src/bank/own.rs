@@ -10,7 +10,8 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -35,6 +36,8 @@ use crate::patch;
 pub struct Bank {
     start: *mut u8,
     layout: Layout,
+    /// Where the file was found, and which one it was.
+    file: (PathBuf, FileId),
     /// Whether chunks are used again that nobody has taken, oldest first.
     is_ring: bool,
     /// The slot of this process, [`NO_SLOT`] for none.
@@ -53,6 +56,13 @@ unsafe impl Send for Bank {}
 unsafe impl Sync for Bank {}
 
 const NO_SLOT: usize = usize::MAX;
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+fn id_of(meta: &fs::Metadata) -> FileId {
+    (meta.dev(), meta.ino())
+}
 
 /// The one that this process records into; null for none.
 static OWN: AtomicPtr<Bank> = AtomicPtr::new(ptr::null_mut());
@@ -92,7 +102,8 @@ impl Bank {
 
     fn open_for(path: &Path, is_for_children: bool) -> io::Result<&'static Self> {
         let file = File::options().read(true).write(true).open(path)?;
-        let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+        let meta = file.metadata()?;
+        let bytes = usize::try_from(meta.len()).unwrap_or(0);
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no banks of this version of rftrace");
         if bytes < HEAD_BYTES {
             return Err(bad());
@@ -111,6 +122,7 @@ impl Bank {
         let bank = Self {
             start,
             layout,
+            file: (path.to_owned(), id_of(&meta)),
             is_ring: head.is_ring.load(Relaxed) != 0,
             slot: AtomicUsize::new(NO_SLOT),
             was_on: AtomicBool::new(false),
@@ -191,6 +203,23 @@ impl Bank {
         // SAFETY: within the mapping, which nobody has a use for but late stores of hooks.
         let hidden = unsafe { libc::mmap(self.start.wrapping_add(start).cast(), bytes, protection, flags, -1, 0) };
         if hidden == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Whether this is a ring that nobody will save, as the recorder was killed: its file is not there any more, and nobody looks at the
+    /// slot. What is recorded can be saved by the process itself.
+    pub fn is_abandoned(&self) -> bool {
+        /// A recorder looks every few milliseconds; it may have to wait for a processor.
+        const PATIENCE: Duration = Duration::from_millis(200);
+
+        let (path, id) = &self.file;
+        let is_there = match fs::metadata(path) {
+            Ok(meta) => id_of(&meta) == *id,
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        };
+        let Some(slot) = self.own_slot().filter(|_| self.is_ring && !is_there) else { return false };
+        let beat = slot.bank.beat.load(Relaxed);
+        thread::sleep(PATIENCE);
+        slot.bank.beat.load(Relaxed) == beat
     }
 
     /// Whether this process has a slot: a child that was forked may have found none.

@@ -173,6 +173,30 @@ fn what_a_killed_recorder_leaves_can_be_recovered() {
     assert!(stderr(&again).contains("nothing to recover"), "{}", stderr(&again));
 }
 
+/// The ring of a child that has ended is with the recorder's; its parent, whose recorder is gone, saves its own.
+#[test]
+fn a_program_without_its_recorder_saves_its_ring() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let mut recorder = folder.begin(&["--ring"], "child");
+    let is_spool = |entry: &fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with("spool-") && !name.contains('.') && entry.metadata().is_ok_and(|meta| meta.len() > 0)
+    };
+    wait_until("the child's ring", || {
+        fs::read_dir(folder.path("trace/.recording")).into_iter().flatten().flatten().any(|entry| is_spool(&entry))
+    });
+    send("-KILL", recorder.id());
+    recorder.wait().unwrap();
+    folder.go();
+    wait_until("the end", || folder.processes().is_empty());
+    let recovered = folder.command(&["recover", "trace"]).output().unwrap();
+    assert!(stderr(&recovered).contains("in 2 processes"), "{}", stderr(&recovered));
+    assert_eq!(leaves(&folder.path("trace")), 10);
+}
+
 #[test]
 fn a_new_recording_keeps_what_a_killed_one_has_left() {
     if !require(&["gcc"]) {
