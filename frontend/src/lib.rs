@@ -110,12 +110,12 @@ pub use image::contents::Image;
 pub use image::import::{ImportOptions, Imported};
 pub use mode::Mode;
 #[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
-#[doc(hidden)]
-pub use patch::redirect;
-#[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
 pub use patch::{EntryBranches, LeftOut, WholeReason};
 #[cfg(feature = "std")]
 pub use patch::{PatchedSites, PlainReason};
+#[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
+#[doc(hidden)]
+pub use patch::{hook_library_calls, redirect, release_library_calls};
 /// How fast the time stamp counter of this machine runs, in ticks a second, as far as it tells: exactly, or rounded to MHz.
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub fn machine_tsc_hz() -> Option<u64> {

@@ -7,6 +7,7 @@
 //! Not here: how the library comes into the program, and how return addresses are given back (`rftrace-attach`).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io;
 use std::path::PathBuf;
 use std::ptr;
 use std::slice;
@@ -16,7 +17,7 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::redirect::{self, Hooks};
-use rftrace_frontend::{Config, Filter, Tracer};
+use rftrace_frontend::{Config, Filter, Tracer, hook_library_calls, release_library_calls};
 
 use crate::memory;
 use crate::process;
@@ -40,6 +41,8 @@ struct Settings {
     bank: PathBuf,
     /// `filter`: rules; empty for none.
     filter: String,
+    /// `libcalls`: whether calls of libraries' functions are recorded.
+    has_library_calls: bool,
     /// `mcount` and `fentry`: the addresses of this library's hooks, in hexadecimal.
     mcount: usize,
     fentry: usize,
@@ -51,6 +54,19 @@ struct Attached {
     tracer: &'static Tracer,
     bank: &'static Bank,
     hooks: Hooks,
+    has_library_calls: bool,
+}
+
+impl Attached {
+    /// Has calls lead to the tracer, wherever they do not. Returns through how many slots they do.
+    fn redirect(self) -> io::Result<usize> {
+        let n_calls = if self.has_library_calls { hook_library_calls()? } else { 0 };
+        Ok(n_calls + redirect::redirect(self.hooks)?)
+    }
+
+    fn restore(self) -> io::Result<()> {
+        redirect::restore(self.hooks).and(release_library_calls())
+    }
 }
 
 static ATTACHED: Mutex<Option<Attached>> = Mutex::new(None);
@@ -71,6 +87,7 @@ impl Settings {
             match key {
                 "bank" => settings.bank = value.into(),
                 "filter" => value.clone_into(&mut settings.filter),
+                "libcalls" => settings.has_library_calls = value == "1",
                 "mcount" => settings.mcount = address(),
                 "fentry" => settings.fentry = address(),
                 _ => {}
@@ -112,9 +129,9 @@ unsafe extern "C" fn rftrace_attach(settings: *const c_char, answer: *mut u8, by
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_int {
     let again = || {
-        let Attached { hooks, bank, .. } = attached().ok_or("nothing is attached")?;
-        let n_slots = redirect::redirect(hooks).map_err(|error| error.to_string())?;
-        bank.describe();
+        let attached = attached().ok_or("nothing is attached")?;
+        let n_slots = attached.redirect().map_err(|error| error.to_string())?;
+        attached.bank.describe();
         Ok(format!("slots={n_slots}"))
     };
     // SAFETY: by this function's contract.
@@ -166,7 +183,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
     }
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let bank = Bank::open_alone(&settings.bank).map_err(|error| told(&error))?;
-    let mut config = Config::new().prefault(false).bank(bank);
+    let mut config = Config::new().prefault(false).bank(bank).library_calls(settings.has_library_calls);
     if !settings.filter.is_empty() {
         config = config.filter(settings.filter.parse::<Filter>().map_err(|error| told(&error))?);
     }
@@ -178,9 +195,13 @@ fn begin(settings: &Settings) -> Result<String, String> {
     process::begin();
     register();
     let hooks = Hooks { mcount: settings.mcount, fentry: settings.fentry };
-    set_attached(Some(Attached { tracer, bank, hooks }));
+    let attached = Attached { tracer, bank, hooks, has_library_calls: settings.has_library_calls };
+    set_attached(Some(attached));
+    if settings.has_library_calls {
+        bank.describe_hooked();
+    }
     // Calls find the tracer switched off until all of them do.
-    let n_slots = match redirect::redirect(hooks) {
+    let n_slots = match attached.redirect() {
         Ok(n_slots) => n_slots,
         Err(error) => {
             end()?;
@@ -192,9 +213,10 @@ fn begin(settings: &Settings) -> Result<String, String> {
 }
 
 fn end() -> Result<String, String> {
-    let Some(Attached { tracer, bank, hooks }) = attached() else { return Ok(String::new()) };
+    let Some(attached) = attached() else { return Ok(String::new()) };
+    let Attached { tracer, bank, .. } = attached;
     tracer.disable();
-    redirect::restore(hooks).map_err(|error| format!("the system does not let its calls be given back: {error}"))?;
+    attached.restore().map_err(|error| format!("the system does not let its calls be given back: {error}"))?;
     bank.end(0);
     set_attached(None);
     bank.leave().map_err(|error| format!("the recorder's memory stays in it: {error}"))?;

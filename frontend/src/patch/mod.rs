@@ -58,7 +58,7 @@ pub(crate) use self::entry::{
     Choice as EntryChoice, functions_in as hooked_functions, install as install_entries, outcome as entries,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use self::entry::{EntryBranches, LeftOut, WholeReason};
+pub use self::entry::{EntryBranches, LeftOut, WholeReason, hook_library_calls, release_library_calls};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::lock::register_fork_handlers;
 pub use self::outcome::{PatchedSites, PlainReason};

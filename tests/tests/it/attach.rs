@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -24,6 +24,9 @@ fn program() -> &'static Program {
 
 /// What is said where a program that is attached to gets no processor.
 const BUSY: [&str; 3] = ["was at a place where it can be borrowed", "nothing was recorded", "has had no processor"];
+
+/// How often it is tried again then.
+const TRIES: usize = 20;
 
 /// A program that runs.
 struct Running {
@@ -70,8 +73,6 @@ impl Running {
     /// borrowed: that is said, and may be tried again.
     #[track_caller]
     fn record_some(&self, options: &[&str]) {
-        const TRIES: usize = 20;
-
         let mut told = String::new();
         for _ in 0..TRIES {
             let output = self.record(options);
@@ -84,16 +85,23 @@ impl Running {
         panic!("{TRIES} times: {told}");
     }
 
-    /// Begins to record, and waits until that has begun.
-    fn begin_recording(&self) -> Child {
-        let mut recorder = self.recorder(&[]).spawn().unwrap();
+    /// Begins to record, and waits until that has begun. As by [`record_some`](Self::record_some) it may be tried again.
+    fn begin_recording(&self, options: &[&str]) -> Child {
         let mut line = String::new();
-        let mut reader = BufReader::new(recorder.stderr.take().unwrap());
-        reader.read_line(&mut line).unwrap();
-        assert!(line.contains("recording process"), "{line}");
-        // Who says more finds somebody who listens.
-        thread::spawn(move || reader.read_to_end(&mut Vec::new()));
-        recorder
+        for _ in 0..TRIES {
+            let mut recorder = self.recorder(options).spawn().unwrap();
+            let mut reader = BufReader::new(recorder.stderr.take().unwrap());
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+            if line.contains("recording process") {
+                // Who says more finds somebody who listens.
+                thread::spawn(move || reader.read_to_end(&mut Vec::new()));
+                return recorder;
+            }
+            recorder.wait().unwrap();
+            assert!(BUSY.iter().any(|said| line.contains(said)), "{line}");
+        }
+        panic!("{TRIES} times: {line}");
     }
 
     /// Has it come to its end. Returns that and what it said.
@@ -200,6 +208,45 @@ fn threads_that_hardly_ever_run() {
 }
 
 /// Threads that wait in system calls are not told that they were interrupted, and those are not over earlier.
+/// A program that was not built for it: what it calls of libraries is recorded, and as often as somebody attaches.
+#[test]
+fn library_calls_of_any_program() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for linkage in [&["-Wl,-z,lazy"][..], &["-Wl,-z,now"], &["-fno-plt", "-Wl,-z,now"]] {
+        let program = CProgram::new(&["answering.c"]).without_hooks().without_library();
+        let program = program.with(&["-O1", "-fno-builtin"]).with(linkage).build();
+        let mut running = Running::begin_by(Command::new(&program.path).env("ANSWER", "four"));
+        let mut n_asked = 0;
+        let mut ask = |running: &mut Running| {
+            n_asked += 1;
+            running.child.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+            let mut line = String::new();
+            running.output.read_line(&mut line).unwrap();
+            assert_eq!(line, format!("{}\n", n_asked * 4000));
+        };
+        let code = running.code();
+        for times in 1..=3 {
+            let mut recorder = running.begin_recording(&["--libcalls"]);
+            (0..times).for_each(|_| ask(&mut running));
+            tools::run(Command::new("kill").args(["-INT", &recorder.id().to_string()]));
+            assert!(recorder.wait().unwrap().success());
+            for function in ["getenv", "strlen", "malloc", "free"] {
+                assert_eq!(count(&running.trace(), function), times * 1000, "{function} {linkage:?}");
+            }
+            assert_eq!(count(&running.trace(), "dprintf"), times);
+            ask(&mut running);
+        }
+        let refused = running.record(&["--for", "10ms"]);
+        assert!(told(&refused).contains("does not call mcount"), "{}", told(&refused));
+        // Code that nobody changes: no function of it has a branch.
+        assert!(code.iter().all(|(line, bytes)| running.code().get(line) == Some(bytes)), "{linkage:?}");
+        let (status, said) = running.end();
+        assert_eq!((status.code(), said.as_str()), (Some(5), ""));
+    }
+}
+
 #[test]
 fn waiting_threads_wait_on() {
     if !require(&["gcc"]) {
@@ -315,7 +362,7 @@ fn a_recorder_that_is_killed() {
     }
     let running = Running::begin(&program().path, "malloc");
     for is_left in [true, false] {
-        let mut recorder = running.begin_recording();
+        let mut recorder = running.begin_recording(&[]);
         thread::sleep(Duration::from_millis(100));
         recorder.kill().unwrap();
         recorder.wait().unwrap();
@@ -358,7 +405,7 @@ fn ends() {
     }
     for (way, signal) in [("malloc", 9), ("malloc", 0), ("exec", 0)] {
         let mut running = Running::begin(&program().path, way);
-        let mut recorder = running.begin_recording();
+        let mut recorder = running.begin_recording(&[]);
         thread::sleep(Duration::from_millis(200));
         if signal == 9 {
             running.child.kill().unwrap();
@@ -374,7 +421,7 @@ fn ends() {
     }
     // And the recorder, by what Ctrl-C sends.
     let running = Running::begin(&program().path, "malloc");
-    let mut recorder = running.begin_recording();
+    let mut recorder = running.begin_recording(&[]);
     thread::sleep(Duration::from_millis(100));
     tools::run(Command::new("kill").args(["-INT", &recorder.id().to_string()]));
     assert!(recorder.wait().unwrap().success());

@@ -24,6 +24,8 @@ pub struct Wanted {
     pub library: PathBuf,
     /// Rules of what is recorded, in the frontend's language; empty for everything.
     pub filter: String,
+    /// Whether calls of the program of functions of libraries are recorded too: it need not call the tracer then.
+    pub has_library_calls: bool,
 }
 
 /// What became of a process.
@@ -83,7 +85,9 @@ impl Attached {
     /// Sentences: the process cannot be attached to, or something went wrong; it goes on as it did.
     pub fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(File) -> Result<()>) -> Result<Self> {
         let Found { process, maps, libc, gadgets } = find(pid.cast_signed())?;
-        refusal::check_hooks(&process, &maps)?;
+        if !wanted.has_library_calls {
+            refusal::check_hooks(&process, &maps)?;
+        }
         let mut late = Vec::new();
         // All that takes long comes before a thread is held.
         let file = LibraryFile::read(&wanted.library)?;
@@ -198,8 +202,9 @@ fn begin_on(
         None => Library::load(thread, process, dlopen, file)?,
     };
     let settings = format!(
-        "bank=/proc/self/fd/{number_of_bank}\nfilter={}\nmcount={:x}\nfentry={:x}\n",
+        "bank=/proc/self/fd/{number_of_bank}\nfilter={}\nlibcalls={}\nmcount={:x}\nfentry={:x}\n",
         wanted.filter.replace('\n', " "),
+        u8::from(wanted.has_library_calls),
         library.function("mcount")?,
         library.function("__fentry__")?
     );

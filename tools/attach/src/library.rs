@@ -51,7 +51,11 @@ impl Library {
         // It is mapped once more by who reads the names of its functions.
         let of_it: Vec<&Map> = maps.iter().filter(|map| is_it(&map.path) && map.is_private).collect();
         let Some(start) = of_it.iter().map(|map| map.range.start).min() else { return Ok(None) };
-        if process.bytes(start, HEAD_BYTES as u64) != file.0[..HEAD_BYTES.min(file.0.len())] {
+        let head = process.bytes(start, HEAD_BYTES as u64);
+        if head.is_empty() {
+            bail!("process {} has ended", process.pid);
+        }
+        if head != file.0[..HEAD_BYTES.min(file.0.len())] {
             bail!(
                 "process {} holds the tracer of another version of rftrace: attach with that, or start the process anew",
                 process.pid

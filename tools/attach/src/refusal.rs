@@ -115,7 +115,7 @@ pub(crate) fn check_hooks(process: &Process, maps: &[Map]) -> Result<()> {
     let exe = fs::read_link(process.file("exe")).unwrap_or_default();
     bail!(
         "process {} ({}) does not call mcount, nor does a library of it: build it with -pg, -mfentry or -Z instrument-mcount, or start it \
-         by rftrace record -P '*', which needs no such calls",
+         by rftrace record -P '*', which needs no such calls; --libcalls records what it calls of libraries",
         process.pid,
         exe.display()
     )

@@ -25,6 +25,8 @@ pub struct Options {
     pub library: PathBuf,
     /// Rules of what is recorded; empty for everything.
     pub filter: String,
+    /// Whether calls of the program of functions of libraries are recorded too.
+    pub has_library_calls: bool,
     /// How long; `None` until this process is told to end.
     pub limit: Option<Duration>,
     /// Bytes of the bank.
@@ -74,7 +76,8 @@ pub fn record(
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let started = start_time(options.pid);
-    let wanted = Wanted { library: options.library.clone(), filter: options.filter.clone() };
+    let Options { library, filter, has_library_calls, .. } = options.clone();
+    let wanted = Wanted { library, filter, has_library_calls };
     let mut banks = None;
     let mut attached = Attached::begin(options.pid, &wanted, |file| {
         let Options { buffer_bytes, on_full, most_bytes, .. } = *options;

@@ -24,6 +24,7 @@ mod wanted;
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 
 use memmap2::Mmap;
@@ -53,7 +54,17 @@ struct Done {
     sites: Vec<Site>,
     /// The sizes of the functions of `sites`.
     sizes: Vec<usize>,
+    /// Slots of the program that lead to stubs.
+    slots: Vec<Slot>,
     outcome: EntryBranches,
+}
+
+/// A slot through which the program calls a function of another module.
+#[derive(Debug)]
+struct Slot {
+    place: usize,
+    stub: usize,
+    function: usize,
 }
 
 /// Gives the chosen functions their hooks, the first time; later choices change nothing.
@@ -80,6 +91,41 @@ pub(crate) fn install(choice: &Choice) {
         });
         done
     });
+}
+
+/// Has the slots of library calls lead to their stubs again, also where the dynamic linker has written meanwhile. Returns how many do.
+///
+/// # Errors
+///
+/// The system does not let a slot be changed. Others may have been.
+pub fn hook_library_calls() -> io::Result<usize> {
+    fill_slots(|slot| (slot.function, slot.stub))
+}
+
+/// Makes them what they were.
+///
+/// # Errors
+///
+/// The system does not let a slot be changed: it is tried again the next time.
+pub fn release_library_calls() -> io::Result<()> {
+    fill_slots(|slot| (slot.stub, slot.function)).map(drop)
+}
+
+/// Writes the second address that `of` tells of a slot into those that hold the first one. Returns how many hold the second then.
+fn fill_slots(of: impl Fn(&Slot) -> (usize, usize)) -> io::Result<usize> {
+    let Some(done) = DONE.get().filter(|done| !done.slots.is_empty()) else { return Ok(0) };
+    let pages = Pages::all()?;
+    let mut n_filled = 0;
+    for slot in &done.slots {
+        let (before, after) = of(slot);
+        let held = redirect::value(slot.place).load(SeqCst);
+        // What is neither is somebody else's.
+        if held == before {
+            redirect::store(&pages, slot.place, after)?;
+        }
+        n_filled += usize::from(held == before || held == after);
+    }
+    Ok(n_filled)
 }
 
 /// The functions with a branch, and slots of library calls, as call sites: a filter chooses them by their addresses.
@@ -233,7 +279,7 @@ impl Done {
             match function {
                 Ok(function) => {
                     wanted.push(Wanted { name: slot(import), goes_on: GoesOn::Whole(function) });
-                    chosen.push(import);
+                    chosen.push((import, function));
                 }
                 Err(reason) => self.leave_call(module, import, reason),
             }
@@ -243,20 +289,21 @@ impl Done {
         }
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error));
         let made = pages.and_then(|pages| Ok((make_stubs(image, &wanted, &pages)?, pages)));
-        for (idx, import) in chosen.into_iter().enumerate() {
+        for (idx, (import, function)) in chosen.into_iter().enumerate() {
+            let place = wanted[idx].name;
             let filled = match &made {
                 Err((reason, error)) => Err((*reason, error.to_string())),
                 Ok((area, pages)) => {
-                    let stub = area.stub(idx).unwrap_or(0);
-                    let stored = redirect::store(pages, wanted[idx].name, stub);
+                    let stub = area.stub(idx).unwrap_or(function);
+                    let stored = redirect::store(pages, place, stub).map(|()| Slot { place, stub, function });
                     stored.map_err(|error| (WholeReason::NotWritable, error.to_string()))
                 }
             };
             match filled {
-                Ok(()) => {
-                    let address = wanted[idx].name;
-                    self.sites.push(Site { address, child_ip: address, module: image.start() });
+                Ok(slot) => {
+                    self.sites.push(Site { address: place, child_ip: place, module: image.start() });
                     self.sizes.push(SLOT_BYTES as usize);
+                    self.slots.push(slot);
                     self.outcome.library_calls += 1;
                 }
                 Err((reason, error)) => {

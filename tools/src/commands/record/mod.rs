@@ -52,6 +52,7 @@ Examples:
   rftrace record --libcalls /usr/bin/git log    what it calls of libraries
   sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
   rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
+  rftrace record -p 4711 --libcalls             what any program calls of libraries
   rftrace record --resources memory ./app       who takes memory and does not give it back
   rftrace record --live ./app | less            show the calls when it has ended
   rftrace record --to uftrace://desk ./app      to `rftrace recv` on another machine, as `rftrace help send` tells
@@ -74,9 +75,9 @@ pub(crate) struct RecordArgs {
     /// Where to write to. A trace that is there gets the suffix `.old`.
     #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Record a program that runs: it goes on when the recording ends, by Ctrl-C or --for. It has to call the tracer, as below, and to be
-    /// linked dynamically.
-    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "branches", "libcalls", "patched", "disabled", "trigger", "schedule", "kernel", "events", "force", "resources"])]
+    /// Record a program that runs: it goes on when the recording ends, by Ctrl-C or --for. It has to call the tracer, as below,
+    /// but with --libcalls, and to be linked dynamically.
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "branches", "patched", "disabled", "trigger", "schedule", "kernel", "events", "force", "resources"])]
     pid: Option<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
@@ -376,6 +377,7 @@ fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
         pid,
         library: Preload::find(preload::TRACER)?.path().to_owned(),
         filter,
+        has_library_calls: args.libcalls,
         limit: args.duration.map(Duration::from_nanos),
         buffer_bytes: args.buffer,
         on_full: args.on_full.into(),
