@@ -4,7 +4,7 @@
 
 use rftrace_format::values::ValueSpec;
 
-use super::module::{FunctionValues, Shown};
+use super::module::{FunctionValues, ModuleValues, Shown};
 
 /// Functions with the same arguments and the same result: their names, then as uftrace spells values.
 const KNOWN: [(&str, &str, &str); 88] = [
@@ -104,8 +104,20 @@ const KNOWN: [(&str, &str, &str); 88] = [
     ("pthread_mutex_lock pthread_mutex_unlock pthread_mutex_trylock", "arg1/x64", "retval/i32"),
 ];
 
+impl ModuleValues {
+    /// Adds what is known of functions of the C library, by their names and the addresses of the slots through which they are called, from
+    /// where the lowest segment begins.
+    pub fn add_library_calls<'n>(&mut self, calls: impl IntoIterator<Item = (u64, &'n str)>) {
+        for (address, name) in calls {
+            if let Some(values) = values_of(name) {
+                self.functions.insert(address, values);
+            }
+        }
+    }
+}
+
 /// The values of a function of the C library.
-pub(super) fn values_of(name: &str) -> Option<FunctionValues> {
+fn values_of(name: &str) -> Option<FunctionValues> {
     let (_, arguments, result) = KNOWN.iter().find(|(names, ..)| names.split(' ').any(|known| known == name))?;
     let read = |specs: &str| ValueSpec::parse_list(specs).unwrap_or_default();
     let shown = |spec| Shown { spec, enumeration: None };

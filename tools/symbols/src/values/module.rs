@@ -8,8 +8,6 @@ use rftrace_format::recording::TypesLine;
 use rftrace_format::symbols::{Head, ModuleId, SourcePart, short_build_id};
 use rftrace_format::values::{self, ValueSpec};
 
-use super::library;
-
 /// What the debug information of a file tells of its functions' values.
 #[derive(Debug, Default)]
 pub struct ModuleValues {
@@ -48,16 +46,6 @@ impl ModuleValues {
     /// A file, canonical as the system names it in maps, of which nothing is known so far.
     pub fn unknown(path: PathBuf, build_id: Option<String>) -> Self {
         Self { path, build_id, ..Self::default() }
-    }
-
-    /// Adds what is known of functions of the C library, by their names and the addresses of the slots through which they are called, from
-    /// where the lowest segment begins.
-    pub fn add_library_calls<'n>(&mut self, calls: impl IntoIterator<Item = (u64, &'n str)>) {
-        for (address, name) in calls {
-            if let Some(values) = library::values_of(name) {
-                self.functions.insert(address, values);
-            }
-        }
     }
 
     /// How many functions have values that are known.
