@@ -5,6 +5,7 @@
 //! - [`fixtures`]: the programs, built on demand. C and C++ sources are in `fixtures/c`, the Rust ones are the binaries of
 //!   the package `fixtures/rust`.
 //! - [`run`]: runs of programs, each in a folder of its own.
+//! - [`terminal`]: commands in a terminal.
 //! - [`conformance`]: the suite of programs that other tracers run too.
 //! - [`traces`]: traces that are checked when they are opened, outlines of calls, and what `uftrace` makes of them.
 //!
@@ -13,10 +14,12 @@
 pub mod conformance;
 pub mod fixtures;
 pub mod run;
+pub mod terminal;
 pub mod tools;
 pub mod traces;
 
 pub use fixtures::{CProgram, Profile, Program, rust_program};
 pub use run::Run;
+pub use terminal::Terminal;
 pub use tools::require;
 pub use traces::{assert_same_lines, open, outline, outline_of};

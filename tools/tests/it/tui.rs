@@ -1,12 +1,12 @@
 //! `rftrace tui`, and pagers, in a real terminal, which `script` makes.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rftrace_tests::Terminal;
 use rftrace_tests::tools;
 
 use crate::cli::{run, utf8};
@@ -16,70 +16,16 @@ fn sample() -> Dir {
     trace(&[entry(1, 0, MAIN), entry(2, 1, A), exit(3, 1, A), exit(5, 0, MAIN)])
 }
 
-/// The command in a terminal, in a shell that says afterwards how it ended and whether the terminal is as before.
-struct Terminal {
-    child: Child,
-    keys: ChildStdin,
-    screen: ChildStdout,
-    seen: String,
-}
-
-impl Terminal {
-    /// `None` if there is no `script`.
-    fn new(dir: &Dir) -> Option<Self> {
-        // The shell's process becomes the command, so that its number is known.
-        let shell = format!(
-            "stty rows 24 cols 80; before=$(stty -g); sh -c 'echo $$ >{pid}; exec {program} tui {dir}'; echo status=$?; \
-             [ \"$before\" = \"$(stty -g)\" ] && echo as-before",
-            pid = dir.file("pid").display(),
-            program = env!("CARGO_BIN_EXE_rftrace"),
-            dir = dir.path().display(),
-        );
-        // With no end to wait for, it is a failure after a minute.
-        let mut command = Command::new("timeout");
-        command
-            .args(["60", "script", "--quiet", "--command", &shell, "/dev/null"])
-            .env("TERM", "xterm")
-            .env("SHELL", "/bin/sh");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        if !tools::require(&["script", "timeout", "pkill"]) {
-            return None;
-        }
-        let mut child = command.spawn().expect("it starts");
-        let (keys, screen) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        Some(Self { child, keys, screen, seen: String::new() })
-    }
-
-    /// Waits until a text is written to the screen, in which blanks are not written but skipped.
-    #[track_caller]
-    fn wait_for(&mut self, text: &str) {
-        let mut bytes = [0; 4096];
-        while !self.seen.contains(text) {
-            let count = self.screen.read(&mut bytes).expect("the terminal");
-            assert!(count > 0, "{text} is missing in {:?}", self.seen);
-            self.seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
-        }
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.seen.clear();
-        self.keys.write_all(keys.as_bytes()).expect("the terminal takes keys");
-    }
-
-    /// Waits for the end.
-    fn end(mut self, status: &str) {
-        self.wait_for(&format!("status={status}\r\n"));
-        assert!(self.seen.contains("\u{1b}[?1049l"), "the first screen is shown again: {:?}", self.seen);
-        self.wait_for("as-before");
-        drop(self.keys);
-        self.child.wait().expect("it has ended");
-    }
+/// Looks at a trace. `None` if there is no `script`.
+fn tui(dir: &Dir) -> Option<Terminal> {
+    let command = format!("{} tui {}", env!("CARGO_BIN_EXE_rftrace"), dir.path().display());
+    Terminal::new(&command, &dir.file("pid"))
 }
 
 #[test]
 fn keys_and_the_end() {
     let dir = sample();
-    let Some(mut terminal) = Terminal::new(&dir) else { return };
+    let Some(mut terminal) = tui(&dir) else { return };
     terminal.wait_for("main");
     terminal.press("R");
     terminal.wait_for("Calls");
@@ -92,7 +38,7 @@ fn keys_and_the_end() {
 #[test]
 fn what_is_missing_is_said_at_the_end() {
     let dir = trace(&[entry(1, 0, MAIN), lost(2, 5), exit(5, 0, MAIN)]);
-    let Some(mut terminal) = Terminal::new(&dir) else { return };
+    let Some(mut terminal) = tui(&dir) else { return };
     terminal.wait_for("recorded:");
     terminal.press("q");
     terminal.wait_for("rftrace: 5 records were lost while tracing");
@@ -102,7 +48,7 @@ fn what_is_missing_is_said_at_the_end() {
 #[test]
 fn a_signal() {
     let dir = sample();
-    let Some(mut terminal) = Terminal::new(&dir) else { return };
+    let Some(mut terminal) = tui(&dir) else { return };
     terminal.wait_for("main");
     let pid = fs::read_to_string(dir.file("pid")).expect("the shell has written it");
     let killed = Command::new("kill").args(["-TERM", pid.trim()]).status().expect("kill");
@@ -114,7 +60,7 @@ fn a_signal() {
 #[test]
 fn the_terminal_goes() {
     let dir = sample();
-    let Some(mut terminal) = Terminal::new(&dir) else { return };
+    let Some(mut terminal) = tui(&dir) else { return };
     terminal.wait_for("main");
     let pid = fs::read_to_string(dir.file("pid")).expect("the shell has written it");
     let process = Path::new("/proc").join(pid.trim());

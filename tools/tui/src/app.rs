@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use rftrace_read::{Pattern, Reading, Result, Summary, Trace, Warning};
 use rftrace_views::{Graph, Report};
 
@@ -12,6 +12,7 @@ use crate::calls::{CallsView, Follow, Outcome};
 use crate::graph::GraphView;
 use crate::list::{Cursor, Move};
 use crate::report::ReportView;
+use crate::screen::{is_interrupt, movement};
 use crate::text::count;
 
 /// Lines of the screen that no list has: the views' names, columns' titles, what is selected, and keys or messages.
@@ -360,7 +361,7 @@ impl<'t> App<'t> {
     /// Does what a key says.
     pub(crate) fn key(&mut self, key: KeyEvent) {
         self.message.clear();
-        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+        if is_interrupt(key) {
             self.is_over = true;
         } else if self.input.is_some() {
             self.type_in(key.code);
@@ -369,7 +370,7 @@ impl<'t> App<'t> {
         } else if self.is_busy() && key.code == KeyCode::Esc {
             self.follow = None;
             self.calls.iter_mut().for_each(CallsView::stop);
-        } else if let Some(to) = movement(key.code) {
+        } else if let Some(to) = movement(key.code).or((key.code == KeyCode::Char(' ')).then_some(Move::PageDown)) {
             self.go(to);
         } else {
             self.command(key.code);
@@ -474,18 +475,6 @@ fn is_cut(trace: &Trace, summary: &Summary) -> bool {
     // A file that cannot be read is an error where it is said what is missing.
     let has_gaps = trace.gaps().is_ok_and(|gaps| !gaps.is_empty());
     has_gaps || summary.overwritten || summary.deep_calls > 0 || n_lost > 0
-}
-
-fn movement(code: KeyCode) -> Option<Move> {
-    Some(match code {
-        KeyCode::Up | KeyCode::Char('k') => Move::Up,
-        KeyCode::Down | KeyCode::Char('j') => Move::Down,
-        KeyCode::PageUp => Move::PageUp,
-        KeyCode::PageDown | KeyCode::Char(' ') => Move::PageDown,
-        KeyCode::Home => Move::First,
-        KeyCode::End => Move::Last,
-        _ => return None,
-    })
 }
 
 /// A pattern that fits a name and no other one.

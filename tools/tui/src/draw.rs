@@ -2,24 +2,20 @@
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Color, Style};
 use ratatui::text::{Line as Text, Span};
-use ratatui::widgets::{Block, Clear, Paragraph};
+use ratatui::widgets::Paragraph;
 use rftrace_views::{Duration, Field, GraphNode, Line, What};
 
 use crate::app::{App, OTHER_LINES, View};
 use crate::calls::CallsView;
 use crate::graph::{GraphLine, GraphView};
 use crate::report::ReportView;
+use crate::screen::{ALARM, CHOSEN, DIM, TITLE, draw_help};
 use crate::text::{clean, count};
 
 /// From this depth on lines are not indented any further.
 const MAX_INDENT: usize = 1024;
-
-const DIM: Style = Style::new().fg(Color::DarkGray);
-const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
-const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
-const ALARM: Style = Style::new().fg(Color::Red);
 
 const HELP: [(&str, &str); 18] = [
     ("G  R  T", "graph of the program, report, calls of a thread"),
@@ -93,7 +89,7 @@ pub(crate) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     frame.render_widget(Paragraph::new(Text::styled(clean(&detail).into_owned(), DIM)), line(last - 1));
     frame.render_widget(Paragraph::new(status(app)), line(last));
     if app.shows_help {
-        draw_help(frame, area);
+        draw_help(frame, &HELP);
     }
 }
 
@@ -301,13 +297,4 @@ fn calls_detail(app: &App<'_>, view: &CallsView<'_>) -> String {
     let name = view.selected().map(|line: Line| line.name(app.trace, &app.trace.tasks()[view.task]).into_owned());
     let place = count(view.cursor.selected as u64 + 1);
     format!("line {place} of {}{more}: {}", count(n_known as u64), name.unwrap_or_default())
-}
-
-fn draw_help(frame: &mut Frame<'_>, area: Rect) {
-    let lines: Vec<_> = HELP.iter().map(|(keys, what)| Text::raw(format!(" {keys:18}  {what}"))).collect();
-    let height = u16::try_from(HELP.len()).unwrap_or(u16::MAX).saturating_add(2).min(area.height);
-    let width = 76.min(area.width);
-    let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
-    frame.render_widget(Clear, place);
-    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" Keys ")), place);
 }

@@ -3,7 +3,8 @@
 //! Not here: reading (`rftrace-read`) and what is shown of a trace (`rftrace-views`).
 //!
 //! [`run`] takes the terminal until the user quits. What keys do is decided in `app` and, for each view, in `graph`, `report` and `calls`,
-//! which know nothing of terminals; `draw` makes a picture of that and changes nothing; `terminal` has the loop.
+//! which know nothing of terminals; `draw` makes a picture of that and changes nothing; `terminal` has the loop. [`screen`], [`list`] and [`text`] are
+//! what the screen of `rftrace top` (`rftrace-top`) shares with it.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -12,10 +13,11 @@ mod app;
 mod calls;
 mod draw;
 mod graph;
-mod list;
+pub mod list;
 mod report;
+pub mod screen;
 mod terminal;
-mod text;
+pub mod text;
 
 #[cfg(test)]
 mod tests;

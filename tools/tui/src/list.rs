@@ -2,25 +2,34 @@
 
 /// How keys move in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Move {
+pub enum Move {
+    /// A line up.
     Up,
+    /// A line down.
     Down,
+    /// As many lines up as are seen.
     PageUp,
+    /// As many lines down.
     PageDown,
+    /// To the first line.
     First,
+    /// To the last line.
     Last,
 }
 
 /// The line that is selected, and the first one that is seen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Cursor {
-    pub(crate) selected: usize,
-    pub(crate) top: usize,
+pub struct Cursor {
+    /// The line that is selected.
+    pub selected: usize,
+    /// The first one that is seen.
+    pub top: usize,
 }
 
 impl Cursor {
     /// Where a move leads, if the list is long enough.
-    pub(crate) fn target(self, to: Move, page: usize) -> usize {
+    #[must_use]
+    pub fn target(self, to: Move, page: usize) -> usize {
         match to {
             Move::Up => self.selected.saturating_sub(1),
             Move::Down => self.selected.saturating_add(1),
@@ -32,19 +41,19 @@ impl Cursor {
     }
 
     /// Selects a line of a list of `n_lines`.
-    pub(crate) fn select(&mut self, line: usize, n_lines: usize, page: usize) {
+    pub fn select(&mut self, line: usize, n_lines: usize, page: usize) {
         self.selected = line.min(n_lines.saturating_sub(1));
         self.fit(page);
     }
 
     /// Has the selected line among those that are seen.
-    pub(crate) fn fit(&mut self, page: usize) {
+    pub fn fit(&mut self, page: usize) {
         let lowest = self.selected.saturating_sub(page.max(1) - 1);
         self.top = self.top.clamp(lowest, self.selected);
     }
 
     /// Has it in the middle, where there is room.
-    pub(crate) fn center(&mut self, page: usize) {
+    pub fn center(&mut self, page: usize) {
         self.top = self.selected.saturating_sub(page / 2);
     }
 }

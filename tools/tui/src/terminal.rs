@@ -1,19 +1,18 @@
-//! The terminal: keys from it, pictures to it, and that it is left as it was.
+//! The loop: keys from the terminal, pictures to it, and threads that read for it.
 
-use std::io::{self, IsTerminal};
+use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rftrace_read::{Reading, Summary, Trace};
 use rftrace_views::{Graph, Report};
 
+use crate::Result;
 use crate::app::{Answer, App, Request};
 use crate::draw::draw;
-use crate::{Error, Result};
+use crate::screen::{GiveBack, Screen};
 
 /// A key is waited for that long before it is looked whether something was read.
 const WAIT: Duration = Duration::from_millis(100);
@@ -27,21 +26,18 @@ const WAIT: Duration = Duration::from_millis(100);
 ///
 /// Stdout is no terminal, or the trace cannot be read.
 pub fn run(trace: &mut Trace) -> Result<Option<Summary>> {
-    if !io::stdout().is_terminal() {
-        return Err(Error::NoTerminal);
-    }
+    let give_back = GiveBack::default();
+    end_by_signals(give_back.clone())?;
+    let mut screen = Screen::take(&give_back)?;
     let reading = Arc::new(Reading::default());
     trace.watch(Arc::clone(&reading));
-    let drawing = Arc::new(Mutex::new(()));
-    end_by_signals(Arc::clone(&drawing))?;
-    let mut terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
     let trace = &*trace;
     thread::scope(|scope| {
         let app = App::new(trace, Arc::clone(&reading));
-        let result = Loop { scope, answers: None, drawing: &drawing }.run(app, &mut terminal);
+        let result = Loop { scope, answers: None }.run(app, &mut screen);
         reading.stop();
         // Before what is still read is waited for.
-        ratatui::restore();
+        give_back.give_back();
         result
     })
 }
@@ -49,28 +45,19 @@ pub fn run(trace: &mut Trace) -> Result<Option<Summary>> {
 struct Loop<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     answers: Option<Receiver<Answer>>,
-    /// Held while something is written to the terminal.
-    drawing: &'env Mutex<()>,
 }
 
 impl<'env> Loop<'_, 'env> {
-    fn run(&mut self, mut app: App<'env>, terminal: &mut DefaultTerminal) -> Result<Option<Summary>> {
+    fn run(&mut self, mut app: App<'env>, screen: &mut Screen) -> Result<Option<Summary>> {
         while !app.is_over {
             self.read(&mut app)?;
-            app.resize(terminal.size()?.height);
-            {
-                let _drawing = self.drawing.lock().unwrap_or_else(PoisonError::into_inner);
-                terminal.draw(|frame| draw(&app, frame))?;
-            }
-            let mut wait = if app.is_busy() { Duration::ZERO } else { WAIT };
-            while !app.is_over && event::poll(wait)? {
-                if let Event::Key(key) = event::read()?
-                    && key.kind != KeyEventKind::Release
-                {
-                    app.key(key);
-                }
-                wait = Duration::ZERO;
-            }
+            app.resize(screen.height()?);
+            screen.draw(|frame| draw(&app, frame))?;
+            let wait = if app.is_busy() { Duration::ZERO } else { WAIT };
+            screen.keys(wait, |key| {
+                app.key(key);
+                !app.is_over
+            })?;
         }
         Ok(app.summary().cloned())
     }
@@ -110,7 +97,7 @@ pub(crate) fn answer(trace: &Trace, request: &Request) -> Answer {
 /// Has the signals that end programs do so when the terminal is as it was before.
 ///
 /// By a thread of their own: the loop may be where it does not come back from, as crossterm does not when its terminal is gone.
-fn end_by_signals(drawing: Arc<Mutex<()>>) -> io::Result<()> {
+fn end_by_signals(give_back: GiveBack) -> io::Result<()> {
     #[cfg(unix)]
     {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -120,15 +107,7 @@ fn end_by_signals(drawing: Arc<Mutex<()>>) -> io::Result<()> {
         let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT])?;
         thread::spawn(move || {
             for signal in signals.forever() {
-                // Nothing is drawn after this. A terminal that takes nothing is not waited for.
-                let _drawing = (0..20).find_map(|_| {
-                    let held = drawing.try_lock().ok();
-                    if held.is_none() {
-                        thread::sleep(Duration::from_millis(10));
-                    }
-                    held
-                });
-                ratatui::restore();
+                give_back.give_back();
                 // It does not return for these.
                 let _ = emulate_default_handler(signal);
             }

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 /// With a replacement for each character that does something else than stand there: controls, and those that turn the direction of
 /// writing or are not seen.
-pub(crate) fn clean(text: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn clean(text: &str) -> Cow<'_, str> {
     let is_bad = |c: char| {
         c.is_control()
             || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
@@ -14,7 +15,8 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
 }
 
 /// A number with commas.
-pub(crate) fn count(number: u64) -> String {
+#[must_use]
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.char_indices() {

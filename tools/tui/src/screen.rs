@@ -1,0 +1,165 @@
+//! The terminal as a screen: taken, drawn on, and left as it was. What all screens of rftrace have in common.
+//!
+//! Not here: what is drawn, and who ends it.
+
+use std::io::{self, IsTerminal};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread;
+use std::time::Duration;
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line as Text;
+use ratatui::widgets::{Block, Clear, Paragraph};
+use ratatui::{DefaultTerminal, Frame};
+
+use crate::list::Move;
+use crate::{Error, Result};
+
+/// What matters less.
+pub const DIM: Style = Style::new().fg(Color::DarkGray);
+/// Titles.
+pub const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
+/// What is selected.
+pub const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
+/// What is wrong.
+pub const ALARM: Style = Style::new().fg(Color::Red);
+
+/// A terminal that is drawn on.
+#[derive(Debug)]
+pub struct Screen {
+    terminal: DefaultTerminal,
+    given_back: GiveBack,
+}
+
+/// Gives the terminal back, from whichever thread: nothing is drawn after that.
+#[derive(Clone, Debug, Default)]
+pub struct GiveBack {
+    /// Held while something is written to the terminal.
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_taken: bool,
+    is_given_back: bool,
+}
+
+impl Screen {
+    /// Takes the terminal, until it is given back.
+    ///
+    /// # Errors
+    ///
+    /// Stdout is no terminal, or it does not do what is asked of it.
+    pub fn take(give_back: &GiveBack) -> Result<Self> {
+        if !io::stdout().is_terminal() {
+            return Err(Error::NoTerminal);
+        }
+        let mut state = give_back.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let terminal = ratatui::try_init().inspect_err(|_| restore())?;
+        state.is_taken = true;
+        Ok(Self { terminal, given_back: give_back.clone() })
+    }
+
+    /// How many lines it has now.
+    ///
+    /// # Errors
+    ///
+    /// Those of the terminal.
+    pub fn height(&self) -> Result<u16> {
+        Ok(self.terminal.size()?.height)
+    }
+
+    /// Draws a picture, unless the terminal was given back.
+    ///
+    /// # Errors
+    ///
+    /// Those of the terminal.
+    pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
+        let state = self.given_back.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.is_given_back {
+            self.terminal.draw(draw)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for keys, and passes on those that there are, as long as `take` wants more.
+    ///
+    /// # Errors
+    ///
+    /// Those of the terminal.
+    pub fn keys(&self, mut wait: Duration, mut take: impl FnMut(KeyEvent) -> bool) -> Result<()> {
+        while event::poll(wait)? {
+            if let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+                && !take(key)
+            {
+                break;
+            }
+            wait = Duration::ZERO;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.given_back.give_back();
+    }
+}
+
+impl GiveBack {
+    /// Does it, once. A terminal that takes nothing is not waited for.
+    pub fn give_back(&self) {
+        let held = (0..20).find_map(|_| match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                thread::sleep(Duration::from_millis(10));
+                None
+            }
+        });
+        let Some(mut state) = held else { return restore() };
+        if state.is_taken && !state.is_given_back {
+            restore();
+        }
+        state.is_given_back = true;
+    }
+}
+
+/// Has the terminal be as it was. One that is gone is: ratatui's own function would say so on stderr, and panic where that is gone too.
+fn restore() {
+    let _ = ratatui::try_restore();
+}
+
+/// Where a key leads in a list.
+#[must_use]
+pub fn movement(code: KeyCode) -> Option<Move> {
+    Some(match code {
+        KeyCode::Up | KeyCode::Char('k') => Move::Up,
+        KeyCode::Down | KeyCode::Char('j') => Move::Down,
+        KeyCode::PageUp => Move::PageUp,
+        KeyCode::PageDown => Move::PageDown,
+        KeyCode::Home => Move::First,
+        KeyCode::End => Move::Last,
+        _ => return None,
+    })
+}
+
+/// Whether a key is Ctrl-C, which is no signal while the terminal is taken.
+#[must_use]
+pub fn is_interrupt(key: KeyEvent) -> bool {
+    key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c')
+}
+
+/// Draws what keys do over the middle of the screen.
+pub fn draw_help(frame: &mut Frame<'_>, help: &[(&str, &str)]) {
+    let area = frame.area();
+    let lines: Vec<_> = help.iter().map(|(keys, what)| Text::raw(format!(" {keys:18}  {what}"))).collect();
+    let height = u16::try_from(help.len()).unwrap_or(u16::MAX).saturating_add(2).min(area.height);
+    let width = 76.min(area.width);
+    let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    frame.render_widget(Clear, place);
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" Keys ")), place);
+}
