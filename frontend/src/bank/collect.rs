@@ -166,7 +166,7 @@ pub enum Death {
 const LOOK: Duration = Duration::from_millis(200);
 
 /// How long a full chunk is left to hooks that are to write into it still.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Banks {
     /// Makes banks in an empty file of memory (`memfd_create`). Spools are written to `folder`.
@@ -365,10 +365,7 @@ impl Banks {
             self.written.n_bytes += watched.spool.n_bytes.saturating_sub(before);
             self.taken_bytes += chunk_bytes as u64;
             n_taken += 1;
-            // Who takes it next says whose it is when all else is there.
-            header.tid.store(0, Relaxed);
-            let free = lease::new(index, chunk_state::FREE);
-            let _ = header.lease.compare_exchange(now, free, AcqRel, Relaxed);
+            make_free(header, now);
         }
         n_taken
     }
@@ -538,6 +535,21 @@ impl Banks {
     }
 }
 
+/// Gives a chunk back whose records were taken, if it has the lease that it had.
+pub(super) fn make_free(header: &ChunkHeader, lease: u64) {
+    // Who takes it next says whose it is when all else is there.
+    header.tid.store(0, Relaxed);
+    let free = lease::new(lease::index(lease), chunk_state::FREE);
+    let _ = header.lease.compare_exchange(lease, free, AcqRel, Relaxed);
+}
+
+/// The lines of maps that tell of files, and of the stack.
+pub(super) fn files_of_maps(maps: &[u8]) -> Vec<u8> {
+    let lines: Vec<&[u8]> =
+        maps.split(|&byte| byte == b'\n').filter(|line| line.contains(&b'/') || line.ends_with(b"[stack]")).collect();
+    lines.join(&b'\n')
+}
+
 impl Watched {
     /// Asks the system about the process, which has mapped the banks at an address, if it is time. Returns whether it was.
     pub(super) fn look(&mut self, mapped_at: u64) -> bool {
@@ -567,14 +579,9 @@ impl Watched {
 
     /// Keeps the modules of a moment. Memory that comes and goes is no reason to.
     fn add_maps(&mut self, maps: Vec<u8>) {
-        let files = |maps: &[u8]| -> Vec<Vec<u8>> {
-            let lines =
-                maps.split(|&byte| byte == b'\n').filter(|line| line.contains(&b'/') || line.ends_with(b"[stack]"));
-            lines.map(<[u8]>::to_vec).collect()
-        };
-        let lines = files(&maps);
-        if self.maps.last().is_none_or(|last| files(last) != lines) {
-            self.maps.push(lines.join(&b'\n'));
+        let lines = files_of_maps(&maps);
+        if self.maps.last() != Some(&lines) {
+            self.maps.push(lines);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
 //! `file` is the layout, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
-//! while programs run, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes and `about` what is beside that, `save` how what it collected of a process becomes a directory. docs/banks.md
-//! tells of the whole.
+//! while programs run, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes and `about` what is beside that, `save` how what it collected of a process becomes a directory; `live`
+//! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it. docs/banks.md tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
 
@@ -14,6 +14,10 @@ pub(crate) mod collect;
 mod dump;
 #[cfg(target_os = "linux")]
 pub(crate) mod file;
+#[cfg(target_os = "linux")]
+mod live;
+#[cfg(target_os = "linux")]
+mod names;
 #[cfg(target_os = "linux")]
 mod open;
 #[cfg(not(target_os = "linux"))]
@@ -30,6 +34,10 @@ mod spool;
 pub use collect::{Banks, Collected, Death, Fill, Options, Written};
 #[cfg(target_os = "linux")]
 pub use dump::Notice;
+#[cfg(target_os = "linux")]
+pub use live::{Live, Moment, Take};
+#[cfg(target_os = "linux")]
+pub use names::Names;
 pub use own::Bank;
 #[cfg(target_os = "linux")]
 pub use save::{SavedBank, Symbols};

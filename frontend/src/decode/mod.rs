@@ -187,7 +187,7 @@ pub(crate) fn decode<F: Emit>(task: &Task<'_>, window: &Window<'_>, emit: F) -> 
 
 /// A signal handler that strikes between reserving and writing makes the interrupted record younger than its own:
 /// such a record gets the time of the one behind it.
-fn order_times(records: &mut [(u64, u64)]) {
+pub(crate) fn order_times(records: &mut [(u64, u64)]) {
     for i in (1..records.len()).rev() {
         records[i - 1].0 = records[i - 1].0.min(records[i].0);
     }

@@ -70,16 +70,13 @@ pub fn record(
     begun: impl FnOnce(),
     tell: impl FnMut(Written) + Send + 'static,
 ) -> Result<Recorded> {
-    const INTERVAL: Duration = Duration::from_millis(10);
-    const LOOK: Duration = Duration::from_millis(200);
-
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let started = start_time(options.pid);
     let Options { library, filter, has_library_calls, .. } = options.clone();
     let wanted = Wanted { library, filter, has_library_calls };
     let mut banks = None;
-    let mut attached = Attached::begin(options.pid, &wanted, |file| {
+    let attached = Attached::begin(options.pid, &wanted, |file| {
         let Options { buffer_bytes, on_full, most_bytes, .. } = *options;
         let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring: false, dumps: dumps::Options::default() };
         banks = Some(BankRecorder::begin_in(file, 1, output.work(), plan, tell)?);
@@ -88,31 +85,48 @@ pub fn record(
     let banks = banks.context("the process has no bank")?;
     begun();
     let since = Instant::now();
-    let mut looked = since;
-    let reason = loop {
-        if start_time(options.pid) != started {
-            break Reason::Ended;
+    let reason = attend(attached, options.pid, started.as_deref(), || {
+        let rest = options.limit.map_or(Duration::MAX, |limit| limit.saturating_sub(since.elapsed()));
+        (signals.pending().next().is_none() && !rest.is_zero()).then_some(rest)
+    });
+    Ok(Recorded { banks: banks.stop(), reason })
+}
+
+/// Looks after a process that was `started` then, until it has ended, or until `go_on` returns nothing; then leaves it. `go_on` is asked
+/// again after what it returns, or some milliseconds.
+pub(crate) fn attend(
+    mut attached: Attached,
+    pid: u32,
+    started: Option<&str>,
+    mut go_on: impl FnMut() -> Option<Duration>,
+) -> Reason {
+    const INTERVAL: Duration = Duration::from_millis(10);
+    const LOOK: Duration = Duration::from_millis(200);
+
+    let mut looked = Instant::now();
+    loop {
+        let has_ended = || start_time(pid).as_deref() != started;
+        if has_ended() {
+            return Reason::Ended;
         }
-        if signals.pending().next().is_some() || options.limit.is_some_and(|limit| since.elapsed() >= limit) {
-            break match attached.leave() {
+        let Some(rest) = go_on() else {
+            return match attached.leave() {
                 Ok(()) => Reason::Left,
-                Err(_) if start_time(options.pid) != started => Reason::Ended,
+                Err(_) if has_ended() => Reason::Ended,
                 Err(error) => Reason::NotLeft(error),
             };
-        }
+        };
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
             match attached.look() {
-                Ok(State::Ended) => break Reason::Ended,
-                Ok(State::OtherProgram) => break Reason::OtherProgram,
+                Ok(State::Ended) => return Reason::Ended,
+                Ok(State::OtherProgram) => return Reason::OtherProgram,
                 // What could not be done now is tried again.
                 Ok(State::Attached) | Err(_) => {}
             }
         }
-        let rest = options.limit.map_or(INTERVAL, |limit| limit.saturating_sub(since.elapsed()));
         thread::sleep(rest.min(INTERVAL));
-    };
-    Ok(Recorded { banks: banks.stop(), reason })
+    }
 }
 
 /// Leaves a process that an earlier recorder has left in the middle of it. Returns whether there was anything to leave.

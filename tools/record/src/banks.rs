@@ -55,11 +55,18 @@ pub struct Plan {
 /// How long a thread waits for a recorder that does nothing, as one that was stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+impl OnFull {
+    /// How long a thread waits for a recorder that does nothing.
+    pub(crate) fn patience(self) -> Duration {
+        if self == Self::Wait { PATIENCE } else { Duration::ZERO }
+    }
+}
+
 /// Address space for all banks: as many processes as have room there can be recorded at the same time.
 const ADDRESS_BYTES: usize = 32 << 30;
 
 /// Between two looks at the banks, while there is much to be taken, something, and nothing.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
@@ -122,8 +129,7 @@ impl BankRecorder {
         let Plan { buffer_bytes, on_full, most_bytes, is_ring, dumps } = plan;
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-        let patience = if on_full == OnFull::Wait { PATIENCE } else { Duration::ZERO };
-        let mut options = Options { buffer_bytes, n_slots, patience, most_bytes, is_ring };
+        let mut options = Options { buffer_bytes, n_slots, patience: on_full.patience(), most_bytes, is_ring };
         let banks = loop {
             match Banks::new(file.try_clone().context(NO_MEMORY)?, work, options) {
                 Ok(banks) => break banks,
@@ -170,8 +176,8 @@ impl BankRecorder {
     }
 }
 
-const NO_THREAD: &str = "no thread for banks";
-const NO_MEMORY: &str = "no memory for banks (is what ulimit -v or ulimit -f permits too little?)";
+pub(crate) const NO_THREAD: &str = "no thread for banks";
+pub(crate) const NO_MEMORY: &str = "no memory for banks (is what ulimit -v or ulimit -f permits too little?)";
 
 /// Empty memory that other processes can map.
 fn memory() -> Result<File> {
@@ -236,7 +242,7 @@ fn dump_what_is_due(banks: &mut Banks, dumps: &mut Dumps, living: &[u32], looked
 
 /// How long to wait where so much of the fullest bank has been filled since the last look: each look costs something, but no thread is
 /// to find its bank full.
-fn next_pause(pause: Duration, fill: Fill) -> Duration {
+pub(crate) fn next_pause(pause: Duration, fill: Fill) -> Duration {
     let longest = if fill.n_taken > 0 { LONGEST_BUSY_PAUSE } else { LONGEST_PAUSE };
     match fill.n_taken {
         n_taken if n_taken > fill.n_chunks / 8 => SHORTEST_PAUSE,

@@ -22,6 +22,8 @@ pub mod join;
 mod kept;
 #[cfg(target_os = "linux")]
 pub mod kernel;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod live;
 #[cfg(target_os = "linux")]
 pub mod notes;
 #[cfg(target_os = "linux")]

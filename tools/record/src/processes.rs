@@ -9,8 +9,15 @@ pub(crate) fn start_time(pid: u32) -> Option<String> {
 }
 
 /// Whether a thread has not ended.
-pub(crate) fn thread_lives(tid: u32) -> bool {
+#[must_use]
+pub fn thread_lives(tid: u32) -> bool {
     Stat::of(tid).is_some_and(|stat| !stat.is_zombie)
+}
+
+/// How many threads a process has.
+#[must_use]
+pub fn n_threads(pid: u32) -> Option<u32> {
+    Stat::of(pid).map(|stat| stat.n_threads)
 }
 
 /// The file of this name that the system has for a process, or a thread.

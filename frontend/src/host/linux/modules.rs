@@ -171,7 +171,14 @@ pub(crate) fn own_maps() -> io::Result<Vec<u8>> {
 /// # Errors
 /// Those of reading the link `/proc/self/exe`.
 pub(crate) fn exe_path() -> io::Result<PathBuf> {
-    let link = Path::new(PROC_EXE);
+    exe_behind(Path::new(PROC_EXE))
+}
+
+/// The same of any process, by its link.
+///
+/// # Errors
+/// Those of reading the link.
+pub(crate) fn exe_behind(link: &Path) -> io::Result<PathBuf> {
     let target = fs::read_link(link).map_err(|error| file::with_path(link, &error))?;
     Ok(match target.as_os_str().as_bytes().strip_suffix(DELETED) {
         Some(path) => PathBuf::from(OsStr::from_bytes(path)),

@@ -1,0 +1,475 @@
+//! What one process records, looked at while it does: for who shows it at once. Nothing is written, and nothing kept but how far each
+//! chunk was read.
+//!
+//! Chunks that are full are read and given back, as `collect` does. At a [look](Live::look) those that are being written are read
+//! too, as far as they are: only who reads a chunk gives it back, so no other records come into it meanwhile.
+//!
+//! **Invariant**: the records of a thread are passed on in their order, each once. A thread takes a chunk only when the one before is full.
+//! So a pass first finds the latest index there is, and then reads chunks up to that alone, in the order of their indices: what a thread
+//! wrote before is among them. What comes behind a chunk that could not be read to its end waits.
+//!
+//! Not here: what the records mean to who looks (the crate `rftrace-top`).
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+use rftrace::abi::{ADDRESS_SHIFT, chunk_state, kind, lease};
+
+use super::collect::{Banks, Fill, Options, PATIENCE, make_free};
+use super::file::{THREADS_AT, slot_state};
+use super::open::OpenFunctions;
+use crate::backend::Chunk;
+use crate::clock::ClockPair;
+use crate::decode::order_times;
+use crate::host::linux::thread_table::{Entry, MAX_THREADS};
+
+/// Takes what was recorded.
+pub trait Take {
+    /// Records of a thread, by the tracer's number: a time in ticks and a word each, those behind what came before. `n_open`: something is
+    /// missing before them, and so many functions were open then.
+    fn take(&mut self, thread: u32, n_open: Option<usize>, records: &[(u64, u64)]);
+
+    /// A thread has ended.
+    fn ended(&mut self, thread: u32);
+}
+
+/// A moment, by both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The time stamp counter.
+    pub ticks: u64,
+    /// `CLOCK_MONOTONIC` in nanoseconds.
+    pub nanos: u64,
+}
+
+/// The bank of one process, which is emptied by who looks at it.
+#[derive(Debug)]
+pub struct Live {
+    banks: Banks,
+    /// Chunks that were read in part, by their indices.
+    begun: HashMap<u64, Begun>,
+    /// The last chunk of each thread.
+    last: HashMap<u32, u64>,
+    /// Those of the chunk that is being read.
+    records: Vec<(u64, u64)>,
+}
+
+/// How far a chunk was read.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    n_read: usize,
+    /// Who writes at that place.
+    thread: u32,
+    /// The record at that place was not written when others behind it were: since when.
+    hole_since: Option<Instant>,
+}
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Chunks that are full.
+    Full,
+    /// What was written.
+    Written,
+    /// The same, and nobody writes any more.
+    Rest,
+}
+
+/// What is to come behind the records of a chunk that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Others.
+    Open,
+    /// Those that hooks have reserved.
+    Reserved,
+    /// Nothing: what was not written never will be.
+    Written,
+}
+
+/// The process has one slot.
+const SLOT: usize = 0;
+
+/// Records among which it is looked whether any was written behind one that was not.
+const MOST_INTERRUPTED: usize = 64;
+
+/// Threads that are remembered: more than there can be at the same time. Of one that is forgotten it is only not known that nothing is
+/// missing.
+const MOST_THREADS: usize = 1 << 16;
+
+impl Live {
+    /// Makes the bank in an empty file of memory. A thread that finds no room waits so long for who does nothing; zero: it does not wait at
+    /// all.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn new(file: File, buffer_bytes: usize, patience: Duration) -> io::Result<Self> {
+        let options = Options { buffer_bytes, n_slots: 1, patience, most_bytes: 0, is_ring: false };
+        let banks = Banks::new(file, Path::new(""), options)?;
+        Ok(Self { banks, begun: HashMap::new(), last: HashMap::new(), records: Vec::new() })
+    }
+
+    /// Takes what is in chunks that are full. Returns how many they were.
+    pub fn poll(&mut self, to: &mut impl Take) -> Fill {
+        self.read(What::Full, to)
+    }
+
+    /// Takes all that is written, and tells until when.
+    pub fn look(&mut self, to: &mut impl Take) -> Moment {
+        let ClockPair { tsc, nanos } = ClockPair::now();
+        self.read(What::Written, to);
+        Moment { ticks: tsc, nanos }
+    }
+
+    /// Takes the rest: the process does not record any more.
+    pub fn finish(&mut self, to: &mut impl Take) -> Moment {
+        self.read(What::Rest, to);
+        let ClockPair { tsc, nanos } = ClockPair::now();
+        Moment { ticks: tsc, nanos }
+    }
+
+    /// Calls and returns that were not recorded because no chunk was free.
+    #[must_use]
+    pub fn n_dropped(&self) -> u64 {
+        self.banks.slot(SLOT).bank.n_lost.load(Relaxed)
+    }
+
+    /// What the system calls the thread with a number of the tracer, if that is known.
+    #[must_use]
+    pub fn system_tid(&self, thread: u32) -> Option<u32> {
+        let number = thread as usize;
+        let at = THREADS_AT + number.min(MAX_THREADS) * size_of::<Entry>();
+        // SAFETY: the table has so many entries, within the slot, aligned and of atomics.
+        (number < MAX_THREADS).then(|| unsafe { &*self.banks.at(SLOT, at).cast::<Entry>() })?.system_tid()
+    }
+
+    /// The addresses of the functions that are open in each thread of a process now, outermost first, by its return stacks.
+    #[must_use]
+    pub fn open_functions(&self) -> HashMap<u32, Vec<u64>> {
+        let slot = self.banks.slot(SLOT);
+        let open = OpenFunctions::of_process(slot.pid.load(Relaxed), slot.threads_at.load(Relaxed));
+        let addresses = |words: Vec<u64>| words.into_iter().map(|word| word >> ADDRESS_SHIFT).collect();
+        let open = open.known_since(&HashMap::new());
+        open.into_iter().map(|(thread, words)| (thread, addresses(words))).collect()
+    }
+
+    /// Whether a thread has a chunk that it may write into: then all that it does is recorded.
+    #[must_use]
+    pub fn has_chunk(&self, thread: u32) -> bool {
+        self.begun.values().any(|begun| begun.thread == thread && begun.n_read < self.n_records())
+    }
+
+    fn n_records(&self) -> usize {
+        self.banks.chunk(SLOT, 0).records.len()
+    }
+
+    fn read(&mut self, what: What, to: &mut impl Take) -> Fill {
+        let fill = |n_taken| Fill { n_taken, n_chunks: self.banks.layout.n_chunks() };
+        let slot = self.banks.slot(SLOT);
+        if slot.state.load(Acquire) != slot_state::IN_USE {
+            return fill(0);
+        }
+        slot.bank.beat.fetch_add(1, Relaxed);
+        let Some(newest) = self.leases().map(|(index, ..)| index).max() else { return fill(0) };
+        let mut found: Vec<(u64, usize, u64)> = self.leases().filter(|&(index, ..)| index <= newest).collect();
+        found.sort_unstable();
+        let mut n_taken = 0;
+        let mut unread = HashSet::new();
+        for &(index, place, lease) in &found {
+            let chunk = self.banks.chunk(SLOT, place);
+            let is_mine = chunk.header.tid.load(Acquire) != 0;
+            let waits = !is_mine || unread.contains(&chunk.header.prev_index.load(Relaxed));
+            if waits || !self.read_chunk(&chunk, lease, what, to) {
+                unread.insert(index);
+                continue;
+            }
+            if matches!(lease::state(lease), chunk_state::FULL | chunk_state::WAITING) {
+                self.begun.remove(&index);
+                make_free(chunk.header, lease);
+                n_taken += 1;
+            }
+        }
+        self.begun.retain(|index, _| found.binary_search_by_key(index, |found| found.0).is_ok());
+        if self.last.len() > MOST_THREADS {
+            self.last.clear();
+        }
+        Fill { n_taken, n_chunks: self.banks.layout.n_chunks() }
+    }
+
+    /// Index, place and lease of each chunk that is not free.
+    fn leases(&self) -> impl Iterator<Item = (u64, usize, u64)> {
+        let mut place = 0;
+        let next = move || {
+            while place < self.banks.layout.n_chunks() {
+                let lease = self.banks.chunk(SLOT, place).header.lease.load(Acquire);
+                if lease == 0 {
+                    // A thread may be about to take it, and others have taken those behind.
+                    place = self.banks.next_with_memory(SLOT, place + 1)?;
+                    continue;
+                }
+                place += 1;
+                if lease::state(lease) != chunk_state::FREE {
+                    return Some((lease::index(lease), place - 1, lease));
+                }
+            }
+            None
+        };
+        std::iter::from_fn(next)
+    }
+
+    /// Passes on what is new in a chunk. Returns whether that was the end of it.
+    fn read_chunk(&mut self, chunk: &Chunk<'_>, lease: u64, what: What, to: &mut impl Take) -> bool {
+        let Chunk { header, records } = *chunk;
+        let index = lease::index(lease);
+        let state = lease::state(lease);
+        if what == What::Full && !matches!(state, chunk_state::FULL | chunk_state::WAITING) {
+            return false;
+        }
+        let end = match state {
+            chunk_state::KEPT | chunk_state::WAITING if what != What::Rest => End::Reserved,
+            chunk_state::OWNED | chunk_state::PARTIAL if what != What::Rest => End::Open,
+            _ => End::Written,
+        };
+        let is_new = !self.begun.contains_key(&index);
+        let new = || Begun { n_read: 0, thread: header.tid.load(Relaxed), hole_since: None };
+        let mut begun = self.begun.get(&index).copied().unwrap_or_else(new);
+        let n_open = (is_new && self.last.get(&begun.thread) != Some(&header.prev_index.load(Relaxed)))
+            .then(|| header.depth.load(Relaxed) as usize);
+        self.collect(chunk, &mut begun, end);
+        order_times(&mut self.records);
+        self.last.insert(begun.thread, index);
+        let mut rest = self.records.as_slice();
+        let is_of_another = |&(_, word): &(u64, u64)| {
+            word & (kind::MASK | kind::NEW_THREAD) == kind::RESYNC | kind::NEW_THREAD
+                && header.n_adopted.load(Relaxed) > 0
+        };
+        let mut n_open = n_open;
+        while let Some(place) = rest.iter().position(is_of_another) {
+            to.take(begun.thread, n_open, &rest[..place]);
+            to.ended(begun.thread);
+            self.last.remove(&begun.thread);
+            begun.thread = (rest[place].1 >> ADDRESS_SHIFT) as u32;
+            self.last.insert(begun.thread, index);
+            n_open = Some(0);
+            rest = &rest[place + 1..];
+        }
+        if n_open.is_some() || !rest.is_empty() {
+            to.take(begun.thread, n_open, rest);
+        }
+        self.begun.insert(index, begun);
+        begun.n_read == records.len()
+    }
+
+    /// Takes the records of a chunk that are new, as far as they are written.
+    fn collect(&mut self, chunk: &Chunk<'_>, begun: &mut Begun, end: End) {
+        let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
+        let written = |place: usize| chunk.records.get(place)?.read(taken_tsc);
+        self.records.clear();
+        while begun.n_read < chunk.records.len() {
+            if let Some(record) = written(begun.n_read) {
+                self.records.push(record);
+                begun.hole_since = None;
+            } else if end != End::Written {
+                // A signal may have interrupted the hook that writes here, and its handler be at work. Or never come back.
+                let mut behind = begun.n_read + 1..begun.n_read + MOST_INTERRUPTED;
+                if end == End::Open && !behind.any(|place| written(place).is_some()) {
+                    break;
+                }
+                if begun.hole_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                    break;
+                }
+                begun.hole_since = None;
+            }
+            begun.n_read += 1;
+        }
+        // The tracer counts in the newest one.
+        let is_lost = |&(_, word): &(u64, u64)| word & kind::MASK == kind::LOST;
+        if end == End::Open && begun.n_read < chunk.records.len() && self.records.last().is_some_and(is_lost) {
+            self.records.pop();
+            begun.n_read -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::FromRawFd;
+    use std::sync::atomic::Ordering::Release;
+
+    use rftrace::abi::Record;
+
+    use super::*;
+
+    /// What was passed on: a thread, how many functions were open, and times.
+    type Taken = (u32, Option<usize>, Vec<u64>);
+
+    #[derive(Default)]
+    struct Taker {
+        taken: Vec<Taken>,
+        ended: Vec<u32>,
+    }
+
+    impl Take for Taker {
+        fn take(&mut self, thread: u32, n_open: Option<usize>, records: &[(u64, u64)]) {
+            self.taken.push((thread, n_open, records.iter().map(|record| record.0).collect()));
+        }
+
+        fn ended(&mut self, thread: u32) {
+            self.ended.push(thread);
+        }
+    }
+
+    /// A process that this test is.
+    struct Process {
+        live: Live,
+        taker: Taker,
+    }
+
+    impl Process {
+        fn new() -> Self {
+            // SAFETY: a new file, which is nobody else's.
+            let memory = unsafe { File::from_raw_fd(libc::memfd_create(c"live".as_ptr(), libc::MFD_CLOEXEC)) };
+            // With chunks of 512 bytes, each of 28 records.
+            let live = Live::new(memory, 16 << 10, Duration::ZERO).unwrap();
+            live.banks.slot(SLOT).state.store(slot_state::IN_USE, Release);
+            Self { live, taker: Taker::default() }
+        }
+
+        /// A thread takes the chunk at a place as number `index`.
+        fn take(&self, place: usize, (index, prev_index): (u64, u64), thread: u32, depth: u32) {
+            let header = self.chunk(place).header;
+            assert_eq!(lease::state(header.lease.load(Acquire)), chunk_state::FREE);
+            header.taken_tsc.store(index * 100, Relaxed);
+            header.prev_index.store(prev_index, Relaxed);
+            header.depth.store(depth, Relaxed);
+            header.n_adopted.store(0, Relaxed);
+            header.tid.store(thread, Relaxed);
+            self.give(place, index, chunk_state::OWNED);
+        }
+
+        fn give(&self, place: usize, index: u64, state: u64) {
+            self.chunk(place).header.lease.store(lease::new(index, state), Release);
+        }
+
+        fn chunk(&self, place: usize) -> Chunk<'static> {
+            self.live.banks.chunk(SLOT, place)
+        }
+
+        fn write(&self, place: usize, record: usize, tsc: u64, word: u64) {
+            let Record { tsc: time, word: other } = &self.chunk(place).records[record];
+            other.store(word, Relaxed);
+            time.store(tsc, Release);
+        }
+
+        fn fill(&self, place: usize, first_tsc: u64) {
+            for record in 0..self.live.n_records() {
+                self.write(place, record, first_tsc + record as u64, 0);
+            }
+        }
+
+        fn look(&mut self) -> Vec<Taken> {
+            self.live.look(&mut self.taker);
+            std::mem::take(&mut self.taker.taken)
+        }
+
+        fn poll(&mut self) -> (usize, Vec<Taken>) {
+            let n_taken = self.live.poll(&mut self.taker).n_taken;
+            (n_taken, std::mem::take(&mut self.taker.taken))
+        }
+
+        fn state(&self, place: usize) -> u64 {
+            lease::state(self.chunk(place).header.lease.load(Acquire))
+        }
+    }
+
+    #[test]
+    fn each_record_is_passed_on_once() {
+        let mut process = Process::new();
+        process.take(0, (1, 0), 7, 0);
+        // Of an earlier owner.
+        process.write(0, 0, 3, 0);
+        assert_eq!(process.look(), [(7, Some(0), vec![])]);
+        process.write(0, 0, 100, 0);
+        process.write(0, 1, 101, 0);
+        assert_eq!(process.poll(), (0, vec![]));
+        assert_eq!(process.look(), [(7, None, vec![100, 101])]);
+        assert!(process.live.has_chunk(7));
+        assert_eq!(process.look(), []);
+        process.fill(0, 100);
+        process.give(0, 1, chunk_state::FULL);
+        assert_eq!(process.poll(), (1, vec![(7, None, (102..128).collect())]));
+        assert_eq!(process.state(0), chunk_state::FREE);
+        assert!(!process.live.has_chunk(7));
+        // It goes on elsewhere; then something is missing.
+        process.take(0, (2, 1), 7, 3);
+        process.write(0, 0, 200, 0);
+        assert_eq!(process.look(), [(7, None, vec![200])]);
+        process.take(1, (5, 4), 7, 2);
+        process.write(1, 0, 500, 0);
+        process.give(0, 2, chunk_state::FULL);
+        assert_eq!(process.look(), [(7, Some(2), vec![500])]);
+    }
+
+    #[test]
+    fn what_comes_later_waits_for_what_a_hook_is_to_write() {
+        let mut process = Process::new();
+        process.take(0, (1, 0), 7, 0);
+        process.fill(0, 100);
+        process.write(0, 20, 0, 0);
+        process.give(0, 1, chunk_state::KEPT);
+        process.take(3, (2, 1), 7, 0);
+        process.write(3, 0, 200, 0);
+        process.take(1, (3, 0), 8, 0);
+        process.write(1, 0, 300, 0);
+        assert_eq!(process.look(), [(7, Some(0), (100..120).collect()), (8, Some(0), vec![300])]);
+        assert_eq!(process.look(), []);
+        process.write(0, 20, 150, 0);
+        // As a handler's records before it, it is not younger than those behind.
+        let mut rest: Vec<u64> = (120..128).collect();
+        rest[0] = 121;
+        assert_eq!(process.look(), [(7, None, rest), (7, None, vec![200])]);
+        process.give(0, 1, chunk_state::WAITING);
+        assert_eq!(process.poll(), (1, vec![]));
+        // What is never written is not waited for longer than that.
+        process.fill(3, 200);
+        process.write(3, 20, 0, 0);
+        process.give(3, 2, chunk_state::WAITING);
+        assert_eq!(process.look(), [(7, None, (201..220).collect())]);
+        let begun = process.live.begun.get_mut(&2).unwrap();
+        begun.hole_since = Instant::now().checked_sub(2 * PATIENCE);
+        assert_eq!(process.poll(), (1, vec![(7, None, (221..228).collect())]));
+    }
+
+    /// The newest LOST record is counted in; and another thread goes on in the chunk of one that has ended.
+    #[test]
+    fn records_that_change_and_threads_that_end() {
+        let mut process = Process::new();
+        process.take(0, (1, 0), 7, 0);
+        process.write(0, 0, 100, 0);
+        process.write(0, 1, 101, 1 << ADDRESS_SHIFT | kind::LOST);
+        assert_eq!(process.look(), [(7, Some(0), vec![100])]);
+        process.write(0, 2, 102, 0);
+        assert_eq!(process.look(), [(7, None, vec![101, 102])]);
+        process.give(0, 1, chunk_state::PARTIAL);
+        assert_eq!(process.look(), []);
+        process.chunk(0).header.n_adopted.store(1, Relaxed);
+        process.give(0, 1, chunk_state::OWNED);
+        process.write(0, 3, 103, 9 << ADDRESS_SHIFT | kind::NEW_THREAD | kind::RESYNC);
+        process.write(0, 4, 104, 0);
+        assert_eq!(process.look(), [(7, None, vec![]), (9, Some(0), vec![104])]);
+        assert_eq!(process.taker.ended, [7]);
+        process.fill(0, 100);
+        process.give(0, 1, chunk_state::FULL);
+        process.take(1, (2, 1), 9, 1);
+        process.write(1, 0, 200, 0);
+        assert_eq!(process.look(), [(9, None, (105..128).collect()), (9, None, vec![200])]);
+        // The process is over.
+        process.write(1, 2, 202, 0);
+        process.live.finish(&mut process.taker);
+        assert_eq!(process.taker.taken, [(9, None, vec![202])]);
+    }
+}

@@ -1,0 +1,91 @@
+//! The names of functions of a process that runs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::collect::files_of_maps;
+use crate::elf::file::map_file;
+use crate::elf::table::{self, SymbolTable};
+use crate::host::linux::modules::{self, Module};
+
+/// The functions of a process, and where they lie, as its maps tell. What was unloaded keeps its names until something else has its place.
+#[derive(Debug)]
+pub struct Names {
+    process: PathBuf,
+    /// Lines of the maps at different times, the latest last.
+    maps: Vec<Vec<u8>>,
+    modules: Vec<Named>,
+}
+
+/// A module, and its functions once one was asked for; `None` if its file cannot be read.
+#[derive(Debug)]
+struct Named {
+    module: Module,
+    table: Option<Option<SymbolTable>>,
+}
+
+/// Maps that are remembered. Of a program that loads and unloads all the time the oldest are forgotten.
+const MOST_MAPS: usize = 16;
+
+impl Names {
+    /// Those of a process.
+    #[must_use]
+    pub fn of_process(pid: u32) -> Self {
+        let mut names = Self { process: PathBuf::from(format!("/proc/{pid}")), maps: Vec::new(), modules: Vec::new() };
+        names.look();
+        names
+    }
+
+    /// Looks which modules there are now. Returns whether others have come.
+    pub fn look(&mut self) -> bool {
+        let maps = fs::read(self.process.join("maps")).unwrap_or_default();
+        let files = files_of_maps(&maps);
+        // One that has ended has none.
+        if files.is_empty() || self.maps.last() == Some(&files) {
+            return false;
+        }
+        self.maps.push(files);
+        if self.maps.len() > MOST_MAPS {
+            self.maps.remove(0);
+        }
+        let exe = modules::exe_behind(&self.process.join("exe")).unwrap_or_default();
+        let mut known = std::mem::take(&mut self.modules);
+        let named = |module: Module| {
+            let place = known.iter().position(|named| named.module == module);
+            place.map(|place| known.swap_remove(place)).unwrap_or(Named { module, table: None })
+        };
+        self.modules = modules::modules_of(&self.maps, &exe).into_iter().map(named).collect();
+        true
+    }
+
+    /// The name of the function that an address lies in, as `rftrace report` shows it.
+    pub fn name(&mut self, address: u64) -> Option<String> {
+        let named = self.modules.iter_mut().find(|named| (named.module.start..named.module.end).contains(&address))?;
+        let Named { module, table } = named;
+        let read = || {
+            let file = match (module.deleted, module.is_main) {
+                (false, _) => module.path.clone(),
+                (true, true) => self.process.join("exe"),
+                // What has its name now is something else.
+                (true, false) => return None,
+            };
+            table::symbols_of(map_file(&file).ok()?, &module.path).ok()
+        };
+        let table = table.get_or_insert_with(read).as_ref()?;
+        table.lookup(address - module.start).map(|symbol| table.name(symbol))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_this_program_have_names() {
+        let mut names = Names::of_process(std::process::id());
+        let own = functions_of_this_program_have_names as *const () as u64;
+        let name = names.name(own).unwrap();
+        assert!(name.ends_with("functions_of_this_program_have_names"), "{name}");
+        assert_eq!(names.name(1), None);
+    }
+}
