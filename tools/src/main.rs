@@ -26,6 +26,7 @@ const EXAMPLES: &str = "\
 Examples:
   rftrace record -o mytrace -- target/release/app  records what an instrumented program does
   rftrace replay --hints mytrace                   shows every call
+  rftrace top 4711                                 shows the hottest functions of a program that runs
   cargo rftrace run --release                      builds a Rust program, records it, and reports";
 
 fn main() -> ExitCode {

@@ -17,26 +17,27 @@ use tempfile::TempDir;
 
 use crate::record::rftrace;
 
-fn program() -> &'static Program {
+pub(crate) fn program() -> &'static Program {
     static BUILT: OnceLock<Program> = OnceLock::new();
     BUILT.get_or_init(|| CProgram::new(&["attached.c"]).without_library().with(&["-O1", "-lpthread"]).build())
 }
 
 /// What is said where a program that is attached to gets no processor.
-const BUSY: [&str; 3] = ["was at a place where it can be borrowed", "nothing was recorded", "has had no processor"];
+pub(crate) const BUSY: [&str; 3] =
+    ["was at a place where it can be borrowed", "nothing was recorded", "has had no processor"];
 
 /// How often it is tried again then.
 const TRIES: usize = 20;
 
 /// A program that runs.
-struct Running {
-    child: Child,
-    output: BufReader<ChildStdout>,
-    folder: TempDir,
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    pub(crate) output: BufReader<ChildStdout>,
+    pub(crate) folder: TempDir,
 }
 
 impl Running {
-    fn begin(program: &Path, way: &str) -> Self {
+    pub(crate) fn begin(program: &Path, way: &str) -> Self {
         Self::begin_by(Command::new(program).arg(way))
     }
 
@@ -50,7 +51,7 @@ impl Running {
         Self { child, output, folder }
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -72,7 +73,7 @@ impl Running {
     /// Records something of it. Where others have the processors, it may not have run meanwhile, or no thread may be found where it can be
     /// borrowed: that is said, and may be tried again.
     #[track_caller]
-    fn record_some(&self, options: &[&str]) {
+    pub(crate) fn record_some(&self, options: &[&str]) {
         let mut told = String::new();
         for _ in 0..TRIES {
             let output = self.record(options);
@@ -105,7 +106,7 @@ impl Running {
     }
 
     /// Has it come to its end. Returns that and what it said.
-    fn end(mut self) -> (ExitStatus, String) {
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
         drop(self.child.stdin.take());
         let mut said = String::new();
         self.output.read_to_string(&mut said).unwrap();

@@ -43,6 +43,7 @@ mod subbuild;
 mod switching;
 mod threads;
 mod time;
+mod top;
 mod types;
 mod uftrace;
 mod unwinding;

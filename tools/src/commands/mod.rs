@@ -42,6 +42,8 @@ mod send;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
 mod time;
+#[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+mod top;
 #[cfg(feature = "full")]
 mod tui;
 #[cfg(feature = "full")]
@@ -58,6 +60,8 @@ pub(crate) enum Command {
     #[cfg(feature = "full")]
     Resources(resources::ResourcesArgs),
     Graph(graph::GraphArgs),
+    #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+    Top(top::TopArgs),
     #[cfg(feature = "full")]
     Tui(tui::TuiArgs),
     #[cfg(all(feature = "full", unix))]
@@ -97,6 +101,8 @@ impl Command {
             #[cfg(feature = "full")]
             Self::Resources(args) => resources::run(args),
             Self::Graph(args) => graph::run(args),
+            #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+            Self::Top(args) => top::run(args),
             #[cfg(feature = "full")]
             Self::Tui(args) => tui::run(args),
             #[cfg(all(feature = "full", unix))]

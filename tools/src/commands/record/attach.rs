@@ -38,6 +38,19 @@ pub(super) fn leave(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Says what has become of a process that was attached to, if it was not left as wanted.
+pub(crate) fn tell_of_end(pid: u32, reason: &Reason) {
+    match reason {
+        Reason::Left => {}
+        Reason::Ended => say!("rftrace: process {pid} has ended"),
+        Reason::OtherProgram => say!("rftrace: process {pid} runs another program now, which is not recorded"),
+        Reason::NotLeft(error) => say!(
+            "rftrace: process {pid} may still call the tracer, which records nothing any more: {error:#}; to take it out: rftrace record \
+             -p {pid} --leave"
+        ),
+    }
+}
+
 /// Records a process. Returns the trace; there is none if what was recorded stays where it is.
 pub(super) fn record(request: &Request) -> Result<Option<Output>> {
     let options = &request.options;
@@ -52,15 +65,8 @@ pub(super) fn record(request: &Request) -> Result<Option<Output>> {
         }
     };
     let Recorded { banks, reason } = attach::record(&output, options, begun, tell).inspect_err(|_| output.discard())?;
-    match &reason {
-        Reason::Left => {}
-        Reason::Ended if request.is_quiet => {}
-        Reason::Ended => say!("rftrace: process {pid} has ended"),
-        Reason::OtherProgram => say!("rftrace: process {pid} runs another program now, which is not recorded"),
-        Reason::NotLeft(error) => say!(
-            "rftrace: process {pid} may still call the tracer, which records nothing any more: {error:#}; to take it out: rftrace record \
-             -p {pid} --leave"
-        ),
+    if !(request.is_quiet && matches!(reason, Reason::Ended)) {
+        tell_of_end(pid, &reason);
     }
     let joined = match join::join_attached(&output, Beside { banks: Some(banks), ..Beside::default() }) {
         Ok(joined) => joined,

@@ -29,7 +29,7 @@ use super::common::shell_word;
 use super::time::parse_ns;
 
 #[cfg(target_arch = "x86_64")]
-mod attach;
+pub(crate) mod attach;
 mod dump_on;
 mod progress;
 mod resources;
@@ -38,6 +38,8 @@ mod values;
 
 use progress::Progress;
 use values::Wanted;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use values::function_rules;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -220,12 +222,12 @@ pub(crate) struct RecordArgs {
 const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The buffer where nothing is said, and where it has to hold all that is recorded.
-const DEFAULT_BUFFER: &str = "64M";
+pub(crate) const DEFAULT_BUFFER: &str = "64M";
 const KEPT_BUFFER: &str = "256M";
 
 /// What threads do when their bank is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum OnFullArg {
+pub(crate) enum OnFullArg {
     Wait,
     Drop,
 }
@@ -370,9 +372,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
 #[cfg(target_arch = "x86_64")]
 fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
     let filter = values::rules(&args.what(), false)?;
-    if !filter.is_empty() {
-        filter.parse::<rftrace_frontend::Filter>().context("what to record")?;
-    }
+    check_rules(&filter)?;
     let options = rftrace_record::attach::Options {
         pid,
         library: Preload::find(preload::TRACER)?.path().to_owned(),
@@ -397,6 +397,15 @@ fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
     };
     if let Some(output) = attach::record(&request)? {
         send_to_receiver(args, &output);
+    }
+    Ok(())
+}
+
+/// Reads rules, which the program is told.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn check_rules(rules: &str) -> Result<()> {
+    if !rules.is_empty() {
+        rules.parse::<rftrace_frontend::Filter>().context("what to record")?;
     }
     Ok(())
 }

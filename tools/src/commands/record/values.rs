@@ -130,12 +130,18 @@ fn needs_types(args: &Options<'_>) -> Result<bool> {
     Ok(args.auto_args || is_bare || others.needs_types())
 }
 
+/// What -F, -N and -D say, in the frontend's language.
+pub(crate) fn function_rules(filter: &[String], notrace: &[String], depth: Option<u32>) -> Vec<String> {
+    let pattern = |key: &'static str| move |pattern: &String| format!("{key}={}", pattern.replace(';', "\\;"));
+    let mut rules: Vec<String> = filter.iter().map(pattern("below")).collect();
+    rules.extend(notrace.iter().map(pattern("not_below")));
+    rules.extend(depth.map(|levels| format!("depth={levels}")));
+    rules
+}
+
 /// The filter, in the frontend's language. `has_types`: debug information tells of values.
 pub(super) fn rules(args: &Options<'_>, has_types: bool) -> Result<String> {
-    let pattern = |key: &'static str| move |pattern: &String| format!("{key}={}", pattern.replace(';', "\\;"));
-    let mut rules: Vec<String> = args.filter.iter().map(pattern("below")).collect();
-    rules.extend(args.notrace.iter().map(pattern("not_below")));
-    rules.extend(args.depth.map(|levels| format!("depth={levels}")));
+    let mut rules = function_rules(args.filter, args.notrace, args.depth);
     rules.extend(args.time_filter.map(|nanos| format!("min={nanos}ns")));
     rules.extend(args.rules.iter().cloned());
     if args.is_attached && needs_types(args)? {

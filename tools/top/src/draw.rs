@@ -1,0 +1,74 @@
+//! A picture of what is shown.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::Line as Text;
+use ratatui::widgets::Paragraph;
+use rftrace_tui::screen::{ALARM, CHOSEN, DIM, TITLE, draw_help};
+use rftrace_tui::text::clean;
+
+use crate::app::{App, OTHER_LINES};
+use crate::head;
+use crate::table::Table;
+
+const HELP: [(&str, &str); 9] = [
+    ("s  t  c  a  n", "sort by self time, total time, calls, average, name"),
+    ("b", "all since the beginning, or the last interval"),
+    ("f  /", "only functions with a text in their name, or a glob, or /regex/"),
+    ("space", "stop the picture, and go on"),
+    ("arrows, PgUp PgDn", "up and down"),
+    ("q  Esc  Ctrl-C", "end: the program goes on without the tracer"),
+    ("", ""),
+    ("Self %", "100 % is one thread for all the time; waiting counts"),
+    ("Average", "of the calls that ended, from their beginning"),
+];
+
+const KEYS: &str = "? help  q quit  sort: s self t total c calls a avg n name  b all  f filter  space stop";
+
+/// Draws all of it.
+pub(crate) fn draw(app: &App, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    if area.height <= OTHER_LINES {
+        frame.render_widget(Paragraph::new("too few lines"), area);
+        return;
+    }
+    let mut line = |y: u16, text: String, style: Style| {
+        let place = Rect { y: area.y + y, height: 1, ..area };
+        frame.render_widget(Paragraph::new(Text::raw(text)).style(style), place);
+    };
+    let ([first, second], has_losses) = head::lines(&app.watched, &app.table);
+    line(0, first, Style::new());
+    line(1, second, if has_losses { ALARM } else { Style::new() });
+    line(2, app.table.title(), TITLE);
+    let last = area.height - 1;
+    for (y, (place, row)) in (3..last).zip(app.table.rows().iter().enumerate().skip(app.cursor.top)) {
+        let style = if place == app.cursor.selected { CHOSEN } else { Style::new() };
+        line(y, app.table.columns(row) + &Table::name(row), style);
+    }
+    let (text, style) = status(app);
+    line(last, text, style);
+    if app.shows_help {
+        draw_help(frame, &HELP);
+    }
+}
+
+/// Keys, or what there is to say.
+fn status(app: &App) -> (String, Style) {
+    if let Some(input) = &app.input {
+        return (format!("functions with: {}\u{2588}", clean(input)), Style::new());
+    }
+    if !app.message.is_empty() {
+        return (clean(&app.message).into_owned(), ALARM);
+    }
+    if app.is_paused {
+        return ("stopped: space goes on; the program is watched all the same".to_owned(), TITLE);
+    }
+    if app.table.n_ticks() == 0 {
+        return ("wait for the first interval; q quits".to_owned(), DIM);
+    }
+    match app.table.chosen() {
+        "" => (KEYS.to_owned(), DIM),
+        chosen => (format!("only {}: f and Enter shows all   {KEYS}", clean(chosen)), DIM),
+    }
+}

@@ -1,0 +1,49 @@
+//! The loop: intervals and keys in, pictures out.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+use rftrace_tui::screen::{GiveBack, Screen};
+
+use crate::Result;
+use crate::app::App;
+use crate::draw::draw;
+use crate::head::Watched;
+use crate::table::Table;
+use crate::tick::Tick;
+
+/// A key is waited for that long before it is looked whether an interval has come.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// Shows intervals as they come, so many at the most, until the user has seen enough or none will come any more. `name` tells how the
+/// function at an address is called. The terminal is given back then, or whenever somebody else does that.
+///
+/// # Errors
+///
+/// The terminal does not do what is asked of it.
+pub fn run(
+    give_back: &GiveBack,
+    watched: Watched,
+    table: Table,
+    ticks: &Receiver<Tick>,
+    n_ticks: usize,
+    mut name: impl FnMut(u64) -> Arc<str>,
+) -> Result<()> {
+    let mut screen = Screen::take(give_back)?;
+    let mut app = App::new(watched, table);
+    while !app.is_over && app.table.n_ticks() < n_ticks {
+        match ticks.try_recv() {
+            Ok(tick) => app.add(tick, &mut name),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => break,
+        }
+        app.resize(screen.height()?);
+        screen.draw(|frame| draw(&app, frame))?;
+        screen.keys(WAIT, |key| {
+            app.key(key);
+            !app.is_over
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! The rows of a table: functions by name, of the last interval or of all, sorted and chosen.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rftrace_read::{Pattern, PatternError};
+use rftrace_tui::text::{clean, count};
+use rftrace_views::Duration;
+
+use crate::sums::Sum;
+use crate::tick::Tick;
+
+/// What rows are sorted by: names upwards, all else downwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Column {
+    /// How often they were called.
+    Calls,
+    /// Time in them alone.
+    #[default]
+    Own,
+    /// Time in them and in what they called.
+    Total,
+    /// How long the calls took that ended.
+    Average,
+    /// Their names.
+    Name,
+}
+
+/// A function, or several of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) name: Arc<str>,
+    pub(crate) sum: Sum,
+}
+
+/// Sums by name.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    tick: Tick,
+    functions: HashMap<Arc<str>, Sum>,
+}
+
+/// All that was recorded, and what of it is shown.
+#[derive(Debug, Default)]
+pub struct Table {
+    last: Sums,
+    whole: Sums,
+    n_ticks: usize,
+    sort: Column,
+    /// What was typed in to choose functions, and what that means; `None` for all.
+    chosen: Option<(String, Choice)>,
+    /// All since the beginning, instead of the last interval.
+    is_whole: bool,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+enum Choice {
+    /// Names that have this in them.
+    Part(String),
+    Pattern(Pattern),
+}
+
+impl Choice {
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Part(part) => name.contains(part.as_str()),
+            Self::Pattern(pattern) => pattern.matches(name),
+        }
+    }
+}
+
+/// The widths of the columns: calls, calls a second, then times and a percentage.
+const COUNT_WIDTH: usize = 13;
+const TIME_WIDTH: usize = 11;
+const PERCENT_WIDTH: usize = 8;
+
+impl Table {
+    /// An empty one, sorted by a column.
+    #[must_use]
+    pub fn new(sort: Column) -> Self {
+        Self { sort, ..Self::default() }
+    }
+
+    /// Takes an interval. `name` tells how the function at an address is called. Until [`update`](Self::update) the rows stay as they are.
+    pub fn add(&mut self, tick: Tick, mut name: impl FnMut(u64) -> Arc<str>) {
+        self.n_ticks += 1;
+        let mut functions: HashMap<Arc<str>, Sum> = HashMap::new();
+        for &(address, sum) in &tick.interval.functions {
+            let name = name(address);
+            *functions.entry(Arc::clone(&name)).or_default() += sum;
+            *self.whole.functions.entry(name).or_default() += sum;
+        }
+        let mut tick = tick;
+        // They are in the map.
+        tick.interval.functions = Vec::new();
+        self.whole.tick.append(tick.clone());
+        self.last = Sums { tick, functions };
+    }
+
+    /// Makes the rows those of what was added by now.
+    pub fn update(&mut self) {
+        let Self { sort, is_whole, chosen, .. } = self;
+        let functions = if *is_whole { &self.whole.functions } else { &self.last.functions };
+        let is_chosen = |name: &str| chosen.as_ref().is_none_or(|(_, choice)| choice.matches(name));
+        let rows = functions.iter().filter(|(name, _)| is_chosen(name));
+        self.rows = rows.map(|(name, &sum)| Row { name: Arc::clone(name), sum }).collect();
+        let key = |row: &Row| match sort {
+            Column::Calls => row.sum.calls,
+            Column::Own => row.sum.own_time,
+            Column::Total => row.sum.total_time,
+            Column::Average => average(&row.sum).unwrap_or(0),
+            Column::Name => 0,
+        };
+        self.rows.sort_unstable_by(|a, b| Reverse(key(a)).cmp(&Reverse(key(b))).then_with(|| a.name.cmp(&b.name)));
+    }
+
+    /// Sorts by a column.
+    pub fn sort_by(&mut self, column: Column) {
+        self.sort = column;
+        self.update();
+    }
+
+    /// Goes from the last interval to all since the beginning, or back.
+    pub fn show_whole(&mut self, is_whole: bool) {
+        self.is_whole = is_whole;
+        self.update();
+    }
+
+    /// Shows only functions whose names match a glob or `/regex/`, or have a text in them; all for an empty one.
+    ///
+    /// # Errors
+    ///
+    /// It is no pattern; what is shown stays as it is.
+    pub fn choose(&mut self, text: &str) -> Result<(), PatternError> {
+        self.chosen = match text.trim() {
+            "" => None,
+            text if text.contains(['*', '?', '[', '\\']) || text.starts_with('/') => {
+                Some((text.to_owned(), Choice::Pattern(Pattern::new(text)?)))
+            }
+            text => Some((text.to_owned(), Choice::Part(text.to_owned()))),
+        };
+        self.update();
+        Ok(())
+    }
+
+    /// How many intervals were added.
+    #[must_use]
+    pub fn n_ticks(&self) -> usize {
+        self.n_ticks
+    }
+
+    pub(crate) fn chosen(&self) -> &str {
+        self.chosen.as_ref().map_or("", |(text, _)| text)
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// What is shown: the last interval, or all.
+    pub(crate) fn shown(&self) -> &Tick {
+        if self.is_whole { &self.whole.tick } else { &self.last.tick }
+    }
+
+    /// All since the beginning.
+    pub(crate) fn whole(&self) -> &Tick {
+        &self.whole.tick
+    }
+
+    /// Calls that began in what is shown, of all functions.
+    pub(crate) fn n_calls(&self) -> u64 {
+        let functions = if self.is_whole { &self.whole.functions } else { &self.last.functions };
+        functions.values().map(|sum| sum.calls).sum()
+    }
+
+    /// The columns' titles, with a mark at the one that rows are sorted by.
+    pub(crate) fn title(&self) -> String {
+        let mark = |column, title: &str| format!("{}{title}", if self.sort == column { "\u{25be}" } else { "" });
+        format!(
+            "{:>COUNT_WIDTH$}{:>COUNT_WIDTH$} {:>TIME_WIDTH$}{:>PERCENT_WIDTH$} {:>TIME_WIDTH$} {:>TIME_WIDTH$}  {}",
+            mark(Column::Calls, "Calls"),
+            "Calls/s",
+            mark(Column::Own, "Self time"),
+            "Self %",
+            mark(Column::Total, "Total time"),
+            mark(Column::Average, "Average"),
+            mark(Column::Name, "Function")
+        )
+    }
+
+    /// A row but for its name.
+    pub(crate) fn columns(&self, row: &Row) -> String {
+        let Sum { calls, own_time, total_time, .. } = row.sum;
+        let nanos = self.shown().interval.nanos;
+        format!(
+            "{:>COUNT_WIDTH$}{:>COUNT_WIDTH$} {:>TIME_WIDTH$}{:>PERCENT_WIDTH$} {:>TIME_WIDTH$} {:>TIME_WIDTH$}  ",
+            count(calls),
+            count(a_second(calls, nanos)),
+            Duration(own_time).to_string(),
+            percent(own_time, nanos),
+            Duration(total_time).to_string(),
+            average(&row.sum).map_or("-".to_owned(), |nanos| Duration(nanos).to_string()),
+        )
+    }
+
+    /// A name as it may reach a terminal.
+    pub(crate) fn name(row: &Row) -> String {
+        clean(&row.name).into_owned()
+    }
+}
+
+/// How long the calls took that ended.
+fn average(sum: &Sum) -> Option<u64> {
+    sum.ended_time.checked_div(sum.ended)
+}
+
+/// So many in a time, in a second.
+pub(crate) fn a_second(number: u64, nanos: u64) -> u64 {
+    let nanos = u128::from(nanos.max(1));
+    ((u128::from(number) * 1_000_000_000 + nanos / 2) / nanos) as u64
+}
+
+/// A share, as `12.3`.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    let thousandths = u128::from(part) * 1000 / u128::from(whole.max(1));
+    format!("{}.{}", thousandths / 10, thousandths % 10)
+}

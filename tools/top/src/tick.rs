@@ -1,0 +1,38 @@
+//! What there is to be told of an interval.
+
+use std::collections::HashMap;
+
+use crate::sums::{Interval, Sum};
+
+/// An interval, and what the system says of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tick {
+    /// What was recorded.
+    pub interval: Interval,
+    /// Calls and returns that were not recorded because there was no room.
+    pub n_dropped: u64,
+    /// Threads of the process at its end; 0 if that has ended.
+    pub n_process_threads: u64,
+    /// Processor time that this process took, in nanoseconds.
+    pub own_nanos: u64,
+}
+
+impl Tick {
+    /// Adds the interval behind this one: nobody has shown this one before that.
+    pub fn append(&mut self, next: Self) {
+        let Interval { nanos, functions, n_records, n_deep, n_threads } = next.interval;
+        let own = &mut self.interval;
+        let mut sums: HashMap<u64, Sum> = std::mem::take(&mut own.functions).into_iter().collect();
+        for (address, sum) in functions {
+            *sums.entry(address).or_default() += sum;
+        }
+        own.functions = sums.into_iter().collect();
+        own.nanos += nanos;
+        own.n_records += n_records;
+        own.n_deep = own.n_deep.saturating_add(n_deep);
+        own.n_threads = own.n_threads.max(n_threads);
+        self.n_dropped = self.n_dropped.saturating_add(next.n_dropped);
+        self.n_process_threads = next.n_process_threads;
+        self.own_nanos += next.own_nanos;
+    }
+}
