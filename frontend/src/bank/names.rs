@@ -69,7 +69,10 @@ impl Names {
                 // What has its name now is something else.
                 (true, false) => return None,
             };
-            table::symbols_of(map_file(&file).ok()?, &module.path).ok()
+            let mut table = table::symbols_of(map_file(&file).ok()?, &module.path).ok()?;
+            // Calls through them may be recorded.
+            table.add_imports();
+            Some(table)
         };
         let table = table.get_or_insert_with(read).as_ref()?;
         table.lookup(address - module.start).map(|symbol| table.name(symbol))

@@ -15,7 +15,7 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, 
 use rftrace_format::record::ADDRESS_MASK;
 
 use super::file::{ENDIAN, Header, find_build_id, invalid, map_file, page_size};
-use super::imports::imports_of;
+use super::imports::{SLOT_BYTES, imports_of};
 use super::names::{NAME_MAX_BYTES, append_readable, append_with_parameters};
 
 /// The functions of one file, by address, one per address.
@@ -149,6 +149,19 @@ impl SymbolTable {
             self.symbols.push(Symbol { address, size: size.max(1), name, section: 0, binding, is_function: true });
         }
         self.symbols.sort_by_key(|symbol| symbol.address);
+    }
+
+    /// Adds all slots by which functions of other modules are called.
+    pub(crate) fn add_imports(&mut self) {
+        let slots: Vec<(u64, u64)> = match &self.names {
+            Names::Mapped(file, _) => {
+                let imports = imports_of(file).into_iter();
+                imports.map(|import| (import.address.saturating_sub(self.link_address), SLOT_BYTES)).collect()
+            }
+            #[cfg(test)]
+            Names::Owned(_) => Vec::new(),
+        };
+        self.add_hooked(slots.into_iter());
     }
 
     /// Returns the name of a function that the file has none for, by its address in the file.

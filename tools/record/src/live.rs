@@ -29,6 +29,8 @@ pub struct Options {
     pub library: PathBuf,
     /// Rules of what is recorded; empty for everything.
     pub filter: String,
+    /// Whether calls of the program of functions of libraries are recorded too.
+    pub has_library_calls: bool,
     /// Bytes of the bank.
     pub buffer_bytes: usize,
     /// What threads do that find it full.
@@ -57,7 +59,8 @@ pub fn run<W: Watch>(
 ) -> Result<(W, Reason)> {
     let Options { pid, buffer_bytes, on_full, every, .. } = *options;
     let started = start_time(pid);
-    let wanted = Wanted { library: options.library.clone(), filter: options.filter.clone() };
+    let Options { library, filter, has_library_calls, .. } = options.clone();
+    let wanted = Wanted { library, filter, has_library_calls };
     let mut live = None;
     let attached = Attached::begin(pid, &wanted, |file| {
         live = Some(Live::new(file, buffer_bytes, on_full.patience()).context(NO_MEMORY)?);

@@ -32,9 +32,10 @@ Examples:
   rftrace top 4711                   the key ? lists keys
   rftrace top -F 'parse*' 4711       only what is called within some functions: costs the program less
   rftrace top --once 4711            one table, of a second
+  rftrace top --libcalls 4711        any program: what it calls of libraries
   rftrace top -b -n 10 -e 5s 4711    ten tables, to stdout
 
-The program has to call the tracer, as for `rftrace record -p`:
+But for --libcalls the program has to call the tracer, as for `rftrace record -p`:
   RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release --target x86_64-unknown-linux-gnu
   gcc -pg …, g++ -pg …, clang -pg …";
 
@@ -75,6 +76,9 @@ pub(crate) struct TopArgs {
     /// Record so many levels of calls.
     #[arg(short = 'D', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Option<u32>,
+    /// Record calls of the program of functions of libraries too. It need not call the tracer then.
+    #[arg(long, visible_alias = "libcall")]
+    libcalls: bool,
     /// Memory for what is recorded and was not read yet.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER)]
     buffer: usize,
@@ -120,6 +124,7 @@ pub(crate) fn run(args: TopArgs) -> Result<()> {
         pid: args.pid,
         library: Preload::find(preload::TRACER)?.path().to_owned(),
         filter: rules,
+        has_library_calls: args.libcalls,
         buffer_bytes: args.buffer,
         on_full: args.on_full.into(),
         every: args.every,
