@@ -1,22 +1,25 @@
-//! Files that say who took memory, behind the first bytes, without which none is read.
+//! Files that say who took what, behind the first bytes, without which none is read.
 
 #![no_main]
 
 use std::io::sink;
 
 use libfuzzer_sys::fuzz_target;
-use rftrace_resources::{Account, Choice, Names, Recording, Report, Until};
+use rftrace_resources::{Account, Choice, Names, Recording, Report, Until, timeline};
 
 fuzz_target!(|bytes: &[u8]| {
     let path = rftrace_fuzz::file("resources.dat", &[&b"rftrace res. 01\n"[..], bytes].concat());
     let Ok(recording) = Recording::open(&path) else { return };
-    for until in [Until::End, Until::Nanos(1 << 30), Until::Events(3)] {
-        let Ok(account) = Account::of(&recording, until, None) else { continue };
-        let report = Report::of(&recording, &account, &Choice::default(), &mut Names::default());
-        let _ = account.write(&recording, &mut sink());
-        let _ = account.json(&recording);
-        let _ = report.write(10, 10, true, &mut sink());
-        let _ = report.json(10, 10);
-        let _ = report.flame_graph("memory", |sums| sums.allocated, &mut sink());
+    for resource in recording.resources() {
+        for until in [Until::End, Until::Nanos(1 << 30), Until::Events(3)] {
+            let Ok(account) = Account::of(&recording, resource, until, None) else { continue };
+            let report = Report::of(&recording, &account, &Choice::default(), &mut Names::default());
+            let _ = account.write(&recording, &mut sink());
+            let _ = account.json(&recording);
+            let _ = report.write(10, 10, true, &mut sink());
+            let _ = report.json(10, 10);
+            let _ = report.flame_graph("memory", |sums| sums.allocated, &mut sink());
+        }
+        let _ = timeline(&recording, resource, |_, _, _| Ok(()));
     }
 });

@@ -1,4 +1,5 @@
-//! `resources.dat`: who took memory, and gave it back. The file, and the memory that recorded processes write the same units to.
+//! `resources.dat`: who took memory, files and threads, and gave them back. The file, and the memory that recorded processes write the same
+//! units to.
 //!
 //! The file is [`MAGIC`] and blocks, each of a [head](BlockHead) and units of 16 bytes. A block is what one thread has written to
 //! one chunk of the memory, in which [`pool`] says where things lie.
@@ -8,12 +9,15 @@
 //!
 //! | kind | first unit, second word | further units |
 //! |---|---|---|
-//! | an allocation | address | size; number of its stack, or 0 |
-//! | a release | address | |
+//! | an allocation | address, descriptor or thread | size, 1 for what has none; number of its stack, or 0. But for memory: when the call began; bytes of a text. Then that: the path |
+//! | a release | the same | |
+//! | a failure | the same | 0; number of its stack |
+//! | [`Kind::CloseRange`] | first descriptor | last; 0 |
 //! | [`Kind::Stack`] | number; how many frames, in the highest 16 bits | two return addresses each, the innermost first |
 //! | [`Kind::Process`] | process; in the highest half the number of its parent, or 0 | `CLOCK_MONOTONIC` in nanoseconds; bytes of the text. Then the program's path |
 //! | [`Kind::Module`] | base address: what is added to the file's addresses | begin, end. Bytes of build-id and path; bytes of the build-id. Then both |
 //! | [`Kind::Clock`] | `CLOCK_MONOTONIC` in nanoseconds | |
+//! | [`Kind::Wanted`] | what is recorded: a bit for each [`Resource`] | |
 //! | [`Kind::End`] | events that were lost | 1 if a limit was reached; 0 |
 //!
 //! Text lies in second words, eight bytes in each.
@@ -32,104 +36,258 @@ pub const MAX_FRAMES: usize = 64;
 /// The most bytes of a path, or a build-id with a path.
 pub const MAX_TEXT_BYTES: usize = 4096;
 
+/// The most bytes of what is told of an allocation.
+pub const MAX_DETAIL_BYTES: usize = 256;
+
 /// Bits of a unit's first word that are not its kind.
 pub const LOW: u64 = (1 << 56) - 1;
 
 /// Two words.
 pub type Unit = [u64; 2];
 
-/// What a unit is of.
+/// What can be taken and given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Kind {
-    /// `malloc`.
-    Malloc = 1,
-    /// `calloc`.
-    Calloc = 2,
-    /// The allocation of a `realloc`.
-    Realloc = 3,
-    /// `memalign`.
-    Memalign = 4,
-    /// `posix_memalign`.
-    PosixMemalign = 5,
-    /// `aligned_alloc`.
-    AlignedAlloc = 6,
-    /// `valloc`.
-    Valloc = 7,
-    /// `pvalloc`.
-    Pvalloc = 8,
-    /// `free`.
-    Free = 32,
-    /// The release of a `realloc`.
-    ReallocFree = 33,
-    /// A stack.
-    Stack = 64,
-    /// A process has begun to be recorded.
-    Process = 65,
-    /// A program or library that is in a process.
-    Module = 66,
-    /// What time it was.
-    Clock = 67,
-    /// The recording has ended.
-    End = 68,
-    /// Goes on with the unit before.
-    More = 255,
+pub enum Resource {
+    /// Memory of the allocator: blocks by their addresses.
+    Memory = 0,
+    /// Files, sockets and all else that has a descriptor, by its number.
+    File = 1,
+    /// Threads that somebody has to join, by their `pthread_t`.
+    Thread = 2,
+}
+
+impl Resource {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Memory, Self::File, Self::Thread];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::File => "file",
+            Self::Thread => "thread",
+        }
+    }
+
+    /// Its bit, where several are told.
+    #[must_use]
+    pub const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+/// What a function does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Something is taken.
+    Allocation,
+    /// Something is given back.
+    Release,
+    /// Something was to be given back that is not there.
+    Failure,
+}
+
+/// The kinds of units, each with its number, and of functions their names and what they do.
+macro_rules! kinds {
+    (
+        functions { $($(#[$doc:meta])* $name:ident = $number:literal $function:literal $resource:ident $action:ident,)* }
+        others { $($(#[$other_doc:meta])* $other:ident = $other_number:literal,)* }
+    ) => {
+        /// What a unit is of.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Kind {
+            $($(#[$doc])* $name = $number,)*
+            $($(#[$other_doc])* $other = $other_number,)*
+        }
+
+        impl Kind {
+            const ALL: &[Self] = &[$(Self::$name,)* $(Self::$other,)*];
+
+            /// What the function does, and with what; `None` for what is no function.
+            #[must_use]
+            pub const fn role(self) -> Option<(Resource, Action)> {
+                match self {
+                    $(Self::$name => Some((Resource::$resource, Action::$action)),)*
+                    $(Self::$other => None,)*
+                }
+            }
+
+            /// The function that was called.
+            #[must_use]
+            pub fn function(self) -> &'static str {
+                match self {
+                    $(Self::$name => $function,)*
+                    $(Self::$other => "",)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    functions {
+        /// `malloc`.
+        Malloc = 1 "malloc" Memory Allocation,
+        /// `calloc`.
+        Calloc = 2 "calloc" Memory Allocation,
+        /// The allocation of a `realloc`.
+        Realloc = 3 "realloc" Memory Allocation,
+        /// `memalign`.
+        Memalign = 4 "memalign" Memory Allocation,
+        /// `posix_memalign`.
+        PosixMemalign = 5 "posix_memalign" Memory Allocation,
+        /// `aligned_alloc`.
+        AlignedAlloc = 6 "aligned_alloc" Memory Allocation,
+        /// `valloc`.
+        Valloc = 7 "valloc" Memory Allocation,
+        /// `pvalloc`.
+        Pvalloc = 8 "pvalloc" Memory Allocation,
+        /// `free`.
+        Free = 32 "free" Memory Release,
+        /// The release of a `realloc`.
+        ReallocFree = 33 "realloc" Memory Release,
+        /// `open`.
+        Open = 96 "open" File Allocation,
+        /// `openat`.
+        Openat = 97 "openat" File Allocation,
+        /// `creat`.
+        Creat = 98 "creat" File Allocation,
+        /// `mkstemp`.
+        Mkstemp = 99 "mkstemp" File Allocation,
+        /// `mkostemp`.
+        Mkostemp = 100 "mkostemp" File Allocation,
+        /// `mkstemps`.
+        Mkstemps = 101 "mkstemps" File Allocation,
+        /// `mkostemps`.
+        Mkostemps = 102 "mkostemps" File Allocation,
+        /// `shm_open`.
+        ShmOpen = 103 "shm_open" File Allocation,
+        /// `memfd_create`.
+        MemfdCreate = 104 "memfd_create" File Allocation,
+        /// `fopen`.
+        Fopen = 105 "fopen" File Allocation,
+        /// `freopen`.
+        Freopen = 106 "freopen" File Allocation,
+        /// `tmpfile`.
+        Tmpfile = 107 "tmpfile" File Allocation,
+        /// `popen`.
+        Popen = 108 "popen" File Allocation,
+        /// `opendir`.
+        Opendir = 109 "opendir" File Allocation,
+        /// `dup`.
+        Dup = 110 "dup" File Allocation,
+        /// `dup2`.
+        Dup2 = 111 "dup2" File Allocation,
+        /// `dup3`.
+        Dup3 = 112 "dup3" File Allocation,
+        /// `fcntl` with `F_DUPFD` and its like.
+        Fcntl = 113 "fcntl" File Allocation,
+        /// `pipe`.
+        Pipe = 114 "pipe" File Allocation,
+        /// `pipe2`.
+        Pipe2 = 115 "pipe2" File Allocation,
+        /// `socket`.
+        Socket = 116 "socket" File Allocation,
+        /// `socketpair`.
+        Socketpair = 117 "socketpair" File Allocation,
+        /// `accept`.
+        Accept = 118 "accept" File Allocation,
+        /// `accept4`.
+        Accept4 = 119 "accept4" File Allocation,
+        /// `epoll_create`.
+        EpollCreate = 120 "epoll_create" File Allocation,
+        /// `epoll_create1`.
+        EpollCreate1 = 121 "epoll_create1" File Allocation,
+        /// `eventfd`.
+        Eventfd = 122 "eventfd" File Allocation,
+        /// `signalfd`.
+        Signalfd = 123 "signalfd" File Allocation,
+        /// `timerfd_create`.
+        TimerfdCreate = 124 "timerfd_create" File Allocation,
+        /// `inotify_init`.
+        InotifyInit = 125 "inotify_init" File Allocation,
+        /// `inotify_init1`.
+        InotifyInit1 = 126 "inotify_init1" File Allocation,
+        /// `fanotify_init`.
+        FanotifyInit = 127 "fanotify_init" File Allocation,
+        /// `posix_openpt`.
+        PosixOpenpt = 128 "posix_openpt" File Allocation,
+        /// `close`.
+        Close = 144 "close" File Release,
+        /// `fclose`.
+        Fclose = 145 "fclose" File Release,
+        /// `pclose`.
+        Pclose = 146 "pclose" File Release,
+        /// `closedir`.
+        Closedir = 147 "closedir" File Release,
+        /// The release of a `freopen`.
+        FreopenClose = 148 "freopen" File Release,
+        /// `close_range` and `closefrom`: all that are open in a range.
+        CloseRange = 149 "close_range" File Release,
+        /// A descriptor was closed that was not open.
+        NotOpen = 150 "close" File Failure,
+        /// `pthread_create`.
+        PthreadCreate = 160 "pthread_create" Thread Allocation,
+        /// `thrd_create`.
+        ThrdCreate = 161 "thrd_create" Thread Allocation,
+        /// `pthread_join`.
+        PthreadJoin = 168 "pthread_join" Thread Release,
+        /// `pthread_detach`.
+        PthreadDetach = 169 "pthread_detach" Thread Release,
+        /// `thrd_join`.
+        ThrdJoin = 170 "thrd_join" Thread Release,
+        /// `thrd_detach`.
+        ThrdDetach = 171 "thrd_detach" Thread Release,
+    }
+    others {
+        /// A stack.
+        Stack = 64,
+        /// A process has begun to be recorded.
+        Process = 65,
+        /// A program or library that is in a process.
+        Module = 66,
+        /// What time it was.
+        Clock = 67,
+        /// The recording has ended.
+        End = 68,
+        /// What is recorded.
+        Wanted = 69,
+        /// Goes on with the unit before.
+        More = 255,
+    }
 }
 
 impl Kind {
-    const ALL: [Self; 16] = [
-        Self::Malloc,
-        Self::Calloc,
-        Self::Realloc,
-        Self::Memalign,
-        Self::PosixMemalign,
-        Self::AlignedAlloc,
-        Self::Valloc,
-        Self::Pvalloc,
-        Self::Free,
-        Self::ReallocFree,
-        Self::Stack,
-        Self::Process,
-        Self::Module,
-        Self::Clock,
-        Self::End,
-        Self::More,
-    ];
+    /// By their numbers.
+    const BY_NUMBER: [Option<Self>; 256] = {
+        let mut table = [None; 256];
+        let mut rest = Self::ALL;
+        while let [kind, others @ ..] = rest {
+            table[*kind as usize] = Some(*kind);
+            rest = others;
+        }
+        table
+    };
 
     /// Of a unit's first word.
     #[must_use]
     pub fn of(word: u64) -> Option<Self> {
-        let byte = (word >> 56) as u8;
-        Self::ALL.into_iter().find(|&kind| kind as u8 == byte)
+        Self::BY_NUMBER[(word >> 56) as usize]
     }
 
     /// Whether something was taken.
     #[must_use]
     pub fn is_allocation(self) -> bool {
-        (self as u8) < Self::Free as u8
+        matches!(self.role(), Some((_, Action::Allocation)))
     }
 
     /// Whether something was given back.
     #[must_use]
     pub fn is_release(self) -> bool {
-        matches!(self, Self::Free | Self::ReallocFree)
-    }
-
-    /// The function that was called.
-    #[must_use]
-    pub fn function(self) -> &'static str {
-        match self {
-            Self::Malloc => "malloc",
-            Self::Calloc => "calloc",
-            Self::Realloc | Self::ReallocFree => "realloc",
-            Self::Memalign => "memalign",
-            Self::PosixMemalign => "posix_memalign",
-            Self::AlignedAlloc => "aligned_alloc",
-            Self::Valloc => "valloc",
-            Self::Pvalloc => "pvalloc",
-            Self::Free => "free",
-            Self::Stack | Self::Process | Self::Module | Self::Clock | Self::End | Self::More => "",
-        }
+        matches!(self.role(), Some((_, Action::Release)))
     }
 
     /// The first word of a unit of this kind.
@@ -219,6 +377,8 @@ pub mod pool {
     pub const LOST_AT: usize = 24;
     /// 32 bits: not 0 when nothing more is to be recorded.
     pub const OVER_AT: usize = 32;
+    /// 32 bits: what is recorded, a bit for each [`Resource`](super::Resource).
+    pub const WANTED_AT: usize = 36;
     /// The chunks' states, of 32 bits each.
     pub const STATES_AT: usize = 4096;
     /// What is known of each chunk, [`HEAD_BYTES`] each.
@@ -262,11 +422,12 @@ mod tests {
 
     #[test]
     fn kinds_both_ways() {
-        for kind in Kind::ALL {
+        for &kind in Kind::ALL {
             assert_eq!(Kind::of(kind.word(u64::MAX)), Some(kind));
-            assert_eq!(kind.is_allocation() || kind.is_release(), !kind.function().is_empty());
+            assert_eq!(kind.role().is_some(), !kind.function().is_empty());
         }
         assert_eq!(Kind::of(0), None);
+        assert_eq!(Resource::ALL.map(Resource::bit), [1, 2, 4]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Release;
 use std::sync::atomic::fence;
 
 use rftrace_format::resources::pool::CHUNK_BYTES;
-use rftrace_format::resources::{Kind, MAX_TEXT_BYTES, UNIT_BYTES, Unit};
+use rftrace_format::resources::{Kind, MAX_DETAIL_BYTES, MAX_FRAMES, MAX_TEXT_BYTES, UNIT_BYTES, Unit};
 
 use crate::identity;
 use crate::pool;
@@ -82,6 +82,22 @@ impl Writing {
                 return None;
             }
         }
+    }
+
+    /// Sees to it that there is a chunk with room for an event.
+    pub(crate) fn make_room(&self) {
+        /// The largest of a call, and a stack.
+        const UNITS: usize = 3 + (MAX_DETAIL_BYTES + 4 * MAX_FRAMES) / 8;
+
+        let is_own = self.thread.process.get() == identity::number();
+        if !is_own || self.thread.cursor.get() + UNITS * UNIT_BYTES > self.thread.end.get() {
+            self.renew();
+        }
+    }
+
+    /// When this thread got its chunk: an event that is older is not one of its own.
+    pub(crate) fn chunk_taken(&self) -> u64 {
+        pool::taken(self.thread.chunk.get() as usize - 1)
     }
 
     /// Gets another chunk. Returns whether there is one.

@@ -3,7 +3,7 @@
 //! Not here: whether it is recorded (`process`).
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 use crate::memory;
 
@@ -14,6 +14,8 @@ static NO_NUMBER: AtomicU64 = AtomicU64::new(0);
 static KNOWN: AtomicU32 = AtomicU32::new(0);
 /// The number of the parent; 0 for a process that began with a program of its own.
 static PARENT: AtomicU32 = AtomicU32::new(0);
+/// Its number for the system.
+static PID: AtomicI32 = AtomicI32::new(0);
 /// The recorder does not know of this process.
 static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
 
@@ -44,9 +46,17 @@ fn page() -> &'static AtomicU64 {
     unsafe { &*NUMBER.load(Relaxed) }
 }
 
+/// Whether this memory is this process's own, and not that of a parent that waits for it after `vfork`.
+pub(crate) fn is_own_memory() -> bool {
+    // SAFETY: the call takes nothing.
+    number() == 0 || PID.load(Relaxed) == unsafe { libc::getpid() }
+}
+
 /// Gives this process a number, if it has none. Its parent is whoever had one before.
 pub(crate) fn set_number(number: u32) {
     let parent = KNOWN.load(Relaxed);
+    // SAFETY: the call takes nothing.
+    PID.store(unsafe { libc::getpid() }, Relaxed);
     if page().compare_exchange(0, u64::from(number), AcqRel, Acquire).is_ok() {
         PARENT.store(parent, Relaxed);
         KNOWN.store(number, Relaxed);

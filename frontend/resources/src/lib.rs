@@ -1,5 +1,5 @@
-//! What `rftrace record --resources` puts into a program by `LD_PRELOAD`: functions in place of `malloc` and its like, which record who
-//! calls them, and call those that they stand for.
+//! What `rftrace record --resources` puts into a program by `LD_PRELOAD`: functions in place of those that give out memory, descriptors and
+//! threads, and of those that take them back. They record who calls them, and call those that they stand for.
 //!
 //! The package `rftrace-tools` links this as a shared library. It is inert where the variable `RFTRACE_RESOURCES` is not set.
 //!

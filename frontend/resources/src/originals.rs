@@ -7,35 +7,39 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::thread;
 
-/// A function, by its place in [`NAMES`].
-#[derive(Clone, Copy)]
-#[repr(usize)]
-pub(crate) enum Original {
-    Malloc,
-    Calloc,
-    Realloc,
-    Free,
-    PosixMemalign,
-    AlignedAlloc,
-    Memalign,
-    Valloc,
-    Pvalloc,
+/// The functions, each by its name.
+macro_rules! functions {
+    ($($name:ident)*) => {
+        /// A function, by its place in [`NAMES`].
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy)]
+        #[repr(usize)]
+        pub(crate) enum Original {
+            $($name,)*
+        }
+
+        const NAMES: &[&CStr] = &[$(
+            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name has no NUL"),
+            },
+        )*];
+    };
 }
 
-const NAMES: [&CStr; N] = [
-    c"malloc",
-    c"calloc",
-    c"realloc",
-    c"free",
-    c"posix_memalign",
-    c"aligned_alloc",
-    c"memalign",
-    c"valloc",
-    c"pvalloc",
-];
-const N: usize = 9;
+functions! {
+    malloc calloc realloc free posix_memalign aligned_alloc memalign valloc pvalloc
+    open open64 __open __open64 __open_2 __open64_2 openat openat64 __openat_2 __openat64_2 creat creat64
+    mkstemp mkstemp64 mkostemp mkostemp64 mkstemps mkstemps64 mkostemps mkostemps64 shm_open memfd_create posix_openpt
+    fopen fopen64 freopen freopen64 tmpfile tmpfile64 popen opendir
+    dup dup2 __dup2 dup3 fcntl fcntl64 __fcntl pipe __pipe pipe2 socket socketpair accept accept4
+    epoll_create epoll_create1 eventfd signalfd timerfd_create inotify_init inotify_init1 fanotify_init
+    close __close fclose pclose closedir close_range closefrom
+    pthread_create pthread_join pthread_tryjoin_np pthread_timedjoin_np pthread_clockjoin_np pthread_detach
+    thrd_create thrd_join thrd_detach
+}
 
-static FOUND: [AtomicPtr<c_void>; N] = [const { AtomicPtr::new(ptr::null_mut()) }; N];
+static FOUND: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(ptr::null_mut()) }; NAMES.len()];
 /// The thread that looks them up.
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 
@@ -43,11 +47,22 @@ static LOOKING: AtomicU32 = AtomicU32::new(0);
 #[inline(always)]
 pub(crate) fn get(original: Original) -> *mut c_void {
     let known = FOUND[original as usize].load(Relaxed);
-    if known.is_null() { find(original) } else { known }
+    if known.is_null() { find(original as usize) } else { known }
+}
+
+/// Looks all of them up, so that none has to be where that must not be done: in a signal handler.
+pub(crate) fn find_all() {
+    let is_unknown = |place: &usize| FOUND[*place].load(Relaxed).is_null();
+    let missing = (0..NAMES.len()).filter(is_unknown).filter(|&place| find(place).is_null()).count();
+    if missing > 0 {
+        // An older C library has not all of them, and what it says of that is not for the program.
+        // SAFETY: forgets what it was about to tell.
+        unsafe { libc::dlerror() };
+    }
 }
 
 #[cold]
-fn find(original: Original) -> *mut c_void {
+fn find(place: usize) -> *mut c_void {
     thread::keeping_errno(|| {
         // SAFETY: the call takes nothing.
         let me = unsafe { libc::gettid() }.cast_unsigned();
@@ -56,8 +71,8 @@ fn find(original: Original) -> *mut c_void {
         }
         LOOKING.store(me, Relaxed);
         // SAFETY: the name ends with a NUL.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[original as usize].as_ptr()) };
-        FOUND[original as usize].store(found, Relaxed);
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[place].as_ptr()) };
+        FOUND[place].store(found, Relaxed);
         LOOKING.store(0, Relaxed);
         found
     })

@@ -76,6 +76,16 @@ pub(crate) fn start(chunk: usize) -> usize {
     POOL.load(Relaxed) as usize + pool::CHUNKS_AT + chunk * pool::CHUNK_BYTES
 }
 
+/// When a chunk was taken.
+pub(crate) fn taken(chunk: usize) -> u64 {
+    number_64(pool::HEADS_AT + pool::HEAD_BYTES * chunk).load(Relaxed)
+}
+
+/// What the recorder wants, a bit for each resource.
+pub(crate) fn wanted() -> u32 {
+    number_32(pool::WANTED_AT).load(Relaxed)
+}
+
 /// An event is lost.
 pub(crate) fn lose() {
     number_64(pool::LOST_AT).fetch_add(1, Relaxed);

@@ -1,14 +1,16 @@
-//! Whether this process is recorded: found out once, at its first allocation or before.
+//! Whether this process is recorded, and what of it: found out once, at its first allocation or before.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
+use rftrace_format::resources::Resource;
 use rftrace_format::resources::pool::BYTES;
 
 use crate::identity;
 use crate::modules;
+use crate::originals;
 use crate::pool;
 use crate::stacks;
 use crate::thread;
@@ -23,12 +25,12 @@ const UNKNOWN: u8 = 0;
 const BEGINNING: u8 = 1;
 const RECORDED: u8 = 2;
 const NOT_RECORDED: u8 = 3;
-static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+static STATES: [AtomicU8; Resource::ALL.len()] = [const { AtomicU8::new(UNKNOWN) }; Resource::ALL.len()];
 
-/// Whether this process is recorded. Finds out if nobody has.
+/// Whether it is recorded what this process takes of this. Finds out if nobody has.
 #[inline(always)]
-pub(crate) fn is_recorded() -> bool {
-    STATE.load(Relaxed) == RECORDED || begin()
+pub(crate) fn is_recorded(resource: Resource) -> bool {
+    STATES[resource as usize].load(Relaxed) == RECORDED || begin(resource)
 }
 
 /// Programs may have constructors that allocate before this one. But one that never allocates is to be known too.
@@ -37,15 +39,19 @@ pub(crate) fn is_recorded() -> bool {
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    is_recorded();
+    is_recorded(Resource::Memory);
+    originals::find_all();
 }
 
 #[cold]
 #[inline(never)]
-fn begin() -> bool {
+fn begin(resource: Resource) -> bool {
+    /// The first one says whether somebody has begun to find out.
+    const FIRST: usize = Resource::Memory as usize;
+
     // SAFETY: the C library's; nobody changes it as long as there is one thread.
     let is_early = unsafe { environ.is_null() };
-    if is_early || STATE.compare_exchange(UNKNOWN, BEGINNING, AcqRel, Relaxed).is_err() {
+    if is_early || STATES[FIRST].compare_exchange(UNKNOWN, BEGINNING, AcqRel, Relaxed).is_err() {
         return false;
     }
     let is_recorded = thread::keeping_errno(|| {
@@ -57,11 +63,15 @@ fn begin() -> bool {
         identity::set_number(pool::next_process());
         true
     });
-    STATE.store(if is_recorded { RECORDED } else { NOT_RECORDED }, Release);
+    let wanted = if is_recorded { pool::wanted() } else { 0 };
+    for resource in Resource::ALL {
+        let state = if wanted & resource.bit() != 0 { RECORDED } else { NOT_RECORDED };
+        STATES[resource as usize].store(state, Release);
+    }
     if is_recorded {
         modules::refresh();
     }
-    is_recorded
+    STATES[resource as usize].load(Relaxed) == RECORDED
 }
 
 /// Maps the recorder's memory, if this process is to be recorded and can be.

@@ -23,6 +23,9 @@ pub(crate) struct Thread {
     pub(crate) stack_low: Cell<usize>,
     /// Which cache it takes first.
     pub(crate) cache: Cell<usize>,
+    /// What it has taken since its last call has begun, the newest first, and what it has given back; all plus one, 0 for nothing.
+    pub(crate) taken: Cell<[u64; 2]>,
+    pub(crate) given_back: Cell<u64>,
 }
 
 global_asm!(

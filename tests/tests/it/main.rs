@@ -14,6 +14,7 @@ mod control_flow;
 mod cycles;
 mod debugger;
 mod deep;
+mod descriptors;
 mod dumps;
 mod entry_branches;
 mod filters;

@@ -85,11 +85,11 @@ impl Output {
         Ok(joined)
     }
 
-    /// Takes what was recorded of memory to what is put together, if there is anything.
+    /// Takes what was recorded of resources to what is put together, if there is anything.
     pub(crate) fn link_resources(&self, joined: &Path) -> Result<bool> {
         let file = self.work.join(RESOURCES);
-        // The recorder writes what time it is, whatever it gets.
-        let least = resources::MAGIC.len() + 2 * (BlockHead::BYTES + resources::UNIT_BYTES);
+        // The recorder writes what it records and what time it is, whatever it gets.
+        let least = resources::MAGIC.len() + 3 * (BlockHead::BYTES + resources::UNIT_BYTES);
         let is_there = file.metadata().is_ok_and(|meta| meta.len() > least as u64);
         if is_there {
             link(&file, &joined.join(RESOURCES))?;

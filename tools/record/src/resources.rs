@@ -1,4 +1,4 @@
-//! Who takes memory and gives it back: recorded processes write it to chunks of memory that is this process's, and one thread takes those
+//! Who takes resources and gives them back: recorded processes write it to chunks of memory that is this process's, and one thread takes those
 //! that are full to a file.
 //!
 //! Not here: what the processes write (`rftrace-preload-resources`), the form of memory and file (`rftrace_format::resources`), and what is
@@ -21,7 +21,7 @@ use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::RESOURCES;
-use rftrace_format::resources::{BlockHead, Kind, LOW, MAGIC, Unit, pool, written};
+use rftrace_format::resources::{BlockHead, Kind, LOW, MAGIC, Resource, Unit, pool, written};
 
 use super::processes::thread_lives;
 
@@ -53,16 +53,17 @@ pub struct Recorded {
 }
 
 impl ResourceRecorder {
-    /// Makes the memory, and begins. The file is written to `work`, with `most_bytes` bytes at the most.
+    /// Makes the memory, and begins to record what is `wanted`. The file is written to `work`, with `most_bytes` bytes at the most.
     ///
     /// # Errors
     ///
     /// There is no memory, no file or no thread for it.
-    pub fn begin(work: &Path, most_bytes: u64) -> Result<Self> {
+    pub fn begin(work: &Path, most_bytes: u64, wanted: &[Resource]) -> Result<Self> {
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-        let memory =
-            Arc::new(Memory::new().context("no memory for --resources (is what ulimit -v or -f permits too little?)")?);
+        let memory = Arc::new(
+            Memory::new(wanted).context("no memory for --resources (is what ulimit -v or -f permits too little?)")?,
+        );
         let path = work.join(RESOURCES);
         let file = File::create(&path).and_then(|mut file| file.write_all(MAGIC).map(|()| file));
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
@@ -132,7 +133,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new() -> io::Result<Self> {
+    fn new(wanted: &[Resource]) -> io::Result<Self> {
         let file = File::from(memfd_create("rftrace-resources", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(pool::BYTES as u64)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -146,6 +147,8 @@ impl Memory {
         for chunk in 0..pool::CHUNKS {
             memory.taken(chunk).store(pool::NEVER, Relaxed);
         }
+        let bits = wanted.iter().fold(0, |bits, resource| bits | resource.bit());
+        memory.number_32(pool::WANTED_AT).store(bits, Relaxed);
         memory.number_64(pool::BASE_AT).store(ticks(), Relaxed);
         memory.number_64(pool::MAGIC_AT).store(pool::MAGIC, Release);
         Ok(memory)
@@ -229,6 +232,8 @@ struct Taker {
 
 impl Taker {
     fn run(&mut self, is_over: &AtomicBool) {
+        let wanted = self.memory.number_32(pool::WANTED_AT).load(Relaxed);
+        self.write(0, 0, 0, &[[Kind::Wanted.word(self.memory.now()), wanted.into()]]);
         let mut pause = SHORTEST_PAUSE;
         while !is_over.load(Relaxed) {
             self.memory.number_32(pool::BEATS_AT).fetch_add(1, Relaxed);

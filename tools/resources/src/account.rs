@@ -1,14 +1,17 @@
 //! What was taken and given back up to some time, in total and by each stack.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::rc::Rc;
 
+use rftrace_format::resources::Resource;
 use rftrace_read::Result;
 
-use crate::live::{Change, Live, Until, follow};
+use crate::live::{Change, Live, Place, Until, follow};
 use crate::merge::Event;
 use crate::recording::Recording;
 
-/// Sums.
+/// Sums. What is said of blocks is said of descriptors and threads too, of which each has one byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Blocks that were taken.
@@ -23,11 +26,42 @@ pub struct Sums {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// What was to be given back and was not there.
+    pub failures: u64,
 }
 
+impl Sums {
+    /// Adds others to these.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.allocations += other.allocations;
+        self.allocated = self.allocated.saturating_add(other.allocated);
+        self.temporary += other.temporary;
+        self.releases += other.releases;
+        self.blocks += other.blocks;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.failures += other.failures;
+    }
+}
+
+/// A descriptor or thread that is still there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its number.
+    pub what: u64,
+    /// Whose it is, by its number in the recording.
+    pub process: u32,
+    /// What is known of it: the path of a file.
+    pub detail: Option<Rc<str>>,
+}
+
+/// Descriptors that are there as long as a program runs: whoever makes one of these means it to stay.
+pub(crate) const STANDARD: RangeInclusive<u64> = 0..=2;
+
 /// What was taken and given back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Account {
+    /// Of what.
+    pub resource: Resource,
     /// In total.
     pub total: Sums,
     /// By each stack.
@@ -38,9 +72,13 @@ pub struct Account {
     pub peak: u64,
     /// When that was, in ticks and events since the beginning.
     pub peak_at: (u64, u64),
+    /// Which descriptors and threads are still there, a few of each stack.
+    pub held: HashMap<u32, Vec<Held>>,
+    /// By stacks: how many of the descriptors that are still there are those of stdin, stdout and stderr.
+    pub standard: HashMap<u32, u64>,
     /// Releases of blocks that a forked process has from its parent.
     pub inherited: u64,
-    /// Releases of blocks that nobody has taken: before the recording, or by an allocator that is not seen.
+    /// Releases of blocks that nobody has taken: before the recording, or by functions that are not seen.
     pub unknown: u64,
     /// Allocations of blocks that were not given back.
     pub doubled: u64,
@@ -60,33 +98,57 @@ struct Counting {
     /// Bytes in processes that have not ended.
     now: u64,
     of_process: HashMap<u32, u64>,
+    /// What is known of what is there.
+    details: HashMap<Place, Rc<str>>,
     /// Processes by their last events, the first one last.
     ends: Vec<(u64, u32)>,
     n_events: u64,
 }
 
 impl Account {
-    /// Counts the events of a recording, of one process if that is wanted. What the tracer has taken for itself is left out.
+    /// One of nothing.
+    pub(crate) fn empty(resource: Resource) -> Self {
+        Self {
+            resource,
+            total: Sums::default(),
+            stacks: Vec::new(),
+            processes: HashMap::new(),
+            peak: 0,
+            peak_at: (0, 0),
+            held: HashMap::new(),
+            standard: HashMap::new(),
+            inherited: 0,
+            unknown: 0,
+            doubled: 0,
+        }
+    }
+
+    /// Counts the events of a resource, of one process if that is wanted. What the tracer has taken for itself is left out.
     ///
     /// # Errors
     ///
     /// Those of [`Recording::events`]; or there are too many blocks at a time.
-    pub fn of(recording: &Recording, until: Until, pid: Option<u32>) -> Result<Self> {
+    pub fn of(recording: &Recording, resource: Resource, until: Until, pid: Option<u32>) -> Result<Self> {
         let mut ends: Vec<(u64, u32)> =
             recording.processes().iter().map(|(&number, process)| (process.last, number)).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let mut counting = Counting {
-            account: Self { stacks: vec![Sums::default(); recording.n_stacks()], ..Self::default() },
+            account: Self { stacks: vec![Sums::default(); recording.n_stacks()], ..Self::empty(resource) },
             last: HashMap::new(),
             now: 0,
             of_process: HashMap::new(),
+            details: HashMap::new(),
             ends,
             n_events: 0,
         };
-        follow(recording, until, pid, |live, event| {
+        let live = follow(recording, resource, until, pid, |live, event| {
             counting.add(live, event);
             Ok(())
         })?;
+        if resource != Resource::Memory {
+            counting.look_at(&live);
+        }
+        counting.account.unknown += live.n_early();
         Ok(counting.account)
     }
 }
@@ -100,18 +162,22 @@ impl Counting {
         }
         let thread = (event.process, event.tid);
         match live.follow(event, || Block { bytes: event.bytes, stack: event.stack }) {
-            Change::Own => {}
-            Change::Taken { doubled } => {
-                if let Some(before) = doubled {
-                    self.release(event.process, &before, false);
-                    self.account.doubled += 1;
+            Change::Nothing => {}
+            Change::Taken { replaced, is_odd } => {
+                if let Some(before) = replaced {
+                    self.release(event, &before, false);
+                    self.account.doubled += u64::from(is_odd);
                 }
                 self.take(event);
                 self.last.insert(thread, event.address);
             }
+            Change::TakenAndGivenBack => {
+                self.take(event);
+                self.release(event, &Block { bytes: event.bytes, stack: event.stack }, false);
+            }
             Change::GivenBack(block) => {
                 let is_temporary = self.last.remove(&thread) == Some(event.address);
-                self.release(event.process, &block, is_temporary);
+                self.release(event, &block, is_temporary);
             }
             Change::Inherited => {
                 self.last.remove(&thread);
@@ -120,6 +186,26 @@ impl Counting {
             Change::Unknown => {
                 self.last.remove(&thread);
                 self.account.unknown += 1;
+            }
+            Change::Failed => self.sums(event.process, event.stack).into_iter().for_each(|sums| sums.failures += 1),
+        }
+    }
+
+    /// Tells some of what is still there, in order.
+    fn look_at(&mut self, live: &Live<'_, Block>) {
+        /// So many of each stack.
+        const MOST: usize = 8;
+
+        let mut all: Vec<(Place, u32)> = live.all().map(|(place, block)| (place, block.stack)).collect();
+        all.sort_unstable();
+        for (place, stack) in all {
+            if self.account.resource == Resource::File && STANDARD.contains(&place.1) {
+                *self.account.standard.entry(stack).or_default() += 1;
+            }
+            let held = self.account.held.entry(stack).or_default();
+            if held.len() < MOST {
+                let detail = self.details.get(&place).cloned();
+                held.push(Held { what: place.1, process: place.0, detail });
             }
         }
     }
@@ -131,6 +217,9 @@ impl Counting {
             sums.blocks += 1;
             sums.bytes = sums.bytes.saturating_add(event.bytes);
         }
+        if let Some(detail) = &event.detail {
+            self.details.insert((event.process, event.address), Rc::clone(detail));
+        }
         self.now = self.now.saturating_add(event.bytes);
         let of_process = self.of_process.entry(event.process).or_default();
         *of_process = of_process.saturating_add(event.bytes);
@@ -139,7 +228,11 @@ impl Counting {
         }
     }
 
-    fn release(&mut self, process: u32, &Block { bytes, stack }: &Block, is_temporary: bool) {
+    fn release(&mut self, event: &Event, &Block { bytes, stack }: &Block, is_temporary: bool) {
+        let process = event.process;
+        if !self.details.is_empty() {
+            self.details.remove(&(process, event.address));
+        }
         for sums in self.sums(process, stack) {
             sums.releases += 1;
             sums.temporary += u64::from(is_temporary);

@@ -1,19 +1,22 @@
-//! What one recording took more than another: stacks are the same where their functions are.
+//! What one recording took more of a resource than another: stacks are the same where their functions are.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use rftrace_format::resources::Resource;
 use rftrace_read::{Error, Result};
 use serde_json::{Value, json};
 
 use crate::account::{Account, Sums};
 use crate::names::Name;
-use crate::report::{Report, Size, Sort};
+use crate::report::{Report, Sort};
+use crate::words::{Size, one_of};
 
 /// What a program took more than another one, or than the same one at another time.
 #[derive(Debug)]
 pub struct Difference {
+    resource: Resource,
     total: Change,
     /// Of the most bytes that were there at a time.
     peak: i128,
@@ -30,11 +33,12 @@ struct Change {
     releases: i128,
     blocks: i128,
     bytes: i128,
+    failures: i128,
 }
 
 impl Change {
     fn of(sums: &Sums, sign: i128) -> Self {
-        let Sums { allocations, allocated, temporary, releases, blocks, bytes } = *sums;
+        let Sums { allocations, allocated, temporary, releases, blocks, bytes, failures } = *sums;
         let of = |number: u64| sign * i128::from(number);
         Self {
             allocations: of(allocations),
@@ -43,6 +47,7 @@ impl Change {
             releases: of(releases),
             blocks: of(blocks),
             bytes: of(bytes),
+            failures: of(failures),
         }
     }
 
@@ -53,6 +58,7 @@ impl Change {
         self.releases += other.releases;
         self.blocks += other.blocks;
         self.bytes += other.bytes;
+        self.failures += other.failures;
     }
 
     fn json(&self) -> Value {
@@ -60,7 +66,7 @@ impl Change {
         json!({
             "allocations": number(self.allocations), "allocated_bytes": number(self.allocated),
             "temporary": number(self.temporary), "releases": number(self.releases), "blocks": number(self.blocks),
-            "bytes": number(self.bytes),
+            "bytes": number(self.bytes), "failures": number(self.failures),
         })
     }
 }
@@ -99,7 +105,7 @@ impl Difference {
             let (first, second) = key(change);
             (Reverse((first.abs(), second.abs())), function(names))
         });
-        Self { total, peak: i128::from(new.peak) - i128::from(old.peak), stacks }
+        Self { resource: new.resource, total, peak: i128::from(new.peak) - i128::from(old.peak), stacks }
     }
 
     /// Writes the totals, and so many stacks, of each so many functions.
@@ -109,25 +115,25 @@ impl Difference {
     /// [`Error::Write`].
     pub fn write(&self, limit: usize, depth: usize, out: &mut dyn Write) -> Result<()> {
         let write = |out: &mut dyn Write| -> io::Result<()> {
-            let Change { allocations, allocated, releases, blocks, bytes, temporary } = self.total;
-            let there = |change: &Change| format!("{} in {}", size(change.bytes), number(change.blocks));
-            writeln!(
-                out,
-                "memory: {} taken, {} in all; {temporary:+} temporary",
-                number(allocations),
-                size(allocated)
-            )?;
-            writeln!(out, "        {} given back", number(releases))?;
-            writeln!(out, "        {} at the most", size(self.peak))?;
-            writeln!(out, "        {} in {} still there", size(bytes), number(blocks))?;
+            let Change { allocations, allocated, releases, blocks, bytes, temporary, failures } = self.total;
+            let counted = |blocks| number(self.resource, blocks);
+            let has_bytes = self.resource == Resource::Memory;
+            let there = |bytes, blocks| {
+                if has_bytes { format!("{} in {}", size(bytes), counted(blocks)) } else { counted(blocks) }
+            };
+            let taken = if has_bytes { format!(", {} in all", size(allocated)) } else { String::new() };
+            let name = self.resource.name();
+            let indent = " ".repeat(name.len() + 1);
+            writeln!(out, "{name}: {} taken{taken}; {temporary:+} temporary", counted(allocations))?;
+            writeln!(out, "{indent} {} given back", counted(releases))?;
+            writeln!(out, "{indent} {} at the most", if has_bytes { size(self.peak) } else { counted(self.peak) })?;
+            writeln!(out, "{indent} {} still there", there(bytes, blocks))?;
+            if failures != 0 {
+                writeln!(out, "{indent} {failures:+} closes of what was not open")?;
+            }
             for (change, names) in self.stacks.iter().take(limit) {
-                let (taken, all) = (number(change.allocations), size(change.allocated));
-                writeln!(
-                    out,
-                    "\n{} still there; {all} in {taken} taken, {:+} temporary:",
-                    there(change),
-                    change.temporary
-                )?;
+                let (is, all) = (there(change.bytes, change.blocks), there(change.allocated, change.allocations));
+                writeln!(out, "\n{is} still there; {all} taken, {:+} temporary:", change.temporary)?;
                 Report::write_names(names, depth, out)?;
             }
             if self.stacks.len() > limit {
@@ -138,17 +144,18 @@ impl Difference {
         write(out).map_err(Error::Write)
     }
 
-    /// The same as values.
+    /// The same as values: in total, and by stacks.
     #[must_use]
-    pub fn json(&self, limit: usize, depth: usize) -> Value {
-        let mut memory = self.total.json();
-        memory["peak_bytes"] = i64::try_from(self.peak).map_or(Value::Null, Value::from);
+    pub fn json(&self, limit: usize, depth: usize) -> (Value, Vec<Value>) {
+        let mut total = self.total.json();
+        total["peak_bytes"] = i64::try_from(self.peak).map_or(Value::Null, Value::from);
         let stacks = self.stacks.iter().take(limit).map(|(change, names)| {
             let mut value = change.json();
+            value["kind"] = self.resource.name().into();
             value["frames"] = Report::json_of_names(names, depth);
             value
         });
-        json!({ "memory": memory, "stacks": stacks.collect::<Value>() })
+        (total, stacks.collect())
     }
 }
 
@@ -157,8 +164,8 @@ fn size(bytes: i128) -> String {
     format!("{sign}{}", Size(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX)))
 }
 
-fn number(blocks: i128) -> String {
-    if blocks.abs() == 1 { format!("{blocks:+} block") } else { format!("{blocks:+} blocks") }
+fn number(resource: Resource, blocks: i128) -> String {
+    format!("{blocks:+} {}{}", one_of(resource), if blocks.abs() == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -174,12 +181,17 @@ mod tests {
         let sums = |bytes| Sums { allocations: 1, allocated: bytes, blocks: 1, bytes, ..Sums::default() };
         let lines: Vec<Line> = stacks
             .iter()
-            .map(|&(bytes, function, line)| Line { sums: sums(bytes), names: vec![name(function, line)] })
+            .map(|&(bytes, function, line)| Line {
+                sums: sums(bytes),
+                held: Vec::new(),
+                names: vec![name(function, line)],
+            })
             .collect();
         let bytes = stacks.iter().map(|stack| stack.0).sum();
         let total = Sums { allocations: lines.len() as u64, allocated: bytes, bytes, ..Sums::default() };
-        let account = Account { total, peak: bytes, ..Account::default() };
-        (account, Report { lines, suppressed: Sums::default(), changed: Vec::new() })
+        let account = Account { total, peak: bytes, ..Account::empty(Resource::Memory) };
+        let resource = Resource::Memory;
+        (account, Report { resource, lines, suppressed: Sums::default(), changed: Vec::new() })
     }
 
     #[test]
@@ -199,6 +211,6 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("\n2 more stacks are different; --limit shows more\n"), "{text}");
-        assert_eq!(change.json(2, 1)["stacks"][1]["bytes"], -8);
+        assert_eq!(change.json(2, 1).1[1]["bytes"], -8);
     }
 }

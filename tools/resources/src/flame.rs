@@ -1,14 +1,16 @@
-//! Flame graphs of bytes: functions as wide as what they and those that they called have taken.
+//! Flame graphs of bytes, or of descriptors and threads: functions as wide as what they and those that they called have taken.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use inferno::flamegraph::color::MultiPalette;
 use inferno::flamegraph::{self, Palette};
+use rftrace_format::resources::Resource;
 use rftrace_read::{Error, Result};
 
 use crate::account::Sums;
 use crate::report::Report;
+use crate::words::one_of;
 
 /// The most bytes of text that a picture is drawn of.
 const MAX_TEXT_BYTES: usize = 128 << 20;
@@ -33,12 +35,15 @@ impl Report {
             *sum = sum.saturating_add(bytes(&line.sums));
         }
         if stacks.is_empty() {
-            return Err(Error::Export("nothing to draw: no stack has such memory".into()));
+            return Err(Error::Export("nothing to draw: no stack has such".into()));
         }
         let lines: Vec<String> = stacks.into_iter().map(|(stack, bytes)| format!("{stack} {bytes}")).collect();
         let mut options = flamegraph::Options::default();
         options.title = title.replace(|c: char| c.is_control(), "\u{fffd}");
-        options.count_name = "bytes".to_owned();
+        options.count_name = match self.resource {
+            Resource::Memory => "bytes".to_owned(),
+            other => format!("{}s", one_of(other)),
+        };
         options.deterministic = true;
         options.colors = Palette::Multi(MultiPalette::Rust);
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(Error::Write)

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use rftrace_format::resources::Resource;
 use rftrace_read::{Error, Result};
 
 use crate::live::{Change, Live, Until, follow};
@@ -16,7 +17,7 @@ use crate::recording::{Frame, Recording};
 /// The version of heaptrack that such files are of, and of the format.
 const VERSIONS: &str = "v 10400 3";
 
-/// Writes all that was taken and given back up to some time, of one process if that is wanted. heaptrack knows one process in a file: where
+/// Writes all memory that was taken and given back up to some time, of one process if that is wanted. heaptrack knows one process in a file: where
 /// it is of several, they are told as one.
 ///
 /// # Errors
@@ -34,7 +35,8 @@ pub fn write_heaptrack(
     let program = program.map_or("", |process| recording.processes()[process].program.as_str());
     let mut lines = Lines { out, recording, names, known: Known::default(), millis: 0 };
     lines.begin(program).map_err(Error::Write)?;
-    follow(recording, until, pid, |live, event| lines.event(live, event).map_err(Error::Write))
+    follow(recording, Resource::Memory, until, pid, |live, event| lines.event(live, event).map_err(Error::Write))?;
+    Ok(())
 }
 
 /// What has a number.
@@ -77,9 +79,9 @@ impl Lines<'_> {
             *block.as_ref().unwrap_or(&0)
         });
         let given_back = match change {
-            Change::Taken { doubled } => doubled,
+            Change::Taken { replaced, .. } => replaced,
             Change::GivenBack(block) => Some(block),
-            Change::Inherited | Change::Unknown | Change::Own => None,
+            Change::TakenAndGivenBack | Change::Inherited | Change::Unknown | Change::Failed | Change::Nothing => None,
         };
         if let Some(block) = given_back {
             writeln!(self.out, "- {block:x}")?;

@@ -1,10 +1,11 @@
-//! Who took memory, and did not give it back: reads `resources.dat` of a trace, and shows it.
+//! Who took memory, files or threads, and did not give them back: reads `resources.dat` of a trace, and shows it.
 //!
 //! - [`Recording`] is a file that was opened: processes, modules and stacks are in memory, events are read when they are needed.
-//! - [`Account`] is what was taken and given back up to some time, in total and by each stack.
+//! - [`Account`] is what was taken and given back of a resource up to some time, in total and by each stack.
 //! - [`Names`] finds functions and source lines of addresses.
 //! - [`Report`] is a choice of stacks with names, as text, JSON or a flame graph.
 //! - [`Difference`] is what one recording took more than another.
+//! - [`timeline`] is how much was there from time to time.
 //! - [`write_heaptrack`] writes what heaptrack's own programs read.
 //!
 //! Nothing of the file is believed: what is too large or wrong is an error that names the place.
@@ -25,12 +26,16 @@ mod names;
 mod own;
 mod recording;
 mod report;
+mod timeline;
+mod words;
 
-pub use account::{Account, Sums};
+pub use account::{Account, Held, Sums};
 pub use diff::Difference;
 pub use heaptrack::write_heaptrack;
 pub use live::Until;
 pub use merge::Event;
 pub use names::{Name, Names};
 pub use recording::{Frame, Module, Process, Recording};
-pub use report::{Choice, Report, Size, Sort};
+pub use report::{Choice, Report, Sort};
+pub use timeline::timeline;
+pub use words::{Size, amount, one_of};

@@ -1,71 +1,138 @@
-//! What is there while events come: which blocks of memory were taken and not given back.
+//! What is there while events come: what was taken and not given back.
 //!
-//! Not here: what is counted of them (`account`).
+//! Not here: what is counted of it (`account`).
 
 use std::collections::{HashMap, HashSet};
 
+use rftrace_format::resources::{Action, Kind, Resource};
 use rftrace_read::{Error, Result};
 
 use crate::merge::Event;
 use crate::own;
 use crate::recording::Recording;
 
-/// The most blocks of memory at a time: more are an error.
+/// The most that may be there at a time: more are an error.
 const MAX_LIVE: usize = 1 << 25;
 
-/// The blocks of all processes that are there. `T` is what is to be known of each.
+/// A process, by its number in the recording, and an address, a descriptor or a thread.
+pub(crate) type Place = (u32, u64);
+
+/// What all processes have of a resource. `T` is what is to be known of each: of a block of memory, a descriptor or a thread.
 pub(crate) struct Live<'r, T> {
     recording: &'r Recording,
-    blocks: HashMap<(u32, u64), T>,
-    /// Which stacks are the tracer's, and the blocks that it has taken.
+    blocks: HashMap<Place, T>,
+    /// Which stacks are the tracer's, and what it has taken.
     is_own: Vec<bool>,
-    own: HashSet<(u32, u64)>,
+    own: HashSet<Place>,
+    /// Threads that were given up before whoever has begun them could say so, and when.
+    early: HashMap<Place, u64>,
+    /// Threads whose numbers others got before whoever has joined them could say so.
+    late: HashMap<Place, u32>,
 }
 
 /// What an event changes.
 pub(crate) enum Change<T> {
-    /// A block is taken. One at the same address was not given back where it is seen.
+    /// Something is taken, in place of something else: of what was not given back where it is seen, if that is odd.
     Taken {
-        doubled: Option<T>,
+        replaced: Option<T>,
+        is_odd: bool,
     },
-    /// A block is given back.
+    /// A thread is begun that was given up before.
+    TakenAndGivenBack,
+    /// Something is given back.
     GivenBack(T),
     /// The child of a fork gives back what its parent has taken, or somebody what nobody has taken.
     Inherited,
     Unknown,
-    /// The tracer takes or gives back something of its own.
-    Own,
+    /// What is not there was to be given back.
+    Failed,
+    /// Nothing that counts: the tracer takes or gives back something of its own.
+    Nothing,
 }
 
 impl<'r, T> Live<'r, T> {
     pub(crate) fn new(recording: &'r Recording) -> Self {
-        Self { recording, blocks: HashMap::new(), is_own: own::stacks(recording), own: HashSet::new() }
+        Self {
+            recording,
+            blocks: HashMap::new(),
+            is_own: own::stacks(recording),
+            own: HashSet::new(),
+            early: HashMap::new(),
+            late: HashMap::new(),
+        }
     }
 
-    /// Takes the next event; `of` says what is to be known of a block that it takes.
+    /// Takes the next event; `of` says what is to be known of what it takes.
     pub(crate) fn follow(&mut self, event: &Event, of: impl FnOnce() -> T) -> Change<T> {
         let place = (event.process, event.address);
-        if event.kind.is_release() {
-            if self.own.remove(&place) {
-                return Change::Own;
+        match event.kind.role() {
+            None => Change::Nothing,
+            Some((_, Action::Failure)) => Change::Failed,
+            Some((resource, Action::Release)) => self.release(resource, place, event),
+            Some((resource, Action::Allocation)) => {
+                if self.is_own.get(event.stack as usize) == Some(&true) {
+                    self.own.insert(place);
+                    return Change::Nothing;
+                }
+                // What the program has got is nothing of the tracer's any more.
+                self.own.remove(&place);
+                if self.early.remove(&place).is_some_and(|ticks| ticks >= event.began) {
+                    return Change::TakenAndGivenBack;
+                }
+                let replaced = self.blocks.insert(place, of());
+                if replaced.is_some() && resource == Resource::Thread {
+                    *self.late.entry(place).or_default() += 1;
+                }
+                let is_usual = matches!(event.kind, Kind::Dup2 | Kind::Dup3) || resource == Resource::Thread;
+                Change::Taken { is_odd: replaced.is_some() && !is_usual, replaced }
             }
-            let is_child = || self.recording.processes().get(&event.process).is_some_and(|process| process.parent != 0);
-            return match self.blocks.remove(&place) {
-                Some(block) => Change::GivenBack(block),
-                None if is_child() => Change::Inherited,
-                None => Change::Unknown,
-            };
         }
-        if self.is_own.get(event.stack as usize) == Some(&true) {
-            self.own.insert(place);
-            return Change::Own;
+    }
+
+    fn release(&mut self, resource: Resource, place: Place, event: &Event) -> Change<T> {
+        if self.own.remove(&place) {
+            return Change::Nothing;
         }
-        Change::Taken { doubled: self.blocks.insert(place, of()) }
+        if let Some(late) = self.late.get_mut(&place) {
+            *late -= 1;
+            if *late == 0 {
+                self.late.remove(&place);
+            }
+            return Change::Nothing;
+        }
+        if let Some(block) = self.blocks.remove(&place) {
+            return Change::GivenBack(block);
+        }
+        if resource == Resource::Thread {
+            self.early.insert(place, event.ticks);
+            return Change::Nothing;
+        }
+        let process = self.recording.processes().get(&event.process);
+        if process.is_some_and(|process| process.parent != 0) { Change::Inherited } else { Change::Unknown }
+    }
+
+    /// How many threads were given up that nobody has begun.
+    pub(crate) fn n_early(&self) -> u64 {
+        self.early.len() as u64
+    }
+
+    /// What is there.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Place, &T)> {
+        self.blocks.iter().map(|(&place, block)| (place, block))
+    }
+
+    /// Those of a process within a range, in order.
+    fn within(&self, process: u32, first: u64, last: u64) -> Vec<u64> {
+        let places = self.blocks.keys().chain(&self.own);
+        let is_within = |&&(of, what): &&Place| of == process && (first..=last).contains(&what);
+        let mut found: Vec<u64> = places.filter(is_within).map(|&(_, what)| what).collect();
+        found.sort_unstable();
+        found
     }
 
     /// Whether there is room for more.
-    pub(crate) fn has_room(&self) -> bool {
-        self.blocks.len() + self.own.len() <= MAX_LIVE
+    fn has_room(&self) -> bool {
+        self.blocks.len() + self.own.len() + self.early.len() <= MAX_LIVE
     }
 }
 
@@ -80,19 +147,23 @@ pub enum Until {
     Events(u64),
 }
 
-/// Follows the events of a recording, of one process if that is wanted, up to some time: `each` is told all of them.
+/// Follows the events of a resource, of one process if that is wanted, up to some time: `each` is told all of them. Returns what is there
+/// then.
 ///
 /// # Errors
 ///
-/// Those of [`Recording::events`] and of `each`; or there are too many blocks at a time.
+/// Those of [`Recording::events`] and of `each`; or there is too much at a time.
 pub(crate) fn follow<'r, T>(
     recording: &'r Recording,
+    resource: Resource,
     until: Until,
     pid: Option<u32>,
     mut each: impl FnMut(&mut Live<'r, T>, &Event) -> Result<()>,
-) -> Result<()> {
-    let is_wanted =
-        |event: &Event| pid.is_none_or(|pid| recording.processes().get(&event.process).is_some_and(|p| p.pid == pid));
+) -> Result<Live<'r, T>> {
+    let is_wanted = |event: &Event| {
+        event.kind.role().is_some_and(|(of, _)| of == resource)
+            && pid.is_none_or(|pid| recording.processes().get(&event.process).is_some_and(|p| p.pid == pid))
+    };
     let mut live = Live::new(recording);
     let mut n_events = 0;
     let mut result = Ok(());
@@ -104,7 +175,13 @@ pub(crate) fn follow<'r, T>(
         };
         if is_before && is_wanted(event) {
             n_events += 1;
-            result = each(&mut live, event);
+            result = match event.kind {
+                Kind::CloseRange => {
+                    let all = live.within(event.process, event.address, event.bytes).into_iter();
+                    all.map(|address| Event { address, ..event.clone() }).try_for_each(|one| each(&mut live, &one))
+                }
+                _ => each(&mut live, event),
+            };
             if result.is_ok() && !live.has_room() {
                 let reason = format!(
                     "more than {MAX_LIVE} blocks of memory at the same time; look at one process (--pid), or an earlier time (--at)"
@@ -114,5 +191,5 @@ pub(crate) fn follow<'r, T>(
         }
         is_before && result.is_ok()
     })?;
-    result
+    result.map(|()| live)
 }

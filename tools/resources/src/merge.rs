@@ -2,15 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::rc::Rc;
 
-use rftrace_format::resources::{Kind, LOW, pool};
+use rftrace_format::resources::{Action, Kind, LOW, pool};
 use rftrace_read::{Error, Result};
 
 use crate::blocks::{self, Block};
 use crate::recording::Recording;
 
 /// Something was taken or given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// When, in ticks since the recording began.
     pub ticks: u64,
@@ -18,8 +19,12 @@ pub struct Event {
     pub kind: Kind,
     /// What.
     pub address: u64,
-    /// How many bytes were wanted; 0 for a release.
+    /// How many bytes were wanted, 1 for what has none; 0 for a release, but for that of a range its last one.
     pub bytes: u64,
+    /// When the call began, as far as that is known.
+    pub began: u64,
+    /// What is told of it: the path of a file.
+    pub detail: Option<Rc<str>>,
     /// Who has called; 0 if nobody knows.
     pub stack: u32,
     /// The process, by its number in the recording.
@@ -94,13 +99,20 @@ impl Recording {
         let (process, tid) = (block.head.process, block.head.tid);
         let units = self.blocks.read(block)?;
         let event = |item: blocks::Item<'_>| {
-            let (bytes, number) = match (item.kind, item.more) {
-                (kind, [more, ..]) if kind.is_allocation() => (more[0] & LOW, more[1] as u32),
-                (kind, _) if kind.is_release() => (0, 0),
+            let (_, action) = item.kind.role()?;
+            let (bytes, number) = match (action, item.more) {
+                (Action::Release, []) => (0, 0),
+                (_, &[[bytes, number], ..]) => (bytes & LOW, number as u32),
                 _ => return None,
             };
+            let (began, detail) = match item.more {
+                &[_, [began, n_bytes], ref text @ ..] => (began & LOW, blocks::text(text, n_bytes)),
+                _ => (item.ticks, None),
+            };
+            let detail = detail.filter(|text| !text.is_empty()).map(|text| String::from_utf8_lossy(&text).into());
             let stack = if number == 0 { 0 } else { self.stack_of(process, number) };
-            Some(Event { ticks: item.ticks, kind: item.kind, address: item.word, bytes, stack, process, tid })
+            let (ticks, kind, address) = (item.ticks, item.kind, item.word);
+            Some(Event { ticks, kind, address, bytes, began, detail, stack, process, tid })
         };
         let mut events: Vec<Event> = blocks::items(&units).filter_map(event).collect();
         // A handler's events may lie before those that it has interrupted.

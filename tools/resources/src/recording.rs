@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use rftrace_format::resources::{Kind, LOW, MAX_FRAMES, Unit};
+use rftrace_format::resources::{Kind, LOW, MAX_FRAMES, Resource, Unit};
 use rftrace_read::{Error, Result};
 
 use crate::blocks::{self, Block, Blocks, Item};
@@ -15,7 +15,7 @@ const MAX_STACKS: usize = 1 << 23;
 const MAX_MODULES: usize = 1 << 18;
 const MAX_PROCESSES: usize = 1 << 20;
 
-/// Who took memory, in a file that is open.
+/// Who took what, in a file that is open.
 #[derive(Debug)]
 pub struct Recording {
     pub(crate) blocks: Blocks,
@@ -30,6 +30,8 @@ pub struct Recording {
     numbers: HashMap<(u32, u32), u32>,
     /// Ticks and nanoseconds, at the beginning and the end.
     clock: Option<[(u64, u64); 2]>,
+    /// A bit for each resource that was recorded.
+    wanted: u32,
     /// Events that were lost.
     pub lost: u64,
     /// Whether the recording ended when its file had its greatest size.
@@ -47,7 +49,8 @@ pub struct Process {
     pub parent: u32,
     /// The program.
     pub program: String,
-    /// The ticks of its last event.
+    /// The ticks of its first event, and of its last one.
+    pub(crate) first: u64,
     pub(crate) last: u64,
 }
 
@@ -83,6 +86,7 @@ struct Found {
     stacks: Vec<(u32, u32, Vec<u64>)>,
     n_frames: usize,
     clock: Option<[(u64, u64); 2]>,
+    wanted: u32,
     lost: u64,
     is_cut: bool,
     has_end: bool,
@@ -110,12 +114,18 @@ impl Recording {
             ends: vec![0],
             numbers: HashMap::new(),
             clock: found.clock,
+            wanted: found.wanted,
             lost: found.lost,
             is_cut: found.is_cut,
             is_whole: is_whole && found.has_end,
         };
         recording.add_stacks(found.modules, found.stacks);
         Ok(recording)
+    }
+
+    /// What was recorded.
+    pub fn resources(&self) -> Vec<Resource> {
+        Resource::ALL.into_iter().filter(|resource| self.wanted & resource.bit() != 0).collect()
     }
 
     /// The processes by their numbers in the recording, from 1 on.
@@ -213,8 +223,9 @@ impl Found {
         let mut last = None;
         let mut has_events = false;
         for item in blocks::items(units) {
-            if item.kind.is_allocation() || item.kind.is_release() {
+            if let Some((resource, _)) = item.kind.role() {
                 has_events = true;
+                self.wanted |= resource.bit();
             } else {
                 self.add_item(block.head.process, &item)?;
             }
@@ -236,7 +247,7 @@ impl Found {
                     blocks::text(more, bytes).ok_or("the name of a program is too long: the file is damaged")?;
                 let program = String::from_utf8_lossy(&program).into_owned();
                 let (pid, parent) = (item.word as u32, (item.word >> 32) as u32);
-                let process = Process { pid, parent, program, last: item.ticks };
+                let process = Process { pid, parent, program, first: item.ticks, last: item.ticks };
                 self.processes.insert(number, process);
                 check(self.processes.len(), MAX_PROCESSES, "processes")?;
             }
@@ -266,6 +277,7 @@ impl Found {
                 check(self.stacks.len(), MAX_STACKS, "stacks")?;
                 check(self.n_frames, MAX_FRAMES_IN_ALL, "frames of stacks")?;
             }
+            (Kind::Wanted, _) => self.wanted |= item.word as u32,
             (Kind::Clock, _) => {
                 let now = (item.ticks, item.word);
                 self.clock = Some([self.clock.map_or(now, |[first, _]| first), now]);

@@ -2,12 +2,14 @@
 
 use std::io::{self, Write};
 
+use rftrace_format::resources::Resource;
 use rftrace_read::{Error, Pattern, Result};
 use serde_json::{Value, json};
 
-use crate::account::{Account, Sums};
+use crate::account::{Account, Held, STANDARD, Sums};
 use crate::names::{Name, Names};
 use crate::recording::Recording;
+use crate::words::{Size, amount, number};
 
 /// In which order stacks are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +56,8 @@ const RUNTIMES: [&str; 4] = ["libc.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld
 pub struct Line {
     /// What it took.
     pub sums: Sums,
+    /// Some of the descriptors and threads that are still there.
+    pub held: Vec<Held>,
     /// Who has called, the innermost first.
     pub names: Vec<Name>,
 }
@@ -61,6 +65,8 @@ pub struct Line {
 /// What an account has, with names.
 #[derive(Debug)]
 pub struct Report {
+    /// Of what.
+    pub resource: Resource,
     /// Stacks, the greatest first.
     pub lines: Vec<Line>,
     /// What was left out, as it is of libraries or was suppressed.
@@ -78,8 +84,18 @@ impl Report {
             Sort::Allocated => (sums.allocated, sums.allocations),
             Sort::Temporary => (sums.temporary, sums.allocated),
         };
-        let mut report = Self { lines: Vec::new(), suppressed: Sums::default(), changed: Vec::new() };
-        for (stack, &sums) in account.stacks.iter().enumerate() {
+        let resource = account.resource;
+        let mut report = Self { resource, lines: Vec::new(), suppressed: Sums::default(), changed: Vec::new() };
+        for (stack, &(mut sums)) in account.stacks.iter().enumerate() {
+            let mut held = account.held.get(&(stack as u32)).cloned().unwrap_or_default();
+            if choice.is_leaks
+                && let Some(&standard) = account.standard.get(&(stack as u32))
+            {
+                (sums.blocks, sums.bytes) = (sums.blocks - standard, sums.bytes - standard);
+                report.suppressed.blocks += standard;
+                report.suppressed.bytes += standard;
+                held.retain(|held| !STANDARD.contains(&held.what));
+            }
             if sums == Sums::default() || (choice.is_leaks && sums.blocks == 0) {
                 continue;
             }
@@ -90,7 +106,7 @@ impl Report {
                 report.suppressed.bytes = report.suppressed.bytes.saturating_add(sums.bytes);
                 continue;
             }
-            report.lines.push(Line { sums, names: found });
+            report.lines.push(Line { sums, held, names: found });
         }
         report.lines.sort_by_key(|line| std::cmp::Reverse(key(&line.sums)));
         report.changed = names.changed().to_vec();
@@ -99,13 +115,8 @@ impl Report {
 
     /// The sums of all that is shown.
     pub fn total(&self) -> Sums {
-        self.lines.iter().fold(Sums::default(), |mut total, Line { sums, .. }| {
-            total.allocations += sums.allocations;
-            total.allocated = total.allocated.saturating_add(sums.allocated);
-            total.temporary += sums.temporary;
-            total.releases += sums.releases;
-            total.blocks += sums.blocks;
-            total.bytes = total.bytes.saturating_add(sums.bytes);
+        self.lines.iter().fold(Sums::default(), |mut total, line| {
+            total.add(&line.sums);
             total
         })
     }
@@ -117,13 +128,20 @@ impl Report {
     /// [`Error::Write`].
     pub fn write(&self, limit: usize, depth: usize, is_leaks: bool, out: &mut dyn Write) -> Result<()> {
         let write = |out: &mut dyn Write| -> io::Result<()> {
-            for Line { sums, names } in self.lines.iter().take(limit) {
-                let there = format!("{} in {}", Size(sums.bytes), blocks(sums.blocks));
+            let counted = |blocks| number(self.resource, blocks);
+            for Line { sums, held, names } in self.lines.iter().take(limit) {
+                let there = amount(self.resource, sums.bytes, sums.blocks);
+                let taken = counted(sums.allocations);
                 if is_leaks {
-                    writeln!(out, "\n{there} not given back, of {} taken:", blocks(sums.allocations))?;
+                    writeln!(out, "\n{there} not given back, of {taken} taken:")?;
+                } else if sums.allocations == 0 {
+                    writeln!(out, "\n{} of what was not open:", closes(sums.failures))?;
                 } else {
-                    let (taken, all) = (blocks(sums.allocations), Size(sums.allocated));
-                    writeln!(out, "\n{there} still there; {all} in {taken} taken, {} temporary:", sums.temporary)?;
+                    let all = amount(self.resource, sums.allocated, sums.allocations);
+                    writeln!(out, "\n{there} still there; {all} taken, {} temporary:", sums.temporary)?;
+                }
+                if self.resource == Resource::File {
+                    Self::write_held(held, sums.blocks, out)?;
                 }
                 Self::write_names(names, depth, out)?;
             }
@@ -137,13 +155,32 @@ impl Report {
 
     /// The same as values.
     #[must_use]
-    pub fn json(&self, limit: usize, depth: usize) -> Value {
+    pub fn json(&self, limit: usize, depth: usize) -> Vec<Value> {
         let line = |line: &Line| {
             let mut value = sums_json(&line.sums);
+            value["kind"] = self.resource.name().into();
+            if self.resource != Resource::Memory {
+                value["held"] =
+                    line.held.iter().map(|held| json!({ "id": held.what, "detail": held.detail.as_deref() })).collect();
+            }
             value["frames"] = Self::json_of_names(&line.names, depth);
             value
         };
         self.lines.iter().take(limit).map(line).collect()
+    }
+
+    /// Writes which descriptors are still there, and of what.
+    fn write_held(held: &[Held], all: u64, out: &mut dyn Write) -> io::Result<()> {
+        let text = |held: &Held| {
+            let detail = held.detail.as_deref()?;
+            Some(format!("{} ({})", held.what, detail.replace(char::is_control, "\u{fffd}")))
+        };
+        let texts: Vec<String> = held.iter().map(|held| text(held).unwrap_or_else(|| held.what.to_string())).collect();
+        match (all as usize).saturating_sub(texts.len()) {
+            _ if texts.is_empty() => Ok(()),
+            0 => writeln!(out, "    [{}]", texts.join(", ")),
+            more => writeln!(out, "    [{}, … {more} more]", texts.join(", ")),
+        }
     }
 
     pub(crate) fn write_names(names: &[Name], depth: usize, out: &mut dyn Write) -> io::Result<()> {
@@ -174,7 +211,7 @@ impl Report {
 pub(crate) fn sums_json(sums: &Sums) -> Value {
     json!({
         "allocations": sums.allocations, "allocated_bytes": sums.allocated, "temporary": sums.temporary,
-        "releases": sums.releases, "blocks": sums.blocks, "bytes": sums.bytes,
+        "releases": sums.releases, "blocks": sums.blocks, "bytes": sums.bytes, "failures": sums.failures,
     })
 }
 
@@ -186,19 +223,37 @@ impl Account {
     /// [`Error::Write`].
     pub fn write(&self, recording: &Recording, out: &mut dyn Write) -> Result<()> {
         let write = |out: &mut dyn Write| -> io::Result<()> {
-            let Sums { allocations, allocated, temporary, releases, blocks: live, bytes } = self.total;
-            writeln!(out, "memory: {} taken, {} in all; {temporary} temporary", blocks(allocations), Size(allocated))?;
-            writeln!(out, "        {} given back", blocks(releases))?;
+            let Sums { allocations, allocated, temporary, releases, blocks, bytes, failures } = self.total;
+            let resource = self.resource;
+            let counted = |blocks| number(resource, blocks);
+            let taken = match resource {
+                Resource::Memory => format!("{} taken, {} in all", counted(allocations), Size(allocated)),
+                _ => format!("{} taken", counted(allocations)),
+            };
+            let name = resource.name();
+            let indent = " ".repeat(name.len() + 1);
+            writeln!(out, "{name}: {taken}; {temporary} temporary")?;
+            writeln!(out, "{indent} {} given back", counted(releases))?;
             let at = recording.since_start(self.peak_at.0) as f64 / 1e9;
-            writeln!(out, "        {} at the most, after {at:.3} s", Size(self.peak))?;
-            writeln!(out, "        {} in {} still there", Size(bytes), blocks(live))?;
+            let peak = if resource == Resource::Memory { Size(self.peak).to_string() } else { counted(self.peak) };
+            writeln!(out, "{indent} {peak} at the most, after {at:.3} s")?;
+            writeln!(out, "{indent} {} still there", amount(resource, bytes, blocks))?;
+            if failures > 0 {
+                writeln!(out, "{indent} {} of what was not open", closes(failures))?;
+            }
+            if resource == Resource::File && self.unknown > 0 {
+                writeln!(out, "{indent} {} of what was there before, as stdin is, or not seen", closes(self.unknown))?;
+            }
             if self.processes.len() > 1 {
                 let mut processes: Vec<_> = self.processes.iter().collect();
                 processes.sort_by_key(|&(&number, _)| number);
                 writeln!(out, "\n  PROCESS      TAKEN      STILL THERE  PROGRAM")?;
                 for (number, sums) in processes {
                     let Some(process) = recording.processes().get(number) else { continue };
-                    let there = Size(sums.bytes).to_string();
+                    let there = match resource {
+                        Resource::Memory => Size(sums.bytes).to_string(),
+                        _ => sums.blocks.to_string(),
+                    };
                     writeln!(out, "{:9} {:10} {there:>16}  {}", process.pid, sums.allocations, process.program)?;
                 }
             }
@@ -231,6 +286,10 @@ impl Account {
     }
 }
 
+fn closes(number: u64) -> String {
+    if number == 1 { "1 close".to_owned() } else { format!("{number} closes") }
+}
+
 /// Whether a stack is of what is not shown.
 fn is_suppressed(stack: &[Name], patterns: &[Pattern]) -> bool {
     let is_wanted_away = |name: &Name| {
@@ -239,23 +298,4 @@ fn is_suppressed(stack: &[Name], patterns: &[Pattern]) -> bool {
     };
     let is_runtime = |name: &Name| RUNTIMES.contains(&name.module.as_str());
     stack.iter().any(is_wanted_away) || (!stack.is_empty() && stack.iter().all(is_runtime))
-}
-
-/// Bytes, as they are read best.
-#[derive(Clone, Copy, Debug)]
-pub struct Size(pub u64);
-
-impl std::fmt::Display for Size {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self(bytes) = *self;
-        let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-        match units.into_iter().find(|&(_, unit)| bytes as f64 >= 10.0 * unit) {
-            Some((name, unit)) => write!(f, "{:.1} {name}", bytes as f64 / unit),
-            None => write!(f, "{bytes} bytes"),
-        }
-    }
-}
-
-fn blocks(number: u64) -> String {
-    if number == 1 { "1 block".to_owned() } else { format!("{number} blocks") }
 }

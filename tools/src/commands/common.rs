@@ -11,7 +11,7 @@ use rftrace_format::files::{INFO, records};
 use rftrace_format::recording::FOLDER;
 use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct DirArg {
     /// The trace directory [default: the current directory if it is one, else `uftrace.data`].
     dir: Option<PathBuf>,

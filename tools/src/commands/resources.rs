@@ -1,15 +1,18 @@
 //! `rftrace resources`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use rftrace_format::files::RESOURCES;
+use rftrace_format::resources::Resource;
 use rftrace_read::Pattern;
-use rftrace_resources::{Account, Choice, Difference, Names, Recording, Report, Sort, Sums, Until, write_heaptrack};
-use serde_json::json;
+use rftrace_resources::{
+    Account, Choice, Difference, Names, Recording, Report, Sort, Sums, Until, amount, one_of, write_heaptrack,
+};
+use serde_json::{Value, json};
 
 use super::choice::parse_pattern;
 use super::common::{DirArg, print};
@@ -22,16 +25,20 @@ Examples:
   rftrace resources --sort allocated -n 5 mytrace      who took most
   rftrace resources --at 1.5s mytrace                  what was there then
   rftrace resources --leaks mytrace                    for CI: exit status 1 if something was not given back
+  rftrace resources --kind file mytrace                files and sockets alone, of --resources memory,file
   rftrace resources --flamegraph peak -o peak.svg mytrace
   rftrace resources --diff newtrace mytrace            what was taken more there
   rftrace resources --heaptrack -o mytrace.heap mytrace && heaptrack_gui mytrace.heap";
 
-/// Shows who took memory and did not give it back, as `rftrace record --resources memory` records it.
+/// Shows who took memory, files or threads and did not give them back, as `rftrace record --resources memory,file,thread` records it.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct ResourcesArgs {
     #[command(flatten)]
     dir: DirArg,
+    /// Only these: memory, file, thread.
+    #[arg(short, long, value_name = "KINDS", value_delimiter = ',', value_enum)]
+    kind: Vec<ResourceKind>,
     /// The order of stacks: by bytes or blocks that are still there, by all bytes that were taken, by blocks that were given back at
     /// once.
     #[arg(short, long, value_name = "ORDER", default_value = "bytes", value_enum)]
@@ -49,13 +56,16 @@ pub(crate) struct ResourcesArgs {
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// Show only what was not given back. The exit status is 1 if there is such. What C and C++ libraries and Rust's keep until the end
-    /// does not count.
+    /// does not count, nor do descriptors 0 to 2.
     #[arg(long)]
     leaks: bool,
     /// With --leaks: what has such a function or module in its stack does not count. A name, a glob, or a regex between slashes.
     #[arg(long, value_name = "PATTERN", requires = "leaks", value_parser = parse_pattern)]
     suppress: Vec<Pattern>,
-    /// Draw a flame graph, of what is still there, was there at the peak, or was taken in all.
+    /// With --leaks: the same, of a file with a pattern on each line; what begins with # is none.
+    #[arg(long, value_name = "FILE", requires = "leaks")]
+    suppressions: Vec<PathBuf>,
+    /// Draw a flame graph, of what is still there, was there at the peak, or was taken in all: of memory, or what --kind says.
     #[arg(long, value_name = "OF", value_enum, conflicts_with_all = ["json", "leaks"])]
     flamegraph: Option<Flame>,
     /// Show what another trace has more, or less, than this one.
@@ -64,12 +74,33 @@ pub(crate) struct ResourcesArgs {
     /// Print it as JSON.
     #[arg(long)]
     json: bool,
-    /// Write the file that heaptrack_gui and heaptrack_print read, of all that was taken and given back.
-    #[arg(long, conflicts_with_all = ["json", "leaks", "flamegraph", "sort", "limit", "depth"])]
+    /// Write the file that heaptrack_gui and heaptrack_print read, of all memory that was taken and given back.
+    #[arg(long, conflicts_with_all = ["json", "kind", "leaks", "flamegraph", "sort", "limit", "depth"])]
     heaptrack: bool,
     /// Where to write to instead of stdout.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+/// What `--resources` records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ResourceKind {
+    /// `malloc` and its like, and so what is made of them: `new` of C++, `alloc` of Rust.
+    Memory,
+    /// Files, sockets, pipes and all else that has a descriptor.
+    File,
+    /// Threads that have to be joined or detached.
+    Thread,
+}
+
+impl From<ResourceKind> for Resource {
+    fn from(kind: ResourceKind) -> Self {
+        match kind {
+            ResourceKind::Memory => Self::Memory,
+            ResourceKind::File => Self::File,
+            ResourceKind::Thread => Self::Thread,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,83 +140,183 @@ fn open(dir: &Path) -> Result<Recording> {
     Ok(Recording::open(&path)?)
 }
 
+/// What is to be shown of a recording, of which it has to have all that was asked for.
+fn chosen(recording: &Recording, kinds: &[ResourceKind]) -> Result<Vec<Resource>> {
+    let recorded = recording.resources();
+    let asked: Vec<Resource> = kinds.iter().map(|&kind| kind.into()).collect();
+    if let Some(missing) = asked.iter().find(|resource| !recorded.contains(resource)) {
+        let names: Vec<&str> = recorded.iter().map(|resource| resource.name()).collect();
+        bail!(
+            "{} was not recorded; there is {}: record it with --resources {}",
+            missing.name(),
+            if names.is_empty() { "nothing".to_owned() } else { names.join(", ") },
+            missing.name()
+        );
+    }
+    Ok(recorded.into_iter().filter(|resource| asked.is_empty() || asked.contains(resource)).collect())
+}
+
+/// The patterns of a file.
+fn suppressions(path: &Path) -> Result<Vec<Pattern>> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
+    let pattern = |(line, number)| {
+        parse_pattern(line).map_err(|error| anyhow::anyhow!("line {number} of {}: {error}", path.display()))
+    };
+    lines.map(pattern).collect()
+}
+
 /// Runs it; ends this process with status 1 where `--leaks` has found some.
 pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
-    let recording = open(&args.dir.path())?;
+    let recording = open(&args.dir.clone().path())?;
     if args.pid.is_some_and(|pid| !recording.processes().values().any(|process| process.pid == pid)) {
         let mut pids: Vec<String> = recording.processes().values().map(|process| process.pid.to_string()).collect();
         pids.dedup();
         bail!("--pid: no such process was recorded; there are {}", pids.join(", "));
     }
-    let mut until = args.at.map_or(Until::End, Until::Nanos);
+    let until = args.at.map_or(Until::End, Until::Nanos);
+    let output = args.output.as_deref();
     if args.heaptrack {
+        chosen(&recording, &[ResourceKind::Memory])?;
         let mut names = Names::default();
-        write_to(args.output.as_deref(), |out| write_heaptrack(&recording, until, args.pid, &mut names, out))?;
+        write_to(output, |out| write_heaptrack(&recording, until, args.pid, &mut names, out))?;
         warn_of_recording(&recording, names.changed());
         return Ok(());
     }
-    let mut account = Account::of(&recording, until, args.pid)?;
-    if args.flamegraph == Some(Flame::Peak) {
-        until = Until::Events(account.peak_at.1);
-        account = Account::of(&recording, until, args.pid)?;
+    let resources = chosen(&recording, &args.kind)?;
+    let mut suppressed = args.suppress.clone();
+    for path in &args.suppressions {
+        suppressed.extend(suppressions(path)?);
     }
-    let choice = Choice { sort: args.sort.into(), is_leaks: args.leaks, suppressed: args.suppress };
-    let report = Report::of(&recording, &account, &choice, &mut Names::default());
-    let all = |number: usize| if number == 0 { usize::MAX } else { number };
-    let (limit, depth) = (all(args.limit), all(args.depth));
-    if let Some(dir) = args.diff {
-        let other = open(&dir)?;
-        let other_account = Account::of(&other, until, None)?;
-        let other_report = Report::of(&other, &other_account, &choice, &mut Names::default());
-        let difference = Difference::of((&account, &report), (&other_account, &other_report), choice.sort);
-        write_to(args.output.as_deref(), |out| {
-            if args.json {
-                writeln!(out, "{:#}", difference.json(limit, depth)).map_err(rftrace_read::Error::Write)
-            } else {
-                difference.write(limit, depth, out)
+    let choice = Choice { sort: args.sort.into(), is_leaks: args.leaks, suppressed };
+    if let Some(of) = args.flamegraph {
+        return draw(&recording, &resources, of, &args, &choice);
+    }
+    let mut names = Names::default();
+    let mut found = Vec::new();
+    for &resource in &resources {
+        let account = Account::of(&recording, resource, until, args.pid)?;
+        let report = Report::of(&recording, &account, &choice, &mut names);
+        found.push((account, report));
+    }
+    if let Some(dir) = &args.diff {
+        let other = open(dir)?;
+        let mut names_of_other = Names::default();
+        let mut differences = Vec::new();
+        for (account, report) in &found {
+            if !other.resources().contains(&account.resource) {
+                say!("rftrace: {} was not recorded in {}", account.resource.name(), dir.display());
+                continue;
             }
-        })?;
-        warn_of_recording(&recording, &report.changed);
-        warn_of_recording(&other, &other_report.changed);
+            let other_account = Account::of(&other, account.resource, until, None)?;
+            let other_report = Report::of(&other, &other_account, &choice, &mut names_of_other);
+            differences.push((
+                account.resource,
+                Difference::of((account, report), (&other_account, &other_report), choice.sort),
+            ));
+        }
+        let texts = differences.iter().map(|(resource, difference)| (*resource, difference));
+        write_all(&args, texts, |difference, (limit, depth)| difference.json(limit, depth), Difference::write)?;
+        warn_of_recording(&recording, names.changed());
+        warn_of_recording(&other, names_of_other.changed());
         return Ok(());
     }
-    let write = |out: &mut dyn Write| {
-        if let Some(of) = args.flamegraph {
-            let (title, bytes): (_, fn(&Sums) -> u64) = match of {
-                Flame::Live => ("Memory that is still there", |sums| sums.bytes),
-                Flame::Peak => ("Memory at the peak", |sums| sums.bytes),
-                Flame::Allocated => ("Memory that was taken", |sums| sums.allocated),
-            };
-            report.flame_graph(title, bytes, out)
-        } else if args.json {
-            let value = json!({ "memory": account.json(&recording), "stacks": report.json(limit, depth) });
-            writeln!(out, "{value:#}").map_err(rftrace_read::Error::Write)
-        } else {
-            if !args.leaks {
-                account.write(&recording, out)?;
-            }
-            report.write(limit, depth, args.leaks, out)
+    let json =
+        |(account, report): &(Account, Report), (limit, depth)| (account.json(&recording), report.json(limit, depth));
+    let text = |(account, report): &(Account, Report), limit, depth, out: &mut dyn Write| {
+        if !args.leaks {
+            account.write(&recording, out)?;
         }
+        report.write(limit, depth, args.leaks, out)
     };
-    write_to(args.output.as_deref(), write)?;
-    warn_of_recording(&recording, &report.changed);
-    warn_of_account(&account);
-    let total = report.total();
+    write_all(&args, found.iter().map(|both| (both.0.resource, both)), json, text)?;
+    warn_of_recording(&recording, names.changed());
+    for (account, _) in &found {
+        warn_of_account(account);
+    }
     if args.leaks {
-        let left_out = match report.suppressed.blocks {
-            0 => String::new(),
-            1 => format!("; {} bytes in 1 block do not count", report.suppressed.bytes),
-            blocks => format!("; {} bytes in {blocks} blocks do not count", report.suppressed.bytes),
-        };
-        match total.blocks {
-            1 => say!("rftrace: {} bytes in 1 block were not given back{left_out}", total.bytes),
-            blocks => say!("rftrace: {} bytes in {blocks} blocks were not given back{left_out}", total.bytes),
+        let mut any = false;
+        for (_, report) in &found {
+            any |= tell_of_leaks(report);
         }
-        if total.blocks > 0 {
+        if any {
             std::process::exit(1);
         }
     }
     Ok(())
+}
+
+/// Writes what was found of each resource: as text, one after the other, or as one value.
+fn write_all<'f, T: 'f>(
+    args: &ResourcesArgs,
+    found: impl Iterator<Item = (Resource, &'f T)>,
+    json: impl Fn(&T, (usize, usize)) -> (Value, Vec<Value>),
+    text: impl Fn(&T, usize, usize, &mut dyn Write) -> rftrace_read::Result<()>,
+) -> Result<()> {
+    let all = |number: usize| if number == 0 { usize::MAX } else { number };
+    let (limit, depth) = (all(args.limit), all(args.depth));
+    write_to(args.output.as_deref(), |out| {
+        if args.json {
+            let mut value = json!({});
+            let mut all_stacks = Vec::new();
+            for (resource, one) in found {
+                let (total, stacks) = json(one, (limit, depth));
+                value[resource.name()] = total;
+                all_stacks.extend(stacks);
+            }
+            value["stacks"] = all_stacks.into();
+            return writeln!(out, "{value:#}").map_err(rftrace_read::Error::Write);
+        }
+        for (place, (_, one)) in found.enumerate() {
+            if place > 0 && !args.leaks {
+                writeln!(out).map_err(rftrace_read::Error::Write)?;
+            }
+            text(one, limit, depth, out)?;
+        }
+        Ok(())
+    })
+}
+
+/// Draws the first of the resources.
+fn draw(recording: &Recording, resources: &[Resource], of: Flame, args: &ResourcesArgs, choice: &Choice) -> Result<()> {
+    let Some(&resource) = resources.first() else { bail!("nothing was recorded that could be drawn") };
+    let mut account = Account::of(recording, resource, args.at.map_or(Until::End, Until::Nanos), args.pid)?;
+    if of == Flame::Peak {
+        account = Account::of(recording, resource, Until::Events(account.peak_at.1), args.pid)?;
+    }
+    let report = Report::of(recording, &account, choice, &mut Names::default());
+    let what = match resource {
+        Resource::Memory => "Memory",
+        Resource::File => "Descriptors",
+        Resource::Thread => "Threads",
+    };
+    let (when, bytes): (_, fn(&Sums) -> u64) = match of {
+        Flame::Live => ("still there", |sums| sums.bytes),
+        Flame::Peak => ("there at the peak", |sums| sums.bytes),
+        Flame::Allocated => ("taken in all", |sums| sums.allocated),
+    };
+    write_to(args.output.as_deref(), |out| report.flame_graph(&format!("{what}: {when}"), bytes, out))?;
+    warn_of_recording(recording, &report.changed);
+    warn_of_account(&account);
+    Ok(())
+}
+
+/// Says how much was not given back. Returns whether there is such.
+fn tell_of_leaks(report: &Report) -> bool {
+    let (resource, total, suppressed) = (report.resource, report.total(), report.suppressed);
+    // To the byte.
+    let amount = |bytes: u64, blocks: u64| match resource {
+        Resource::Memory => format!("{bytes} bytes in {blocks} block{}", if blocks == 1 { "" } else { "s" }),
+        _ => amount(resource, bytes, blocks),
+    };
+    let left_out = match suppressed.blocks {
+        0 => String::new(),
+        1 => format!("; {} does not count", amount(suppressed.bytes, 1)),
+        blocks => format!("; {} do not count", amount(suppressed.bytes, blocks)),
+    };
+    let verb = if total.blocks == 1 && resource != Resource::Memory { "was" } else { "were" };
+    say!("rftrace: {} {verb} not given back{left_out}", amount(total.bytes, total.blocks));
+    total.blocks > 0
 }
 
 /// Writes to a file, or to stdout.
@@ -213,15 +344,16 @@ fn warn_of_recording(recording: &Recording, changed: &[String]) {
     }
 }
 
-/// Says what was odd.
+/// Says what was odd. That programs close what they have from others is not.
 fn warn_of_account(account: &Account) {
-    if account.unknown > 0 {
+    let things = format!("{}s", one_of(account.resource));
+    if account.unknown > 0 && account.resource != Resource::File {
         say!(
-            "rftrace: {} blocks were given back that were not taken while it was recorded, or by an allocator that is not seen",
+            "rftrace: {} {things} were given back that were not taken while it was recorded, or by what is not seen",
             account.unknown
         );
     }
     if account.doubled > 0 {
-        say!("rftrace: {} blocks were taken again without having been given back where it is seen", account.doubled);
+        say!("rftrace: {} {things} were taken again without having been given back where it is seen", account.doubled);
     }
 }

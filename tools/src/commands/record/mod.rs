@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
+use rftrace_format::resources::Resource;
 use rftrace_net::Address;
 use rftrace_record::banks::{BankRecorder, OnFull, Plan};
 use rftrace_record::dumps::DumpOn;
@@ -26,6 +27,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::common::shell_word;
+use super::resources::ResourceKind;
 use super::time::parse_ns;
 
 #[cfg(target_arch = "x86_64")]
@@ -56,6 +58,7 @@ Examples:
   rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
   rftrace record -p 4711 --libcalls             what any program calls of libraries
   rftrace record --resources memory ./app       who takes memory and does not give it back
+  rftrace record --resources file,thread ./app  who leaves files open, and threads that nobody joins
   rftrace record --live ./app | less            show the calls when it has ended
   rftrace record --to uftrace://desk ./app      to `rftrace recv` on another machine, as `rftrace help send` tells
 
@@ -159,9 +162,10 @@ pub(crate) struct RecordArgs {
     /// Record calls of the program of functions of libraries too: `malloc`, `write`. The program need not be built for it.
     #[arg(long, visible_alias = "libcall")]
     libcalls: bool,
-    /// Record who takes memory and does not give it back, for `rftrace resources`. The program need not be built for it.
+    /// Record who takes memory, files or threads and does not give them back, for `rftrace resources`. The program need not be built for
+    /// it.
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
-    resources: Vec<resources::Kind>,
+    resources: Vec<ResourceKind>,
     /// With --resources: how it is found who has called.
     #[arg(long, value_name = "HOW", default_value = "cfi", requires = "resources", value_enum)]
     backtraces: resources::Backtraces,
@@ -308,7 +312,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     if !args.force {
         program::check(&program, args.hooks_others() || !args.resources.is_empty())?;
     }
-    if !args.resources.is_empty() {
+    if args.resources.contains(&ResourceKind::Memory) {
         resources::tell_of_allocator(&program);
     }
     let schedule = match (args.schedule, args.no_schedule) {
@@ -328,10 +332,12 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
     let wanted = values::wanted(&args.what(), &program)?;
     environment.extend(wanted.variables());
-    let is_wanted = !args.resources.is_empty();
-    let memory = is_wanted.then(|| ResourceRecorder::begin(output.work(), args.most_bytes() as u64)).transpose()?;
-    if let Some(memory) = &memory {
-        environment.extend(resources::environment(memory, args.backtraces)?);
+    let wanted_resources: Vec<Resource> = args.resources.iter().map(|&kind| kind.into()).collect();
+    let resources = (!wanted_resources.is_empty())
+        .then(|| ResourceRecorder::begin(output.work(), args.most_bytes() as u64, &wanted_resources))
+        .transpose()?;
+    if let Some(recorder) = &resources {
+        environment.extend(resources::environment(recorder, args.backtraces)?);
     }
     let kept = if args.ring { Kept::End } else { Kept::Beginning };
     let beside_bytes = if args.is_streamed() { args.max_size } else { args.buffer } as u64;
@@ -340,12 +346,12 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let for_library = [args.signal_snapshot, args.signal_toggle];
     let living = || {
         let mut living = banks.as_ref().map(BankRecorder::living).unwrap_or_default();
-        living.extend(memory.as_ref().map(ResourceRecorder::living).unwrap_or_default());
+        living.extend(resources.as_ref().map(ResourceRecorder::living).unwrap_or_default());
         living
     };
     let ended = run::run(&program, &args.command, preloads, environment, for_library, kernel.as_ref(), &living)?;
     let code = ended.code();
-    let memory = memory.map(ResourceRecorder::stop);
+    let resources = resources.map(ResourceRecorder::stop);
     let banks = banks.map(BankRecorder::stop);
     // Before anything can end this process.
     let kernel = kernel.map(KernelRecorder::stop).transpose().unwrap_or_else(|error| {
@@ -359,8 +365,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         }
     }
     let beside = Beside { schedule, kernel, banks };
-    if let Some(memory) = &memory {
-        resources::tell_of_losses(memory, args.most_bytes());
+    if let Some(recorded) = &resources {
+        resources::tell_of_losses(recorded, args.most_bytes());
     }
     if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended) {
         say!("rftrace: {error:#}");

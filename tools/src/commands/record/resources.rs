@@ -11,13 +11,6 @@ use rftrace_record::resources::{Recorded, ResourceRecorder};
 
 use crate::commands::common::shell_word;
 
-/// What is recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
-    /// `malloc` and its like, and so what is made of them: `new` of C++, `alloc` of Rust.
-    Memory,
-}
-
 /// How it is found who has called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Backtraces {
@@ -63,7 +56,7 @@ pub(super) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
         );
     } else if recorded.lost > 0 {
         say!(
-            "rftrace: {} calls that take memory or give it back were not recorded, as too many threads ran at the same time",
+            "rftrace: {} calls that take something or give it back were not recorded, as too many threads ran at the same time",
             HumanCount(recorded.lost)
         );
     }
@@ -72,7 +65,7 @@ pub(super) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
     }
     if recorded.processes == 0 {
         say!(
-            "rftrace: it was not recorded who takes memory: the program did not load the library for it (what runs with other \
+            "rftrace: no --resources were recorded: the program did not load the library for it (what runs with other \
              rights than its caller never does), or runs in another space of processes or without /proc"
         );
     }
@@ -80,5 +73,5 @@ pub(super) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
 
 /// Says where it is.
 pub(super) fn tell_of_place(dir: &Path) {
-    say!("rftrace: who took memory: rftrace resources {}", shell_word(dir));
+    say!("rftrace: who took what: rftrace resources {}", shell_word(dir));
 }

@@ -1,16 +1,12 @@
-//! The functions that take the place of the program's allocator's.
-//!
-//! Each is a jump to one with the same arguments and two more: the stack and frame pointer at its first instruction, from where its callers
-//! are found. So no frame of this library is on the stack above them.
+//! The functions of the program's allocator.
 //!
 //! A release is recorded before the memory is free, an allocation after it was made: whoever gets it next comes later.
 
-use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr;
 
-use rftrace_format::resources::Kind;
+use rftrace_format::resources::{Kind, Resource};
 
 use crate::chunks::Writing;
 use crate::originals::{self, Original};
@@ -34,32 +30,27 @@ macro_rules! original {
     }};
 }
 
-/// A function that jumps to another one, with the stack and the frame pointer as further arguments in these registers.
-macro_rules! with_registers {
-    ($name:ident, $to:ident, $sp:literal, $bp:literal) => {
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
-            naked_asm!(concat!("mov ", $sp, ", rsp"), concat!("mov ", $bp, ", rbp"), "jmp {to}", to = sym $to)
-        }
-    };
-}
+with_registers!(malloc, malloc_from, 1);
+with_registers!(valloc, valloc_from, 1);
+with_registers!(pvalloc, pvalloc_from, 1);
+with_registers!(free, free_from, 1);
+with_registers!(cfree, free_from, 1);
+with_registers!(calloc, calloc_from, 2);
+with_registers!(realloc, realloc_from, 2);
+with_registers!(memalign, memalign_from, 2);
+with_registers!(aligned_alloc, aligned_alloc_from, 2);
+with_registers!(posix_memalign, posix_memalign_from, 3);
 
-with_registers!(malloc, malloc_from, "rsi", "rdx");
-with_registers!(valloc, valloc_from, "rsi", "rdx");
-with_registers!(pvalloc, pvalloc_from, "rsi", "rdx");
-with_registers!(free, free_from, "rsi", "rdx");
-with_registers!(cfree, free_from, "rsi", "rdx");
-with_registers!(calloc, calloc_from, "rdx", "rcx");
-with_registers!(realloc, realloc_from, "rdx", "rcx");
-with_registers!(memalign, memalign_from, "rdx", "rcx");
-with_registers!(aligned_alloc, aligned_alloc_from, "rdx", "rcx");
-with_registers!(posix_memalign, posix_memalign_from, "rcx", "r8");
+/// Whether this is recorded.
+#[inline(always)]
+fn is_recorded() -> bool {
+    process::is_recorded(Resource::Memory)
+}
 
 /// Records memory that was given out.
 #[inline(always)]
 fn allocated(kind: Kind, memory: Memory, bytes: usize, registers: Registers) {
-    if memory.is_null() || !process::is_recorded() {
+    if memory.is_null() || !is_recorded() {
         return;
     }
     let writing = Writing::begin(registers.sp);
@@ -71,45 +62,45 @@ fn allocated(kind: Kind, memory: Memory, bytes: usize, registers: Registers) {
 }
 
 extern "C" fn malloc_from(bytes: usize, sp: usize, bp: usize) -> Memory {
-    let memory = original!(Malloc, extern "C" fn(usize) -> Memory, ptr::null_mut(), bytes);
+    let memory = original!(malloc, extern "C" fn(usize) -> Memory, ptr::null_mut(), bytes);
     allocated(Kind::Malloc, memory, bytes, Registers { sp, bp });
     memory
 }
 
 extern "C" fn valloc_from(bytes: usize, sp: usize, bp: usize) -> Memory {
-    let memory = original!(Valloc, extern "C" fn(usize) -> Memory, ptr::null_mut(), bytes);
+    let memory = original!(valloc, extern "C" fn(usize) -> Memory, ptr::null_mut(), bytes);
     allocated(Kind::Valloc, memory, bytes, Registers { sp, bp });
     memory
 }
 
 extern "C" fn pvalloc_from(bytes: usize, sp: usize, bp: usize) -> Memory {
-    let memory = original!(Pvalloc, extern "C" fn(usize) -> Memory, ptr::null_mut(), bytes);
+    let memory = original!(pvalloc, extern "C" fn(usize) -> Memory, ptr::null_mut(), bytes);
     allocated(Kind::Pvalloc, memory, bytes, Registers { sp, bp });
     memory
 }
 
 extern "C" fn calloc_from(n: usize, bytes: usize, sp: usize, bp: usize) -> Memory {
-    let memory = original!(Calloc, extern "C" fn(usize, usize) -> Memory, ptr::null_mut(), n, bytes);
+    let memory = original!(calloc, extern "C" fn(usize, usize) -> Memory, ptr::null_mut(), n, bytes);
     // Where it overflows there is no memory.
     allocated(Kind::Calloc, memory, n.wrapping_mul(bytes), Registers { sp, bp });
     memory
 }
 
 extern "C" fn memalign_from(alignment: usize, bytes: usize, sp: usize, bp: usize) -> Memory {
-    let memory = original!(Memalign, extern "C" fn(usize, usize) -> Memory, ptr::null_mut(), alignment, bytes);
+    let memory = original!(memalign, extern "C" fn(usize, usize) -> Memory, ptr::null_mut(), alignment, bytes);
     allocated(Kind::Memalign, memory, bytes, Registers { sp, bp });
     memory
 }
 
 extern "C" fn aligned_alloc_from(alignment: usize, bytes: usize, sp: usize, bp: usize) -> Memory {
-    let memory = original!(AlignedAlloc, extern "C" fn(usize, usize) -> Memory, ptr::null_mut(), alignment, bytes);
+    let memory = original!(aligned_alloc, extern "C" fn(usize, usize) -> Memory, ptr::null_mut(), alignment, bytes);
     allocated(Kind::AlignedAlloc, memory, bytes, Registers { sp, bp });
     memory
 }
 
 extern "C" fn posix_memalign_from(place: *mut Memory, alignment: usize, bytes: usize, sp: usize, bp: usize) -> c_int {
     type Function = extern "C" fn(*mut Memory, usize, usize) -> c_int;
-    let result = original!(PosixMemalign, Function, libc::ENOMEM, place, alignment, bytes);
+    let result = original!(posix_memalign, Function, libc::ENOMEM, place, alignment, bytes);
     if result == 0 {
         // SAFETY: the allocator has written there.
         allocated(Kind::PosixMemalign, unsafe { place.read() }, bytes, Registers { sp, bp });
@@ -119,26 +110,26 @@ extern "C" fn posix_memalign_from(place: *mut Memory, alignment: usize, bytes: u
 
 extern "C" fn free_from(memory: Memory, sp: usize) {
     if !memory.is_null()
-        && process::is_recorded()
+        && is_recorded()
         && let Some(place) = Writing::begin(sp).reserve(1)
     {
         place.finish(Kind::Free, pool::ticks_before(), memory as u64);
     }
-    original!(Free, extern "C" fn(Memory), (), memory)
+    original!(free, extern "C" fn(Memory), (), memory)
 }
 
 extern "C" fn realloc_from(old: Memory, bytes: usize, sp: usize, bp: usize) -> Memory {
     type Function = extern "C" fn(Memory, usize) -> Memory;
     if old.is_null() {
-        let memory = original!(Realloc, Function, ptr::null_mut(), old, bytes);
+        let memory = original!(realloc, Function, ptr::null_mut(), old, bytes);
         allocated(Kind::Realloc, memory, bytes, Registers { sp, bp });
         return memory;
     }
     // Only when it has succeeded it is known that the old memory was given back, but that was before.
-    let writing = process::is_recorded().then(|| Writing::begin(sp));
+    let writing = is_recorded().then(|| Writing::begin(sp));
     let place = writing.as_ref().and_then(|writing| writing.reserve(1));
     let before = pool::ticks_before();
-    let memory = original!(Realloc, Function, ptr::null_mut(), old, bytes);
+    let memory = original!(realloc, Function, ptr::null_mut(), old, bytes);
     if let Some(place) = place.filter(|_| !memory.is_null() || bytes == 0) {
         place.finish(Kind::ReallocFree, before, old as u64);
     }

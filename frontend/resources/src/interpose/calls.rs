@@ -1,0 +1,137 @@
+//! A call that takes something or gives it back: what is recorded of it, and when.
+//!
+//! **Invariant**: nothing here is to be dropped, nor in its callers: a thread that is cancelled while it waits in a function of the C
+//! library is unwound past them.
+
+use std::ffi::{c_char, c_int};
+use std::slice;
+
+use rftrace_format::resources::{Kind, MAX_DETAIL_BYTES, Resource};
+
+use crate::chunks::{self, Writing};
+use crate::identity;
+use crate::pool;
+use crate::process;
+use crate::stacks::{self, Registers};
+use crate::thread;
+
+/// A call that has begun, and is to be recorded.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    began: u64,
+    registers: Registers,
+}
+
+impl Call {
+    /// Begins. `None` where such things are not recorded, as in a child of `vfork`: it is in its parent's memory, but has what it takes for
+    /// itself.
+    pub(super) fn begin(resource: Resource, registers: Registers) -> Option<Self> {
+        if !process::is_recorded(resource) || !identity::is_own_memory() {
+            return None;
+        }
+        let writing = Writing::begin(registers.sp);
+        // A chunk that is taken while the function runs would be younger than what it has given back.
+        writing.make_room();
+        writing.thread().taken.set([0; 2]);
+        writing.thread().given_back.set(0);
+        Some(Self { began: pool::ticks_before(), registers })
+    }
+
+    /// Records that something was taken, unless a function that the called one has called did so.
+    pub(super) fn taken(self, kind: Kind, what: u64, detail: &[u8]) {
+        let thread = thread::current();
+        let [newest, older] = thread.taken.get();
+        if [newest, older].contains(&(what + 1)) {
+            return;
+        }
+        thread.taken.set([what + 1, newest]);
+        if thread.given_back.get() == what + 1 {
+            thread.given_back.set(0);
+        }
+        let writing = Writing::begin(self.registers.sp);
+        let stack = stacks::number(&writing, self.registers);
+        if let Some(place) = writing.reserve(3 + detail.len().div_ceil(8)) {
+            place.more(1, 1, u64::from(stack));
+            place.more(2, self.began, detail.len() as u64);
+            chunks::write_text(place, 3, [detail, &[]]);
+            place.finish(kind, pool::ticks_after(), what);
+        }
+    }
+
+    /// Records that something was given back when the function was called, unless one that it has called did so: whoever takes it next
+    /// comes later.
+    pub(super) fn given_back(self, kind: Kind, what: u64) {
+        let thread = thread::current();
+        if thread.given_back.get() == what + 1 {
+            return;
+        }
+        thread.given_back.set(what + 1);
+        thread.taken.set(thread.taken.get().map(|taken| if taken == what + 1 { 0 } else { taken }));
+        self.release(kind, self.began, what, None);
+    }
+
+    /// Records that something was given back when the function has come to its end.
+    pub(super) fn waited_for(self, kind: Kind, what: u64) {
+        self.release(kind, pool::ticks_after(), what, None);
+    }
+
+    /// Records that all from `first` to `last` was given back when the function was called.
+    pub(super) fn range_given_back(self, kind: Kind, first: u64, last: u64) {
+        self.release(kind, self.began, first, Some(last));
+    }
+
+    fn release(self, kind: Kind, ticks: u64, what: u64, last: Option<u64>) {
+        let writing = Writing::begin(self.registers.sp);
+        if let Some(place) = writing.reserve(1 + usize::from(last.is_some())) {
+            if let Some(last) = last {
+                place.more(1, last, 0);
+            }
+            // A signal handler may have filled the chunk that there was.
+            place.finish(kind, ticks.max(writing.chunk_taken()), what);
+        }
+    }
+
+    /// Records that what was to be given back was not there.
+    pub(super) fn failed(self, kind: Kind, what: u64) {
+        let writing = Writing::begin(self.registers.sp);
+        let stack = stacks::number(&writing, self.registers);
+        if let Some(place) = writing.reserve(2) {
+            place.more(1, 0, u64::from(stack));
+            place.finish(kind, pool::ticks_after(), what);
+        }
+    }
+}
+
+/// The beginning of a text that the called function has read; nothing if there is none.
+pub(super) fn text<'a>(text: *const c_char) -> &'a [u8] {
+    if text.is_null() {
+        return &[];
+    }
+    // SAFETY: it was just read up to the NUL that it ends with.
+    unsafe { slice::from_raw_parts(text.cast(), libc::strnlen(text, MAX_DETAIL_BYTES)) }
+}
+
+/// What a function answers that the C library does not have.
+pub(super) trait Missing {
+    fn missing() -> Self;
+}
+
+impl Missing for c_int {
+    fn missing() -> Self {
+        // SAFETY: the thread's own.
+        unsafe { libc::__errno_location().write(libc::ENOSYS) };
+        -1
+    }
+}
+
+impl<T> Missing for *mut T {
+    fn missing() -> Self {
+        // SAFETY: as above.
+        unsafe { libc::__errno_location().write(libc::ENOSYS) };
+        std::ptr::null_mut()
+    }
+}
+
+impl Missing for () {
+    fn missing() -> Self {}
+}

@@ -1,0 +1,45 @@
+//! What resources are called, and sizes as they are read best.
+
+use std::fmt;
+
+use rftrace_format::resources::Resource;
+
+/// Bytes, as they are read best.
+#[derive(Clone, Copy, Debug)]
+pub struct Size(pub u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = *self;
+        let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+        match units.into_iter().find(|&(_, unit)| bytes as f64 >= 10.0 * unit) {
+            Some((name, unit)) => write!(f, "{:.1} {name}", bytes as f64 / unit),
+            None => write!(f, "{bytes} bytes"),
+        }
+    }
+}
+
+/// What one of a resource is called.
+#[must_use]
+pub fn one_of(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Memory => "block",
+        Resource::File => "descriptor",
+        Resource::Thread => "thread",
+    }
+}
+
+/// So many of a resource.
+pub(crate) fn number(resource: Resource, number: u64) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {}{plural}", one_of(resource))
+}
+
+/// So many of a resource, with their bytes where it has such.
+#[must_use]
+pub fn amount(resource: Resource, bytes: u64, blocks: u64) -> String {
+    match resource {
+        Resource::Memory => format!("{} in {}", Size(bytes), number(resource, blocks)),
+        _ => number(resource, blocks),
+    }
+}
