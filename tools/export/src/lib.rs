@@ -22,7 +22,7 @@ pub use directory::write_directory;
 pub use firefox::Firefox;
 pub use folded::Folded;
 pub use perfetto::Perfetto;
-pub use walk::{ExportOptions, export};
+pub use walk::{ExportOptions, export, export_with};
 pub use wall_clock::WallClock;
 
 use rftrace_read::{Result, SourcePlace};

@@ -48,7 +48,21 @@ impl ExportOptions {
 ///
 /// A `.dat` file cannot be read, a chosen task does not exist, or the sink fails.
 pub fn export(trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> Result<Summary> {
-    let result = export_tasks(trace, options, sink);
+    export_with(trace, options, sink, |_| Ok(()))
+}
+
+/// As [`export`]; `more` gives the sink what was recorded beside the calls, before it is finished.
+///
+/// # Errors
+///
+/// Those of [`export`] and of `more`.
+pub fn export_with(
+    trace: &Trace,
+    options: &ExportOptions,
+    sink: &mut dyn Sink,
+    more: impl FnOnce(&mut dyn Sink) -> Result<()>,
+) -> Result<Summary> {
+    let result = export_tasks(trace, options, sink).and_then(|summary| more(sink).map(|()| summary));
     match result {
         Err(error @ Error::Write(_)) => Err(error),
         result => sink.finish().and(result),

@@ -309,9 +309,18 @@ impl Taker {
     }
 
     fn write_clock(&mut self) {
+        /// What is read twice may be far from each other, where this thread has to wait.
+        const TRIES: usize = 16;
+
         self.clock = Some(Instant::now());
-        let unit = [Kind::Clock.word(self.memory.now()), nanos()];
-        self.write(0, 0, 0, &[unit]);
+        let look = || {
+            let (before, nanos, after) = (self.memory.now(), nanos(), self.memory.now());
+            (after.saturating_sub(before), after, nanos)
+        };
+        let best = (0..TRIES).map(|_| look()).min();
+        if let Some((_, ticks, nanos)) = best {
+            self.write(0, 0, 0, &[[Kind::Clock.word(ticks), nanos]]);
+        }
     }
 
     fn write(&mut self, process: u32, tid: u32, taken: u64, units: &[Unit]) {

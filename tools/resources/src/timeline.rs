@@ -47,7 +47,16 @@ pub fn timeline(
     let span_ticks = (last.saturating_sub(first) / SPANS).max(1);
     let mut lines: BTreeMap<u32, Line> = BTreeMap::new();
     let mut tell = |process, (ticks, much)| each(process, recording.nanos(ticks), much);
+    // Processes by their last events, the first one last.
+    let mut ends: Vec<(u64, u32)> =
+        recording.processes().iter().map(|(&number, process)| (process.last, number)).collect();
+    ends.sort_unstable_by(|a, b| b.cmp(a));
     follow(recording, resource, Until::End, None, |live, event| {
+        while let Some((last, process)) = ends.pop_if(|(last, _)| *last < event.ticks) {
+            if let Some(mut line) = lines.remove(&process) {
+                line.take().chain([(last, 0)]).try_for_each(|point| tell(process, point))?;
+            }
+        }
         let (more, less) = match live.follow(event, || event.bytes) {
             Change::Taken { replaced, .. } => (event.bytes, replaced.unwrap_or(0)),
             Change::GivenBack(bytes) => (0, bytes),
@@ -67,10 +76,9 @@ pub fn timeline(
         }
         Ok(())
     })?;
-    for (process, mut line) in lines {
-        line.take().try_for_each(|point| tell(process, point))?;
-        if let Some(known) = recording.processes().get(&process) {
-            tell(process, (known.last, 0))?;
+    for (last, process) in ends.into_iter().rev() {
+        if let Some(mut line) = lines.remove(&process) {
+            line.take().chain([(last, 0)]).try_for_each(|point| tell(process, point))?;
         }
     }
     Ok(())

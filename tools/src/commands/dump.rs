@@ -8,12 +8,13 @@ use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use rftrace_export::{
-    Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export, write_directory,
+    Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export_with, write_directory,
 };
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
 use super::choice::{ShownArgs, SourcesArg, Time};
 use super::common::{DirArg, PlainArgs, print_warnings};
+use super::counters::Counters;
 use super::page::{read_page, title};
 
 const EXAMPLES: &str = "\
@@ -31,6 +32,9 @@ Examples:
 /// The output is valid also where records were lost or exits are missing. Times without a unit are seconds of the trace's
 /// clock, as in `uftrace replay -r`; those with one (`ns`, `us`, `ms`, `s`, `m`, `h`) are since the trace's start. Functions
 /// that are open at --from are entered there, those that are open at --to end there.
+///
+/// What was recorded of --resources is beside the calls in --chrome and --perfetto: how many bytes, descriptors and threads each process
+/// has.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("format").required(true))]
 pub(crate) struct DumpArgs {
@@ -116,7 +120,8 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
                     let start_ns = Time::SinceStart(0).absolute(&trace)?.max(options.from_ns.unwrap_or(0));
                     Box::new(Firefox::new(out, &title, start_ns, wall_clock))
                 };
-                export_with_progress(&trace, &options, sink.as_mut(), args.quiet)
+                let counters = (args.chrome || args.perfetto).then(|| Counters::open(&dir)).transpose()?.flatten();
+                export_with_progress(&trace, &options, sink.as_mut(), args.quiet, counters.as_ref())
             };
             out.close(result)?
         }
@@ -186,9 +191,11 @@ fn export_with_progress(
     options: &ExportOptions,
     sink: &mut dyn Sink,
     quiet: bool,
+    counters: Option<&Counters>,
 ) -> rftrace_read::Result<Summary> {
+    let write_counters = |sink: &mut dyn Sink| counters.map_or(Ok(()), |counters| counters.write(trace, options, sink));
     if quiet || !io::stderr().is_terminal() {
-        return export(trace, options, sink);
+        return export_with(trace, options, sink, write_counters);
     }
     let sizes = trace.tasks().iter().map(|task| trace.dat_file(task));
     let n_bytes: u64 = sizes.filter_map(|path| path.metadata().ok()).map(|metadata| metadata.len()).sum();
@@ -196,7 +203,7 @@ fn export_with_progress(
     let bar = ProgressBar::new(n_bytes / RECORD_BYTES as u64);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let mut sink = Progress { sink, bar, n_events: 0 };
-    let result = export(trace, options, &mut sink);
+    let result = export_with(trace, options, &mut sink, write_counters);
     sink.bar.finish_and_clear();
     result
 }

@@ -15,6 +15,8 @@ mod common;
 #[cfg(feature = "full")]
 mod completions;
 #[cfg(feature = "full")]
+mod counters;
+#[cfg(feature = "full")]
 mod dump;
 mod graph;
 #[cfg(all(feature = "full", target_os = "linux"))]

@@ -6,6 +6,8 @@ mod browser;
 mod chosen;
 mod cli;
 mod completions;
+#[cfg(target_os = "linux")]
+mod counters;
 mod dump;
 mod example;
 mod export;
