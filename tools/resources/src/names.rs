@@ -156,7 +156,10 @@ fn readable(name: &str) -> String {
     out.0.clear();
     // Behind a dot or an @ is what compilers and versions add.
     let end = name.find(['.', '@']).filter(|&end| end > 0).unwrap_or(name.len());
-    if let Ok(symbol) = BorrowedSymbol::new(&name.as_bytes()[..end]) {
+    // A name as short as those of C may be that of a type, mangled.
+    if name.starts_with("_Z")
+        && let Ok(symbol) = BorrowedSymbol::new(&name.as_bytes()[..end])
+    {
         let options = DemangleOptions::new().no_params().no_return_type();
         if symbol.structured_demangle(&mut out, &options).is_ok() {
             return out.0;
@@ -187,6 +190,7 @@ mod tests {
     fn names_as_in_the_source() {
         for (mangled, name) in [
             ("main", "main"),
+            ("d", "d"),
             ("_ZN3foo3barEi", "foo::bar"),
             ("_Znwm", "operator new"),
             ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),

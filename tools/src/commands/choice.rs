@@ -144,6 +144,12 @@ impl RangeArgs {
         Ok(times)
     }
 
+    /// Whether nothing is left out.
+    #[cfg(feature = "full")]
+    pub(crate) fn is_everything(&self) -> bool {
+        self.time_range.is_none() && self.from.is_none() && self.to.is_none() && self.tid.is_empty()
+    }
+
     /// Of whom; nobody is everybody.
     #[cfg(feature = "full")]
     pub(crate) fn tids(&self) -> &[u32] {

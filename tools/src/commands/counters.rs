@@ -7,7 +7,7 @@ use rftrace_export::{ExportOptions, Sink};
 use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::Resource;
 use rftrace_format::text::base_name;
-use rftrace_read::{Result, Trace};
+use rftrace_read::{Result, Task};
 use rftrace_resources::{Recording, timeline};
 
 /// What was recorded of resources.
@@ -25,12 +25,12 @@ impl Counters {
         Ok(Some(Self { recording: Recording::open(&path)? }))
     }
 
-    /// Gives them to a sink: of the chosen range of time, and of the processes that the chosen tasks are of.
-    pub(super) fn write(&self, trace: &Trace, options: &ExportOptions, sink: &mut dyn Sink) -> Result<()> {
-        let chosen = trace.tasks().iter().filter(|task| options.tids.contains(&task.tid()));
+    /// Gives them to a sink: of the chosen range of time, and of the processes that the chosen ones of the trace's tasks are of.
+    pub(super) fn write(&self, tasks: &[Task], options: &ExportOptions, sink: &mut dyn Sink) -> Result<()> {
+        let chosen = tasks.iter().filter(|task| options.tids.contains(&task.tid()));
         let chosen: BTreeSet<u32> = chosen.map(|task| task.pid()).collect();
         // Those with calls have their names.
-        let mut named: BTreeSet<u32> = trace.tasks().iter().map(|task| task.pid()).collect();
+        let mut named: BTreeSet<u32> = tasks.iter().map(|task| task.pid()).collect();
         let (from_ns, to_ns) = (options.from_ns.unwrap_or(0), options.to_ns.unwrap_or(u64::MAX));
         for resource in self.recording.resources() {
             let name = name(resource);

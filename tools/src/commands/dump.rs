@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use rftrace_export::{
     Chrome, ExportOptions, Firefox, Folded, Perfetto, Sink, Track, WallClock, export_with, write_directory,
 };
+use rftrace_format::files::INFO;
 use rftrace_read::{Error, RECORD_BYTES, SourcePlace, Summary, Trace};
 
 use super::choice::{ShownArgs, SourcesArg, Time};
@@ -81,6 +82,15 @@ pub(crate) struct DumpArgs {
 /// Runs it.
 pub(crate) fn run(args: DumpArgs) -> Result<()> {
     let dir = args.dir.path();
+    if (args.chrome || args.perfetto)
+        && !dir.join(INFO).exists()
+        && let Some(counters) = Counters::open(&dir)?
+    {
+        if !args.shown.range.is_everything() {
+            bail!("{} has no calls: it is dumped as a whole, without --from, --to, -r and --tid", dir.display());
+        }
+        return write_counters(&counters, &dir, args.chrome, args.output);
+    }
     // The exports choose times and tasks themselves: functions that are open at --from are entered there.
     let mut trace = args.shown.open_whole_time(&dir)?;
     args.sources.read(&mut trace)?;
@@ -127,6 +137,18 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
         }
     };
     print_warnings(&trace, &summary)
+}
+
+/// Writes what was recorded of a program that does not call the tracer.
+fn write_counters(counters: &Counters, dir: &Path, is_chrome: bool, output: Option<PathBuf>) -> Result<()> {
+    let mut out = Output::open(output, (!is_chrome).then(|| derived_name(dir, "pftrace")))?;
+    let result = {
+        let out = &mut out.writer;
+        let mut sink: Box<dyn Sink + '_> =
+            if is_chrome { Box::new(Chrome::new(out)) } else { Box::new(Perfetto::new(out, None)) };
+        counters.write(&[], &ExportOptions::default(), sink.as_mut()).and_then(|()| sink.finish())
+    };
+    out.close(result.map(|()| Summary::default())).map(drop)
 }
 
 /// Writes the page of `rftrace view`.
@@ -193,7 +215,8 @@ fn export_with_progress(
     quiet: bool,
     counters: Option<&Counters>,
 ) -> rftrace_read::Result<Summary> {
-    let write_counters = |sink: &mut dyn Sink| counters.map_or(Ok(()), |counters| counters.write(trace, options, sink));
+    let write_counters =
+        |sink: &mut dyn Sink| counters.map_or(Ok(()), |counters| counters.write(trace.tasks(), options, sink));
     if quiet || !io::stderr().is_terminal() {
         return export_with(trace, options, sink, write_counters);
     }

@@ -10,6 +10,7 @@ use perfetto_protos::track_event::track_event::Type;
 use protobuf::Message;
 use rftrace_tests::{CProgram, require};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// When functions ran, and what counters were when.
 #[derive(Default)]
@@ -108,17 +109,22 @@ fn dump(options: &[&str], folder: &Path) -> Vec<u8> {
     output.stdout
 }
 
+fn record(program: &Path) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut record = Command::new(env!("CARGO_BIN_EXE_rftrace"));
+    record.args(["record", "--resources", "memory,file,thread", "--no-schedule", "-o", "trace", "--"]);
+    let output = record.arg(program).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    folder
+}
+
 #[test]
 fn counters_have_the_clock_of_the_calls() {
     if !require(&["gcc"]) {
         return;
     }
     let program = CProgram::new(&["counters.c"]).without_library().with(&["-g", "-O1", "-fno-builtin"]).build();
-    let folder = tempfile::tempdir().unwrap();
-    let mut record = Command::new(env!("CARGO_BIN_EXE_rftrace"));
-    record.args(["record", "--resources", "memory,file,thread", "--no-schedule", "-o", "trace", "--"]);
-    let output = record.arg(&program.path).current_dir(folder.path()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let folder = record(&program.path);
 
     let whole = of_perfetto(&dump(&["--perfetto"], folder.path()));
     whole.check();
@@ -138,4 +144,28 @@ fn counters_have_the_clock_of_the_calls() {
     // Without what was recorded of resources there is nothing of it.
     fs::remove_file(folder.path().join("trace/resources.dat")).unwrap();
     assert!(of_perfetto(&dump(&["--perfetto"], folder.path())).counters.is_empty());
+}
+
+#[test]
+fn programs_without_calls_have_counters() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let with = ["-g", "-O1", "-fno-builtin"];
+    let program = CProgram::new(&["counters.c"]).without_hooks().without_library().with(&with).build();
+    let folder = record(&program.path);
+    for found in [
+        of_perfetto(&dump(&["--perfetto"], folder.path())),
+        of_chrome(&String::from_utf8(dump(&["--chrome"], folder.path())).unwrap()),
+    ] {
+        assert!(found.calls.is_empty());
+        // The last 0 is the end of the process.
+        let descriptors: Vec<f64> = found.counters["descriptors"].iter().map(|point| point.1).collect();
+        assert_eq!(descriptors, [1.0, 2.0, 1.0, 0.0, 0.0]);
+        let times: Vec<u64> = found.counters["descriptors"].iter().map(|point| point.0).collect();
+        assert!(times.is_sorted() && times[2] - times[1] >= 30_000_000, "{times:?}");
+    }
+    let mut part = Command::new(env!("CARGO_BIN_EXE_rftrace"));
+    let output = part.args(["dump", "--chrome", "--from", "1ms", "trace"]).current_dir(folder.path()).output().unwrap();
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("has no calls"), "{output:?}");
 }
