@@ -250,3 +250,82 @@ impl Counting {
         [total, &mut stacks[stack as usize], processes.entry(process).or_default()]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rftrace_format::resources::{BlockHead, Kind, MAGIC, Unit};
+
+    use super::*;
+
+    /// The units of an allocation that began earlier.
+    fn taken(kind: Kind, [began, ticks]: [u64; 2], what: u64) -> Vec<Unit> {
+        vec![[kind.word(ticks), what], [Kind::More.word(1), 0], [Kind::More.word(began), 0]]
+    }
+
+    fn given_back(kind: Kind, ticks: u64, what: u64) -> Vec<Unit> {
+        vec![[kind.word(ticks), what]]
+    }
+
+    /// What is counted of a process' events.
+    fn account(resource: Resource, events: &[Vec<Unit>]) -> Account {
+        let units: Vec<Unit> = [vec![[Kind::Process.word(1), 7], [Kind::More.word(0), 0]]]
+            .iter()
+            .chain(events)
+            .flatten()
+            .copied()
+            .collect();
+        let head = BlockHead { units: units.len() as u32, process: 1, tid: 7, taken: 1 };
+        let words = units.as_flattened().iter().flat_map(|word| word.to_le_bytes());
+        let bytes: Vec<u8> = MAGIC.iter().copied().chain(head.encode()).chain(words).collect();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        let recording = Recording::open(file.path()).unwrap();
+        assert_eq!(recording.resources(), [resource]);
+        Account::of(&recording, resource, Until::End, None).unwrap()
+    }
+
+    #[track_caller]
+    fn check(account: &Account, [allocations, releases, blocks, odd]: [u64; 4]) {
+        let Sums { allocations: taken, releases: given_back, blocks: there, .. } = account.total;
+        assert_eq!([taken, given_back, there, account.unknown + account.doubled], [allocations, releases, blocks, odd]);
+    }
+
+    #[test]
+    fn threads_may_be_given_up_before_they_are_told_and_joined_after_their_number_is_used_again() {
+        use Kind::{PthreadCreate, PthreadDetach, PthreadJoin};
+
+        // It detaches itself while its creator has not come back.
+        let detached = [given_back(PthreadDetach, 10, 5), taken(PthreadCreate, [8, 20], 5)];
+        check(&account(Resource::Thread, &detached), [1, 1, 0, 0]);
+        // What was detached before this one began was another one, that nobody has seen begin.
+        let other = [given_back(PthreadDetach, 10, 5), taken(PthreadCreate, [12, 20], 5)];
+        check(&account(Resource::Thread, &other), [1, 0, 1, 1]);
+        // Another one gets the number before whoever has joined the first one says so.
+        let joined =
+            [taken(PthreadCreate, [8, 10], 5), taken(PthreadCreate, [15, 20], 5), given_back(PthreadJoin, 25, 5)];
+        check(&account(Resource::Thread, &joined), [2, 1, 1, 0]);
+        let both = [&joined[..], &[given_back(PthreadJoin, 30, 5)]].concat();
+        check(&account(Resource::Thread, &both), [2, 2, 0, 0]);
+        check(&account(Resource::Thread, &[given_back(PthreadJoin, 30, 5)]), [0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn descriptors_are_replaced_and_closed_in_ranges() {
+        use Kind::{Close, CloseRange, Dup2, NotOpen, Open};
+
+        let first: Vec<Vec<Unit>> = (3..7).map(|fd| taken(Open, [fd, fd], fd)).collect();
+        let replaced = [&first[..], &[taken(Dup2, [20, 21], 4)]].concat();
+        check(&account(Resource::File, &replaced), [5, 1, 4, 0]);
+        // One that was opened again was closed by somebody who was not seen.
+        check(&account(Resource::File, &[&first[..], &[taken(Open, [20, 21], 4)]].concat()), [5, 1, 4, 1]);
+        let range = vec![[CloseRange.word(30), 4], [Kind::More.word(5), 0]];
+        let all = account(
+            Resource::File,
+            &[&replaced[..], &[range, given_back(Close, 31, 3), given_back(Close, 32, 0)]].concat(),
+        );
+        check(&all, [5, 4, 1, 1]);
+        assert_eq!(all.held[&0].iter().map(|held| held.what).collect::<Vec<u64>>(), [6]);
+        let failed = vec![[NotOpen.word(30), 9], [Kind::More.word(0), 0]];
+        assert_eq!(account(Resource::File, &[failed]).total, Sums { failures: 1, ..Sums::default() });
+    }
+}

@@ -76,7 +76,8 @@ impl<'r, T> Live<'r, T> {
                 }
                 // What the program has got is nothing of the tracer's any more.
                 self.own.remove(&place);
-                if self.early.remove(&place).is_some_and(|ticks| ticks >= event.began) {
+                if self.early.get(&place).is_some_and(|&ticks| ticks >= event.began) {
+                    self.early.remove(&place);
                     return Change::TakenAndGivenBack;
                 }
                 let replaced = self.blocks.insert(place, of());
