@@ -5,10 +5,11 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-/// What the tracer exports: the hooks, the functions of the C library that it takes the place of, and what `rftrace record -p` calls.
-const TRACER: [&str; 26] = [
-    "mcount",
-    "__fentry__",
+const TRACER: &str = "rftrace-preload";
+const RESOURCES: &str = "rftrace-preload-resources";
+
+/// What the tracer exports: the functions of the C library that it takes the place of.
+const OF_TRACER: [&str; 20] = [
     "__monstartup",
     "_mcleanup",
     "_exit",
@@ -29,14 +30,15 @@ const TRACER: [&str; 26] = [
     "daemon",
     "prctl",
     "syscall",
-    "rftrace_attach",
-    "rftrace_attach_again",
-    "rftrace_attach_control",
-    "rftrace_detach",
 ];
 
+/// And for each processor the hooks, and what `rftrace record -p` calls.
+const ON_X86_64: [&str; 6] =
+    ["mcount", "__fentry__", "rftrace_attach", "rftrace_attach_again", "rftrace_attach_control", "rftrace_detach"];
+const ON_AARCH64: [&str; 1] = ["_mcount"];
+
 /// What the library for `--resources` exports: the functions that give out something and take it back.
-const RESOURCES: [&str; 79] = [
+const OF_RESOURCES: [&str; 79] = [
     "malloc",
     "calloc",
     "realloc",
@@ -121,16 +123,22 @@ const RESOURCES: [&str; 79] = [
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
-    if [target("OS"), target("ENV"), target("ARCH")] != ["linux", "gnu", "x86_64"] {
-        return Ok(());
+    // Which of the two are libraries.
+    println!("cargo::rustc-check-cfg=cfg(library, values(\"{TRACER}\", \"{RESOURCES}\"))");
+    let is_glibc = [target("OS"), target("ENV")] == ["linux", "gnu"];
+    match target("ARCH").as_str() {
+        "x86_64" if is_glibc => {
+            link(TRACER, "rftrace_preload_start", &[&OF_TRACER[..], &ON_X86_64].concat())?;
+            link(RESOURCES, "rftrace_preload_resources_start", &OF_RESOURCES)
+        }
+        "aarch64" if is_glibc => link(TRACER, "rftrace_preload_start", &[&OF_TRACER[..], &ON_AARCH64].concat()),
+        _ => Ok(()),
     }
-    // Who runs one as a program is told what it is.
-    link("rftrace-preload", "rftrace_preload_start", &TRACER)?;
-    link("rftrace-preload-resources", "rftrace_preload_resources_start", &RESOURCES)
 }
 
-/// Has a program linked as a library.
+/// Has a program linked as a library. Who runs it as a program is told what it is.
 fn link(name: &str, entry: &str, exports: &[&str]) -> Result<(), Box<dyn Error>> {
+    println!("cargo::rustc-cfg=library=\"{name}\"");
     // All else stays inside: no program is to find the standard library's functions here.
     let script = PathBuf::from(env::var("OUT_DIR")?).join(format!("{name}.map"));
     fs::write(&script, format!("{{ global: {}; local: *; }};\n", exports.join("; ")))?;

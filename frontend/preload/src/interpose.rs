@@ -1,9 +1,9 @@
 //! Functions of the C library that this takes the place of: those after which there is no program any more, or a thread that may
 //! do nothing, and those that tell the program which signal handlers there are.
 
-use std::arch::naked_asm;
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 
+use crate::arch::passed_on;
 use crate::originals::{errno, leave, original, set_errno};
 use crate::process;
 use crate::save::{self, Moment, RECORDING};
@@ -111,44 +111,6 @@ extern "C" fn before_syscall(place: usize, number: c_long, first: c_ulong, secon
         _ => {}
     }
     original(place)
-}
-
-/// A function that calls `before` with its place and its own first arguments, then goes on in the C library's function as if
-/// called directly, with all arguments, those on the stack included.
-///
-/// On entry rsp is 8 above a multiple of 16; seven registers are put aside, so it is one at the call.
-macro_rules! passed_on {
-    ($name:ident, $before:ident, $place:literal) => {
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
-            naked_asm!(
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "push r8",
-                "push r9",
-                "push rax",
-                "mov rcx, rdx",
-                "mov rdx, rsi",
-                "mov rsi, rdi",
-                "mov edi, {place}",
-                "call {before}",
-                "mov r11, rax",
-                "pop rax",
-                "pop r9",
-                "pop r8",
-                "pop rcx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
-                "jmp r11",
-                place = const $place,
-                before = sym $before,
-            );
-        }
-    };
 }
 
 passed_on!(execve, before_exec, 2);

@@ -9,8 +9,7 @@
 //! - `notes` tells `rftrace record` what cannot be written, `quota` knows how much may be.
 //! - `process` knows which process this is: that of the beginning, a child, or a guest in its parent's memory.
 //! - `signals` saves before the program is killed, and hides this from the program.
-//! - `trigger` begins to record at a function.
-//! - `attach` is for programs that were started without it, and run.
+//! - `arch` is what differs between processors, and what only some of them have.
 //! - `interpose` takes the place of functions of the C library, which `originals` has.
 //!
 //! Not here: what a save writes (`rftrace-frontend`), and how parts of several processes become one trace (`rftrace-record`).
@@ -20,11 +19,11 @@
 //!
 //! **Invariant**: what is at work has no effect on how the program goes on: what cannot be done is left undone, and noted.
 
-#![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+#![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 extern crate rftrace as _; // the tracer itself
 
-mod attach;
+mod arch;
 mod interpose;
 mod memory;
 mod notes;
@@ -35,7 +34,6 @@ mod save;
 mod settings;
 mod signals;
 mod start;
-mod trigger;
 mod work;
 
 #[global_allocator]

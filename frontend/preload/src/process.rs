@@ -76,7 +76,8 @@ pub(crate) fn register(folder: &Path) {
 /// The file that stands for this process: its id, and when it was started.
 fn own_file(folder: &Path) -> PathBuf {
     let pid = std::process::id();
-    let stat = fs::read("/proc/self/stat").unwrap_or_default();
+    // The main thread's, which is the one that gets here: `/proc/self/stat` is made up where an emulator runs the program.
+    let stat = fs::read("/proc/thread-self/stat").unwrap_or_default();
     // The command, in parentheses, may contain anything.
     let behind = stat.iter().rposition(|&byte| byte == b')').map_or(&[][..], |place| &stat[place + 1..]);
     let behind = String::from_utf8_lossy(behind);

@@ -2,12 +2,13 @@
 
 use std::env;
 use std::ffi::c_int;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rftrace_frontend::Mode;
 
-/// How to record. Filters and patching are read by the frontend itself.
+use crate::arch::branches::Branches;
+
+/// How to record. Filters and patching are read by the frontend itself, branches by `branches`.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// `RFTRACE_RECORD`: the folder that saves go to, each into a folder of its own; an absolute path.
@@ -26,15 +27,8 @@ pub(crate) struct Settings {
     pub(crate) is_off: bool,
     /// `RFTRACE_RECORD_TRIGGER`: the function at which recording begins; empty for none.
     pub(crate) trigger: String,
-    /// `RFTRACE_RECORD_BRANCHES`: which functions get a branch, a pattern a line. None, if this program does not lie below
-    /// `RFTRACE_RECORD_BRANCHES_WITHIN`.
-    pub(crate) branches: Vec<String>,
-    /// `RFTRACE_RECORD_BRANCHES_EXCEPT`: a file with symbols of functions that get none, one a line.
-    pub(crate) exceptions: Option<PathBuf>,
-    /// `RFTRACE_RECORD_BRANCHES_TOLD`: where to say what became of them, and of calls of libraries' functions.
-    pub(crate) branches_told: PathBuf,
-    /// `RFTRACE_RECORD_LIBCALLS`: whether calls of libraries' functions are recorded.
-    pub(crate) has_library_calls: bool,
+    /// Which functions get a branch.
+    pub(crate) branches: Branches,
     /// `RFTRACE_RECORD_TYPES`: a file that says what the values of functions are; empty for none.
     pub(crate) types: PathBuf,
     /// `RFTRACE_RECORD_RULES`: where to say which rules of the filter match anything; empty for nowhere.
@@ -58,9 +52,6 @@ impl Settings {
         let folder = PathBuf::from(env::var_os("RFTRACE_RECORD")?);
         let text = |name: &str| env::var(name).unwrap_or_default();
         let number = |name: &str| text(name).parse().unwrap_or(0);
-        let within = env::var_os("RFTRACE_RECORD_BRANCHES_WITHIN").map(PathBuf::from);
-        let branches =
-            if within.is_none_or(|folder| is_below(&folder)) { text("RFTRACE_RECORD_BRANCHES") } else { String::new() };
         folder.is_absolute().then(|| Self {
             folder,
             buffer_bytes: text("RFTRACE_RECORD_BUFFER").parse().unwrap_or(DEFAULT_BYTES),
@@ -70,10 +61,7 @@ impl Settings {
             mode: if text("RFTRACE_RECORD_MODE") == "ring" { Mode::Ring } else { Mode::Stop },
             is_off: text("RFTRACE_RECORD_OFF") == "1",
             trigger: text("RFTRACE_RECORD_TRIGGER"),
-            branches: branches.lines().map(str::to_owned).collect(),
-            exceptions: env::var_os("RFTRACE_RECORD_BRANCHES_EXCEPT").map(PathBuf::from),
-            branches_told: env::var_os("RFTRACE_RECORD_BRANCHES_TOLD").unwrap_or_default().into(),
-            has_library_calls: text("RFTRACE_RECORD_LIBCALLS") == "1",
+            branches: Branches::read(),
             types: env::var_os("RFTRACE_RECORD_TYPES").unwrap_or_default().into(),
             rules: env::var_os("RFTRACE_RECORD_RULES").unwrap_or_default().into(),
             force: text("RFTRACE_RECORD_FORCE") == "1",
@@ -82,16 +70,4 @@ impl Settings {
             toggle: number("RFTRACE_RECORD_TOGGLE"),
         })
     }
-}
-
-impl Settings {
-    /// Whether functions are recorded that do not call the tracer.
-    pub(crate) fn hooks_others(&self) -> bool {
-        !self.branches.is_empty() || self.has_library_calls
-    }
-}
-
-/// Whether this program's file lies below a folder.
-fn is_below(folder: &Path) -> bool {
-    fs::read_link("/proc/self/exe").is_ok_and(|program| program.starts_with(folder))
 }

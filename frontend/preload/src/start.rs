@@ -2,15 +2,15 @@
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use rftrace_format::recording::{EntriesLine, Entry, Share};
+use rftrace_format::recording::Entry;
+use rftrace_frontend::Config;
 use rftrace_frontend::bank::Bank;
-use rftrace_frontend::{Config, EntryBranches, LeftOut};
 
+use crate::arch::{HOOKS, trigger};
 use crate::interpose;
 use crate::memory;
 use crate::notes;
@@ -19,7 +19,6 @@ use crate::process;
 use crate::save::{self, Moment, RECORDING, Recording};
 use crate::settings::Settings;
 use crate::signals;
-use crate::trigger;
 use crate::work;
 
 /// Called by the dynamic linker before the program's own constructors.
@@ -68,20 +67,15 @@ fn begin(settings: Settings) {
         true => config,
         false => config.known_values(fs::read_to_string(&settings.types).unwrap_or_default()),
     };
-    let config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
-    let config = config.library_calls(settings.has_library_calls);
-    let config = match exceptions(&settings) {
-        Ok(symbols) => config.entry_exceptions(symbols),
+    let config = match settings.branches.choose(config) {
+        Ok(config) => config,
         Err(problem) => return refuse(&settings, &problem),
     };
     let tracer = match config.install() {
         Ok(tracer) => tracer,
         Err(error) => return refuse(&settings, &error.to_string()),
     };
-    if settings.hooks_others() {
-        tell_of_branches(&settings.branches_told, &tracer.entry_branches());
-        bank.iter().for_each(|bank| bank.describe_hooked());
-    }
+    settings.branches.tell(tracer, bank);
     if !settings.rules.as_os_str().is_empty() {
         tell_of_rules(&settings.rules, &tracer.rules_in_effect());
     }
@@ -107,15 +101,6 @@ fn begin(settings: Settings) {
     }
 }
 
-/// The symbols of functions that get no branch.
-fn exceptions(settings: &Settings) -> Result<Vec<String>, String> {
-    let Some(path) = settings.exceptions.as_ref().filter(|_| !settings.branches.is_empty()) else {
-        return Ok(Vec::new());
-    };
-    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(text.lines().map(str::to_owned).collect())
-}
-
 /// Whether the program runs under a filter of system calls, of which nobody knows what it does.
 fn has_filter() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -131,22 +116,6 @@ fn open_bank(settings: &Settings) -> Option<&'static Bank> {
             None
         }
     }
-}
-
-/// Tells `rftrace record` how many functions were hooked, and which were not. It may be gone, or not be for this user.
-fn tell_of_branches(path: &Path, branches: &EntryBranches) {
-    let program = fs::read_link("/proc/self/exe").unwrap_or_default();
-    let name = &*program.to_string_lossy();
-    let share =
-        |n_done: usize, left_out: &[LeftOut]| Share { done: n_done as u64, of: (n_done + left_out.len()) as u64 };
-    let functions = share(branches.patched, &branches.left_out);
-    let library_calls = share(branches.library_calls, &branches.calls_left_out);
-    let mut text = EntriesLine::Program { name, functions, library_calls }.to_string();
-    for LeftOut { module, address, name, reason, .. } in branches.left_out.iter().chain(&branches.calls_left_out) {
-        text += &EntriesLine::LeftOut(&format!("{module}\t{address:#x}\t{name}\t{reason}")).to_string();
-    }
-    // In one piece: others write there too.
-    let _ = File::options().append(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
 }
 
 /// Tells `rftrace record` that a program has obeyed the filter, and which of its rules match anything there.
@@ -281,7 +250,7 @@ unsafe fn imports_hook(dynamic: *const [u64; 2], base: u64) -> bool {
             let symbol = unsafe { &*(symbols as *const libc::Elf64_Sym).add(number as usize) };
             // SAFETY: its name ends with a NUL.
             let name = unsafe { CStr::from_ptr((strings + u64::from(symbol.st_name)) as *const _) };
-            symbol.st_shndx == 0 && [c"mcount", c"__fentry__"].contains(&name)
+            symbol.st_shndx == 0 && HOOKS.contains(&name)
         })
     })
 }

@@ -1,7 +1,6 @@
 //! How this library works: one thread at a time, with all signals blocked, on a stack of its own. The program's may be used up,
 //! or small. What runs out of memory is given up, by leaving that stack: the program goes on.
 
-use std::arch::naked_asm;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rftrace_frontend::Tracer;
 
+use crate::arch::{go_back, switch};
 use crate::notes;
 
 /// The thread that is at work, or that forks; 0 for none.
@@ -141,47 +141,6 @@ fn on_own_stack<F: FnOnce()>(work: F) -> bool {
     let is_done = unsafe { switch(run::<F>, work, stack.wrapping_add(STACK_BYTES), WAITING.as_ptr()) };
     WAITING.store(ptr::null_mut(), Relaxed);
     is_done
-}
-
-/// Calls `work` with `data` on the stack that ends at `top`, and returns what it returns. Meanwhile the present stack pointer is
-/// in `waiting`; [`go_back`] with that returns false here.
-///
-/// Registers on entry: rdi, rsi, rdx, rcx the arguments. The registers that belong to the caller wait on the present stack.
-#[unsafe(naked)]
-unsafe extern "C" fn switch(
-    work: extern "C" fn(*mut c_void) -> bool,
-    data: *mut c_void,
-    top: *mut u8,
-    waiting: *mut *mut c_void,
-) -> bool {
-    naked_asm!(
-        "push rbp",
-        "push rbx",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "mov [rcx], rsp",
-        "mov rbx, rsp",
-        "mov rsp, rdx",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "call rax",
-        "mov rsp, rbx",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "ret",
-    );
-}
-
-/// Leaves the present stack for that on which [`switch`] was called.
-#[unsafe(naked)]
-unsafe extern "C" fn go_back(waiting: *mut c_void) -> ! {
-    naked_asm!("mov rsp, rdi", "xor eax, eax", "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp", "ret",);
 }
 
 /// Blocks all signals for this thread. Returns which were blocked.

@@ -23,6 +23,7 @@ use super::open::OpenFunctions;
 use super::spool::Spool;
 use crate::backend::{Chunk, exit_word};
 use crate::clock::{ClockPair, ticks_in};
+use crate::host::linux::modules;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::program::Identity;
 use crate::image::packed::encode::Packer;
@@ -564,7 +565,8 @@ impl Watched {
             // Another program runs in it by now, or none.
             return true;
         }
-        if self.maps.last() != Some(&maps) {
+        // An emulator's has nothing of the program.
+        if self.maps.last() != Some(&maps) && !modules::is_emulated() {
             self.add_maps(maps);
         }
         for task in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {

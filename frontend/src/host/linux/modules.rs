@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::elf::file::{self, page_size};
 use rftrace_format::recording::{RESOURCES, TRACER};
@@ -157,13 +158,23 @@ pub(crate) fn stack(maps: &[u8]) -> Option<(u64, u64)> {
 /// # Errors
 /// Those of reading it.
 pub(crate) fn own_maps() -> io::Result<Vec<u8>> {
-    // When the main thread has ended, the process as a whole has no memory any more. But qemu's emulation of programs for another
-    // processor shows the emulator's map for the thread; that of the program is what this function is in.
+    // When the main thread has ended, the process as a whole has no memory any more. But in an emulator that is its map.
     let path = Path::new("/proc/thread-self/maps");
     let text = fs::read(path).map_err(|error| file::with_path(path, &error))?;
-    let own = own_maps as *const () as u64;
-    let is_own = parse_maps(&text, page_size()).iter().any(|module| (module.start..module.end).contains(&own));
-    Ok(if is_own { text } else { fs::read("/proc/self/maps").unwrap_or(text) })
+    Ok(if is_own(&text) { text } else { fs::read("/proc/self/maps").unwrap_or(text) })
+}
+
+/// Whether a map is that of this program.
+fn is_own(maps: &[u8]) -> bool {
+    let own = is_own as *const () as u64;
+    parse_maps(maps, page_size()).iter().any(|module| (module.start..module.end).contains(&own))
+}
+
+/// Whether qemu runs this program, for another processor: it shows a program's own map as that of the process alone, and what the system
+/// tells of threads and other processes is the map of their emulators.
+pub(crate) fn is_emulated() -> bool {
+    static IS_EMULATED: OnceLock<bool> = OnceLock::new();
+    *IS_EMULATED.get_or_init(|| fs::read("/proc/thread-self/maps").is_ok_and(|maps| !is_own(&maps)))
 }
 
 /// Returns the path of the running program, without the mark for deleted files.

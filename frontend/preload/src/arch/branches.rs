@@ -1,0 +1,85 @@
+//! Functions that call no hook: which get a branch at their beginning, whether those of libraries are recorded where they are called, and
+//! what became of them.
+//!
+//! Not here: how that is done (`rftrace-frontend`).
+
+use std::env;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rftrace_format::recording::{EntriesLine, Share};
+use rftrace_frontend::bank::Bank;
+use rftrace_frontend::{Config, LeftOut, Tracer};
+
+/// Which functions are hooked.
+#[derive(Debug)]
+pub(crate) struct Branches {
+    /// `RFTRACE_RECORD_BRANCHES`: a pattern a line. None, if this program does not lie below `RFTRACE_RECORD_BRANCHES_WITHIN`.
+    patterns: Vec<String>,
+    /// `RFTRACE_RECORD_BRANCHES_EXCEPT`: a file with symbols of functions that get none, one a line.
+    exceptions: Option<PathBuf>,
+    /// `RFTRACE_RECORD_LIBCALLS`: whether calls of libraries' functions are recorded.
+    has_library_calls: bool,
+    /// `RFTRACE_RECORD_BRANCHES_TOLD`: where to say what became of them.
+    told: PathBuf,
+}
+
+impl Branches {
+    /// Reads the environment.
+    pub(crate) fn read() -> Self {
+        let within = env::var_os("RFTRACE_RECORD_BRANCHES_WITHIN").map(PathBuf::from);
+        let is_within = within.is_none_or(|folder| is_below(&folder));
+        let patterns = env::var("RFTRACE_RECORD_BRANCHES").ok().filter(|_| is_within).unwrap_or_default();
+        Self {
+            patterns: patterns.lines().map(str::to_owned).collect(),
+            exceptions: env::var_os("RFTRACE_RECORD_BRANCHES_EXCEPT").map(PathBuf::from),
+            has_library_calls: env::var("RFTRACE_RECORD_LIBCALLS").is_ok_and(|wanted| wanted == "1"),
+            told: env::var_os("RFTRACE_RECORD_BRANCHES_TOLD").unwrap_or_default().into(),
+        }
+    }
+
+    /// Whether none is.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.patterns.is_empty() && !self.has_library_calls
+    }
+
+    /// Adds what is wanted. `Err` says why that cannot be read.
+    pub(crate) fn choose(&self, config: Config) -> Result<Config, String> {
+        let config = config.library_calls(self.has_library_calls);
+        let config = self.patterns.iter().fold(config, |config, pattern| config.entry_branches(pattern));
+        let Some(path) = self.exceptions.as_ref().filter(|_| !self.patterns.is_empty()) else {
+            return Ok(config);
+        };
+        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(config.entry_exceptions(text.lines().map(str::to_owned)))
+    }
+
+    /// Tells `rftrace record` how many functions were hooked, and which were not, if any were wanted. It may be gone, or not be for this
+    /// user.
+    pub(crate) fn tell(&self, tracer: &Tracer, bank: Option<&Bank>) {
+        if self.is_empty() {
+            return;
+        }
+        let branches = tracer.entry_branches();
+        let program = fs::read_link("/proc/self/exe").unwrap_or_default();
+        let name = &*program.to_string_lossy();
+        let share =
+            |n_done: usize, left_out: &[LeftOut]| Share { done: n_done as u64, of: (n_done + left_out.len()) as u64 };
+        let functions = share(branches.patched, &branches.left_out);
+        let library_calls = share(branches.library_calls, &branches.calls_left_out);
+        let mut text = EntriesLine::Program { name, functions, library_calls }.to_string();
+        for LeftOut { module, address, name, reason, .. } in branches.left_out.iter().chain(&branches.calls_left_out) {
+            text += &EntriesLine::LeftOut(&format!("{module}\t{address:#x}\t{name}\t{reason}")).to_string();
+        }
+        // In one piece: others write there too.
+        let file = File::options().append(true).open(&self.told);
+        let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        bank.into_iter().for_each(Bank::describe_hooked);
+    }
+}
+
+/// Whether this program's file lies below a folder.
+fn is_below(folder: &Path) -> bool {
+    fs::read_link("/proc/self/exe").is_ok_and(|program| program.starts_with(folder))
+}

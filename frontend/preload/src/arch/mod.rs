@@ -1,0 +1,18 @@
+//! What differs between processors, and what only some of them have.
+//!
+//! - `processor` has the names of hooks, and in assembly the way to another stack and functions that are passed on.
+//! - `branches` gives functions a branch that call no hook.
+//! - `trigger` begins to record at a function.
+//! - `attach` is for programs that were started without this library, and run.
+
+#[cfg(target_arch = "x86_64")]
+mod attach;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_branches.rs")]
+pub(crate) mod branches;
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod processor;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_trigger.rs")]
+pub(crate) mod trigger;
+
+pub(crate) use processor::{HOOKS, go_back, passed_on, switch};
