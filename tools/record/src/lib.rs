@@ -34,6 +34,7 @@ pub mod parts;
 pub mod preload;
 #[cfg(target_os = "linux")]
 mod processes;
+mod processors;
 #[cfg(target_os = "linux")]
 pub mod program;
 #[cfg(target_os = "linux")]
@@ -56,5 +57,6 @@ pub use callsites::CallSites;
 pub use compiled::compiled_functions;
 #[cfg(target_os = "linux")]
 pub use kept::Kept;
+pub use processors::Processor;
 #[cfg(target_os = "linux")]
 pub use schedule::{ScheduleEvents, ScheduleRecorder};

@@ -30,7 +30,8 @@ struct Stat {
 
 impl Stat {
     fn of(id: u32) -> Option<Self> {
-        let stat = fs::read(format!("/proc/{id}/stat")).ok()?;
+        // A thread's: emulators make up what a process reads of itself.
+        let stat = fs::read(format!("/proc/{id}/task/{id}/stat")).ok()?;
         // The command, in parentheses, may contain anything.
         let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
         let behind = String::from_utf8_lossy(&stat[behind..]).into_owned();

@@ -11,6 +11,7 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 
+use super::processors::Processor;
 use super::sys;
 
 /// The program's path, as the shell would find it.
@@ -52,11 +53,21 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
     if !data.starts_with(&elf::ELFMAG) {
         bail!("{shown} is no ELF program");
     }
-    let unfit = || format!("{shown} is no program for x86-64 Linux, which is all that can be recorded");
-    let header = elf::FileHeader64::<Endianness>::parse(&*data)
-        .ok()
-        .filter(|header| header.endian().is_ok_and(|endian| header.e_machine(endian) == elf::EM_X86_64));
-    let header = header.with_context(unfit)?;
+    let own = Processor::own().context("programs for this machine cannot be recorded")?;
+    let unfit = || format!("{shown} is no program for {} Linux, which is all that this rftrace records", own.name);
+    let header = elf::FileHeader64::<Endianness>::parse(&*data).ok().with_context(unfit)?;
+    let machine = header.e_machine(header.endian().with_context(unfit)?);
+    if machine != own.machine {
+        match Processor::of_machine(machine) {
+            Some(other) => bail!(
+                "{shown} is a program for {}, and this rftrace records those for {}: a rftrace that is built for {0} records it, on such \
+                 a machine or in an emulator (https://github.com/hermit-os/rftrace/blob/main/docs/aarch64.md)",
+                other.name,
+                own.name
+            ),
+            None => bail!("{}", unfit()),
+        }
+    }
     let endian = header.endian().with_context(unfit)?;
     let has_linker =
         header.program_headers(endian, &*data).with_context(unfit)?.iter().any(|h| h.p_type(endian) == elf::PT_INTERP);
@@ -76,13 +87,21 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
         );
     }
     let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());
-    if !unchanged && !imports.any(|name| ["mcount", "__fentry__"].contains(&name)) {
+    if !unchanged && !imports.any(|name| own.hooks.contains(&name)) {
+        let hook = own.hooks[0];
+        let arch = own.arch;
+        let branches = match own.has_all {
+            true => {
+                "Or record it as it is, by branches at the beginnings of its functions: -P '*'; only what it calls of libraries: --libcalls\n"
+            },
+            false => "",
+        };
         bail!(
-            "{shown} does not call the tracer. Build it with calls of `mcount`:\n  \
-             Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target x86_64-unknown-linux-gnu\n        \
+            "{shown} does not call the tracer. Build it with calls of `{hook}`:\n  \
+             Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {arch}-unknown-linux-gnu\n        \
              or, with all of this: cargo rftrace run\n  \
              C, C++: add -pg to the flags of compiler and linker\n\
-             Or record it as it is, by branches at the beginnings of its functions: -P '*'; only what it calls of libraries: --libcalls\n\
+             {branches}\
              If only libraries call it that the program loads itself, or programs that it starts: --force"
         );
     }

@@ -42,6 +42,8 @@ mod script;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod send;
 #[cfg(all(feature = "full", target_os = "linux"))]
+mod size;
+#[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
 mod time;
 #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]

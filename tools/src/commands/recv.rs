@@ -10,7 +10,7 @@ use rftrace_net::receive::{ReceiveOptions, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
-use super::record::parse_size;
+use super::size::parse_size;
 use super::time::parse_timeout;
 
 const EXAMPLES: &str = "\

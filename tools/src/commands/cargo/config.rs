@@ -9,6 +9,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use cargo_metadata::MetadataCommand;
 use cargo_platform::{Cfg, CfgExpr};
+use rftrace_record::Processor;
 use serde_json::Value;
 
 use super::arguments::{CargoArguments, words};
@@ -55,12 +56,23 @@ impl Config {
             _ => bail!("only one target at a time can be recorded, not {}; give one with --target", named.join(", ")),
         };
         let host = toolchain.host();
-        if !(target.starts_with("x86_64-") && target.ends_with("-linux-gnu")) {
-            bail!(
-                "programs for {target} cannot be recorded from outside, only dynamically linked ones for x86-64 Linux with \
-                 glibc, as x86_64-unknown-linux-gnu (this machine is {host}). A program with the tracer linked in can: add the \
-                 crates rftrace and rftrace-frontend, see https://github.com/hermit-os/rftrace"
-            );
+        let own = Processor::own().context("programs for this machine cannot be recorded")?;
+        match Processor::of_target(target).filter(|_| target.ends_with("-linux-gnu")) {
+            Some(processor) if processor.arch == own.arch => {}
+            Some(other) => bail!(
+                "programs for {target} are recorded by a rftrace that is built for {} Linux, and this one is for {}. Build the program with \
+                 RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {target}, and start it where programs for {0} run, \
+                 on such a machine or in an emulator, with: rftrace record PROGRAM",
+                other.name,
+                own.name
+            ),
+            None => bail!(
+                "programs for {target} cannot be recorded from outside, only dynamically linked ones for {} Linux with \
+                 glibc, as {}-unknown-linux-gnu (this machine is {host}). A program with the tracer linked in can: add the \
+                 crates rftrace and rftrace-frontend, see https://github.com/hermit-os/rftrace",
+                own.name,
+                own.arch
+            ),
         }
         Ok(target.to_owned())
     }

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser, Subcommand};
+use rftrace_record::Processor;
 
 mod arguments;
 mod build;
@@ -172,6 +173,11 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     }
     let config = config::Config::read(&toolchain, &args)?;
     let target = config.target(&toolchain, &args)?;
+    if hooks == Hooks::Entry && Processor::of_target(&target).is_some_and(|processor| !processor.has_all) {
+        bail!(
+            "functions get branches on x86-64 alone; for {target} a nightly is needed: rustup toolchain install nightly, then --hooks=mcount"
+        );
+    }
     let target_dir = config::target_dir(&toolchain, &args)?.join("rftrace");
 
     let mut cargo = toolchain.cargo();

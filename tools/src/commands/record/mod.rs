@@ -28,11 +28,13 @@ use signal_hook::flag;
 
 use super::common::shell_word;
 use super::resources::ResourceKind;
+use super::size::parse_size;
 use super::time::parse_ns;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod attach;
 mod dump_on;
+mod processor;
 mod progress;
 mod resources;
 pub(crate) mod summary;
@@ -288,6 +290,20 @@ impl RecordArgs {
         }
     }
 
+    /// What is not there for all processors: options, and whether they are given.
+    fn of_one_processor(&self) -> [(&'static str, bool); 8] {
+        [
+            ("--pid", self.pid.is_some()),
+            ("--argument", !self.arguments.is_empty()),
+            ("--auto-args", self.auto_args),
+            ("--retval", !self.results.is_empty()),
+            ("--patch", !self.branches.is_empty()),
+            ("--patched", self.patched),
+            ("--resources", !self.resources.is_empty()),
+            ("--trigger", self.trigger.is_some()),
+        ]
+    }
+
     /// Bytes that may be written. A buffer that is saved at the end is saved as a whole.
     fn most_bytes(&self) -> usize {
         if self.is_streamed() { self.max_size } else { self.max_size.max(self.buffer) }
@@ -297,6 +313,7 @@ impl RecordArgs {
 /// Runs it; ends this process with the program's exit status, whatever became of the trace: who runs a program in a script gets
 /// the program's answer.
 pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
+    processor::check(&args.of_one_processor())?;
     if let Some(pid) = args.pid {
         return run_attached(&args, pid);
     }
@@ -416,9 +433,10 @@ pub(crate) fn check_rules(rules: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refused before.
 #[cfg(not(target_arch = "x86_64"))]
 fn run_attached(_args: &RecordArgs, _pid: u32) -> Result<()> {
-    bail!("rftrace record -p is for programs on x86-64 Linux with the GNU C library")
+    Ok(())
 }
 
 /// Makes a trace of what an interrupted recording has left where this one is going to be.
@@ -608,20 +626,4 @@ fn environment(
         variables.push(("RFTRACE_RECORD_TRIGGER", function.into()));
     }
     Ok(variables)
-}
-
-/// A size such as `64M`.
-pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "K" | "KB" | "KIB" => 1 << 10,
-        "M" | "MB" | "MIB" => 1 << 20,
-        "G" | "GB" | "GIB" => 1usize << 30,
-        unit => return Err(format!("`{unit}` is no unit; K, M and G are")),
-    };
-    let number: usize = digits.parse().map_err(|_| "a size is a number and a unit, such as 64M".to_owned())?;
-    let bytes = number.checked_mul(unit).filter(|&bytes| bytes <= 1 << 44);
-    let bytes = bytes.ok_or_else(|| "more than there is memory".to_owned())?;
-    if bytes < 64 << 10 { Err("64K is the least".to_owned()) } else { Ok(bytes) }
 }

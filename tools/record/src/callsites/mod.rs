@@ -1,0 +1,118 @@
+//! Calls of the tracer's hooks in a program, as the compiler and the linker have left them.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use object::{Architecture, BinaryFormat, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionKind};
+use rftrace_read::{Error, Result, files};
+
+use crate::processors::Processor;
+
+mod aarch64;
+mod x86_64;
+
+/// What a program has to do with hooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallSites {
+    /// The number of calls of hooks: of functions that are instrumented.
+    pub count: u64,
+    /// Whether the hooks are in the program itself, as in one that is linked with a tracer.
+    pub has_own_hooks: bool,
+    /// Whether the program loads shared libraries, so that a hook can be given to it.
+    pub is_dynamic: bool,
+}
+
+impl CallSites {
+    /// Looks for the calls in an ELF file for one of the processors that are known.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is not such a file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = files::read(path, u64::MAX)?;
+        let malformed = |reason: String| Error::malformed(path, 0, reason);
+        let file = object::File::parse(&*bytes).map_err(|error| malformed(format!("not an object file: {error}")))?;
+        let processor = Processor::of_architecture(file.architecture()).filter(|_| file.format() == BinaryFormat::Elf);
+        let Some(processor) = processor else {
+            let reason =
+                format!("a {:?} file for {:?}; only ELF for x86-64 and aarch64", file.format(), file.architecture());
+            return Err(malformed(reason));
+        };
+        let hooks = processor.hooks;
+        let own = own_hooks(&file, hooks);
+        let slots = slots(&file, hooks);
+        let mut direct = own.clone();
+        for section in code(&file).filter(|section| is_plt(section)) {
+            let code = section.data().unwrap_or_default();
+            match processor.architecture {
+                Architecture::Aarch64 => aarch64::add_stubs(section.address(), code, &slots, &mut direct),
+                _ => x86_64::add_stubs(section.address(), code, &slots, &mut direct),
+            }
+        }
+        let has_calls = !direct.is_empty() || !slots.is_empty();
+        let sections = code(&file).filter(|section| has_calls && !is_plt(section));
+        let count = sections.map(|section| {
+            let code = section.data().unwrap_or_default();
+            match processor.architecture {
+                Architecture::Aarch64 => aarch64::calls(section.address(), code, &direct),
+                _ => x86_64::calls(section.address(), code, &direct, &slots),
+            }
+        });
+        let count = count.sum();
+        // A static program that may lie anywhere has a section `.dynamic` too.
+        let is_dynamic = file.section_by_name(".interp").is_some();
+        Ok(Self { count, has_own_hooks: !own.is_empty(), is_dynamic })
+    }
+}
+
+fn is_hook(name: object::read::Result<&str>, hooks: &[&str]) -> bool {
+    name.is_ok_and(|name| hooks.contains(&name))
+}
+
+/// Addresses of hooks that the file defines.
+fn own_hooks(file: &object::File<'_>, hooks: &[&str]) -> HashSet<u64> {
+    let symbols = file.symbols().chain(file.dynamic_symbols());
+    symbols
+        .filter(|symbol| symbol.is_definition() && is_hook(symbol.name(), hooks))
+        .map(|symbol| symbol.address())
+        .collect()
+}
+
+/// Addresses of pointers that the dynamic linker sets to a hook.
+fn slots(file: &object::File<'_>, hooks: &[&str]) -> HashSet<u64> {
+    let relocations = file.dynamic_relocations().into_iter().flatten();
+    let of_hooks = relocations.filter(|(_, relocation)| match relocation.target() {
+        RelocationTarget::Symbol(idx) => {
+            let table = file.dynamic_symbol_table();
+            table.is_some_and(|table| {
+                use object::ObjectSymbolTable;
+                table.symbol_by_index(idx).is_ok_and(|symbol| is_hook(symbol.name(), hooks))
+            })
+        }
+        _ => false,
+    });
+    of_hooks.map(|(address, _)| address).collect()
+}
+
+fn code<'file>(file: &'file object::File<'_>) -> impl Iterator<Item = object::Section<'file, 'file>> {
+    file.sections().filter(|section| section.kind() == SectionKind::Text)
+}
+
+fn is_plt(section: &object::Section<'_, '_>) -> bool {
+    section.name().is_ok_and(|name| name.starts_with(".plt"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_program() {
+        let this = CallSites::read(&std::env::current_exe().unwrap()).unwrap();
+        assert_eq!((this.count, this.is_dynamic), (0, true));
+        assert!(matches!(CallSites::read(Path::new("/nonexistent")), Err(Error::Io { .. })));
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        assert!(matches!(CallSites::read(&manifest), Err(Error::Malformed { .. })));
+    }
+}

@@ -1,0 +1,17 @@
+//! What `rftrace record` can do on which processors.
+
+use anyhow::{Result, bail};
+use rftrace_record::Processor;
+
+/// Refuses options that are not there for this processor; each with whether it is given.
+pub(super) fn check(options: &[(&str, bool)]) -> Result<()> {
+    let Some(own) = Processor::own().filter(|own| !own.has_all) else { return Ok(()) };
+    match options.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((option, _)) => bail!(
+            "{option} is for x86-64, and this rftrace is for {}: there it records what calls the tracer, without arguments, branches and \
+             patched call sites",
+            own.name
+        ),
+    }
+}
