@@ -56,10 +56,15 @@ fn workspace_cargo(arguments: &[&str]) -> Command {
     let mut cargo = cargo(None);
     cargo.args(arguments).arg("--manifest-path").arg(repository().join("Cargo.toml"));
     cargo.arg("--target-dir").arg(target_folder());
+    keep_settings(&mut cargo);
+    cargo
+}
+
+/// Has a cargo build as the tests were built: as fast, and with as much debug information.
+fn keep_settings(cargo: &mut Command) {
     for name in ["CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG"] {
         cargo.envs(env::var_os(name).map(|value| (name, value)));
     }
-    cargo
 }
 
 /// A cargo that does not know that it is started by a test: without variables that the outer cargo set or obeys.
@@ -156,6 +161,8 @@ pub struct CProgram {
     sources: Vec<String>,
     arguments: Vec<String>,
     library: bool,
+    /// What the names of the compilers begin with.
+    prefix: &'static str,
 }
 
 impl CProgram {
@@ -163,7 +170,7 @@ impl CProgram {
     #[must_use]
     pub fn new(sources: &[&str]) -> Self {
         let sources = sources.iter().map(|&source| source.to_owned()).collect();
-        Self { sources, arguments: vec!["-pg".to_owned()], library: true }
+        Self { sources, arguments: vec!["-pg".to_owned()], library: true, prefix: "" }
     }
 
     /// Adds arguments for the compiler, behind the sources.
@@ -187,6 +194,13 @@ impl CProgram {
         self
     }
 
+    /// Builds for another processor, without rftrace, by compilers whose names begin so.
+    #[must_use]
+    pub fn with_compilers(mut self, prefix: &'static str) -> Self {
+        self.prefix = prefix;
+        self.without_library()
+    }
+
     /// Compiles and links.
     ///
     /// # Panics
@@ -207,7 +221,7 @@ impl CProgram {
     /// When that fails.
     pub fn build_as(&self, path: &Path) {
         let is_cpp = self.sources.first().is_some_and(|source| source.ends_with(".cpp"));
-        let mut compiler = Command::new(if is_cpp { "g++" } else { "gcc" });
+        let mut compiler = Command::new(format!("{}{}", self.prefix, if is_cpp { "g++" } else { "gcc" }));
         compiler.args(["-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(folder("c"));
         compiler.arg("-I").arg(repository().join("frontend/ffi"));
         compiler.args(self.sources.iter().map(|source| folder("c").join(source)));

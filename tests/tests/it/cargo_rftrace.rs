@@ -10,7 +10,7 @@ use std::process::Command;
 
 use rftrace_read::Trace;
 use rftrace_record::CallSites;
-use rftrace_tests::fixtures::{self, TARGET, command_line, without_settings};
+use rftrace_tests::fixtures::{self, TARGET, aarch64, command_line, without_settings};
 use rftrace_tests::{require, traces};
 use tempfile::TempDir;
 
@@ -40,7 +40,10 @@ impl Workspace {
 
     /// A command in the workspace, as a user's shell would run it.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
+        self.as_of_a_user(Command::new(program))
+    }
+
+    fn as_of_a_user(&self, mut command: Command) -> Command {
         without_settings(&mut command);
         // Builds share what they have in common.
         command.env("CARGO_TARGET_DIR", self.target_folder()).env("CARGO_INCREMENTAL", "0");
@@ -430,4 +433,20 @@ fn the_traces_of_a_run_have_a_limit() {
     let n_traces = fs::read_dir(workspace.target_folder().join("rftrace/traces")).unwrap().count();
     assert_eq!(n_traces, 1, "{}", run.stderr);
     assert!(run.stderr.contains("iB)"), "{}", run.stderr);
+}
+
+/// For another processor, by a rftrace that is built for it: both run in an emulator, cargo does not.
+#[test]
+fn programs_for_aarch64() {
+    if !aarch64::require_machine() {
+        return;
+    }
+    let workspace = Workspace::new();
+    let mut rftrace = workspace.as_of_a_user(aarch64::machine(&aarch64::command_line().join("rftrace")));
+    rftrace.args(["cargo", "run", "--target", aarch64::TARGET, "--", "3", "a"]);
+    let run = ended(aarch64::set_linker(&mut rftrace));
+    assert_eq!(run.code, Some(3), "{}", run.stderr);
+    assert!(run.stdout.contains("words: [\"a\"]"), "{}", run.stdout);
+    let trace = workspace.trace("app");
+    assert_eq!((calls(&trace, "app::sum"), calls(&trace, "shapes::area")), (2, 10), "{}", run.stderr);
 }

@@ -19,39 +19,44 @@ pub(crate) fn rftrace() -> PathBuf {
 
 /// Records a program into `trace`, in a new folder.
 pub(crate) fn record(options: &[&str], program: &Path, arguments: &[&str]) -> Run {
-    let mut command = Command::new(rftrace());
-    command.args(["record", "--buffer", "4M", "--output", "trace"]).args(options);
-    Run::of_any(command.arg("--").arg(program).args(arguments))
+    record_by(&mut Command::new(rftrace()), options, program, arguments)
+}
+
+/// As [`record`], by another `rftrace`.
+pub(crate) fn record_by(rftrace: &mut Command, options: &[&str], program: &Path, arguments: &[&str]) -> Run {
+    rftrace.args(["record", "--buffer", "4M", "--output", "trace"]).args(options);
+    Run::of_any(rftrace.arg("--").arg(program).args(arguments))
+}
+
+/// The C program, to be built.
+pub(crate) fn c_source() -> CProgram {
+    CProgram::new(&["recorded.c"]).without_library().with(&["-O1", "-Wno-infinite-recursion", "-lpthread"])
 }
 
 pub(crate) fn c_program() -> &'static Program {
     static BUILT: OnceLock<Program> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        CProgram::new(&["recorded.c"]).without_library().with(&["-O1", "-Wno-infinite-recursion", "-lpthread"]).build()
-    })
+    BUILT.get_or_init(|| c_source().build())
 }
 
-fn cpp_program() -> Program {
-    CProgram::new(&["recorded_throws.cpp"]).without_library().with(&["-O1", "-lpthread"]).build()
+/// A C++ program that throws, to be built.
+pub(crate) fn cpp_source() -> CProgram {
+    CProgram::new(&["recorded_throws.cpp"]).without_library().with(&["-O1", "-lpthread"])
 }
 
-fn rust_program() -> &'static Path {
+/// Builds the Rust program, with further options for the compiler, into a build folder.
+pub(crate) fn build_rust(options: &[&str], name: &str) -> PathBuf {
+    let path = fixtures::build_folder(name);
+    fs::create_dir_all(&path).unwrap();
+    let mut rustc = Command::new("rustc");
+    fixtures::without_settings(&mut rustc);
+    rustc.env_remove("RUSTUP_TOOLCHAIN").args(["+nightly", "--edition=2024", "-Zinstrument-mcount", "-O"]);
+    tools::run(rustc.args(options).arg("--out-dir").arg(&path).arg(folder("").join("recorded.rs")));
+    path.join("recorded")
+}
+
+pub(crate) fn rust_program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let path = fixtures::build_folder("recorded-rust");
-        fs::create_dir_all(&path).unwrap();
-        let mut rustc = Command::new("rustc");
-        fixtures::without_settings(&mut rustc);
-        rustc.env_remove("RUSTUP_TOOLCHAIN").args([
-            "+nightly",
-            "--edition=2024",
-            "-Zinstrument-mcount",
-            "-O",
-            "--out-dir",
-        ]);
-        tools::run(rustc.arg(&path).arg(folder("").join("recorded.rs")));
-        path.join("recorded")
-    })
+    BUILT.get_or_init(|| build_rust(&[], "recorded-rust"))
 }
 
 /// What `rftrace replay` shows of the calls, without columns.
@@ -66,51 +71,74 @@ pub(crate) fn replay(run: &Run) -> String {
 
 /// How often each function was called, in all tasks.
 pub(crate) fn calls(run: &Run) -> BTreeMap<String, u64> {
+    assert!(run.path("trace/info").exists(), "no trace: {}", run.stderr);
+    calls_of(&run.path("trace"))
+}
+
+/// As [`calls`], of a trace.
+pub(crate) fn calls_of(trace: &Path) -> BTreeMap<String, u64> {
     let mut sum = BTreeMap::new();
-    for (name, calls) in calls_per_task(&run.trace("trace")).into_iter().flatten() {
+    for (name, calls) in calls_per_task(&traces::open(trace)).into_iter().flatten() {
         *sum.entry(name).or_default() += calls;
     }
     sum
 }
 
-/// Checks how a C program ends, and how often it calls `leaf`, in how many tasks and programs.
-#[track_caller]
-fn check(mode: &str, [leaves, n_tasks, n_sessions]: [u64; 3]) -> Run {
-    let program = &c_program().path;
+/// How the C program ends when it is not recorded.
+fn expected_status(mode: &str) -> i32 {
+    // Its own signals for snapshots and the switch would kill it.
+    if ["snapshot", "toggle"].contains(&mode) {
+        return 0;
+    }
     let folder = tempfile::tempdir().unwrap();
-    let mut plain = Command::new(program);
+    let mut plain = Command::new(&c_program().path);
     // gprof leaves a file there.
     plain.current_dir(&folder).arg(mode).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
-    // Its own signals for snapshots and the switch would kill it.
-    let expected = (!["snapshot", "toggle"].contains(&mode)).then(|| plain.status().unwrap());
-    let run = record(&[], program, &[mode]);
-    let expected = expected.map_or(0, |status| status.code().unwrap_or_else(|| 128 + status.signal().unwrap()));
-    assert_eq!(run.status.code(), Some(expected), "{mode}: {}", run.stderr);
-    assert_eq!(calls(&run).get("leaf"), Some(&leaves), "{mode}: {}", run.stderr);
-    let trace = run.trace("trace");
-    assert_eq!(trace.tasks().len() as u64, n_tasks, "{mode}");
+    let status = plain.status().unwrap();
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+}
+
+/// Checks how a C program ends, and how often it calls `leaf`, in how many tasks and programs.
+#[track_caller]
+fn check(mode: &str, expected: [u64; 3]) -> Run {
+    let run = record(&[], &c_program().path, &[mode]);
+    check_run(&run, mode, expected);
     let maps = fs::read_dir(run.path("trace")).unwrap().flatten();
     let maps = maps.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "map"));
-    assert_eq!(maps.count() as u64, n_sessions, "{mode}");
+    assert_eq!(maps.count() as u64, expected[2], "{mode}");
+    run
+}
+
+/// As [`check`], of a run; but not its programs: qemu has each lie where it always does, and those with equal maps are one session.
+#[track_caller]
+pub(crate) fn check_run(run: &Run, mode: &str, [leaves, n_tasks, _]: [u64; 3]) {
+    assert_eq!(run.status.code(), Some(expected_status(mode)), "{mode}: {}", run.stderr);
+    assert_eq!(calls(run).get("leaf"), Some(&leaves), "{mode}: {}", run.stderr);
+    let trace = run.trace("trace");
+    assert_eq!(trace.tasks().len() as u64, n_tasks, "{mode}");
     // It takes the trace without a word, and knows each function.
     let report = uftrace(&["report"], &run.path("trace"));
     assert!(report.contains("leaf") && !report.contains("<"), "{mode}: {report}");
     assert!(uftrace(&["replay"], &run.path("trace")).contains("leaf()"), "{mode}");
     assert!(uftrace(&["info"], &run.path("trace")).contains("exit status"), "{mode}");
     assert!(!run.path("trace/.recording").exists() && !run.path("trace/rftrace-preload.sym").exists());
-    run
 }
 
 /// Declares tests for the C program's modes.
 macro_rules! modes {
-    ($($name:ident($mode:literal): $expected:expr,)*) => {$(
-        #[test]
-        fn $name() {
-            if require(&["gcc", "uftrace"]) {
-                check($mode, $expected);
+    ($($name:ident($mode:literal): $expected:expr,)*) => {
+        $(
+            #[test]
+            fn $name() {
+                if require(&["gcc", "uftrace"]) {
+                    check($mode, $expected);
+                }
             }
-        }
-    )*};
+        )*
+
+        /// The modes, and what [`check_run`] expects of them.
+        pub(crate) const MODES: &[(&str, [u64; 3])] = &[$(($mode, $expected)),*];
+    };
 }
 
 modes! {
@@ -183,7 +211,7 @@ fn sigkill_leaves_nothing_of_a_buffer() {
 
 /// The calls of each function in all tasks, as `uftrace report` counts them. Names are without what stands in angle brackets:
 /// uftrace itself shortens those of templates.
-fn counted(dir: &Path) -> BTreeMap<String, u64> {
+pub(crate) fn counted(dir: &Path) -> BTreeMap<String, u64> {
     let report = uftrace(&["report", "-s", "call", "-f", "call"], dir);
     let mut counts = BTreeMap::new();
     for line in report.lines() {
@@ -232,17 +260,15 @@ fn counts_are_those_of_uftrace() {
         }
         assert_eq!(counted(&record(&[], c, &[mode]).path("trace")), expected, "C, {mode}");
     }
-    let cpp = cpp_program();
+    let cpp = cpp_source().build();
     let run = record(&[], &cpp.path, &[]);
     assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
     assert_eq!(counted(&run.path("trace")), uftrace_calls(&cpp.path, &[]), "C++");
 }
 
-#[test]
-fn rust_programs() {
-    if !require(&["nightly", "uftrace"]) {
-        return;
-    }
+/// Checks how the Rust program ends, how often it calls `leaf`, and how its threads are called.
+#[track_caller]
+pub(crate) fn check_rust(record: impl Fn(&str) -> Run) {
     for (mode, status, leaves) in [
         ("plain", 0, 2),
         ("threads", 0, 22),
@@ -254,16 +280,25 @@ fn rust_programs() {
         ("exit", 5, 2),
         ("child", 0, 24),
     ] {
-        let run = record(&[], rust_program(), &[mode]);
+        let run = record(mode);
         assert_eq!(run.status.code(), Some(status), "{mode}: {}", run.stderr);
         assert_eq!(calls(&run).get("recorded::leaf"), Some(&leaves), "{mode}: {}", run.stderr);
         if mode == "overflow" {
             assert!(run.stderr.contains("has overflowed its stack"), "{}", run.stderr);
         }
+        if mode == "threads" {
+            let tasks = fs::read_to_string(run.path("trace/task.txt")).unwrap();
+            assert!((0..4).all(|i| tasks.contains(&format!("comm=\"worker {i}\""))), "{tasks}");
+        }
     }
-    let run = record(&[], rust_program(), &["threads"]);
-    let tasks = fs::read_to_string(run.path("trace/task.txt")).unwrap();
-    assert!((0..4).all(|i| tasks.contains(&format!("comm=\"worker {i}\""))), "{tasks}");
+}
+
+#[test]
+fn rust_programs() {
+    if !require(&["nightly", "uftrace"]) {
+        return;
+    }
+    check_rust(|mode| record(&[], rust_program(), &[mode]));
     // Where there are panics it loses its way.
     for mode in ["plain", "threads"] {
         // It does not demangle Rust's names.

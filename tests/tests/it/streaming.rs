@@ -15,11 +15,14 @@ use tempfile::TempDir;
 
 use crate::record::rftrace;
 
+/// The program, to be built.
+pub(crate) fn source() -> CProgram {
+    CProgram::new(&["streamed.c"]).without_library().with(&["-O1", "-Wno-infinite-recursion", "-lpthread"])
+}
+
 fn program() -> &'static Program {
     static BUILT: OnceLock<Program> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        CProgram::new(&["streamed.c"]).without_library().with(&["-O1", "-Wno-infinite-recursion", "-lpthread"]).build()
-    })
+    BUILT.get_or_init(|| source().build())
 }
 
 /// Begins to record into `trace` in `folder`.
@@ -46,7 +49,7 @@ fn told(output: &Output) -> String {
 }
 
 /// Runs the program by itself: what it answers is what it has to answer when it is recorded.
-fn untraced(n: u64, way: &str) -> Option<i32> {
+pub(crate) fn untraced(n: u64, way: &str) -> Option<i32> {
     let status = Command::new(&program().path).arg(n.to_string()).arg(way).stdin(Stdio::null()).status().unwrap();
     status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
