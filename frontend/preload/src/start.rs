@@ -40,7 +40,7 @@ extern "C" fn start() {
     memory::prepare();
     work::prepare(memory::map(work::STACK_BYTES));
     let Some(settings) = Settings::read() else { return };
-    if !settings.force && !settings.hooks_others() && !calls_hooks() {
+    if !settings.force && settings.branches.is_empty() && !calls_hooks() {
         return;
     }
     let folder = settings.folder.clone();

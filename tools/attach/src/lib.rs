@@ -2,7 +2,7 @@
 //!
 //! - `sys` has the system calls, `frame` what makes a borrowed thread go on by itself.
 //! - `process` is a process as it is seen from outside, `refusal` says why one cannot be attached to.
-//! - `place` knows where a thread may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped.
+//! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped.
 //! - `library` brings the tracer's library into the process, `stacks` gives return addresses back.
 //! - `attached` is the whole: begin, look, leave.
 //!
@@ -18,6 +18,7 @@
 
 mod attached;
 mod borrowed;
+mod callers;
 mod frame;
 mod library;
 mod place;

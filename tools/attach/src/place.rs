@@ -1,12 +1,14 @@
 //! Where a thread may be borrowed: where it holds no lock that what it is to call takes.
 //!
-//! The stack is looked at word by word. A word that only looks like a return address costs another try, and no more.
+//! Which functions it is in is told by unwind information. Where that is not sure, and behind frames of signal handlers, the stack is
+//! looked at word by word: a word that only looks like a return address costs another try.
 
 use std::ops::Range;
 
 use anyhow::Result;
 use nix::libc::{self, user_regs_struct};
 
+use super::callers::Callers;
 use super::frame::{RIP_AT, RSP_AT};
 use super::process::{Map, Module, Process};
 use super::sys::words;
@@ -15,6 +17,7 @@ use super::sys::words;
 #[derive(Debug)]
 pub(crate) struct Places {
     maps: Vec<Map>,
+    callers: Callers,
     /// Code whose functions may hold a lock.
     locked: Vec<Range<u64>>,
     /// Code in which a thread must not be, even if none of `locked` has called it.
@@ -133,13 +136,16 @@ impl Places {
                 }
             }
         }
-        Ok(Self { maps, locked, within, harmless: tracer.trampolines, restorer })
+        let callers = Callers::new(process, &maps);
+        Ok(Self { maps, callers, locked, within, harmless: tracer.trampolines, restorer })
     }
 
     /// Where the tracer can be called.
     pub(crate) fn for_tracer(process: &Process, tracer: Tracer, restorer: u64) -> Result<Self> {
         let Tracer { texts, trampolines } = tracer;
-        Ok(Self { maps: process.maps()?, locked: texts.clone(), within: texts, harmless: trampolines, restorer })
+        let maps = process.maps()?;
+        let callers = Callers::new(process, &maps);
+        Ok(Self { maps, callers, locked: texts.clone(), within: texts, harmless: trampolines, restorer })
     }
 
     /// Whether a stopped thread is at such a place.
@@ -154,7 +160,12 @@ impl Places {
         let top =
             self.maps.iter().find(|map| map.range.contains(&registers.rsp)).map_or(registers.rsp, |map| map.range.end);
         let near = process.bytes(registers.rsp, NEAR_BYTES.min(top - registers.rsp));
-        if near.is_empty() || self.is_locked(registers.rip) || words(&near).any(|word| self.is_locked(word)) {
+        let is_locked_by_callers = || match self.callers.of(process, registers) {
+            Some(callers) => callers.into_iter().any(|address| self.is_locked(address)),
+            None => true,
+        };
+        let is_locked = || words(&near).any(|word| self.is_locked(word)) && is_locked_by_callers();
+        if near.is_empty() || self.is_locked(registers.rip) || is_locked() {
             return false;
         }
         let bytes = process.bytes(registers.rsp, FAR_BYTES.min(top - registers.rsp));

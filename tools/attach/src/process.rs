@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use nix::libc::pid_t;
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectSegment, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 
 /// A line of its maps.
 #[derive(Clone, Debug)]
@@ -155,6 +155,19 @@ impl Module {
         let file: ElfFile64<'_> = ElfFile64::parse(&*bytes).context("a module is no ELF file of 64 bits")?;
         let first = file.segments().map(|segment| segment.address()).min().unwrap_or(0);
         Ok(Self { base: start.wrapping_sub(first & !(PAGE - 1)), texts, bytes })
+    }
+
+    /// What its addresses are relative to.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The addresses of a section, as in the file, and its bytes.
+    pub(crate) fn section(&self, name: &str) -> Option<(Range<u64>, Vec<u8>)> {
+        let file = ElfFile64::<object::Endianness>::parse(&*self.bytes).ok()?;
+        let section = file.section_by_name(name)?;
+        let range = section.address()..section.address().checked_add(section.size())?;
+        Some((range, section.data().ok()?.to_vec()))
     }
 
     fn symbols(&self, is_it: impl Fn(&str) -> bool) -> Vec<Range<u64>> {

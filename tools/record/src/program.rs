@@ -93,7 +93,7 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
         let branches = match own.has_all {
             true => {
                 "Or record it as it is, by branches at the beginnings of its functions: -P '*'; only what it calls of libraries: --libcalls\n"
-            },
+            }
             false => "",
         };
         bail!(

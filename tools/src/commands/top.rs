@@ -24,7 +24,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::record::attach::tell_of_end;
-use super::record::{DEFAULT_BUFFER, OnFullArg, check_rules, function_rules, parse_size};
+use super::record::{DEFAULT_BUFFER, OnFullArg, check_rules, function_rules};
+use super::size::parse_size;
 use super::time::parse_timeout;
 
 const EXAMPLES: &str = "\
