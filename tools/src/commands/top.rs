@@ -203,16 +203,12 @@ impl Reader {
 
     /// Has nothing open in threads that are over, and in those whose returns were dropped what is open there now.
     fn look_after_threads(&mut self, live: &Live, has_dropped: bool) {
-        let silent: Vec<u32> = self.sums.silent().collect();
-        for thread in silent {
+        let threads: Vec<u32> = self.sums.with_open().collect();
+        let open = if has_dropped { live.open_functions() } else { HashMap::new() };
+        for thread in threads {
             if live.system_tid(thread).is_some_and(|tid| !live::thread_lives(tid)) {
                 self.sums.ended(thread);
-            }
-        }
-        if has_dropped {
-            let open = live.open_functions();
-            let threads: Vec<u32> = self.sums.with_open().filter(|&thread| !live.has_chunk(thread)).collect();
-            for thread in threads {
+            } else if has_dropped && !live.has_chunk(thread) {
                 self.sums.set_open(thread, open.get(&thread).map_or(&[], Vec::as_slice));
             }
         }

@@ -156,12 +156,6 @@ impl Sums {
         }
     }
 
-    /// The threads in which functions are open and that recorded nothing in this interval.
-    pub fn silent(&self) -> impl Iterator<Item = u32> {
-        let is_silent = |(_, thread): &(&u32, &Thread)| !thread.has_recorded && !thread.open.is_empty();
-        self.threads.iter().filter(is_silent).map(|(&number, _)| number)
-    }
-
     /// The threads in which functions are open.
     pub fn with_open(&self) -> impl Iterator<Item = u32> {
         self.threads.iter().filter(|(_, thread)| !thread.open.is_empty()).map(|(&number, _)| number)
