@@ -91,7 +91,7 @@ impl Report {
             if choice.is_leaks
                 && let Some(&standard) = account.standard.get(&(stack as u32))
             {
-                (sums.blocks, sums.bytes) = (sums.blocks - standard, sums.bytes - standard);
+                (sums.blocks, sums.bytes) = (sums.blocks - standard, sums.bytes.saturating_sub(standard));
                 report.suppressed.blocks += standard;
                 report.suppressed.bytes += standard;
                 held.retain(|held| !STANDARD.contains(&held.what));
