@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
-use rftrace_format::resources::Resource;
 use rftrace_net::Address;
 use rftrace_record::banks::{BankRecorder, OnFull, Plan};
 use rftrace_record::dumps::DumpOn;
@@ -349,10 +348,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
     let wanted = values::wanted(&args.what(), &program)?;
     environment.extend(wanted.variables());
-    let wanted_resources: Vec<Resource> = args.resources.iter().map(|&kind| kind.into()).collect();
-    let resources = (!wanted_resources.is_empty())
-        .then(|| ResourceRecorder::begin(output.work(), args.most_bytes() as u64, &wanted_resources))
-        .transpose()?;
+    let resources = resources::begin(&args.resources, output.work(), args.most_bytes())?;
     if let Some(recorder) = &resources {
         environment.extend(resources::environment(recorder, args.backtraces)?);
     }

@@ -6,10 +6,12 @@ use std::path::Path;
 use anyhow::Result;
 use clap::ValueEnum;
 use indicatif::{HumanBytes, HumanCount};
+use rftrace_format::resources::Resource;
 use rftrace_record::program;
 use rftrace_record::resources::{Recorded, ResourceRecorder};
 
 use crate::commands::common::shell_word;
+use crate::commands::resources::ResourceKind;
 
 /// How it is found who has called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -20,6 +22,15 @@ pub(super) enum Backtraces {
     Fp,
     /// Not at all.
     None,
+}
+
+/// Begins to record these, if there are any.
+pub(super) fn begin(kinds: &[ResourceKind], work: &Path, most_bytes: usize) -> Result<Option<ResourceRecorder>> {
+    let wanted: Vec<Resource> = kinds.iter().map(|&kind| kind.into()).collect();
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    ResourceRecorder::begin(work, most_bytes as u64, &wanted).map(Some)
 }
 
 /// What the library is told.
