@@ -14,10 +14,15 @@ use crate::record::{
 };
 use crate::streaming;
 
-/// Records a program there.
+/// Records a program there. Once more, if qemu gives up: 7.2 does so now and then when threads end.
 fn record(options: &[&str], program: &Path, arguments: &[&str]) -> Run {
-    let mut rftrace = aarch64::machine(&aarch64::command_line().join("rftrace"));
-    record::record_by(&mut rftrace, options, program, arguments)
+    const TRIES: usize = 5;
+    let mut runs = (0..TRIES).map(|_| {
+        let mut rftrace = aarch64::machine(&aarch64::command_line().join("rftrace"));
+        record::record_by(&mut rftrace, options, program, arguments)
+    });
+    let is_qemus = |run: &Run| run.stderr.contains("ERROR:../../");
+    runs.find(|run| !is_qemus(run)).expect("qemu gives up each time")
 }
 
 fn can_record() -> bool {
@@ -31,8 +36,9 @@ fn programs_in_c() {
     }
     let program = c_source().with_compilers(aarch64::PREFIX).build();
     let native = c_source().build();
-    // qemu makes a fork of a vfork, and what is not at rest in both is lost.
-    for &(mode, expected) in MODES.iter().filter(|(mode, _)| *mode != "vfork") {
+    // qemu makes a fork of a vfork, and does not always survive its main thread.
+    let is_tried = |mode| !["vfork", "main_thread_ends"].contains(&mode);
+    for &(mode, expected) in MODES.iter().filter(|(mode, _)| is_tried(*mode)) {
         let run = record(&[], &program.path, &[mode]);
         check_run(&run, mode, expected);
         let on_x86_64 = record::record(&[], &native.path, &[mode]);
