@@ -216,8 +216,12 @@ impl Banks {
             let slot = self.slot(number);
             match slot.state.load(Acquire) {
                 slot_state::IN_USE => {}
-                slot_state::TAKEN if is_over(slot.pid.load(Relaxed)) => {
-                    self.give_back(number);
+                // Who takes it says so just after: until then it is nobody's who could have ended.
+                slot_state::TAKEN => {
+                    let pid = slot.pid.load(Relaxed);
+                    if pid != 0 && is_over(pid) {
+                        self.give_back(number);
+                    }
                     continue;
                 }
                 _ => continue,
