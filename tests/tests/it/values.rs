@@ -123,10 +123,11 @@ fn the_same_as_by_uftrace() {
     if !require(&["gcc", "uftrace"]) {
         return;
     }
-    let run = record(&VALUES, &program().path, &["plain"]);
+    let run = record(&[&["--no-schedule"], &VALUES[..]].concat(), &program().path, &["plain"]);
     let theirs = run.path("theirs");
     let mut uftrace_record = Command::new("uftrace");
-    uftrace_record.args(["record", "--no-libcall", "-d"]).arg(&theirs);
+    // Context switches would open a call's line.
+    uftrace_record.args(["record", "--no-libcall", "--no-event", "-d"]).arg(&theirs);
     let output = uftrace_record.args(VALUES).arg(&program().path).arg("plain").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let theirs = uftrace(&["replay", "-f", "none"], &theirs);

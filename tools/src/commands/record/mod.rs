@@ -1,4 +1,4 @@
-//! `rftrace record`: its arguments; in `progress` and `summary` what it says while the program runs and at the end.
+//! `rftrace record`; in `arguments` what it takes, in `progress` and `summary` what it says while the program runs and at the end.
 //!
 //! Not here: what it does with the program and what was saved (`rftrace-record`).
 
@@ -8,14 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::builder::ArgPredicate;
-use clap::{Args, ValueEnum};
-use rftrace_net::Address;
-use rftrace_record::banks::{BankRecorder, OnFull, Plan};
-use rftrace_record::dumps::DumpOn;
+use rftrace_record::banks::BankRecorder;
 use rftrace_record::entries::Entries;
 use rftrace_record::join::Beside;
-use rftrace_record::kernel::{self, Events, KernelEvents, KernelRecorder};
+use rftrace_record::kernel::{self, KernelEvents, KernelRecorder};
 use rftrace_record::notes::Notes;
 use rftrace_record::output::Output;
 use rftrace_record::preload::{self, Preload};
@@ -27,9 +23,8 @@ use signal_hook::flag;
 
 use super::common::shell_word;
 use super::resources::ResourceKind;
-use super::size::parse_size;
-use super::time::parse_ns;
 
+mod arguments;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod attach;
 mod dump_on;
@@ -39,275 +34,16 @@ mod resources;
 pub(crate) mod summary;
 mod values;
 
+pub(crate) use arguments::RecordArgs;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use arguments::{DEFAULT_BUFFER, OnFullArg};
 use progress::Progress;
 use values::Wanted;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use values::function_rules;
 
-const EXAMPLES: &str = "\
-Examples:
-  rftrace record -- ./program --its-options     to the directory `uftrace.data`
-  rftrace record --ring --buffer 16M ./server   the end of what happens, in memory until it ends or is killed
-  rftrace record --ring --dump-on 'slow:serve>5ms' ./server
-                                                and that of calls that took long
-  rftrace record -F 'app::parse*' -t 10us ./app only what is called within some functions, and lasts
-  rftrace record -A 'open@arg1/s' -R open ./app with arguments and results of some functions
-  rftrace record -a ./app                       with those of all, by the debug information of the program
-  rftrace record -P '*' /usr/bin/git log        a program that was not built for it
-  rftrace record --libcalls /usr/bin/git log    what it calls of libraries
-  sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
-  rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
-  rftrace record -p 4711 --libcalls             what any program calls of libraries
-  rftrace record --resources memory ./app       who takes memory and does not give it back
-  rftrace record --resources file,thread ./app  who leaves files open, and threads that nobody joins
-  rftrace record --live ./app | less            show the calls when it has ended
-  rftrace record --to uftrace://desk ./app      to `rftrace recv` on another machine, as `rftrace help send` tells
-
-Programs call the tracer if they were built for it:
-  RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release --target x86_64-unknown-linux-gnu
-  gcc -pg …, g++ -pg …, clang -pg …
-
-While the program runs:
-  kill -USR1 PID   writes a trace of what was recorded so far to `snapshot-…` in the directory
-  kill -USR2 PID   switches recording off and on";
-
-/// Runs a program and records every call of its functions.
-///
-/// The program is not changed: a library that is preloaded records what its calls of `mcount` or `__fentry__` tell. Children
-/// are recorded too. The exit status is that of the program, or 128 plus the number of the signal that killed it.
-#[derive(Args)]
-#[command(after_help = EXAMPLES, args_override_self = true)]
-pub(crate) struct RecordArgs {
-    /// Where to write to. A trace that is there gets the suffix `.old`.
-    #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
-    output: Option<PathBuf>,
-    /// Record a program that runs: it goes on when the recording ends, by Ctrl-C or --for. It has to call the tracer, as below,
-    /// but with --libcalls, and to be linked dynamically.
-    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "branches", "patched", "disabled", "trigger", "schedule", "kernel", "events", "force", "resources"])]
-    pid: Option<u32>,
-    /// With -p: record so long: 500ms, 10s.
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
-    duration: Option<u64>,
-    /// With -p: only take the tracer out that a recorder which was killed has left in the program.
-    #[arg(long, requires = "pid", conflicts_with = "duration")]
-    leave: bool,
-    /// Memory for what is recorded, in each process: 16 bytes for each entry and exit. With K, M or G. 256M with --ring and --stop.
-    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER, default_value_ifs([("ring", ArgPredicate::IsPresent, KEPT_BUFFER), ("stop", ArgPredicate::IsPresent, KEPT_BUFFER)]))]
-    buffer: usize,
-    /// Write no more records than this, in all processes together: what is recorded after that is not saved. With --ring and --stop at
-    /// least a whole buffer can be saved.
-    #[arg(long, value_name = "SIZE", default_value = DEFAULT_MOST, value_parser = parse_size)]
-    max_size: usize,
-    /// Take what is recorded out of the program while it runs: it goes to the disk, so that no buffer fills up, and nothing of it is
-    /// lost however the program ends. This is the default.
-    #[arg(long, conflicts_with_all = ["ring", "stop"])]
-    stream: bool,
-    /// What threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
-    #[arg(long, value_name = "WHAT", default_value = "wait", value_enum, conflicts_with_all = ["ring", "stop"])]
-    on_full: OnFullArg,
-    /// Keep what is recorded in memory and, when the buffer is full, forget the oldest: the trace is the end of what happens, however
-    /// the program ends.
-    #[arg(long, conflicts_with = "stop")]
-    ring: bool,
-    /// With --ring: write a trace of what is in memory to `snapshot-…` in the directory when something happens: `signal:NAME`, `fatal`
-    /// (a process is killed, or the program's exit status is not 0), `stall:2s` (nothing was recorded for so long), `every:10s`,
-    /// `call:FUNCTION`, `call:FUNCTION#100` (the hundredth call), `slow:FUNCTION>5ms`, `slow:FUNCTION>max` (longer than any call of it
-    /// before). The program goes on meanwhile.
-    #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring")]
-    dump_on: Vec<DumpOn>,
-    /// With --dump-on: write so many, but for those that signals ask for.
-    #[arg(long, value_name = "N", default_value = "10", requires = "dump_on")]
-    dumps: usize,
-    /// Keep what is recorded in the program's memory and, when the buffer is full, stop recording: the trace is the beginning of what
-    /// happens. Nothing is on the disk before the program ends.
-    #[arg(long)]
-    stop: bool,
-    /// Record only these functions and what is called within them. A name, a glob, or a regex between slashes.
-    #[arg(short = 'F', long, value_name = "PATTERN")]
-    filter: Vec<String>,
-    /// Record neither these functions nor what is called within them.
-    #[arg(short = 'N', long, value_name = "PATTERN")]
-    notrace: Vec<String>,
-    /// Record so many levels of calls.
-    #[arg(short = 'D', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
-    depth: Option<u32>,
-    /// Record only calls that last so long, and those around them: 500ns, 10us, 1ms, 2s.
-    #[arg(short = 't', long, value_name = "TIME", value_parser = parse_ns)]
-    time_filter: Option<u64>,
-    /// Further rules, as in the variable RFTRACE_FILTER: `include=app::*; exclude=*::fmt; size=64`.
-    #[arg(long, value_name = "RULES")]
-    rules: Vec<String>,
-    /// Record arguments of these functions: a name, a glob, or a regex between slashes. They are those that the program's debug
-    /// information tells of, or behind `@` those that are wanted: `open@arg1/s,arg2/i32`, with uftrace's letters: i, u and x with 8 to 64,
-    /// s for strings, c, p, and fparg1 for floating-point numbers.
-    #[arg(short = 'A', long = "argument", value_name = "PATTERN[@SPECS]")]
-    arguments: Vec<String>,
-    /// Record arguments and results of all functions of the program, as its debug information tells of them; with --libcalls also of
-    /// well-known functions of the C library.
-    #[arg(short = 'a', long)]
-    auto_args: bool,
-    /// Record results of these functions, as for -A: `strlen@retval/u64`. Without specs and debug information a result is a number.
-    #[arg(short = 'R', long = "retval", value_name = "PATTERN[@SPEC]")]
-    results: Vec<String>,
-    /// Record these functions of the program though they do not call the tracer: each gets a branch at its beginning. A name, a glob or
-    /// a regex; with `@` and a library behind it, functions of that: `-P '*' -P 'mem*@libc'`. What can get none is listed in
-    /// `entry-branches.txt` of the trace.
-    #[arg(short = 'P', long = "patch", value_name = "PATTERN")]
-    branches: Vec<String>,
-    /// With -P: no function with a symbol that stands in this file, one a line as `nm` prints them.
-    #[arg(long, value_name = "FILE", requires = "branches")]
-    patch_except: Option<PathBuf>,
-    /// With -P: only in programs below this directory. Others are recorded if they call the tracer.
-    #[arg(long, value_name = "DIR", requires = "branches")]
-    patch_within: Option<PathBuf>,
-    /// Record calls of the program of functions of libraries too: `malloc`, `write`. The program need not be built for it.
-    #[arg(long, visible_alias = "libcall")]
-    libcalls: bool,
-    /// Record who takes memory, files or threads and does not give them back, for `rftrace resources`. The program need not be built for
-    /// it.
-    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
-    resources: Vec<ResourceKind>,
-    /// With --resources: how it is found who has called.
-    #[arg(long, value_name = "HOW", default_value = "cfi", requires = "resources", value_enum)]
-    backtraces: resources::Backtraces,
-    /// Make NOPs of call sites that are not recorded, and jumps of the others: costs less.
-    #[arg(long)]
-    patched: bool,
-    /// Begin with recording switched off. A signal switches it on.
-    #[arg(long)]
-    disabled: bool,
-    /// Begin to record when this function is first called.
-    #[arg(long, value_name = "FUNCTION")]
-    trigger: Option<String>,
-    /// The signal that has a snapshot written, a name or a number; `none` for none.
-    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = run::parse_signal)]
-    signal_snapshot: i32,
-    /// The signal that switches recording off and on.
-    #[arg(long, value_name = "SIGNAL", default_value = "USR2", value_parser = run::parse_signal)]
-    signal_toggle: i32,
-    /// Fail if context switches cannot be recorded: when threads wait, and how long (`linux:schedule`). By default they are
-    /// recorded where the kernel permits its perf events.
-    #[arg(long, overrides_with = "no_schedule")]
-    schedule: bool,
-    /// Record no context switches: waiting counts as time of the functions that wait.
-    #[arg(long, overrides_with = "schedule")]
-    no_schedule: bool,
-    /// Write where functions are in the source, so that `--srcline` of other commands shows it without the programs, and uftrace too.
-    /// It takes debug information.
-    #[arg(long)]
-    srcline: bool,
-    /// Record what the program does in the kernel too: system calls, and functions, where the kernel can trace them, or those of
-    /// them with such names: `--kernel='vfs_*,ext4_*'`. For root.
-    #[arg(long, value_name = "GLOBS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    kernel: Option<String>,
-    /// Record events of the kernel too: sched, syscalls, irq. For root.
-    #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
-    events: Vec<Events>,
-    /// Send the trace to `rftrace recv` or `uftrace recv` when the program has ended. It is written here too.
-    #[arg(long, value_name = "uftrace://HOST[:PORT]", value_parser = parse_to)]
-    to: Option<Address>,
-    /// Keep no trace here that was sent.
-    #[arg(long, requires = "to")]
-    no_local: bool,
-    /// Show the calls when the program has ended. Without -o the trace is not kept.
-    #[arg(long)]
-    live: bool,
-    /// Run the program even if it seems not to call the tracer: a script, or a program that loads libraries which do.
-    #[arg(long)]
-    force: bool,
-    /// Say nothing but errors.
-    #[arg(short, long)]
-    quiet: bool,
-    /// The program and its arguments.
-    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_name = "PROGRAM")]
-    command: Vec<OsString>,
-}
-
 /// How long a receiver may take for anything.
 const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
-
-/// The buffer where nothing is said, and where it has to hold all that is recorded.
-pub(crate) const DEFAULT_BUFFER: &str = "64M";
-const KEPT_BUFFER: &str = "256M";
-
-/// What threads do when their bank is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnFullArg {
-    Wait,
-    Drop,
-}
-
-impl From<OnFullArg> for OnFull {
-    fn from(on_full: OnFullArg) -> Self {
-        match on_full {
-            OnFullArg::Wait => Self::Wait,
-            OnFullArg::Drop => Self::Drop,
-        }
-    }
-}
-
-/// What a run may write where nothing is said.
-pub(crate) const DEFAULT_MOST: &str = "4G";
-
-impl RecordArgs {
-    /// What is wanted of banks; `None` if there are none.
-    fn plan(&self) -> Result<Option<Plan>> {
-        let dumps = dump_on::options(&self.dump_on, self.dumps, self.signal_snapshot)?;
-        Ok((!self.stop).then(|| Plan {
-            buffer_bytes: self.buffer,
-            on_full: self.on_full.into(),
-            most_bytes: self.most_bytes() as u64,
-            is_ring: self.ring,
-            dumps,
-        }))
-    }
-
-    /// Whether what is recorded is taken out of the program while it runs.
-    fn is_streamed(&self) -> bool {
-        self.stream || !(self.ring || self.stop)
-    }
-
-    /// Whether functions are recorded that do not call the tracer.
-    fn hooks_others(&self) -> bool {
-        !self.branches.is_empty() || self.libcalls
-    }
-
-    /// What is recorded.
-    fn what(&self) -> values::Options<'_> {
-        values::Options {
-            filter: &self.filter,
-            notrace: &self.notrace,
-            depth: self.depth,
-            time_filter: self.time_filter,
-            rules: &self.rules,
-            arguments: &self.arguments,
-            results: &self.results,
-            auto_args: self.auto_args,
-            libcalls: self.libcalls,
-            dump_on: &self.dump_on,
-            is_attached: self.pid.is_some(),
-        }
-    }
-
-    /// What is not there for all processors: options, and whether they are given.
-    fn of_one_processor(&self) -> [(&'static str, bool); 8] {
-        [
-            ("--pid", self.pid.is_some()),
-            ("--argument", !self.arguments.is_empty()),
-            ("--auto-args", self.auto_args),
-            ("--retval", !self.results.is_empty()),
-            ("--patch", !self.branches.is_empty()),
-            ("--patched", self.patched),
-            ("--resources", !self.resources.is_empty()),
-            ("--trigger", self.trigger.is_some()),
-        ]
-    }
-
-    /// Bytes that may be written. A buffer that is saved at the end is saved as a whole.
-    fn most_bytes(&self) -> usize {
-        if self.is_streamed() { self.max_size } else { self.max_size.max(self.buffer) }
-    }
-}
 
 /// Runs it; ends this process with the program's exit status, whatever became of the trace: who runs a program in a script gets
 /// the program's answer.
@@ -565,12 +301,6 @@ fn send_to_receiver(args: &RecordArgs, output: &Output) {
             }
         }
     }
-}
-
-/// Where a trace is sent to.
-fn parse_to(text: &str) -> Result<Address, String> {
-    let address = text.strip_prefix("uftrace://").ok_or("it is sent to uftrace://HOST or uftrace://HOST:PORT")?;
-    address.trim_end_matches('/').parse().map_err(|error: rftrace_net::NoAddress| error.to_string())
 }
 
 /// What the preloaded library is told.
