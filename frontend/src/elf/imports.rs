@@ -79,7 +79,8 @@ mod tests {
     use std::fs;
 
     // Declared here: the header has some of them as inline functions, which call others.
-    const SOURCE: &str = "void *malloc(unsigned long); void free(void *); int atoi(const char *); char *getenv(const char *);
+    const SOURCE: &str =
+        "void *malloc(unsigned long); void free(void *); int atoi(const char *); char *getenv(const char *);
         int main(void) { free(malloc(3)); return atoi(getenv(\"N\")); }";
 
     #[test]

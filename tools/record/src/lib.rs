@@ -33,7 +33,7 @@ pub mod parts;
 #[cfg(target_os = "linux")]
 pub mod preload;
 #[cfg(target_os = "linux")]
-mod processes;
+pub mod processes;
 mod processors;
 #[cfg(target_os = "linux")]
 pub mod program;

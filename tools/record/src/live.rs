@@ -17,7 +17,6 @@ pub use rftrace_frontend::bank::{Live, Moment, Names, Take};
 use super::attach::{Reason, attend};
 use super::banks::{NO_MEMORY, NO_THREAD, OnFull, SHORTEST_PAUSE, next_pause};
 use super::processes::start_time;
-pub use super::processes::{n_threads, thread_lives};
 use super::sys;
 
 /// How to look.

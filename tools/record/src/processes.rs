@@ -15,7 +15,6 @@ pub fn thread_lives(tid: u32) -> bool {
 }
 
 /// How many threads a process has.
-#[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn n_threads(pid: u32) -> Option<u32> {
     Stat::of(pid).map(|stat| stat.n_threads)

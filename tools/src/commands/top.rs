@@ -19,6 +19,7 @@ use rftrace_read::Error;
 use rftrace_record::attach::Reason;
 use rftrace_record::live::{self, Live, Moment, Names, Options, Take, Watch};
 use rftrace_record::preload::{self, Preload};
+use rftrace_record::processes;
 use rftrace_top::{Column, GiveBack, Sums, Table, Tick, Watched, batch};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -206,7 +207,7 @@ impl Reader {
         let threads: Vec<u32> = self.sums.with_open().collect();
         let open = if has_dropped { live.open_functions() } else { HashMap::new() };
         for thread in threads {
-            if live.system_tid(thread).is_some_and(|tid| !live::thread_lives(tid)) {
+            if live.system_tid(thread).is_some_and(|tid| !processes::thread_lives(tid)) {
                 self.sums.ended(thread);
             } else if has_dropped && !live.has_chunk(thread) {
                 self.sums.set_open(thread, open.get(&thread).map_or(&[], Vec::as_slice));
@@ -241,7 +242,7 @@ impl Watch for Reader {
         let own_time = live::own_time();
         let own_nanos = own_time.saturating_sub(self.own_time).as_nanos() as u64;
         self.own_time = own_time;
-        let n_process_threads = live::n_threads(self.pid).unwrap_or(0).into();
+        let n_process_threads = processes::n_threads(self.pid).unwrap_or(0).into();
         let mut tick = Tick { interval, n_dropped, n_process_threads, own_nanos };
         if let Some(mut waiting) = self.waiting.take() {
             waiting.append(tick);

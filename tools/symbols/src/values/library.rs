@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn functions_are_found_by_their_names() {
         let open = values_of("open64").unwrap();
-        assert_eq!((open.arguments.len(), open.result.unwrap().spec.to_string()), (2, "@retval/i32".into()));
+        assert_eq!((open.arguments.len(), open.result.unwrap().spec.to_string()), (2, "retval/i32".into()));
         assert!(values_of("openly").is_none() && values_of("").is_none());
     }
 }
