@@ -71,8 +71,12 @@ pub enum File {
     Clock,
     /// [`GAPS`].
     Gaps,
-    /// Of `uftrace record -k`: what the kernel did, and what its addresses mean.
-    Kernel,
+    /// The records of the kernel for this processor.
+    Kernel(u32),
+    /// [`KERNEL_HEADER`].
+    KernelHeader,
+    /// [`KERNEL_SYMBOLS`].
+    KernelSymbols,
     /// [`RESOURCES`].
     Resources,
     /// `task`, what uftrace's first versions wrote. It is read in place of [`TASKS`] where it is there.
@@ -96,14 +100,15 @@ impl File {
             COUNTERS => return Some(Self::Counters),
             RESOURCES => return Some(Self::Resources),
             "task" => return Some(Self::OldTasks),
-            KERNEL_HEADER | KERNEL_SYMBOLS => return Some(Self::Kernel),
+            KERNEL_HEADER => return Some(Self::KernelHeader),
+            KERNEL_SYMBOLS => return Some(Self::KernelSymbols),
             _ => {}
         }
         let (stem, extension) = name.rsplit_once('.')?;
         match extension {
             "dat" => match (stem.strip_prefix("perf-cpu"), stem.strip_prefix("kernel-cpu")) {
                 (Some(processor), _) => number(processor).map(Self::Perf),
-                (_, Some(processor)) => number(processor).map(|_| Self::Kernel),
+                (_, Some(processor)) => number(processor).map(Self::Kernel),
                 _ => number(stem).map(Self::Records),
             },
             "map" => stem.strip_prefix("sid-").map(|_| Self::Map),
@@ -115,7 +120,7 @@ impl File {
 
     /// Whether it holds what happened, rather than what the names and numbers in that mean.
     pub fn is_data(self) -> bool {
-        matches!(self, Self::Records(_) | Self::Perf(_) | Self::Counters | Self::Kernel | Self::Resources)
+        matches!(self, Self::Records(_) | Self::Perf(_) | Self::Counters | Self::Kernel(_) | Self::Resources)
     }
 }
 
@@ -140,9 +145,9 @@ mod tests {
             ("perf-cpu12.dat", File::Perf(12)),
             ("clock.txt", File::Clock),
             ("record.txt", File::Gaps),
-            ("kernel-cpu3.dat", File::Kernel),
-            ("kernel_header", File::Kernel),
-            ("kallsyms", File::Kernel),
+            ("kernel-cpu3.dat", File::Kernel(3)),
+            ("kernel_header", File::KernelHeader),
+            ("kallsyms", File::KernelSymbols),
             ("task", File::OldTasks),
         ] {
             assert_eq!(File::of(name), Some(kind), "{name}");
@@ -159,7 +164,7 @@ mod tests {
         assert_eq!(File::of(&records(7)), Some(File::Records(7)));
         assert_eq!(File::of(&map("0123456789abcdef")), Some(File::Map));
         assert_eq!(File::of(&perf(3)), Some(File::Perf(3)));
-        assert_eq!(File::of(&kernel(3)), Some(File::Kernel));
+        assert_eq!(File::of(&kernel(3)), Some(File::Kernel(3)));
         assert_eq!((records(7), perf(3)), ("7.dat".into(), "perf-cpu3.dat".into()));
         assert_eq!(kernel(3), "kernel-cpu3.dat");
     }

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use rftrace_format::events::{EventLine, USER_EVENTS, event_name};
-use rftrace_format::files::{EVENTS, File as TraceFile, INFO, KERNEL_SYMBOLS, records};
+use rftrace_format::files::{EVENTS, File as TraceFile, INFO, records};
 use rftrace_format::info::{Changes, feature};
 use rftrace_read::{Error, Kind, Record, Result, SCHED_IN, SCHED_OUT, Summary, Trace, files, info};
 
@@ -98,7 +98,7 @@ fn copy_metadata(from: &Path, to: &Path) -> Result<()> {
         let Some(name) = path.file_name() else { continue };
         let kind = name.to_str().and_then(TraceFile::of);
         let is_replaced =
-            kind.is_some_and(|kind| kind == TraceFile::Info || (kind.is_data() && name != KERNEL_SYMBOLS));
+            kind.is_some_and(|kind| matches!(kind, TraceFile::Info | TraceFile::KernelHeader) || kind.is_data());
         if !is_replaced && path.is_file() {
             let target = to.join(name);
             fs::copy(&path, &target).map_err(|source| Error::WriteFile { path: target, source })?;

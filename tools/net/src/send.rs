@@ -83,13 +83,12 @@ impl Directory {
         for entry in fs::read_dir(dir).map_err(Error::at(dir))? {
             let path = entry.map_err(Error::at(dir))?.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-            let kernel = name.strip_prefix("kernel-cpu").and_then(|rest| rest.strip_suffix(".dat"));
-            let part = match (TraceFile::of(name), kernel.and_then(|processor| processor.parse().ok())) {
-                (None | Some(TraceFile::Info), _) => continue,
-                (Some(TraceFile::Records(tid)), _) => Part::Task(tid),
-                (Some(TraceFile::Perf(processor)), _) => Part::Perf(processor),
-                (Some(_), Some(processor)) => Part::Kernel(processor),
-                (Some(_), None) => {
+            let part = match TraceFile::of(name) {
+                None | Some(TraceFile::Info) => continue,
+                Some(TraceFile::Records(tid)) => Part::Task(tid),
+                Some(TraceFile::Perf(processor)) => Part::Perf(processor),
+                Some(TraceFile::Kernel(processor)) => Part::Kernel(processor),
+                Some(_) => {
                     others.push((Part::File(name.as_bytes().to_vec()), path));
                     continue;
                 }

@@ -227,8 +227,7 @@ fn file_name(name: &[u8]) -> Result<Option<&str>> {
     };
     let is_taken = match TraceFile::of(name) {
         Some(TraceFile::Map) => is_sid(name),
-        Some(TraceFile::Kernel) => !name.ends_with(".dat"),
-        Some(TraceFile::Info | TraceFile::Records(_) | TraceFile::Perf(_)) | None => false,
+        Some(TraceFile::Info | TraceFile::Records(_) | TraceFile::Perf(_) | TraceFile::Kernel(_)) | None => false,
         Some(_) => true,
     };
     Ok(is_taken.then_some(name))

@@ -1,8 +1,10 @@
 //! Files of a trace, none of which is believed: they are regular ones, and text goes through memory line by line.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rftrace_format::files::File as TraceFile;
 
 use crate::error::{Error, Result};
 
@@ -14,7 +16,7 @@ use crate::error::{Error, Result};
 pub fn open(path: &Path) -> Result<File> {
     let failed = |source| Error::Io { path: path.to_owned(), source };
     // Opening a pipe waits already.
-    let metadata = std::fs::metadata(path).map_err(failed)?;
+    let metadata = fs::metadata(path).map_err(failed)?;
     if !metadata.is_file() {
         let reason =
             "not a regular file but a folder, a pipe or a device; give the trace as it was recorded, or a copy of it";
@@ -61,4 +63,19 @@ pub fn if_present<T>(result: Result<T>) -> Result<Option<T>> {
         Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
     }
+}
+
+/// The files of one kind in a directory, of which each processor has one, in order of processors.
+pub(crate) fn of_processors(dir: &Path, processor: impl Fn(TraceFile) -> Option<u32>) -> Result<Vec<PathBuf>> {
+    let failed = |source| Error::Io { path: dir.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(processor) = TraceFile::of(&name).and_then(&processor) {
+            found.push((processor, path));
+        }
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
 }

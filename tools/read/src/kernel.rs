@@ -4,11 +4,10 @@
 //! them as the kernel gives them, `rftrace record` in the same form.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rftrace_format::files::{KERNEL_HEADER, KERNEL_SYMBOLS};
+use rftrace_format::files::{File as TraceFile, KERNEL_HEADER, KERNEL_SYMBOLS};
 use rftrace_format::record::{ADDRESS_MASK, Kind, RECORD_BYTES, Record};
 use rftrace_kernel::header::{self, Header, Told, What};
 use rftrace_kernel::page::Page;
@@ -44,7 +43,10 @@ impl KernelRecords {
             return Err(Error::malformed(&path, 0, "it does not tell how the kernel's records look"));
         };
         let mut records = Self::default();
-        for path in of_processors(dir)? {
+        for path in files::of_processors(dir, |kind| match kind {
+            TraceFile::Kernel(processor) => Some(processor),
+            _ => None,
+        })? {
             records.add(&path, &header, warnings)?;
         }
         // A task that moved has its records in several files.
@@ -122,22 +124,6 @@ fn record(Told { id, what, .. }: Told, time_ns: u64) -> [u8; RECORD_BYTES] {
 
 fn time_ns(record: &[u8; RECORD_BYTES]) -> u64 {
     Record::decode(record).map_or(0, |record| record.time_ns)
-}
-
-/// The files of a directory, by processor.
-fn of_processors(dir: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |source| Error::Io { path: dir.to_owned(), source };
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let number = name.strip_prefix("kernel-cpu").and_then(|rest| rest.strip_suffix(".dat"));
-        if let Some(processor) = number.and_then(|number| number.parse::<u32>().ok()) {
-            found.push((processor, path));
-        }
-    }
-    found.sort_unstable();
-    Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
 /// A task's records of the kernel, as they come among those of its program.

@@ -4,9 +4,8 @@
 //! id of process, thread and time behind their header.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rftrace_format::events::{SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED};
 use rftrace_format::files::File as TraceFile;
@@ -61,7 +60,10 @@ impl Switches {
     /// Reads all files in `dir`.
     pub(crate) fn read(dir: &Path, warnings: &mut Warnings) -> Result<Self> {
         let mut switches = Self::default();
-        for path in of_processors(dir)? {
+        for path in files::of_processors(dir, |kind| match kind {
+            TraceFile::Perf(processor) => Some(processor),
+            _ => None,
+        })? {
             let file = files::open(&path)?;
             let is_full = switches
                 .add(BufReader::new(file), warnings)
@@ -134,21 +136,6 @@ impl Switches {
             _ => {}
         }
     }
-}
-
-/// The files of a directory, by processor.
-fn of_processors(dir: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |source| Error::Io { path: dir.to_owned(), source };
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if let Some(TraceFile::Perf(processor)) = TraceFile::of(&name) {
-            found.push((processor, path));
-        }
-    }
-    found.sort_unstable();
-    Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
 /// Fills `buffer` as far as the file goes.
