@@ -16,6 +16,7 @@
 //! | [`Kind::Stack`] | number; how many frames, in the highest 16 bits | two return addresses each, the innermost first |
 //! | [`Kind::Process`] | process; in the highest half the number of its parent, or 0 | `CLOCK_MONOTONIC` in nanoseconds; bytes of the text. Then the program's path |
 //! | [`Kind::Module`] | base address: what is added to the file's addresses | begin, end. Bytes of build-id and path; bytes of the build-id. Then both |
+//! | [`Kind::Thread`] | its `pthread_t` | bytes of its name; 0. Then that |
 //! | [`Kind::Clock`] | `CLOCK_MONOTONIC` in nanoseconds | |
 //! | [`Kind::Wanted`] | what is recorded: a bit for each [`Resource`] | |
 //! | [`Kind::End`] | events that were lost | 1 if a limit was reached; 0 |
@@ -255,6 +256,8 @@ kinds! {
         End = 68,
         /// What is recorded.
         Wanted = 69,
+        /// A thread has begun to be recorded.
+        Thread = 70,
         /// Goes on with the unit before.
         More = 255,
     }

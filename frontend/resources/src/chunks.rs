@@ -113,7 +113,8 @@ impl Writing {
                 identity::set_number(pool::next_process());
             }
             let number = identity::number();
-            if thread.process.get() != number {
+            let is_new = thread.process.get() != number;
+            if is_new {
                 // The old one is its parent's.
                 thread.chunk.set(0);
                 // SAFETY: the call takes nothing.
@@ -137,6 +138,9 @@ impl Writing {
             thread.chunk.set(chunk as u32 + 1);
             thread.end.set(start + CHUNK_BYTES);
             tell(self);
+            if is_new {
+                tell_of_thread(self);
+            }
             true
         })
     }
@@ -167,6 +171,18 @@ fn tell(writing: &Writing) {
     place.more(1, nanos, path.len() as u64);
     write_text(place, 2, [path, &[]]);
     place.finish(Kind::Process, pool::ticks_before(), u64::from(pid) | u64::from(parent) << 32);
+}
+
+/// Tells the recorder of this thread.
+fn tell_of_thread(writing: &Writing) {
+    let mut name = [0u8; 16];
+    // SAFETY: the system writes so many bytes at the most.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    let Some(place) = writing.reserve(2 + name.len().div_ceil(8)) else { return };
+    place.more(1, name.len() as u64, 0);
+    write_text(place, 2, [name, &[]]);
+    place.finish(Kind::Thread, pool::ticks_before(), thread::pointer() as u64);
 }
 
 /// Writes text behind a place's first units.

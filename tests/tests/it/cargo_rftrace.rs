@@ -450,3 +450,37 @@ fn programs_for_aarch64() {
     let trace = workspace.trace("app");
     assert_eq!((calls(&trace, "app::sum"), calls(&trace, "shapes::area")), (2, 10), "{}", run.stderr);
 }
+
+#[test]
+fn leaks_are_told_by_tests() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&fixtures::folder("leaks"), folder.path());
+    let workspace = Workspace { folder };
+    let leaked = |run: &CargoRun| {
+        let lines = run.stderr.lines().filter_map(|line| line.trim_start().strip_prefix("Leaked "));
+        let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let expected = [
+        "tests::keeps_a_block (leaky): 123 bytes in 1 block",
+        "tests::keeps_a_file (leaky): 1 descriptor",
+        "tests::keeps_two_in_threads (leaky): 3000 bytes in 2 blocks",
+    ];
+    // Threads have tests' names, and one thread runs them all; functions are inlined into what libtest calls.
+    for args in [&["test", "--leaks"][..], &["test", "--leaks", "--release", "--", "--test-threads=1"]] {
+        let run = workspace.run(args);
+        assert_eq!((run.code, leaked(&run)), (Some(1), expected.map(str::to_owned).to_vec()), "{}", run.stderr);
+        assert!(run.stdout.contains("test tests::panics - should panic ... ok"), "{}", run.stdout);
+        assert!(run.stderr.contains("\nerror: 3 tests have not given back"), "{}", run.stderr);
+        assert!(run.stderr.contains("leaky::keep  "), "{}", run.stderr);
+    }
+    let run = workspace.run(&["--resources", "memory", "test", "--leaks", "--suppress", "*::keeps_a_block"]);
+    assert_eq!((run.code, leaked(&run)), (Some(1), vec![expected[2].to_owned()]), "{}", run.stderr);
+    fs::write(workspace.path("known"), "# on purpose\nleaky::keep\n").unwrap();
+    let run = workspace.run(&["--resources=memory", "test", "--leaks", "--suppressions=known"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(leaked(&run), ["nothing: the tests gave back all that they took"]);
+    let run = workspace.run(&["--leaks", "run"]);
+    assert!(run.code == Some(1) && run.stderr.contains("--leaks is for `test`"), "{}", run.stderr);
+}

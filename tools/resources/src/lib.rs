@@ -4,6 +4,7 @@
 //! - [`Account`] is what was taken and given back of a resource up to some time, in total and by each stack.
 //! - [`Names`] finds functions and source lines of addresses.
 //! - [`Report`] is a choice of stacks with names, as text, JSON or a flame graph.
+//! - [`Tests`] says which test of a Rust test binary has not given back what it took.
 //! - [`Difference`] is what one recording took more than another.
 //! - [`timeline`] is how much was there from time to time.
 //! - [`write_heaptrack`] writes what heaptrack's own programs read.
@@ -17,6 +18,7 @@
 
 mod account;
 mod blocks;
+mod by_test;
 mod diff;
 mod flame;
 mod heaptrack;
@@ -30,12 +32,13 @@ mod timeline;
 mod words;
 
 pub use account::{Account, Held, Sums};
+pub use by_test::{TestLeaks, Tests};
 pub use diff::Difference;
 pub use heaptrack::write_heaptrack;
 pub use live::Until;
 pub use merge::Event;
 pub use names::{Name, Names};
-pub use recording::{Frame, Module, Process, Recording};
+pub use recording::{Frame, Module, Process, Recording, Thread};
 pub use report::{Choice, Report, Sort};
 pub use timeline::timeline;
 pub use words::{Size, amount, one_of};

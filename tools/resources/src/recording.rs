@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use rftrace_format::resources::{Kind, LOW, MAX_FRAMES, Resource, Unit};
+use rftrace_format::resources::{BlockHead, Kind, LOW, MAX_FRAMES, Resource, Unit};
 use rftrace_read::{Error, Result};
 
 use crate::blocks::{self, Block, Blocks, Item};
@@ -14,6 +14,7 @@ const MAX_FRAMES_IN_ALL: usize = 1 << 26;
 const MAX_STACKS: usize = 1 << 23;
 const MAX_MODULES: usize = 1 << 18;
 const MAX_PROCESSES: usize = 1 << 20;
+const MAX_THREADS: usize = 1 << 22;
 
 /// Who took what, in a file that is open.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct Recording {
     /// The frames of all stacks, and where those of each end; the first one is nobody's.
     frames: Vec<Frame>,
     ends: Vec<usize>,
+    /// By process and number for the system; of threads that had the same one after the other, the earlier first.
+    threads: BTreeMap<(u32, u32), Vec<Thread>>,
     /// The stack that a process knows by a number.
     numbers: HashMap<(u32, u32), u32>,
     /// Ticks and nanoseconds, at the beginning and the end.
@@ -52,6 +55,17 @@ pub struct Process {
     /// The ticks of its first event, and of its last one.
     pub(crate) first: u64,
     pub(crate) last: u64,
+}
+
+/// A thread that has taken something or given it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its name when it did so first, 15 bytes at the most.
+    pub name: String,
+    /// Its `pthread_t`.
+    pub pthread: u64,
+    /// The ticks of its first event.
+    pub(crate) first: u64,
 }
 
 /// A program or library in a process.
@@ -82,6 +96,8 @@ struct Found {
     all: Vec<Block>,
     processes: BTreeMap<u32, Process>,
     modules: Vec<Module>,
+    threads: BTreeMap<(u32, u32), Vec<Thread>>,
+    n_threads: usize,
     /// The raw stacks.
     stacks: Vec<(u32, u32, Vec<u64>)>,
     n_frames: usize,
@@ -105,6 +121,7 @@ impl Recording {
             found.add(block, units).map_err(|reason| Error::malformed(path, block.offset, reason))
         })?;
         found.all.sort_by_key(|block| block.head.taken);
+        found.threads.values_mut().for_each(|threads| threads.sort_by_key(|thread| thread.first));
         let mut recording = Self {
             blocks,
             all: found.all,
@@ -112,6 +129,7 @@ impl Recording {
             modules: Vec::new(),
             frames: Vec::new(),
             ends: vec![0],
+            threads: found.threads,
             numbers: HashMap::new(),
             clock: found.clock,
             wanted: found.wanted,
@@ -131,6 +149,13 @@ impl Recording {
     /// The processes by their numbers in the recording, from 1 on.
     pub fn processes(&self) -> &BTreeMap<u32, Process> {
         &self.processes
+    }
+
+    /// A thread of a process at some time, if anything is known of it.
+    pub fn thread(&self, process: u32, tid: u32, ticks: u64) -> Option<&Thread> {
+        let threads = self.threads.get(&(process, tid))?;
+        // It tells of itself a little after the time that its first event has.
+        threads.iter().rev().find(|thread| thread.first <= ticks).or(threads.first())
     }
 
     /// All modules, those of several processes once.
@@ -227,7 +252,7 @@ impl Found {
                 has_events = true;
                 self.wanted |= resource.bit();
             } else {
-                self.add_item(block.head.process, &item)?;
+                self.add_item(&block.head, &item)?;
             }
             last = last.max(Some(item.ticks));
         }
@@ -240,7 +265,8 @@ impl Found {
         check(self.all.len(), MAX_BLOCKS, "blocks")
     }
 
-    fn add_item(&mut self, number: u32, item: &Item<'_>) -> std::result::Result<(), String> {
+    fn add_item(&mut self, head: &BlockHead, item: &Item<'_>) -> std::result::Result<(), String> {
+        let number = head.process;
         match (item.kind, item.more) {
             (Kind::Process, &[[_, bytes], ref more @ ..]) => {
                 let program =
@@ -276,6 +302,15 @@ impl Found {
                 self.n_frames += n_frames;
                 check(self.stacks.len(), MAX_STACKS, "stacks")?;
                 check(self.n_frames, MAX_FRAMES_IN_ALL, "frames of stacks")?;
+            }
+            (Kind::Thread, &[[bytes, _], ref more @ ..]) => {
+                let name =
+                    blocks::text(more, bytes & LOW).ok_or("the name of a thread is too long: the file is damaged")?;
+                let name = String::from_utf8_lossy(&name).into_owned();
+                let thread = Thread { name, pthread: item.word, first: item.ticks };
+                self.threads.entry((number, head.tid)).or_default().push(thread);
+                self.n_threads += 1;
+                check(self.n_threads, MAX_THREADS, "threads")?;
             }
             (Kind::Wanted, _) => self.wanted |= item.word as u32,
             (Kind::Clock, _) => {

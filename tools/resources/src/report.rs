@@ -291,7 +291,7 @@ fn closes(number: u64) -> String {
 }
 
 /// Whether a stack is of what is not shown.
-fn is_suppressed(stack: &[Name], patterns: &[Pattern]) -> bool {
+pub(crate) fn is_suppressed(stack: &[Name], patterns: &[Pattern]) -> bool {
     let is_wanted_away = |name: &Name| {
         let matches = |pattern: &Pattern| pattern.matches(&name.function) || pattern.matches(&name.module);
         KEEPING.contains(&name.function.as_str()) || patterns.iter().any(matches)

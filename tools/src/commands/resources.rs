@@ -157,7 +157,7 @@ fn chosen(recording: &Recording, kinds: &[ResourceKind]) -> Result<Vec<Resource>
 }
 
 /// The patterns of a file.
-fn suppressions(path: &Path) -> Result<Vec<Pattern>> {
+pub(crate) fn suppressions(path: &Path) -> Result<Vec<Pattern>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
     let pattern = |(line, number)| {

@@ -30,6 +30,13 @@ impl Environment {
         self.changes.push((name.to_owned(), value.as_ref().to_owned(), env::var_os(name)));
     }
 
+    /// Sets something for all profiles that may be used.
+    pub(super) fn set_for_profiles(&mut self, args: &CargoArguments, what: &str, value: &str) {
+        for profile in args.profiles() {
+            self.set(&format!("CARGO_PROFILE_{}_{what}", profile.to_uppercase().replace('-', "_")), value);
+        }
+    }
+
     /// Adds `words` to what the variable has, with `separator` between them.
     fn append(&mut self, name: &str, separator: &str, words: &[&str]) {
         let mut value = env::var_os(name).unwrap_or_default();
@@ -73,8 +80,6 @@ pub(super) fn environment(
         environment.append("CARGO_BUILD_RUSTFLAGS", " ", &FLAG);
     }
     // Names of functions come from the symbol table.
-    for profile in args.profiles() {
-        environment.set(&format!("CARGO_PROFILE_{}_STRIP", profile.to_uppercase().replace('-', "_")), "none");
-    }
+    environment.set_for_profiles(args, "STRIP", "none");
     Ok(environment)
 }

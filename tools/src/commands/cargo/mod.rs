@@ -18,6 +18,7 @@ mod build;
 mod config;
 mod flags;
 mod hooks;
+mod leaks;
 mod names;
 mod process;
 mod record_options;
@@ -29,6 +30,7 @@ mod toolchain;
 
 use arguments::CargoArguments;
 use hooks::Hooks;
+use leaks::LeakOptions;
 use process::code_of;
 use record_options::RecordOptions;
 use session::{Orders, Session};
@@ -39,6 +41,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo rftrace run --release -- --verbose file.txt   build, run, and see where the time went
   cargo rftrace test parser                           record each test binary; results are as untraced
+  cargo rftrace test --leaks                          which test did not give back what it took
   cargo rftrace -F 'app::parse*' run --example demo   only what is called within some functions
   cargo rftrace -o trace run -p server --bin serverd  choose where the trace goes
   cargo rftrace --hooks=entry test                    with any toolchain, as the program is compiled without rftrace
@@ -80,6 +83,8 @@ struct Options {
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
+    leaks: LeakOptions,
+    #[command(flatten)]
     record: RecordOptions,
 }
 
@@ -100,7 +105,11 @@ enum CargoCommand {
 }
 
 const RUN_EXAMPLE: &str = "Example:\n  cargo rftrace run --release --example demo -- input.txt";
-const TEST_EXAMPLE: &str = "Example:\n  cargo rftrace test --lib parser -- --test-threads 1";
+const TEST_EXAMPLE: &str = "\
+Examples:
+  cargo rftrace test --lib parser -- --test-threads 1
+  cargo rftrace test --leaks              which test did not give back memory, files or threads; the exit status is 1 then
+  cargo rftrace test --leaks --suppress 'app::cache::*'";
 const BENCH_EXAMPLE: &str = "Example:\n  cargo rftrace bench --bench throughput";
 const BUILD_EXAMPLE: &str = "Example:\n  cargo rftrace build --release --bins";
 
@@ -155,8 +164,11 @@ fn exit_code(result: Result<ExitCode>) -> ExitCode {
 }
 
 fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
-    let options = cli.options;
-    let (subcommand, args) = cli.command.into_parts();
+    let mut options = cli.options;
+    let (subcommand, mut args) = cli.command.into_parts();
+    if subcommand == "test" {
+        options.leaks.take(&mut args)?;
+    }
     if let Some(message) = misplaced(&args, subcommand) {
         status::error(&message);
         return Ok(ExitCode::from(2));
@@ -166,10 +178,16 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
         return cargo_help(&args);
     }
 
-    let (toolchain, hooks) = Toolchain::choose(options.bootstrap, options.hooks)?;
+    let suppressed = options.leaks.patterns(subcommand)?;
+    let is_leaks = options.leaks.leaks;
+    // Nothing is instrumented then.
+    let hooks = if is_leaks { Some(Hooks::Entry) } else { options.hooks };
+    let (toolchain, hooks) = Toolchain::choose(options.bootstrap, hooks)?;
     if !options.quiet {
         status("Toolchain", &toolchain.to_string());
-        status("Hooks", &hooks.described(options.hooks.is_some()));
+        if !is_leaks {
+            status("Hooks", &hooks.described(options.hooks.is_some()));
+        }
     }
     let config = config::Config::read(&toolchain, &args)?;
     let target = config.target(&toolchain, &args)?;
@@ -183,6 +201,10 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     let mut cargo = toolchain.cargo();
     args.add_to(&mut cargo, &target, &target_dir);
     let mut environment = flags::environment(hooks, &toolchain, &config, &args, &target)?;
+    if is_leaks {
+        // Tests are found by the names of functions, inlined ones too; with less than that those lack their modules.
+        environment.set_for_profiles(&args, "DEBUG", "limited");
+    }
     if args.only_builds() {
         environment.apply(&mut cargo);
         let list =
@@ -192,17 +214,21 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
 
     let session = Session::create()?;
     environment.set(&config::target_variable(&target, "RUNNER"), session.runner_path());
-    if hooks == Hooks::Entry {
+    if hooks == Hooks::Entry && !is_leaks {
         hooks::write_list(&toolchain.libraries(&target)?, session.path())?;
     }
     let traces = options.output.clone().unwrap_or_else(|| target_dir.join("traces"));
+    let max_size = options.record.max_size;
+    let mut record = options.record.into_args();
+    let wanted = if is_leaks { LeakOptions::record(&mut record) } else { Vec::new() };
     session.give(&Orders {
         traces: std::path::absolute(&traces).with_context(|| traces.display().to_string())?,
         one_trace: options.output.is_some() && subcommand == "run",
         quiet: options.quiet,
         hooks,
-        max_size: options.record.max_size,
-        record: options.record.into_args(),
+        is_leaks,
+        max_size,
+        record,
         target: target.clone(),
         user_runner: config.runner(&toolchain, &target)?,
         variables: environment.before(),
@@ -210,6 +236,10 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     environment.apply(&mut cargo);
 
     let exit = wait(&mut cargo)?;
+    if is_leaks {
+        let any = leaks::print(&session.runs()?, &wanted, &suppressed, options.limit, options.quiet)?;
+        return Ok(if any && exit.success() { ExitCode::FAILURE } else { code_of(exit) });
+    }
     if !options.quiet {
         summary::print(&session.runs()?, options.limit, exit.success())?;
     }

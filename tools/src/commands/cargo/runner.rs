@@ -37,7 +37,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
             warning(&format!("{} is not recorded: {problem}", program.display()));
         }
         if let Some(trace) = &trace {
-            if !orders.quiet {
+            if !orders.quiet && !orders.is_leaks {
                 let what = match orders.hooks {
                     Hooks::Mcount => format!("{} instrumented functions", HumanCount(sites.count)),
                     Hooks::Entry => "the program's functions, but for those of the standard library".to_owned(),
@@ -46,7 +46,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
             }
             words.extend([std::env::current_exe()?.into(), "record".into(), "--quiet".into()]);
             words.extend(orders.record.iter().cloned());
-            if orders.hooks == Hooks::Entry {
+            if orders.hooks == Hooks::Entry && !orders.is_leaks {
                 let within = folder_of_target(&program, &orders.target).context("no folder of the target")?;
                 words.extend(hooks::options(&hooks::list_path(dir), within, &orders.record));
             }

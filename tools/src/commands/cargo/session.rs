@@ -26,6 +26,8 @@ pub(super) struct Orders {
     pub(super) one_trace: bool,
     pub(super) quiet: bool,
     pub(super) hooks: Hooks,
+    /// Whether it is recorded who takes resources, and no calls.
+    pub(super) is_leaks: bool,
     /// The triple that programs are built for; others are a part of the compiler.
     pub(super) target: String,
     /// Options for `rftrace record`.
