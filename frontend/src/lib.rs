@@ -100,6 +100,9 @@ mod tracer;
 pub use compat::{Events, disable, dump_full_uftrace, dump_trace, enable, init};
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub use elf::binary::{Binary, LoadedBinary};
+#[cfg(all(feature = "import", target_os = "linux"))]
+#[doc(hidden)]
+pub use elf::patchable::patchable_entries;
 #[cfg(feature = "import")]
 pub use error::Error;
 #[cfg(feature = "std")]

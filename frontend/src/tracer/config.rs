@@ -46,6 +46,7 @@ pub struct Config {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     entry_branches: Vec<String>,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    patchable_entries: bool,
     library_calls: bool,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     entry_exceptions: Vec<String>,
@@ -85,6 +86,7 @@ impl Config {
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             entry_branches: Vec::new(),
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            patchable_entries: false,
             library_calls: false,
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             entry_exceptions: Vec::new(),
@@ -171,6 +173,18 @@ impl Config {
         self
     }
 
+    /// Whether functions get a branch, and are recorded, at whose beginning a compiler has left room for it: by
+    /// `-fpatchable-function-entry` (GCC, clang), `-Z patchable-function-entry` (rustc) or `-mfentry -mrecord-mcount -mnop-mcount` (GCC), in
+    /// the program and in its libraries. Not on other systems than Linux on x86-64.
+    ///
+    /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[must_use]
+    pub fn patchable_entries(mut self, patchable_entries: bool) -> Self {
+        self.patchable_entries = patchable_entries;
+        self
+    }
+
     /// Whether calls by the program of functions of libraries are recorded, those that go through its global offset table: `malloc`,
     /// `write`. A function whose address the program uses otherwise too is left out, and so are those that return twice or ask who has called
     /// them. Not on other systems than Linux on x86-64.
@@ -229,7 +243,8 @@ impl Config {
         let entries = {
             let exceptions = self.entry_exceptions.clone();
             let patterns = self.entry_branches.iter().map(String::as_str);
-            patch::EntryChoice::parse(patterns, exceptions, self.library_calls)?
+            let choice = patch::EntryChoice::parse(patterns, exceptions)?;
+            choice.patchable(self.patchable_entries).library_calls(self.library_calls)
         };
         let bytes = match self.capacity {
             Capacity::Bytes(bytes) => bytes,

@@ -254,20 +254,22 @@ fn all_calls(trace: &Trace) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn entry_branches_count_what_mcount_counts() {
+fn each_way_counts_what_mcount_counts() {
     if !require(&["nightly"]) {
         return;
     }
     let workspace = Workspace::new();
-    let [mcount, entry] = ["mcount", "entry"].map(|hooks| {
+    let [mcount, patchable, entry] = ["mcount", "patchable", "entry"].map(|hooks| {
         let mut run = workspace.cargo_rftrace(&["--hooks", hooks, "run", "--", "3"]);
         let run = ended(run.env("RUSTUP_TOOLCHAIN", "nightly"));
         assert_eq!(run.code, Some(3), "{}", run.stderr);
+        assert_eq!(run.stderr.contains(" instrumented functions\n"), hooks != "entry", "{}", run.stderr);
         all_calls(&workspace.trace("app"))
     });
     assert!(entry.len() > 100 && entry["app::sum"] == 2, "{entry:?}");
     // All functions, also what is generic in the standard library; and none of what is compiled there already.
     assert_eq!(mcount, entry);
+    assert_eq!(mcount, patchable);
 }
 
 #[test]
@@ -355,7 +357,7 @@ fn programs_that_cannot_be_recorded_run_and_say_why() {
     let mut run = workspace.cargo_rftrace(&["run", "--target-dir", "other", "--", "4"]);
     let run = ended(run.env("RUSTC_WRAPPER", &wrapper));
     assert_eq!(run.code, Some(4), "{}", run.stderr);
-    assert!(run.stderr.contains("is not recorded: it has no call of `mcount`"), "{}", run.stderr);
+    assert!(run.stderr.contains("is not recorded: the compiler has prepared no function"), "{}", run.stderr);
 }
 
 #[test]

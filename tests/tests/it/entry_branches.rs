@@ -78,6 +78,37 @@ fn each_call_of_a_c_program_is_counted() {
     }
 }
 
+/// Without `-P` those functions are recorded that the compiler has left room in, whose list is in the file.
+#[test]
+fn room_that_compilers_leave_is_used() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let ways: [&[&str]; 6] = [
+        &["-fpatchable-function-entry=5"],
+        &["-fpatchable-function-entry=5", "-fcf-protection=full"],
+        &["-fpatchable-function-entry=16,11", "-no-pie", "-fno-pie"],
+        // Too little, and none of it within the function: first instructions are displaced, as without.
+        &["-fpatchable-function-entry=2"],
+        &["-fpatchable-function-entry=4,4"],
+        &["-pg", "-mfentry", "-mrecord-mcount", "-mnop-mcount", "-no-pie", "-fno-pie"],
+    ];
+    for arguments in ways {
+        let program = c_program("entered.c", arguments);
+        let run = recorded(&[], &program.path, &[]);
+        assert_eq!(run.status.code(), Some(7), "{arguments:?}");
+        // A loop does not jump to its beginning if there is room before it, and what is written in assembly has none.
+        let counts = COUNTS.into_iter().filter(|&(name, _)| name != "looping");
+        check_calls(&run, &counts.map(|(name, n)| (name, if name == "modest" { 0 } else { n })).collect::<Vec<_>>());
+        assert!(run.stderr.contains("functions have entry branches"), "{}", run.stderr);
+    }
+    // Only some have room; who names functions has these alone.
+    let program = c_program("entered.c", &["-fpatchable-function-entry=0", "-DROOM=patchable_function_entry(8)"]);
+    check_calls(&recorded(&[], &program.path, &[]), &[("leaf", 8307), ("middle", 0), ("main", 0)]);
+    check_calls(&recorded(&["-P", "middle"], &program.path, &[]), &[("leaf", 0), ("middle", 4100)]);
+    check_calls(&recorded(&["-D", "1"], &program.path, &[]), &[("leaf", 8307), ("middle", 0)]);
+}
+
 #[test]
 fn patterns_choose_and_filters_filter() {
     if !require(&["gcc"]) {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
+use rftrace_frontend::patchable_entries;
 
 use super::processors::Processor;
 use super::sys;
@@ -87,7 +88,9 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
         );
     }
     let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());
-    if !unchanged && !imports.any(|name| own.hooks.contains(&name)) {
+    let mut calls_hook = || imports.any(|name| own.hooks.contains(&name));
+    let has_room = || own.has_all && patchable_entries(path) > 0;
+    if !(unchanged || calls_hook() || has_room()) {
         let hook = own.hooks[0];
         let arch = own.arch;
         let branches = match own.has_all {
@@ -96,11 +99,12 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
             }
             false => "",
         };
+        let room = if own.has_all { ", or -fpatchable-function-entry=5 to those of the compiler" } else { "" };
         bail!(
             "{shown} does not call the tracer. Build it with calls of `{hook}`:\n  \
              Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {arch}-unknown-linux-gnu\n        \
              or, with all of this: cargo rftrace run\n  \
-             C, C++: add -pg to the flags of compiler and linker\n\
+             C, C++: add -pg to the flags of compiler and linker{room}\n\
              {branches}\
              If only libraries call it that the program loads itself, or programs that it starts: --force"
         );

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rftrace_format::recording::{EntriesLine, Share};
 use rftrace_frontend::bank::Bank;
-use rftrace_frontend::{Config, LeftOut, Tracer};
+use rftrace_frontend::{Config, LeftOut, Tracer, patchable_entries};
 
 /// Which functions are hooked.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Branches {
     patterns: Vec<String>,
     /// `RFTRACE_RECORD_BRANCHES_EXCEPT`: a file with symbols of functions that get none, one a line.
     exceptions: Option<PathBuf>,
+    /// `RFTRACE_RECORD_PATCHABLE`: whether the functions are recorded that compilers have left room in, if this program has such.
+    is_patchable: bool,
     /// `RFTRACE_RECORD_LIBCALLS`: whether calls of libraries' functions are recorded.
     has_library_calls: bool,
     /// `RFTRACE_RECORD_BRANCHES_TOLD`: where to say what became of them.
@@ -31,22 +33,24 @@ impl Branches {
         let within = env::var_os("RFTRACE_RECORD_BRANCHES_WITHIN").map(PathBuf::from);
         let is_within = within.is_none_or(|folder| is_below(&folder));
         let patterns = env::var("RFTRACE_RECORD_BRANCHES").ok().filter(|_| is_within).unwrap_or_default();
+        let is_set = |name| env::var(name).is_ok_and(|wanted| wanted == "1");
         Self {
+            is_patchable: is_set("RFTRACE_RECORD_PATCHABLE") && patchable_entries("/proc/self/exe".as_ref()) > 0,
             patterns: patterns.lines().map(str::to_owned).collect(),
             exceptions: env::var_os("RFTRACE_RECORD_BRANCHES_EXCEPT").map(PathBuf::from),
-            has_library_calls: env::var("RFTRACE_RECORD_LIBCALLS").is_ok_and(|wanted| wanted == "1"),
+            has_library_calls: is_set("RFTRACE_RECORD_LIBCALLS"),
             told: env::var_os("RFTRACE_RECORD_BRANCHES_TOLD").unwrap_or_default().into(),
         }
     }
 
     /// Whether none is.
     pub(crate) fn is_empty(&self) -> bool {
-        self.patterns.is_empty() && !self.has_library_calls
+        self.patterns.is_empty() && !self.is_patchable && !self.has_library_calls
     }
 
     /// Adds what is wanted. `Err` says why that cannot be read.
     pub(crate) fn choose(&self, config: Config) -> Result<Config, String> {
-        let config = config.library_calls(self.has_library_calls);
+        let config = config.library_calls(self.has_library_calls).patchable_entries(self.is_patchable);
         let config = self.patterns.iter().fold(config, |config, pattern| config.entry_branches(pattern));
         let Some(path) = self.exceptions.as_ref().filter(|_| !self.patterns.is_empty()) else {
             return Ok(config);

@@ -4,7 +4,7 @@
 //! - `frames` finds functions by their unwind information; `functions` says which have room for a branch.
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
 //! - `library` says which slots may lead to stubs; `pointers` what becomes of their contents.
-//! - `wanted` is which functions are to have one; `outcome` is what the API shows.
+//! - `wanted` is which functions are to have one, and `rooms` in which a compiler has left room for it; `outcome` is what the API shows.
 //!
 //! This file goes through the modules, once in a program's life and while it has one thread.
 //!
@@ -19,6 +19,7 @@ mod library;
 mod outcome;
 mod pointers;
 mod relocate;
+mod rooms;
 mod stubs;
 mod wanted;
 
@@ -31,6 +32,7 @@ use memmap2::Mmap;
 
 use self::functions::{BRANCH_BYTES, Functions};
 pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
+use self::rooms::Rooms;
 use self::stubs::{Area, GoesOn, Wanted};
 pub(crate) use self::wanted::Choice;
 use super::module::{Image, with_modules};
@@ -202,6 +204,12 @@ impl<'a> Module<'a> {
         (address - self.image.start()) as u64 + link_address
     }
 
+    /// Where in memory something lies that has this address in the file.
+    fn address(&self, link_address: u64) -> Option<usize> {
+        let relative = link_address.checked_sub(self.link_address(self.image.start()))?;
+        self.image.start().checked_add(usize::try_from(relative).ok()?)
+    }
+
     /// Whether the file has these bytes where they are in memory.
     fn is_as_in_file(&self, start: usize, bytes: &[u8]) -> Option<bool> {
         let told = self.code.as_ref()?.bytes(self.link_address(start), bytes.len())?;
@@ -213,7 +221,11 @@ impl Done {
     /// Gives the chosen functions of a module their branches.
     fn add_branches(&mut self, module: &Module<'_>, choice: &Choice, call_sites: &[usize]) {
         let image = module.image;
-        if !choice.has_module(&module.name, image.name.is_empty()) {
+        let rooms = match &module.file {
+            Some(file) if choice.has_patchable => Rooms::of(image, file, |address| module.address(address)),
+            _ => Rooms::default(),
+        };
+        if rooms.is_empty() && !choice.has_module(&module.name, image.name.is_empty()) {
             return;
         }
         let symbols = module.symbols.iter().flat_map(SymbolTable::symbols);
@@ -226,7 +238,10 @@ impl Done {
             let is_none =
                 is_cold(module, &function) || function.symbol.is_none() && functions::is_linkage(image, start);
             let is_none = is_none || module.raw_name(&function).is_some_and(|symbol| choice.excepts(symbol));
-            if is_none || !choice.has(&module.name, image.name.is_empty(), || module.name_of(&function)) {
+            let is_wanted = || {
+                rooms.has(image, start) || choice.has(&module.name, image.name.is_empty(), || module.name_of(&function))
+            };
+            if is_none || !is_wanted() {
                 continue;
             }
             match examine(module, &functions, &function, call_sites) {

@@ -11,6 +11,8 @@ pub(crate) struct Choice {
     wanted: Vec<Wanted>,
     /// Symbols as they stand in files, ascending.
     except: Vec<String>,
+    /// Whether the functions are wanted that compilers have left room in.
+    pub(super) has_patchable: bool,
     /// Whether the program's calls of other modules' functions are recorded.
     pub(super) has_library_calls: bool,
 }
@@ -28,11 +30,7 @@ impl Choice {
     /// # Errors
     ///
     /// [`Error::BadFilter`] for one that is none.
-    pub(crate) fn parse<'p>(
-        patterns: impl Iterator<Item = &'p str>,
-        mut except: Vec<String>,
-        has_library_calls: bool,
-    ) -> Result<Self, Error> {
+    pub(crate) fn parse<'p>(patterns: impl Iterator<Item = &'p str>, mut except: Vec<String>) -> Result<Self, Error> {
         let wanted = patterns.map(|text| {
             let is_regex = text.starts_with('/') && text.ends_with('/');
             let (function, module) = match text.rsplit_once('@').filter(|_| !is_regex) {
@@ -46,12 +44,22 @@ impl Choice {
             Ok(Wanted { function: read(function)?, module: module.map(read).transpose()? })
         });
         except.sort_unstable();
-        Ok(Self { wanted: wanted.collect::<Result<_, _>>()?, except, has_library_calls })
+        Ok(Self { wanted: wanted.collect::<Result<_, _>>()?, except, has_patchable: false, has_library_calls: false })
+    }
+
+    /// The same, and whether the functions are wanted that compilers have left room in.
+    pub(crate) fn patchable(self, has_patchable: bool) -> Self {
+        Self { has_patchable, ..self }
+    }
+
+    /// The same, and whether calls of other modules' functions are.
+    pub(crate) fn library_calls(self, has_library_calls: bool) -> Self {
+        Self { has_library_calls, ..self }
     }
 
     /// Whether nothing is chosen.
     pub(crate) fn is_empty(&self) -> bool {
-        self.wanted.is_empty() && !self.has_library_calls
+        self.wanted.is_empty() && !self.has_patchable && !self.has_library_calls
     }
 
     /// Whether the function with this symbol is left out. LLVM's suffix of what it has made visible to other parts of a program is not
@@ -161,20 +169,19 @@ mod tests {
 
     #[test]
     fn patterns_name_functions_and_modules() {
-        let choice =
-            Choice::parse(["app_*", "mem*@libc", "*@libfoo.so.1", "/a@b/"].into_iter(), Vec::new(), false).unwrap();
+        let choice = Choice::parse(["app_*", "mem*@libc", "*@libfoo.so.1", "/a@b/"].into_iter(), Vec::new()).unwrap();
         let has = |module: &str, is_program, name: &str| choice.has(module, is_program, || name.to_owned());
         assert!(has("app", true, "app_main") && !has("app", true, "memcpy") && has("app", true, "xa@by"));
         assert!(has("libc.so.6", false, "memcpy") && !has("libc.so.6", false, "app_main"));
         assert!(has("libfoo.so.1", false, "anything") && !has("libfoo.so.2", false, "anything"));
         assert!(!choice.has_module("libm.so.6", false));
-        assert!(matches!(Choice::parse(["@libc"].into_iter(), Vec::new(), false), Err(Error::BadFilter { .. })));
+        assert!(matches!(Choice::parse(["@libc"].into_iter(), Vec::new()), Err(Error::BadFilter { .. })));
     }
 
     #[test]
     fn symbols_are_left_out() {
         let except = ["_RNvCs1_3std4main", "main"].map(str::to_owned).to_vec();
-        let choice = Choice::parse(["*"].into_iter(), except, false).unwrap();
+        let choice = Choice::parse(["*"].into_iter(), except).unwrap();
         assert!(choice.excepts(b"main") && choice.excepts(b"_RNvCs1_3std4main.llvm.12") && !choice.excepts(b"main2"));
     }
 

@@ -9,16 +9,18 @@ use cargo_metadata::Message;
 use rftrace_record::CallSites;
 
 use super::arguments::CargoArguments;
+use super::hooks::Hooks;
 use super::process::code_of;
 use super::status::{status, warning};
 use crate::commands::common::shell_word;
 
-/// Runs cargo and says where the programs are. `list` writes which functions need no branch, and returns where, if the programs have no
-/// hooks.
+/// Runs cargo and says where the programs are. `list` writes which functions need no branch where the compiler has prepared none, and
+/// returns where.
 pub(super) fn run(
     cargo: &mut Command,
     args: &CargoArguments,
-    list: Option<&dyn Fn() -> Result<PathBuf>>,
+    hooks: Hooks,
+    list: &dyn Fn() -> Result<PathBuf>,
     quiet: bool,
 ) -> Result<ExitCode> {
     let name = cargo.get_program().display().to_string();
@@ -36,10 +38,7 @@ pub(super) fn run(
         }
     }
     let exit = child.wait().with_context(|| format!("cannot wait for {name}"))?;
-    if exit.success()
-        && !quiet
-        && let Some(list) = list
-    {
+    if exit.success() && !quiet && hooks == Hooks::Entry {
         let list = list()?;
         for path in &programs {
             let options = format!("-P '*' --patch-except {}", shell_word(&list));
@@ -49,12 +48,15 @@ pub(super) fn run(
         }
     } else if exit.success() && !quiet {
         for path in &programs {
-            let sites = CallSites::read(path)?;
-            if sites.count == 0 {
-                warning(&format!("{} has no call of `mcount`, nothing of it can be recorded", path.display()));
+            let prepared = hooks.prepared(path, &CallSites::read(path)?);
+            if prepared == 0 {
+                warning(&format!(
+                    "the compiler has prepared no function of {}, nothing of it can be recorded",
+                    path.display()
+                ));
             } else {
                 let path = shell_word(path);
-                status("Built", &format!("{path} ({} instrumented functions)", sites.count));
+                status("Built", &format!("{path} ({prepared} instrumented functions)"));
                 status("Next", &format!("rftrace record -o uftrace.data -- {path}"));
             }
         }

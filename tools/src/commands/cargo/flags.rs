@@ -15,9 +15,6 @@ use super::config::{Config, target_variable};
 use super::hooks::Hooks;
 use super::toolchain::Toolchain;
 
-/// What makes rustc call `mcount` in each prologue.
-const FLAG: [&str; 2] = ["-Z", "instrument-mcount"];
-
 /// Variables that are set for cargo, and are as before again for the program.
 #[derive(Debug, Default)]
 pub(super) struct Environment {
@@ -68,16 +65,16 @@ pub(super) fn environment(
     target: &str,
 ) -> Result<Environment> {
     let mut environment = Environment::default();
-    if hooks == Hooks::Entry {
-        // The code is what it is without.
-    } else if env::var_os("CARGO_ENCODED_RUSTFLAGS").is_some() {
-        environment.append("CARGO_ENCODED_RUSTFLAGS", "\x1f", &FLAG);
-    } else if env::var_os("RUSTFLAGS").is_some() {
-        environment.append("RUSTFLAGS", " ", &FLAG);
-    } else if config.has_target_rustflags(toolchain, target)? {
-        environment.append(&target_variable(target, "RUSTFLAGS"), " ", &FLAG);
-    } else {
-        environment.append("CARGO_BUILD_RUSTFLAGS", " ", &FLAG);
+    if let Some(flag) = hooks.flag() {
+        if env::var_os("CARGO_ENCODED_RUSTFLAGS").is_some() {
+            environment.append("CARGO_ENCODED_RUSTFLAGS", "\x1f", &flag);
+        } else if env::var_os("RUSTFLAGS").is_some() {
+            environment.append("RUSTFLAGS", " ", &flag);
+        } else if config.has_target_rustflags(toolchain, target)? {
+            environment.append(&target_variable(target, "RUSTFLAGS"), " ", &flag);
+        } else {
+            environment.append("CARGO_BUILD_RUSTFLAGS", " ", &flag);
+        }
     }
     // Names of functions come from the symbol table.
     environment.set_for_profiles(args, "STRIP", "none");

@@ -1,7 +1,7 @@
 //! How the calls of a program's functions are recorded.
 //!
-//! With `mcount` the compiler puts a call of the tracer into each function, by an unstable flag. With `entry` it compiles as ever, and
-//! the functions of the program that runs get branches. Both ways the same functions are meant: those that are compiled for this program, so
+//! With `mcount` the compiler puts a call of the tracer into each function, with `patchable` room for a branch, by unstable flags. With
+//! `entry` it compiles as ever, and the functions of the program that runs get branches. All ways the same functions are meant: those that are compiled for this program, so
 //! not those of the standard library, which is compiled already.
 
 use std::ffi::OsString;
@@ -10,23 +10,46 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use rftrace_record::compiled_functions;
+use rftrace_frontend::patchable_entries;
+use rftrace_record::{CallSites, compiled_functions};
 use serde::{Deserialize, Serialize};
 
-/// The two ways.
+/// The ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(super) enum Hooks {
     /// Calls that the compiler makes: a nightly toolchain, and `-Z instrument-mcount`.
     Mcount,
+    /// Room for branches that the compiler leaves: a nightly toolchain, and `-Z patchable-function-entry`.
+    Patchable,
     /// Branches at the beginning of functions: any toolchain, stable too, without a flag.
     Entry,
 }
 
 impl Hooks {
+    /// What makes rustc prepare each function.
+    pub(super) fn flag(self) -> Option<[&'static str; 2]> {
+        match self {
+            Self::Mcount => Some(["-Z", "instrument-mcount"]),
+            // A branch of five bytes.
+            Self::Patchable => Some(["-Z", "patchable-function-entry=5"]),
+            Self::Entry => None,
+        }
+    }
+
+    /// How many functions of a program it has prepared.
+    pub(super) fn prepared(self, program: &Path, sites: &CallSites) -> u64 {
+        match self {
+            Self::Mcount => sites.count,
+            Self::Patchable => patchable_entries(program),
+            Self::Entry => 0,
+        }
+    }
+
     /// What to say of it, in a line.
     pub(super) fn described(self, is_chosen: bool) -> String {
         let how = match self {
             Self::Mcount => "calls of mcount (-Z instrument-mcount)",
+            Self::Patchable => "branches where the compiler has left room (-Z patchable-function-entry)",
             Self::Entry if is_chosen => "branches at functions' beginnings",
             Self::Entry => "branches at functions' beginnings, as there is no nightly toolchain (--hooks=entry)",
         };

@@ -191,7 +191,7 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     }
     let config = config::Config::read(&toolchain, &args)?;
     let target = config.target(&toolchain, &args)?;
-    if hooks == Hooks::Entry && Processor::of_target(&target).is_some_and(|processor| !processor.has_all) {
+    if hooks != Hooks::Mcount && Processor::of_target(&target).is_some_and(|processor| !processor.has_all) {
         bail!(
             "functions get branches on x86-64 alone; for {target} a nightly is needed: rustup toolchain install nightly, then --hooks=mcount"
         );
@@ -209,7 +209,7 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
         environment.apply(&mut cargo);
         let list =
             || hooks::write_list(&toolchain.libraries(&target)?, &target_dir).map(|()| hooks::list_path(&target_dir));
-        return build::run(&mut cargo, &args, (hooks == Hooks::Entry).then_some(&list), options.quiet);
+        return build::run(&mut cargo, &args, hooks, &list, options.quiet);
     }
 
     let session = Session::create()?;

@@ -26,7 +26,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
     if is_of_target(&program, &orders.target) {
         let sites = CallSites::read(&program)?;
         let is_forced = orders.record.iter().any(|option| option == "--force");
-        let problem = if is_forced { None } else { problem(&sites, orders.hooks).map(str::to_owned) };
+        let problem = if is_forced { None } else { problem(&program, &sites, orders.hooks) };
         let left = bytes_left(dir, &orders)?;
         let problem = problem.or_else(|| {
             let most = HumanBytes(orders.max_size);
@@ -39,7 +39,9 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
         if let Some(trace) = &trace {
             if !orders.quiet && !orders.is_leaks {
                 let what = match orders.hooks {
-                    Hooks::Mcount => format!("{} instrumented functions", HumanCount(sites.count)),
+                    Hooks::Mcount | Hooks::Patchable => {
+                        format!("{} instrumented functions", HumanCount(orders.hooks.prepared(&program, &sites)))
+                    }
                     Hooks::Entry => "the program's functions, but for those of the standard library".to_owned(),
                 };
                 status("Tracing", &what);
@@ -97,23 +99,22 @@ fn is_doctest(program: &Path) -> bool {
 }
 
 /// Why a program cannot be recorded.
-fn problem(sites: &CallSites, hooks: Hooks) -> Option<&'static str> {
+fn problem(program: &Path, sites: &CallSites, hooks: Hooks) -> Option<String> {
     // In the C library there is a `mcount` too.
     if !sites.is_dynamic {
-        Some(
+        Some(String::from(
             "it is linked statically, so no tracer can be given to it from outside. Build it without \
              `-C target-feature=+crt-static`, or add the crates rftrace and rftrace-frontend to it",
-        )
+        ))
     } else if sites.has_own_hooks {
-        Some("it has a tracer of its own, which writes its own trace")
-    } else if sites.count == 0 && hooks == Hooks::Mcount {
-        Some(
-            "it has no call of `mcount`: either all its functions were inlined, or the flag `-Z instrument-mcount` did not reach \
-             the compiler; `--hooks=entry` needs none. Look with `cargo rftrace build -v`: a compiler wrapper, or `--config …rustflags` with a higher \
-             priority, may have replaced it",
-        )
+        Some("it has a tracer of its own, which writes its own trace".to_owned())
     } else {
-        None
+        let flag = hooks.flag().filter(|_| hooks.prepared(program, sites) == 0)?.concat();
+        Some(format!(
+            "the compiler has prepared no function of it: either all were inlined, or the flag `{flag}` did not reach the compiler; \
+             `--hooks=entry` needs none. Look with `cargo rftrace build -v`: a compiler wrapper, or `--config …rustflags` with a higher \
+             priority, may have replaced it"
+        ))
     }
 }
 

@@ -27,11 +27,11 @@ pub(super) struct Toolchain {
 }
 
 impl Toolchain {
-    /// For `mcount` the present one if it is a nightly or may be used as such, else rustup's nightly; for `entry` the present one. If
+    /// For `mcount` and `patchable` the present one if it is a nightly or may be used as such, else rustup's nightly; for `entry` the present one. If
     /// nothing is said, what there is a toolchain for, `mcount` first.
     pub(super) fn choose(bootstrap: bool, hooks: Option<Hooks>) -> Result<(Self, Hooks)> {
         if bootstrap && hooks == Some(Hooks::Entry) {
-            bail!("--bootstrap is for --hooks=mcount: --hooks=entry needs no unstable flag");
+            bail!("--bootstrap is for --hooks=mcount and --hooks=patchable: --hooks=entry needs no unstable flag");
         }
         let bootstrap = bootstrap || env::var_os("RUSTC_BOOTSTRAP").is_some_and(|value| value == "1");
         let present = Self::asked(None, bootstrap).context(
@@ -40,8 +40,9 @@ impl Toolchain {
         if hooks == Some(Hooks::Entry) {
             return Ok((Self { bootstrap: false, ..present }, Hooks::Entry));
         }
+        let compiled = hooks.unwrap_or(Hooks::Mcount);
         if bootstrap || present.is_unstable() {
-            return Ok((Self { bootstrap: bootstrap && !present.is_unstable(), ..present }, Hooks::Mcount));
+            return Ok((Self { bootstrap: bootstrap && !present.is_unstable(), ..present }, compiled));
         }
         let Some(nightly) = installed_nightly(&present.host) else {
             if hooks.is_none() {
@@ -51,7 +52,7 @@ impl Toolchain {
         };
         let nightly = Self::asked(Some(nightly.clone()), false)
             .with_context(|| format!("rustup's toolchain {nightly} does not work; {REMEDY}"))?;
-        Ok((nightly, Hooks::Mcount))
+        Ok((nightly, compiled))
     }
 
     /// Asks the compiler of a toolchain what it is.

@@ -240,11 +240,8 @@ fn finish(
         }
         return Ok(());
     }
-    if args.hooks_others() {
-        let is_kept = !args.live || args.output.is_some();
-        let has_branches = !args.branches.is_empty();
-        summary::tell_of_branches(&entries.read()?, has_branches, output.dir(), is_kept, args.quiet)?;
-    }
+    let is_kept = !args.live || args.output.is_some();
+    summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), is_kept, args.quiet)?;
     if joined.processes > 0 {
         wanted.name_values(output.dir());
     }
@@ -324,9 +321,7 @@ fn environment(
     if args.signal_snapshot == args.signal_toggle && args.signal_toggle != 0 {
         bail!("--signal-snapshot and --signal-toggle name the same signal");
     }
-    if args.hooks_others() {
-        variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
-    }
+    variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
     if !args.branches.is_empty() {
         variables.push(("RFTRACE_RECORD_BRANCHES", args.branches.join("\n").into()));
         let paths = [
@@ -346,6 +341,8 @@ fn environment(
     };
     flag("RFTRACE_RECORD_OFF", args.disabled);
     flag("RFTRACE_RECORD_FORCE", args.force);
+    // Where functions are named, these are all.
+    flag("RFTRACE_RECORD_PATCHABLE", args.branches.is_empty());
     flag("RFTRACE_RECORD_LIBCALLS", args.libcalls);
     flag("RFTRACE_PATCHED", args.patched);
     if let Some(function) = &args.trigger {

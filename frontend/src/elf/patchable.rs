@@ -1,0 +1,73 @@
+//! Functions at whose beginning a compiler has left room for a hook: lists of addresses of NOPs.
+//!
+//! Not here: what becomes of that room (`patch::entry`).
+//!
+//! Sources: GCC's manual (`-fpatchable-function-entry`, `-mrecord-mcount`), clang's `patchable_function_entry`.
+
+use std::ops::Range;
+use std::path::Path;
+
+use object::elf;
+use object::read::elf::{FileHeader, SectionHeader};
+
+use super::file::{ENDIAN, Header, map_file};
+
+/// Sections whose words are addresses of NOPs: of `-fpatchable-function-entry`, which rustc has as `-Z patchable-function-entry`, and of
+/// `-mrecord-mcount`, where `-mnop-mcount` has made NOPs of the calls.
+const SECTIONS: [&[u8]; 2] = [b"__patchable_function_entries", b"__mcount_loc"];
+
+/// Where these lists lie when the file is loaded, by its own addresses. None of a file that is not for x86-64, has no sections, or is
+/// damaged.
+pub(crate) fn patchable_lists(file: &[u8]) -> Vec<Range<u64>> {
+    try_lists(file).unwrap_or_default()
+}
+
+fn try_lists(file: &[u8]) -> Result<Vec<Range<u64>>, object::Error> {
+    let header = Header::parse(file)?;
+    if header.e_machine(ENDIAN) != elf::EM_X86_64 {
+        return Ok(Vec::new());
+    }
+    let sections = header.sections(ENDIAN, file)?;
+    let is_list = |section: &&elf::SectionHeader64<_>| {
+        section.sh_flags(ENDIAN).contains(elf::SHF_ALLOC)
+            && sections.section_name(ENDIAN, *section).is_ok_and(|name| SECTIONS.contains(&name))
+    };
+    let place = |section: &elf::SectionHeader64<_>| {
+        let start = section.sh_addr(ENDIAN);
+        start..start.saturating_add(section.sh_size(ENDIAN))
+    };
+    Ok(sections.iter().filter(is_list).map(place).filter(|list| !list.is_empty()).collect())
+}
+
+/// The number of functions of a program at whose beginning there is room for a hook: by GCC's and clang's `-fpatchable-function-entry`,
+/// rustc's `-Z patchable-function-entry`, GCC's `-mfentry -mrecord-mcount -mnop-mcount`. 0 if the file cannot be read.
+#[doc(hidden)]
+#[must_use]
+pub fn patchable_entries(path: &Path) -> u64 {
+    const WORD_BYTES: u64 = 8;
+    map_file(path)
+        .map_or(0, |file| patchable_lists(&file).iter().map(|list| (list.end - list.start) / WORD_BYTES).sum())
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::elf::testutil::Scratch;
+
+    const SOURCE: &str = "int leaf(int n) { return n + 1; }\nint main(void) { return leaf(-1); }";
+
+    #[test]
+    fn lists_have_a_word_for_each_function() {
+        let scratch = Scratch::new("patchable");
+        let fentry = ["-pg", "-mfentry", "-mrecord-mcount", "-mnop-mcount", "-fno-pic", "-no-pie"];
+        for (flags, words) in [(&["-fpatchable-function-entry=5"][..], 2), (&fentry, 2), (&[], 0)] {
+            let Some(program) = scratch.compile("room.c", SOURCE, "room", flags) else { return };
+            let file = std::fs::read(&program).unwrap();
+            let lists = patchable_lists(&file);
+            assert_eq!((lists.is_empty(), patchable_entries(&program)), (words == 0, words), "{flags:?}");
+            assert!(patchable_lists(&file[..file.len() / 2]).is_empty(), "what says where sections are is at the end");
+        }
+        assert!(patchable_lists(b"no ELF file").is_empty());
+        assert_eq!(patchable_entries(Path::new("/nonexistent")), 0);
+    }
+}
