@@ -26,6 +26,17 @@ typedef struct Events Events;
  */
 Events *rftrace_init(uintptr_t max_event_count, bool overwriting);
 
+/*
+ * As rftrace_init, but what is recorded goes to the disk while the program runs, to the folder .recording of out_dir, taken out of a
+ * buffer of buffer_bytes (64 MiB are good for any program) by a thread of its own. So the trace is as long as there is room on the disk.
+ * An older trace in out_dir is removed.
+ *
+ * rftrace_dump_full_uftrace makes a trace of it and ends that: another rftrace_init comes first to record again. Where the program ends
+ * before, `rftrace recover` makes one. A child that is forked records nothing. On Linux; the variable RFTRACE_STREAM=DIR, or
+ * RFTRACE_STREAM=DIR,64M, has rftrace_init do the same.
+ */
+Events *rftrace_init_stream(const char *out_dir, uintptr_t buffer_bytes);
+
 /* Starts recording, in all threads. */
 void rftrace_enable(void);
 

@@ -12,6 +12,11 @@ use crate::PatchedSites;
 /// Its `Debug` output is the message too: it is what `expect` and a `main` that returns it show.
 #[non_exhaustive]
 pub enum Error {
+    /// What is recorded cannot go to a stream, see `Config::stream`, or does not any more.
+    NoStream {
+        /// Why, and what to do about it.
+        problem: String,
+    },
     /// The tracer has a buffer already; without Linux it takes one in the life of a program.
     AlreadyInitialized,
     /// Recording is on: its buffer cannot be replaced.
@@ -128,6 +133,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoStream { problem } => write!(f, "{problem}"),
             Self::AlreadyInitialized => write!(
                 f,
                 "rftrace is initialised already; use the first Events (or Tracer) for all recordings of this program"

@@ -125,4 +125,7 @@ pub fn machine_tsc_hz() -> Option<u64> {
     host::linux::sysinfo::tsc_hz().map(|(hz, _)| hz)
 }
 #[cfg(feature = "std")]
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use tracer::StreamOptions;
+#[cfg(feature = "std")]
 pub use tracer::{Config, Recorder, SaveOptions, Saved, Statistics, Tracer};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use rftrace_frontend::bank::{Banks, Collected, Options, Symbols, spools};
+use rftrace_frontend::bank::{Banks, Collected, Extent, Options, Symbols, spools};
 
 /// Where slots begin, what is where in them, and how large each is: `frontend/src/bank/file.rs`, for the options below.
 const SLOT_AT: u64 = 64 << 10;
@@ -176,7 +176,7 @@ fuzz_target!(|input: Input<'_>| {
         for spool in spools(&folder).expect("a readable folder") {
             change(&spool, false, &input);
             change(&spool.with_extension("about"), true, &input);
-            save(Banks::recover(memory(), &spool));
+            save(Banks::recover(memory(), &spool, Extent::All));
         }
     } else {
         save(banks.snapshots());

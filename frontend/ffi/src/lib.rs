@@ -10,6 +10,8 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt::Display;
 use std::ptr;
 
+#[cfg(target_os = "linux")]
+use rftrace_frontend::StreamOptions;
 use rftrace_frontend::{Config, Error, Filter, Mode, SaveOptions, Tracer};
 
 thread_local! {
@@ -34,7 +36,24 @@ fn set_last_error(error: impl Display) {
 #[unsafe(no_mangle)]
 pub extern "C" fn rftrace_init(max_event_count: usize, overwriting: bool) -> *mut Events {
     let mode = if overwriting { Mode::Ring } else { Mode::Stop };
-    match Config::new().capacity_events(max_event_count).mode(mode).install() {
+    events(Config::new().capacity_events(max_event_count).mode(mode).install())
+}
+
+/// Has what is recorded go to a folder in a directory. NULL if that fails.
+///
+/// # Safety
+///
+/// `out_dir` is NULL or NUL-terminated.
+#[cfg(target_os = "linux")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rftrace_init_stream(out_dir: *const c_char, buffer_bytes: usize) -> *mut Events {
+    // SAFETY: by this function's contract.
+    let Some(out_dir) = (unsafe { text(out_dir) }) else { return events(Err(Error::MissingPath)) };
+    events(Config::new().capacity_bytes(buffer_bytes).directory(&*out_dir).stream(StreamOptions::new()).install())
+}
+
+fn events(installed: Result<&'static Tracer, Error>) -> *mut Events {
+    match installed {
         // Never freed: its owner may ask it at any time, and learns that its buffer was replaced.
         Ok(tracer) => Box::into_raw(Box::new(Events { tracer })),
         Err(error) => {

@@ -13,6 +13,8 @@ use crate::text;
 
 /// The folder.
 pub const FOLDER: &str = ".recording";
+/// The folder that has the same name later where what was recorded is kept as it is.
+pub const STREAM: &str = "stream";
 /// The folder in it in which the trace is put together.
 pub const JOINED: &str = "joined";
 /// The file with what processes have written: a number of bytes on each line.

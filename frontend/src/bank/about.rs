@@ -1,7 +1,13 @@
-//! What is kept beside a spool, so that a trace can be made of both when their recorder is not there any more.
+//! What is kept beside a spool, so that a trace can be made of both when their recorder is not there any more, or while it is at work.
+//!
+//! Words of 8 bytes, little-endian: a magic and the version of the layout; bytes of the bank; bytes of the spool that belong to this; its records; ticks and nanoseconds
+//! of a moment; ticks per second, 0 if no one says so exactly. Then blobs, each a word with its length before it: what the slot begins with;
+//! its table of threads; maps of different times and names of threads, each with a NUL behind it; who tells the ticks per second; what was not
+//! recorded, if anything.
 
-use std::fs::{self, File};
-use std::io;
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::slice;
 use std::sync::atomic::Ordering::Acquire;
@@ -9,10 +15,25 @@ use std::time::Duration;
 
 use rftrace::abi;
 
-use super::collect::{Banks, Collected, Options, Watched};
-use super::file::{TEXT_AT, TEXT_BYTES, THREADS_AT};
-use super::spool::about_file;
+use super::collect::{Banks, Collected, Options, Rate, Watched};
+use super::file::{TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
+use super::spool::{about_file, facts_folder};
+use crate::clock::ClockPair;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
+
+/// `\x93RFA\r\n\x1a\n`.
+const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFA\r\n\x1a\n");
+/// Words before the blobs.
+const N_WORDS: usize = 8;
+
+/// How far a spool is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// As far as it goes: its recorder is not there any more.
+    All,
+    /// As far as it was when its recorder last said what belongs to it: that may be at work.
+    Described,
+}
 
 impl Banks {
     /// Writes beside a spool what the slot says, so that a trace can be made of both when this recorder is not there any more. Where
@@ -20,12 +41,31 @@ impl Banks {
     pub(super) fn keep_about(&self, number: usize, watched: &Watched) {
         let n_bytes = TEXT_AT + (self.slot(number).text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
         let n_threads = (watched.spool.last_thread as usize + 1).min(MAX_THREADS);
-        let mut about = Vec::new();
-        about.extend((self.layout.buffer_bytes as u64).to_le_bytes());
-        about.extend((n_bytes as u64).to_le_bytes());
+        let now = ClockPair::now();
+        let spool = &watched.spool;
+        let rate = self.rate.as_ref();
+        let words = [
+            MAGIC,
+            VERSION,
+            self.layout.buffer_bytes as u64,
+            spool.file_bytes(),
+            spool.n_records,
+            now.tsc,
+            now.nanos,
+            rate.map_or(0, |rate| rate.hz),
+        ];
+        let mut about: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         for (start, n_bytes) in [(0, n_bytes), (THREADS_AT, n_threads * size_of::<Entry>())] {
+            about.extend((n_bytes as u64).to_le_bytes());
             // SAFETY: within the slot. What a process changes meanwhile is any bytes, and is checked when it is read.
             about.extend_from_slice(unsafe { slice::from_raw_parts(self.at(number, start).cast_const(), n_bytes) });
+        }
+        let maps = watched.maps.iter().flat_map(|maps| maps.iter().copied().chain([0])).collect();
+        let names =
+            watched.names.iter().flat_map(|(tid, name)| [tid.to_string().as_bytes(), b" ", name, b"\0"].concat());
+        let source = rate.map(|rate| rate.source.clone().into_bytes()).unwrap_or_default();
+        for blob in [maps, names.collect::<Vec<u8>>(), source] {
+            push(&mut about, &blob);
         }
         // At once: who is killed now leaves the one before.
         let file = about_file(&watched.spool.path);
@@ -33,21 +73,28 @@ impl Banks {
         let _ = fs::write(&new, about).and_then(|()| fs::rename(&new, file));
     }
 
-    /// What a recorder has collected in `spool` that was not there at the end: as far as that goes. `file` is empty memory.
+    /// What a recorder has collected in `spool` that was not there at the end, or is at work. `file` is empty memory.
     ///
     /// # Errors
     ///
-    /// Those of the system; what belongs to the spool is not there, or cut.
-    pub fn recover(file: File, spool: &Path) -> io::Result<Collected> {
+    /// Those of the system; what belongs to the spool is not there, or cut, or of another version.
+    pub fn recover(file: File, spool: &Path, extent: Extent) -> io::Result<Collected> {
         let about = fs::read(about_file(spool))?;
-        let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("{}: it is cut", about_file(spool).display()));
-        let (head, rest) = about.split_first_chunk::<16>().ok_or_else(bad)?;
-        let [buffer_bytes, n_bytes] =
-            [0, 8].map(|at| u64::from_le_bytes(head[at..at + 8].try_into().unwrap_or_default()));
-        let (first, threads) = rest.split_at_checked(n_bytes as usize).ok_or_else(bad)?;
+        let bad =
+            |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", about_file(spool).display()));
+        let cut = || bad("it is cut");
+        let (words, mut rest) = about.split_first_chunk::<{ 8 * N_WORDS }>().ok_or_else(cut)?;
+        let words: Vec<u64> = words.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word)).collect();
+        let &[MAGIC, VERSION, buffer_bytes, file_bytes, n_records, tsc, nanos, hz] = words.as_slice() else {
+            return Err(bad("another version of rftrace has written it: that one can make a trace of it"));
+        };
+        let [first, threads, maps, names, source] = [(); 5].map(|()| next(&mut rest));
+        let problem = next(&mut rest).map(|problem| String::from_utf8_lossy(problem).into_owned());
+        let (first, threads) = first.zip(threads).ok_or_else(cut)?;
+        let ((maps, names), source) = maps.zip(names).zip(source).ok_or_else(cut)?;
         let is_right = first.len() >= TEXT_AT && first.len() <= THREADS_AT && threads.len() <= TABLE_BYTES;
         if !is_right || !(abi::MIN_CHUNK_BYTES as u64..1 << 44).contains(&buffer_bytes) {
-            return Err(bad());
+            return Err(cut());
         }
         let folder = spool.parent().unwrap_or(spool);
         let options = Options {
@@ -63,8 +110,54 @@ impl Banks {
             unsafe { banks.at(0, start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }
         let mut watched = banks.watch(0);
+        watched.maps = ended_by_nul(maps).map(<[u8]>::to_vec).collect();
+        watched.names = names_of(names);
         watched.spool.path = spool.to_owned();
-        watched.spool.n_bytes = fs::metadata(spool)?.len();
-        Ok(banks.collected(0, &watched, (threads.len() / size_of::<Entry>()) as u32))
+        watched.spool.n_records = n_records;
+        watched.spool.n_bytes = match extent {
+            Extent::All => fs::metadata(spool)?.len(),
+            Extent::Described => file_bytes,
+        };
+        let source = String::from_utf8_lossy(source).into_owned();
+        let facts = facts_folder(spool);
+        Ok(Collected {
+            last: ClockPair { tsc, nanos },
+            rate: (hz > 0).then_some(Rate { hz, source }),
+            problem,
+            facts: facts.is_dir().then_some(facts),
+            ..banks.collected(0, &watched, (threads.len() / size_of::<Entry>()) as u32)
+        })
     }
+}
+
+/// Says beside a spool that is kept what was not recorded.
+pub(super) fn keep_problem(spool: &Path, problem: &str) -> io::Result<()> {
+    let mut blob = Vec::new();
+    push(&mut blob, problem.as_bytes());
+    OpenOptions::new().append(true).open(about_file(spool))?.write_all(&blob)
+}
+
+fn push(about: &mut Vec<u8>, blob: &[u8]) {
+    about.extend((blob.len() as u64).to_le_bytes());
+    about.extend(blob);
+}
+
+/// The blob that comes next.
+fn next<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, after) = rest.split_first_chunk()?;
+    let (blob, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    *rest = after;
+    Some(blob)
+}
+
+fn ended_by_nul(blob: &[u8]) -> impl Iterator<Item = &[u8]> {
+    blob.strip_suffix(b"\0").into_iter().flat_map(|blob| blob.split(|&byte| byte == 0))
+}
+
+fn names_of(blob: &[u8]) -> HashMap<u32, Vec<u8>> {
+    let name = |line: &[u8]| {
+        let space = line.iter().position(|&byte| byte == b' ')?;
+        Some((str::from_utf8(&line[..space]).ok()?.parse().ok()?, line[space + 1..].to_vec()))
+    };
+    ended_by_nul(blob).filter_map(name).collect()
 }

@@ -23,6 +23,7 @@ use super::open::OpenFunctions;
 use super::spool::Spool;
 use crate::backend::{Chunk, exit_word};
 use crate::clock::{ClockPair, ticks_in};
+use crate::host;
 use crate::host::linux::modules;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::program::Identity;
@@ -54,6 +55,8 @@ pub struct Banks {
     wait_ticks: u64,
     pub(super) most_bytes: u64,
     pub(super) is_ring: bool,
+    /// How fast the counter runs, if somebody says so exactly.
+    pub(super) rate: Option<Rate>,
     /// What has been written takes as much in memory.
     pub(super) taken_bytes: u64,
     /// The same for dumps of rings.
@@ -63,6 +66,14 @@ pub struct Banks {
     pub(super) slots: Vec<Option<Watched>>,
     collected: Vec<Collected>,
     pub(super) snapshots: Vec<Collected>,
+}
+
+/// How fast the time stamp counter runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) hz: u64,
+    /// Who says so.
+    pub(crate) source: String,
 }
 
 /// What spools hold.
@@ -81,6 +92,28 @@ pub struct Fill {
     pub n_taken: usize,
     /// All of a bank.
     pub n_chunks: usize,
+}
+
+/// Between two looks at banks, while there is much to be taken, something, and nothing.
+pub const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(8);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+
+/// Chunks that are to be taken at a look, at the most: what goes round in a bank is to stay in the processor's cache.
+const MANY_CHUNKS: usize = 16;
+
+impl Fill {
+    /// How long to wait after the last `pause`: each look costs something, but no thread is to find its bank full.
+    #[must_use]
+    pub fn next_pause(self, pause: Duration) -> Duration {
+        let longest = if self.n_taken > 0 { LONGEST_BUSY_PAUSE } else { LONGEST_PAUSE };
+        match self.n_taken {
+            n_taken if n_taken > self.n_chunks / 8 => SHORTEST_PAUSE,
+            MANY_CHUNKS.. => (pause / 2).max(SHORTEST_PAUSE),
+            n_taken if n_taken > MANY_CHUNKS / 2 => pause,
+            _ => (pause * 2).min(longest),
+        }
+    }
 }
 
 /// What is told apart of two moments of a ring.
@@ -102,8 +135,8 @@ pub(super) struct Watched {
     pub(super) open: OpenFunctions,
     /// What was last seen of its ring, and since when.
     pub(super) progress: Option<(Progress, Instant)>,
-    maps: Vec<Vec<u8>>,
-    names: HashMap<u32, Vec<u8>>,
+    pub(super) maps: Vec<Vec<u8>>,
+    pub(super) names: HashMap<u32, Vec<u8>>,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
 }
@@ -129,6 +162,10 @@ pub struct Collected {
     pub n_overwritten: u64,
     /// How it came to its end, if that was not by itself.
     pub death: Option<Death>,
+    /// What was not recorded, as who kept the spool has said.
+    pub problem: Option<String>,
+    /// Calls and returns in the spool, some of which may belong to none.
+    pub n_records: u64,
     pub(crate) spool: PathBuf,
     /// So much of that.
     pub(crate) spool_bytes: u64,
@@ -139,6 +176,9 @@ pub struct Collected {
     pub(crate) chunk_bytes: usize,
     pub(crate) first: ClockPair,
     pub(crate) last: ClockPair,
+    pub(crate) rate: Option<Rate>,
+    /// What was known of the program at its end, if the spool is kept.
+    pub(crate) facts: Option<PathBuf>,
     pub(crate) utc_offset_nanos: i64,
     pub(crate) min_ticks: u64,
     pub(crate) end_tsc: u64,
@@ -195,6 +235,7 @@ impl Banks {
             wait_ticks: ticks_in(options.patience),
             most_bytes: options.most_bytes,
             is_ring: options.is_ring,
+            rate: host::exact_rate().map(|(hz, source)| Rate { hz, source: source.name().to_owned() }),
             taken_bytes: 0,
             dumped_bytes: 0,
             written: Written::default(),
@@ -442,6 +483,8 @@ impl Banks {
             reason: None,
             n_overwritten: 0,
             death: None,
+            problem: None,
+            n_records: watched.spool.n_records,
             spool: watched.spool.path.clone(),
             spool_bytes: watched.spool.n_bytes,
             tail: None,
@@ -449,6 +492,8 @@ impl Banks {
             chunk_bytes: self.layout.chunk_bytes(),
             first: ClockPair { tsc: slot.first_tsc.load(Relaxed), nanos: slot.first_nanos.load(Relaxed) },
             last: ClockPair::now(),
+            rate: self.rate.clone(),
+            facts: None,
             utc_offset_nanos: slot.utc_offset_nanos.load(Relaxed),
             min_ticks: slot.min_ticks.load(Relaxed),
             end_tsc: slot.end_tsc.load(Relaxed),

@@ -2,7 +2,7 @@
 //!
 //! `file` is the layout, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
 //! while programs run, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes and `about` what is beside that, `save` how what it collected of a process becomes a directory; `live`
-//! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it. docs/banks.md tells of the whole.
+//! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it; `writer` is a recorder in the program itself. docs/banks.md tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
 
@@ -29,9 +29,13 @@ pub(crate) mod own;
 pub(crate) mod save;
 #[cfg(target_os = "linux")]
 mod spool;
+#[cfg(target_os = "linux")]
+pub(crate) mod writer;
 
 #[cfg(target_os = "linux")]
-pub use collect::{Banks, Collected, Death, Fill, Options, Written};
+pub use about::Extent;
+#[cfg(target_os = "linux")]
+pub use collect::{Banks, Collected, Death, Fill, Options, SHORTEST_PAUSE, Written};
 #[cfg(target_os = "linux")]
 pub use dump::Notice;
 #[cfg(target_os = "linux")]

@@ -5,21 +5,25 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use memmap2::{Mmap, MmapOptions};
+use rftrace_format::files;
 use rftrace_format::gaps::Gaps;
+use rftrace_format::info::{Changes, Info};
+use rftrace_format::symbols;
 
+use super::about;
 use super::collect::Collected;
-use super::spool::about_file;
+use super::spool::{about_file, facts_folder};
 use crate::Error;
 use crate::decode::{self, Minima};
 use crate::elf::file::{build_id, map_file};
 use crate::elf::table::{self, SymbolTable};
-use crate::host;
 use crate::host::linux::modules::{self, Module, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::program::{Identify, Program};
@@ -71,6 +75,17 @@ fn key(module: &Module) -> (PathBuf, Option<String>) {
     (module.path.clone(), module.build_id.clone())
 }
 
+/// How a directory is written.
+#[derive(Clone, Copy)]
+pub(crate) struct Writing<'a> {
+    /// Which calls were too short to be recorded; `None`: as it was said at the beginning.
+    pub(crate) minima: Option<&'a Minima>,
+    /// Whether what cannot be written is left out. Otherwise nothing counts as written then.
+    pub(crate) what_fits: bool,
+    /// Threads that may write it, the calling one included.
+    pub(crate) n_writers: usize,
+}
+
 impl Collected {
     /// Writes the directory that uftrace reads. `symbols` keeps the functions of modules for the next one.
     ///
@@ -78,6 +93,17 @@ impl Collected {
     ///
     /// [`Error::Read`] for what was collected, [`Error::NoEvents`], [`Error::Write`].
     pub fn write_directory(&self, directory: &Path, symbols: &mut Symbols) -> Result<SavedBank, Error> {
+        let writing = Writing { minima: None, what_fits: true, n_writers: directory::all_processors() };
+        self.write_as(directory, symbols, writing)
+    }
+
+    /// The same, in a way.
+    pub(crate) fn write_as(
+        &self,
+        directory: &Path,
+        symbols: &mut Symbols,
+        writing: Writing<'_>,
+    ) -> Result<SavedBank, Error> {
         let files = [Some((&self.spool, self.spool_bytes)), self.tail.as_ref().map(|tail| (tail, u64::MAX))];
         let mapped: Vec<Mmap> = files
             .into_iter()
@@ -103,7 +129,7 @@ impl Collected {
         if !tasks.iter().any(|task| task.has_record_since(self.first.tsc)) {
             return Err(Error::NoEvents { hook_called: true });
         }
-        let rate = host::exact_rate();
+        let rate = self.rate.as_ref();
         let mut minima = Minima::default();
         minima.set(0, self.min_ticks);
         let recording = Recording {
@@ -111,24 +137,28 @@ impl Collected {
             start_tsc: self.first.tsc,
             stop_tsc: self.end_tsc,
             is_cut: self.is_cut,
-            clock: rate.map_or_else(|| self.first.clock_to(self.last), |(hz, _)| self.first.clock_at_rate(hz)),
+            clock: rate.map_or_else(|| self.first.clock_to(self.last), |rate| self.first.clock_at_rate(rate.hz)),
             pairs: [self.first, self.last],
             unix_nanos: (self.utc_offset_nanos != 0)
                 .then(|| self.first.nanos.checked_add_signed(self.utc_offset_nanos))
                 .flatten(),
-            minima: &minima,
-            tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()),
+            minima: writing.minima.unwrap_or(&minima),
+            tsc_hz_source: rate.map_or("measured".into(), |rate| rate.source.clone().into()),
             gaps: Gaps {
                 overwritten: self.n_overwritten,
                 untraced_threads: self.n_untraced_threads.into(),
                 dropped: self.n_dropped,
                 ..Gaps::default()
             },
-            n_writers: directory::all_processors(),
-            what_fits: true,
+            n_writers: writing.n_writers,
+            what_fits: writing.what_fits,
             done: Some(&|n_bytes| forget.read(n_bytes)),
         };
-        let totals = directory::write(&recording, directory, &self.program(symbols))?;
+        let facts = self.facts.as_deref().map(Facts::read).transpose()?;
+        let totals = directory::write(&recording, directory, &self.program(symbols, facts.as_ref()))?;
+        if let Some(facts) = facts {
+            facts.put_into(directory)?;
+        }
         Ok(SavedBank {
             events: totals.n_events,
             threads: totals.n_threads,
@@ -139,12 +169,28 @@ impl Collected {
         })
     }
 
+    /// Keeps the records as they are, and beside them what a directory is made of too: later the program's files may be others. `problem`
+    /// says what was not recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Write`].
+    pub fn keep(&self, symbols: &mut Symbols, problem: Option<&str>) -> Result<(), Error> {
+        let elapsed = Duration::from_nanos(self.last.nanos.saturating_sub(self.first.nanos));
+        directory::write_facts(&self.program(symbols, None), elapsed, &facts_folder(&self.spool))?;
+        let write_error = |source| Error::Write { path: about_file(&self.spool), source };
+        problem.map(|problem| about::keep_problem(&self.spool, problem)).transpose().map(drop).map_err(write_error)
+    }
+
     /// Removes what the directory was made of and nothing else is to be.
     ///
     /// # Errors
     ///
     /// Those of the system.
     pub fn discard(self) -> io::Result<()> {
+        if let Some(facts) = &self.facts {
+            fs::remove_dir_all(facts)?;
+        }
         let files = self.tail.map_or_else(|| vec![about_file(&self.spool), self.spool], |tail| vec![tail]);
         for file in files {
             match fs::remove_file(file) {
@@ -167,15 +213,16 @@ impl Collected {
         &self.spool
     }
 
-    /// The program as it was.
-    fn program(&self, symbols: &mut Symbols) -> Program {
+    /// The program as it was, by `facts` if some were kept.
+    fn program(&self, symbols: &mut Symbols, facts: Option<&Facts>) -> Program {
         let exe = PathBuf::from(String::from_utf8_lossy(&self.exe).into_owned());
         let modules = modules::modules_of(&self.maps, &exe);
         let (hooked, _) = self.hooked.as_chunks::<8>();
         let (hooked, _) = hooked.as_chunks::<2>();
         let hooked = || hooked.iter().map(|&[address, size]| (u64::from_le_bytes(address), u64::from_le_bytes(size)));
-        let named = |module: Module| {
-            let table = symbols.of(&module, hooked());
+        let named = |mut module: Module| {
+            let is_as_it_was = facts.is_none_or(|facts| facts.are_of(&mut module));
+            let table = if is_as_it_was { symbols.of(&module, hooked()) } else { None };
             (module, table)
         };
         let modules = modules.into_iter().map(named).collect();
@@ -195,6 +242,73 @@ impl Collected {
             invariant_tsc: Some(sysinfo::invariant_tsc()),
         }
     }
+}
+
+/// What was kept of a program whose records are made a trace of later: `info`, and the names of its functions.
+struct Facts {
+    folder: PathBuf,
+    info: Vec<u8>,
+    written: SystemTime,
+    /// Build-ids of modules by their paths in the map.
+    build_ids: HashMap<String, Option<String>>,
+}
+
+impl Facts {
+    fn read(folder: &Path) -> Result<Self, Error> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Read { path, source }
+        };
+        let path = folder.join(files::INFO);
+        let info = fs::read(&path).map_err(failed(&path))?;
+        let written = fs::metadata(&path).and_then(|meta| meta.modified()).map_err(failed(&path))?;
+        let mut build_ids = HashMap::new();
+        for path in symbol_files(folder)? {
+            let mut bytes = Vec::new();
+            let file = File::open(&path).map_err(failed(&path))?;
+            file.take(symbols::Head::MAX_BYTES as u64).read_to_end(&mut bytes).map_err(failed(&path))?;
+            let head = symbols::Head::parse(&bytes);
+            build_ids.extend(head.path.map(|path| (path, head.build_id)));
+        }
+        Ok(Self { folder: folder.to_owned(), info, written, build_ids })
+    }
+
+    /// Gives a module its build-id of then. Returns whether its file is the same still.
+    fn are_of(&self, module: &mut Module) -> bool {
+        let Some(build_id) = self.build_ids.get(&module.map_path()) else { return false };
+        let short = |id: &Option<String>| id.as_deref().map(|id| symbols::short_build_id(id).to_owned());
+        let is_same = short(&module.build_id) == short(build_id)
+            && fs::metadata(&module.path).and_then(|meta| meta.modified()).is_ok_and(|time| time <= self.written);
+        module.build_id.clone_from(build_id);
+        is_same
+    }
+
+    /// Has a directory say the same.
+    fn put_into(&self, directory: &Path) -> Result<(), Error> {
+        for from in symbol_files(&self.folder)? {
+            let path = directory.join(from.file_name().unwrap_or_default());
+            fs::copy(&from, &path).map_err(|source| Error::Write { path, source })?;
+        }
+        let path = directory.join(files::INFO);
+        let failed = |source: io::Error| Error::Write { path: path.clone(), source };
+        let own = fs::read(&path).map_err(failed)?;
+        let own = Info::parse(&own).map_err(|error| failed(io::Error::other(error.to_string())))?;
+        let changes = Changes { features: Some(own.features()), tids: Some(own.tids()), ..Changes::default() };
+        fs::write(&path, changes.apply(&self.info)).map_err(failed)
+    }
+}
+
+/// The files of symbols in a folder.
+fn symbol_files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let read_error = |source| Error::Read { path: folder.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(read_error)? {
+        let path = entry.map_err(read_error)?.path();
+        if path.extension() == Some("sym".as_ref()) {
+            found.push(path);
+        }
+    }
+    Ok(found)
 }
 
 /// The first bytes of a file of chunks, if there are any.

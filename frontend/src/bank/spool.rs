@@ -27,6 +27,8 @@ pub(super) struct Spool {
     pub(super) n_bytes: u64,
     /// Chunks in it.
     pub(super) n_chunks: u64,
+    /// Calls and returns in them.
+    pub(super) n_records: u64,
     /// Packed chunks that come to the file together.
     packed: Vec<u8>,
     /// The highest number of a thread.
@@ -79,6 +81,7 @@ impl Spool {
         }
         self.last_thread = self.last_thread.max(last);
         self.n_chunks += 1;
+        self.n_records += n_records as u64;
         self.n_bytes += (self.packed.len() - n_before) as u64;
         if self.packed.len() >= BLOCK_BYTES {
             self.flush();
@@ -99,12 +102,17 @@ impl Spool {
         n_records
     }
 
+    /// Bytes that are in the file.
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.n_bytes - self.packed.len() as u64
+    }
+
     /// Writes what was taken to the file.
     pub(super) fn flush(&mut self) {
         if self.packed.is_empty() {
             return;
         }
-        let start = self.n_bytes - self.packed.len() as u64;
+        let start = self.file_bytes();
         // A chunk that is there in part is not read.
         if let Err(error) = self.append(start) {
             self.failed = Some(error);
@@ -127,6 +135,11 @@ pub(crate) fn about_file(spool: &Path) -> PathBuf {
     spool.with_extension("about")
 }
 
+/// What was known of the program at its end, where a spool is kept.
+pub(crate) fn facts_folder(spool: &Path) -> PathBuf {
+    spool.with_extension("facts")
+}
+
 /// The spools in a folder.
 ///
 /// # Errors
@@ -137,7 +150,7 @@ pub fn spools(folder: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|name| name.starts_with("spool-") && !name.contains(".about")) {
+        if name.is_some_and(|name| name.starts_with("spool-") && !name.contains('.')) {
             found.push(path);
         }
     }

@@ -82,7 +82,7 @@ impl Image {
             pairs,
             unix_nanos: self.unix_nanos(),
             minima: &Minima::default(),
-            tsc_hz_source,
+            tsc_hz_source: tsc_hz_source.into(),
             gaps: Gaps {
                 full: u64::from(self.word(head::FLAGS) & super::flag::FULL != 0),
                 overwritten: self.word(head::N_OVERWRITTEN),

@@ -8,11 +8,15 @@ use std::sync::{Mutex, PoisonError};
 
 use rftrace::abi::{self, InitArgs, init};
 
+#[cfg(target_os = "linux")]
+use super::stream::{self, StreamOptions};
 use super::{CURRENT, PROGRAM, Traced, Tracer, alone, quiesce, switch};
 use crate::Error;
 use crate::Mode;
 use crate::backend;
 use crate::bank::own::{self, Bank};
+#[cfg(target_os = "linux")]
+use crate::bank::writer::Stream;
 use crate::clock::{self, ClockPair};
 use crate::filter::Filter;
 use crate::host::{self, Known};
@@ -43,6 +47,8 @@ pub struct Config {
     patched: bool,
     prefault: bool,
     bank: Option<&'static Bank>,
+    #[cfg(target_os = "linux")]
+    stream: Option<StreamOptions>,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     entry_branches: Vec<String>,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -64,6 +70,10 @@ const FILTER_VARIABLE: &str = "RFTRACE_FILTER";
 /// Events that the default buffer holds.
 const DEFAULT_EVENTS: usize = 1_000_000;
 
+/// Bytes of the buffer of a stream that the environment asks for.
+#[cfg(target_os = "linux")]
+const DEFAULT_STREAM_BYTES: usize = 64 << 20;
+
 impl Default for Config {
     fn default() -> Self {
         Self::new()
@@ -83,6 +93,8 @@ impl Config {
             patched: false,
             prefault: true,
             bank: None,
+            #[cfg(target_os = "linux")]
+            stream: None,
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             entry_branches: Vec::new(),
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -205,6 +217,37 @@ impl Config {
         self
     }
 
+    /// What is recorded goes to the disk while the program runs, so that the trace is as long as there is room there, and no buffer fills up. A
+    /// thread of its own, `rftrace-writer`, takes it out of the buffer, packed, to the folder `.recording` of the [directory](Self::directory);
+    /// [`Tracer::save`] makes a trace of that. An older trace in the directory is removed at once.
+    ///
+    /// - The [capacity](Self::capacity_bytes) is that of the buffer, which goes round: 64 MiB are good for any program. There is no [`mode`](Self::mode).
+    /// - A save ends the stream: give the tracer another buffer to record again. A [snapshot](SaveOptions::keep) does not.
+    /// - Where the program ends without a save, or is killed, `rftrace report` shows what had reached the disk, and `rftrace recover` makes a trace
+    ///   of it: what is older than a fifth of a second, but for what is in pieces of the buffer that are not full.
+    /// - A child that is forked records nothing.
+    /// - When the disk is full the program goes on; [`Saved::left_out`] says what is missing.
+    ///
+    /// The variable `RFTRACE_STREAM=DIR` or `RFTRACE_STREAM=DIR,64M` does the same for a program that is not changed: with this directory, and a buffer of this
+    /// size.
+    ///
+    /// ```no_run
+    /// use rftrace_frontend::{Config, StreamOptions};
+    ///
+    /// let tracer = Config::new().capacity_bytes(64 << 20).directory("trace").stream(StreamOptions::new()).install()?;
+    /// tracer.enable();
+    /// // hours later
+    /// let saved = tracer.save()?;
+    /// println!("{} events, {:?}", saved.events, saved.left_out);
+    /// # Ok::<(), rftrace_frontend::Error>(())
+    /// ```
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn stream(mut self, options: StreamOptions) -> Self {
+        self.stream = Some(options);
+        self
+    }
+
     /// Records into a bank of a recorder, which empties it: capacity and mode are the bank's. There is nothing to save. Once in the life
     /// of a program. For what is preloaded into other programs.
     #[cfg(target_os = "linux")]
@@ -226,9 +269,11 @@ impl Config {
     /// [`Error::ShadowStack`] if the program runs with one; [`Error::Recording`] while recording is on; [`Error::Busy`] if a thread is stopped amid a hook;
     /// [`Error::AlreadyInitialized`] the second time on other systems than Linux; [`Error::BufferTooSmall`], [`Error::BufferTooLarge`] and
     /// [`Error::OutOfMemory`] for the capacity; [`Error::BadFilter`] and [`Error::NothingMatches`] for the filter.
+    /// [`Error::NoStream`], and [`Error::Write`] for its folder, if what is recorded cannot go to a [stream](Self::stream).
     /// [`Error::CannotPatch`] if [`patched`](Self::patched) was asked for and no site could be patched; not if it was only
     /// `RFTRACE_PATCHED` that asked. [`Error::BadVariable`] for its value.
-    pub fn install(self) -> Result<&'static Tracer, Error> {
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "there are no streams"))]
+    pub fn install(mut self) -> Result<&'static Tracer, Error> {
         /// The buffer in use: where it lies, and its size.
         static BUFFER: Mutex<Option<(AtomicPtr<u8>, usize)>> = Mutex::new(None);
         patch::register_fork_handlers();
@@ -238,6 +283,8 @@ impl Config {
         if backend::is_enabled() {
             return Err(Error::Recording);
         }
+        #[cfg(target_os = "linux")]
+        self.read_variable()?;
         let patched_by_variable = patched_by_variable()?;
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         let entries = {
@@ -271,6 +318,15 @@ impl Config {
         // The tracer starts at a chunk's boundary. Memory from the system begins at a page's.
         let slack = abi::chunk_bytes(bytes);
         let buffer_bytes = bytes.checked_add(slack).ok_or(Error::BufferTooLarge { records: bytes / 16 })?;
+        #[cfg(target_os = "linux")]
+        let stream = match &self.stream {
+            Some(options) if self.bank.is_none() => {
+                let stream = Stream::begin(&self.directory, &options.wanted(bytes))?;
+                self.bank = Some(stream.bank());
+                Some(stream)
+            }
+            _ => None,
+        };
         let given = self.bank.map(own::begin).transpose()?;
         let (given, bank, buffer_bytes) = match &given {
             Some(given) => (Some(given.buffer), given.bank, given.bytes),
@@ -322,6 +378,8 @@ impl Config {
             first: ClockPair::now(),
             utc_offset_nanos: clock::utc_offset_nanos(),
             program,
+            #[cfg(target_os = "linux")]
+            stream,
         }));
         // Who switched it on before did nothing.
         switch::disable_tracer();
@@ -330,6 +388,19 @@ impl Config {
         }
         CURRENT.store(ptr::from_mut(tracer), Release);
         Ok(tracer)
+    }
+
+    /// What the environment says of streams. Not of what goes to a recorder's bank anyway.
+    #[cfg(target_os = "linux")]
+    fn read_variable(&mut self) -> Result<(), Error> {
+        if self.bank.is_some() {
+            return Ok(());
+        }
+        let Some((directory, size)) = stream::from_variable()? else { return Ok(()) };
+        self.directory = directory;
+        self.capacity = Capacity::Bytes(size.unwrap_or(DEFAULT_STREAM_BYTES));
+        self.stream.get_or_insert_with(StreamOptions::new);
+        Ok(())
     }
 
     /// The filter to begin with.

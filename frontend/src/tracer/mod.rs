@@ -25,10 +25,14 @@ use crate::patch;
 
 mod config;
 mod save;
+#[cfg(target_os = "linux")]
+mod stream;
 pub(crate) mod switch;
 
 pub use config::Config;
 pub use save::{SaveOptions, Saved};
+#[cfg(target_os = "linux")]
+pub use stream::StreamOptions;
 pub use switch::Recorder;
 
 /// The one of the buffer in use; null for none.
@@ -77,6 +81,9 @@ pub struct Tracer {
     /// Unix time minus the clock of the pairs.
     utc_offset_nanos: Option<i64>,
     program: &'static Traced,
+    /// Where what is recorded goes to.
+    #[cfg(target_os = "linux")]
+    stream: Option<crate::bank::writer::Stream>,
 }
 
 /// The state of the buffer.
@@ -85,9 +92,9 @@ pub struct Tracer {
 pub struct Statistics {
     /// Whether recording is on.
     pub recording: bool,
-    /// Entries and exits in the buffer, since the last save.
+    /// Entries and exits in the buffer, since the last save; of a [stream](Config::stream) those that were taken out of it.
     pub events: u64,
-    /// Threads that have events in the buffer.
+    /// Threads that have events in the buffer; of a stream those that there were.
     pub threads: usize,
     /// Pieces that the buffer is cut into.
     pub chunks: usize,
@@ -98,7 +105,7 @@ pub struct Statistics {
     /// Ring mode: pieces whose events were overwritten since the last save.
     pub chunks_overwritten: u64,
     /// Calls since the last save that were not recorded because they were nested too deeply or, in ring mode, because
-    /// every piece was in use by a thread.
+    /// every piece was in use by a thread. Of a stream calls and returns that found no room in the buffer.
     pub lost: u64,
     /// Threads, since the program began, that were not traced because too many lived at the same time.
     pub untraced_threads: u32,
@@ -222,7 +229,16 @@ impl Tracer {
     #[inline(always)]
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        backend::unrecorded(|| if self.is_current() { statistics() } else { Statistics::default() })
+        backend::unrecorded(|| {
+            if !self.is_current() {
+                return Statistics::default();
+            }
+            #[cfg(target_os = "linux")]
+            if let Some(stream) = &self.stream {
+                return stream_statistics(stream);
+            }
+            statistics()
+        })
     }
 
     /// What became of the call sites, if they are patched; see [`Config::patched`]. All 0 if they are not.
@@ -272,6 +288,23 @@ fn tasks() -> Vec<Task<'static>> {
     // First of all: recording is off, but the threads go on, and what returns is not known any more.
     let open = backend::open_by_thread();
     decode::tasks(backend::chunks(), open)
+}
+
+/// What became of what was recorded: the buffer itself is being emptied.
+#[cfg(target_os = "linux")]
+fn stream_statistics(stream: &crate::bank::writer::Stream) -> Statistics {
+    let control = backend::control();
+    // SAFETY: null, or what the tracer was given, which stays mapped.
+    let bank = unsafe { control.bank.load(Acquire).as_ref() };
+    Statistics {
+        recording: backend::is_enabled(),
+        events: stream.n_written(),
+        threads: control.next_tid.load(Relaxed).saturating_sub(1) as usize,
+        chunks: control.n_chunks.load(Relaxed),
+        lost: bank.map_or(0, |bank| bank.n_lost.load(Relaxed)),
+        untraced_threads: control.n_untraced_threads.load(Relaxed),
+        ..Statistics::default()
+    }
 }
 
 /// Counts what the buffer holds.

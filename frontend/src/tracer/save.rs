@@ -1,13 +1,19 @@
 //! Saving: what the buffer holds becomes a directory, or a file of records.
 
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::sync::atomic::Ordering::AcqRel;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace_format::gaps::Gaps;
 
+#[cfg(target_os = "linux")]
+use super::CURRENT;
 use super::{Alone, Tracer, alone, quiesce, switch, tasks};
 use crate::Error;
 use crate::backend;
+#[cfg(target_os = "linux")]
+use crate::bank::{save::Writing, writer::Stream};
 use crate::clock::ClockPair;
 use crate::host;
 use crate::uftrace::directory::{self, Recording, Totals};
@@ -117,7 +123,9 @@ pub struct Saved {
     pub chunks_overwritten: u64,
     /// Threads, since the program began, that were not traced because too many lived at the same time.
     pub untraced_threads: u32,
-    /// Why not all was saved, and what to do about it; for [`SaveOptions::what_fits`].
+    /// Of a [stream](crate::Config::stream): calls and returns that were not recorded, as there was no room.
+    pub dropped: u64,
+    /// Why not all was saved, and what to do about it; for [`SaveOptions::what_fits`], and of streams.
     pub left_out: Option<String>,
 }
 
@@ -158,6 +166,10 @@ impl Tracer {
 
     /// Writes what the buffer holds. Recording must be off.
     fn write(&self, _alone: &Alone, options: &SaveOptions<'_>) -> Result<Saved, Error> {
+        #[cfg(target_os = "linux")]
+        if let Some(stream) = &self.stream {
+            return self.write_stream(stream, options);
+        }
         if !self.is_current() {
             return Err(Error::Replaced);
         }
@@ -185,7 +197,7 @@ impl Tracer {
                 pairs: [self.first, last],
                 unix_nanos: self.utc_offset_nanos.and_then(|offset| self.first.nanos.checked_add_signed(offset)),
                 minima,
-                tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()),
+                tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()).into(),
                 gaps,
                 n_writers: if options.single_threaded { 1 } else { directory::all_processors() },
                 what_fits: options.what_fits,
@@ -206,6 +218,44 @@ impl Tracer {
     }
 }
 
+/// Of what went to the disk already.
+#[cfg(target_os = "linux")]
+impl Tracer {
+    fn write_stream(&self, stream: &Stream, options: &SaveOptions<'_>) -> Result<Saved, Error> {
+        if options.records_only {
+            let problem = "what is recorded as a stream is saved as a directory".to_owned();
+            return Err(Error::NoStream { problem });
+        }
+        let minima = self.program.choice().minima();
+        let n_writers = if options.single_threaded { 1 } else { directory::all_processors() };
+        let writing = Writing { minima: Some(&minima), what_fits: options.what_fits, n_writers };
+        let path = options.path.unwrap_or(&self.directory);
+        let (saved, dropped, left_out) = if options.keep {
+            let (saved, dropped) = stream.snapshot(path, writing)?;
+            (saved, dropped, None)
+        } else {
+            quiesce();
+            let result = stream.save(path, writing);
+            // Whatever became of it nothing is recorded any more.
+            let own = std::ptr::from_ref(self).cast_mut();
+            let _ = CURRENT.compare_exchange(own, std::ptr::null_mut(), AcqRel, Relaxed);
+            result?
+        };
+        Ok(Saved {
+            path: path.to_owned(),
+            events: saved.events,
+            threads: saved.threads,
+            lost: saved.lost,
+            invariant_tsc: Some(host::linux::sysinfo::invariant_tsc()),
+            full: false,
+            chunks_overwritten: 0,
+            untraced_threads: saved.untraced_threads,
+            dropped,
+            left_out: saved.left_out.or(left_out),
+        })
+    }
+}
+
 fn saved(path: &Path, totals: Totals, gaps: Gaps) -> Saved {
     Saved {
         path: path.to_owned(),
@@ -216,6 +266,7 @@ fn saved(path: &Path, totals: Totals, gaps: Gaps) -> Saved {
         full: gaps.full > 0,
         chunks_overwritten: gaps.overwritten,
         untraced_threads: u32::try_from(gaps.untraced_threads).unwrap_or(u32::MAX),
+        dropped: 0,
         left_out: totals.left_out.map(|error| error.with_remedy()),
     }
 }

@@ -3,6 +3,7 @@
 //! Records go straight from the buffer to the files, a chunk's worth at a time; tasks are written in parallel. The file
 //! `info` comes last: without it a directory is no trace.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
@@ -45,7 +46,7 @@ pub(crate) struct Recording<'a> {
     pub(crate) unix_nanos: Option<u64>,
     pub(crate) minima: &'a Minima,
     /// Who says how fast the clock runs.
-    pub(crate) tsc_hz_source: &'static str,
+    pub(crate) tsc_hz_source: Cow<'static, str>,
     pub(crate) gaps: Gaps,
     /// Threads that may write it, the calling one included.
     pub(crate) n_writers: usize,
@@ -145,8 +146,18 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     })
 }
 
+/// Writes what is known of a program before there are records: `info` and symbols.
+#[cfg(target_os = "linux")]
+pub(crate) fn write_facts(program: &Program, elapsed: Duration, directory: &Path) -> Result<(), Error> {
+    prepare(directory)?;
+    let left_out = LeftOut::new(false, 0, directory);
+    write_symbols(directory, program, &left_out)?;
+    let info = program.system.to_info(0, &[], elapsed);
+    write_file(&directory.join(files::INFO), |out| out.write_all(&info))
+}
+
 /// Makes the directory. Files of an older trace in it are removed, so that no task of that one is mixed with the new.
-fn prepare(directory: &Path) -> Result<(), Error> {
+pub(crate) fn prepare(directory: &Path) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| Error::Write { path, source }
@@ -279,7 +290,7 @@ fn clock_file(recording: &Recording<'_>, program: &Program) -> ClockFile {
         reported_hz: program.tsc_hz.map(|(hz, source)| (hz, source.into())),
         invariant_tsc: program.invariant_tsc,
         utc_offset_seconds: Some(program.system.utc_offset),
-        ..ClockFile::new(recording.clock, (last.tsc, last.nanos), recording.tsc_hz_source)
+        ..ClockFile::new(recording.clock, (last.tsc, last.nanos), recording.tsc_hz_source.clone())
     }
 }
 

@@ -20,13 +20,13 @@ pub(crate) fn source() -> CProgram {
     CProgram::new(&["streamed.c"]).without_library().with(&["-O1", "-Wno-infinite-recursion", "-lpthread"])
 }
 
-fn program() -> &'static Program {
+pub(crate) fn program() -> &'static Program {
     static BUILT: OnceLock<Program> = OnceLock::new();
     BUILT.get_or_init(|| source().build())
 }
 
 /// Begins to record into `trace` in `folder`.
-fn begin(folder: &Path, options: &[&str], n: u64, way: &str) -> Child {
+pub(crate) fn begin(folder: &Path, options: &[&str], n: u64, way: &str) -> Child {
     let mut command = Command::new(rftrace());
     command.args(["record", "--stream", "--no-schedule", "-o", "trace"]).args(options);
     command.arg("--").arg(&program().path).arg(n.to_string()).arg(way).current_dir(folder);
@@ -40,11 +40,11 @@ fn record(options: &[&str], n: u64, way: &str) -> (TempDir, Output) {
 }
 
 /// How often a function was called, in all tasks.
-fn count(trace: &Path, function: &str) -> u64 {
+pub(crate) fn count(trace: &Path, function: &str) -> u64 {
     calls_per_task(&traces::open(trace)).iter().filter_map(|task| task.get(function)).sum()
 }
 
-fn told(output: &Output) -> String {
+pub(crate) fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

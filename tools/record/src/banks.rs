@@ -14,14 +14,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
+use rftrace_format::record::RECORD_BYTES;
 use rftrace_format::recording::{Counts, Entry, Fork, PART_FILE, Part, Saved};
 use rftrace_frontend::Error;
 pub use rftrace_frontend::bank::Written;
-use rftrace_frontend::bank::{self, Banks, Collected, Fill, Options, SavedBank, Symbols};
+use rftrace_frontend::bank::{self, Banks, Collected, Extent, Options, SHORTEST_PAUSE, SavedBank, Symbols};
 
 use super::dumps::{self, Due, Dumps};
 use super::processes::start_time;
@@ -64,14 +65,6 @@ impl OnFull {
 
 /// Address space for all banks: as many processes as have room there can be recorded at the same time.
 const ADDRESS_BYTES: usize = 32 << 30;
-
-/// Between two looks at the banks, while there is much to be taken, something, and nothing.
-pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(8);
-const LONGEST_PAUSE: Duration = Duration::from_millis(16);
-
-/// Chunks that are to be taken at a look, at the most: what goes round in a bank is to stay in the processor's cache.
-const MANY_CHUNKS: usize = 16;
 
 /// Between two looks at a ring, for dumps.
 const RING_PAUSE: Duration = Duration::from_millis(4);
@@ -211,7 +204,7 @@ fn empty(
         }
         living.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known.living());
         tell(banks.written());
-        pause = if is_ring { RING_PAUSE } else { next_pause(pause, fill) };
+        pause = if is_ring { RING_PAUSE } else { fill.next_pause(pause) };
         thread::sleep(pause);
     }
     if is_ring {
@@ -237,18 +230,6 @@ fn dump_what_is_due(banks: &mut Banks, dumps: &mut Dumps, living: &[u32], looked
         if dumps.take() {
             banks.dump(due.pid, &due.reason, due.tsc);
         }
-    }
-}
-
-/// How long to wait where so much of the fullest bank has been filled since the last look: each look costs something, but no thread is
-/// to find its bank full.
-pub(crate) fn next_pause(pause: Duration, fill: Fill) -> Duration {
-    let longest = if fill.n_taken > 0 { LONGEST_BUSY_PAUSE } else { LONGEST_PAUSE };
-    match fill.n_taken {
-        n_taken if n_taken > fill.n_chunks / 8 => SHORTEST_PAUSE,
-        MANY_CHUNKS.. => (pause / 2).max(SHORTEST_PAUSE),
-        n_taken if n_taken > MANY_CHUNKS / 2 => pause,
-        _ => (pause * 2).min(longest),
     }
 }
 
@@ -296,15 +277,15 @@ impl Processes {
 }
 
 impl BankRecording {
-    /// What a recorder has left that did not come to its end, if there is anything.
+    /// What a recorder has left in a folder, or has written so far, if there is anything.
     ///
     /// # Errors
     ///
     /// Something cannot be read.
-    pub(crate) fn left_in(work: &Path) -> Result<Option<Self>> {
+    pub(crate) fn of(work: &Path, extent: Extent) -> Result<Option<Self>> {
         let spools = bank::spools(work).with_context(|| format!("cannot read {}", work.display()))?;
         let recover = |spool: PathBuf| {
-            Banks::recover(memory()?, &spool)
+            Banks::recover(memory()?, &spool, extent)
                 .with_context(|| format!("cannot read what was recorded in {}", spool.display()))
         };
         let collected: Vec<Collected> = spools.into_iter().map(recover).collect::<Result<_>>()?;
@@ -315,6 +296,57 @@ impl BankRecording {
     /// How many processes have records in a folder that no part was made of.
     pub(crate) fn n_left_in(work: &Path) -> usize {
         bank::spools(work).map_or(0, |spools| spools.len())
+    }
+
+    /// Bytes that a trace of it takes, about.
+    pub(crate) fn bytes_in_trace(&self) -> u64 {
+        self.collected.iter().map(|it| it.n_records.saturating_mul(RECORD_BYTES as u64)).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that it takes as it is.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.collected.iter().filter_map(|it| it.spool().metadata().ok()).map(|meta| meta.len()).sum()
+    }
+
+    /// Whether it has what a part is made of.
+    pub(crate) fn has(&self, part: &Part) -> bool {
+        let fork = |it: &Collected| it.fork.map(|(parent, nanos)| Fork { parent, nanos });
+        self.collected.iter().any(|it| (it.pid, it.program_nanos, fork(it)) == (part.pid, part.program, part.fork))
+    }
+
+    /// Calls and returns in it.
+    pub(crate) fn n_records(&self) -> u64 {
+        self.collected.iter().map(|it| it.n_records).fold(0, u64::saturating_add)
+    }
+
+    /// Makes a part of each process's records in another folder, and leaves them as they are.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be written.
+    pub(crate) fn copy(&self, parts: &Path) -> Result<()> {
+        let mut symbols = Symbols::default();
+        for collected in &self.collected {
+            let entry = Entry::Part { pid: collected.pid, nanos: collected.ended_nanos() };
+            save_to(&parts.join(entry.to_string()), collected, None, self.on_full, &mut symbols)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the records as they are, with what a trace is made of later. Returns what was not recorded.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be written.
+    pub(crate) fn keep(&self) -> Result<Vec<String>> {
+        let mut symbols = Symbols::default();
+        let mut problems = Vec::new();
+        for collected in &self.collected {
+            let problem = missing(collected, self.on_full);
+            collected.keep(&mut symbols, problem.as_deref()).map_err(|error| anyhow!("{}", error.with_remedy()))?;
+            problems.extend(problem.map(|problem| format!("process {}: {problem}", collected.pid)));
+        }
+        Ok(problems)
     }
 
     /// Makes a part of each process's records, and a dump of those whose end one is made for; the program has `ended`. Returns how many
@@ -432,6 +464,9 @@ fn save_to(
 
 /// What of a process was not recorded, and why.
 fn missing(collected: &Collected, on_full: OnFull) -> Option<String> {
+    if collected.problem.is_some() {
+        return collected.problem.clone();
+    }
     let n_dropped = collected.n_dropped;
     let why = match &collected.failed {
         Some(error) => format!("{} could not be written: {error}", collected.spool().display()),

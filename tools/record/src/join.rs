@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use rftrace_frontend::bank::Extent;
 
 use super::banks::BankRecording;
 use super::kernel::KernelRecording;
 use super::output::{self, Output};
 use super::parts::{self, Joined};
 use super::run::Ended;
-use super::schedule::ScheduleRecorder;
+use super::schedule::{self, ScheduleRecorder};
 
 /// What was recorded beside what processes have saved.
 #[derive(Debug, Default)]
@@ -47,10 +48,45 @@ pub fn join_attached(output: &Output, beside: Beside) -> Result<Joined> {
 /// As of [`join`].
 pub fn recover(output: &Output) -> Result<Joined> {
     let left = output.work().display();
-    let beside = Beside { banks: BankRecording::left_in(output.work())?, ..Beside::default() };
-    join_all(output, None, beside, Vec::new()).with_context(|| {
+    let beside = Beside { banks: BankRecording::of(output.work(), Extent::All)?, ..Beside::default() };
+    let ended = Ended::kept_in(output.work());
+    join_all(output, ended.as_ref(), beside, Vec::new()).with_context(|| {
         format!("no trace could be made of what an interrupted recording has left, which stays in {left}")
     })
+}
+
+/// What was kept as it is.
+#[derive(Debug, Default)]
+pub struct KeptStream {
+    /// Calls and returns, some of which may belong to none.
+    pub n_records: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// What was not recorded, and why.
+    pub errors: Vec<String>,
+}
+
+/// Keeps what was recorded as it is; snapshots become traces below it. There may be nothing.
+///
+/// # Errors
+///
+/// Something cannot be written.
+pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<String>) -> Result<KeptStream> {
+    let mut kept = KeptStream { errors: notes, ..KeptStream::default() };
+    match beside.schedule.map(ScheduleRecorder::stop).transpose() {
+        Ok(_) => {}
+        Err(error) => kept.errors.push(format!("context switches are not in it: {:#}", anyhow::Error::from(error))),
+    }
+    let Some(banks) = beside.banks.filter(|banks| banks.n_records() > 0) else {
+        return Ok(kept);
+    };
+    kept.errors.extend(banks.keep()?);
+    (kept.n_records, kept.bytes) = (banks.n_records(), banks.bytes());
+    let work = output.work();
+    ended.keep_in(work).with_context(|| format!("cannot write to {}", work.display()))?;
+    output.take_snapshots()?;
+    output.keep_stream()?;
+    Ok(kept)
 }
 
 /// Makes a trace of an interrupted recording in a directory that is about to be written anew, if there is one. Returns where the
@@ -61,7 +97,10 @@ pub fn recover(output: &Output) -> Result<Joined> {
 /// As of [`join`]; or the recording is not interrupted.
 pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
     let elsewhere = "choose another directory with --output";
-    let Some(output) = Output::left_in(dir).context(elsewhere)? else { return Ok(None) };
+    // What was kept as it is stays so.
+    let Some(output) = Output::left_in(dir).context(elsewhere)?.filter(|output| !output.is_kept()) else {
+        return Ok(None);
+    };
     let joined = recover(&output).context(elsewhere)?;
     if joined.is_empty() {
         return Ok(None);
@@ -80,10 +119,14 @@ fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<S
     joined.more_dumps = n_more_dumps;
     joined.left_over += BankRecording::n_left_in(output.work());
     if joined.processes > 0 {
-        let has_schedule = match beside.schedule.map(|schedule| schedule.finish(&dir)) {
-            None => false,
-            Some(Ok(())) => true,
-            Some(Err(error)) => {
+        let schedule = match beside.schedule {
+            Some(schedule) => schedule.stop().and_then(|files| schedule::put(&files, &dir)),
+            None if output.is_kept() => schedule::files_in(output.work()).and_then(|files| schedule::put(&files, &dir)),
+            None => Ok(false),
+        };
+        let has_schedule = match schedule {
+            Ok(has_schedule) => has_schedule,
+            Err(error) => {
                 let error = anyhow::Error::from(error);
                 joined.errors.push(format!("context switches are not in the trace: {error:#}"));
                 false

@@ -15,6 +15,8 @@ mod compiled;
 #[cfg(target_os = "linux")]
 pub mod dumps;
 #[cfg(target_os = "linux")]
+mod ended;
+#[cfg(target_os = "linux")]
 pub mod entries;
 #[cfg(target_os = "linux")]
 pub mod join;
@@ -51,6 +53,8 @@ pub mod terminal;
 pub mod told;
 #[cfg(target_os = "linux")]
 mod tracefs;
+#[cfg(target_os = "linux")]
+pub mod unfinished;
 mod values;
 
 pub use callsites::CallSites;

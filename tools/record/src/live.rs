@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
 use rftrace_attach::{Attached, Wanted};
+use rftrace_frontend::bank::SHORTEST_PAUSE;
 pub use rftrace_frontend::bank::{Live, Moment, Names, Take};
 
 use super::attach::{Reason, attend};
-use super::banks::{NO_MEMORY, NO_THREAD, OnFull, SHORTEST_PAUSE, next_pause};
+use super::banks::{NO_MEMORY, NO_THREAD, OnFull};
 use super::processes::start_time;
 use super::sys;
 
@@ -104,7 +105,7 @@ fn read<W: Watch>(mut live: Live, mut to: W, every: Duration, has_ended: &Atomic
             // Looks that were missed are not made up for.
             due = (due + every).max(now);
         } else {
-            pause = next_pause(pause, live.poll(&mut to));
+            pause = live.poll(&mut to).next_pause(pause);
         }
         thread::sleep(pause.min(due.saturating_duration_since(Instant::now())));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, bail};
 use rftrace_format::files::{File as TraceFile, INFO, MAGIC, RESOURCES};
-use rftrace_format::recording::{Entry, FOLDER, JOINED, PART_FILE, snapshot};
+use rftrace_format::recording::{Entry, FOLDER, JOINED, PART_FILE, STREAM, snapshot};
 use rftrace_format::resources::{self, BlockHead};
 use rftrace_read::files::begins_with;
 use tempfile::TempDir;
@@ -45,22 +45,34 @@ impl Output {
         PathBuf::from(old)
     }
 
-    /// What an `rftrace record` that did not come to its end has left in a directory, if there is such.
+    /// What an `rftrace record` that did not come to its end has left in a directory, or has kept there as it was, if there is such.
     ///
     /// # Errors
     ///
     /// It goes on.
     pub fn left_in(dir: &Path) -> Result<Option<Self>> {
         let dir = absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
-        let work = dir.join(FOLDER);
-        if !work.is_dir() {
+        let Some(work) = [FOLDER, STREAM].map(|name| dir.join(name)).into_iter().find(|work| work.is_dir()) else {
             return Ok(None);
-        }
+        };
         let living = [run::living_recorder(&work), run::living(&work)].concat();
         if let Some(pid) = living.first() {
             bail!("{} is being recorded to, by process {pid}: wait for its end, or kill it", dir.display());
         }
         Ok(Some(Self { dir, work, temporary: None }))
+    }
+
+    /// Whether it holds what was kept as it was.
+    pub fn is_kept(&self) -> bool {
+        self.work.ends_with(STREAM)
+    }
+
+    /// What processes have written stays as it is.
+    pub(crate) fn keep_stream(&mut self) -> Result<()> {
+        let stream = self.dir.join(STREAM);
+        move_to(&self.work, &stream)?;
+        self.work = stream;
+        Ok(())
     }
 
     /// The directory.
@@ -109,7 +121,7 @@ impl Output {
     }
 
     /// Moves the snapshots into the directory, in the order in which they were taken.
-    fn take_snapshots(&self) -> Result<Vec<PathBuf>> {
+    pub(crate) fn take_snapshots(&self) -> Result<Vec<PathBuf>> {
         let nanos = |path: &PathBuf| match Entry::of(path.file_name()?.to_str()?)? {
             Entry::Snapshot { nanos, .. } => Some(nanos),
             _ => None,
@@ -171,7 +183,7 @@ fn make_temporary() -> Result<TempDir> {
 }
 
 /// Bytes of the files in a folder.
-pub(crate) fn bytes_in(dir: &Path) -> Result<u64> {
+pub fn bytes_in(dir: &Path) -> Result<u64> {
     let size = |path: PathBuf| {
         let meta = fs::symlink_metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;
         Ok(if meta.is_file() { meta.len() } else { 0 })
@@ -225,5 +237,9 @@ fn make_room(dir: &Path) -> Result<()> {
 fn is_trace(dir: &Path) -> bool {
     let has_info = begins_with(&dir.join(INFO), MAGIC).unwrap_or(false);
     let has_resources = || begins_with(&dir.join(RESOURCES), resources::MAGIC).unwrap_or(false);
-    has_info || has_resources() || dir.join(FOLDER).is_dir() || dir.join(snapshot(1)).join(INFO).is_file()
+    has_info
+        || has_resources()
+        || dir.join(FOLDER).is_dir()
+        || dir.join(STREAM).is_dir()
+        || dir.join(snapshot(1)).join(INFO).is_file()
 }

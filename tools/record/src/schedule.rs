@@ -89,30 +89,54 @@ pub struct ScheduleRecorder {
 }
 
 impl ScheduleRecorder {
-    /// Stops, and makes the files a part of the trace in `dir`.
+    /// Stops. Returns the files, by processor.
     ///
     /// # Errors
     ///
     /// [`Error::WriteFile`].
-    pub fn finish(self, dir: &Path) -> Result<()> {
+    pub(crate) fn stop(self) -> Result<Vec<(u32, PathBuf)>> {
         self.stop.store(true, Relaxed);
         self.thread.thread().unpark();
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        let rename = |from: &Path, name: String| {
-            let path = dir.join(name);
-            fs::rename(from, &path).map_err(|source| Error::WriteFile { path, source })
-        };
-        // The file of thread names that uftrace reads is one of perf events too; the tracer gives it the first number.
-        let names = dir.join(perf_file(0));
-        if names.exists() {
-            let unused = self.files.iter().map(|&(processor, _)| processor + 1).max().unwrap_or(1);
-            rename(&names, perf_file(unused))?;
-        }
-        for (processor, from) in &self.files {
-            rename(from, perf_file(*processor))?;
-        }
-        announce(&dir.join(INFO), feature::PERF_EVENT)
+        Ok(self.files)
     }
+}
+
+/// The files that were recorded in a folder, by processor.
+pub(crate) fn files_in(work: &Path) -> Result<Vec<(u32, PathBuf)>> {
+    let read_error = |source| Error::Io { path: work.to_owned(), source };
+    let entries = fs::read_dir(work).map_err(read_error)?.flatten();
+    let file = |path: PathBuf| {
+        let number = path.file_name()?.to_str()?.strip_prefix("perf-cpu")?.strip_suffix(".dat")?.parse().ok()?;
+        Some((number, path))
+    };
+    Ok(entries.filter_map(|entry| file(entry.path())).collect())
+}
+
+/// Makes files a part of the trace in `dir`. Returns whether there are any.
+///
+/// # Errors
+///
+/// [`Error::WriteFile`].
+pub(crate) fn put(files: &[(u32, PathBuf)], dir: &Path) -> Result<bool> {
+    if files.is_empty() {
+        return Ok(false);
+    }
+    let write_error = |path: PathBuf| |source| Error::WriteFile { path, source };
+    // The file of thread names that uftrace reads is one of perf events too; the tracer gives it the first number.
+    let names = dir.join(perf_file(0));
+    if names.exists() {
+        let unused = files.iter().map(|&(processor, _)| processor + 1).max().unwrap_or(1);
+        let path = dir.join(perf_file(unused));
+        fs::rename(&names, &path).map_err(write_error(path))?;
+    }
+    for (processor, from) in files {
+        let path = dir.join(perf_file(*processor));
+        let linked = fs::hard_link(from, &path).or_else(|_| fs::copy(from, &path).map(drop));
+        linked.map_err(write_error(path))?;
+    }
+    announce(&dir.join(INFO), feature::PERF_EVENT)?;
+    Ok(true)
 }
 
 /// Writes what the kernel has recorded on a processor.

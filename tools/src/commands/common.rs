@@ -8,8 +8,9 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use rftrace_format::files::{INFO, records};
-use rftrace_format::recording::FOLDER;
 use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
+
+use super::unfinished;
 
 #[derive(Args, Clone)]
 pub(crate) struct DirArg {
@@ -39,19 +40,9 @@ pub(crate) fn open(dir: &Path) -> Result<Trace> {
 
 /// Opens a trace, with functions named in a chosen way.
 pub(crate) fn open_named(dir: &Path, names: Names) -> Result<Trace> {
-    Trace::open_named(dir, names.into()).with_context(|| {
-        let dir_word = shell_word(dir);
-        // See `rftrace record`.
-        if dir.join(FOLDER).is_dir() {
-            format!(
-                "cannot open the trace {}: it is being recorded, or that was interrupted; then make a trace of what was saved with \
-                 `rftrace recover {dir_word}`",
-                dir.display()
-            )
-        } else {
-            format!("cannot open the trace {}", dir.display())
-        }
-    })
+    let cannot_open = || format!("cannot open the trace {}", dir.display());
+    let shown = unfinished::shown(dir).with_context(cannot_open)?;
+    Trace::open_named(&shown, names.into()).with_context(cannot_open)
 }
 
 /// What uftrace's commands take, and here asks for what is done anyway.

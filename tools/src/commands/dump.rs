@@ -130,7 +130,8 @@ pub(crate) fn run(args: DumpArgs) -> Result<()> {
                     let start_ns = Time::SinceStart(0).absolute(&trace)?.max(options.from_ns.unwrap_or(0));
                     Box::new(Firefox::new(out, &title, start_ns, wall_clock))
                 };
-                let counters = (args.chrome || args.perfetto).then(|| Counters::open(&dir)).transpose()?.flatten();
+                let counters =
+                    (args.chrome || args.perfetto).then(|| Counters::open(trace.dir())).transpose()?.flatten();
                 export_with_progress(&trace, &options, sink.as_mut(), args.quiet, counters.as_ref())
             };
             out.close(result)?

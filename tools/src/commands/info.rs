@@ -10,6 +10,7 @@ use rftrace_read::{Error, Summary, Trace};
 use rftrace_views::{Duration, TaskStats};
 
 use super::common::{DirArg, PlainArgs, losses, open, print, print_flaws, shell_word};
+use super::unfinished;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,7 +78,12 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     tasks.iter().for_each(|task| task.add_to(&mut summary));
     let losses = losses(&summary, &gaps);
     let dumped_for = trace.dump_reason()?;
-    print(|out| write(&trace, dumped_for, &tasks, &losses, &clock, out).map_err(Error::Write))?;
+    let description = unfinished::description(&dir);
+    print(|out| {
+        section(out, "Directory", [("what it is", description)])
+            .and_then(|()| write(&trace, dumped_for, &tasks, &losses, &clock, out))
+            .map_err(Error::Write)
+    })?;
     print_flaws(&trace, &summary);
     Ok(())
 }

@@ -123,6 +123,9 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
         Some(Khz::Auto) => khz_of_this_machine(args)?,
         None => None,
     };
+    for dir in options.hosts.iter().chain([&options.guest]) {
+        super::unfinished::refuse(dir)?;
+    }
     let mut merge = Merge::open(&options)?;
     for note in merge.notes() {
         say!("rftrace: {note}");

@@ -50,6 +50,11 @@ mod time;
 mod top;
 #[cfg(feature = "full")]
 mod tui;
+#[cfg(all(feature = "full", target_os = "linux"))]
+mod unfinished;
+#[cfg(not(all(feature = "full", target_os = "linux")))]
+#[path = "finished.rs"]
+mod unfinished;
 #[cfg(feature = "full")]
 mod view;
 
@@ -93,8 +98,14 @@ pub(crate) enum Command {
 
 impl Command {
     /// Does what the command says. `program` has it as a subcommand.
-    #[cfg_attr(not(feature = "full"), expect(unused_variables, reason = "it is for completions and pages"))]
     pub(crate) fn run(self, program: clap::Command) -> Result<()> {
+        let result = self.start(program);
+        unfinished::end();
+        result
+    }
+
+    #[cfg_attr(not(feature = "full"), expect(unused_variables, reason = "it is for completions and pages"))]
+    fn start(self, program: clap::Command) -> Result<()> {
         match self {
             #[cfg(all(feature = "full", target_os = "linux"))]
             Self::Record(args) => record::run(args),

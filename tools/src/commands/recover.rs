@@ -10,13 +10,14 @@ use super::record::summary;
 
 const EXAMPLES: &str = "\
 Example:
-  rftrace recover uftrace.data    a trace of what was saved before `rftrace record` was killed, or the machine stopped";
+  rftrace recover uftrace.data    a trace of what was saved before `rftrace record` was killed, or the machine stopped
+  rftrace recover uftrace.data    what `rftrace record --keep-stream` has recorded, as a trace";
 
-/// Makes a trace of what an interrupted `rftrace record` has left.
+/// Makes a trace of what an interrupted `rftrace record` has left, or of a stream that it has kept.
 ///
 /// Processes save what they have recorded when they end, or execute another program; `rftrace record` makes one trace of all
 /// when the last one has ended. If it is killed before, what was saved until then lies in the folder `.recording` of its
-/// directory.
+/// directory. With `--keep-stream` it makes no trace at all.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RecoverArgs {

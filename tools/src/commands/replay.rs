@@ -155,10 +155,7 @@ fn replay_with_uftrace(dir: &Path) -> Result<()> {
             "uftrace is not in PATH: apt install uftrace, see https://github.com/namhyung/uftrace, or leave out --uftrace"
         );
     };
-    if !dir.join(INFO).is_file() {
-        // Says what to do with what is there.
-        open_named(dir, Names::Simple)?;
-    }
+    let dir = &*super::unfinished::shown(dir)?;
     // Its message for a directory that is none does not help, ours does.
     info::read(&dir.join(INFO))?;
     let status = Command::new(&uftrace)

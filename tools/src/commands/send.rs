@@ -37,6 +37,7 @@ pub(crate) struct SendArgs {
 
 /// Sends it.
 pub(crate) fn run(args: &SendArgs) -> Result<()> {
+    super::unfinished::refuse(&args.dir)?;
     let sent = send(&args.dir, &args.to, args.timeout)?;
     say!("{sent}");
     Ok(())

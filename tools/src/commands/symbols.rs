@@ -48,6 +48,7 @@ pub(crate) fn run(args: SymbolsArgs) -> Result<()> {
     let mut options = SymbolOptions::new(args.binaries);
     options.load_address = args.load_address;
     options.lines = !args.no_lines;
+    super::unfinished::refuse(&args.dir)?;
     for written in add_symbols(&args.dir, &options)? {
         let (called, known) = written.called;
         // Calls into other modules have addresses in no function.

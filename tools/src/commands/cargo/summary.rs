@@ -11,7 +11,7 @@ use anstyle::Style;
 use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use rftrace_format::files::INFO;
-use rftrace_read::{Error, Gaps, Trace};
+use rftrace_read::{Gaps, Trace};
 use rftrace_views::{Duration, Report, Row, TaskStats};
 
 use super::names::shortened;
@@ -19,6 +19,7 @@ use super::session::{ProgramRun, bytes_of};
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
 use crate::commands::common::{find_program, losses, shell_word};
 use crate::commands::record::summary::BRANCHES_FILE;
+use crate::commands::unfinished;
 
 /// Columns where the output is no terminal.
 const DEFAULT_COLUMNS: usize = 120;
@@ -72,8 +73,8 @@ fn read(dir: &Path) -> Result<(Report, Gaps)> {
     spinner.set_message(format!("reading {}", shell_word(dir)));
     spinner.enable_steady_tick(StdDuration::from_millis(100));
     let read = || {
-        let trace = Trace::open(dir)?;
-        Ok::<_, Error>((Report::read(&trace)?, trace.gaps()?))
+        let trace = Trace::open(&unfinished::shown(dir)?)?;
+        Ok::<_, anyhow::Error>((Report::read(&trace)?, trace.gaps()?))
     };
     let read = read();
     spinner.finish_and_clear();

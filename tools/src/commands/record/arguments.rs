@@ -75,6 +75,10 @@ pub(crate) struct RecordArgs {
     /// lost however the program ends. This is the default.
     #[arg(long, conflicts_with_all = ["ring", "stop"])]
     pub(super) stream: bool,
+    /// Keep what is recorded as it reaches the disk, in an eighth of the room, instead of making a trace of it at the end. All commands
+    /// read it, unpacking it each time; `rftrace recover DIR` makes a trace of it, which uftrace reads too.
+    #[arg(long, conflicts_with_all = ["ring", "stop", "pid", "live", "to", "srcline", "kernel", "events", "resources", "arguments", "auto_args", "results"])]
+    pub(super) keep_stream: bool,
     /// What threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
     #[arg(long, value_name = "WHAT", default_value = "wait", value_enum, conflicts_with_all = ["ring", "stop"])]
     pub(super) on_full: OnFullArg,

@@ -206,6 +206,9 @@ fn finish(
     beside: Beside,
     ended: &Ended,
 ) -> Result<()> {
+    if args.keep_stream {
+        return keep_stream(args, output, (notes, entries, wanted), beside, ended);
+    }
     let joined = match join::join(&output, ended, beside, notes.read()?) {
         Ok(joined) => joined,
         Err(error) => {
@@ -272,6 +275,40 @@ fn finish(
     }
     output.finish()?;
     send_to_receiver(args, &output);
+    Ok(())
+}
+
+/// Leaves what was recorded as it is, and says what that is.
+fn keep_stream(
+    args: &RecordArgs,
+    mut output: Output,
+    (notes, entries, wanted): (&Notes, &mut Entries, &Wanted),
+    beside: Beside,
+    ended: &Ended,
+) -> Result<()> {
+    let dir = shell_word(output.dir());
+    let kept = match join::keep(&mut output, ended, beside, notes.read()?) {
+        Ok(kept) => kept,
+        Err(error) => {
+            let work = output.keep();
+            return Err(error.context(format!("what was recorded stays in {}: rftrace recover {dir}", work.display())));
+        }
+    };
+    kept.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    wanted.tell_of_rules(args.quiet)?;
+    if kept.n_records == 0 {
+        if kept.errors.is_empty() {
+            say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended));
+        }
+        output.discard();
+        return Ok(());
+    }
+    if args.hooks_others() {
+        summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), true, args.quiet)?;
+    }
+    if !args.quiet {
+        summary::print_kept(&kept, &dir, ended);
+    }
     Ok(())
 }
 

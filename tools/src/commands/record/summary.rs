@@ -10,6 +10,7 @@ use indicatif::{HumanBytes, HumanCount};
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
 use rftrace_record::entries::Told;
+use rftrace_record::join::KeptStream;
 use rftrace_record::kernel::InKernel;
 use rftrace_record::parts::Joined;
 use rftrace_record::run::Ended;
@@ -23,6 +24,19 @@ pub(crate) fn print(joined: &Joined, buffer: usize, most_bytes: usize, dir: Opti
         say!("rftrace: the program was killed by signal {signal}");
     }
     print_recorded(joined, buffer, most_bytes, dir);
+}
+
+/// As [`print`], where all stays as it reached the disk.
+pub(crate) fn print_kept(kept: &KeptStream, dir: &str, ended: &Ended) {
+    if let Some(signal) = ended.status.signal() {
+        say!("rftrace: the program was killed by signal {signal}");
+    }
+    say!(
+        "rftrace: {} calls and returns, {} in {dir}, as a stream; try\n  rftrace report {dir}\n  rftrace recover {dir}  # a trace for \
+         uftrace",
+        HumanCount(kept.n_records),
+        HumanBytes(kept.bytes)
+    );
 }
 
 /// As [`print`], of a program that was not started for it.

@@ -1,0 +1,264 @@
+//! A bank of this program's own, and a thread that empties it: a trace as long as there is room on the disk.
+//!
+//! The thread `rftrace-writer` does what a recorder does in another process, with all signals blocked, and none of its calls is recorded. What it
+//! writes lies where that of `rftrace record` would, so the tools show it meanwhile, and recover it where the program does not save.
+//!
+//! Not here: how a bank is emptied (`collect`), and what a program says of itself there (`own`).
+
+use std::fs::{self, File};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rftrace_format::recording::{Entry, FOLDER};
+
+use super::collect::{Banks, Collected, Options, SHORTEST_PAUSE};
+use super::own::Bank;
+use super::save::{SavedBank, Symbols, Writing};
+use crate::Error;
+use crate::backend;
+use crate::uftrace::directory;
+
+/// What becomes of what is recorded while the program runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Bytes of the bank.
+    pub(crate) buffer_bytes: usize,
+    /// Bytes of records that are written, in memory.
+    pub(crate) most_bytes: u64,
+    /// How long a thread waits for a writer that does nothing.
+    pub(crate) patience: Duration,
+}
+
+/// The stream of this program.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// The process that it is of.
+    pid: u32,
+    bank: &'static Bank,
+    work: PathBuf,
+    /// Calls and returns that were written so far.
+    n_written: Arc<AtomicU64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Running(Writer),
+    /// It has ended; what was recorded is in no trace yet.
+    Over(Box<Option<Collected>>),
+    Saved,
+}
+
+/// The thread.
+#[derive(Debug)]
+struct Writer {
+    /// Dropped when it is to end.
+    orders: Sender<()>,
+    snapshots: Receiver<Collected>,
+    thread: JoinHandle<Vec<Collected>>,
+}
+
+impl Stream {
+    /// Makes the bank, a folder in `directory` for what is recorded, and the thread, which waits for the tracer to take the bank.
+    pub(crate) fn begin(directory: &Path, wanted: &Wanted) -> Result<Self, Error> {
+        // The program may change its working directory.
+        let work = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned()).join(FOLDER);
+        directory::prepare(directory)?;
+        prepare(&work)?;
+        let no_memory = |source| Error::OutOfMemory { bytes: wanted.buffer_bytes, source };
+        let file = memory().map_err(no_memory)?;
+        let options = Options {
+            buffer_bytes: wanted.buffer_bytes,
+            n_slots: 1,
+            patience: wanted.patience,
+            most_bytes: wanted.most_bytes,
+            is_ring: false,
+        };
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let banks = file.try_clone().and_then(|file| Banks::new(file, &work, options)).map_err(no_memory)?;
+        let bank = Bank::open_alone(&path).map_err(no_memory)?;
+        let n_written = Arc::<AtomicU64>::default();
+        let (orders, waiting) = mpsc::channel();
+        let (to, snapshots) = mpsc::channel();
+        let (begun, has_begun) = mpsc::sync_channel(0);
+        let told = Arc::clone(&n_written);
+        let run = move || {
+            backend::unrecorded(|| {
+                // Nothing is recorded before.
+                let _ = begun.send(());
+                empty(banks, &waiting, &to, &told)
+            })
+        };
+        let thread = without_signals(|| thread::Builder::new().name("rftrace-writer".to_owned()).spawn(run));
+        let thread =
+            thread.map_err(|error| Error::NoStream { problem: format!("there is no thread for it: {error}") })?;
+        let _ = has_begun.recv();
+        let state = Mutex::new(State::Running(Writer { orders, snapshots, thread }));
+        Ok(Self { pid: std::process::id(), bank, work, n_written, state })
+    }
+
+    pub(crate) fn bank(&self) -> &'static Bank {
+        self.bank
+    }
+
+    /// Calls and returns that have reached the disk, or are about to.
+    pub(crate) fn n_written(&self) -> u64 {
+        self.n_written.load(Relaxed)
+    }
+
+    /// Makes a directory of what was recorded until now. Nothing is recorded meanwhile.
+    pub(crate) fn snapshot(&self, directory: &Path, writing: Writing<'_>) -> Result<(SavedBank, u64), Error> {
+        /// For a copy of what is not on the disk yet.
+        const PATIENCE: Duration = Duration::from_secs(5);
+
+        self.check_process()?;
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State::Running(writer) = &*state else { return Err(saved_before()) };
+        // Of one that came too late.
+        writer.snapshots.try_iter().for_each(|late| drop(late.discard()));
+        self.bank.snapshot();
+        let collected = writer.snapshots.recv_timeout(PATIENCE);
+        let collected = collected.map_err(|_| Error::NoStream {
+            problem: "there is no snapshot: the disk is full, or as much was written as may be".to_owned(),
+        })?;
+        let saved = collected.write_as(directory, &mut Symbols::default(), writing);
+        let n_dropped = collected.n_dropped;
+        let _ = collected.discard();
+        saved.map(|saved| (saved, n_dropped))
+    }
+
+    /// Ends the stream, if it has not ended yet, and makes a directory of it. Recording is off, and nobody takes a chunk. Returns also
+    /// how many calls and returns were not recorded, and why not all were.
+    pub(crate) fn save(
+        &self,
+        directory: &Path,
+        writing: Writing<'_>,
+    ) -> Result<(SavedBank, u64, Option<String>), Error> {
+        self.check_process()?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::Running(_))
+            && let State::Running(writer) = std::mem::replace(&mut *state, State::Saved)
+        {
+            self.bank.end(0);
+            drop(writer.orders);
+            let mut collected = writer.thread.join().unwrap_or_default();
+            // Where it cannot be hidden it is nobody's, and stays.
+            let _ = self.bank.leave();
+            *state = State::Over(Box::new(collected.pop()));
+        }
+        let State::Over(collected) = &*state else { return Err(saved_before()) };
+        let Some(collected) = &**collected else { return Err(Error::NoEvents { hook_called: false }) };
+        let saved = collected.write_as(directory, &mut Symbols::default(), writing)?;
+        let found = (saved, collected.n_dropped, why_not_all(collected));
+        *state = State::Saved;
+        let _ = fs::remove_dir_all(&self.work);
+        Ok(found)
+    }
+
+    /// A child that was forked records nothing.
+    fn check_process(&self) -> Result<(), Error> {
+        if self.pid == std::process::id() {
+            return Ok(());
+        }
+        let problem =
+            "this process was forked from one whose calls go to a stream: it has none, and is not recorded".to_owned();
+        Err(Error::NoStream { problem })
+    }
+}
+
+fn saved_before() -> Error {
+    let problem = "the stream was saved, which ends it; give the tracer another buffer (install) to record again";
+    Error::NoStream { problem: problem.to_owned() }
+}
+
+/// Why calls are missing, if some are.
+fn why_not_all(collected: &Collected) -> Option<String> {
+    let why = match &collected.failed {
+        Some(error) => format!("{} could not be written: {error}", collected.spool().display()),
+        None if collected.is_too_large => "as much was written as may be".to_owned(),
+        None if collected.n_dropped > 0 => {
+            "the buffer was full: a larger one holds more until it is written".to_owned()
+        }
+        None => return None,
+    };
+    Some(format!("{} calls and returns were not recorded: {why}", collected.n_dropped))
+}
+
+/// Empties the bank until there are no more orders, then takes the rest.
+fn empty(mut banks: Banks, orders: &Receiver<()>, to: &Sender<Collected>, n_written: &AtomicU64) -> Vec<Collected> {
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        let fill = banks.poll(|_| false);
+        n_written.store(banks.written().n_records, Relaxed);
+        for snapshot in banks.snapshots() {
+            let _ = to.send(snapshot);
+        }
+        pause = fill.next_pause(pause);
+        if orders.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return banks.finish_all();
+        }
+    }
+}
+
+/// Makes the folder anew, and says there who records. One that another process records to stays as it is.
+fn prepare(work: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Write { path: work.to_owned(), source };
+    for entry in fs::read_dir(work).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if let Some(Entry::Recorder { pid, started }) = name.to_str().and_then(Entry::of)
+            && start_time(pid).as_deref() == Some(started)
+        {
+            let problem = format!("process {pid} is recording to {}: choose another directory", work.display());
+            return Err(Error::NoStream { problem });
+        }
+    }
+    match fs::remove_dir_all(work) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    fs::create_dir_all(work).map_err(failed)?;
+    let pid = std::process::id();
+    let started = start_time(pid).unwrap_or_default();
+    fs::write(work.join(Entry::Recorder { pid, started: &started }.to_string()), "").map_err(failed)
+}
+
+/// When a process was started, as `/proc/<pid>/stat` tells it.
+fn start_time(pid: u32) -> Option<String> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The command, in parentheses, may contain anything.
+    let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    String::from_utf8_lossy(&stat[behind..]).split_ascii_whitespace().nth(19).map(str::to_owned)
+}
+
+/// Empty memory that can be mapped more than once.
+fn memory() -> io::Result<File> {
+    // SAFETY: the name is terminated; a new descriptor is returned, or -1.
+    let number = unsafe { libc::memfd_create(c"rftrace-bank".as_ptr(), libc::MFD_CLOEXEC) };
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was just made, and is nobody else's.
+    Ok(unsafe { File::from_raw_fd(number) })
+}
+
+/// Starts a thread that has all signals blocked.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: both are written before they are read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let started = start();
+    // SAFETY: what the first call has written.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    started
+}

@@ -1,0 +1,91 @@
+//! Streams: what is recorded goes to the disk while the program runs.
+//!
+//! Not here: who empties the buffer (`bank/writer.rs`).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::Error;
+use crate::bank::writer::Wanted;
+use crate::host;
+
+/// How [`Config::stream`](crate::Config::stream) records.
+#[derive(Clone, Debug)]
+#[must_use = "these are only options"]
+pub struct StreamOptions {
+    most_bytes: u64,
+    waits: bool,
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl StreamOptions {
+    /// As much as the disk has room for. A thread that finds the buffer full waits until there is room.
+    pub fn new() -> Self {
+        Self { most_bytes: u64::MAX, waits: true }
+    }
+
+    /// The most bytes of records, 16 for each entry and exit. What comes after that is not recorded.
+    pub fn max_bytes(self, bytes: u64) -> Self {
+        Self { most_bytes: bytes, ..self }
+    }
+
+    /// Whether threads wait for room in the buffer, for a second at the most if nobody makes any. Otherwise they go on, and what they call is not
+    /// recorded.
+    pub fn waits(self, waits: bool) -> Self {
+        Self { waits, ..self }
+    }
+
+    pub(super) fn wanted(&self, buffer_bytes: usize) -> Wanted {
+        /// For a writer that does nothing.
+        const PATIENCE: Duration = Duration::from_secs(1);
+
+        let patience = if self.waits { PATIENCE } else { Duration::ZERO };
+        Wanted { buffer_bytes, most_bytes: self.most_bytes, patience }
+    }
+}
+
+const VARIABLE: &str = "RFTRACE_STREAM";
+
+/// What the variable says: a directory, and bytes of the buffer if it says so.
+pub(super) fn from_variable() -> Result<Option<(PathBuf, Option<usize>)>, Error> {
+    let Some(value) = host::variable(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(None) };
+    let bad = || {
+        let value = value.to_string_lossy();
+        let problem = format!(
+            "the environment variable {VARIABLE} is {value:?}; it is a directory, and behind a comma the buffer's size: trace,64M"
+        );
+        Error::NoStream { problem }
+    };
+    let Some((directory, size)) = value.to_str().and_then(|text| text.rsplit_once(',')) else {
+        return Ok(Some((PathBuf::from(&value), None)));
+    };
+    let size = bytes(size).ok_or_else(bad)?;
+    Ok(Some((Path::new(directory).to_owned(), Some(size))))
+}
+
+/// A size, with K, M or G.
+fn bytes(text: &str) -> Option<usize> {
+    let (number, shift) = match text.as_bytes().last()? {
+        b'K' | b'k' => (&text[..text.len() - 1], 10),
+        b'M' | b'm' => (&text[..text.len() - 1], 20),
+        b'G' | b'g' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    number.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let sizes = ["64M", "1G", "4096", "16k", "", "M", "x", "-1M", "99999999999G"].map(bytes);
+        assert_eq!(sizes, [Some(64 << 20), Some(1 << 30), Some(4096), Some(16 << 10), None, None, None, None, None]);
+    }
+}

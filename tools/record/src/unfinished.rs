@@ -1,0 +1,221 @@
+//! Directories that hold what was recorded and no trace yet, as it is being recorded, was interrupted, or is kept as a stream: a trace for as long
+//! as somebody looks, made elsewhere, and nothing changes in the directory.
+//!
+//! Not here: the trace that takes the place of what was recorded (`join`), and who is told what (the commands).
+
+use std::fs::{self, Permissions};
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rftrace_format::files::INFO;
+use rftrace_format::recording::{Entry, FOLDER, PART_FILE, Part, STREAM};
+use rftrace_frontend::bank::Extent;
+use tempfile::TempDir;
+
+use super::banks::BankRecording;
+use super::output::bytes_in;
+use super::run::Ended;
+use super::{parts, run, schedule};
+
+/// Where a directory is on its way to a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// This process records there.
+    Recorded(u32),
+    /// Who recorded is not there any more.
+    Left,
+    /// It stays as it is until somebody wants a trace.
+    Kept,
+}
+
+impl Stage {
+    /// That of a directory, and where the records are; `None` for a trace, or something else.
+    #[must_use]
+    pub fn of(dir: &Path) -> Option<(Self, PathBuf)> {
+        if dir.join(INFO).exists() {
+            return None;
+        }
+        let work = dir.join(FOLDER);
+        if work.is_dir() {
+            let living = [run::living_recorder(&work), run::living(&work)].concat();
+            return Some((living.first().map_or(Self::Left, |&pid| Self::Recorded(pid)), work));
+        }
+        let stream = dir.join(STREAM);
+        stream.is_dir().then_some((Self::Kept, stream))
+    }
+}
+
+/// How often it is tried to read what is just being made a trace of, and how long it is waited in between.
+const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A trace for a while. It goes with this value, and also where this process ends in any other way.
+#[derive(Debug)]
+pub struct Lent {
+    dir: PathBuf,
+    /// Where it lies.
+    folder: TempDir,
+    /// Bytes of it.
+    bytes: u64,
+    errors: Vec<String>,
+    /// Closed when this process ends.
+    _guard: Option<ChildStdin>,
+}
+
+impl Lent {
+    /// Makes a trace of what has reached the disk. `tell` gets the bytes that it will take, about, and where.
+    ///
+    /// # Errors
+    ///
+    /// Nothing has been recorded yet, or there is no room, or something cannot be read.
+    pub fn of(dir: &Path, tell: impl FnOnce(u64, &Path)) -> Result<Option<Self>> {
+        let Some((stage, work)) = Stage::of(dir) else { return Ok(None) };
+        let mut tell = Some(tell);
+        let mut tries = 0;
+        loop {
+            let lent = Self::make(dir, stage, &work, |bytes, place| {
+                tell.take().into_iter().for_each(|tell| tell(bytes, place))
+            });
+            // It has become a trace meanwhile, or is about to.
+            if lent.is_err() && Stage::of(dir).is_none() && dir.join(INFO).exists() {
+                return Ok(None);
+            }
+            tries += 1;
+            if lent.is_ok() || tries > TRIES || !matches!(stage, Stage::Recorded(_)) {
+                return lent.map(Some);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn make(dir: &Path, stage: Stage, work: &Path, tell: impl FnOnce(u64, &Path)) -> Result<Self> {
+        let place = place();
+        let guard = Guard::new(&place);
+        let mut builder = tempfile::Builder::new();
+        let made = builder.prefix("rftrace-").permissions(Permissions::from_mode(0o700)).tempdir_in(&place);
+        let remedy = "choose another place with the variable TMPDIR";
+        let folder = made.with_context(|| format!("cannot make a directory in {}; {remedy}", place.display()))?;
+        let guard = guard.and_then(|guard| guard.watch(folder.path()));
+        let extent = if matches!(stage, Stage::Recorded(_)) { Extent::Described } else { Extent::All };
+        let banks = BankRecording::of(work, extent)?;
+        let bytes = banks.as_ref().map_or(0, BankRecording::bytes_in_trace);
+        tell(bytes, &place);
+        let parts = folder.path().join("parts");
+        // As it is called, for what is told of it.
+        let trace = folder.path().join(dir.canonicalize()?.file_name().unwrap_or("trace".as_ref()));
+        for path in [&parts, &trace] {
+            fs::create_dir(path).with_context(|| format!("cannot make the directory {}", path.display()))?;
+        }
+        if let Some(banks) = &banks {
+            let room = room_in(&place);
+            if room < bytes {
+                bail!(
+                    "there is no room to unpack what was recorded: about {} MiB are needed in {}, and there are {}; {remedy}",
+                    bytes >> 20,
+                    place.display(),
+                    room >> 20
+                );
+            }
+            banks.copy(&parts)?;
+        }
+        for entry in fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))?.flatten() {
+            let (name, path) = (entry.file_name(), entry.path());
+            let is_whole = match name.to_str().and_then(Entry::of) {
+                Some(Entry::Part { .. }) => {
+                    let told = Part::parse(&fs::read(path.join(PART_FILE)).unwrap_or_default());
+                    // Just now it may be made of what is in `banks`.
+                    told.is_some_and(|part| !banks.as_ref().is_some_and(|banks| banks.has(&part)))
+                }
+                Some(Entry::Error { .. }) => true,
+                _ => false,
+            };
+            if is_whole {
+                let path = path.canonicalize()?;
+                symlink(&path, parts.join(name)).with_context(|| format!("cannot link {}", path.display()))?;
+            }
+        }
+        let ended = Ended::kept_in(work);
+        let joined = parts::join(&parts, &trace, ended.as_ref(), Vec::new())?;
+        if joined.processes == 0 {
+            let why = match stage {
+                Stage::Recorded(_) => "nothing of what is being recorded has reached the disk yet",
+                Stage::Left | Stage::Kept => "nothing that was recorded has reached the disk",
+            };
+            bail!("{}", joined.errors.iter().fold(why.to_owned(), |why, error| format!("{why}; {error}")));
+        }
+        let has_schedule = stage == Stage::Kept && schedule::put(&schedule::files_in(work)?, &trace)?;
+        joined.keep(has_schedule, &trace)?;
+        let _ = fs::remove_dir_all(&parts);
+        let bytes = bytes_in(&trace)?;
+        Ok(Self { dir: trace, folder, bytes, errors: joined.errors, _guard: guard })
+    }
+
+    /// The trace.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What of the recording is not in it, and why.
+    #[must_use]
+    pub fn errors(&self) -> &[String] {
+        &self.errors
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn remove(self) -> std::io::Result<()> {
+        self.folder.close()
+    }
+}
+
+/// A folder on a disk, as far as one is known: what lies in `/tmp` is often in memory.
+fn place() -> PathBuf {
+    let wanted = std::env::var_os("TMPDIR").filter(|place| !place.is_empty()).map(PathBuf::from);
+    wanted.unwrap_or_else(|| {
+        let on_disk = Path::new("/var/tmp");
+        if on_disk.is_dir() { on_disk.to_owned() } else { std::env::temp_dir() }
+    })
+}
+
+/// Bytes that are free for this user.
+fn room_in(place: &Path) -> u64 {
+    nix::sys::statvfs::statvfs(place).map_or(u64::MAX, |found| found.blocks_available() * found.fragment_size())
+}
+
+/// Has a folder removed when this process ends, however that is.
+struct Guard(ChildStdin);
+
+impl Guard {
+    /// One for a folder in a place, which is made later: it may not be there without its guard.
+    fn new(place: &Path) -> Option<Self> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "read -r name && { read -r _; rm -rf -- \"$1/$name\"; }", "sh"]).arg(place);
+        // The terminal's signals are not for it.
+        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        shell.spawn().ok()?.stdin.map(Self)
+    }
+
+    /// Begins. The folder goes when what is returned is closed.
+    fn watch(mut self, folder: &Path) -> Option<ChildStdin> {
+        let name = [folder.file_name()?.as_bytes(), b"\n"].concat();
+        self.0.write_all(&name).ok()?;
+        Some(self.0)
+    }
+}
