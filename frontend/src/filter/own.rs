@@ -26,8 +26,9 @@ const PREFIXES: [&str; 12] = [
 
 /// The C functions of `rftrace-frontend-ffi`.
 #[cfg(target_os = "linux")]
-const C_FUNCTIONS: [&str; 8] = [
+const C_FUNCTIONS: [&str; 9] = [
     "rftrace_init",
+    "rftrace_init_stream",
     "rftrace_enable",
     "rftrace_disable",
     "rftrace_dump_full_uftrace",

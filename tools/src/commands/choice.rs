@@ -12,7 +12,8 @@ use clap::Args;
 use rftrace_read::maps::Mapping;
 use rftrace_read::{Choice, Pattern, Trace};
 
-use super::common::{Names, open_named};
+use super::common::Names;
+use super::open::open_named;
 use super::time::{decimal, parse_ns, with_unit};
 
 /// How functions are named, and what of a trace is shown.

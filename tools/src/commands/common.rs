@@ -4,13 +4,11 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use rftrace_format::files::{INFO, records};
 use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
-
-use super::unfinished;
 
 #[derive(Args, Clone)]
 pub(crate) struct DirArg {
@@ -31,18 +29,6 @@ impl DirArg {
 /// The trace directory where none is named.
 pub(crate) fn default_dir() -> PathBuf {
     if Path::new(INFO).is_file() { ".".into() } else { "uftrace.data".into() }
-}
-
-/// Opens a trace.
-pub(crate) fn open(dir: &Path) -> Result<Trace> {
-    open_named(dir, Names::Simple)
-}
-
-/// Opens a trace, with functions named in a chosen way.
-pub(crate) fn open_named(dir: &Path, names: Names) -> Result<Trace> {
-    let cannot_open = || format!("cannot open the trace {}", dir.display());
-    let shown = unfinished::shown(dir).with_context(cannot_open)?;
-    Trace::open_named(&shown, names.into()).with_context(cannot_open)
 }
 
 /// What uftrace's commands take, and here asks for what is done anyway.

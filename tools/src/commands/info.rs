@@ -9,7 +9,8 @@ use rftrace_format::{clock::key as clock, info::key as info};
 use rftrace_read::{Error, Summary, Trace};
 use rftrace_views::{Duration, TaskStats};
 
-use super::common::{DirArg, PlainArgs, losses, open, print, print_flaws, shell_word};
+use super::common::{DirArg, PlainArgs, losses, print, print_flaws, shell_word};
+use super::open::open;
 use super::unfinished;
 
 const EXAMPLES: &str = "\

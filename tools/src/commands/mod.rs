@@ -24,6 +24,7 @@ mod import;
 mod info;
 #[cfg(feature = "full")]
 mod merge;
+mod open;
 #[cfg(feature = "full")]
 mod page;
 mod pager;

@@ -12,9 +12,8 @@ use rftrace_read::{Summary, Trace, info};
 use rftrace_views::{ReplayField, ReplayOptions, replay};
 
 use super::choice::{ShownArgs, SourcesArg};
-use super::common::{
-    DirArg, Names, find_program, losses, open_named, print, print_missing, print_warnings, shell_word,
-};
+use super::common::{DirArg, Names, find_program, losses, print, print_missing, print_warnings, shell_word};
+use super::open::open_named;
 use super::pager::Pager;
 
 const EXAMPLES: &str = "\

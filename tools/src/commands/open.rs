@@ -1,0 +1,21 @@
+//! Opens what a command shows: a trace, or what is no trace yet (`unfinished`).
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rftrace_read::Trace;
+
+use super::common::Names;
+use super::unfinished;
+
+/// Opens a trace.
+pub(crate) fn open(dir: &Path) -> Result<Trace> {
+    open_named(dir, Names::Simple)
+}
+
+/// Opens a trace, with functions named in a chosen way.
+pub(crate) fn open_named(dir: &Path, names: Names) -> Result<Trace> {
+    let cannot_open = || format!("cannot open the trace {}", dir.display());
+    let shown = unfinished::shown(dir).with_context(cannot_open)?;
+    Trace::open_named(&shown, names.into()).with_context(cannot_open)
+}
