@@ -31,6 +31,8 @@ pub struct Gaps {
     pub too_much: u64,
     /// Calls and returns that were dropped because no room was free for them, while the program ran.
     pub dropped: u64,
+    /// Processes that went on when their recorder ended, or the line to it broke, so that the rest is missing.
+    pub cut: u64,
     /// Whether context switches were recorded, even if there were none; where not, the trace does not have them.
     pub schedule: bool,
 }
@@ -52,6 +54,7 @@ impl Gaps {
                 "untraced_threads" => gaps.untraced_threads = number,
                 "too_much" => gaps.too_much = number,
                 "dropped" => gaps.dropped = number,
+                "cut" => gaps.cut = number,
                 "schedule" => gaps.schedule = number == 1,
                 _ => {}
             }
@@ -62,9 +65,9 @@ impl Gaps {
 
 impl fmt::Display for Gaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { full, overwritten, untraced_threads, too_much, dropped, schedule } = self;
+        let Self { full, overwritten, untraced_threads, too_much, dropped, cut, schedule } = self;
         write!(f, "full={full}\noverwritten={overwritten}\nuntraced_threads={untraced_threads}\n")?;
-        writeln!(f, "too_much={too_much}\ndropped={dropped}\nschedule={}", u8::from(*schedule))
+        writeln!(f, "too_much={too_much}\ndropped={dropped}\ncut={cut}\nschedule={}", u8::from(*schedule))
     }
 }
 
@@ -75,9 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn six_lines() {
-        let gaps = Gaps { full: 1, overwritten: 2, untraced_threads: 3, too_much: 4, dropped: 5, schedule: true };
-        assert_eq!(gaps.to_string(), "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\ndropped=5\nschedule=1\n");
+    fn a_line_each() {
+        let gaps =
+            Gaps { full: 1, overwritten: 2, untraced_threads: 3, too_much: 4, dropped: 5, cut: 6, schedule: true };
+        assert_eq!(
+            gaps.to_string(),
+            "full=1\noverwritten=2\nuntraced_threads=3\ntoo_much=4\ndropped=5\ncut=6\nschedule=1\n"
+        );
         assert_eq!(Gaps::parse(gaps.to_string().as_bytes()), gaps);
         let dump = gaps.to_string() + &dump_line("slow:a\nb>1ms");
         assert_eq!(

@@ -22,6 +22,15 @@ pub const WRITTEN: &str = "written";
 /// The file of a part, or of a snapshot, that tells what was saved. See [`Part`].
 pub const PART_FILE: &str = "part.txt";
 
+/// What names of files begin with that have the records of a process, as they came.
+pub const SPOOL: &str = "spool-";
+/// What the name of a file ends with that tells all that is known of the process of a spool.
+pub const WHOLE: &str = "whole";
+/// What names of files begin with that have the symbols of a module of another machine.
+pub const SYMBOLS: &str = "symbols-";
+/// A file that is there if all of it comes from another machine.
+pub const RECEIVED: &str = "received";
+
 /// The file name of the library that `rftrace record` has programs load: the tracer.
 pub const TRACER: &str = "rftrace-preload";
 /// That of the library that records who takes memory.
@@ -160,6 +169,8 @@ pub struct Counts {
     pub untraced_threads: u64,
     /// Calls and returns that found no room.
     pub dropped: u64,
+    /// Whether its recorder ended before it, or the line to that.
+    pub cut: bool,
 }
 
 /// The last line: without it the file is not whole.
@@ -190,6 +201,7 @@ impl Part {
                 "full" => counts.full = count != 0,
                 "chunks_overwritten" => counts.chunks_overwritten = count,
                 "dropped" => counts.dropped = count,
+                "cut" => counts.cut = count != 0,
                 "untraced_threads" => counts.untraced_threads = count,
                 _ => {}
             }
@@ -211,10 +223,19 @@ impl fmt::Display for Part {
             writeln!(f, "ppid={parent}\nforked_nanos={nanos}")?;
         }
         match self.saved {
-            Saved::Trace(Counts { events, threads, lost, full, chunks_overwritten, untraced_threads, dropped }) => {
+            Saved::Trace(Counts {
+                events,
+                threads,
+                lost,
+                full,
+                chunks_overwritten,
+                untraced_threads,
+                dropped,
+                cut,
+            }) => {
                 writeln!(f, "events={events}\nthreads={threads}\nlost={lost}\nfull={}", u8::from(full))?;
                 writeln!(f, "chunks_overwritten={chunks_overwritten}\nuntraced_threads={untraced_threads}")?;
-                writeln!(f, "dropped={dropped}")?;
+                writeln!(f, "dropped={dropped}\ncut={}", u8::from(cut))?;
             }
             Saved::TooMuch => writeln!(f, "too_much=1")?,
             Saved::Failed => writeln!(f, "error=1")?,
@@ -394,9 +415,10 @@ mod tests {
             chunks_overwritten: 4,
             untraced_threads: 5,
             dropped: 6,
+            cut: true,
         };
         let mut part = Part { pid: 7, program: 8, fork: None, saved: Saved::Trace(counts), problem: None };
-        let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\n\
+        let text = "pid=7\nprogram=8\nevents=1\nthreads=2\nlost=3\nfull=1\nchunks_overwritten=4\nuntraced_threads=5\ndropped=6\ncut=1\n\
                     complete=1\n";
         assert_eq!((part.to_string().as_str(), Part::parse(text.as_bytes())), (text, Some(part.clone())));
         part.fork = Some(Fork { parent: 6, nanos: 9 });

@@ -142,6 +142,7 @@ fn counts(saved: &Saved) -> Counts {
         untraced_threads: saved.untraced_threads.into(),
         // What finds no room ends the recording: `full`.
         dropped: 0,
+        cut: false,
     }
 }
 

@@ -21,6 +21,7 @@ use super::file::{
 };
 use super::open::OpenFunctions;
 use super::spool::Spool;
+use super::world::World;
 use crate::backend::{Chunk, exit_word};
 use crate::clock::{ClockPair, ticks_in};
 use crate::host;
@@ -59,6 +60,8 @@ pub struct Banks {
     pub(super) rate: Option<Rate>,
     /// What has been written takes as much in memory.
     pub(super) taken_bytes: u64,
+    /// Whether all that is known of a process is kept beside its spool, for another machine.
+    pub(super) is_whole: bool,
     /// The same for dumps of rings.
     pub(super) dumped_bytes: u64,
     written: Written,
@@ -137,6 +140,8 @@ pub(super) struct Watched {
     pub(super) progress: Option<(Progress, Instant)>,
     pub(super) maps: Vec<Vec<u8>>,
     pub(super) names: HashMap<u32, Vec<u8>>,
+    /// What surrounds it, by maps that it had.
+    pub(super) world: Option<(Vec<Vec<u8>>, Box<World>)>,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
 }
@@ -173,6 +178,8 @@ pub struct Collected {
     pub(crate) tail: Option<PathBuf>,
     /// Whether what was recorded after its end is left out: a ring was written to while it was copied.
     pub(crate) is_cut: bool,
+    /// Whether nothing more was to come. Otherwise its recorder has ended before, or the line to it.
+    pub(crate) is_over: bool,
     pub(crate) chunk_bytes: usize,
     pub(crate) first: ClockPair,
     pub(crate) last: ClockPair,
@@ -192,6 +199,8 @@ pub struct Collected {
     pub(crate) threads: HashMap<u32, Identity>,
     /// The words of the exit records of the functions that were open in a thread that was forked.
     pub(crate) open: HashMap<u32, Vec<u64>>,
+    /// What surrounded it, if that was another machine.
+    pub(crate) world: Option<Box<World>>,
 }
 
 /// The end of a process that did not end by itself.
@@ -237,6 +246,7 @@ impl Banks {
             is_ring: options.is_ring,
             rate: host::exact_rate().map(|(hz, source)| Rate { hz, source: source.name().to_owned() }),
             taken_bytes: 0,
+            is_whole: false,
             dumped_bytes: 0,
             written: Written::default(),
             packer: Box::new(Packer::new()),
@@ -286,6 +296,7 @@ impl Banks {
                         watched.spool.flush();
                         self.keep_about(number, &watched);
                     }
+                    self.keep_whole(number, &mut watched);
                 }
                 self.slots[number] = Some(watched);
             }
@@ -345,9 +356,10 @@ impl Banks {
 
     /// Begins to watch a process.
     fn begin(&self, number: usize) -> Watched {
-        let watched = self.watch(number);
+        let mut watched = self.watch(number);
         // A spool that is there has this beside it, whenever this recorder is killed.
         self.keep_about(number, &watched);
+        self.keep_whole(number, &mut watched);
         watched
     }
 
@@ -363,6 +375,7 @@ impl Banks {
             progress: None,
             maps: Vec::new(),
             names: HashMap::new(),
+            world: None,
             waiting: HashMap::new(),
         }
     }
@@ -461,7 +474,9 @@ impl Banks {
                 self.tell_of_ring(number, &mut collected, &watched, &ring);
             }
             collected.death = self.death(number);
-            self.collected.push(Collected { failed: watched.spool.failed, ..collected });
+            collected.failed = watched.spool.failed.take();
+            self.keep_whole_of(&collected, &mut watched, true);
+            self.collected.push(collected);
         }
         self.give_back(number);
     }
@@ -489,6 +504,7 @@ impl Banks {
             spool_bytes: watched.spool.n_bytes,
             tail: None,
             is_cut: false,
+            is_over: true,
             chunk_bytes: self.layout.chunk_bytes(),
             first: ClockPair { tsc: slot.first_tsc.load(Relaxed), nanos: slot.first_nanos.load(Relaxed) },
             last: ClockPair::now(),
@@ -504,6 +520,7 @@ impl Banks {
             hooked,
             open: self.open_functions(number),
             threads,
+            world: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
 //! `file` is the layout, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
-//! while programs run, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes and `about` what is beside that, `save` how what it collected of a process becomes a directory; `live`
+//! while programs run, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
 //! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it; `writer` is a recorder in the program itself. docs/banks.md tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
@@ -30,6 +30,10 @@ pub(crate) mod save;
 #[cfg(target_os = "linux")]
 mod spool;
 #[cfg(target_os = "linux")]
+mod whole;
+#[cfg(target_os = "linux")]
+mod world;
+#[cfg(target_os = "linux")]
 pub(crate) mod writer;
 
 #[cfg(target_os = "linux")]
@@ -44,6 +48,8 @@ pub use live::{Live, Moment, Take};
 pub use names::Names;
 pub use own::Bank;
 #[cfg(target_os = "linux")]
-pub use save::{SavedBank, Symbols};
+pub use save::{SavedBank, Symbols, ToldModules};
+#[cfg(target_os = "linux")]
+pub use spool::SPOOL_VERSIONS;
 #[cfg(target_os = "linux")]
 pub use spool::spools;

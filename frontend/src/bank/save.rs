@@ -3,9 +3,10 @@
 //! A process may have written anything into its bank: of a chunk nothing is believed before it is checked, as of an image
 //! (`image/stored.rs`). Chunks are unpacked one at a time, so what this takes of memory does not depend on how much was recorded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,11 +16,12 @@ use memmap2::{Mmap, MmapOptions};
 use rftrace_format::files;
 use rftrace_format::gaps::Gaps;
 use rftrace_format::info::{Changes, Info};
-use rftrace_format::symbols;
+use rftrace_format::{recording, symbols};
 
 use super::about;
 use super::collect::Collected;
-use super::spool::{about_file, facts_folder};
+use super::spool::{about_file, facts_folder, whole_file};
+use super::world::World;
 use crate::Error;
 use crate::decode::{self, Minima};
 use crate::elf::file::{build_id, map_file};
@@ -29,6 +31,7 @@ use crate::host::linux::sysinfo;
 use crate::host::program::{Identify, Program};
 use crate::image::stored::StoredChunks;
 use crate::uftrace::directory::{self, Recording};
+use crate::uftrace::symfile::write_symbols;
 
 /// What was written of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,23 +50,63 @@ pub struct SavedBank {
     pub damaged_chunks: usize,
 }
 
+/// Modules whose symbols were told.
+#[derive(Debug, Default)]
+pub struct ToldModules(HashSet<Key>);
+
 /// The functions of the programs whose directories were written: many processes run the same ones.
 #[derive(Debug, Default)]
 pub struct Symbols {
-    tables: HashMap<(PathBuf, Option<String>), Option<Arc<SymbolTable>>>,
+    tables: HashMap<Key, Option<Arc<SymbolTable>>>,
+    /// Of modules of another machine, what was told of each: a module's path, as maps spell it, and its build-id, and a file. No
+    /// other file is opened then.
+    received: Option<HashMap<(String, Option<String>), PathBuf>>,
 }
 
+/// Which module it is.
+type Key = (PathBuf, Option<String>);
+
 impl Symbols {
+    /// Those of programs of another machine, which their recorder has told: files of symbols in a folder.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn received(folder: &Path) -> io::Result<Self> {
+        let mut received = HashMap::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_name().as_bytes().starts_with(recording::SYMBOLS.as_bytes()) {
+                let mut head = Vec::new();
+                File::open(entry.path())?.take(symbols::Head::MAX_BYTES as u64).read_to_end(&mut head)?;
+                let symbols::Head { path: Some(path), build_id, .. } = symbols::Head::parse(&head) else { continue };
+                received.insert((path, build_id), entry.path());
+            }
+        }
+        Ok(Self { tables: HashMap::new(), received: Some(received) })
+    }
+
     /// The functions of a module, if its file can be read. Those that are `hooked` (address, size) have names even if it has none for them;
     /// the first process that has the module says which.
     fn of(&mut self, module: &Module, hooked: impl Iterator<Item = (u64, u64)>) -> Option<Arc<SymbolTable>> {
+        let received = &self.received;
         let read = || {
             if module.is_recorders() {
                 return None;
             }
+            if let Some(received) = received {
+                let build_id = module.build_id.as_deref().map(|id| symbols::short_build_id(id).to_owned());
+                return Some(Arc::new(SymbolTable::of_text(
+                    &fs::read(received.get(&(module.map_path(), build_id))?).ok()?,
+                )));
+            }
             let file = map_file(&module.path).ok()?;
             let mut table = table::symbols_of(file, &module.path).ok()?;
             let own = hooked.filter(|(address, _)| (module.start..module.end).contains(address));
+            // Another one may have taken its place by now.
+            if table.build_id().zip(module.build_id.as_deref()).is_some_and(|(found, wanted)| found != wanted) {
+                return None;
+            }
             table.add_hooked(own.map(|(address, size)| (address - module.start, size)));
             Some(Arc::new(table))
         };
@@ -71,7 +114,7 @@ impl Symbols {
     }
 }
 
-fn key(module: &Module) -> (PathBuf, Option<String>) {
+fn key(module: &Module) -> Key {
     (module.path.clone(), module.build_id.clone())
 }
 
@@ -182,6 +225,37 @@ impl Collected {
         problem.map(|problem| about::keep_problem(&self.spool, problem)).transpose().map(drop).map_err(write_error)
     }
 
+    /// Files of symbols for the modules of the process, but for those that `told` has by now: for a machine that has no such modules.
+    ///
+    /// # Errors
+    ///
+    /// Those of `tell`, which gets each file as a whole.
+    pub fn tell_symbols<E>(
+        &self,
+        symbols: &mut Symbols,
+        told: &mut ToldModules,
+        mut tell: impl FnMut(Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for module in self.world.iter().flat_map(|world| &world.modules) {
+            if !told.0.insert(key(module)) {
+                continue;
+            }
+            let Some(table) = symbols.of(module, self.hooked()) else { continue };
+            let mut file = Vec::new();
+            // Writing to memory cannot fail.
+            let _ = write_symbols(&mut file, &table, &module.map_path());
+            tell(file)?;
+        }
+        Ok(())
+    }
+
+    /// Functions that were hooked and do not call the tracer: addresses and sizes.
+    fn hooked(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (hooked, _) = self.hooked.as_chunks::<8>();
+        let (hooked, _) = hooked.as_chunks::<2>();
+        hooked.iter().map(|&[address, size]| (u64::from_le_bytes(address), u64::from_le_bytes(size)))
+    }
+
     /// Removes what the directory was made of and nothing else is to be.
     ///
     /// # Errors
@@ -191,7 +265,9 @@ impl Collected {
         if let Some(facts) = &self.facts {
             fs::remove_dir_all(facts)?;
         }
-        let files = self.tail.map_or_else(|| vec![about_file(&self.spool), self.spool], |tail| vec![tail]);
+        let files = self
+            .tail
+            .map_or_else(|| vec![about_file(&self.spool), whole_file(&self.spool), self.spool], |tail| vec![tail]);
         for file in files {
             match fs::remove_file(file) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -199,6 +275,12 @@ impl Collected {
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing more was to come of it.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// When it was over, by `CLOCK_MONOTONIC` in nanoseconds.
@@ -215,14 +297,14 @@ impl Collected {
 
     /// The program as it was, by `facts` if some were kept.
     fn program(&self, symbols: &mut Symbols, facts: Option<&Facts>) -> Program {
-        let exe = PathBuf::from(String::from_utf8_lossy(&self.exe).into_owned());
+        let exe = self.exe_path();
+        if let Some(world) = &self.world {
+            return self.program_in(world, symbols);
+        }
         let modules = modules::modules_of(&self.maps, &exe);
-        let (hooked, _) = self.hooked.as_chunks::<8>();
-        let (hooked, _) = hooked.as_chunks::<2>();
-        let hooked = || hooked.iter().map(|&[address, size]| (u64::from_le_bytes(address), u64::from_le_bytes(size)));
         let named = |mut module: Module| {
             let is_as_it_was = facts.is_none_or(|facts| facts.are_of(&mut module));
-            let table = if is_as_it_was { symbols.of(&module, hooked()) } else { None };
+            let table = if is_as_it_was { symbols.of(&module, self.hooked()) } else { None };
             (module, table)
         };
         let modules = modules.into_iter().map(named).collect();
@@ -241,6 +323,30 @@ impl Collected {
             tsc_hz: sysinfo::tsc_hz().map(|(hz, source)| (hz, source.name())),
             invariant_tsc: Some(sysinfo::invariant_tsc()),
         }
+    }
+
+    /// The same of another machine.
+    fn program_in(&self, world: &World, symbols: &mut Symbols) -> Program {
+        let named = |module: &Module| (module.clone(), symbols.of(module, self.hooked()));
+        let mut system = world.system.clone();
+        system.exe_name = map_path(&self.exe_path());
+        system.command_line = sysinfo::command_line(&self.command_line);
+        Program {
+            pid: self.pid,
+            identify: Identify::Table(self.threads.clone()),
+            exe_name: system.exe_name.clone(),
+            modules: world.modules.iter().map(named).collect(),
+            without_names: None,
+            stack: world.stack,
+            system,
+            tsc_hz: world.tsc_hz.map(|(hz, source)| (hz, source.name())),
+            invariant_tsc: Some(world.invariant_tsc),
+        }
+    }
+
+    /// The path of the program.
+    pub(super) fn exe_path(&self) -> PathBuf {
+        PathBuf::from(String::from_utf8_lossy(&self.exe).into_owned())
     }
 }
 

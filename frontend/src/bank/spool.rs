@@ -9,11 +9,16 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-use rftrace::abi::{ADDRESS_SHIFT, kind};
+use rftrace::abi::{self, ADDRESS_SHIFT, kind};
+use rftrace_format::recording;
 
 use crate::backend::Chunk;
+use crate::image;
 use crate::image::packed::encode::Packer;
 use crate::image::write::Writer;
+
+/// The versions that a spool begins with, behind the magic number.
+pub const SPOOL_VERSIONS: u64 = image::VERSION as u64 | (abi::VERSION as u64) << 32;
 
 /// Packed bytes that are collected before they are written.
 const BLOCK_BYTES: usize = 128 << 10;
@@ -140,6 +145,11 @@ pub(crate) fn facts_folder(spool: &Path) -> PathBuf {
     spool.with_extension("facts")
 }
 
+/// Where all that is known of its process is.
+pub(crate) fn whole_file(spool: &Path) -> PathBuf {
+    spool.with_extension(recording::WHOLE)
+}
+
 /// The spools in a folder.
 ///
 /// # Errors
@@ -150,7 +160,7 @@ pub fn spools(folder: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|name| name.starts_with("spool-") && !name.contains('.')) {
+        if name.is_some_and(|name| name.starts_with(recording::SPOOL) && !name.contains('.')) {
             found.push(path);
         }
     }

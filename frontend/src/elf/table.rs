@@ -13,6 +13,8 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
 
 use rftrace_format::record::ADDRESS_MASK;
+use rftrace_format::symbols::{Head, SymbolLine};
+use rftrace_format::text;
 
 use super::file::{ENDIAN, Header, find_build_id, invalid, map_file, page_size};
 use super::imports::{SLOT_BYTES, imports_of};
@@ -67,6 +69,8 @@ pub(crate) enum Binding {
 enum Names {
     /// A range of the mapped file.
     Mapped(Arc<Mmap>, std::ops::Range<usize>),
+    /// All names are the table's own.
+    None,
     #[cfg(test)]
     Owned(Vec<u8>),
 }
@@ -158,6 +162,7 @@ impl SymbolTable {
                 let imports = imports_of(file).into_iter();
                 imports.map(|import| (import.address.saturating_sub(self.link_address), SLOT_BYTES)).collect()
             }
+            Names::None => Vec::new(),
             #[cfg(test)]
             Names::Owned(_) => Vec::new(),
         };
@@ -176,6 +181,7 @@ impl SymbolTable {
         }
         let strings = match &self.names {
             Names::Mapped(file, range) => file.get(range.clone()).unwrap_or_default(),
+            Names::None => &[],
             #[cfg(test)]
             Names::Owned(strings) => strings,
         };
@@ -210,6 +216,39 @@ impl SymbolTable {
             symbol.address = symbol.address.saturating_add(offset);
         }
         self
+    }
+
+    /// Returns the functions that a symbol file tells, as a trace has one, whose file is not there. What is no symbol is passed over.
+    #[cfg_attr(not(feature = "std"), allow(dead_code, reason = "only for what a recorder elsewhere has sent"))]
+    pub(crate) fn of_text(text: &[u8]) -> Self {
+        let (mut symbols, mut made_names) = (Vec::<Symbol>::new(), Vec::new());
+        for (_, line) in text::lines(text) {
+            let Some(line) = SymbolLine::parse(&line).filter(|line| line.addr <= ADDRESS_MASK) else { continue };
+            if let Some(before) = symbols.last_mut().filter(|before| before.size == 0) {
+                before.size = line.addr.saturating_sub(before.address).max(1);
+            }
+            let Ok(name) = u32::try_from(made_names.len()) else { break };
+            if line.is_end() || name & MADE_NAME != 0 {
+                continue;
+            }
+            let binding = match line.kind {
+                'T' => Binding::Global,
+                'w' => Binding::Weak,
+                'P' => Binding::Imported,
+                _ => Binding::Local,
+            };
+            made_names.extend(line.mangled.unwrap_or(line.name).bytes().filter(|&byte| byte != 0));
+            made_names.push(0);
+            let (address, size) = (line.addr, line.size);
+            symbols.push(Symbol { address, size, name: name | MADE_NAME, section: 0, binding, is_function: true });
+        }
+        if let Some(last) = symbols.last_mut().filter(|last| last.size == 0) {
+            last.size = 1;
+        }
+        symbols.sort_by_key(|symbol| symbol.address);
+        symbols.dedup_by_key(|symbol| symbol.address);
+        let build_id = Head::parse(text).build_id.filter(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        Self { symbols, names: Names::None, made_names, build_id, link_address: 0 }
     }
 
     /// Returns a table of global functions with these addresses, sizes and names.

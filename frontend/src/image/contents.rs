@@ -106,6 +106,6 @@ pub(super) fn bad<T>(offset: usize, problem: impl Into<String>) -> Result<T, Bad
 }
 
 /// Whether uftrace takes this for a thread's id.
-pub(super) fn is_tid(tid: u64) -> bool {
+pub(crate) fn is_tid(tid: u64) -> bool {
     (1..=i32::MAX as u64).contains(&tid)
 }

@@ -187,7 +187,8 @@ fn read_text(path: &str) -> String {
 }
 
 /// Returns `text` with spaces in place of control characters.
-fn one_line(text: &str) -> String {
+/// With spaces in place of what ends lines, or does anything else to a terminal.
+pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
