@@ -5,8 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+/// The port of our protocol.
+pub const PORT: u16 = 8091;
 /// uftrace's port.
-pub const PORT: u16 = 8090;
+pub const UFTRACE_PORT: u16 = 8090;
 
 /// A host and port, or a socket in the file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +30,11 @@ pub struct NoAddress(String);
 
 impl fmt::Display for NoAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is no address; HOST, HOST:PORT, [IPv6]:PORT and unix:PATH are", self.0)
+        write!(
+            f,
+            "`{}` is no address; HOST, HOST:PORT, [IPv6]:PORT and unix:PATH are, with uftrace:// before it for uftrace's protocol",
+            self.0
+        )
     }
 }
 
@@ -39,6 +45,13 @@ impl FromStr for Address {
 
     /// Reads `HOST`, `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH`.
     fn from_str(text: &str) -> Result<Self, NoAddress> {
+        Self::parse(text, PORT)
+    }
+}
+
+impl Address {
+    /// The same, with a port where none is told.
+    fn parse(text: &str, port_if_none: u16) -> Result<Self, NoAddress> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
         }
@@ -49,13 +62,59 @@ impl FromStr for Address {
             None if text.matches(':').count() > 1 => (text, None),
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
-        let port = port.map_or(Ok(PORT), str::parse);
+        let port = port.map_or(Ok(port_if_none), str::parse);
         match port {
             Ok(port) if !host.is_empty() && !host.contains(['/', '[', ']']) => {
                 Ok(Self::Tcp { host: host.to_owned(), port })
             }
             _ => Err(NoAddress(text.to_owned())),
         }
+    }
+}
+
+/// How a receiver is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Ours.
+    Own,
+    /// That of uftrace.
+    Uftrace,
+}
+
+/// Where something is sent, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct To {
+    /// How.
+    pub protocol: Protocol,
+    /// Where.
+    pub address: Address,
+}
+
+/// What the address of a receiver of uftrace begins with.
+const UFTRACE: &str = "uftrace://";
+
+impl FromStr for To {
+    type Err = NoAddress;
+
+    /// Reads an address, or `uftrace://` and one.
+    fn from_str(text: &str) -> Result<Self, NoAddress> {
+        let wrong = |_| NoAddress(text.to_owned());
+        Ok(match text.strip_prefix(UFTRACE) {
+            Some(rest) => {
+                let address = Address::parse(rest.trim_end_matches('/'), UFTRACE_PORT).map_err(wrong)?;
+                Self { protocol: Protocol::Uftrace, address }
+            }
+            None => Self { protocol: Protocol::Own, address: text.parse()? },
+        })
+    }
+}
+
+impl fmt::Display for To {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.protocol == Protocol::Uftrace {
+            f.write_str(UFTRACE)?;
+        }
+        write!(f, "{}", self.address)
     }
 }
 
@@ -76,11 +135,11 @@ mod tests {
     #[test]
     fn addresses() {
         for (text, shown) in [
-            ("host", "host:8090"),
+            ("host", "host:8091"),
             ("host:1", "host:1"),
             ("127.0.0.1:0", "127.0.0.1:0"),
-            ("::1", "[::1]:8090"),
-            ("[::1]", "[::1]:8090"),
+            ("::1", "[::1]:8091"),
+            ("[::1]", "[::1]:8091"),
             ("[::1]:7", "[::1]:7"),
             ("unix:a/b:c", "unix:a/b:c"),
         ] {
@@ -88,6 +147,21 @@ mod tests {
         }
         for text in ["", ":1", "host:", "host:65536", "host:x", "[::1", "[::1]7", "unix:", "http://host", "[]:1"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
+            assert!(format!("uftrace://{text}").parse::<To>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn protocols() {
+        for (text, shown, protocol) in [
+            ("host", "host:8091", Protocol::Own),
+            ("unix:a", "unix:a", Protocol::Own),
+            ("uftrace://host", "uftrace://host:8090", Protocol::Uftrace),
+            ("uftrace://[::1]:7/", "uftrace://[::1]:7", Protocol::Uftrace),
+            ("uftrace://unix:a", "uftrace://unix:a", Protocol::Uftrace),
+        ] {
+            let to: To = text.parse().unwrap();
+            assert_eq!((to.to_string().as_str(), to.protocol), (shown, protocol), "{text}");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::address::Address;
 use crate::protocol::Malformed;
+use crate::stream;
 
 /// The result of what can go wrong here.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -53,6 +54,19 @@ pub enum Error {
     Stalled(Duration),
     /// The peer's bytes are none of the protocol.
     Malformed(Malformed),
+    /// They are no stream of ours.
+    BadStream(stream::Malformed),
+    /// The peer has not shown the token that is asked for.
+    Token,
+    /// The receiver does not take it, with the reason.
+    Refused(String),
+    /// A file with a token cannot be one.
+    TokenFile {
+        /// It.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// The peer has sent the file twice.
     Twice(String),
     /// The peer's name of a file would lead elsewhere.
@@ -98,9 +112,9 @@ impl fmt::Display for Error {
             Self::Io { path, source } => write!(f, "{}: {source}", path.display()),
             Self::Public { address, port } => write!(
                 f,
-                "{address} can be reached by others, and uftrace's protocol has neither passwords nor encryption; listen on 127.0.0.1 or on \
-                 a socket (--unix PATH), and let others come by ssh: on their machine `ssh -N -L {port}:127.0.0.1:{port} THIS_HOST`, \
-                 then send to 127.0.0.1:{port}"
+                "{address} can be reached by others; listen on 127.0.0.1 or on a socket (--unix PATH), and let others come by ssh: on their \
+                 machine `ssh -N -L {port}:127.0.0.1:{port} THIS_HOST`, then send to 127.0.0.1:{port}. Or, in a network where nobody \
+                 listens (there is no encryption), have peers show a token: --token-file FILE at both ends"
             ),
             Self::Listen { address, source } => {
                 write!(f, "cannot listen on {address}: {source}")?;
@@ -118,6 +132,16 @@ impl fmt::Display for Error {
             Self::Broken(source) => write!(f, "the connection broke: {source}"),
             Self::Stalled(time) => write!(f, "no byte came or went for {time:?}"),
             Self::Malformed(source) => write!(f, "{source}"),
+            Self::BadStream(source) => write!(f, "{source}"),
+            Self::Token => f.write_str(
+                "it has not shown the token that is asked for: --token-file FILE for `rftrace send` and `rftrace record`; uftrace has none",
+            ),
+            Self::Refused(reason) => write!(f, "the receiver does not take it: {reason}"),
+            Self::TokenFile { path, reason } => write!(
+                f,
+                "{path} has no token: {reason}; to make one: head -c 32 /dev/urandom > {path} && chmod 600 {path}, and copy it to the other end",
+                path = path.display()
+            ),
             Self::Twice(name) => write!(f, "it sent the file {name} twice"),
             Self::FileName(name) => write!(f, "it named a file \"{name}\", which would lead elsewhere"),
             Self::TooLarge(most) => write!(f, "the trace has more than {most} bytes; for more: --max-size"),
@@ -145,9 +169,16 @@ impl std::error::Error for Error {
         match self {
             Self::Io { source, .. } | Self::Listen { source, .. } | Self::Connect { source, .. } => Some(source),
             Self::Wait(source) | Self::Broken(source) => Some(source),
+            Self::BadStream(source) => Some(source),
             Self::Malformed(source) | Self::Unsendable { source, .. } => Some(source),
             _ => None,
         }
+    }
+}
+
+impl From<stream::Malformed> for Error {
+    fn from(source: stream::Malformed) -> Self {
+        Self::BadStream(source)
     }
 }
 

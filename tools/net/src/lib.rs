@@ -1,8 +1,9 @@
-//! Traces over a network, by uftrace's protocol.
+//! Traces over a network, by uftrace's protocol and one of our own.
 //!
-//! - [`protocol`]: its messages, read piece by piece and written. No input or output of its own.
+//! - [`protocol`]: messages of uftrace's, read piece by piece and written. No input or output of its own.
+//! - [`stream`]: ours, for what is recorded while a program runs, in the same way.
 //! - [`receive`]: a server that makes a directory of what each peer sends.
-//! - [`send`]: a client that sends a directory.
+//! - [`send`]: a client that sends a directory; [`outgoing`]: a connection by our protocol.
 //!
 //! Not here: the commands' arguments and what they print (`rftrace-tools`), and what the files of a trace hold (`rftrace-format`).
 
@@ -13,6 +14,8 @@
 mod address;
 #[cfg(unix)]
 mod error;
+#[cfg(unix)]
+pub mod outgoing;
 pub mod protocol;
 #[cfg(unix)]
 pub mod receive;
@@ -21,11 +24,18 @@ pub mod send;
 #[cfg(unix)]
 mod socket;
 #[cfg(unix)]
+mod spools;
+#[cfg(unix)]
 mod store;
+pub mod stream;
 #[cfg(unix)]
 mod sys;
+#[cfg(unix)]
+mod token;
 
 #[cfg(unix)]
-pub use address::{Address, NoAddress, PORT};
+pub use address::{Address, NoAddress, PORT, Protocol, To, UFTRACE_PORT};
 #[cfg(unix)]
 pub use error::{Error, Result};
+#[cfg(unix)]
+pub use token::Token;

@@ -19,7 +19,10 @@ use crate::address::Address;
 use crate::error::{Error, Result};
 use crate::protocol::{Event, Reader};
 use crate::socket::{Listener, Stream};
+use crate::spools::Spools;
 use crate::store::{INCOMPLETE_INFO, Root, Store, shown};
+use crate::stream::{self, Follows, Hello};
+use crate::token::Token;
 
 /// What is read at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -42,6 +45,10 @@ pub struct ReceiveOptions {
     pub idle: Duration,
     /// Whether one complete trace is enough.
     pub once: bool,
+    /// What peers have to show. Only then may others than this machine reach the server.
+    pub token: Option<Token>,
+    /// The name of a file that lies beside what comes of a program that runs, for as long as it comes.
+    pub mark: Option<String>,
 }
 
 impl ReceiveOptions {
@@ -54,6 +61,8 @@ impl ReceiveOptions {
             timeout: Duration::from_secs(30),
             idle: Duration::from_secs(3600),
             once: false,
+            token: None,
+            mark: None,
         }
     }
 }
@@ -70,6 +79,8 @@ pub struct Received {
     pub files: usize,
     /// What was written to them.
     pub bytes: u64,
+    /// How many processes it is of, where it is what was recorded of programs while they ran: the directory is to become a trace.
+    pub processes: Option<u32>,
     /// Files that were left out, as no trace has such.
     pub left_out: usize,
     /// The names of the first ones.
@@ -83,15 +94,19 @@ pub struct Received {
 impl fmt::Display for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { peer, files, bytes, .. } = self;
-        let kind = if *files == 1 { "file" } else { "files" };
+        let of = match self.processes {
+            Some(1) => format!("of 1 process, {bytes} bytes"),
+            Some(number) => format!("of {number} processes, {bytes} bytes"),
+            None => format!("{files} {} of {bytes} bytes", if *files == 1 { "file" } else { "files" }),
+        };
         match (&self.ended, &self.dir) {
             (Ok(()), dir) => {
                 let dir = dir.as_deref().unwrap_or("".as_ref()).display();
-                write!(f, "{peer}: a complete trace, {files} {kind} of {bytes} bytes, lies in {dir}")?;
+                write!(f, "{peer}: a complete trace, {of}, lies in {dir}")?;
             }
             (Err(error), Some(dir)) => {
                 let dir = dir.display();
-                write!(f, "{peer}: incomplete, {error}; what came, {files} {kind} of {bytes} bytes, lies in {dir}")?;
+                write!(f, "{peer}: incomplete, {error}; what came, {of}, lies in {dir}")?;
                 if self.has_incomplete_info {
                     write!(f, "; to read it as it is: mv {dir}/{INCOMPLETE_INFO} {dir}/info")?;
                 }
@@ -127,7 +142,7 @@ impl Stop {
 /// A server that listens.
 #[derive(Debug)]
 pub struct Server {
-    listener: Listener,
+    listeners: Vec<Listener>,
     root: Root,
     options: ReceiveOptions,
     /// A byte can be read from the first one when the server has to end. Nobody reads it, so all threads see it.
@@ -141,20 +156,30 @@ impl Server {
     ///
     /// If others than this machine reach the address, somebody listens there, or there cannot be a directory for what comes.
     pub fn bind(address: &Address, options: ReceiveOptions) -> Result<Self> {
-        let listener = Listener::bind(address)?;
+        let listener = Listener::bind(address, options.token.is_some())?;
         let root = Root::open(&options.dir)?;
         let stopped = UnixStream::pair().map_err(Error::Wait)?;
         stopped.1.set_nonblocking(true).map_err(Error::Wait)?;
-        Ok(Self { listener, root, options, stopped })
+        Ok(Self { listeners: vec![listener], root, options, stopped })
     }
 
-    /// Where it listens.
+    /// Listens at a further address.
+    ///
+    /// # Errors
+    ///
+    /// As of [`bind`](Self::bind).
+    pub fn also(&mut self, address: &Address) -> Result<()> {
+        self.listeners.push(Listener::bind(address, self.options.token.is_some())?);
+        Ok(())
+    }
+
+    /// Where it listens, at first and then at further addresses.
     ///
     /// # Errors
     ///
     /// If the system does not tell it.
-    pub fn address(&self) -> Result<Address> {
-        self.listener.address().map_err(Error::Wait)
+    pub fn addresses(&self) -> Result<Vec<Address>> {
+        self.listeners.iter().map(|listener| listener.address().map_err(Error::Wait)).collect()
     }
 
     /// What ends it.
@@ -210,19 +235,20 @@ impl Server {
     /// Hands out connections until it is told to stop.
     fn take_peers(&self, mut take: impl FnMut(Stream, String)) -> Result<()> {
         loop {
-            match self.wait(Some(&self.listener), None) {
+            let sources: Vec<&dyn AsFd> = self.listeners.iter().map(|listener| listener as &dyn AsFd).collect();
+            let listener = match self.wait(&sources, None) {
                 Err(Error::Stopped) => return Ok(()),
-                waited => waited?,
-            }
-            match self.listener.accept() {
+                waited => &self.listeners[waited?],
+            };
+            match listener.accept() {
                 Ok((stream, peer)) => take(stream, peer),
                 Err(error) => match Errno::try_from(error).unwrap_or(Errno::UnknownErrno) {
                     // Somebody else was faster, or the peer has thought better of it.
                     Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED | Errno::EPROTO => {}
                     // The connection waits, and would be there at once again.
-                    _ => match self.wait::<Listener>(None, Some(NO_ROOM)) {
+                    _ => match self.wait(&[], Some(NO_ROOM)) {
                         Err(Error::Stopped) => return Ok(()),
-                        Ok(()) | Err(Error::Stalled(_)) => {}
+                        Ok(_) | Err(Error::Stalled(_)) => {}
                         Err(error) => return Err(error),
                     },
                 },
@@ -233,73 +259,66 @@ impl Server {
     /// Receives what one peer sends.
     fn serve(&self, mut stream: Stream, peer: String) -> Received {
         stream.keep_alive();
-        let mut store = None;
-        let ended = self.receive(&mut stream, &mut store);
-        let mut received = nothing(peer, Error::Closed);
-        if let Some(store) = &mut store {
-            received.has_incomplete_info = ended.is_err() && store.give_up();
-            received.dir = Some(store.path().to_owned());
-            received.files = store.n_files();
-            received.bytes = store.bytes;
-            received.left_out = store.n_left_out;
-            received.left_out_names = std::mem::take(&mut store.left_out);
-        }
-        if ended.is_err() {
-            stream.abort();
+        let mut incoming = Incoming::new(self);
+        let ended = self.receive(&mut stream, &mut incoming);
+        let name = incoming.store.as_ref().and_then(|store| store.path().file_name()).unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
+        let is_own = incoming.is_own;
+        let mut received = incoming.finish(peer, ended.is_ok());
+        match &ended {
+            // It waits for an answer; whether it gets it is its own affair.
+            Ok(()) if is_own => {
+                let _ = stream.write(format!("ok {name}\n").as_bytes());
+            }
+            Ok(()) => {}
+            Err(error) if is_own => {
+                let _ = stream.write(format!("no {}\n", error.to_string().replace('\n', " ")).as_bytes());
+                stream.close_writing();
+                self.drain(&mut stream);
+            }
+            Err(_) => stream.abort(),
         }
         received.ended = ended;
         received
     }
 
-    fn receive(&self, stream: &mut Stream, store: &mut Option<Store>) -> Result<()> {
-        let mut reader = Reader::new();
+    /// Lets a peer that is told why it is refused read that: where something lies unread the system would tell it of an end alone.
+    fn drain(&self, stream: &mut Stream) {
+        const LONGEST: Duration = Duration::from_secs(1);
+
+        let since = Instant::now();
         let mut piece = vec![0; PIECE_BYTES];
-        let mut n_received = 0;
+        while let Some(left) = LONGEST.checked_sub(since.elapsed()) {
+            match self.wait(&[&*stream], Some(left)).map(|_| stream.read(&mut piece)) {
+                Ok(Ok(n_read)) if n_read > 0 => {}
+                _ => return,
+            }
+        }
+    }
+
+    fn receive(&self, stream: &mut Stream, incoming: &mut Incoming<'_>) -> Result<()> {
+        let mut piece = vec![0; PIECE_BYTES];
         loop {
-            let silence = if reader.is_between() { self.options.idle } else { self.options.timeout };
-            self.wait(Some(&*stream), Some(silence))?;
+            let silence = if incoming.may_be_silent() { self.options.idle } else { self.options.timeout };
+            self.wait(&[&*stream], Some(silence))?;
             let n_read = match stream.read(&mut piece) {
                 Ok(0) => return Err(Error::Closed),
                 Ok(n_read) => n_read,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => continue,
                 Err(error) => return Err(Error::Broken(error)),
             };
-            let mut input = piece.get(..n_read).unwrap_or_default();
-            n_received += n_read as u64;
-            if n_received > self.options.max_bytes {
-                return Err(Error::TooLarge(self.options.max_bytes));
-            }
-            while let Some(event) = reader.next(&mut input)? {
-                let store = match event {
-                    Event::DirName(name) => {
-                        *store = Some(self.root.make(&name)?);
-                        continue;
-                    }
-                    _ => store.as_mut().ok_or(Error::Closed)?,
-                };
-                match event {
-                    Event::DirName(_) => {}
-                    Event::Begin(part, bytes) => {
-                        let rest = u64::from(bytes).saturating_sub(input.len() as u64);
-                        if n_received.saturating_add(rest) > self.options.max_bytes {
-                            return Err(Error::TooLarge(self.options.max_bytes));
-                        }
-                        store.begin(part)?;
-                    }
-                    Event::Bytes(bytes) => store.write(bytes)?,
-                    Event::Info(info) => store.keep_info(info),
-                    Event::End => return store.finish(),
-                }
+            if incoming.take(piece.get(..n_read).unwrap_or_default())? {
+                return Ok(());
             }
         }
     }
 
-    /// Waits until there is something to read.
+    /// Waits until there is something to read. Returns from which source.
     ///
     /// # Errors
     ///
     /// [`Error::Stopped`], also if there is something; [`Error::Stalled`] after `limit`.
-    fn wait<S: AsFd>(&self, source: Option<&S>, limit: Option<Duration>) -> Result<()> {
+    fn wait(&self, sources: &[&dyn AsFd], limit: Option<Duration>) -> Result<usize> {
         let since = Instant::now();
         loop {
             let left = limit.map(|limit| limit.saturating_sub(since.elapsed()));
@@ -308,7 +327,7 @@ impl Server {
                 PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
             });
             let mut watched = vec![PollFd::new(self.stopped.0.as_fd(), PollFlags::POLLIN)];
-            watched.extend(source.map(|source| PollFd::new(source.as_fd(), PollFlags::POLLIN)));
+            watched.extend(sources.iter().map(|source| PollFd::new(source.as_fd(), PollFlags::POLLIN)));
             match poll(&mut watched, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(Error::Wait(io::Error::from(error))),
@@ -317,14 +336,138 @@ impl Server {
             if is_ready.next() == Some(true) {
                 return Err(Error::Stopped);
             }
-            if is_ready.next() == Some(true) {
-                return Ok(());
+            if let Some(ready) = is_ready.position(|is_ready| is_ready) {
+                return Ok(ready);
             }
             if let Some(limit) = limit.filter(|limit| since.elapsed() >= *limit) {
                 return Err(Error::Stalled(limit));
             }
         }
     }
+}
+
+/// What comes from one peer.
+struct Incoming<'a> {
+    server: &'a Server,
+    protocol: Protocol,
+    /// Whether it speaks our protocol, and waits for an answer.
+    is_own: bool,
+    n_received: u64,
+    store: Option<Store>,
+    spools: Option<Spools>,
+}
+
+/// What a peer speaks.
+enum Protocol {
+    /// Not known: nothing has come.
+    Unknown,
+    Uftrace(Reader),
+    Own(stream::Reader),
+}
+
+impl<'a> Incoming<'a> {
+    fn new(server: &'a Server) -> Self {
+        Self { server, protocol: Protocol::Unknown, is_own: false, n_received: 0, store: None, spools: None }
+    }
+
+    /// Whether the peer may have nothing to tell at this moment. Of ours it says so from time to time.
+    fn may_be_silent(&self) -> bool {
+        matches!(&self.protocol, Protocol::Uftrace(reader) if reader.is_between())
+    }
+
+    /// Takes some bytes. Returns whether the end has come.
+    fn take(&mut self, mut input: &[u8]) -> Result<bool> {
+        self.n_received += input.len() as u64;
+        if let (Protocol::Unknown, Some(first)) = (&self.protocol, input.first()) {
+            // Messages of uftrace begin with another one.
+            self.is_own = *first == stream::MAGIC[0];
+            self.protocol =
+                if self.is_own { Protocol::Own(stream::Reader::new()) } else { Protocol::Uftrace(Reader::new()) };
+        }
+        if self.n_received > self.server.options.max_bytes {
+            return Err(Error::TooLarge(self.server.options.max_bytes));
+        }
+        if let Protocol::Own(reader) = &mut self.protocol {
+            let mut follows = Follows::Sections;
+            while let Some(event) = reader.next(&mut input)? {
+                match event {
+                    stream::Event::Hello(hello) => {
+                        check_token(self.server.options.token.as_ref(), Some(&hello))?;
+                        follows = hello.follows;
+                        if follows == Follows::Messages {
+                            break;
+                        }
+                        let store = self.store.insert(self.server.root.make(&hello.name)?);
+                        let mark = self.server.options.mark.as_deref();
+                        self.spools = Some(Spools::new(store, hello.versions, mark)?);
+                    }
+                    stream::Event::End => return Ok(true),
+                    event => self.spools.as_mut().ok_or(Error::Closed)?.take(event)?,
+                }
+            }
+            if follows == Follows::Sections {
+                return Ok(false);
+            }
+            self.protocol = Protocol::Uftrace(Reader::new());
+        }
+        if !self.is_own {
+            check_token(self.server.options.token.as_ref(), None)?;
+        }
+        self.take_messages(input)
+    }
+
+    fn take_messages(&mut self, mut input: &[u8]) -> Result<bool> {
+        let (n_received, most) = (self.n_received, self.server.options.max_bytes);
+        while let Protocol::Uftrace(reader) = &mut self.protocol {
+            let Some(event) = reader.next(&mut input)? else { break };
+            let store = match event {
+                Event::DirName(name) => {
+                    self.store = Some(self.server.root.make(&name)?);
+                    continue;
+                }
+                _ => self.store.as_mut().ok_or(Error::Closed)?,
+            };
+            match event {
+                Event::DirName(_) => {}
+                Event::Begin(part, bytes) => {
+                    let rest = u64::from(bytes).saturating_sub(input.len() as u64);
+                    if n_received.saturating_add(rest) > most {
+                        return Err(Error::TooLarge(most));
+                    }
+                    store.begin(part)?;
+                }
+                Event::Bytes(bytes) => store.write(bytes)?,
+                Event::Info(info) => store.keep_info(info),
+                Event::End => return store.finish().map(|()| true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Nothing more comes. Returns what has.
+    fn finish(mut self, peer: String, is_complete: bool) -> Received {
+        let mut received = nothing(peer, Error::Closed);
+        if let Some(store) = &mut self.store {
+            received.has_incomplete_info = !is_complete && store.give_up();
+            received.dir = Some(store.path().to_owned());
+            received.files = store.n_files();
+            received.bytes = store.bytes;
+            received.left_out = store.n_left_out;
+            received.left_out_names = std::mem::take(&mut store.left_out);
+        }
+        if let Some(spools) = &mut self.spools {
+            spools.finish();
+            received.processes = Some(spools.n_processes);
+            received.bytes = spools.bytes;
+        }
+        received
+    }
+}
+
+/// Whether a peer may send: one of uftrace shows nothing.
+fn check_token(wanted: Option<&Token>, hello: Option<&Hello>) -> Result<()> {
+    let is_right = wanted.is_none_or(|wanted| hello.is_some_and(|hello| wanted.is(&hello.token)));
+    if is_right { Ok(()) } else { Err(Error::Token) }
 }
 
 /// A peer of which nothing has come.
@@ -334,6 +477,7 @@ fn nothing(peer: String, error: Error) -> Received {
         dir: None,
         files: 0,
         bytes: 0,
+        processes: None,
         left_out: 0,
         left_out_names: Vec::new(),
         has_incomplete_info: false,

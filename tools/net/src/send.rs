@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 use rftrace_format::files::{File as TraceFile, INFO, MAGIC};
 use rftrace_format::recording::FOLDER;
 
-use crate::address::Address;
+use crate::address::{Protocol, To};
 use crate::error::{Error, Result};
+use crate::outgoing::{Outgoing, broken};
 use crate::protocol::{self, MAX_INFO_BYTES, Malformed, Part};
 use crate::socket::Stream;
+use crate::stream::{Follows, Hello};
+use crate::token::Token;
 
 /// Records that go into one message.
 const PIECE_BYTES: usize = 128 << 10;
@@ -32,14 +35,27 @@ pub struct Sent {
 /// Sends the trace in a directory, and waits until the receiver has taken all of it. Neither may take longer than `timeout` for
 /// anything.
 ///
+/// By our protocol a `token` is shown, if there is one; uftrace's has none.
+///
 /// # Errors
 ///
 /// If the directory is no complete trace, cannot be read or is changed meanwhile; if the receiver is not there, is too slow, or
 /// does not take it.
-pub fn send(dir: &Path, to: &Address, timeout: Duration) -> Result<Sent> {
+pub fn send(dir: &Path, to: &To, token: Option<&Token>, timeout: Duration) -> Result<Sent> {
     let trace = Directory::read(dir)?;
-    let mut stream = Stream::connect(to, timeout)?;
     let mut sent = Sent { files: 0, bytes: 0 };
+    if to.protocol == Protocol::Own {
+        let hello = Hello {
+            follows: Follows::Messages,
+            versions: 0,
+            token: token.map(Token::bytes).unwrap_or_default(),
+            name: trace.name.clone().into_bytes(),
+        };
+        let mut outgoing = Outgoing::connect(&to.address, &hello, timeout)?;
+        trace.send(&mut |bytes: &[u8]| outgoing.send(bytes), &mut sent)?;
+        return outgoing.finish().map(|_| sent);
+    }
+    let mut stream = Stream::connect(&to.address, timeout)?;
     let sending = trace.send(&mut |bytes: &[u8]| write(&mut stream, bytes, timeout), &mut sent);
     let sending = sending.and_then(|()| wait_for_close(&mut stream, timeout));
     if sending.is_err() {
@@ -146,7 +162,8 @@ impl Directory {
 }
 
 /// The directory's own name, without what some receivers do not take.
-fn name_of(dir: &Path) -> String {
+#[must_use]
+pub fn name_of(dir: &Path) -> String {
     let whole = fs::canonicalize(dir);
     let path = whole.as_deref().unwrap_or(dir);
     let name = path.file_name().unwrap_or("trace".as_ref()).to_string_lossy();
@@ -198,14 +215,6 @@ fn wait_for_close(stream: &mut Stream, timeout: Duration) -> Result<()> {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(broken(error, timeout)),
         }
-    }
-}
-
-fn broken(error: io::Error, timeout: Duration) -> Error {
-    match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::Stalled(timeout),
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Error::Closed,
-        _ => Error::Broken(error),
     }
 }
 

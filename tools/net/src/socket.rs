@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -67,6 +67,14 @@ impl Stream {
         }
     }
 
+    /// Says that nothing more is sent.
+    pub(crate) fn close_writing(&self) {
+        let _ = match self {
+            Self::Tcp(tcp) => tcp.shutdown(Shutdown::Write),
+            Self::Unix(unix) => unix.shutdown(Shutdown::Write),
+        };
+    }
+
     /// Closes it so that the peer learns that not all was taken.
     pub(crate) fn abort(self) {
         if let Self::Tcp(tcp) = self {
@@ -126,13 +134,13 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Listens at an address that only this machine reaches; another one is refused.
-    pub(crate) fn bind(address: &Address) -> Result<Self> {
+    /// Listens at an address. One that others than this machine reach is refused unless `may_be_public`.
+    pub(crate) fn bind(address: &Address, may_be_public: bool) -> Result<Self> {
         let failed = |source| Error::Listen { address: address.clone(), source };
         let listener = match address {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs().map_err(failed)?.collect();
-                if addresses.iter().any(|address| !address.ip().is_loopback()) {
+                if !may_be_public && addresses.iter().any(|address| !address.ip().is_loopback()) {
                     return Err(Error::Public { address: address.clone(), port: *port });
                 }
                 TcpListener::bind(addresses.as_slice()).map(Self::Tcp)

@@ -112,6 +112,31 @@ impl Store {
         &self.path
     }
 
+    pub(crate) fn dir(&self) -> &OwnedFd {
+        &self.dir
+    }
+
+    /// Makes a folder in the directory.
+    pub(crate) fn make_folder(&self, name: &str) -> Result<Self> {
+        let path = self.path.join(name);
+        mkdirat(&self.dir, name, Mode::S_IRWXU).map_err(io::Error::from).map_err(Error::at(&path))?;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let dir = openat(&self.dir, name, flags, Mode::empty()).map_err(io::Error::from).map_err(Error::at(&path))?;
+        Ok(Self::new(dir, path))
+    }
+
+    /// Whether a file was made.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.made.contains(name)
+    }
+
+    /// Adds to a file, which is made with its first bytes.
+    pub(crate) fn append(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.make_if_new(name)?;
+        self.current = Some(name.to_owned());
+        self.write(bytes)
+    }
+
     pub(crate) fn n_files(&self) -> usize {
         self.made.len()
     }
@@ -138,14 +163,20 @@ impl Store {
         if !is_new && is_whole {
             return Err(Error::Twice(name));
         }
-        if is_new {
-            if self.made.len() >= MAX_FILES {
-                return Err(Error::TooManyFiles(MAX_FILES));
-            }
-            self.use_file(&name, OFlag::O_CREAT | OFlag::O_EXCL)?;
-            self.made.insert(name.clone());
-        }
+        self.make_if_new(&name)?;
         self.current = Some(name);
+        Ok(())
+    }
+
+    fn make_if_new(&mut self, name: &str) -> Result<()> {
+        if self.made.contains(name) {
+            return Ok(());
+        }
+        if self.made.len() >= MAX_FILES {
+            return Err(Error::TooManyFiles(MAX_FILES));
+        }
+        self.use_file(name, OFlag::O_CREAT | OFlag::O_EXCL)?;
+        self.made.insert(name.to_owned());
         Ok(())
     }
 
@@ -195,14 +226,19 @@ impl Store {
 
     /// Opens a file of the directory, and lets go the one that was opened first if there are too many.
     fn use_file(&mut self, name: &str, new: OFlag) -> Result<()> {
-        let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | new;
-        let file = openat(&self.dir, name, flags, Mode::from_bits_truncate(0o666));
-        let file = file.map_err(io::Error::from).map_err(Error::at(&self.path.join(name)))?;
+        let file = self.open_file(name, new)?;
         if self.open.len() >= MAX_OPEN {
             self.open.pop_front();
         }
-        self.open.push_back((name.to_owned(), file.into()));
+        self.open.push_back((name.to_owned(), file));
         Ok(())
+    }
+
+    /// Opens a file of the directory to add to it.
+    pub(crate) fn open_file(&self, name: &str, new: OFlag) -> Result<File> {
+        let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | new;
+        let file = openat(&self.dir, name, flags, Mode::from_bits_truncate(0o666));
+        file.map(File::from).map_err(io::Error::from).map_err(Error::at(&self.path.join(name)))
     }
 }
 

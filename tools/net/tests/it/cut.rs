@@ -8,9 +8,9 @@ use std::path::Path;
 use std::thread;
 
 use rftrace_net::send::send;
-use rftrace_net::{Address, Error};
+use rftrace_net::{Address, Error, Protocol};
 
-use crate::peer::{LONG, Running, assert_files, files, honest, honest_files, push};
+use crate::peer::{LONG, Running, assert_files, files, honest, honest_files, push, to};
 
 #[test]
 fn without_its_end_no_trace_is_complete() {
@@ -77,7 +77,7 @@ fn what_is_sent_arrives() {
         .map(|(name, bytes)| if name == "7.dat" || name == "prog.sym" { (name, large.clone()) } else { (name, bytes) })
         .collect();
     let server = Running::start(|_| {});
-    let sent = send(dir.path(), &server.address, LONG).unwrap();
+    let sent = send(dir.path(), &to(Protocol::Uftrace, &server.address), None, LONG).unwrap();
     let told = server.told();
     assert!(told.ended.is_ok(), "{told}");
     let name = dir.path().file_name().unwrap().to_str().unwrap();
@@ -122,12 +122,12 @@ fn a_sender_notices_that_its_trace_does_not_arrive() {
     write(&dir);
     let server = Running::start(|_| {});
     let (address, thread) = proxy(server.port(), None);
-    send(&dir, &address, LONG).unwrap();
+    send(&dir, &to(Protocol::Uftrace, &address), None, LONG).unwrap();
     let n_bytes = thread.join().unwrap();
     assert!(server.told().ended.is_ok());
     for most in 0..n_bytes {
         let (address, thread) = proxy(server.port(), Some(most));
-        let sent = send(&dir, &address, LONG);
+        let sent = send(&dir, &to(Protocol::Uftrace, &address), None, LONG);
         assert!(matches!(sent, Err(Error::Closed)), "{most} of {n_bytes}: {sent:?}");
         thread.join().unwrap();
         let told = server.told();
@@ -140,7 +140,7 @@ fn a_sender_notices_that_its_trace_does_not_arrive() {
 fn a_sender_says_why_it_does_not_send() {
     let folder = tempfile::tempdir().unwrap();
     let address = Address::Unix(folder.path().join("nobody"));
-    let error = |dir: &Path| send(dir, &address, LONG).unwrap_err().to_string();
+    let error = |dir: &Path| send(dir, &to(Protocol::Uftrace, &address), None, LONG).unwrap_err().to_string();
     assert!(error(folder.path()).contains("is this a trace directory?"));
     fs::create_dir(folder.path().join(".recording")).unwrap();
     assert!(error(folder.path()).contains("rftrace recover"));
@@ -159,6 +159,6 @@ fn a_sender_does_not_wait_for_ever() {
     fs::write(folder.path().join("7.dat"), vec![0; 32 << 20]).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
-    let sent = send(folder.path(), &address, std::time::Duration::from_millis(50));
+    let sent = send(folder.path(), &to(Protocol::Uftrace, &address), None, std::time::Duration::from_millis(50));
     assert!(matches!(sent, Err(Error::Stalled(_))), "{sent:?}");
 }

@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rftrace_net::Address;
 use rftrace_net::send::send;
+use rftrace_net::{Address, Protocol};
 use rftrace_tests::{require, tools};
 
-use crate::peer::{LONG, Running, assert_files, files};
+use crate::peer::{LONG, Running, assert_files, files, to};
 
 const PROGRAM: &str = "
     static int leaf(int n) { return n + 1; }
@@ -121,7 +121,7 @@ fn uftrace_receives_what_is_sent() {
     fs::write(local.join("4194303.dat"), "").unwrap();
     let remote = folder.path().join("remote");
     let (_recv, address) = uftrace_recv(&remote);
-    send(&local, &address, LONG).unwrap();
+    send(&local, &to(Protocol::Uftrace, &address), None, LONG).unwrap();
     let received = remote.join("local");
     let mut whole = files(&local);
     // uftrace's own options are no part of a trace; the receiver writes a file for its own.

@@ -6,3 +6,4 @@ mod attacks;
 mod cut;
 mod interop;
 mod peer;
+mod streams;

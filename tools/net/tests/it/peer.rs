@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rftrace_net::receive::{ReceiveOptions, Received, Server, Stop};
-use rftrace_net::{Address, Result};
+use rftrace_net::{Address, Protocol, Result, To};
 use tempfile::TempDir;
 
 /// Longer than anything takes on a loaded machine.
@@ -33,7 +33,7 @@ impl Running {
         options.timeout = LONG;
         change(&mut options);
         let server = Server::bind(&"127.0.0.1:0".parse().unwrap(), options).unwrap();
-        let (address, stop) = (server.address().unwrap(), server.stop().unwrap());
+        let (address, stop) = (server.addresses().unwrap().remove(0), server.stop().unwrap());
         let (tell, told) = channel();
         let thread = thread::spawn(move || {
             server.run(&move |received| {
@@ -89,6 +89,11 @@ impl Running {
     pub(crate) fn ended(self) -> (usize, TempDir) {
         (self.thread.join().expect("no panic").unwrap(), self.folder)
     }
+}
+
+/// Its address for a protocol.
+pub(crate) fn to(protocol: Protocol, address: &Address) -> To {
+    To { protocol, address: address.clone() }
 }
 
 /// A message.

@@ -1,0 +1,95 @@
+//! A connection to a receiver, by our protocol.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::Duration;
+
+use crate::address::Address;
+use crate::error::{Error, Result};
+use crate::socket::Stream;
+use crate::stream::{self, Hello};
+
+/// The longest answer.
+const MAX_ANSWER_BYTES: usize = 4096;
+
+/// It. The peer learns that not all has come if this is dropped before its end.
+#[derive(Debug)]
+pub struct Outgoing {
+    stream: Stream,
+    timeout: Duration,
+    n_bytes: u64,
+}
+
+impl Outgoing {
+    /// Connects and begins. Nothing may take longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// The receiver is not there.
+    pub fn connect(to: &Address, hello: &Hello, timeout: Duration) -> Result<Self> {
+        let mut outgoing = Self { stream: Stream::connect(to, timeout)?, timeout, n_bytes: 0 };
+        outgoing.send(&stream::hello(hello))?;
+        Ok(outgoing)
+    }
+
+    /// Sends bytes.
+    ///
+    /// # Errors
+    ///
+    /// The receiver does not take them: [`Error::Refused`] if it says why.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.n_bytes += bytes.len() as u64;
+        self.stream.write_all(bytes).map_err(|error| match error.kind() {
+            // It may have said why before it went.
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => match self.answer() {
+                Err(error @ Error::Refused(_)) => error,
+                _ => Error::Closed,
+            },
+            _ => broken(error, self.timeout),
+        })
+    }
+
+    /// What was sent so far.
+    #[must_use]
+    pub fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    /// Waits for the answer to the end: the name that the trace has there.
+    ///
+    /// # Errors
+    ///
+    /// The receiver has not got all, or says that it cannot take it.
+    pub fn finish(mut self) -> Result<String> {
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<String> {
+        let mut answer = Vec::new();
+        let mut piece = [0; 256];
+        while answer.len() < MAX_ANSWER_BYTES && !answer.ends_with(b"\n") {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(Error::Closed),
+                Ok(n_read) => answer.extend(piece.get(..n_read).unwrap_or_default()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(error, self.timeout)),
+            }
+        }
+        let text: String =
+            String::from_utf8_lossy(answer.trim_ascii_end()).chars().filter(|c| !c.is_control()).collect();
+        match text.split_once(' ') {
+            Some(("ok", name)) => Ok(name.to_owned()),
+            Some(("no", reason)) => Err(Error::Refused(reason.to_owned())),
+            _ => Err(Error::Refused(
+                "its answer is not that of `rftrace recv`; for uftrace's: uftrace://HOST".to_owned(),
+            )),
+        }
+    }
+}
+
+pub(crate) fn broken(error: io::Error, timeout: Duration) -> Error {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::Stalled(timeout),
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Error::Closed,
+        _ => Error::Broken(error),
+    }
+}

@@ -1,0 +1,92 @@
+//! The secret that a receiver asks for which others than this machine reach.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use subtle::ConstantTimeEq;
+
+use crate::error::{Error, Result};
+use crate::stream::TOKEN_BYTES;
+
+/// Bytes that both ends know.
+#[derive(Clone)]
+pub struct Token([u8; TOKEN_BYTES]);
+
+impl Token {
+    /// Reads a file of 32 bytes that nobody else can read.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, others can, or it has another length.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bad = |reason: String| Error::TokenFile { path: path.to_owned(), reason };
+        let file = File::open(path).map_err(Error::at(path))?;
+        let mode = file.metadata().map_err(Error::at(path))?.mode();
+        if mode & 0o077 != 0 {
+            return Err(bad(format!("others may read or change it (mode {:03o})", mode & 0o777)));
+        }
+        let mut bytes = Vec::new();
+        file.take(TOKEN_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(Error::at(path))?;
+        match bytes.try_into() {
+            Ok(bytes) => Ok(Self(bytes)),
+            Err(bytes) if bytes.len() > TOKEN_BYTES => Err(bad(format!("it has more than {TOKEN_BYTES} bytes"))),
+            Err(bytes) => Err(bad(format!("it has {} of {TOKEN_BYTES} bytes", bytes.len()))),
+        }
+    }
+
+    /// It, to be sent.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; TOKEN_BYTES] {
+        self.0
+    }
+
+    /// Whether these are the bytes. How long that takes does not tell how many of them are right.
+    #[must_use]
+    pub fn is(&self, shown: &[u8; TOKEN_BYTES]) -> bool {
+        self.0.ct_eq(shown).into()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn files_with_tokens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let read = |bytes: &[u8], mode| {
+            fs::write(&path, bytes).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            Token::read(&path).map_err(|error| error.to_string())
+        };
+        let token = read(&[7; 32], 0o600).unwrap();
+        assert!(token.is(&[7; 32]) && !token.is(&[0; 32]));
+        let mut other = [7; 32];
+        other[31] = 6;
+        assert!(!token.is(&other));
+        assert!(!format!("{token:?}").contains('7'));
+        for (bytes, mode, text) in [
+            (&[7; 31][..], 0o600, "31 of 32"),
+            (&[7; 33], 0o600, "more than 32"),
+            (&[7; 32], 0o640, "mode 640"),
+            (&[], 0o400, "0 of 32"),
+        ] {
+            let error = read(bytes, mode).unwrap_err();
+            assert!(error.contains(text) && error.contains("/dev/urandom"), "{error}");
+        }
+        assert!(Token::read(&folder.path().join("none")).unwrap_err().to_string().contains("none"));
+    }
+}

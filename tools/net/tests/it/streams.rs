@@ -1,0 +1,364 @@
+//! Our own protocol: what peers may do, streams that are cut behind each of their bytes, and tokens. Sections are written by hand: no code is
+//! shared with what reads them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rftrace_net::receive::{ReceiveOptions, Received};
+use rftrace_net::send::send;
+use rftrace_net::{Error, Protocol, Token};
+
+use crate::peer::{LONG, Running, files, honest, honest_files, push, to};
+
+/// A beginning: what follows, a token, a name.
+fn hello(follows: u32, token: [u8; 32], name: &[u8]) -> Vec<u8> {
+    let mut bytes =
+        [&b"\x93RFS\r\n\x1a\n"[..], &1_u32.to_le_bytes(), &follows.to_le_bytes(), &[2, 0, 0, 0, 9, 0, 0, 0]].concat();
+    bytes.extend(token);
+    bytes.extend(u16::try_from(name.len()).unwrap().to_le_bytes());
+    bytes.extend(name);
+    padded(bytes)
+}
+
+fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
+/// A section with its checksum.
+fn section(tag: &[u8; 4], contents: &[u8]) -> Vec<u8> {
+    let contents = padded(contents.to_vec());
+    let mut section = [&tag[..], &u32::try_from(contents.len()).unwrap().to_le_bytes(), &contents].concat();
+    let mut sum = 0_u64;
+    for word in section.as_chunks::<8>().0 {
+        sum = (sum.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    section.extend(sum.to_le_bytes());
+    section
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn process(number: u64) -> Vec<u8> {
+    section(b"PROC", &words(&[number]))
+}
+
+/// What is known of a process, as one piece.
+fn about(text: &[u8]) -> Vec<u8> {
+    section(b"ABOU", &[words(&[text.len() as u64, 0]), text.to_vec()].concat())
+}
+
+fn symbols(number: u64, text: &[u8]) -> Vec<u8> {
+    section(b"SYMS", &[words(&[number, text.len() as u64, 0]), text.to_vec()].concat())
+}
+
+fn chunk(fill: u8) -> Vec<u8> {
+    section(b"CHNZ", &[fill; 80])
+}
+
+/// What an honest peer sends.
+fn stream(name: &[u8]) -> Vec<Vec<u8>> {
+    vec![
+        hello(1, [0; 32], name),
+        process(0),
+        about(b"first\n"),
+        chunk(1),
+        symbols(0, b"symbols\n"),
+        section(b"BEAT", b""),
+        process(1),
+        about(b"second"),
+        chunk(2),
+        process(0),
+        chunk(3),
+        about(b"first, later"),
+        section(b"END\n", &words(&[2, 3])),
+    ]
+}
+
+/// What becomes of it.
+fn stored() -> BTreeMap<String, Vec<u8>> {
+    let head = b"\x93RFT\r\n\x1a\n\x02\0\0\0\x09\0\0\0";
+    [
+        ("received", Vec::new()),
+        ("spool-0", [&head[..], &chunk(1), &chunk(3)].concat()),
+        ("spool-0.whole", b"first, later".to_vec()),
+        ("spool-1", [&head[..], &chunk(2)].concat()),
+        ("spool-1.whole", b"second".to_vec()),
+        ("symbols-0", b"symbols\n".to_vec()),
+    ]
+    .map(|(name, bytes)| (name.to_owned(), bytes))
+    .into()
+}
+
+fn stored_in(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 1, "nothing but the folder");
+    files(&dir.join(".recording"))
+}
+
+/// What the server answers.
+fn answer(mut peer: &TcpStream) -> String {
+    let mut text = Vec::new();
+    let _ = peer.read_to_end(&mut text);
+    String::from_utf8(text).unwrap()
+}
+
+#[track_caller]
+fn assert_complete(told: &Received, name: &str, processes: u32) {
+    assert!(told.ended.is_ok() && told.processes == Some(processes), "{told}");
+    assert!(told.dir.as_ref().unwrap().ends_with(name), "{told}");
+}
+
+#[test]
+fn what_comes_is_stored_and_answered() {
+    let server = Running::start(|options| options.mark = Some("recorder-7-8".to_owned()));
+    for (wanted, name) in
+        [(&b"x"[..], "x"), (b"x", "x-2"), (b"../x", "1"), (b"/tmp/x", "2"), (b".x", "3"), (b"a\0", "4"), (b"", "5")]
+    {
+        let peer = server.connect();
+        let sections = stream(wanted);
+        let (end, rest) = sections.split_last().unwrap();
+        push(&peer, &rest.concat());
+        let work = server.received().join(name).join(".recording");
+        while !work.join("spool-1").exists() {
+            std::thread::yield_now();
+        }
+        assert!(work.join("recorder-7-8").exists(), "so nobody takes it for interrupted");
+        push(&peer, end);
+        assert_eq!(answer(&peer), format!("ok {name}\n"));
+        let told = server.told_of(&peer);
+        assert_complete(&told, name, 2);
+        assert_eq!(stored_in(told.dir.as_ref().unwrap()), stored());
+    }
+    assert_eq!(server.end().0, 7);
+}
+
+#[test]
+fn bytes_one_at_a_time_are_a_stream() {
+    let server = Running::start(|_| {});
+    let peer = server.connect();
+    peer.set_nodelay(true).unwrap();
+    stream(b"x").concat().iter().for_each(|byte| push(&peer, &[*byte]));
+    let told = server.told_of(&peer);
+    assert_complete(&told, "x", 2);
+    assert_eq!(stored_in(told.dir.as_ref().unwrap()), stored());
+    server.end();
+}
+
+#[test]
+fn a_stream_that_is_cut_anywhere_leaves_what_came_as_a_whole() {
+    let bytes = stream(b"x").concat();
+    let server = Running::start(|_| {});
+    for end in 0..bytes.len() {
+        let peer = server.connect();
+        push(&peer, &bytes[..end]);
+        peer.shutdown(Shutdown::Write).unwrap();
+        let told = server.told_of(&peer);
+        assert!(told.ended.is_err(), "{end}: {told}");
+        let Some(dir) = &told.dir else { continue };
+        let (found, whole) = (stored_in(dir), stored());
+        for (name, bytes) in found {
+            let is_earlier = name == "spool-0.whole" && bytes == b"first\n";
+            let is_whole_chunks = !name.ends_with('0') && !name.ends_with('1')
+                || bytes.len() < 16
+                || (bytes.len() - 16) % chunk(0).len() == 0;
+            assert!(is_earlier || name == "new" || whole[&name].starts_with(&bytes), "{end}: {name}");
+            assert!(name.starts_with("symbols") || is_whole_chunks, "{end}: {name} has {} bytes", bytes.len());
+        }
+    }
+    assert_eq!(server.end().0, 0);
+}
+
+/// What, bytes, whether the peer goes then, and what the server says. `None`: it stays, and is cut off at the end.
+type Attack = (&'static str, Vec<u8>, bool, Option<&'static str>);
+
+fn attacks() -> Vec<Attack> {
+    let begun = || [hello(1, [0; 32], b"y"), process(0)].concat();
+    let known = || [begun(), about(b"x")].concat();
+    let with = |before: Vec<u8>, more: &[u8]| [before, more.to_vec()].concat();
+    let head = |tag: &[u8; 4], bytes: u32| [&tag[..], &bytes.to_le_bytes()].concat();
+    let mut wrong_sum = chunk(0);
+    *wrong_sum.last_mut().unwrap() ^= 1;
+    vec![
+        ("wrong magic", b"\x93RFX\r\n\x1a\n".to_vec(), false, Some("begins as no stream")),
+        ("another protocol", b"GET / HTTP/1.1\r\n\r\n".to_vec(), false, Some("not uftrace's protocol")),
+        (
+            "name of 64 KiB",
+            [&hello(1, [0; 32], b"")[..56], &[255; 2], &[b'a'; 70_000]].concat(),
+            false,
+            Some("a name of 65535 bytes"),
+        ),
+        ("another version", [&b"\x93RFS\r\n\x1a\n\x02\0\0\0"[..], &[0; 60]].concat(), false, Some("version 2")),
+        ("nothing that is known follows", hello(3, [0; 32], b"y"), false, Some("3 is nothing")),
+        ("length of 4 GiB", with(known(), &head(b"CHNZ", u32::MAX - 7)), false, Some("4294967288 bytes cannot be")),
+        ("length of 5 MiB", with(known(), &head(b"CHNK", 5 << 20)), false, Some("5242880 bytes cannot be")),
+        ("no whole words", with(known(), &head(b"CHNZ", 81)), false, Some("81 bytes cannot be")),
+        ("unknown section", with(known(), &section(b"EVIL", b"x")), false, Some("EVIL is not known")),
+        ("escape sequence for a tag", with(known(), &section(b"\x1b[2J", b"x")), false, Some("\\x1b[2J is not known")),
+        ("wrong checksum", with(known(), &wrong_sum), false, Some("wrong checksum")),
+        ("chunk of no process", with(hello(1, [0; 32], b"y"), &chunk(0)), false, Some("CHNZ belongs to nothing")),
+        ("chunk of an unknown process", with(begun(), &chunk(0)), false, Some("CHNZ belongs to nothing")),
+        ("process that does not come yet", with(known(), &process(70)), false, Some("70 cannot be")),
+        ("process -1", with(known(), &process(u64::MAX)), false, Some("cannot be in a section PROC")),
+        (
+            "text of an exabyte",
+            with(begun(), &section(b"ABOU", &words(&[1 << 60, 0, 0]))),
+            false,
+            Some("cannot be in a section ABOU"),
+        ),
+        ("text from its middle", with(begun(), &section(b"ABOU", &words(&[100, 50, 0]))), false, Some("50 cannot be")),
+        ("text that never goes on", with(begun(), &section(b"ABOU", &words(&[100, 0]))), false, Some("0 cannot be")),
+        ("symbols of a module that does not come yet", with(known(), &symbols(9, b"x")), false, Some("9 cannot be")),
+        (
+            "end that tells of others",
+            with(known(), &section(b"END\n", &words(&[1, 9]))),
+            false,
+            Some("other processes and chunks"),
+        ),
+        ("second beginning", with(known(), &hello(1, [0; 32], b"y")), false, Some("is not known")),
+        ("nothing", Vec::new(), true, Some("closed the connection")),
+        ("only the beginning", hello(1, [0; 32], b"y"), true, Some("closed the connection")),
+        ("death before the end", with(known(), &chunk(0)), true, Some("closed the connection")),
+        ("death within a section", with(known(), &chunk(0)[..50]), true, Some("closed the connection")),
+        ("stall within the beginning", b"\x93RFS".to_vec(), false, None),
+        ("stall within a section", with(known(), &chunk(0)[..50]), false, None),
+        ("stall behind the beginning", hello(1, [0; 32], b"y"), false, None),
+        (
+            "uftrace's nonsense behind a beginning",
+            with(hello(2, [0; 32], b"y"), b"GET / HTTP/1.1"),
+            false,
+            Some("not uftrace's protocol"),
+        ),
+        (
+            "file elsewhere behind a beginning",
+            with(hello(2, [0; 32], b"y"), &[crate::peer::dir_name(b"y"), crate::peer::file(b"../x", b"x")].concat()),
+            false,
+            Some("which would lead elsewhere"),
+        ),
+    ]
+}
+
+#[test]
+fn the_server_lives_and_others_are_served() {
+    // The server gives each some time to read why it is refused.
+    std::thread::scope(|scope| {
+        for attack in attacks() {
+            scope.spawn(move || attack_and_serve(attack));
+        }
+    });
+}
+
+fn attack_and_serve((what, bytes, goes, said): Attack) {
+    let server = Running::start(|_| {});
+    let sections = stream(b"first").concat();
+    let (half, rest) = sections.split_at(sections.len() / 2);
+    let first = server.connect();
+    push(&first, half);
+    while !server.received().join("first/.recording/spool-0").exists() {
+        std::thread::yield_now();
+    }
+    let attacker = server.connect();
+    push(&attacker, &bytes);
+    if goes {
+        attacker.shutdown(Shutdown::Write).unwrap();
+    }
+    let told = said.map(|text| {
+        let told = server.told_of(&attacker);
+        assert!(told.to_string().contains(text), "{what}: {told}");
+        assert_eq!(told.to_string().lines().count(), 1, "{what}: {told}");
+        assert!(!told.to_string().contains('\x1b'), "{what}");
+        told
+    });
+    if let Some(told) = &told {
+        let answer = answer(&attacker);
+        assert!(!goes || answer.is_empty() || answer.starts_with("no "), "{what}: {answer}");
+        assert!(told.dir.as_ref().is_none_or(|dir| dir.parent() == Some(&server.received())), "{what}: {told}");
+    }
+    push(&first, rest);
+    assert_complete(&server.told_of(&first), "first", 2);
+    let later = server.connect();
+    push(&later, &stream(b"later").concat());
+    assert_complete(&server.told_of(&later), "later", 2);
+    assert_eq!(stored_in(&server.received().join("later")), stored(), "{what}");
+    let (n_complete, cut) = server.end();
+    assert_eq!((n_complete, cut.len()), (2, usize::from(said.is_none())), "{what}");
+}
+
+#[test]
+fn a_stream_may_not_be_larger_than_it_may() {
+    let server = Running::start(|options| options.max_bytes = 1000);
+    let peer = server.connect();
+    push(&peer, &[hello(1, [0; 32], b"y"), process(0), about(b"x"), chunk(0).repeat(20)].concat());
+    assert!(answer(&peer).contains("no the trace has more than 1000 bytes"));
+    let told = server.told_of(&peer);
+    assert!(told.bytes <= 1000 && told.ended.is_err(), "{told}");
+    server.end();
+}
+
+#[test]
+fn who_is_silent_loses_the_connection() {
+    // Between sections too: who has nothing to tell says that.
+    let server = Running::start(|options| options.timeout = Duration::from_millis(50));
+    for bytes in [b"\x93R".to_vec(), [hello(1, [0; 32], b"y"), process(0)].concat()] {
+        let peer = server.connect();
+        push(&peer, &bytes);
+        assert!(server.told_of(&peer).to_string().contains("no byte came or went for 50ms"));
+    }
+    server.end();
+}
+
+fn token(folder: &Path, name: &str, fill: u8) -> Token {
+    let path = folder.join(name);
+    fs::write(&path, [fill; 32]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    Token::read(&path).unwrap()
+}
+
+#[test]
+fn only_who_shows_the_token_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = token(folder.path(), "right", 7);
+    let server = Running::start(|options: &mut ReceiveOptions| options.token = Some(right.clone()));
+    let mut nearly = [7; 32];
+    nearly[31] = 8;
+    for bytes in [hello(1, [0; 32], b"x"), hello(1, nearly, b"x"), hello(2, [0; 32], b"x")] {
+        let peer = server.connect();
+        push(&peer, &bytes);
+        assert!(answer(&peer).starts_with("no it has not shown the token"), "{bytes:?}");
+        let told = server.told_of(&peer);
+        assert!(told.dir.is_none() && told.to_string().contains("not shown the token"), "{told}");
+    }
+    // uftrace has none.
+    let peer = server.connect();
+    push(&peer, &honest("x").concat());
+    assert!(server.told_of(&peer).to_string().contains("not shown the token"));
+    let mut sections = stream(b"x");
+    sections[0] = hello(1, [7; 32], b"x");
+    let peer = server.connect();
+    push(&peer, &sections.concat());
+    assert_complete(&server.told_of(&peer), "x", 2);
+
+    // A trace that is there already.
+    let dir = folder.path().join("trace");
+    fs::create_dir(&dir).unwrap();
+    honest_files().iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
+    let own = to(Protocol::Own, &server.address);
+    let wrong = token(folder.path(), "wrong", 1);
+    for shown in [None, Some(&wrong)] {
+        let refused = send(&dir, &own, shown, LONG);
+        assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains("token")), "{refused:?}");
+        assert!(server.told().ended.is_err());
+    }
+    let sent = send(&dir, &own, Some(&right), LONG).unwrap();
+    assert_eq!(sent.files, honest_files().len());
+    let told = server.told();
+    assert!(told.ended.is_ok(), "{told}");
+    assert_eq!(files(told.dir.as_ref().unwrap()), honest_files());
+    assert_eq!(server.end().0, 2);
+}
