@@ -55,7 +55,7 @@ pub struct SavedBank {
 pub struct ToldModules(HashSet<Key>);
 
 /// The functions of the programs whose directories were written: many processes run the same ones.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Symbols {
     tables: HashMap<Key, Option<Arc<SymbolTable>>>,
     /// Of modules of another machine, what was told of each: a module's path, as maps spell it, and its build-id, and a file. No

@@ -119,6 +119,7 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
     if let Some((parent, nanos)) = collected.fork {
         lines.put("fork", format!("{parent} {nanos}"));
     }
+    lines.put("records", collected.n_records.to_string());
     lines.put("dropped", collected.n_dropped.to_string());
     lines.put("overwritten", collected.n_overwritten.to_string());
     lines.put("untraced_threads", collected.n_untraced_threads.to_string());
@@ -276,7 +277,7 @@ impl Parsed {
             rate: world.exact_rate.map(|(hz, source)| Rate { hz, source: source.name().to_owned() }),
             facts: None,
             problem: None,
-            n_records: 0,
+            n_records: self.number("records")?,
             world: Some(Box::new(world)),
         })
     }

@@ -78,7 +78,14 @@ pub fn record(
     let mut banks = None;
     let attached = Attached::begin(options.pid, &wanted, |file| {
         let Options { buffer_bytes, on_full, most_bytes, .. } = *options;
-        let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring: false, dumps: dumps::Options::default() };
+        let plan = Plan {
+            buffer_bytes,
+            on_full,
+            most_bytes,
+            is_ring: false,
+            dumps: dumps::Options::default(),
+            is_sent: false,
+        };
         banks = Some(BankRecorder::begin_in(file, 1, output.work(), plan, tell)?);
         Ok(())
     })?;

@@ -19,7 +19,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
 use rftrace_format::record::RECORD_BYTES;
-use rftrace_format::recording::{Counts, Entry, Fork, PART_FILE, Part, Saved};
+use rftrace_format::recording::{Counts, Entry, Fork, PART_FILE, Part, RECEIVED, Saved};
 use rftrace_frontend::Error;
 pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, Banks, Collected, Extent, Options, SHORTEST_PAUSE, SavedBank, Symbols};
@@ -51,6 +51,8 @@ pub struct Plan {
     pub is_ring: bool,
     /// When those are made.
     pub dumps: dumps::Options,
+    /// What is recorded is sent to another machine.
+    pub is_sent: bool,
 }
 
 /// How long a thread waits for a recorder that does nothing, as one that was stopped.
@@ -94,6 +96,8 @@ pub struct BankRecording {
     collected: Vec<Collected>,
     on_full: OnFull,
     dumps: Dumps,
+    /// The functions of modules, where those of this machine are not meant.
+    symbols: Symbols,
 }
 
 impl BankRecorder {
@@ -119,11 +123,11 @@ impl BankRecorder {
         plan: Plan,
         tell: impl FnMut(Written) + Send + 'static,
     ) -> Result<Self> {
-        let Plan { buffer_bytes, on_full, most_bytes, is_ring, dumps } = plan;
+        let Plan { buffer_bytes, on_full, most_bytes, is_ring, dumps, is_sent } = plan;
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
         let mut options = Options { buffer_bytes, n_slots, patience: on_full.patience(), most_bytes, is_ring };
-        let banks = loop {
+        let mut banks = loop {
             match Banks::new(file.try_clone().context(NO_MEMORY)?, work, options) {
                 Ok(banks) => break banks,
                 // Address space is limited (ulimit -v).
@@ -131,6 +135,9 @@ impl BankRecorder {
                 Err(error) => return Err(error).context(NO_MEMORY),
             }
         };
+        if is_sent {
+            banks.keep_all_that_is_known();
+        }
         let (is_over, living) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<u32>>>::default());
         let (told, seen) = (Arc::clone(&is_over), Arc::clone(&living));
         let (to, snapshots) = mpsc::channel();
@@ -165,11 +172,11 @@ impl BankRecorder {
         self.is_over.store(true, Relaxed);
         let (collected, dumps) = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         self.snapshots.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        BankRecording { collected, on_full: self.on_full, dumps }
+        BankRecording { collected, on_full: self.on_full, dumps, symbols: Symbols::default() }
     }
 }
 
-pub(crate) const NO_THREAD: &str = "no thread for banks";
+pub(crate) const NO_THREAD: &str = "no thread for what is recorded";
 pub(crate) const NO_MEMORY: &str = "no memory for banks (is what ulimit -v or ulimit -f permits too little?)";
 
 /// Empty memory that other processes can map.
@@ -283,14 +290,21 @@ impl BankRecording {
     ///
     /// Something cannot be read.
     pub(crate) fn of(work: &Path, extent: Extent) -> Result<Option<Self>> {
+        let is_received = work.join(RECEIVED).exists();
         let spools = bank::spools(work).with_context(|| format!("cannot read {}", work.display()))?;
         let recover = |spool: PathBuf| {
-            Banks::recover(memory()?, &spool, extent)
-                .with_context(|| format!("cannot read what was recorded in {}", spool.display()))
+            let collected = if is_received {
+                Banks::collected_elsewhere(&spool)
+            } else {
+                Banks::recover(memory()?, &spool, extent)
+            };
+            collected.with_context(|| format!("cannot read what was recorded in {}", spool.display()))
         };
+        let symbols = if is_received { Symbols::received(work) } else { Ok(Symbols::default()) };
+        let symbols = symbols.with_context(|| format!("cannot read {}", work.display()))?;
         let collected: Vec<Collected> = spools.into_iter().map(recover).collect::<Result<_>>()?;
         let dumps = Dumps::new(dumps::Options::default());
-        Ok((!collected.is_empty()).then_some(Self { collected, on_full: OnFull::Wait, dumps }))
+        Ok((!collected.is_empty()).then_some(Self { collected, on_full: OnFull::Wait, dumps, symbols }))
     }
 
     /// How many processes have records in a folder that no part was made of.
@@ -325,7 +339,7 @@ impl BankRecording {
     ///
     /// Something cannot be written.
     pub(crate) fn copy(&self, parts: &Path) -> Result<()> {
-        let mut symbols = Symbols::default();
+        let mut symbols = self.symbols.clone();
         for collected in &self.collected {
             let entry = Entry::Part { pid: collected.pid, nanos: collected.ended_nanos() };
             save_to(&parts.join(entry.to_string()), collected, None, self.on_full, &mut symbols)?;
@@ -356,7 +370,7 @@ impl BankRecording {
     ///
     /// Something cannot be written.
     pub(crate) fn save(mut self, work: &Path, ended: Option<&Ended>) -> Result<usize> {
-        let mut symbols = Symbols::default();
+        let mut symbols = self.symbols;
         let nanos = self.collected.iter().filter(|it| ended.is_some_and(|ended| ended.pid == it.pid));
         // Of several programs that ran in it.
         let last_nanos = nanos.map(Collected::ended_nanos).max();
@@ -433,6 +447,7 @@ fn save_to(
                 chunks_overwritten: collected.n_overwritten,
                 untraced_threads: saved.untraced_threads.into(),
                 dropped: collected.n_dropped,
+                cut: !collected.is_over(),
             })
         }
         Err(Error::NoEvents { .. }) => Saved::Trace(Counts::default()),

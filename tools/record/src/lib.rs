@@ -46,6 +46,8 @@ pub mod run;
 #[cfg(target_os = "linux")]
 mod schedule;
 #[cfg(target_os = "linux")]
+pub mod sender;
+#[cfg(target_os = "linux")]
 mod sys;
 #[cfg(target_os = "linux")]
 pub mod terminal;

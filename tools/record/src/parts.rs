@@ -46,6 +46,8 @@ pub struct Joined {
     pub too_much: usize,
     /// Calls and returns that found no room while the program ran.
     pub dropped: u64,
+    /// Processes that went on when what was recorded of them ended.
+    pub cut: usize,
     /// Bytes of the trace.
     pub bytes: u64,
     /// What could not be saved, and why.
@@ -70,9 +72,9 @@ impl Joined {
 
     /// Writes into the trace what was not recorded, for those who look at it later.
     pub(crate) fn keep(&self, has_schedule: bool, dir: &Path) -> Result<()> {
-        let &Self { full, overwritten, untraced_threads, too_much, dropped, .. } = self;
-        let (full, too_much) = (full as u64, too_much as u64);
-        let gaps = Gaps { full, overwritten, untraced_threads, too_much, dropped, schedule: has_schedule };
+        let &Self { full, overwritten, untraced_threads, too_much, dropped, cut, .. } = self;
+        let (full, too_much, cut) = (full as u64, too_much as u64, cut as u64);
+        let gaps = Gaps { full, overwritten, untraced_threads, too_much, dropped, cut, schedule: has_schedule };
         write(&dir.join(files::GAPS), gaps.to_string().as_bytes())
     }
 }
@@ -189,6 +191,7 @@ fn read_parts(work: &Path, joined: &mut Joined) -> Result<Vec<SavedPart>> {
                 joined.full += usize::from(counts.full);
                 joined.overwritten += counts.chunks_overwritten;
                 joined.dropped += counts.dropped;
+                joined.cut += usize::from(counts.cut);
                 joined.untraced_threads += counts.untraced_threads;
             }
             Saved::TooMuch => joined.too_much += 1,

@@ -241,9 +241,15 @@ pub(crate) fn living_recorder(work: &Path) -> Vec<u32> {
 
 /// Tells others who look at the folder that this process records there.
 pub(crate) fn register(work: &Path) -> std::io::Result<()> {
+    fs::write(work.join(mark()), "")
+}
+
+/// The name of the file for it.
+#[must_use]
+pub fn mark() -> String {
     let pid = std::process::id();
     let started = start_time(pid).unwrap_or_default();
-    fs::write(work.join(Entry::Recorder { pid, started: &started }.to_string()), "")
+    Entry::Recorder { pid, started: &started }.to_string()
 }
 
 /// The processes that files stand for and that have not ended: those with the id and the start time that `process` takes of a file.

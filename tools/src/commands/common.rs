@@ -143,6 +143,12 @@ pub(crate) fn losses(summary: &Summary, gaps: &Gaps) -> Vec<String> {
             HumanCount(gaps.too_much)
         ));
     }
+    if gaps.cut > 0 {
+        found.push(format!(
+            "Processes that went on when their recorder ended, or the line to it broke, so that the rest is missing: {}",
+            HumanCount(gaps.cut)
+        ));
+    }
     if gaps.dropped > 0 {
         found.push(format!(
             "Calls and returns that found no room in the recorder's bank: {}: have the program wait (--on-full wait), or give it more room \

@@ -3,33 +3,38 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount};
-use rftrace_net::Address;
+use rftrace_net::{Protocol, To, Token};
 
 use super::time::parse_timeout;
 
 const EXAMPLES: &str = "\
 Examples:
-  rftrace send uftrace.data desk:8090              to the port of another machine
-  rftrace send uftrace.data unix:/run/user/1/rx    to `rftrace recv --unix` on this one
+  rftrace send uftrace.data 127.0.0.1              to `rftrace recv` on this machine
+  rftrace send uftrace.data unix:/run/user/1/rx    to `rftrace recv --unix`
+  rftrace send uftrace.data uftrace://desk         to `uftrace recv` on another machine
 
-Receivers of rftrace listen to their own machine alone. To reach one by ssh:
-  ssh -N -L 8090:127.0.0.1:8090 desk &
+Receivers of rftrace listen to their own machine alone, unless they ask for a token, and nothing is encrypted. To reach one by ssh:
+  ssh -N -L 8091:127.0.0.1:8091 desk &
   rftrace send uftrace.data 127.0.0.1";
 
 /// Sends a trace to `rftrace recv` or `uftrace recv`.
 ///
-/// Any complete trace directory can be sent, of rftrace or uftrace, by uftrace's protocol. Snapshots in it are traces of their own.
+/// Any complete trace directory can be sent, of rftrace or uftrace. Snapshots in it are traces of their own.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SendArgs {
     /// The trace directory.
     dir: PathBuf,
-    /// Where the receiver listens: HOST, HOST:PORT or unix:PATH. The port is 8090 if it is left out.
+    /// Where the receiver listens: HOST, HOST:PORT or unix:PATH, with `uftrace://` before it for uftrace's protocol. The port is 8091 if
+    /// it is left out, and 8090 for uftrace.
     #[arg(value_name = "HOST[:PORT]")]
-    to: Address,
+    to: To,
+    /// A file with the token that the receiver asks for.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// How long the receiver may take for anything: 500ms, 30s, 5m.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
     timeout: Duration,
@@ -38,14 +43,24 @@ pub(crate) struct SendArgs {
 /// Sends it.
 pub(crate) fn run(args: &SendArgs) -> Result<()> {
     super::unfinished::refuse(&args.dir)?;
-    let sent = send(&args.dir, &args.to, args.timeout)?;
+    let token = read_token(args.token_file.as_deref(), &args.to)?;
+    let sent = send(&args.dir, &args.to, token.as_ref(), args.timeout)?;
     say!("{sent}");
     Ok(())
 }
 
+/// The token in a file, if there is one.
+pub(crate) fn read_token(file: Option<&Path>, to: &To) -> Result<Option<Token>> {
+    if file.is_some() && to.protocol == Protocol::Uftrace {
+        bail!("uftrace's protocol has no token: --token-file is for addresses without uftrace://");
+    }
+    // The error's text has that of its source.
+    file.map(Token::read).transpose().map_err(|error| anyhow!("{error}"))
+}
+
 /// Sends a trace, and returns what is to be said of it.
-pub(crate) fn send(dir: &Path, to: &Address, timeout: Duration) -> Result<String> {
-    let sent = rftrace_net::send::send(dir, to, timeout);
+pub(crate) fn send(dir: &Path, to: &To, token: Option<&Token>, timeout: Duration) -> Result<String> {
+    let sent = rftrace_net::send::send(dir, to, token, timeout);
     // The error's text has that of its source.
     let sent = sent.map_err(|error| anyhow!("the trace was not sent to {to}: {error}"))?;
     Ok(format!("sent to {to}: {} files, {}", HumanCount(sent.files as u64), HumanBytes(sent.bytes)))

@@ -127,7 +127,7 @@ fn what_others_reach_is_refused() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let (code, _, stderr) = run(&["recv", "-o", utf8(folder.path()), "--listen", address]);
         assert_eq!(code, Some(1));
-        for text in [address, "neither passwords nor encryption", "ssh -N -L", "--unix"] {
+        for text in [address, "no encryption", "ssh -N -L", "--unix", "--token-file"] {
             assert!(stderr.contains(text), "{text} in {stderr}");
         }
     }
@@ -174,7 +174,7 @@ fn what_is_recorded_is_sent() {
 
     let (code, _, stderr) = record(&["--to", &to], "kept");
     assert_eq!(code, Some(5), "{stderr}");
-    assert!(stderr.contains(&format!("rftrace: sent to {}", recv.address)), "{stderr}");
+    assert!(stderr.contains(&format!("rftrace: sent to {to}")), "{stderr}");
     assert!(recv.line().contains("a complete trace"));
     let (kept, sent) = (folder.path().join("kept"), traces.join("kept"));
     assert_eq!(shown(&kept), shown(&sent));
@@ -191,7 +191,7 @@ fn what_is_recorded_is_sent() {
     assert_eq!(recv.signal("-TERM"), Some(0));
     let (code, _, stderr) = record(&["--to", &to, "--no-local"], "unsent");
     assert_eq!(code, Some(5), "{stderr}");
-    let wanted = format!("rftrace send unsent {}", recv.address);
+    let wanted = format!("rftrace send unsent {to}");
     assert!(stderr.contains("was not sent") && stderr.contains(&wanted), "{stderr}");
     assert!(shown(&folder.path().join("unsent")).1.contains("leaf();"));
     let left: Vec<_> =
@@ -199,9 +199,174 @@ fn what_is_recorded_is_sent() {
     assert!(left.iter().all(|name| name != ".recording"), "{left:?}");
 }
 
+/// A program that calls `leaf` so often, says so, and ends when it is told to by a line. Its status is 5.
+fn waiting_program(folder: &Path) -> Option<std::path::PathBuf> {
+    let (source, program) = (folder.join("waiting.c"), folder.join("waiting"));
+    let text = "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n#include <sys/wait.h>\n
+        void leaf(void) { }
+        int main(int n_args, char **args) {
+            for (long n = atol(args[1]); n > 0; n--) leaf();
+            if (n_args > 2) { if (fork() == 0) { leaf(); _exit(0); } wait(NULL); }
+            puts(\"called\"); fflush(stdout); getchar();
+            return 5;
+        }\n";
+    fs::write(&source, text).unwrap();
+    let output = crate::import::output(Command::new("gcc").args(["-pg", "-O0", "-o"]).args([&program, &source]))?;
+    assert!(output.status.success(), "{output:?}");
+    Some(program)
+}
+
+/// `rftrace record` of such a program, which has done its calls.
+struct Recording {
+    child: Child,
+    stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Recording {
+    fn begin(folder: &Path, program: &Path, options: &[&str], args: &[&str]) -> Self {
+        let mut command = rftrace(&["record", "--no-schedule"]);
+        command.args(options).arg(program).args(args).current_dir(folder);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "called\n");
+        Self { child, stdout }
+    }
+
+    /// Lets the program end, and waits for its recorder. Returns that's status, and what it said.
+    fn end(self) -> (Option<i32>, String) {
+        drop(self.stdout);
+        let (code, _, stderr) = parts(&self.child.wait_with_output().unwrap());
+        (code, stderr)
+    }
+}
+
+fn calls_of(dir: &Path, function: &str) -> u64 {
+    let (code, stdout, stderr) = run(&["report", utf8(dir)]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let line = stdout.lines().find(|line| line.ends_with(&format!(" {function}")));
+    line.map_or(0, |line| line.split_whitespace().rev().nth(1).unwrap().replace(',', "").parse().unwrap())
+}
+
+#[test]
+fn what_is_recorded_is_sent_while_the_program_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = waiting_program(folder.path()) else { return };
+    let traces = folder.path().join("traces");
+    let mut recv = Recv::start(&traces, &["--listen", "127.0.0.1:0"]);
+    let recording =
+        Recording::begin(folder.path(), &program, &["--to", &recv.address, "-o", "kept"], &["300000", "fork"]);
+    // What has filled chunks is there before the program ends.
+    let spool = traces.join("kept/.recording/spool-0");
+    while fs::metadata(&spool).map_or(0, |meta| meta.len()) < 100_000 {
+        std::thread::yield_now();
+    }
+    let (code, _, stderr) = run(&["recover", utf8(&traces.join("kept"))]);
+    assert!(code == Some(1) && stderr.contains("is being recorded to"), "{stderr}");
+    let (code, stderr) = recording.end();
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains(&format!("rftrace: sent to {}", recv.address)), "{stderr}");
+    let line = recv.line();
+    assert!(line.contains("a complete trace, of 2 processes") && line.contains("calls: 300,00"), "{line}");
+    let (kept, sent) = (folder.path().join("kept"), traces.join("kept"));
+    assert_eq!(calls_of(&sent, "leaf"), 300_001);
+    let shown = |dir: &Path| run(&["replay", utf8(dir)]);
+    assert!(shown(&kept) == shown(&sent), "both are the same");
+    assert!(!sent.join(".recording").exists());
+    // A fifth of what uftrace sends, which is what is in the files of records.
+    let bytes: u64 = line.split(" bytes").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+    let symbols: u64 = fs::read_dir(&sent)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "sym"))
+        .map(|entry| entry.metadata().unwrap().len())
+        .sum();
+    assert!(5 * (bytes - symbols) < 600_000 * 16, "{bytes} bytes, {symbols} of them symbols");
+
+    let recording =
+        Recording::begin(folder.path(), &program, &["--to", &recv.address, "--no-local", "-o", "gone"], &["10"]);
+    let (code, stderr) = recording.end();
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(recv.line().contains("a complete trace, of 1 process,"));
+    assert!(!folder.path().join("gone").exists());
+    assert_eq!(calls_of(&traces.join("gone"), "leaf"), 10);
+}
+
+#[test]
+fn without_a_receiver_the_trace_is_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = waiting_program(folder.path()) else { return };
+    let socket = format!("unix:{}", folder.path().join("nobody").display());
+    let recording = Recording::begin(folder.path(), &program, &["--to", &socket, "--no-local", "-o", "here"], &["10"]);
+    let (code, stderr) = recording.end();
+    assert_eq!(code, Some(5), "{stderr}");
+    assert_eq!(stderr.matches("cannot connect").count(), 2, "{stderr}");
+    assert!(
+        stderr.contains("recording goes on") && stderr.contains(&format!("rftrace send here {socket}")),
+        "{stderr}"
+    );
+    assert_eq!(calls_of(&folder.path().join("here"), "leaf"), 10);
+}
+
+#[test]
+fn a_receiver_that_stops_costs_the_program_nothing() {
+    // More than sockets hold of what nobody reads.
+    const CALLS: u64 = 400_000;
+
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = waiting_program(folder.path()) else { return };
+    let traces = folder.path().join("traces");
+    let mut recv = Recv::start(&traces, &["--listen", "127.0.0.1:0"]);
+    let pid = recv.child.id().to_string();
+    let kill =
+        |signal: &str, pid: &str| assert!(Command::new("/bin/kill").args([signal, pid]).status().unwrap().success());
+    kill("-STOP", &pid);
+    // It calls all of them, and ends when it is to.
+    let mut recording =
+        Recording::begin(folder.path(), &program, &["--to", &recv.address, "-o", "here"], &[&CALLS.to_string()]);
+    drop(recording.child.stdin.take());
+    let mut rest = String::new();
+    recording.stdout.read_line(&mut rest).unwrap();
+    // The recorder waits for the receiver alone, until it is told not to. Before, it may be at something else still.
+    while recording.child.try_wait().unwrap().is_none() {
+        kill("-INT", &recording.child.id().to_string());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let (code, stderr) = recording.end();
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains("not all was sent"), "{stderr}");
+    assert_eq!(calls_of(&folder.path().join("here"), "leaf"), CALLS);
+    kill("-CONT", &pid);
+    let line = recv.line();
+    assert!(line.contains("incomplete") && line.contains("closed the connection"), "{line}");
+}
+
+#[test]
+fn a_recorder_that_is_killed_leaves_a_trace_at_the_receiver() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = waiting_program(folder.path()) else { return };
+    let traces = folder.path().join("traces");
+    let mut recv = Recv::start(&traces, &["--listen", "127.0.0.1:0"]);
+    let mut recording = Recording::begin(folder.path(), &program, &["--to", &recv.address, "-o", "here"], &["300000"]);
+    let spool = traces.join("here/.recording/spool-0");
+    while fs::metadata(&spool).map_or(0, |meta| meta.len()) < 100_000 {
+        std::thread::yield_now();
+    }
+    recording.child.kill().unwrap();
+    let line = recv.line();
+    assert!(line.contains("incomplete") && line.contains("calls: "), "{line}");
+    let here = traces.join("here");
+    assert!((1..=300_000).contains(&calls_of(&here, "leaf")), "{line}");
+    let (code, stdout, stderr) = run(&["info", utf8(&here)]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("went on when their recorder ended"), "{stdout}");
+    drop(recording);
+}
+
 #[test]
 fn where_to_send_is_checked_before_the_program_runs() {
-    for to in ["127.0.0.1:1", "http://host", "uftrace://", "uftrace://host:x"] {
+    for to in ["http://host", "host:x", "uftrace://", "uftrace://host:x"] {
         let (code, _, stderr) = run(&["record", "--to", to, "/bin/true"]);
         assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains("--to"), "{stderr}");

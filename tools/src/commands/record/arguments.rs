@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
-use rftrace_net::Address;
+use rftrace_net::{Protocol, To};
 use rftrace_record::banks::{OnFull, Plan};
 use rftrace_record::dumps::DumpOn;
 use rftrace_record::kernel::Events;
@@ -34,7 +34,7 @@ Examples:
   rftrace record --resources memory ./app       who takes memory and does not give it back
   rftrace record --resources file,thread ./app  who leaves files open, and threads that nobody joins
   rftrace record --live ./app | less            show the calls when it has ended
-  rftrace record --to uftrace://desk ./app      to `rftrace recv` on another machine, as `rftrace help send` tells
+  rftrace record --to 127.0.0.1 ./app           to `rftrace recv` while it runs; `rftrace help send` tells of other machines
 
 Programs call the tracer if they were built for it:
   RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release --target x86_64-unknown-linux-gnu
@@ -180,9 +180,13 @@ pub(crate) struct RecordArgs {
     /// Record events of the kernel too: sched, syscalls, irq. For root.
     #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
     pub(super) events: Vec<Events>,
-    /// Send the trace to `rftrace recv` or `uftrace recv` when the program has ended. It is written here too.
-    #[arg(long, value_name = "uftrace://HOST[:PORT]", value_parser = parse_to)]
-    pub(super) to: Option<Address>,
+    /// Send what is recorded to `rftrace recv` while the program runs (HOST, HOST:PORT, unix:PATH; with --stop and --pid at the end), or the
+    /// trace to `uftrace recv` at the end (uftrace://HOST). It is written here too. The program never waits for a receiver.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(super) to: Option<To>,
+    /// A file with the token that the receiver asks for.
+    #[arg(long, value_name = "FILE", requires = "to")]
+    pub(super) token_file: Option<PathBuf>,
     /// Keep no trace here that was sent.
     #[arg(long, requires = "to")]
     pub(super) no_local: bool,
@@ -233,6 +237,7 @@ impl RecordArgs {
             most_bytes: self.most_bytes() as u64,
             is_ring: self.ring,
             dumps,
+            is_sent: self.to.as_ref().is_some_and(|to| to.protocol == Protocol::Own),
         }))
     }
 
@@ -282,10 +287,4 @@ impl RecordArgs {
     pub(super) fn most_bytes(&self) -> usize {
         if self.is_streamed() { self.max_size } else { self.max_size.max(self.buffer) }
     }
-}
-
-/// Where a trace is sent to.
-fn parse_to(text: &str) -> Result<Address, String> {
-    let address = text.strip_prefix("uftrace://").ok_or("it is sent to uftrace://HOST or uftrace://HOST:PORT")?;
-    address.trim_end_matches('/').parse().map_err(|error: rftrace_net::NoAddress| error.to_string())
 }

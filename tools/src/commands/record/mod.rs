@@ -5,9 +5,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use indicatif::HumanBytes;
+use rftrace_net::{Protocol, Token};
 use rftrace_record::banks::BankRecorder;
 use rftrace_record::entries::Entries;
 use rftrace_record::join::Beside;
@@ -17,6 +20,7 @@ use rftrace_record::output::Output;
 use rftrace_record::preload::{self, Preload};
 use rftrace_record::resources::ResourceRecorder;
 use rftrace_record::run::Ended;
+use rftrace_record::sender::{Receiver, Sender, Sent};
 use rftrace_record::{Kept, ScheduleEvents, join, parts, program, run};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -53,6 +57,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         return run_attached(&args, pid);
     }
     let plan = args.plan()?;
+    let token =
+        args.to.as_ref().map(|to| super::send::read_token(args.token_file.as_deref(), to)).transpose()?.flatten();
     if let Some(plan) = &plan {
         args.signal_snapshot = plan.dumps.signal;
     }
@@ -80,6 +86,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let mut progress = (!args.quiet && args.is_streamed()).then(Progress::new);
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let banks = plan.map(|plan| BankRecorder::begin(output.work(), plan, tell)).transpose()?;
+    let sender = begin_to_send(&args, banks.is_some(), token.clone(), &output)?;
     let mut entries = Entries::create()?;
     let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
     let wanted = values::wanted(&args.what(), &program)?;
@@ -107,7 +114,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         say!("rftrace: {error:#}");
         None
     });
-    if args.to.is_some() {
+    let sent = sender.map(|sender| send_the_rest(&args, sender)).transpose()?;
+    if args.to.is_some() && sent.is_none() {
         // The run's own handlers stay, and do nothing any more: who waits for a receiver may end that.
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             flag::register_conditional_shutdown(signal, code, Arc::new(true.into()))?;
@@ -117,7 +125,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     if let Some(recorded) = &resources {
         resources::tell_of_losses(recorded, args.most_bytes());
     }
-    if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended) {
+    let sending = Sending { token, sent };
+    if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended, &sending) {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
@@ -142,6 +151,8 @@ fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
         return attach::leave(&options);
     }
     recover_older(args)?;
+    let token =
+        args.to.as_ref().map(|to| super::send::read_token(args.token_file.as_deref(), to)).transpose()?.flatten();
     let request = attach::Request {
         options,
         output: args.output.clone(),
@@ -151,7 +162,7 @@ fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
         is_quiet: args.quiet,
     };
     if let Some(output) = attach::record(&request)? {
-        send_to_receiver(args, &output);
+        send_to_receiver(args, &output, &Sending { token, sent: None });
     }
     Ok(())
 }
@@ -205,9 +216,14 @@ fn finish(
     (notes, entries, wanted): (&Notes, &mut Entries, &Wanted),
     beside: Beside,
     ended: &Ended,
+    sending: &Sending,
 ) -> Result<()> {
     if args.keep_stream {
         return keep_stream(args, output, (notes, entries, wanted), beside, ended);
+    }
+    if let (Some(Ok(_)), true, false) = (&sending.sent, args.no_local, args.live) {
+        output.discard();
+        return notes.read().map(|notes| notes.iter().for_each(|note| say!("rftrace: {note}")));
     }
     let joined = match join::join(&output, ended, beside, notes.read()?) {
         Ok(joined) => joined,
@@ -269,12 +285,12 @@ fn finish(
         }
     }
     if joined.left_over > 0 {
-        send_to_receiver(args, &output);
+        send_to_receiver(args, &output, sending);
         left_over(output.keep());
         return Ok(());
     }
     output.finish()?;
-    send_to_receiver(args, &output);
+    send_to_receiver(args, &output, sending);
     Ok(())
 }
 
@@ -312,16 +328,63 @@ fn keep_stream(
     Ok(())
 }
 
-/// Sends the trace where it was wanted, and removes it then if that was wanted too.
-fn send_to_receiver(args: &RecordArgs, output: &Output) {
+/// What is sent elsewhere.
+struct Sending {
+    token: Option<Token>,
+    /// What became of it, if it was sent while the program ran.
+    sent: Option<Result<Sent>>,
+}
+
+/// Begins to send what is recorded, if that is wanted and there are banks to take it from.
+fn begin_to_send(args: &RecordArgs, has_banks: bool, token: Option<Token>, output: &Output) -> Result<Option<Sender>> {
+    let Some(to) = args.to.as_ref().filter(|to| has_banks && to.protocol == Protocol::Own) else { return Ok(None) };
+    let (address, name) = (to.address.clone(), rftrace_net::send::name_of(output.dir()));
+    let receiver = Receiver { address, token, name, timeout: RECEIVER_PATIENCE };
+    Sender::begin(output.work(), receiver).map(Some)
+}
+
+/// Waits until the receiver has all. Who does not want to wait ends that by a signal, and the trace will be here.
+fn send_the_rest(args: &RecordArgs, sender: Sender) -> Result<Result<Sent>> {
+    let is_given_up = Arc::<AtomicBool>::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register(signal, Arc::clone(&is_given_up))?;
+    }
+    let sent = sender.finish(&is_given_up);
+    match (&sent, &args.to) {
+        (Ok(sent), Some(to)) if !args.quiet => {
+            say!("rftrace: sent to {to}: {} of {}", HumanBytes(sent.bytes), sent.name);
+        }
+        _ => {}
+    }
+    Ok(sent)
+}
+
+/// Sends the trace where it was wanted, unless it is there already, and removes it then if that was wanted too.
+fn send_to_receiver(args: &RecordArgs, output: &Output, sending: &Sending) {
     let Some(to) = &args.to else { return };
+    match &sending.sent {
+        Some(Ok(_)) => {
+            if let Some(error) = args.no_local.then(|| output.remove_trace()).and_then(Result::err) {
+                say!("rftrace: {error:#}");
+            }
+            return;
+        }
+        Some(Err(error)) => {
+            let dir = shell_word(output.dir());
+            say!(
+                "rftrace: not all was sent to {to}: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}"
+            );
+            return;
+        }
+        None => {}
+    }
     let is_kept = !args.live || args.output.is_some();
     let dir = shell_word(output.dir());
     if !args.quiet {
         // Who ends it is not told more.
         say!("rftrace: sending {dir} to {to}; Ctrl-C ends that, and the trace stays");
     }
-    match super::send::send(output.dir(), to, RECEIVER_PATIENCE) {
+    match super::send::send(output.dir(), to, sending.token.as_ref(), RECEIVER_PATIENCE) {
         Err(error) if is_kept => {
             say!("rftrace: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}");
         }

@@ -1,0 +1,257 @@
+//! What is recorded goes to a receiver while the program runs: a thread reads what comes to spools, and sends it. So a receiver that is slow,
+//! or goes, keeps nobody from anything: what it has not got lies on the disk.
+//!
+//! Not here: the protocol (`rftrace_net::stream`), and what is recorded (`banks`).
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _, stderr};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rftrace_format::recording::{SPOOL, WHOLE};
+use rftrace_frontend::bank::{Banks, SPOOL_VERSIONS, Symbols, ToldModules};
+use rftrace_net::outgoing::Outgoing;
+use rftrace_net::stream::{self, Follows, Hello, section_bytes};
+use rftrace_net::{Address, Token};
+
+use super::banks::NO_THREAD;
+
+/// Between two looks at spools.
+const PAUSE: Duration = Duration::from_millis(50);
+/// What is told of a process is told again so often, if only its clock has changed.
+const NEWS: Duration = Duration::from_secs(1);
+/// The receiver hears something so often.
+const BEAT: Duration = Duration::from_secs(5);
+/// Bytes of a spool that are read at a time. A chunk is never longer.
+const PIECE_BYTES: usize = 256 << 10;
+/// Words that a spool begins with.
+const SPOOL_HEAD: u64 = 16;
+
+/// Where what is recorded is sent.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    /// Where it listens.
+    pub address: Address,
+    /// What it wants to be shown.
+    pub token: Option<Token>,
+    /// What it is to call the trace.
+    pub name: String,
+    /// How long it may take for anything.
+    pub timeout: Duration,
+}
+
+/// What was sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// What the receiver calls it.
+    pub name: String,
+    /// Bytes, all together.
+    pub bytes: u64,
+}
+
+/// Sends what comes to the spools in a folder.
+#[derive(Debug)]
+pub struct Sender {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Sent>>,
+}
+
+impl Sender {
+    /// Begins. If the receiver does not take it a line says so, once.
+    ///
+    /// # Errors
+    ///
+    /// There is no thread for it.
+    pub fn begin(work: &Path, receiver: Receiver) -> Result<Self> {
+        let is_over = Arc::<AtomicBool>::default();
+        let (told, work) = (Arc::clone(&is_over), work.to_owned());
+        let send = move || {
+            let sent = send(&work, &receiver, &told);
+            if let Err(error) = &sent
+                && !told.load(Relaxed)
+            {
+                let _ = writeln!(
+                    stderr(),
+                    "rftrace: nothing more is sent to {}: {error:#}; recording goes on, and the trace will be here",
+                    receiver.address
+                );
+            }
+            sent
+        };
+        let thread = thread::Builder::new().name("sender".to_owned()).spawn(send).context(NO_THREAD)?;
+        Ok(Self { is_over, thread })
+    }
+
+    /// Nothing more comes to the spools: waits until the receiver has all. `is_given_up` ends that.
+    ///
+    /// # Errors
+    ///
+    /// The receiver does not take it, or was given up.
+    pub fn finish(self, is_given_up: &AtomicBool) -> Result<Sent> {
+        self.is_over.store(true, Relaxed);
+        self.thread.thread().unpark();
+        while !self.thread.is_finished() {
+            if is_given_up.load(Relaxed) {
+                bail!("that was ended");
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn send(work: &Path, receiver: &Receiver, is_over: &AtomicBool) -> Result<Sent> {
+    let hello = Hello {
+        follows: Follows::Sections,
+        versions: SPOOL_VERSIONS,
+        token: receiver.token.as_ref().map(Token::bytes).unwrap_or_default(),
+        name: receiver.name.clone().into_bytes(),
+    };
+    // The error's text has that of its source.
+    let net = |error: rftrace_net::Error| anyhow!("{error}");
+    let mut to = Outgoing::connect(&receiver.address, &hello, receiver.timeout).map_err(net)?;
+    let mut spools = Spools::default();
+    let mut heard = Instant::now();
+    loop {
+        // What was written before it is sent below.
+        let is_last = is_over.load(Relaxed);
+        let before = to.n_bytes();
+        spools.send(work, is_last, &mut |bytes| to.send(bytes).map_err(net))?;
+        if is_last {
+            to.send(&stream::end(spools.n_processes, spools.n_chunks)).map_err(net)?;
+            let bytes = to.n_bytes();
+            return Ok(Sent { name: to.finish().map_err(net)?, bytes });
+        }
+        if to.n_bytes() > before {
+            heard = Instant::now();
+        } else if heard.elapsed() >= BEAT {
+            to.send(&stream::beat()).map_err(net)?;
+            heard = Instant::now();
+        }
+        thread::park_timeout(PAUSE);
+    }
+}
+
+/// What was sent of each spool.
+#[derive(Default)]
+struct Spools {
+    known: HashMap<PathBuf, Spool>,
+    n_processes: u32,
+    n_chunks: u64,
+    /// The process that the receiver takes chunks to be of.
+    current: Option<u32>,
+    symbols: Symbols,
+    told: ToldModules,
+    n_modules: u32,
+    piece: Vec<u8>,
+}
+
+struct Spool {
+    number: u32,
+    file: Option<File>,
+    /// Bytes that were sent, or are the receiver's affair.
+    n_sent: u64,
+    /// What is known of the process, as it was told, and when.
+    about: Vec<u8>,
+    told: Instant,
+}
+
+impl Spools {
+    /// Sends what is new.
+    fn send(&mut self, work: &Path, is_last: bool, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut found: Vec<PathBuf> = Vec::new();
+        for entry in fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))? {
+            let path = entry.with_context(|| format!("cannot read {}", work.display()))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with(SPOOL) && path.extension().is_some_and(|extension| extension == WHOLE) {
+                found.push(path.with_extension(""));
+            }
+        }
+        found.sort();
+        for path in found {
+            self.send_about(&path, is_last, send)?;
+            self.send_chunks(&path, send)?;
+        }
+        Ok(())
+    }
+
+    /// Tells what is known of a process, if that is another thing than before.
+    fn send_about(&mut self, path: &Path, is_last: bool, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let about = path.with_extension(WHOLE);
+        let text = fs::read(&about).with_context(|| format!("cannot read {}", about.display()))?;
+        let is_new = match self.known.entry(path.to_owned()) {
+            Entry::Vacant(place) => {
+                let number = self.n_processes;
+                self.n_processes += 1;
+                place.insert(Spool { number, file: None, n_sent: SPOOL_HEAD, about: Vec::new(), told: Instant::now() });
+                true
+            }
+            Entry::Occupied(place) => {
+                let spool = place.get();
+                let is_later = is_last || spool.told.elapsed() >= NEWS;
+                spool.about != text && (is_later || without_moment(&spool.about) != without_moment(&text))
+            }
+        };
+        let Some(spool) = self.known.get_mut(path).filter(|_| is_new) else { return Ok(()) };
+        let number = spool.number;
+        spool.about.clone_from(&text);
+        spool.told = Instant::now();
+        if self.current.replace(number) != Some(number) {
+            send(&stream::process(number))?;
+        }
+        stream::about(&text).try_for_each(|section| send(&section))?;
+        let collected = Banks::collected_elsewhere(path).with_context(|| format!("cannot read {}", about.display()))?;
+        let n_modules = &mut self.n_modules;
+        collected.tell_symbols(&mut self.symbols, &mut self.told, |file| {
+            let number = *n_modules;
+            *n_modules += 1;
+            stream::symbols(number, &file).try_for_each(|section| send(&section))
+        })
+    }
+
+    /// Sends the chunks of a process that are there as a whole.
+    fn send_chunks(&mut self, path: &Path, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let Some(spool) = self.known.get_mut(path) else { return Ok(()) };
+        let reading = || format!("cannot read {}", path.display());
+        let file = match &mut spool.file {
+            Some(file) => file,
+            file => match File::open(path) {
+                Ok(opened) => file.insert(opened),
+                // Nothing of it has come to the disk.
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(error).with_context(reading),
+            },
+        };
+        self.piece.resize(PIECE_BYTES, 0);
+        loop {
+            let n_read = file.read_at(&mut self.piece, spool.n_sent).with_context(reading)?;
+            let read = &self.piece[..n_read];
+            let mut n_whole = 0;
+            while let Some(next) = section_bytes(&read[n_whole..]).filter(|next| n_whole + next <= n_read) {
+                n_whole += next;
+                self.n_chunks += 1;
+            }
+            if n_whole == 0 {
+                return Ok(());
+            }
+            if self.current.replace(spool.number) != Some(spool.number) {
+                send(&stream::process(spool.number))?;
+            }
+            send(&read[..n_whole])?;
+            spool.n_sent += n_whole as u64;
+        }
+    }
+}
+
+/// What is known, without the second line, which tells when that was.
+fn without_moment(about: &[u8]) -> [&[u8]; 2] {
+    let mut lines = about.splitn(3, |&byte| byte == b'\n');
+    [lines.next().unwrap_or_default(), lines.nth(1).unwrap_or_default()]
+}
