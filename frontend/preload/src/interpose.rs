@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 
 use crate::arch::passed_on;
+use crate::control;
 use crate::originals::{errno, leave, original, set_errno};
 use crate::process;
 use crate::save::{self, Moment, RECORDING};
@@ -56,6 +57,7 @@ extern "C" fn before_exec(place: usize) -> *mut c_void {
         if was_on {
             tracer.enable();
         }
+        control::refuse(false);
         set_errno(errno);
     }
     original

@@ -8,6 +8,7 @@
 //! - `work` is how it does so: alone, on a stack of its own. `memory` is where its memory is from.
 //! - `notes` tells `rftrace record` what cannot be written, `quota` knows how much may be.
 //! - `process` knows which process this is: that of the beginning, a child, or a guest in its parent's memory.
+//! - `control` does what `rftrace ctl` asks.
 //! - `signals` saves before the program is killed, and hides this from the program.
 //! - `arch` is what differs between processors, and what only some of them have.
 //! - `interpose` takes the place of functions of the C library, which `originals` has.
@@ -24,6 +25,7 @@
 extern crate rftrace as _; // the tracer itself
 
 mod arch;
+mod control;
 mod interpose;
 mod memory;
 mod notes;

@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) snapshot: c_int,
     /// `RFTRACE_RECORD_TOGGLE`: the signal that switches recording on and off; 0 for none.
     pub(crate) toggle: c_int,
+    /// `RFTRACE_RECORD_CONTROL`: the signal by which the recorder asks for something; 0 for none.
+    pub(crate) control: c_int,
 }
 
 /// Bytes of the buffer where nothing is said.
@@ -68,6 +70,7 @@ impl Settings {
             parent: text("RFTRACE_RECORD_PARENT").parse().unwrap_or(0),
             snapshot: number("RFTRACE_RECORD_SNAPSHOT"),
             toggle: number("RFTRACE_RECORD_TOGGLE"),
+            control: number("RFTRACE_RECORD_CONTROL"),
         })
     }
 }

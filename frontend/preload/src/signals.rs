@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::arch::trigger;
+use crate::control;
 use crate::memory;
 use crate::originals::{errno, real_sigaction, set_errno};
 use crate::process;
@@ -47,6 +48,7 @@ const FATAL: [c_int; 23] = [
 /// Those of the settings.
 static SNAPSHOT: AtomicI32 = AtomicI32::new(0);
 static TOGGLE: AtomicI32 = AtomicI32::new(0);
+static CONTROL: AtomicI32 = AtomicI32::new(0);
 
 /// For the main thread, on which a handler begins.
 const ALTERNATE_BYTES: usize = 64 << 10;
@@ -57,6 +59,7 @@ fn handler_of(signal: c_int) -> Option<libc::sighandler_t> {
         0 => return None,
         signal if signal == SNAPSHOT.load(Relaxed) => on_snapshot,
         signal if signal == TOGGLE.load(Relaxed) => on_toggle,
+        signal if signal == CONTROL.load(Relaxed) => on_request,
         signal if FATAL.contains(&signal) => on_fatal,
         _ => return None,
     };
@@ -64,7 +67,8 @@ fn handler_of(signal: c_int) -> Option<libc::sighandler_t> {
 }
 
 fn is_ours(action: &libc::sigaction) -> bool {
-    let ours: [extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void); 3] = [on_snapshot, on_toggle, on_fatal];
+    let ours: [extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void); 4] =
+        [on_snapshot, on_toggle, on_request, on_fatal];
     ours.iter().any(|&handler| handler as libc::sighandler_t == action.sa_sigaction)
 }
 
@@ -72,13 +76,14 @@ fn is_ours(action: &libc::sigaction) -> bool {
 pub(crate) fn install(settings: &Settings) {
     SNAPSHOT.store(settings.snapshot, Relaxed);
     TOGGLE.store(settings.toggle, Relaxed);
+    CONTROL.store(settings.control, Relaxed);
     // A handler cannot begin on a stack that is used up. A program may set another; it is told of this one.
     let alternate = libc::stack_t { ss_sp: memory::map(ALTERNATE_BYTES).cast(), ss_flags: 0, ss_size: ALTERNATE_BYTES };
     if !alternate.ss_sp.is_null() {
         // SAFETY: the memory is new and stays mapped.
         unsafe { libc::sigaltstack(&raw const alternate, ptr::null_mut()) };
     }
-    let chosen = [settings.snapshot, settings.toggle];
+    let chosen = [settings.snapshot, settings.toggle, settings.control];
     for signal in FATAL.into_iter().chain(chosen) {
         let Some(handler) = handler_of(signal) else { continue };
         let mut current = MaybeUninit::uninit();
@@ -94,7 +99,8 @@ pub(crate) fn install(settings: &Settings) {
 /// Takes the handlers of this library away, for good: a thread may make no system calls any more, and would be killed for those
 /// of a handler.
 pub(crate) fn uninstall() {
-    let chosen = [SNAPSHOT.swap(0, Relaxed), TOGGLE.swap(0, Relaxed)];
+    control::tell_signal(0);
+    let chosen = [&SNAPSHOT, &TOGGLE, &CONTROL].map(|signal| signal.swap(0, Relaxed));
     for signal in FATAL.into_iter().chain(chosen).filter(|&signal| signal != 0) {
         let mut current = MaybeUninit::uninit();
         // SAFETY: the structure is filled by the call if it succeeds.
@@ -115,7 +121,11 @@ fn set(signal: c_int, handler: libc::sighandler_t) -> c_int {
     // SAFETY: the handler is made for this; the set is writable.
     unsafe {
         libc::sigfillset(&raw mut action.sa_mask);
-        real_sigaction(signal, &raw const action, ptr::null_mut())
+        let status = real_sigaction(signal, &raw const action, ptr::null_mut());
+        if status == 0 && signal == CONTROL.load(Relaxed) {
+            control::tell_signal(signal);
+        }
+        status
     }
 }
 
@@ -143,8 +153,14 @@ pub(crate) unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: 
             let status = unsafe { real_sigaction(signal, ptr::null(), old) };
             if status == 0 { set(signal, handler) } else { status }
         }
-        // SAFETY: by this function's contract.
-        _ => unsafe { real_sigaction(signal, new, old) },
+        _ => {
+            // First: it is not sent any more when the program has a handler for it.
+            if !new.is_null() && signal == CONTROL.load(Relaxed) && signal != 0 {
+                control::refuse(true);
+            }
+            // SAFETY: by this function's contract.
+            unsafe { real_sigaction(signal, new, old) }
+        }
     };
     // SAFETY: null, or filled by now.
     if let Some(old) = unsafe { old.as_mut() }.filter(|old| status == 0 && is_ours(old)) {
@@ -209,6 +225,14 @@ extern "C" fn on_toggle(_signal: c_int, _info: *mut libc::siginfo_t, _context: *
     let errno = errno();
     if process::is_owner() {
         work::alone(toggle);
+    }
+    set_errno(errno);
+}
+
+extern "C" fn on_request(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut c_void) {
+    let errno = errno();
+    if process::is_owner() {
+        work::alone(control::answer);
     }
     set_errno(errno);
 }

@@ -11,6 +11,7 @@ use rftrace_frontend::Config;
 use rftrace_frontend::bank::Bank;
 
 use crate::arch::{HOOKS, trigger};
+use crate::control;
 use crate::interpose;
 use crate::memory;
 use crate::notes;
@@ -95,6 +96,7 @@ fn begin(settings: Settings) {
         __cxa_at_quick_exit(at_exit, ptr::null_mut());
         libc::pthread_atfork(Some(fork_begins), Some(fork_ends), Some(forked));
     }
+    control::tell_first_rules(recording);
     signals::install(&recording.settings);
     if !is_off {
         tracer.enable();

@@ -167,6 +167,13 @@ fn is_pending(signal: c_int) -> bool {
     unsafe { libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1 }
 }
 
+/// Drops a signal that waits, however often it came; 0 for none. All are blocked: this is at work.
+pub(crate) fn drop_signal(signal: c_int) {
+    while signal != 0 && is_pending(signal) {
+        take_signal(signal);
+    }
+}
+
 /// Takes a signal that waits.
 fn take_signal(signal: c_int) {
     let mut set = MaybeUninit::uninit();

@@ -187,7 +187,8 @@ pub struct Collected {
     /// What was known of the program at its end, if the spool is kept.
     pub(crate) facts: Option<PathBuf>,
     pub(crate) utc_offset_nanos: i64,
-    pub(crate) min_ticks: u64,
+    /// The shortest call that is recorded, in ticks, from when on.
+    pub(crate) minima: Vec<(u64, u64)>,
     pub(crate) end_tsc: u64,
     pub(crate) n_untraced_threads: u32,
     pub(crate) exe: Vec<u8>,
@@ -511,7 +512,7 @@ impl Banks {
             rate: self.rate.clone(),
             facts: None,
             utc_offset_nanos: slot.utc_offset_nanos.load(Relaxed),
-            min_ticks: slot.min_ticks.load(Relaxed),
+            minima: self.minima(number),
             end_tsc: slot.end_tsc.load(Relaxed),
             n_untraced_threads: slot.n_untraced_threads.load(Relaxed),
             exe,

@@ -69,15 +69,19 @@ pub(super) struct Copied {
 }
 
 impl Banks {
-    /// Makes a dump of the ring of a process, which goes on meanwhile: what was recorded until now, or until `tsc`. Returns whether
-    /// there was room for it on the disk.
+    /// Makes a dump of what is recorded of a process, which goes on meanwhile: what was recorded until now or, of a ring, until `tsc`. Returns
+    /// whether there was room for it on the disk.
     pub fn dump(&mut self, pid: u32, reason: &str, tsc: Option<u64>) -> bool {
         let is_it = |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE;
         let found = (0..self.slots.len()).filter(is_it).find(|&number| self.slot(number).pid.load(Relaxed) == pid);
-        let Some(number) = found.filter(|_| self.is_ring) else { return false };
+        let Some(number) = found else { return false };
         let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
         let until = tsc.unwrap_or_else(|| ClockPair::now().tsc);
-        let is_made = self.dump_ring(number, &mut watched, until, Some(reason.to_owned()));
+        let reason = Some(reason.to_owned());
+        let is_made = match self.is_ring {
+            true => self.dump_ring(number, &mut watched, until, reason),
+            false => self.copy_stream(number, &mut watched, until, reason),
+        };
         self.slots[number] = Some(watched);
         is_made
     }
@@ -135,15 +139,16 @@ impl Banks {
         if self.is_ring {
             self.dump_ring(number, watched, wanted, None);
         } else {
-            self.copy_stream(number, watched, wanted);
+            self.copy_stream(number, watched, wanted, None);
         }
         let _ = slot.snapshot_tsc.compare_exchange(wanted, 0, AcqRel, Relaxed);
     }
 
-    fn copy_stream(&mut self, number: usize, watched: &mut Watched, wanted: u64) {
+    /// Copies what threads are writing to. Returns whether there was room.
+    fn copy_stream(&mut self, number: usize, watched: &mut Watched, wanted: u64, reason: Option<String>) -> bool {
         // It counts as what the trace of it takes.
         if !watched.spool.may_go_on(self.taken_bytes, self.most_bytes) {
-            return;
+            return false;
         }
         self.taken_bytes += watched.spool.n_chunks * self.layout.chunk_bytes() as u64;
         watched.spool.flush();
@@ -153,10 +158,12 @@ impl Banks {
         self.copy_chunks(number, &mut tail);
         tail.flush();
         let last_thread = watched.spool.last_thread.max(tail.last_thread);
-        if tail.failed.is_none() {
-            let collected = self.collected(number, watched, last_thread);
-            self.snapshots.push(Collected { tail: Some(tail.path), end_tsc: wanted, ..collected });
+        if tail.failed.is_some() {
+            return false;
         }
+        let collected = self.collected(number, watched, last_thread);
+        self.snapshots.push(Collected { tail: Some(tail.path), end_tsc: wanted, reason, ..collected });
+        true
     }
 
     /// Writes what is in chunks, which stay as they are: only the recorder makes one free, so no other records come into it meanwhile.

@@ -6,10 +6,12 @@
 //! | 4 KiB | words of the exit records of the functions that were open when the process was forked, outermost first |
 //! | 16 KiB | texts: the path of the program, its command line, its maps, functions with entry branches and slots of library calls, functions that are open; each a length in 4 bytes, then so many bytes |
 //! | 1 MiB | the table of threads (`host/linux/thread_table.rs`) |
+//! | then | what the recorder asks, the rules in force, what the process answers (`request`) |
 //! | then, at a multiple of 64 KiB | chunks |
 //!
 //! Memory is taken where something is written. Whatever a process writes there, the recorder believes none of it.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 use rftrace::abi::{self, Bank, MAX_CHUNK_BYTES, Noticed};
@@ -19,7 +21,7 @@ use crate::host::linux::thread_table;
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 3 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 4 << 32 | abi::VERSION as u64;
 
 /// What the file begins with.
 #[derive(Debug)]
@@ -44,8 +46,18 @@ pub(crate) const TEXT_AT: usize = 16 << 10;
 pub(crate) const THREADS_AT: usize = 1 << 20;
 /// Bytes of texts, at the most.
 pub(crate) const TEXT_BYTES: usize = THREADS_AT - TEXT_AT;
+/// Where it begins what the recorder asks.
+pub(crate) const ASKED_AT: usize = THREADS_AT + thread_table::TABLE_BYTES;
+/// Bytes of that, at the most, and of the rules.
+pub(crate) const ASKED_BYTES: usize = 16 << 10;
+/// Where the rules of the filter in force begin.
+pub(crate) const RULES_AT: usize = ASKED_AT + ASKED_BYTES;
+/// Where the answer does.
+pub(crate) const ANSWER_AT: usize = RULES_AT + ASKED_BYTES;
+/// Bytes of that, at the most.
+pub(crate) const ANSWER_BYTES: usize = 256 << 10;
 /// Where the chunks begin.
-pub(crate) const CHUNKS_AT: usize = (THREADS_AT + thread_table::TABLE_BYTES).next_multiple_of(MAX_CHUNK_BYTES);
+pub(crate) const CHUNKS_AT: usize = (ANSWER_AT + ANSWER_BYTES).next_multiple_of(MAX_CHUNK_BYTES);
 
 /// Whose a slot is.
 pub(crate) mod slot_state {
@@ -56,6 +68,9 @@ pub(crate) mod slot_state {
     /// A process is recorded there, or was.
     pub(crate) const IN_USE: u32 = 2;
 }
+
+/// Changes of the shortest call that are told. When there are more, the last one is the least of all since.
+pub(crate) const MOST_MINIMA: usize = 64;
 
 /// What a slot begins with. Zero where nothing else is said.
 #[derive(Debug)]
@@ -81,8 +96,10 @@ pub(crate) struct Slot {
     pub(crate) first_nanos: AtomicU64,
     /// Unix time minus CLOCK_MONOTONIC in nanoseconds; 0 if unknown.
     pub(crate) utc_offset_nanos: AtomicI64,
-    /// Calls that are shorter are not recorded, in ticks.
-    pub(crate) min_ticks: AtomicU64,
+    /// Calls that are shorter than so many ticks are not recorded, from a moment on: both.
+    pub(crate) minima: [[AtomicU64; 2]; MOST_MINIMA],
+    /// How many of these there are.
+    pub(crate) n_minima: AtomicU32,
     /// When the program ended by itself, in ticks.
     pub(crate) end_tsc: AtomicU64,
     /// The thread that was forked, by the tracer's number.
@@ -103,8 +120,60 @@ pub(crate) struct Slot {
     pub(crate) noticed: Noticed,
     /// The signal that was about to kill it when it [ended](Self::end_tsc); 0 for none.
     pub(crate) killed_by: AtomicU32,
+    /// What the recorder asks of it.
+    pub(crate) requests: Requests,
 }
 
+/// What a recorder asks of a process, and whether it may.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Requests {
+    /// The number of the last request, and one of [`request_phase`] in its low two bits.
+    pub(crate) state: AtomicU64,
+    /// Bytes of the request.
+    pub(crate) asked_bytes: AtomicU32,
+    /// Bytes of the answer.
+    pub(crate) answer_bytes: AtomicU32,
+    /// Not 0: it says why nothing was done.
+    pub(crate) is_error: AtomicU32,
+    /// Bytes of the rules in force.
+    pub(crate) rules_bytes: AtomicU32,
+    /// The signal by which it looks for requests; 0 as long as it has no handler for that.
+    pub(crate) signal: AtomicU32,
+    /// Not 0: the recorder is about to send the signal.
+    pub(crate) is_sending: AtomicU32,
+    /// When another program was about to take the process over, by CLOCK_MONOTONIC; 0 for never.
+    pub(crate) exec_nanos: AtomicU64,
+    /// Where in the process its [`Switch`](abi::Switch) is.
+    pub(crate) switch_at: AtomicU64,
+}
+
+impl Requests {
+    /// The child of a fork goes on with its parent's handler, switch and rules.
+    pub(crate) fn inherit(&self, parent: &Self) {
+        self.switch_at.store(parent.switch_at.load(Relaxed), Relaxed);
+        self.rules_bytes.store(parent.rules_bytes.load(Relaxed), Relaxed);
+        self.signal.store(parent.signal.load(Relaxed), Relaxed);
+    }
+}
+
+/// What has become of a request.
+pub(crate) mod request_phase {
+    /// The bits that tell.
+    pub(crate) const MASK: u64 = 3;
+    /// There is none, or it was taken back.
+    pub(crate) const NONE: u64 = 0;
+    /// The process is to look for it.
+    pub(crate) const ASKED: u64 = 1;
+    /// It is at it.
+    pub(crate) const BEGUN: u64 = 2;
+    /// The answer is there.
+    pub(crate) const ANSWERED: u64 = 3;
+    /// What the next request adds to the number.
+    pub(crate) const ONE: u64 = 4;
+}
+
+const _: () = assert!(size_of::<Slot>() <= OPEN_AT);
 const _: () = assert!(OPEN_AT + 8 * abi::RETURN_STACK_ENTRIES <= TEXT_AT);
 
 /// How large everything is.

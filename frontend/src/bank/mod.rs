@@ -26,6 +26,8 @@ pub(crate) mod own;
 #[cfg(target_os = "linux")]
 pub(crate) mod own;
 #[cfg(target_os = "linux")]
+mod request;
+#[cfg(target_os = "linux")]
 pub(crate) mod save;
 #[cfg(target_os = "linux")]
 mod spool;
@@ -47,6 +49,8 @@ pub use live::{Live, Moment, Take};
 #[cfg(target_os = "linux")]
 pub use names::Names;
 pub use own::Bank;
+#[cfg(target_os = "linux")]
+pub use request::{Answer, Asked, MOST_ANSWER_BYTES, NotAsked, State};
 #[cfg(target_os = "linux")]
 pub use save::{SavedBank, Symbols, ToldModules};
 #[cfg(target_os = "linux")]

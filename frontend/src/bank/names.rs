@@ -58,6 +58,14 @@ impl Names {
         true
     }
 
+    /// The file name of the module that an address lies in.
+    #[must_use]
+    pub fn module(&self, address: u64) -> Option<String> {
+        let is_it = |named: &&Named| (named.module.start..named.module.end).contains(&address);
+        let path = &self.modules.iter().find(is_it)?.module.path;
+        Some(path.file_name()?.to_string_lossy().into_owned())
+    }
+
     /// The name of the function that an address lies in, as `rftrace report` shows it.
     pub fn name(&mut self, address: u64) -> Option<String> {
         let named = self.modules.iter_mut().find(|named| (named.module.start..named.module.end).contains(&address))?;

@@ -18,6 +18,6 @@ pub(crate) fn begin(bank: &'static Bank) -> Result<Given, Error> {
     match *bank {}
 }
 
-pub(crate) fn opened(bank: &Bank, _first: ClockPair, _min_ticks: u64) {
+pub(crate) fn opened(bank: &Bank, _first: ClockPair) {
     match *bank {}
 }

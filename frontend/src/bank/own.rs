@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 use rftrace::abi::{self, InitArgs, Switch, init};
 
 use super::file::{
-    CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
+    ASKED_BYTES, CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, OPEN_AT, RULES_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT,
+    VERSION, slot_state,
 };
 use crate::Error;
 use crate::backend;
@@ -251,7 +252,7 @@ impl Bank {
         taken.is_some()
     }
 
-    fn own_slot(&self) -> Option<&'static Slot> {
+    pub(super) fn own_slot(&self) -> Option<&'static Slot> {
         let number = self.slot.load(Relaxed);
         (number != NO_SLOT).then(|| self.slot_of(number))
     }
@@ -263,6 +264,12 @@ impl Bank {
 
     fn at(&self, number: usize, offset: usize) -> *mut u8 {
         self.start.wrapping_add(self.layout.slot_at(number) + offset)
+    }
+
+    /// A place in this process's slot.
+    pub(super) fn own_place(&self, offset: usize) -> Option<*mut u8> {
+        let number = self.slot.load(Relaxed);
+        (number != NO_SLOT).then(|| self.at(number, offset))
     }
 
     /// The memory for the tracer in this process's slot.
@@ -383,14 +390,14 @@ pub(crate) fn begin(bank: &'static Bank) -> Result<Given, Error> {
 }
 
 /// The tracer has taken the bank's memory.
-pub(crate) fn opened(bank: &Bank, first: ClockPair, min_ticks: u64) {
+pub(crate) fn opened(bank: &Bank, first: ClockPair) {
     let (Some(slot), Some(given)) = (bank.own_slot(), bank.given()) else { return };
     threads::copy_to(given.threads);
     slot.program_nanos.store(first.nanos, Relaxed);
     slot.first_tsc.store(first.tsc, Relaxed);
     slot.first_nanos.store(first.nanos, Relaxed);
     slot.utc_offset_nanos.store(utc_offset_nanos().unwrap_or(0), Relaxed);
-    slot.min_ticks.store(min_ticks, Relaxed);
+    bank.tell_minimum();
     slot.mapped_at.store(bank.start as u64, Relaxed);
     slot.first_index.store(backend::control().shared.first_index.load(Relaxed), Relaxed);
     slot.threads_at.store(&raw const backend::control().threads as u64, Relaxed);
@@ -442,13 +449,16 @@ pub(crate) fn forked() -> Forked {
     // SAFETY: both slots have so many bytes of texts; this process's own is nobody else's.
     unsafe { ptr::copy_nonoverlapping(bank.at(before, TEXT_AT), bank.at(number, TEXT_AT), text_bytes.min(TEXT_BYTES)) };
     slot.text_bytes.store(text_bytes as u32, Relaxed);
+    // SAFETY: as above.
+    unsafe { ptr::copy_nonoverlapping(bank.at(before, RULES_AT), bank.at(number, RULES_AT), ASKED_BYTES) };
+    slot.requests.inherit(&parent.requests);
     slot.forked_by.store(parent.pid.load(Relaxed), Relaxed);
     slot.forked_nanos.store(crate::host::monotonic_nanos(), Relaxed);
     slot.program_nanos.store(parent.program_nanos.load(Relaxed), Relaxed);
     slot.first_tsc.store(parent.first_tsc.load(Relaxed), Relaxed);
     slot.first_nanos.store(parent.first_nanos.load(Relaxed), Relaxed);
     slot.utc_offset_nanos.store(parent.utc_offset_nanos.load(Relaxed), Relaxed);
-    slot.min_ticks.store(parent.min_ticks.load(Relaxed), Relaxed);
+    bank.tell_minimum();
     slot.mapped_at.store(bank.start as u64, Relaxed);
     slot.threads_at.store(&raw const backend::control().threads as u64, Relaxed);
     backend::control().filter.noticed.store((&raw const slot.noticed).cast_mut(), Release);

@@ -174,7 +174,7 @@ impl Collected {
         }
         let rate = self.rate.as_ref();
         let mut minima = Minima::default();
-        minima.set(0, self.min_ticks);
+        self.minima.iter().for_each(|&(since, ticks)| minima.set(since, ticks));
         let recording = Recording {
             tasks: &tasks,
             start_tsc: self.first.tsc,

@@ -13,6 +13,7 @@ use rftrace::abi::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES};
 use rftrace_format::recording::WHOLE;
 
 use super::collect::{Banks, Collected, Death, Rate, Watched};
+use super::file::MOST_MINIMA;
 use super::spool::whole_file;
 use super::world::World;
 use crate::clock::ClockPair;
@@ -137,7 +138,9 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
     lines.put("chunk_bytes", collected.chunk_bytes.to_string());
     lines.put("first", format!("{} {}", first.tsc, first.nanos));
     lines.put("utc_offset_nanos", collected.utc_offset_nanos.to_string());
-    lines.put("min_ticks", collected.min_ticks.to_string());
+    for (since, ticks) in &collected.minima {
+        lines.put("minimum", format!("{since} {ticks}"));
+    }
     lines.put("end_tsc", collected.end_tsc.to_string());
     lines.put("exe", &collected.exe);
     lines.put("command_line", &collected.command_line);
@@ -265,7 +268,7 @@ impl Parsed {
             first,
             last,
             utc_offset_nanos: self.number("utc_offset_nanos")?,
-            min_ticks: self.number("min_ticks")?,
+            minima: self.minima(),
             end_tsc: self.number("end_tsc")?,
             n_untraced_threads: self.number("untraced_threads")?,
             exe: self.bytes("exe"),
@@ -280,6 +283,18 @@ impl Parsed {
             n_records: self.number("records")?,
             world: Some(Box::new(world)),
         })
+    }
+
+    /// The shortest calls, in order of the moments from which on they were.
+    fn minima(&self) -> Vec<(u64, u64)> {
+        let pair = |value: &Vec<u8>| {
+            let text = one_line(value);
+            let (since, ticks) = text.split_once(' ')?;
+            Some((since.parse().ok()?, ticks.parse().ok()?))
+        };
+        let mut minima: Vec<(u64, u64)> = self.all("minimum").iter().filter_map(pair).take(MOST_MINIMA).collect();
+        minima.sort_unstable();
+        minima
     }
 
     fn world(&self) -> World {

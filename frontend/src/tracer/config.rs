@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Release;
 use std::sync::{Mutex, PoisonError};
 
 use rftrace::abi::{self, InitArgs, init};
@@ -384,7 +384,7 @@ impl Config {
         // Who switched it on before did nothing.
         switch::disable_tracer();
         if let Some(bank) = self.bank {
-            own::opened(bank, tracer.first, backend::control().filter.min_ticks.load(Relaxed));
+            own::opened(bank, tracer.first);
         }
         CURRENT.store(ptr::from_mut(tracer), Release);
         Ok(tracer)

@@ -11,6 +11,7 @@ mod buffers;
 mod calls;
 mod cargo_rftrace;
 mod conformance;
+mod control;
 mod control_flow;
 mod cycles;
 mod debugger;

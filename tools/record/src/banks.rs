@@ -9,7 +9,7 @@ use std::io::{Write as _, stderr};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -88,6 +88,27 @@ pub struct BankRecorder {
     thread: JoinHandle<(Vec<Collected>, Dumps)>,
     /// Makes directories of snapshots, so that the other one need not wait.
     snapshots: JoinHandle<()>,
+    jobs: Access,
+}
+
+/// What is done with banks between two looks at them.
+type Job = Box<dyn FnOnce(&mut Banks, &mut Dumps) + Send>;
+
+/// Has something done with banks while programs are recorded.
+#[derive(Clone, Debug)]
+pub(crate) struct Access(Sender<Job>);
+
+impl Access {
+    /// Has it done, and waits for what it returns; `None` if recording has ended.
+    pub(crate) fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Banks, &mut Dumps) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (to, done) = mpsc::sync_channel(1);
+        let job = move |banks: &mut Banks, dumps: &mut Dumps| _ = to.send(work(banks, dumps));
+        self.0.send(Box::new(job)).ok()?;
+        done.recv().ok()
+    }
 }
 
 /// What was in the banks.
@@ -143,13 +164,15 @@ impl BankRecorder {
         let (to, snapshots) = mpsc::channel();
         let signal = Dumps::reason_of_signal(&dumps);
         let dumps = Dumps::new(dumps);
-        let empty = move || empty((banks, dumps), is_ring, &told, &seen, &to, tell);
+        let (jobs, to_do) = mpsc::channel();
+        let jobs = Access(jobs);
+        let empty = move || empty((banks, dumps), is_ring, &told, &seen, (&to, &to_do), tell);
         let thread = |name: &str| thread::Builder::new().name(name.to_owned());
         let work = work.to_owned();
         let snapshots = thread("snapshots").spawn(move || save_snapshots(&snapshots, &work, on_full, &signal));
         let snapshots = snapshots.context(NO_THREAD)?;
         let thread = thread("banks").spawn(empty).context(NO_THREAD)?;
-        Ok(Self { file, on_full, is_over, living, thread, snapshots })
+        Ok(Self { file, on_full, is_over, living, thread, snapshots, jobs })
     }
 
     /// Where recorded processes find them, as long as this one lives.
@@ -164,6 +187,11 @@ impl BankRecorder {
         let mut living = self.living.lock().unwrap_or_else(PoisonError::into_inner).clone();
         living.retain(|&pid| start_time(pid).is_some());
         living
+    }
+
+    /// The way to the banks, for others.
+    pub(crate) fn access(&self) -> Access {
+        self.jobs.clone()
     }
 
     /// Takes what is left, and waits until all snapshots are written.
@@ -191,7 +219,7 @@ fn empty(
     is_ring: bool,
     is_over: &AtomicBool,
     living: &Mutex<Vec<u32>>,
-    snapshots: &Sender<Collected>,
+    (snapshots, jobs): (&Sender<Collected>, &Receiver<Job>),
     mut tell: impl FnMut(Written),
 ) -> (Vec<Collected>, Dumps) {
     sys::rise_above_others();
@@ -212,7 +240,7 @@ fn empty(
         living.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known.living());
         tell(banks.written());
         pause = if is_ring { RING_PAUSE } else { fill.next_pause(pause) };
-        thread::sleep(pause);
+        wait(pause, jobs, &mut banks, &mut dumps);
     }
     if is_ring {
         dump_what_is_due(&mut banks, &mut dumps, &[], &mut looked);
@@ -221,6 +249,23 @@ fn empty(
         }
     }
     (banks.finish_all(), dumps)
+}
+
+/// Does what others want, until it is time for the next look.
+fn wait(pause: Duration, jobs: &Receiver<Job>, banks: &mut Banks, dumps: &mut Dumps) {
+    let next = Instant::now() + pause;
+    loop {
+        match jobs.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(job) => job(banks, dumps),
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => {
+                return thread::sleep(next.saturating_duration_since(Instant::now()));
+            }
+        }
+        if Instant::now() >= next {
+            return;
+        }
+    }
 }
 
 /// Makes the dumps that are due. It was `looked` whether anything is recorded.

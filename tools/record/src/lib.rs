@@ -13,6 +13,8 @@ pub mod banks;
 mod callsites;
 mod compiled;
 #[cfg(target_os = "linux")]
+pub mod control;
+#[cfg(target_os = "linux")]
 pub mod dumps;
 #[cfg(target_os = "linux")]
 mod ended;

@@ -35,14 +35,29 @@ pub fn parse_signal(text: &str) -> Result<i32, String> {
     if upper == "NONE" {
         return Ok(0);
     }
-    let by_name = full.parse::<Signal>().ok().map(|signal| signal as i32);
+    let by_name = full.parse::<Signal>().ok().map(|signal| signal as i32).or_else(|| real_time_signal(&full));
     let signal = by_name.or_else(|| upper.parse().ok().filter(|number| (1..=64).contains(number)));
     match signal {
-        None => Err("not a signal; such as USR1, or none".to_owned()),
+        None => Err("not a signal; such as USR1, RTMIN+7, or none".to_owned()),
         Some(9 | 19) => Err("no program can handle this signal".to_owned()),
         Some(32 | 33) => Err("the C library needs this signal".to_owned()),
         Some(signal) => Ok(signal),
     }
+}
+
+/// A real-time signal by its name: `SIGRTMIN+7`, `SIGRTMAX-3`. The C library keeps the first two for itself.
+fn real_time_signal(name: &str) -> Option<i32> {
+    const FIRST: i32 = 34;
+    const LAST: i32 = 64;
+
+    let number = match (name.strip_prefix("SIGRTMIN"), name.strip_prefix("SIGRTMAX")) {
+        (Some(""), _) => FIRST,
+        (_, Some("")) => LAST,
+        (Some(above), _) => FIRST + above.strip_prefix('+')?.parse::<u8>().ok()? as i32,
+        (_, Some(below)) => LAST - below.strip_prefix('-')?.parse::<u8>().ok()? as i32,
+        (None, None) => return None,
+    };
+    (FIRST..=LAST).contains(&number).then_some(number)
 }
 
 /// Those that end a program.
@@ -165,7 +180,7 @@ impl Ended {
 }
 
 /// Whether a signal is in one of the masks that the system tells of a process: ignored (as after nohup), handled, blocked.
-fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
+pub(crate) fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
     let status = fs::read(format!("/proc/{process}/status")).unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(mask)?.trim(), 16).ok());

@@ -5,7 +5,7 @@
 use std::ffi::CString;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -17,6 +17,32 @@ use nix::libc::{self, c_int};
 pub(crate) fn send(pid: u32, signal: c_int) {
     // SAFETY: the call takes no pointer.
     unsafe { libc::kill(pid.cast_signed(), signal) };
+}
+
+/// A process, which stays this one whatever becomes of its number.
+#[derive(Debug)]
+pub(crate) struct Process(OwnedFd);
+
+impl Process {
+    /// The process that has a number now.
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
+        // SAFETY: the call takes no pointer.
+        let file = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if file < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the system has just opened it for this.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(file as RawFd) }))
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn send(&self, signal: c_int) -> io::Result<()> {
+        // SAFETY: nothing is passed with the signal.
+        let sent = unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, ptr::null::<libc::siginfo_t>(), 0)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
 }
 
 /// Ends a child's life as a zombie. Returns how it ended, and what it and the children that it waited for have used.

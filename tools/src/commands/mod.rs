@@ -16,6 +16,8 @@ mod common;
 mod completions;
 #[cfg(feature = "full")]
 mod counters;
+#[cfg(all(feature = "full", target_os = "linux"))]
+mod ctl;
 #[cfg(feature = "full")]
 mod dump;
 mod graph;
@@ -65,6 +67,8 @@ pub(crate) enum Command {
     Record(record::RecordArgs),
     #[cfg(all(feature = "full", target_os = "linux"))]
     Recover(recover::RecoverArgs),
+    #[cfg(all(feature = "full", target_os = "linux"))]
+    Ctl(ctl::CtlArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     #[cfg(feature = "full")]
@@ -112,6 +116,8 @@ impl Command {
             Self::Record(args) => record::run(args),
             #[cfg(all(feature = "full", target_os = "linux"))]
             Self::Recover(args) => recover::run(args),
+            #[cfg(all(feature = "full", target_os = "linux"))]
+            Self::Ctl(args) => ctl::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             #[cfg(feature = "full")]

@@ -162,6 +162,9 @@ pub(crate) struct RecordArgs {
     /// The signal that switches recording off and on.
     #[arg(long, value_name = "SIGNAL", default_value = "USR2", value_parser = run::parse_signal)]
     pub(super) signal_toggle: i32,
+    /// The signal by which the program is asked when `rftrace ctl` wants something of it.
+    #[arg(long, value_name = "SIGNAL", default_value = "RTMIN+7", value_parser = run::parse_signal)]
+    pub(super) signal_control: i32,
     /// Fail if context switches cannot be recorded: when threads wait, and how long (`linux:schedule`). By default they are
     /// recorded where the kernel permits its perf events.
     #[arg(long, overrides_with = "no_schedule")]

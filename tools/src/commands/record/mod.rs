@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::HumanBytes;
 use rftrace_net::{Protocol, Token};
 use rftrace_record::banks::BankRecorder;
+use rftrace_record::control::Control;
 use rftrace_record::entries::Entries;
 use rftrace_record::join::Beside;
 use rftrace_record::kernel::{self, KernelEvents, KernelRecorder};
@@ -87,6 +88,11 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let banks = plan.map(|plan| BankRecorder::begin(output.work(), plan, tell)).transpose()?;
     let sender = begin_to_send(&args, banks.is_some(), token.clone(), &output)?;
+    let control = banks.as_ref().map(|banks| Control::begin(output.work(), banks)).transpose();
+    let control = control.unwrap_or_else(|error| {
+        say!("rftrace: this recording cannot be controlled (rftrace ctl): {error}");
+        None
+    });
     let mut entries = Entries::create()?;
     let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
     let wanted = values::wanted(&args.what(), &program)?;
@@ -107,6 +113,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     };
     let ended = run::run(&program, &args.command, preloads, environment, for_library, kernel.as_ref(), &living)?;
     let code = ended.code();
+    drop(control);
     let resources = resources.map(ResourceRecorder::stop);
     let banks = banks.map(BankRecorder::stop);
     // Before anything can end this process.
@@ -416,10 +423,18 @@ fn environment(
         ("RFTRACE_RECORD_PARENT", std::process::id().to_string().into()),
         ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot.to_string().into()),
         ("RFTRACE_RECORD_TOGGLE", args.signal_toggle.to_string().into()),
+        ("RFTRACE_RECORD_CONTROL", args.signal_control.to_string().into()),
     ];
     variables.extend(banks.map(|banks| ("RFTRACE_RECORD_BANK", banks.path().into())));
-    if args.signal_snapshot == args.signal_toggle && args.signal_toggle != 0 {
-        bail!("--signal-snapshot and --signal-toggle name the same signal");
+    let signals = [
+        ("--signal-snapshot", args.signal_snapshot),
+        ("--signal-toggle", args.signal_toggle),
+        ("--signal-control", args.signal_control),
+    ];
+    for (place, &(name, signal)) in signals.iter().enumerate() {
+        if let Some((other, _)) = signals[..place].iter().find(|(_, other)| *other == signal && signal != 0) {
+            bail!("{other} and {name} name the same signal");
+        }
     }
     variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
     if !args.branches.is_empty() {

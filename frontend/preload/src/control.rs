@@ -1,0 +1,111 @@
+//! What `rftrace ctl` asks of this process: switching, filters, patching, the list of functions. A request lies in the bank, and a
+//! signal's handler looks for it.
+//!
+//! Not here: how requests come and answers go (`rftrace_frontend::bank`), and the handler (`signals`).
+
+use std::fs;
+
+use rftrace_frontend::Filter;
+use rftrace_frontend::bank::MOST_ANSWER_BYTES;
+
+use crate::process;
+use crate::save::{RECORDING, Recording};
+use crate::work;
+
+/// Answers a request, if there is one.
+pub(crate) fn answer() {
+    let Some(recording) = RECORDING.get() else { return };
+    if let Some(bank) = recording.bank {
+        bank.answer(|request| obey(recording, request));
+    }
+}
+
+/// Requests come with this signal, or with none any more: 0.
+pub(crate) fn tell_signal(signal: i32) {
+    // A child in its parent's memory has handlers of its own.
+    if let Some(bank) = RECORDING.get().and_then(|recording| recording.bank).filter(|_| process::is_owner()) {
+        bank.set_request_signal(signal.cast_unsigned());
+    }
+}
+
+/// The rules that are in force from the beginning on.
+pub(crate) fn tell_first_rules(recording: &Recording) {
+    if let Some(bank) = recording.bank {
+        bank.tell_rules(&std::env::var("RFTRACE_FILTER").unwrap_or_default());
+    }
+}
+
+/// The signal is about to mean something else: to another program that is about to take this process over, or to this one, `for_good`. What was
+/// asked is done, and no signal is on its way then.
+pub(crate) fn refuse(for_good: bool) {
+    let Some(bank) = RECORDING.get().and_then(|recording| recording.bank).filter(|_| process::is_owner()) else {
+        return;
+    };
+    work::alone(|| {
+        let signal = bank.refuse_requests(for_good);
+        answer();
+        work::drop_signal(signal.cast_signed());
+    });
+}
+
+fn obey(recording: &Recording, request: &str) -> Result<Vec<u8>, String> {
+    let tracer = recording.tracer;
+    let (command, argument) = request.split_once(' ').unwrap_or((request, ""));
+    let answer = match command {
+        "on" => {
+            tracer.enable();
+            String::new()
+        }
+        "off" => {
+            tracer.disable();
+            String::new()
+        }
+        "filter" => filter(recording, argument)?,
+        "patch" => tracer.patch().to_string(),
+        "unpatch" => {
+            tracer.unpatch();
+            String::new()
+        }
+        "patched" => tracer.patched_sites().to_string(),
+        "functions" => return functions(recording, argument),
+        _ => return Err(format!("this program's library knows no `{command}`")),
+    };
+    Ok(answer.into_bytes())
+}
+
+/// Puts a filter in the place of the one in force. Answers how many functions it chooses of how many, and on further lines the rules that match
+/// nothing.
+fn filter(recording: &Recording, rules: &str) -> Result<String, String> {
+    let Recording { settings, tracer, bank } = recording;
+    let answer = if rules.trim().is_empty() {
+        tracer.clear_filter();
+        String::new()
+    } else {
+        let filter: Filter = rules.parse().map_err(|error: rftrace_frontend::Error| error.with_remedy())?;
+        let filter = match filter.needs_types() && !settings.types.as_os_str().is_empty() {
+            true => filter.known_values(&fs::read_to_string(&settings.types).unwrap_or_default()),
+            false => filter,
+        };
+        let selected = tracer.set_filter(&filter).map_err(|error| error.with_remedy())?;
+        let lines = [format!("{} {}", selected.n_recorded, selected.n_functions)];
+        lines.into_iter().chain(selected.without_effect).collect::<Vec<_>>().join("\n")
+    };
+    if let Some(bank) = bank {
+        bank.tell_rules(rules);
+    }
+    Ok(answer)
+}
+
+/// The functions above an address, as many as an answer has room for: of each its address, and in the highest bit whether it is recorded.
+fn functions(recording: &Recording, above: &str) -> Result<Vec<u8>, String> {
+    const IS_RECORDED: u64 = 1 << 63;
+
+    let above = u64::from_str_radix(above, 16).map_err(|_| "functions: which come next?".to_owned())?;
+    let mut functions: Vec<(u64, bool)> =
+        recording.tracer.functions().iter().map(|it| (it.address as u64, it.recorded)).collect();
+    functions.sort_unstable();
+    functions.dedup_by_key(|function| function.0);
+    let next = functions.into_iter().filter(|&(address, _)| address > above).take(MOST_ANSWER_BYTES / size_of::<u64>());
+    let words = next.map(|(address, is_recorded)| address | if is_recorded { IS_RECORDED } else { 0 });
+    Ok(words.flat_map(u64::to_le_bytes).collect())
+}

@@ -1,0 +1,349 @@
+//! What a recorder asks of a process while it runs: a text in the process's slot, then a signal, whose handler answers there. So the
+//! program has neither a thread nor a file for it.
+//!
+//! A request that is not begun in time is taken back: then nothing of it was done, and nothing will be.
+//!
+//! **Invariant**: the signal is sent only where the process has said that its handler is the library's. Before another program takes the
+//! process over it waits for who is about to send, and takes a signal that has come: the other program would be killed by it.
+//!
+//! Not here: what the requests mean (`rftrace-preload` obeys them, `rftrace-record` makes them), and how long an answer is waited for.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rftrace::abi::{Switch, chunk_state, enabled, lease};
+
+use super::collect::Banks;
+use super::file::{ANSWER_AT, ANSWER_BYTES, ASKED_AT, ASKED_BYTES, MOST_MINIMA, RULES_AT, request_phase, slot_state};
+use super::own::Bank;
+use crate::backend;
+use crate::clock::tsc;
+use crate::host::monotonic_nanos;
+
+/// The longest answer.
+pub const MOST_ANSWER_BYTES: usize = ANSWER_BYTES;
+
+/// A process that looks for an other program may need so long until it is that.
+const EXEC: Duration = Duration::from_secs(1);
+
+/// This process's side.
+impl Bank {
+    /// Requests come with this signal from now on; 0: none do.
+    pub fn set_request_signal(&self, signal: u32) {
+        let Some(slot) = self.own_slot() else { return };
+        slot.requests.switch_at.store(ptr::from_ref(backend::switch()) as u64, Relaxed);
+        slot.requests.signal.store(signal, SeqCst);
+    }
+
+    /// Says which rules are in force from now on. Those that are too long are not told.
+    pub fn tell_rules(&self, rules: &str) {
+        self.tell_minimum();
+        let Some((slot, place)) = self.own_slot().zip(self.own_place(RULES_AT)) else { return };
+        slot.requests.rules_bytes.store(0, Release);
+        if rules.len() <= ASKED_BYTES {
+            // SAFETY: within this process's slot; the recorder reads it when its length is there.
+            unsafe { ptr::copy_nonoverlapping(rules.as_ptr(), place, rules.len()) };
+            slot.requests.rules_bytes.store(rules.len() as u32, Release);
+        }
+    }
+
+    /// Says how long a call has to be from now on to be recorded.
+    pub(crate) fn tell_minimum(&self) {
+        let Some(slot) = self.own_slot() else { return };
+        let ticks = backend::control().filter.min_ticks.load(Relaxed);
+        let n_minima = slot.n_minima.load(Relaxed) as usize;
+        if n_minima > 0 && slot.minima[n_minima.min(MOST_MINIMA) - 1][1].load(Relaxed) == ticks {
+            return;
+        }
+        match slot.minima.get(n_minima) {
+            Some([since, least]) => {
+                since.store(if n_minima == 0 { 0 } else { tsc::ticks() }, Relaxed);
+                least.store(ticks, Relaxed);
+                slot.n_minima.store(n_minima as u32 + 1, Release);
+            }
+            // What is shown though it is too short does no harm.
+            None => _ = slot.minima[n_minima.min(MOST_MINIMA) - 1][1].fetch_min(ticks, Relaxed),
+        }
+    }
+
+    /// Answers a request, if there is one. An error says why nothing was done.
+    pub fn answer(&self, answer: impl FnOnce(&str) -> Result<Vec<u8>, String>) {
+        let Some((slot, asked_at)) = self.own_slot().zip(self.own_place(ASKED_AT)) else { return };
+        let Some(answer_at) = self.own_place(ANSWER_AT) else { return };
+        let requests = &slot.requests;
+        let state = requests.state.load(Acquire);
+        let number = state & !request_phase::MASK;
+        let begins = |_: &()| {
+            let begun = number | request_phase::BEGUN;
+            requests.state.compare_exchange(state, begun, AcqRel, Relaxed).is_ok()
+        };
+        if Some(()).filter(|()| state & request_phase::MASK == request_phase::ASKED).filter(begins).is_none() {
+            return;
+        }
+        let mut request = vec![0; (requests.asked_bytes.load(Relaxed) as usize).min(ASKED_BYTES)];
+        // SAFETY: within this process's slot; nobody writes there until the answer is taken.
+        unsafe { ptr::copy_nonoverlapping(asked_at, request.as_mut_ptr(), request.len()) };
+        let answered = answer(&String::from_utf8_lossy(&request));
+        let is_error = answered.is_err();
+        let bytes = answered.unwrap_or_else(String::into_bytes);
+        let n_bytes = bytes.len().min(ANSWER_BYTES);
+        // SAFETY: as above; it has so many bytes.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), answer_at, n_bytes) };
+        requests.answer_bytes.store(n_bytes as u32, Relaxed);
+        requests.is_error.store(is_error.into(), Relaxed);
+        requests.state.store(number | request_phase::ANSWERED, Release);
+    }
+
+    /// The signal is about to mean something else: to another program that is about to take this process over, if it can, so that nobody
+    /// sends it for a while; or to this one (`for_good`). Returns the signal, of which one may have come.
+    pub fn refuse_requests(&self, for_good: bool) -> u32 {
+        /// A recorder that was killed does not send any more.
+        const PATIENCE: Duration = Duration::from_millis(100);
+
+        let Some(slot) = self.own_slot() else { return 0 };
+        let requests = &slot.requests;
+        let signal = requests.signal.load(Relaxed);
+        if for_good {
+            requests.signal.store(0, SeqCst);
+        } else {
+            requests.exec_nanos.store(monotonic_nanos().max(1), SeqCst);
+        }
+        let since = Instant::now();
+        while requests.is_sending.load(SeqCst) != 0 && since.elapsed() < PATIENCE {
+            thread::yield_now();
+        }
+        signal
+    }
+}
+
+/// A request that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The process.
+    pub pid: u32,
+    /// The signal that was sent.
+    pub signal: u32,
+    slot: usize,
+    number: u64,
+}
+
+/// Why a request was not made.
+#[derive(Debug)]
+pub enum NotAsked {
+    /// No such process is recorded.
+    NoProcess,
+    /// It has no handler for the signal: it has just begun, has set one of its own, or wants none.
+    NoHandler,
+    /// Another program is about to take the process over.
+    Exec,
+    /// The request is longer than there is room for.
+    TooLong,
+    /// A request before is not answered.
+    Busy,
+    /// The signal could not be sent.
+    Signal(io::Error),
+}
+
+/// What has become of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing yet.
+    Waiting,
+    /// The process is at it.
+    Begun,
+    /// It is done; this was answered.
+    Done(Vec<u8>),
+    /// Nothing was done, and why.
+    Refused(String),
+    /// The process has ended.
+    Ended,
+}
+
+/// How far the bank of a process is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Bytes of all chunks.
+    pub buffer_bytes: usize,
+    /// Whether it is a ring.
+    pub is_ring: bool,
+    /// Chunks.
+    pub n_chunks: usize,
+    /// Those that hold something.
+    pub n_used: usize,
+    /// Those of a ring whose records others have taken the place of.
+    pub n_overwritten: u64,
+    /// Calls and returns that found no room.
+    pub n_dropped: u64,
+}
+
+/// The recorder's side.
+impl Banks {
+    /// How far the bank of a process is filled.
+    #[must_use]
+    pub fn state(&self, pid: u32) -> Option<State> {
+        let number = self.slot_of(pid)?;
+        let slot = self.slot(number);
+        let n_chunks = self.layout.n_chunks();
+        let (mut n_used, mut newest, mut place) = (0, 0, 0);
+        while place < n_chunks {
+            let lease = self.chunk(number, place).header.lease.load(Acquire);
+            if lease == 0 {
+                let Some(next) = self.next_with_memory(number, place + 1) else { break };
+                place = next;
+                continue;
+            }
+            n_used += usize::from(lease::state(lease) != chunk_state::FREE);
+            newest = newest.max(lease::index(lease));
+            place += 1;
+        }
+        let begun_at = slot.first_index.load(Relaxed) + n_chunks as u64;
+        Some(State {
+            buffer_bytes: self.layout.buffer_bytes,
+            is_ring: self.is_ring,
+            n_chunks,
+            n_used,
+            n_overwritten: if self.is_ring { newest.saturating_sub(begun_at) } else { 0 },
+            n_dropped: slot.bank.n_lost.load(Relaxed),
+        })
+    }
+
+    /// The processes that record now.
+    #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        let in_use = (0..self.slots.len()).map(|number| self.slot(number));
+        let in_use = in_use.filter(|slot| slot.state.load(Acquire) == slot_state::IN_USE);
+        in_use.map(|slot| slot.pid.load(Relaxed)).collect()
+    }
+
+    /// The slot of a process; of several programs that ran in it that of the last one.
+    pub(super) fn slot_of(&self, pid: u32) -> Option<usize> {
+        let is_it = |&number: &usize| {
+            let slot = self.slot(number);
+            slot.state.load(Acquire) == slot_state::IN_USE && slot.pid.load(Relaxed) == pid
+        };
+        (0..self.slots.len()).filter(is_it).max_by_key(|&number| self.slot(number).program_nanos.load(Relaxed))
+    }
+
+    /// Asks something of a process; `send` is to send it a signal.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was asked.
+    pub fn ask(&self, pid: u32, request: &str, send: impl FnOnce(u32) -> io::Result<()>) -> Result<Asked, NotAsked> {
+        let number = self.slot_of(pid).ok_or(NotAsked::NoProcess)?;
+        let requests = &self.slot(number).requests;
+        let state = requests.state.load(Acquire);
+        if matches!(state & request_phase::MASK, request_phase::ASKED | request_phase::BEGUN) {
+            return Err(NotAsked::Busy);
+        }
+        if request.len() > ASKED_BYTES {
+            return Err(NotAsked::TooLong);
+        }
+        // In this order: who is about to become another program looks at it after it has said so.
+        requests.is_sending.store(1, SeqCst);
+        let asked = self.ask_unless_exec(number, pid, state, request, send);
+        requests.is_sending.store(0, SeqCst);
+        asked
+    }
+
+    fn ask_unless_exec(
+        &self,
+        slot: usize,
+        pid: u32,
+        state: u64,
+        request: &str,
+        send: impl FnOnce(u32) -> io::Result<()>,
+    ) -> Result<Asked, NotAsked> {
+        let requests = &self.slot(slot).requests;
+        let exec_nanos = requests.exec_nanos.load(SeqCst);
+        if exec_nanos != 0 && monotonic_nanos().saturating_sub(exec_nanos) < EXEC.as_nanos() as u64 {
+            return Err(NotAsked::Exec);
+        }
+        let signal = requests.signal.load(SeqCst);
+        if signal == 0 {
+            return Err(NotAsked::NoHandler);
+        }
+        // SAFETY: within the slot; the process reads it when it is asked.
+        unsafe { ptr::copy_nonoverlapping(request.as_ptr(), self.at(slot, ASKED_AT), request.len()) };
+        requests.asked_bytes.store(request.len() as u32, Relaxed);
+        let number = (state & !request_phase::MASK).wrapping_add(request_phase::ONE);
+        requests.state.store(number | request_phase::ASKED, Release);
+        let asked = Asked { pid, signal, slot, number };
+        match send(signal) {
+            Ok(()) => Ok(asked),
+            Err(error) => {
+                self.take_back(&asked);
+                Err(NotAsked::Signal(error))
+            }
+        }
+    }
+
+    /// What has become of a request.
+    #[must_use]
+    pub fn answer(&self, asked: &Asked) -> Answer {
+        let slot = self.slot(asked.slot);
+        let state = slot.requests.state.load(Acquire);
+        let is_there = slot.state.load(Acquire) == slot_state::IN_USE && slot.pid.load(Relaxed) == asked.pid;
+        if !is_there || state & !request_phase::MASK != asked.number {
+            return Answer::Ended;
+        }
+        match state & request_phase::MASK {
+            request_phase::ANSWERED => {
+                let bytes = self.read(asked.slot, ANSWER_AT, slot.requests.answer_bytes.load(Relaxed), ANSWER_BYTES);
+                match slot.requests.is_error.load(Relaxed) {
+                    0 => Answer::Done(bytes),
+                    _ => Answer::Refused(String::from_utf8_lossy(&bytes).into_owned()),
+                }
+            }
+            request_phase::BEGUN => Answer::Begun,
+            _ => Answer::Waiting,
+        }
+    }
+
+    /// Takes a request back that is not begun. Returns whether it was not.
+    pub fn take_back(&self, asked: &Asked) -> bool {
+        let state = &self.slot(asked.slot).requests.state;
+        let (before, after) = (asked.number | request_phase::ASKED, asked.number | request_phase::NONE);
+        state.compare_exchange(before, after, AcqRel, Relaxed).is_ok()
+    }
+
+    /// The rules in force in a process.
+    #[must_use]
+    pub fn rules(&self, pid: u32) -> Option<String> {
+        let number = self.slot_of(pid)?;
+        let n_bytes = self.slot(number).requests.rules_bytes.load(Acquire);
+        Some(String::from_utf8_lossy(&self.read(number, RULES_AT, n_bytes, ASKED_BYTES)).into_owned())
+    }
+
+    /// Whether a process records at this moment, by what is in its memory; `None` if that may not be read.
+    #[must_use]
+    pub fn is_on(&self, pid: u32) -> Option<bool> {
+        let at = self.slot(self.slot_of(pid)?).requests.switch_at.load(Relaxed);
+        let mut word = [0; size_of::<u32>()];
+        let place = at + std::mem::offset_of!(Switch, enabled) as u64;
+        File::open(format!("/proc/{pid}/mem")).ok()?.read_exact_at(&mut word, place).ok()?;
+        Some(u32::from_le_bytes(word) & enabled::MASK != u32::from(enabled::OFF))
+    }
+
+    /// The shortest calls that were recorded, in ticks, from when on.
+    pub(super) fn minima(&self, number: usize) -> Vec<(u64, u64)> {
+        let slot = self.slot(number);
+        let minima = slot.minima.iter().take(slot.n_minima.load(Acquire) as usize);
+        let mut minima: Vec<_> = minima.map(|[since, ticks]| (since.load(Relaxed), ticks.load(Relaxed))).collect();
+        minima.sort_unstable();
+        minima
+    }
+
+    /// A copy of so many bytes of a slot, which the process may change meanwhile.
+    fn read(&self, number: usize, at: usize, n_bytes: u32, most: usize) -> Vec<u8> {
+        let mut bytes = vec![0; (n_bytes as usize).min(most)];
+        // SAFETY: within the slot, which has room for `most` bytes there.
+        unsafe { ptr::copy_nonoverlapping(self.at(number, at), bytes.as_mut_ptr(), bytes.len()) };
+        bytes
+    }
+}

@@ -1,0 +1,130 @@
+//! Who asks: finds the recorder of a process, and talks to it.
+
+use std::fs;
+use std::io::{self, BufReader, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::protocol::{Answer, Request, read_answer};
+use crate::socket;
+
+/// A connection to the recorder of a process.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    pid: u32,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum NoRecorder {
+    /// There is no such process.
+    NoProcess,
+    /// Nobody records it, or nobody who can be asked.
+    NotRecorded,
+    /// Its recorder does not talk to this user, or cannot.
+    Refused(io::Error),
+}
+
+impl Client {
+    /// Connects to the recorder of a process, or to the recorder that has this number.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn connect(pid: u32) -> Result<Self, NoRecorder> {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let Ok(meta) = fs::metadata(&process) else { return Err(NoRecorder::NoProcess) };
+        let mut refused = None;
+        for place in places(pid, meta.uid()) {
+            match socket::connect(&place.path) {
+                Ok(stream) => {
+                    let mut client = Self { stream: BufReader::new(stream), pid };
+                    if place.is_sure || matches!(client.ask(&["knows"]), Ok(Ok(_))) {
+                        return Ok(client);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => refused = Some(error),
+                Err(_) => {}
+            }
+        }
+        Err(refused.map_or(NoRecorder::NotRecorded, NoRecorder::Refused))
+    }
+
+    /// Has the recorder do something.
+    ///
+    /// # Errors
+    ///
+    /// The recorder is gone; what it says is no answer.
+    pub fn ask(&mut self, words: &[&str]) -> io::Result<Answer> {
+        let words = words.iter().map(|&word| word.to_owned()).collect();
+        match (Request { pid: self.pid, words }).write(self.stream.get_mut()) {
+            // It has said why before it was asked.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
+        read_answer(&mut self.stream)?.ok_or_else(|| {
+            io::Error::new(ErrorKind::UnexpectedEof, "the recorder has ended, or does not talk to this user")
+        })
+    }
+
+    /// What the recorder writes from here on, if it was asked for that.
+    #[must_use]
+    pub fn into_stream(self) -> BufReader<UnixStream> {
+        self.stream
+    }
+}
+
+/// Where a recorder may listen.
+struct Place {
+    path: PathBuf,
+    /// Whether it is the one that is looked for.
+    is_sure: bool,
+}
+
+/// Where the recorder of a process may listen, likelier places first.
+fn places(pid: u32, user: u32) -> Vec<Place> {
+    let sure = |path| Place { path, is_sure: true };
+    let mut places = Vec::new();
+    let folders = socket::folders(user);
+    // A recorder, or what it has started.
+    let recorded = Environment::of(pid).into_iter().chain(children(pid).into_iter().filter_map(Environment::of));
+    let recorded: Vec<Environment> = recorded.collect();
+    let recorders = recorded.iter().map(|environment| environment.recorder).chain([pid]);
+    for recorder in recorders {
+        places.extend(folders.iter().map(|folder| sure(folder.join(socket::socket_name(recorder)))));
+    }
+    places.extend(recorded.iter().map(|environment| sure(environment.work.join(socket::NAME))));
+    // One whose environment tells nothing.
+    for folder in folders {
+        let sockets = fs::read_dir(folder).into_iter().flatten().flatten();
+        places.extend(sockets.map(|socket| Place { path: socket.path(), is_sure: false }));
+    }
+    places
+}
+
+/// What the environment of a recorded process tells of its recorder.
+struct Environment {
+    recorder: u32,
+    work: PathBuf,
+}
+
+impl Environment {
+    fn of(pid: u32) -> Option<Self> {
+        let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let find = |name: &str| {
+            let variables = bytes.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+            variables.into_iter().find_map(|variable| Some(variable.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+        };
+        let recorder = find("RFTRACE_RECORD_PARENT")?.parse().ok()?;
+        Some(Self { recorder, work: find("RFTRACE_RECORD")?.into() })
+    }
+}
+
+/// The children of a process, as far as the system tells.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    children.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}

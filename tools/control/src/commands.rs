@@ -1,0 +1,109 @@
+//! What the words of a command mean.
+
+use std::fmt::Write as _;
+
+use rftrace_pattern::Pattern;
+
+use crate::names;
+use crate::recording::Recording;
+use crate::rules::Rules;
+use crate::target::{Target, gone, rules};
+
+/// The commands, as they are told to who has written none of them.
+const COMMANDS: &str = "status, on, off, filter, depth, min, patch, unpatch, functions, dump, buffer, get and set";
+
+/// Whether a command changes something.
+pub(crate) fn is_change(words: &[String]) -> bool {
+    let is_read = |word: &str| matches!(word, "knows" | "status" | "functions" | "buffer" | "get");
+    match words.first().map(String::as_str) {
+        Some("filter" | "depth" | "min") => words.len() > 1,
+        Some(word) => !is_read(word),
+        None => false,
+    }
+}
+
+/// Does what the words say, for a process or, if the number is the recorder's, for all that are recorded.
+pub(crate) fn answer(recording: &dyn Recording, pid: u32, words: &[String]) -> Result<String, String> {
+    let target = Target::find(recording, pid)?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["knows"] => Ok(String::new()),
+        ["status"] => target.each(status),
+        ["on"] => target.change("on"),
+        ["off"] => target.change("off"),
+        ["filter"] => target.one(|recording, pid| Ok(rules(recording, pid)?.shown() + "\n")),
+        ["filter", text] => target.change_rules(|rules| {
+            *rules = rules.replaced_by(Rules::parse(text));
+            Ok(())
+        }),
+        ["depth" | "min"] => target.one(|recording, pid| {
+            let rules = rules(recording, pid)?;
+            let value = rules.get(words[0]).last().unwrap_or("0");
+            Ok(format!("{value}\n"))
+        }),
+        ["depth", levels] => target.set_depth(levels),
+        ["min", time] => target.change_rules(|rules| {
+            rules.set("min", (!is_zero(time)).then(|| (*time).to_owned()));
+            Ok(())
+        }),
+        ["patch"] => target.change("patch"),
+        ["unpatch"] => target.change("unpatch"),
+        ["functions"] => target.one(|recording, pid| functions(recording, pid, None)),
+        ["functions", pattern] => target.one(|recording, pid| functions(recording, pid, Some(pattern))),
+        ["dump"] => target.each(|recording, pid| recording.dump(pid, "ctl")),
+        ["dump", reason] => target.each(|recording, pid| recording.dump(pid, &format!("ctl: {reason}"))),
+        ["buffer"] => target.one(buffer),
+        ["get", name] => names::get(&target, name),
+        ["set", name, values @ ..] => names::set(&target, name, values),
+        [] => Err(format!("there are {COMMANDS}")),
+        [command, ..] => Err(format!("`{command}` is no command, or not with that: there are {COMMANDS}")),
+    }
+}
+
+/// Whether a time is none.
+fn is_zero(time: &str) -> bool {
+    let digits = time.trim_end_matches(|c: char| c.is_alphabetic() || c == 'µ');
+    digits.trim().parse::<f64>().is_ok_and(|number| number == 0.0)
+}
+
+/// The names of functions, those that the filter lets pass first by a mark.
+fn functions(recording: &dyn Recording, pid: u32, pattern: Option<&str>) -> Result<String, String> {
+    let pattern = pattern.map(Pattern::new).transpose().map_err(|problem| problem.to_string())?;
+    let functions = recording.functions(pid)?;
+    let chosen = functions.iter().filter(|it| pattern.as_ref().is_none_or(|pattern| pattern.matches(&it.name)));
+    let mut text = String::new();
+    for function in chosen {
+        let mark = if function.is_recorded { '+' } else { '-' };
+        let _ = writeln!(text, "{mark} {} [{}]", function.name, function.module);
+    }
+    Ok(text)
+}
+
+fn status(recording: &dyn Recording, pid: u32) -> Result<String, String> {
+    let facts = recording.facts(pid).ok_or_else(|| gone(pid))?;
+    let filter = rules(recording, pid)?.shown();
+    let mut text = String::new();
+    let _ = writeln!(text, "process {pid}: {}", facts.command);
+    let is_on =
+        recording.is_on(pid).map_or("unknown: its memory may not be read", |is_on| if is_on { "on" } else { "off" });
+    let mut row = |name: &str, value: String| _ = writeln!(text, "  {name:<12} {value}");
+    row("recording", is_on.to_owned());
+    row("filter", if filter.is_empty() { "none".to_owned() } else { filter });
+    row("threads", facts.n_threads.to_string());
+    let kind = if facts.is_ring { "ring" } else { "bank" };
+    let used = format!("{} of {} pieces in use", facts.n_chunks_used, facts.n_chunks);
+    row(kind, format!("{} KiB, {used}", facts.buffer_bytes >> 10));
+    match facts.is_ring {
+        true => row("overwritten", format!("{} pieces", facts.n_overwritten)),
+        false => {
+            row("written", format!("{} calls and returns, {} bytes, of all processes", facts.n_records, facts.n_bytes))
+        }
+    }
+    row("not recorded", format!("{} calls and returns, as there was no room", facts.n_dropped));
+    Ok(text)
+}
+
+fn buffer(recording: &dyn Recording, pid: u32) -> Result<String, String> {
+    let facts = recording.facts(pid).ok_or_else(|| gone(pid))?;
+    Ok(format!("{} KiB in {} pieces, {} in use\n", facts.buffer_bytes >> 10, facts.n_chunks, facts.n_chunks_used))
+}

@@ -1,0 +1,29 @@
+//! Control of a recording while the program runs.
+//!
+//! - [`protocol`]: lines of words there, an answer back.
+//! - [`socket`]: where a recorder listens, and who may talk to it.
+//! - [`client`]: finds the recorder of a process, and asks.
+//! - [`server`]: answers, as a [`Recording`] can.
+//! - `commands` says what the words mean; `names` has ftrace's names for the same, `target` the processes that they are for,
+//!   `rules` changes the rules of a filter.
+//!
+//! Not here: the command lines (`rftrace-tools`), and what a recorder does (`rftrace-record`).
+
+#![deny(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[cfg(target_os = "linux")]
+pub mod client;
+mod commands;
+mod names;
+pub mod protocol;
+mod recording;
+mod rules;
+#[cfg(target_os = "linux")]
+pub mod server;
+#[cfg(target_os = "linux")]
+pub mod socket;
+mod target;
+
+pub use names::{NAMES, Name};
+pub use recording::{Facts, Function, Recording};

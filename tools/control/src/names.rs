@@ -1,0 +1,263 @@
+//! ftrace's names for what can be looked at and set: the files of its folder.
+//!
+//! Where a file takes several lines so does a name: each is a pattern, as names of functions have spaces. `>` in front of the first one, as
+//! nothing, has them take the place of those before; `>>` adds them. As in ftrace `!PATTERN` takes one away, and nothing takes all away.
+
+use crate::recording::Recording;
+use crate::rules::Rules;
+use crate::target::{Target, gone, rules};
+
+/// A name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// As ftrace has it.
+    pub name: &'static str,
+    /// Whether it can be read, and set.
+    pub is_read: bool,
+    /// Whether it can be set.
+    pub is_set: bool,
+}
+
+const fn read(name: &'static str) -> Name {
+    Name { name, is_read: true, is_set: false }
+}
+
+const fn both(name: &'static str) -> Name {
+    Name { name, is_read: true, is_set: true }
+}
+
+/// All names.
+pub const NAMES: [Name; 17] = [
+    read("available_filter_functions"),
+    read("available_tracers"),
+    both("current_tracer"),
+    both("tracing_on"),
+    both("set_ftrace_filter"),
+    both("set_ftrace_notrace"),
+    both("set_graph_function"),
+    both("set_graph_notrace"),
+    both("max_graph_depth"),
+    both("tracing_thresh"),
+    both("set_ftrace_pid"),
+    both("snapshot"),
+    both("buffer_size_kb"),
+    read("buffer_total_size_kb"),
+    read("stats"),
+    read("dyn_ftrace_total_info"),
+    read("enabled_functions"),
+];
+
+/// The keys of rules that names with patterns stand for: for functions, and behind `:mod:` for modules.
+fn keys(name: &str) -> Option<(&'static str, Option<&'static str>)> {
+    match name {
+        "set_ftrace_filter" => Some(("include", Some("module"))),
+        "set_ftrace_notrace" => Some(("exclude", Some("not_module"))),
+        "set_graph_function" => Some(("below", None)),
+        "set_graph_notrace" => Some(("not_below", None)),
+        _ => None,
+    }
+}
+
+/// `per_cpu/cpuN/NAME`: banks are those of processes, so it is the same for all processors.
+fn without_processor(name: &str) -> &str {
+    let rest = name.strip_prefix("per_cpu/cpu").and_then(|rest| rest.split_once('/'));
+    rest.filter(|(number, _)| number.parse::<u32>().is_ok()).map_or(name, |(_, name)| name)
+}
+
+fn unknown(name: &str) -> String {
+    let all: Vec<&str> = NAMES.iter().map(|known| known.name).collect();
+    format!("there is no `{name}` here, but {}", all.join(", "))
+}
+
+pub(crate) fn get(target: &Target<'_>, name: &str) -> Result<String, String> {
+    let name = without_processor(name);
+    if let Some(keys) = keys(name) {
+        return target.one(|recording, pid| Ok(patterns(&rules(recording, pid)?, name, keys)));
+    }
+    match name {
+        "available_filter_functions" => target.one(|recording, pid| functions(recording, pid, false)),
+        "enabled_functions" => target.one(|recording, pid| functions(recording, pid, true)),
+        "available_tracers" => Ok("function_graph nop\n".to_owned()),
+        "current_tracer" => target.one(|recording, pid| {
+            let is_on = is_on(recording, pid)?;
+            Ok(if is_on { "function_graph\n" } else { "nop\n" }.to_owned())
+        }),
+        "tracing_on" => target.one(|recording, pid| Ok(format!("{}\n", u8::from(is_on(recording, pid)?)))),
+        "max_graph_depth" => {
+            target.one(|recording, pid| Ok(format!("{}\n", rules(recording, pid)?.get("depth").last().unwrap_or("0"))))
+        }
+        "tracing_thresh" => target.one(|recording, pid| {
+            let rules = rules(recording, pid)?;
+            let nanos = rules.get("min").last().and_then(nanos).unwrap_or(0);
+            Ok(format!("{}\n", micros(nanos)))
+        }),
+        "set_ftrace_pid" => Ok("no pid\n".to_owned()),
+        "snapshot" => {
+            Ok("# 1: makes a dump of what was recorded so far. Dumps are traces, beside that of the whole.\n"
+                .to_owned())
+        }
+        "buffer_size_kb" => target.one(|recording, pid| {
+            Ok(format!("{}\n", recording.facts(pid).ok_or_else(|| gone(pid))?.buffer_bytes >> 10))
+        }),
+        "buffer_total_size_kb" => {
+            let total = std::cell::Cell::new(0);
+            target.each(|recording, pid| {
+                total.set(total.get() + recording.facts(pid).map_or(0, |facts| facts.buffer_bytes >> 10));
+                Ok(String::new())
+            })?;
+            Ok(format!("{}\n", total.get()))
+        }
+        "stats" => target.each(stats),
+        "dyn_ftrace_total_info" => target.each(|recording, pid| Ok(recording.ask(pid, "patched")? + "\n")),
+        _ => Err(unknown(name)),
+    }
+}
+
+pub(crate) fn set(target: &Target<'_>, name: &str, values: &[&str]) -> Result<String, String> {
+    let name = without_processor(name);
+    let lines: Vec<&str> = values.iter().flat_map(|value| value.lines()).collect();
+    if let Some(keys) = keys(name) {
+        return set_patterns(target, name, keys, &lines);
+    }
+    let value = match lines.as_slice() {
+        [] => "",
+        [value] => value.strip_prefix('>').unwrap_or(value).trim(),
+        _ => return Err(format!("{name} takes one value")),
+    };
+    match name {
+        "tracing_on" => match value {
+            "0" => target.change("off"),
+            "1" => target.change("on"),
+            _ => Err("tracing_on is 0 or 1".to_owned()),
+        },
+        "current_tracer" => match value {
+            "nop" => target.each(|recording, pid| {
+                recording.ask(pid, "off")?;
+                recording.ask(pid, "unpatch")
+            }),
+            "function_graph" => target.change("on"),
+            _ => Err("there are function_graph and nop".to_owned()),
+        },
+        "max_graph_depth" => target.set_depth(value),
+        "tracing_thresh" => {
+            let nanos = value.parse::<u64>().ok().and_then(|micros| micros.checked_mul(1000));
+            let nanos = nanos.ok_or_else(|| "tracing_thresh is a number of microseconds; 0 is none".to_owned())?;
+            target.change_rules(|rules| {
+                rules.set("min", (nanos > 0).then(|| format!("{nanos}ns")));
+                Ok(())
+            })
+        }
+        "snapshot" => match value {
+            "1" => target.each(|recording, pid| recording.dump(pid, "snapshot")),
+            _ => Err("a dump is a trace: it is forgotten by removing its directory, snapshot-N in that of the trace"
+                .to_owned()),
+        },
+        "set_ftrace_pid" if matches!(value, "" | "no pid") => Ok(String::new()),
+        "set_ftrace_pid" => Err("single threads cannot be chosen: all threads of a process are recorded".to_owned()),
+        "buffer_size_kb" => Err("a bank has its size from the beginning: --buffer of `rftrace record`".to_owned()),
+        _ if NAMES.iter().any(|known| known.name == name) => Err(format!("{name} can only be read")),
+        _ => Err(unknown(name)),
+    }
+}
+
+fn is_on(recording: &dyn Recording, pid: u32) -> Result<bool, String> {
+    recording.is_on(pid).ok_or_else(|| format!("the memory of process {pid} may not be read, so this is not known"))
+}
+
+/// The patterns of a name, a line each.
+fn patterns(rules: &Rules, name: &str, (key, module_key): (&str, Option<&str>)) -> String {
+    let mut text: String = rules.get(key).map(|pattern| format!("{pattern}\n")).collect();
+    text.extend(module_key.into_iter().flat_map(|key| rules.get(key).map(|module| format!("*:mod:{module}\n"))));
+    match (text.is_empty(), name) {
+        (false, _) => text,
+        (true, "set_ftrace_filter" | "set_graph_function") => "#### all functions enabled ####\n".to_owned(),
+        (true, "set_graph_notrace") => "#### no functions disabled ####\n".to_owned(),
+        (true, _) => text,
+    }
+}
+
+fn set_patterns(
+    target: &Target<'_>,
+    name: &str,
+    (key, module_key): (&'static str, Option<&'static str>),
+    lines: &[&str],
+) -> Result<String, String> {
+    let mut lines = lines.to_vec();
+    let mut adds = false;
+    if let Some(first) = lines.first_mut() {
+        adds = first.starts_with(">>");
+        *first = first.trim_start_matches('>');
+    }
+    let patterns: Vec<&str> =
+        lines.into_iter().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    // What is only taken away leaves the others.
+    let adds = adds || !patterns.is_empty() && patterns.iter().all(|pattern| pattern.starts_with('!'));
+    target.change_rules(|rules| {
+        if !adds {
+            rules.set(key, []);
+            module_key.into_iter().for_each(|key| rules.set(key, []));
+        }
+        for &pattern in &patterns {
+            let (is_taken_away, pattern) = match pattern.strip_prefix('!') {
+                Some(rest) => (true, rest.trim()),
+                None => (false, pattern),
+            };
+            let (key, value) = match (pattern.split_once(":mod:"), module_key) {
+                (Some(("" | "*", module)), Some(module_key)) => (module_key, module),
+                (Some(_), Some(_)) => return Err(format!("{pattern}: of a module all functions are chosen, as in `*:mod:libfoo*`")),
+                (Some(_), None) => return Err(format!("{name} takes no modules")),
+                (None, _) => (key, pattern),
+            };
+            if let Some((function, command)) = split_command(value) {
+                return Err(format!(
+                    "`{command}` for {function} is not done by {name}: what a call sets off is said by --dump-on of `rftrace record`"
+                ));
+            }
+            match is_taken_away {
+                true if !rules.remove(key, value) => return Err(format!("{name} has no {value}")),
+                true => {}
+                false => rules.add(key, value.to_owned()),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// ftrace's commands for a function: `f:traceoff`, `f:snapshot:3`.
+fn split_command(pattern: &str) -> Option<(&str, &str)> {
+    const COMMANDS: [&str; 8] =
+        ["traceon", "traceoff", "snapshot", "stacktrace", "dump", "cpudump", "enable_event", "disable_event"];
+    let (function, command) = pattern.split_once(':')?;
+    COMMANDS.contains(&command.split(':').next()?).then_some((function, command))
+}
+
+/// The functions, as ftrace lists them: all, or those that the filter lets pass.
+fn functions(recording: &dyn Recording, pid: u32, only_recorded: bool) -> Result<String, String> {
+    let functions = recording.functions(pid)?;
+    let chosen = functions.iter().filter(|function| function.is_recorded || !only_recorded);
+    Ok(chosen.map(|function| format!("{} [{}]\n", function.name, function.module)).collect())
+}
+
+fn stats(recording: &dyn Recording, pid: u32) -> Result<String, String> {
+    let facts = recording.facts(pid).ok_or_else(|| gone(pid))?;
+    Ok(format!(
+        "process: {pid}\npieces: {}\npieces in use: {}\noverrun: {}\ndropped events: {}\nread events: {}\nbytes: {}\n",
+        facts.n_chunks, facts.n_chunks_used, facts.n_overwritten, facts.n_dropped, facts.n_records, facts.n_bytes
+    ))
+}
+
+/// A duration, as rules have it.
+fn nanos(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+    let (number, unit) = UNITS.iter().find_map(|&(unit, nanos)| Some((text.strip_suffix(unit)?, nanos)))?;
+    let nanos = number.trim().parse::<f64>().ok()? * unit as f64;
+    (nanos.is_finite() && nanos >= 0.0).then_some(nanos.round() as u64)
+}
+
+/// Microseconds, with a fraction only if there is one.
+fn micros(nanos: u64) -> String {
+    match nanos % 1000 {
+        0 => (nanos / 1000).to_string(),
+        rest => format!("{}.{rest:03}", nanos / 1000),
+    }
+}

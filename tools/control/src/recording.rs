@@ -1,0 +1,76 @@
+//! What control needs of a recorder.
+
+/// What is known of a process without asking it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Its command line.
+    pub command: String,
+    /// Threads that it has.
+    pub n_threads: u32,
+    /// Bytes of its bank.
+    pub buffer_bytes: u64,
+    /// Whether that is a ring.
+    pub is_ring: bool,
+    /// Pieces that it is cut into.
+    pub n_chunks: u64,
+    /// Those that hold something.
+    pub n_chunks_used: u64,
+    /// Those of a ring whose records others have taken the place of.
+    pub n_overwritten: u64,
+    /// Calls and returns that found no room.
+    pub n_dropped: u64,
+    /// Calls and returns of all processes that were written to the disk.
+    pub n_records: u64,
+    /// Bytes that they take there.
+    pub n_bytes: u64,
+}
+
+/// A function that can be recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its name, or its address.
+    pub name: String,
+    /// The file name of its module.
+    pub module: String,
+    /// Whether the filter lets it pass.
+    pub is_recorded: bool,
+}
+
+/// A recorder. What takes a process's number fails where that is not recorded.
+pub trait Recording: Send + Sync {
+    /// Its own process.
+    fn recorder(&self) -> u32;
+
+    /// The processes that are recorded now.
+    fn processes(&self) -> Vec<u32>;
+
+    /// What is known of a process.
+    fn facts(&self, pid: u32) -> Option<Facts>;
+
+    /// Whether recording is on; `None` if that cannot be told.
+    fn is_on(&self, pid: u32) -> Option<bool>;
+
+    /// The rules of the filter in force.
+    fn rules(&self, pid: u32) -> Option<String>;
+
+    /// Has the process do something: `on`, `off`, `filter RULES`, `patch`, `unpatch`, `patched`.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing was done.
+    fn ask(&self, pid: u32, request: &str) -> Result<String, String>;
+
+    /// The functions that can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ask`](Self::ask).
+    fn functions(&self, pid: u32) -> Result<Vec<Function>, String>;
+
+    /// Makes a trace of what was recorded so far.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    fn dump(&self, pid: u32, reason: &str) -> Result<String, String>;
+}

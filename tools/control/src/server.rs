@@ -1,0 +1,126 @@
+//! Who answers: a thread for each client. One client at a time changes something, any number reads.
+
+use std::io::{self, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::commands;
+use crate::protocol::{Request, write_answer};
+use crate::recording::Recording;
+use crate::socket::{self, Listener, Peer};
+
+/// Clients at a time.
+const MOST_CLIENTS: usize = 64;
+
+/// How long a client may take to read an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Answers clients as long as it lives.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the threads of clients share.
+struct Shared {
+    recording: Arc<dyn Recording>,
+    /// Held by who changes something.
+    changing: Mutex<()>,
+    n_clients: AtomicUsize,
+}
+
+impl Server {
+    /// Listens, where `work` is the folder that is recorded to.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn begin(work: &Path, recording: Arc<dyn Recording>) -> io::Result<Self> {
+        let listener = Listener::new(work)?;
+        let path = listener.path().to_owned();
+        let is_over = Arc::<AtomicBool>::default();
+        let told = Arc::clone(&is_over);
+        let shared = Arc::new(Shared { recording, changing: Mutex::default(), n_clients: AtomicUsize::default() });
+        let named = thread::Builder::new().name("control".to_owned());
+        let thread = named.spawn(move || serve(&listener, &shared, &told))?;
+        Ok(Self { path, is_over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.is_over.store(true, Relaxed);
+        // It waits for a client. Where nobody can be one any more it waits for ever.
+        if socket::connect(&self.path).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(listener: &Listener, shared: &Arc<Shared>, is_over: &AtomicBool) {
+    /// After an error, such as too many open files.
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    loop {
+        let peer = listener.accept();
+        if is_over.load(Relaxed) {
+            return;
+        }
+        let (mut stream, problem) = match peer {
+            Ok(Peer::Permitted(stream)) if shared.n_clients.load(Relaxed) < MOST_CLIENTS => {
+                shared.n_clients.fetch_add(1, Relaxed);
+                let own = Arc::clone(shared);
+                let named = thread::Builder::new().name("client".to_owned());
+                if named.spawn(move || attend(&stream, &own)).is_err() {
+                    shared.n_clients.fetch_sub(1, Relaxed);
+                }
+                continue;
+            }
+            Ok(Peer::Permitted(stream)) => (stream, "too many clients talk to the recorder".to_owned()),
+            Ok(Peer::Refused(stream, user)) => {
+                (stream, format!("the recorder talks to its own user and to root, not to user {user}"))
+            }
+            Err(_) => {
+                thread::sleep(PAUSE);
+                continue;
+            }
+        };
+        let _ = stream.set_write_timeout(Some(PATIENCE));
+        let _ = write_answer(&Err(problem), &mut stream);
+    }
+}
+
+/// Answers one client, until it has no more to say.
+fn attend(stream: &UnixStream, shared: &Shared) {
+    let _ = stream.set_write_timeout(Some(PATIENCE));
+    let mut lines = BufReader::new(stream);
+    let mut to = stream;
+    loop {
+        let answer = match Request::read(&mut lines) {
+            Ok(Some(request)) => answer(&request, shared),
+            Ok(None) => break,
+            Err(error) => {
+                let _ = write_answer(&Err(error.to_string()), &mut to);
+                break;
+            }
+        };
+        if write_answer(&answer, &mut to).is_err() {
+            break;
+        }
+    }
+    shared.n_clients.fetch_sub(1, Relaxed);
+}
+
+fn answer(request: &Request, shared: &Shared) -> Result<Vec<u8>, String> {
+    let recording = shared.recording.as_ref();
+    let _changing = commands::is_change(&request.words).then(|| shared.changing.lock());
+    commands::answer(recording, request.pid, &request.words).map(String::into_bytes)
+}

@@ -1,0 +1,201 @@
+//! Where a recorder listens: `$XDG_RUNTIME_DIR/rftrace/PID.sock` by its own number, or `ctl` in the folder that it records to. Whoever may
+//! talk to it is its own user, or root.
+
+use std::env;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::geteuid;
+
+/// The name of the socket in the folder that is recorded to.
+pub const NAME: &str = "ctl";
+
+/// A socket that goes when this does.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+impl Listener {
+    /// Listens, where this user's sockets are or, if there is no such folder, in `work`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn new(work: &Path) -> io::Result<Self> {
+        let in_runtime_folder = || {
+            let folder = own_folder(&runtime_folder()?)?;
+            remove_old(&folder);
+            Self::at(folder.join(socket_name(std::process::id())))
+        };
+        in_runtime_folder().or_else(|_| Self::at(work.join(NAME)))
+    }
+
+    fn at(path: PathBuf) -> io::Result<Self> {
+        // One that had this process's number before.
+        let _ = fs::remove_file(&path);
+        let socket = in_folder_of(&path, |path| UnixListener::bind(path))?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        Ok(Self { socket, path })
+    }
+
+    /// Waits for a client that may talk to this process.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn accept(&self) -> io::Result<Peer> {
+        let (stream, _) = self.socket.accept()?;
+        let user = user_of(&stream)?;
+        Ok(if may_talk(user, geteuid().as_raw()) { Peer::Permitted(stream) } else { Peer::Refused(stream, user) })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Who has connected.
+#[derive(Debug)]
+pub enum Peer {
+    /// One who may.
+    Permitted(UnixStream),
+    /// Another user.
+    Refused(UnixStream, u32),
+}
+
+/// Connects to a socket.
+///
+/// # Errors
+///
+/// Nobody listens there, or another user does.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let stream = in_folder_of(path, |path| UnixStream::connect(path))?;
+    let (user, own) = (user_of(&stream)?, geteuid().as_raw());
+    // Root asks whom it likes; nobody else tells another one what he does.
+    if own != 0 && !may_talk(user, own) {
+        let problem = format!("user {user} listens at {}", path.display());
+        return Err(io::Error::new(ErrorKind::PermissionDenied, problem));
+    }
+    Ok(stream)
+}
+
+/// Whether a user may tell a process of another one what to do.
+fn may_talk(user: u32, own: u32) -> bool {
+    user == own || user == 0
+}
+
+fn user_of(stream: &UnixStream) -> io::Result<u32> {
+    Ok(getsockopt(stream, PeerCredentials)?.uid())
+}
+
+/// The name of a recorder's socket.
+pub(crate) fn socket_name(recorder: u32) -> String {
+    format!("{recorder}.sock")
+}
+
+/// The folders in which sockets of a user may be.
+pub(crate) fn folders(user: u32) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = runtime_folder().into_iter().collect();
+    folders.push(PathBuf::from(format!("/run/user/{user}")));
+    folders.dedup();
+    folders.into_iter().map(|folder| folder.join(FOLDER)).collect()
+}
+
+/// The folder of sockets in a user's folder.
+const FOLDER: &str = "rftrace";
+
+fn runtime_folder() -> io::Result<PathBuf> {
+    let folder = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    folder.ok_or_else(|| ErrorKind::NotFound.into())
+}
+
+/// The folder for sockets below another one, which nobody else may look into.
+fn own_folder(parent: &Path) -> io::Result<PathBuf> {
+    let folder = parent.join(FOLDER);
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // A link leads elsewhere.
+    let meta = fs::symlink_metadata(&folder)?;
+    if !meta.is_dir() || meta.uid() != geteuid().as_raw() || meta.mode() & 0o077 != 0 {
+        return Err(ErrorKind::PermissionDenied.into());
+    }
+    Ok(folder)
+}
+
+/// Removes sockets of recorders that were killed.
+fn remove_old(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let recorder = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse::<u32>().ok());
+        if recorder.is_some_and(|recorder| !Path::new(&format!("/proc/{recorder}")).exists()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Does something with a socket by a path that is short enough for it, wherever it lies.
+fn in_folder_of<T>(path: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    /// A socket's address has room for one more.
+    const MOST_BYTES: usize = 107;
+
+    if path.as_os_str().len() <= MOST_BYTES {
+        return work(path);
+    }
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return work(path) };
+    let folder = OwnedFd::from(File::open(folder)?);
+    work(&PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_user_and_root_may_talk() {
+        assert!(may_talk(1000, 1000) && may_talk(0, 1000) && may_talk(0, 0));
+        assert!(!may_talk(1000, 0) && !may_talk(1001, 1000));
+    }
+
+    #[test]
+    fn a_socket_lies_where_paths_are_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("a".repeat(120));
+        fs::create_dir(&long).unwrap();
+        let listener = Listener::at(long.join(NAME)).unwrap();
+        assert_eq!(fs::symlink_metadata(listener.path()).unwrap().mode() & 0o777, 0o600);
+        connect(listener.path()).unwrap();
+        assert!(matches!(listener.accept().unwrap(), Peer::Permitted(_)));
+        drop(listener);
+        assert!(connect(&long.join(NAME)).is_err() && fs::read_dir(&long).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_look_into_is_not_used() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = own_folder(parent.path()).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(own_folder(parent.path()).unwrap(), folder);
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        assert!(own_folder(parent.path()).is_err());
+        fs::remove_dir(&folder).unwrap();
+        std::os::unix::fs::symlink("/", &folder).unwrap();
+        assert!(own_folder(parent.path()).is_err());
+    }
+}

@@ -1,0 +1,105 @@
+//! The processes that a command is for, and what is done with each.
+
+use crate::recording::Recording;
+use crate::rules::Rules;
+
+/// The processes that a command is for.
+pub(crate) struct Target<'a> {
+    recording: &'a dyn Recording,
+    pids: Vec<u32>,
+}
+
+impl<'a> Target<'a> {
+    pub(crate) fn find(recording: &'a dyn Recording, pid: u32) -> Result<Self, String> {
+        let all = recording.processes();
+        let pids: Vec<u32> =
+            if pid == recording.recorder() { all } else { all.into_iter().filter(|&known| known == pid).collect() };
+        if pids.is_empty() {
+            return Err(match pid == recording.recorder() {
+                true => format!(
+                    "no process records into a bank of recorder {pid} now: it has just begun, has ended, or has --stop"
+                ),
+                false => format!("process {pid} does not record into a bank of recorder {}", recording.recorder()),
+            });
+        }
+        Ok(Self { recording, pids })
+    }
+
+    /// For one process. Where there are several, and they do not agree, who asks has to say which.
+    pub(crate) fn one(&self, what: impl Fn(&dyn Recording, u32) -> Result<String, String>) -> Result<String, String> {
+        let mut all = self.pids.iter().map(|&pid| what(self.recording, pid));
+        let first = all.next().unwrap_or_else(|| Ok(String::new()))?;
+        if all.any(|other| other.as_ref() != Ok(&first)) {
+            let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
+            return Err(format!("processes {} do not agree in that: name one of them", pids.join(", ")));
+        }
+        Ok(first)
+    }
+
+    /// For each process. What failed is told behind what did not; if nothing did not, it has failed.
+    pub(crate) fn each(&self, what: impl Fn(&dyn Recording, u32) -> Result<String, String>) -> Result<String, String> {
+        let several = self.pids.len() > 1;
+        let (mut text, mut problems) = (String::new(), Vec::new());
+        for &pid in &self.pids {
+            match what(self.recording, pid) {
+                Ok(told) => text += &told,
+                Err(problem) if several => problems.push(format!("process {pid}: {problem}")),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        match (problems.len() == self.pids.len(), problems.is_empty()) {
+            (true, _) => Err(problems.join("; ")),
+            (false, true) => Ok(text),
+            (false, false) => Err(format!("{}; the other processes have done it", problems.join("; "))),
+        }
+    }
+
+    /// Has each process do something.
+    pub(crate) fn change(&self, request: &str) -> Result<String, String> {
+        self.each(|recording, pid| recording.ask(pid, request).map(line))
+    }
+
+    /// Changes the filter of each process, as a whole.
+    pub(crate) fn change_rules(&self, change: impl Fn(&mut Rules) -> Result<(), String>) -> Result<String, String> {
+        self.each(|recording, pid| {
+            let mut new = rules(recording, pid)?;
+            change(&mut new)?;
+            let new = new.to_string();
+            let answer = recording.ask(pid, &format!("filter {new}"))?;
+            Ok(if new.is_empty() { "everything is recorded\n".to_owned() } else { chosen(&answer) })
+        })
+    }
+
+    pub(crate) fn set_depth(&self, levels: &str) -> Result<String, String> {
+        let number = levels.parse::<u32>().map_err(|_| "a depth is a number of levels; 0 is all of them".to_owned())?;
+        self.change_rules(|rules| {
+            rules.set("depth", (number > 0).then(|| number.to_string()));
+            Ok(())
+        })
+    }
+}
+
+/// The rules in force in a process.
+pub(crate) fn rules(recording: &dyn Recording, pid: u32) -> Result<Rules, String> {
+    Ok(Rules::parse(&recording.rules(pid).ok_or_else(|| gone(pid))?))
+}
+
+pub(crate) fn gone(pid: u32) -> String {
+    format!("process {pid} has ended")
+}
+
+/// What a filter has chosen, of a process's answer: two numbers, and rules that match nothing on further lines.
+fn chosen(answer: &str) -> String {
+    let mut lines = answer.lines();
+    let (n_recorded, n_functions) = lines.next().and_then(|line| line.split_once(' ')).unwrap_or(("?", "?"));
+    let without: Vec<&str> = lines.collect();
+    let without = match without.is_empty() {
+        true => String::new(),
+        false => format!("; without effect: {}", without.join(", ")),
+    };
+    format!("{n_recorded} of {n_functions} functions are recorded{without}\n")
+}
+
+fn line(text: String) -> String {
+    if text.is_empty() || text.ends_with('\n') { text } else { text + "\n" }
+}

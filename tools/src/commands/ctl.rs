@@ -1,0 +1,128 @@
+//! `rftrace ctl`: tells a recorder what to do while the program runs.
+//!
+//! Not here: how it is told (`rftrace-control`), and what it does then (`rftrace-record`).
+
+use std::io::{Write, stdout};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use rftrace_control::NAMES;
+use rftrace_control::client::{Client, NoRecorder};
+use rftrace_read::Error;
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace record --disabled ./server &     records nothing yet
+  rftrace ctl 4711 on                      the program, or the recorder: then all that it records
+  rftrace ctl 4711 filter 'include=app::*; exclude=*::fmt'
+  rftrace ctl 4711 min 10us                only calls that last so long
+  rftrace ctl 4711 functions 'app::*'      which functions there are, + for those that are recorded
+  rftrace ctl 4711 dump 'before the restart'
+  rftrace ctl 4711 set set_graph_function 'app::serve' '*::poll'
+  rftrace ctl 4711 set set_ftrace_notrace '>>' '*::drop'
+  rftrace ctl 4711 get tracing_on";
+
+/// Controls the recording of a program that runs: switches it, changes what is recorded, has dumps made.
+///
+/// The program has to be recorded by `rftrace record`, of this user. It is asked by a signal (--signal-control), and answers at once unless it
+/// blocks that; what it is asked is done as a whole or not at all.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CtlArgs {
+    /// The process that is recorded, or that of `rftrace record`: then it is for all that are.
+    pid: u32,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// What is recorded, and where it goes.
+    Status,
+    /// Switch recording on.
+    On,
+    /// Switch recording off.
+    Off,
+    /// Record only what these rules let pass, as in the variable RFTRACE_FILTER; an empty text is for all. Without them: show those in force.
+    Filter { rules: Option<String> },
+    /// Record so many levels of calls; 0 is all.
+    Depth { levels: Option<String> },
+    /// Record only calls that last so long: 10us; 0 is all.
+    Min { time: Option<String> },
+    /// Make jumps and NOPs of call sites: costs less.
+    Patch,
+    /// Make them calls again.
+    Unpatch,
+    /// List the functions that can be recorded: a name, a glob, or a regex between slashes.
+    Functions { pattern: Option<String> },
+    /// Make a trace of what was recorded so far.
+    Dump { reason: Option<String> },
+    /// How large the memory for what is recorded is.
+    Buffer,
+    /// Show what ftrace has a file of this name for.
+    #[command(after_help = names_help())]
+    Get { name: String },
+    /// Set it. Of several patterns each is a word; with `>>` before them those that are set stay.
+    #[command(after_help = names_help())]
+    Set {
+        name: String,
+        #[arg(allow_hyphen_values = true)]
+        values: Vec<String>,
+    },
+}
+
+fn names_help() -> String {
+    let row = |name: &rftrace_control::Name| {
+        format!("  {}{}", name.name, if name.is_set { "" } else { " (can only be read)" })
+    };
+    format!("Names:\n{}", NAMES.iter().map(row).collect::<Vec<_>>().join("\n"))
+}
+
+impl Command {
+    fn words(self) -> Vec<String> {
+        let with = |word: &str, rest: Option<String>| [word.to_owned()].into_iter().chain(rest).collect();
+        match self {
+            Self::Status => with("status", None),
+            Self::On => with("on", None),
+            Self::Off => with("off", None),
+            Self::Filter { rules } => with("filter", rules),
+            Self::Depth { levels } => with("depth", levels),
+            Self::Min { time } => with("min", time),
+            Self::Patch => with("patch", None),
+            Self::Unpatch => with("unpatch", None),
+            Self::Functions { pattern } => with("functions", pattern),
+            Self::Dump { reason } => with("dump", reason),
+            Self::Buffer => with("buffer", None),
+            Self::Get { name } => with("get", Some(name)),
+            Self::Set { name, values } => ["set".to_owned(), name].into_iter().chain(values).collect(),
+        }
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(args: CtlArgs) -> Result<()> {
+    let pid = args.pid;
+    let mut client = connect(pid)?;
+    let words = args.command.words();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let asked = client.ask(&words).with_context(|| format!("cannot talk to the recorder of process {pid}"))?;
+    match asked {
+        Ok(text) => Ok(stdout().lock().write_all(&text).map_err(Error::Write)?),
+        Err(problem) => bail!("{problem}"),
+    }
+}
+
+/// Connects to the recorder of a process.
+pub(crate) fn connect(pid: u32) -> Result<Client> {
+    match Client::connect(pid) {
+        Ok(client) => Ok(client),
+        Err(NoRecorder::NoProcess) => bail!("there is no process {pid}"),
+        Err(NoRecorder::NotRecorded) => bail!(
+            "process {pid} is not recorded by `rftrace record`, or its recorder was killed, or has begun with --stop: start the program \
+             with `rftrace record`, or look at it with `rftrace top {pid}`"
+        ),
+        Err(NoRecorder::Refused(error)) => Err(error).with_context(|| {
+            format!("the recorder of process {pid} does not talk to this user: only to its own, and to root")
+        }),
+    }
+}
