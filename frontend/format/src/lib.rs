@@ -15,7 +15,7 @@
 //! | `events.txt` | names of the events in the `.dat` files | [`events`] |
 //! | `extern.dat` | counters | [`events`] |
 //! | `perf-cpu<N>.dat` | names of threads and context switches, as records of `perf` | [`perf`] |
-//! | `clock.txt` | how ticks became nanoseconds; only rftrace writes it | [`clock`] |
+//! | `clock.txt` | how ticks became nanoseconds, and what a recorded call costs; only rftrace writes it | [`clock`], [`cost`] |
 //! | `record.txt` | what was not recorded; only rftrace writes it | [`gaps`] |
 //! | `resources.dat` | who took memory and gave it back; only rftrace writes it | [`resources`] |
 //! | `.recording` | what `rftrace record` makes the trace of, until it is done | [`recording`] |
@@ -44,6 +44,7 @@
 extern crate alloc;
 
 pub mod clock;
+pub mod cost;
 pub mod events;
 pub mod files;
 pub mod gaps;

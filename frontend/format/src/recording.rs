@@ -19,6 +19,8 @@ pub const STREAM: &str = "stream";
 pub const JOINED: &str = "joined";
 /// The file with what processes have written: a number of bytes on each line.
 pub const WRITTEN: &str = "written";
+/// The file with what the tracer takes of a call, if it was measured: lines of `clock.txt`. See [`cost`](crate::cost).
+pub const COST: &str = "cost.txt";
 /// The file of a part, or of a snapshot, that tells what was saved. See [`Part`].
 pub const PART_FILE: &str = "part.txt";
 

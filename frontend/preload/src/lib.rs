@@ -11,6 +11,7 @@
 //! - `control` does what `rftrace ctl` asks.
 //! - `signals` saves before the program is killed, and hides this from the program.
 //! - `arch` is what differs between processors, and what only some of them have.
+//! - `measure` is for the recorder alone: what a recorded call costs here.
 //! - `interpose` takes the place of functions of the C library, which `originals` has.
 //!
 //! Not here: what a save writes (`rftrace-frontend`), and how parts of several processes become one trace (`rftrace-record`).
@@ -27,6 +28,7 @@ extern crate rftrace as _; // the tracer itself
 mod arch;
 mod control;
 mod interpose;
+mod measure;
 mod memory;
 mod notes;
 mod originals;
@@ -37,6 +39,8 @@ mod settings;
 mod signals;
 mod start;
 mod work;
+
+pub use measure::measure;
 
 #[global_allocator]
 static ALLOCATOR: memory::Memory = memory::Memory;

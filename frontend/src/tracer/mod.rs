@@ -24,6 +24,7 @@ use crate::host::{self, AtWork, Known};
 use crate::patch;
 
 mod config;
+mod cost;
 mod save;
 #[cfg(target_os = "linux")]
 mod stream;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rftrace_format::clock::ClockFile;
+use rftrace_format::cost::CallCost;
 use rftrace_format::files::{CLOCK, GAPS};
 use rftrace_format::gaps::{self, Gaps};
 use rftrace_format::text;
@@ -70,6 +71,11 @@ impl Trace {
     pub fn clock(&self) -> Result<Vec<(String, String)>> {
         let bytes = files::if_present(files::read(&self.dir().join(CLOCK), MAX_BYTES))?.unwrap_or_default();
         Ok(text::pairs(&bytes).collect())
+    }
+
+    /// What a recorded call costs, if that was measured; a file that cannot be read says nothing of it.
+    pub(crate) fn measured_cost(&self) -> Option<CallCost> {
+        CallCost::parse(&files::read(&self.dir().join(CLOCK), MAX_BYTES).ok()?)
     }
 
     /// What was not recorded, by the file `record.txt`, which only rftrace writes. Losses that have a place in the trace

@@ -22,7 +22,7 @@ use crate::warning::{Warning, Warnings};
 const MAX_RECORDS: usize = 1 << 26;
 
 /// From here on addresses are the kernel's, as records have them.
-const FIRST_ADDRESS: u64 = 1 << 47;
+pub const FIRST_ADDRESS: u64 = 1 << 47;
 
 /// What all tasks did in the kernel, 16 bytes each.
 #[derive(Debug, Default)]

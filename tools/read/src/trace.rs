@@ -27,7 +27,7 @@ use crate::switches::{Switch, Switches};
 use crate::symbols::Symbol;
 use crate::warning::{Warning, Warnings};
 use crate::window::Window;
-use crate::{files, info};
+use crate::{CallCost, files, info};
 
 /// A trace directory whose metadata has been read. Records are read from their files when they are asked for.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub struct Trace {
     kernel_symbols: KernelSymbols,
     folds_inlined: bool,
     has_sources: bool,
+    /// Subtracted from sums of times.
+    cost: Option<CallCost>,
     choice: Option<Arc<Choice>>,
     reading: Option<Arc<Reading>>,
     warnings: Warnings,
@@ -189,6 +191,7 @@ impl Trace {
             kernel_symbols,
             folds_inlined: false,
             has_sources: false,
+            cost: None,
             choice: None,
             reading: None,
             warnings,
@@ -200,6 +203,17 @@ impl Trace {
     /// that they were inlined into stands for them. That needs the names of functions. By default they are there.
     pub fn fold_inlined(&mut self, folds: bool) {
         self.folds_inlined = folds;
+    }
+
+    /// Chooses whether sums of times are shown without what recording itself took. Records keep their times. By default they are shown as
+    /// recorded, and so they are where nobody has measured it: [`Trace::cost`] is `None` then.
+    pub fn correct_times(&mut self, corrects: bool) {
+        self.cost = if corrects { self.measured_cost() } else { None };
+    }
+
+    /// What is subtracted for each call from sums of times.
+    pub fn cost(&self) -> Option<CallCost> {
+        self.cost
     }
 
     /// Chooses what is shown: records are read as if no more had been recorded. That needs the names of functions.

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use rftrace_format::cost::CallCost;
 use rftrace_frontend::bank::Extent;
 
 use super::banks::BankRecording;
+use super::cost;
 use super::kernel::KernelRecording;
 use super::output::{self, Output};
 use super::parts::{self, Joined};
@@ -21,6 +23,8 @@ pub struct Beside {
     pub kernel: Option<KernelRecording>,
     /// What went to banks.
     pub banks: Option<BankRecording>,
+    /// What the tracer takes of a call, if it was measured.
+    pub cost: Option<CallCost>,
 }
 
 /// Makes the trace, and moves snapshots below it. Processes have said `notes`. What processes have written stays where it is, so this may be done again.
@@ -83,6 +87,7 @@ pub fn keep(output: &mut Output, ended: &Ended, beside: Beside, notes: Vec<Strin
     kept.errors.extend(banks.keep()?);
     (kept.n_records, kept.bytes) = (banks.n_records(), banks.bytes());
     let work = output.work();
+    beside.cost.map(|cost| cost::keep_in(work, cost)).transpose()?;
     ended.keep_in(work).with_context(|| format!("cannot write to {}", work.display()))?;
     output.take_snapshots()?;
     output.keep_stream()?;
@@ -119,6 +124,10 @@ fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<S
     joined.more_dumps = n_more_dumps;
     joined.left_over += BankRecording::n_left_in(output.work());
     if joined.processes > 0 {
+        let cost = beside.cost.or_else(|| cost::kept_in(output.work()));
+        if let Some(Err(error)) = cost.map(|cost| cost::add_to(&dir, cost)) {
+            joined.errors.push(format!("what recording costs is not in the trace: {error:#}"));
+        }
         let schedule = match beside.schedule {
             Some(schedule) => schedule.stop().and_then(|files| schedule::put(&files, &dir)),
             None if output.is_kept() => schedule::files_in(output.work()).and_then(|files| schedule::put(&files, &dir)),

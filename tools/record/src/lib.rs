@@ -15,6 +15,8 @@ mod compiled;
 #[cfg(target_os = "linux")]
 pub mod control;
 #[cfg(target_os = "linux")]
+pub mod cost;
+#[cfg(target_os = "linux")]
 pub mod dumps;
 #[cfg(target_os = "linux")]
 mod ended;

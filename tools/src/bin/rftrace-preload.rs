@@ -4,9 +4,6 @@
 #![cfg_attr(library = "rftrace-preload", no_main)]
 
 #[cfg(library = "rftrace-preload")]
-extern crate rftrace_preload as _;
-
-#[cfg(library = "rftrace-preload")]
 mod start;
 
 #[cfg(library = "rftrace-preload")]
@@ -14,6 +11,14 @@ start::start!(rftrace_preload_start, started);
 
 #[cfg(library = "rftrace-preload")]
 extern "C" fn started() -> ! {
+    // What `rftrace record` wants to know. Nobody has told the standard library of arguments.
+    let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let mut words = command.split(|&byte| byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
+    let kind = words.nth(1).and_then(|name| name.parse().ok());
+    if let Some(cost) = kind.and_then(rftrace_preload::measure) {
+        print!("{cost}");
+        std::process::exit(0)
+    }
     eprintln!(
         "rftrace-preload {}: a library, which `rftrace record PROGRAM` puts into programs that it records. It does nothing by itself",
         env!("CARGO_PKG_VERSION")

@@ -56,6 +56,21 @@ impl ShownArgs {
     }
 }
 
+/// Whether times are shown without what recording took; for what shows sums of them.
+#[derive(Args)]
+pub(crate) struct CorrectionArg {
+    /// Show times as they were recorded, with what the tracer itself took. Otherwise that is subtracted, if it was measured.
+    #[arg(long)]
+    no_correct: bool,
+}
+
+impl CorrectionArg {
+    /// Has times corrected, if that is wanted.
+    pub(crate) fn apply(&self, trace: &mut Trace) {
+        trace.correct_times(!self.no_correct);
+    }
+}
+
 /// Whether it is shown where functions are in the source; for what has a place for that.
 #[derive(Args)]
 pub(crate) struct SourcesArg {

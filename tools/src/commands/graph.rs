@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use rftrace_views::{Graph, GraphField};
 
-use super::choice::{ShownArgs, SourcesArg, parse_pattern};
+use super::choice::{CorrectionArg, ShownArgs, SourcesArg, parse_pattern};
 use super::common::{PlainArgs, default_dir, print, print_warnings};
 
 const EXAMPLES: &str = "\
@@ -39,6 +39,8 @@ pub(crate) struct GraphArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    correction: CorrectionArg,
+    #[command(flatten)]
     sources: SourcesArg,
     #[command(flatten)]
     _plain: PlainArgs,
@@ -62,6 +64,7 @@ pub(crate) fn run(args: GraphArgs) -> Result<()> {
         function.map(|text| parse_pattern(&text).map_err(|problem| anyhow!("{text}: {problem}"))).transpose()?;
     let mut trace = args.shown.open(&dir)?;
     args.sources.read(&mut trace)?;
+    args.correction.apply(&mut trace);
     let fields: Vec<GraphField> = args
         .fields
         .iter()

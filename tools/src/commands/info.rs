@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::HumanCount;
-use rftrace_format::{clock::key as clock, info::key as info};
+use rftrace_format::{clock::key as clock, cost, info::key as info};
 use rftrace_read::{Error, Summary, Trace};
 use rftrace_views::{Duration, TaskStats};
 
@@ -56,7 +56,7 @@ const MACHINE: [(&str, &str); 7] = [
 ];
 
 /// The keys of `clock.txt`.
-const CLOCK: [(&str, &str); 9] = [
+const CLOCK: [(&str, &str); 11] = [
     ("TSC frequency (Hz)", clock::HZ),
     ("measured by", clock::HZ_SOURCE),
     ("TSC at the start", clock::FIRST_TSC),
@@ -66,6 +66,8 @@ const CLOCK: [(&str, &str); 9] = [
     ("Unix time at start (ns)", clock::UNIX_NANOS),
     ("reported TSC frequency", clock::REPORTED_HZ),
     ("reported by", clock::REPORTED_HZ_SOURCE),
+    ("a call costs inside (ps)", cost::INSIDE),
+    ("and in its caller (ps)", cost::OUTSIDE),
 ];
 
 /// Runs it.

@@ -12,7 +12,7 @@ use rftrace_read::{Error, Trace};
 use rftrace_views::Row;
 use rftrace_views::{ByValue, Difference, Field, Report, ReportOptions};
 
-use super::choice::{ShownArgs, SourcesArg};
+use super::choice::{CorrectionArg, ShownArgs, SourcesArg};
 use super::common::{DirArg, PlainArgs, print, print_warnings};
 
 const EXAMPLES: &str = "\
@@ -59,6 +59,8 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    correction: CorrectionArg,
+    #[command(flatten)]
     sources: SourcesArg,
     #[command(flatten)]
     _plain: PlainArgs,
@@ -90,25 +92,39 @@ pub(crate) fn run(args: ReportArgs) -> Result<()> {
     let mut options = ReportOptions::default();
     options.spread = fields.iter().chain(&sort).any(|field| field.needs_spread());
     options.by_value = args.by_value;
-    let read = |dir: &Path| -> Result<(Trace, Report)> {
+    let open = |dir: &Path| -> Result<Trace> {
         let mut trace = args.shown.open(dir)?;
         args.sources.read(&mut trace)?;
-        let report = Report::read_with(&trace, &options)?;
-        if !options.by_value.is_empty() && report.rows().iter().all(|row| row.values.is_none()) {
-            say!("rftrace: {}: no call has such values: rftrace record -a or -A records them", dir.display());
-        }
-        Ok((trace, report))
+        args.correction.apply(&mut trace);
+        Ok(trace)
     };
-    let (trace, mut report) = read(&dir)?;
+    let read = |trace: &Trace| -> Result<Report> {
+        let report = Report::read_with(trace, &options)?;
+        if !options.by_value.is_empty() && report.rows().iter().all(|row| row.values.is_none()) {
+            say!("rftrace: {}: no call has such values: rftrace record -a or -A records them", trace.dir().display());
+        }
+        Ok(report)
+    };
+    let mut trace = open(&dir)?;
     if let Some(other) = &args.diff {
-        let (other_trace, other_report) = read(other)?;
+        let mut other = open(other)?;
+        // Times of one kind are compared.
+        if trace.cost().is_none() || other.cost().is_none() {
+            trace.correct_times(false);
+            other.correct_times(false);
+        }
+        let (report, other_report) = (read(&trace)?, read(&other)?);
         print(|out| {
-            writeln!(out, "# from {}\n# to   {}", described(&trace), described(&other_trace)).map_err(Error::Write)?;
+            let lines = [("from", &trace, &report), ("to  ", &other, &other_report)];
+            for (word, trace, report) in lines {
+                writeln!(out, "# {word} {}; {}", described(trace), report.correction()).map_err(Error::Write)?;
+            }
             Difference::new(&report, &other_report, &sort).write(&fields, limit, out)
         })?;
         print_warnings(&trace, report.summary())?;
-        return print_warnings(&other_trace, other_report.summary());
+        return print_warnings(&other, other_report.summary());
     }
+    let mut report = read(&trace)?;
     report.sort(&sort);
     print(|out| match args.format {
         Format::Table => report.write(&fields, limit, out),

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use super::choice::ShownArgs;
+use super::choice::{CorrectionArg, ShownArgs};
 use super::common::{DirArg, PlainArgs, print_warnings};
 
 const EXAMPLES: &str = "\
@@ -20,12 +20,15 @@ pub(crate) struct TuiArgs {
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
+    correction: CorrectionArg,
+    #[command(flatten)]
     _plain: PlainArgs,
 }
 
 /// Runs it.
 pub(crate) fn run(args: TuiArgs) -> Result<()> {
     let mut trace = args.shown.open(&args.dir.path())?;
+    args.correction.apply(&mut trace);
     match rftrace_tui::run(&mut trace)? {
         Some(summary) => print_warnings(&trace, &summary),
         None => Ok(()),

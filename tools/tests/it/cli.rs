@@ -48,7 +48,7 @@ fn replay() {
 #[test]
 fn report() {
     let dir = sample();
-    let expected = "  Wall 0.004 us, 1 thread; waiting counts as self time, as context switches were not recorded
+    let expected = "  Wall 0.004 us, 1 thread; waiting counts as self time, as context switches were not recorded; tracing's own time included
   Total time   Self time       Calls  Function
   ==========  ==========  ==========  ====================
     0.004 us    0.003 us           1  main

@@ -39,7 +39,7 @@ fn text() {
     report(&sample(), Field::Total).write(&Field::USUAL, 2, &mut out).unwrap();
     assert_eq!(
         String::from_utf8(out).unwrap(),
-        "  Wall 10.000 us, 2 threads; waiting counts as self time, as context switches were not recorded
+        "  Wall 10.000 us, 2 threads; waiting counts as self time, as context switches were not recorded; tracing's own time included
   Total time   Self time       Calls  Function
   ==========  ==========  ==========  ====================
    10.000 us    7.000 us           1  main
@@ -80,7 +80,7 @@ fn waiting_has_its_own_row() {
     let mut out = Vec::new();
     report.write(&Field::USUAL, 1, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
-    assert!(text.starts_with("  Wall 0.100 us, CPU 0.030 us of 1 thread\n"), "{text}");
+    assert!(text.starts_with("  Wall 0.100 us, CPU 0.030 us of 1 thread; tracing's own time included\n"), "{text}");
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
-use rftrace_read::{Error, Pattern, Result, SCHEDULE, Summary, Task, Trace};
+use rftrace_read::{CallCost, Error, Pattern, Result, SCHEDULE, Summary, Task, Trace};
 
+use crate::correction::{Cost, Costs, correction};
 use crate::duration::Duration;
 use crate::stack::Step;
 use crate::walk::walk;
@@ -32,6 +33,8 @@ struct Node {
 struct Backtrace {
     calls: u64,
     total_ns: u64,
+    /// What recording took of that, until it is subtracted.
+    cost: Cost,
     /// The functions around it and itself, outermost first, by the numbers of their names, each with the address that was recorded;
     /// `None` for one whose entry is not among the records.
     frames: Vec<Option<(usize, u64)>>,
@@ -98,6 +101,7 @@ pub struct Graph {
     /// Calls for which there were too many nodes.
     left_out: u64,
     summary: Summary,
+    cost: Option<CallCost>,
 }
 
 impl Graph {
@@ -116,6 +120,7 @@ impl Graph {
             names: Names::default(),
             sources: trace.has_sources().then(HashMap::new),
             nodes: vec![Node::default()],
+            costs: Vec::new(),
             child: HashMap::new(),
             backtraces: Vec::new(),
             backtrace: HashMap::new(),
@@ -133,14 +138,21 @@ impl Graph {
             walked.add_to(&mut summary);
         }
         summary.nameless_calls = reader.nameless_calls;
-        let Reader { names, sources, mut nodes, mut backtraces, left_out, .. } = reader;
+        let Reader { names, sources, mut nodes, costs, mut backtraces, left_out, .. } = reader;
+        for (node, costs) in nodes.iter_mut().zip(&costs) {
+            costs.off(&mut node.total_ns, &mut node.self_ns);
+        }
+        for backtrace in &mut backtraces {
+            backtrace.total_ns = backtrace.cost.off(backtrace.total_ns);
+        }
         if function.is_none() {
             nodes[0].calls = 1;
             nodes[0].total_ns = nodes[0].children.iter().map(|&child| nodes[child].total_ns).sum();
         }
         backtraces.sort_by_key(|backtrace| Reverse(backtrace.total_ns));
         let is_of_function = function.is_some();
-        Ok(Self { title, names: names.names, sources, nodes, backtraces, is_of_function, left_out, summary })
+        let (names, cost) = (names.names, trace.cost());
+        Ok(Self { title, names, sources, nodes, backtraces, is_of_function, left_out, summary, cost })
     }
 
     /// How much was read, and the flaws in it.
@@ -189,7 +201,7 @@ impl Graph {
     ///
     /// There are not as many.
     pub fn way(&self, number: usize) -> Way<'_> {
-        let Backtrace { calls, total_ns, frames } = &self.backtraces[number];
+        let Backtrace { calls, total_ns, frames, .. } = &self.backtraces[number];
         let frames = frames.iter().map(|frame| frame.map(|(name, _)| self.names[name].as_str())).collect();
         Way { calls: *calls, total_ns: *total_ns, frames }
     }
@@ -215,6 +227,9 @@ impl Graph {
         }
         writeln!(out, "========== FUNCTION CALL GRAPH ==========")?;
         if !fields.is_empty() {
+            if self.cost.is_some() {
+                writeln!(out, "# times: {}", correction(self.cost))?;
+            }
             let titles: Vec<_> = fields.iter().map(|field| field.title()).collect();
             let source = if self.sources.is_some() { " [SOURCE]" } else { "" };
             writeln!(out, "# {}   FUNCTION{source}", titles.join("  "))?;
@@ -229,7 +244,7 @@ impl Graph {
     fn write_backtraces(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "=============== BACKTRACE ===============")?;
         for (number, backtrace) in self.backtraces.iter().enumerate() {
-            let Backtrace { calls, total_ns, frames } = backtrace;
+            let Backtrace { calls, total_ns, frames, .. } = backtrace;
             writeln!(out, " backtrace #{number}: hit {calls}, time {}", Duration(*total_ns))?;
             for (level, frame) in frames.iter().enumerate() {
                 match frame {
@@ -344,6 +359,8 @@ struct Reader<'t> {
     /// Where they are in the source, if it is asked for.
     sources: Option<HashMap<usize, String>>,
     nodes: Vec<Node>,
+    /// What recording took of their times, if that is subtracted.
+    costs: Vec<Costs>,
     /// The node of a function that is called from another one, by that and its name.
     child: HashMap<(usize, usize), usize>,
     backtraces: Vec<Backtrace>,
@@ -390,19 +407,21 @@ impl Reader<'_> {
             }
             Step::Leave(ended) => {
                 let Some(Open { node, is_counted, backtrace, .. }) = open.pop() else { return };
+                let costs = Costs::of(self.trace.cost(), &ended);
                 if let Some(node) = node.filter(|_| is_counted) {
-                    self.add(node, ended.total_ns, ended.self_ns);
+                    self.add(node, [ended.total_ns, ended.self_ns], costs);
                 }
                 if let Some(backtrace) = backtrace {
                     let backtrace = &mut self.backtraces[backtrace];
                     backtrace.calls += 1;
                     backtrace.total_ns = backtrace.total_ns.saturating_add(ended.total_ns);
+                    backtrace.cost.add(costs.total);
                 }
             }
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 let name = self.names.number(SCHEDULE);
                 if let Some(node) = around.and_then(|around| self.child(around, name)) {
-                    self.add(node, waited_ns, waited_ns);
+                    self.add(node, [waited_ns; 2], Costs::default());
                 }
             }
             Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}
@@ -418,7 +437,12 @@ impl Reader<'_> {
         }
     }
 
-    fn add(&mut self, node: usize, total_ns: u64, self_ns: u64) {
+    fn add(&mut self, node: usize, [total_ns, self_ns]: [u64; 2], costs: Costs) {
+        if self.trace.cost().is_some() {
+            self.costs.resize(self.nodes.len(), Costs::default());
+            self.costs[node].total.add(costs.total);
+            self.costs[node].own.add(costs.own);
+        }
         let node = &mut self.nodes[node];
         node.total_ns = node.total_ns.saturating_add(total_ns);
         node.self_ns = node.self_ns.saturating_add(self_ns);

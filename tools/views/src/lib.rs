@@ -39,6 +39,7 @@
 mod assumed;
 mod by_value;
 mod columns;
+mod correction;
 mod duration;
 mod graph;
 mod lines;
@@ -54,6 +55,7 @@ mod walk;
 pub use assumed::AssumedFunctions;
 pub use by_value::ByValue;
 pub use columns::ReplayField;
+pub use correction::correction;
 pub use duration::Duration;
 pub use graph::{Graph, GraphField, GraphNode, Way};
 pub use lines::{Line, TaskLines, Values, What};

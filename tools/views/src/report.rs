@@ -6,10 +6,11 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use rftrace_read::{Record, Result, SCHEDULE, Summary, Task, Trace};
+use rftrace_read::{CallCost, Record, Result, SCHEDULE, Summary, Task, Trace};
 
 use crate::assumed::AssumedFunctions;
 use crate::by_value::ByValue;
+use crate::correction::{Costs, correction};
 use crate::lines::Values;
 use crate::spread::Spread;
 use crate::stack::{EndedCall, Step};
@@ -91,6 +92,7 @@ pub struct Report {
     /// How long tasks were without a processor, in all, if that was recorded.
     waited_ns: Option<u64>,
     has_sources: bool,
+    cost: Option<CallCost>,
 }
 
 impl Report {
@@ -122,6 +124,7 @@ impl Report {
             trace,
             options,
             rows: Vec::new(),
+            costs: Vec::new(),
             idx_of_label: HashMap::new(),
             nameless_calls: 0,
             waited_ns: None,
@@ -136,10 +139,13 @@ impl Report {
             tasks.push(walked.stats);
         }
         summary.nameless_calls = table.nameless_calls;
+        for (row, costs) in table.rows.iter_mut().zip(&table.costs) {
+            costs.off(&mut row.total_ns, &mut row.self_ns);
+        }
         // All calls of a function may have rows of their own.
         table.rows.retain(|row| row.calls > 0);
         let waited_ns = table.waited_ns.or(trace.has_schedule()?.then_some(0));
-        Ok(Self { rows: table.rows, tasks, summary, waited_ns, has_sources: trace.has_sources() })
+        Ok(Self { rows: table.rows, tasks, summary, waited_ns, has_sources: trace.has_sources(), cost: trace.cost() })
     }
 
     /// The time from the first record to the last one.
@@ -178,6 +184,11 @@ impl Report {
         self.has_sources
     }
 
+    /// In words, what was subtracted for each call from the times of functions, if the trace [has them corrected](Trace::correct_times).
+    pub fn correction(&self) -> String {
+        correction(self.cost)
+    }
+
     /// All functions' own time.
     pub fn self_ns(&self) -> u128 {
         self.rows.iter().map(|row| u128::from(row.self_ns)).sum()
@@ -193,6 +204,8 @@ struct Table<'t> {
     trace: &'t Trace,
     options: &'t ReportOptions,
     rows: Vec<Row>,
+    /// What recording took of the rows' times, if that is subtracted.
+    costs: Vec<Costs>,
     idx_of_label: HashMap<String, usize>,
     nameless_calls: u64,
     waited_ns: Option<u64>,
@@ -223,7 +236,7 @@ impl Table<'_> {
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 self.waited_ns = Some(self.waited_ns.unwrap_or(0).saturating_add(waited_ns));
                 let idx = self.row(SCHEDULE);
-                self.add(idx, waited_ns, waited_ns, true);
+                self.add(idx, [waited_ns; 2], Costs::default(), true);
             }
             Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
         }
@@ -246,7 +259,7 @@ impl Table<'_> {
         };
         let is_outermost = calls.n_open.get(&idx).is_none_or(|count| *count == 0);
         let idx = self.by_value(idx, calls.task, record)?;
-        self.add(idx, ended.total_ns, ended.self_ns, is_outermost);
+        self.add(idx, [ended.total_ns, ended.self_ns], Costs::of(self.trace.cost(), ended), is_outermost);
         Ok(())
     }
 
@@ -268,15 +281,23 @@ impl Table<'_> {
         })
     }
 
-    fn add(&mut self, idx: usize, total_ns: u64, self_ns: u64, is_outermost: bool) {
+    fn add(&mut self, idx: usize, [total_ns, self_ns]: [u64; 2], costs: Costs, is_outermost: bool) {
+        if self.trace.cost().is_some() {
+            self.costs.resize(self.rows.len(), Costs::default());
+            let sums = &mut self.costs[idx];
+            sums.own.add(costs.own);
+            if is_outermost {
+                sums.total.add(costs.total);
+            }
+        }
         let row = &mut self.rows[idx];
         if is_outermost {
             row.total_ns = row.total_ns.saturating_add(total_ns);
         }
         if self.options.spread {
             let times = row.times.get_or_insert_default();
-            times.total.add(total_ns);
-            times.own.add(self_ns);
+            times.total.add(total_ns, costs.total);
+            times.own.add(self_ns, costs.own);
         }
         row.self_ns = row.self_ns.saturating_add(self_ns);
         row.calls += 1;

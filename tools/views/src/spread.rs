@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::correction::Cost;
+
 /// Of the bits of a duration so many are kept, for quantiles: they are right to one part in 32.
 const KEPT_BITS: u32 = 5;
 
@@ -10,6 +12,8 @@ const KEPT_BITS: u32 = 5;
 pub struct Spread {
     count: u64,
     sum_ns: u64,
+    /// What of that recording took.
+    cost: Cost,
     min_ns: u64,
     max_ns: u64,
     /// How many there are of each length, rounded down.
@@ -17,10 +21,13 @@ pub struct Spread {
 }
 
 impl Spread {
-    pub(crate) fn add(&mut self, ns: u64) {
+    /// Adds a call, less what recording took of it.
+    pub(crate) fn add(&mut self, recorded_ns: u64, cost: Cost) {
+        self.cost.add(cost);
+        let ns = cost.off(recorded_ns);
         self.min_ns = if self.count == 0 { ns } else { self.min_ns.min(ns) };
         self.max_ns = self.max_ns.max(ns);
-        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.sum_ns = self.sum_ns.saturating_add(recorded_ns);
         self.count += 1;
         let lost_bits = (u64::BITS - ns.leading_zeros()).saturating_sub(KEPT_BITS + 1);
         *self.lengths.entry(ns >> lost_bits << lost_bits).or_default() += 1;
@@ -28,7 +35,7 @@ impl Spread {
 
     /// The mean; 0 of nothing.
     pub fn average_ns(&self) -> u64 {
-        self.sum_ns.checked_div(self.count).unwrap_or(0)
+        self.cost.off(self.sum_ns).checked_div(self.count).unwrap_or(0)
     }
 
     /// The shortest; 0 of nothing.
@@ -55,12 +62,12 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
-    use super::Spread;
+    use super::*;
 
     #[test]
     fn of_a_hundred() {
         let mut spread = Spread::default();
-        (1..=100).rev().for_each(|us| spread.add(us * 1000));
+        (1..=100).rev().for_each(|us| spread.add(us * 1000, Cost::default()));
         assert_eq!((spread.min_ns(), spread.average_ns(), spread.max_ns()), (1_000, 50_500, 100_000));
         for (percent, exact) in [(1, 1_000), (50, 50_000), (99, 99_000), (100, 100_000)] {
             let found = spread.percentile_ns(percent);
@@ -72,8 +79,8 @@ mod tests {
     fn of_few() {
         let mut spread = Spread::default();
         assert_eq!((spread.average_ns(), spread.percentile_ns(50)), (0, 0));
-        spread.add(u64::MAX);
-        spread.add(0);
+        spread.add(u64::MAX, Cost::default());
+        spread.add(0, Cost::default());
         assert_eq!((spread.min_ns(), spread.max_ns(), spread.percentile_ns(50)), (0, u64::MAX, 0));
         assert!(spread.percentile_ns(99) > u64::MAX / 32 * 31);
     }

@@ -1,6 +1,8 @@
 //! A task's call stack, rebuilt from its records.
 
-use rftrace_read::{Kind, Record, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning, Warnings, inlined};
+use rftrace_read::{
+    FIRST_KERNEL_ADDRESS, Kind, Record, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning, Warnings, inlined,
+};
 
 /// How far down the stack the function of an exit is searched for: uftrace's deepest stack.
 const MAX_SEARCH: usize = 1024;
@@ -57,6 +59,10 @@ pub struct EndedCall {
     pub total_ns: u64,
     /// The part of that which it spent neither in functions it called nor waiting for a processor.
     pub self_ns: u64,
+    /// How many calls it made, of those that hooks record.
+    pub n_called: u64,
+    /// How many were made within it, these and those in them.
+    pub n_within: u64,
     /// Whether its entry is among the records.
     pub has_entry: bool,
     /// Whether its exit is.
@@ -78,6 +84,14 @@ struct Frame {
     first_addr: Option<u64>,
     start_ns: u64,
     children_ns: u64,
+    n_called: u64,
+    n_within: u64,
+}
+
+impl Frame {
+    fn new(addr: Option<u64>, first_addr: Option<u64>, start_ns: u64) -> Self {
+        Self { addr, first_addr, start_ns, children_ns: 0, n_called: 0, n_within: 0 }
+    }
 }
 
 /// The functions that are open in a task.
@@ -158,7 +172,7 @@ impl CallStack {
                 let around = around.filter(|&first| inlined::is_inlined(first, addr, same_function));
                 self.warnings.add(Warning::InlinedCall, u64::from(around.is_some()));
                 let first_addr = around.or(Some(addr));
-                self.frames.push(Frame { addr: Some(addr), first_addr, start_ns: time_ns, children_ns: 0 });
+                self.frames.push(Frame::new(Some(addr), first_addr, time_ns));
                 steps.push(Step::Enter { addr, time_ns });
             }
             Kind::Exit => self.exit(addr, time_ns, same_function, steps),
@@ -188,7 +202,7 @@ impl CallStack {
             self.drop_innermost(time_ns, steps);
         }
         while self.frames.len() < n_open {
-            self.frames.push(Frame { addr: None, first_addr: None, start_ns: time_ns, children_ns: 0 });
+            self.frames.push(Frame::new(None, None, time_ns));
             steps.push(Step::Assume { time_ns });
         }
     }
@@ -220,12 +234,17 @@ impl CallStack {
         let total_ns = time_ns.saturating_sub(frame.start_ns);
         if let Some(parent) = self.frames.last_mut() {
             parent.children_ns = parent.children_ns.saturating_add(total_ns);
+            let n_calls = u64::from(is_hooked(frame.addr));
+            parent.n_called += n_calls;
+            parent.n_within += n_calls + frame.n_within;
         }
         Some(EndedCall {
             addr: frame.addr,
             end_ns: time_ns,
             total_ns,
             self_ns: total_ns.saturating_sub(frame.children_ns),
+            n_called: frame.n_called,
+            n_within: frame.n_within,
             has_entry: frame.addr.is_some(),
             has_exit: false,
         })
@@ -250,6 +269,11 @@ impl CallStack {
     }
 }
 
+/// Whether the call of a function is recorded by hooks: not where the kernel tells of it.
+pub(crate) fn is_hooked(addr: Option<u64>) -> bool {
+    addr.is_some_and(|addr| addr < FIRST_KERNEL_ADDRESS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,7 +294,16 @@ mod tests {
     }
 
     fn ended(addr: u64, end_ns: u64, total_ns: u64, self_ns: u64) -> EndedCall {
-        EndedCall { addr: Some(addr), end_ns, total_ns, self_ns, has_entry: true, has_exit: true }
+        EndedCall {
+            addr: Some(addr),
+            end_ns,
+            total_ns,
+            self_ns,
+            n_called: 0,
+            n_within: 0,
+            has_entry: true,
+            has_exit: true,
+        }
     }
 
     #[test]
@@ -285,7 +318,7 @@ mod tests {
             Step::Enter { addr: 100, time_ns: 10 },
             Step::Enter { addr: 200, time_ns: 11 },
             Step::Leave(ended(200, 14, 3, 3)),
-            Step::Leave(ended(100, 20, 10, 7)),
+            Step::Leave(EndedCall { n_called: 1, n_within: 1, ..ended(100, 20, 10, 7) }),
         ];
         assert_eq!(found, expected);
         assert!(stack.warnings().is_empty());
@@ -296,7 +329,7 @@ mod tests {
         let (found, stack) =
             steps(&[record(Kind::Entry, 10, 0, 100), record(Kind::Entry, 11, 1, 200), record(Kind::Exit, 20, 0, 100)]);
         assert_eq!(found[2], Step::Leave(EndedCall { has_exit: false, ..ended(200, 20, 9, 9) }));
-        assert_eq!(found[3], Step::Leave(ended(100, 20, 10, 1)));
+        assert_eq!(found[3], Step::Leave(EndedCall { n_called: 1, n_within: 1, ..ended(100, 20, 10, 1) }));
         assert_eq!(stack.warnings().count(Warning::MissingExit), 1);
     }
 

@@ -189,7 +189,7 @@ impl Report {
             Some(cpu_ns) => format!("CPU {} of {n_tasks} {threads}", text(cpu_ns)),
             None => format!("{n_tasks} {threads}; waiting counts as self time, as context switches were not recorded"),
         };
-        writeln!(out, "  Wall {}, {cpu}", text(self.wall_ns()))?;
+        writeln!(out, "  Wall {}, {cpu}; {}", text(self.wall_ns()), self.correction())?;
         for field in fields {
             write!(out, "  {:>10}", field.title())?;
         }

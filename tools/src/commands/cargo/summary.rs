@@ -73,7 +73,8 @@ fn read(dir: &Path) -> Result<(Report, Gaps)> {
     spinner.set_message(format!("reading {}", shell_word(dir)));
     spinner.enable_steady_tick(StdDuration::from_millis(100));
     let read = || {
-        let trace = Trace::open(&unfinished::shown(dir)?)?;
+        let mut trace = Trace::open(&unfinished::shown(dir)?)?;
+        trace.correct_times(true);
         Ok::<_, anyhow::Error>((Report::read(&trace)?, trace.gaps()?))
     };
     let read = read();
@@ -104,6 +105,7 @@ fn print_counts(recorded: &Recorded, is_one_of_many: bool) {
             cpu.unwrap_or_default(),
         ),
     );
+    status("Times", &format!("{of}{}", recorded.report.correction()));
     let list = recorded.dir.join(BRANCHES_FILE);
     if let Ok(text) = fs::read_to_string(&list) {
         let n = text.lines().count() as u64;

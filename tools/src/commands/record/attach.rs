@@ -10,7 +10,7 @@ use rftrace_record::join::{self, Beside};
 use rftrace_record::output::Output;
 
 use super::progress::Progress;
-use super::summary;
+use super::{cost, summary};
 use crate::commands::common::shell_word;
 
 /// What is wanted.
@@ -68,7 +68,8 @@ pub(super) fn record(request: &Request) -> Result<Option<Output>> {
     if !(request.is_quiet && matches!(reason, Reason::Ended)) {
         tell_of_end(pid, &reason);
     }
-    let joined = match join::join_attached(&output, Beside { banks: Some(banks), ..Beside::default() }) {
+    let cost = cost::measured(false, options.has_library_calls);
+    let joined = match join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() }) {
         Ok(joined) => joined,
         Err(error) => {
             let dir = shell_word(output.dir());

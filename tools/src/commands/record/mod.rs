@@ -32,6 +32,7 @@ use super::resources::ResourceKind;
 mod arguments;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod attach;
+mod cost;
 mod dump_on;
 mod processor;
 mod progress;
@@ -128,7 +129,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
             flag::register_conditional_shutdown(signal, code, Arc::new(true.into()))?;
         }
     }
-    let beside = Beside { schedule, kernel, banks };
+    let beside = Beside { schedule, kernel, banks, cost: cost::measured(args.patched, args.hooks_others()) };
     if let Some(recorded) = &resources {
         resources::tell_of_losses(recorded, args.most_bytes());
     }

@@ -1,0 +1,131 @@
+//! What the tracer itself takes of a recorded call, as it was measured when the trace was recorded: two lines of `clock.txt`.
+//!
+//! Not here: how it is measured (`rftrace-frontend`), and what is subtracted from which times (`rftrace-views`).
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::Malformed;
+use crate::text;
+
+/// The key of the first line.
+pub const INSIDE: &str = "hook_inside_ps";
+/// That of the second.
+pub const OUTSIDE: &str = "hook_outside_ps";
+
+/// More than any hook takes, in picoseconds: 100 µs.
+const MOST_PS: u64 = 100_000_000;
+
+/// What a call takes longer because it is recorded, in picoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallCost {
+    /// Between the times of its entry and its exit.
+    pub inside_ps: u64,
+    /// Before and behind them, in the time of its caller.
+    pub outside_ps: u64,
+}
+
+impl CallCost {
+    /// Reads it from the lines of `clock.txt`. `None` where it does not stand there, or cannot be right.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (mut inside_ps, mut outside_ps) = (None, None);
+        for (key, value) in text::pairs(bytes) {
+            let number = value.parse::<u64>().ok().filter(|&number| number <= MOST_PS);
+            match key.as_str() {
+                INSIDE => inside_ps = number,
+                OUTSIDE => outside_ps = number,
+                _ => {}
+            }
+        }
+        Some(Self { inside_ps: inside_ps?, outside_ps: outside_ps? })
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn all_ps(self) -> u64 {
+        self.inside_ps + self.outside_ps
+    }
+
+    /// The least of two, where nobody knows which of them holds for a call.
+    #[must_use]
+    pub fn least(self, other: Self) -> Self {
+        Self { inside_ps: self.inside_ps.min(other.inside_ps), outside_ps: self.outside_ps.min(other.outside_ps) }
+    }
+}
+
+/// The two lines.
+impl fmt::Display for CallCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{INSIDE}={}\n{OUTSIDE}={}", self.inside_ps, self.outside_ps)
+    }
+}
+
+/// How functions call the tracer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookKind {
+    /// By the calls that their compiler has put there.
+    Call,
+    /// By such calls that were made jumps.
+    Patched,
+    /// By branches at their beginnings, or on the way to them.
+    Branch,
+}
+
+impl HookKind {
+    const NAMES: [(Self, &'static str); 3] =
+        [(Self::Call, "call"), (Self::Patched, "patched"), (Self::Branch, "branch")];
+}
+
+impl fmt::Display for HookKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(kind, _)| kind == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for HookKind {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind);
+        found.ok_or_else(|| Malformed::new(0, "no kind of hook"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn two_lines_both_ways() {
+        let cost = CallCost { inside_ps: 17_500, outside_ps: 9_000 };
+        assert_eq!(cost.to_string(), "hook_inside_ps=17500\nhook_outside_ps=9000\n");
+        let file = alloc::format!("first_tsc=1\n{cost}");
+        assert_eq!(CallCost::parse(file.as_bytes()), Some(cost));
+        assert_eq!(cost.all_ps(), 26_500);
+        assert_eq!(cost.least(CallCost { inside_ps: 1, outside_ps: 10_000 }), CallCost { inside_ps: 1, ..cost });
+    }
+
+    #[test]
+    fn kinds_of_hooks_both_ways() {
+        for kind in [HookKind::Call, HookKind::Patched, HookKind::Branch] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert!("".parse::<HookKind>().is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_not_believed() {
+        for text in [
+            "",
+            "hook_inside_ps=1\n",
+            "hook_inside_ps=1\nhook_outside_ps=-1\n",
+            "hook_inside_ps=100000001\nhook_outside_ps=1\n",
+            "hook_inside_ps=1\nhook_outside_ps=18446744073709551616\n",
+        ] {
+            assert_eq!(CallCost::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+}

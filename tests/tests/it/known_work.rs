@@ -1,0 +1,94 @@
+//! Times of functions of known work: `rftrace report` shows what they take without being recorded, as what recording takes is subtracted.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use rftrace_tests::traces::uftrace;
+use rftrace_tests::{CProgram, Program, Run, require};
+
+use crate::record::{record, rftrace};
+
+fn source() -> CProgram {
+    CProgram::new(&["known_work.c"]).without_library().with(&["-O2"])
+}
+
+/// What the program says: nanoseconds a call of each function.
+fn known(run: &Run) -> BTreeMap<String, f64> {
+    let line = |line: &str| {
+        let (name, nanos) = line.split_once(' ').expect("a name and a number");
+        (name.to_owned(), nanos.parse().expect("a number"))
+    };
+    run.stdout.lines().map(line).collect()
+}
+
+/// What a report shows.
+fn report(run: &Run, options: &[&str]) -> String {
+    let output = Command::new(rftrace()).arg("report").args(options).arg(run.path("trace")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Half of the calls of a function take so long at the most.
+fn shown(run: &Run, options: &[&str]) -> BTreeMap<String, f64> {
+    let csv = report(run, &[options, &["--format", "csv", "-f", "total-p50"]].concat());
+    let line = |line: &str| {
+        let (name, nanos) = line.rsplit_once(',').expect("two columns");
+        (name.trim_matches('"').to_owned(), nanos.parse().expect("a number"))
+    };
+    csv.lines().skip(1).map(line).collect()
+}
+
+/// Records the program, and compares.
+fn check(program: &Program, options: &[&str]) {
+    let run = record(&[&["--no-schedule", "--buffer", "64M"], options].concat(), &program.path, &[]);
+    assert_eq!(run.status.code(), Some(0), "{options:?}: {}", run.stderr);
+    let (known, shown, recorded) = (known(&run), shown(&run, &[]), shown(&run, &["--no-correct"]));
+    assert_eq!(known.len(), 4, "{known:?}");
+    for (name, &takes) in &known {
+        // In docs/performance.md a quiet machine's.
+        let off = shown[name] / takes - 1.0;
+        assert!(off.abs() < 0.25, "{options:?}: {name} takes {takes} ns, not {}", shown[name]);
+        if name.ends_with("parent") {
+            let recorded_off = recorded[name] / takes - 1.0;
+            assert!(off < 0.7 * recorded_off, "{options:?}: {name} takes {takes} ns, recorded {}", recorded[name]);
+        }
+    }
+    let first_line = |options: &[&str]| report(&run, options).lines().next().unwrap_or_default().to_owned();
+    assert!(first_line(&[]).contains(" ns a call for tracing"), "{}", first_line(&[]));
+    assert!(first_line(&["--no-correct"]).contains("tracing's own time included"), "{}", first_line(&["--no-correct"]));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn known_work_takes_as_long_as_it_does() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let hooked = source().build();
+    for options in [&[][..], &["--patched"], &["--stop"]] {
+        check(&hooked, options);
+    }
+    let functions = ["small", "work_200", "work_1000", "parent", "grandparent"];
+    let branches: Vec<&str> = functions.iter().flat_map(|function| ["-P", function]).collect();
+    check(&source().without_hooks().build(), &branches);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn where_nobody_has_measured_it_times_are_those_recorded() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = record(&["--no-schedule", "--buffer", "64M"], &source().build().path, &[]);
+    let clock = run.path("trace/clock.txt");
+    let text = std::fs::read_to_string(&clock).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("hook_")).collect();
+    assert_eq!(lines.len() + 2, text.lines().count(), "{text}");
+    let corrected = shown(&run, &["--no-correct"]);
+    std::fs::write(&clock, lines.join("\n") + "\n").unwrap();
+    assert_eq!(shown(&run, &[]), corrected);
+    assert!(report(&run, &[]).contains("; tracing's own time included\n"));
+    if require(&["uftrace"]) {
+        assert!(uftrace(&["report"], &run.path("trace")).contains("grandparent"), "others read the trace as before");
+    }
+}
