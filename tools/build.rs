@@ -38,7 +38,7 @@ const ON_X86_64: [&str; 6] =
 const ON_AARCH64: [&str; 1] = ["_mcount"];
 
 /// What the library for `--resources` exports: the functions that give out something and take it back.
-const OF_RESOURCES: [&str; 79] = [
+const OF_RESOURCES: [&str; 81] = [
     "malloc",
     "calloc",
     "realloc",
@@ -76,6 +76,7 @@ const OF_RESOURCES: [&str; 79] = [
     "fopen64",
     "freopen",
     "freopen64",
+    "fdopen",
     "tmpfile",
     "tmpfile64",
     "popen",
@@ -105,6 +106,7 @@ const OF_RESOURCES: [&str; 79] = [
     "close",
     "__close",
     "fclose",
+    "fcloseall",
     "pclose",
     "closedir",
     "close_range",

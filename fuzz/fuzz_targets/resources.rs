@@ -5,7 +5,9 @@
 use std::io::sink;
 
 use libfuzzer_sys::fuzz_target;
-use rftrace_resources::{Account, Choice, Names, Recording, Report, Until, timeline};
+use rftrace_resources::{
+    Account, Choice, FunctracerText, Names, Recording, Report, Section, Tests, Until, timeline, write_sp_rtrace,
+};
 
 fuzz_target!(|bytes: &[u8]| {
     let path = rftrace_fuzz::file("resources.dat", &[&b"rftrace res. 01\n"[..], bytes].concat());
@@ -20,6 +22,13 @@ fuzz_target!(|bytes: &[u8]| {
             let _ = report.json(10, 10);
             let _ = report.flame_graph("memory", |sums| sums.allocated, &mut sink());
         }
+        for process in recording.processes().values().take(3) {
+            let text = FunctracerText { resource, has_time: true, has_names: true, has_release_stacks: true, depth: 9 };
+            let section = Section { pid: process.pid, times: (1, u64::MAX), first_index: 0, lines: &[] };
+            let _ = text.write(&recording, &section, &mut Names::default(), &mut sink());
+            let _ = write_sp_rtrace(&recording, &[resource], process.pid, 9, Some(&mut Names::default()), &mut sink());
+        }
+        let _ = Tests::of(&recording, &[resource], &[], &mut Names::default());
         let _ = timeline(&recording, resource, |_, _, _| Ok(()));
     }
 });

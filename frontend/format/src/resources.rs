@@ -12,12 +12,14 @@
 //! | an allocation | address, descriptor or thread | size, 1 for what has none; number of its stack, or 0. But for memory: when the call began; bytes of a text. Then that: the path |
 //! | a release | the same | |
 //! | a failure | the same | 0; number of its stack |
+//! | [`DETAILED`]: an allocation of a descriptor | as above | as above, and behind the text: bytes of another one; what the function returned. Then that: its arguments |
+//! | [`DETAILED`]: a release, a failure, a note | as above | last, or 0; number of its stack. Bytes of a text; what the function got or returned, a `FILE*`. Then the text |
 //! | [`Kind::CloseRange`] | first descriptor | last; 0 |
 //! | [`Kind::Stack`] | number; how many frames, in the highest 16 bits | two return addresses each, the innermost first |
 //! | [`Kind::Process`] | process; in the highest half the number of its parent, or 0 | `CLOCK_MONOTONIC` in nanoseconds; bytes of the text. Then the program's path |
 //! | [`Kind::Module`] | base address: what is added to the file's addresses | begin, end. Bytes of build-id and path; bytes of the build-id. Then both |
 //! | [`Kind::Thread`] | its `pthread_t` | bytes of its name; 0. Then that |
-//! | [`Kind::Clock`] | `CLOCK_MONOTONIC` in nanoseconds | |
+//! | [`Kind::Clock`] | `CLOCK_MONOTONIC` in nanoseconds | 0; `CLOCK_REALTIME` in nanoseconds |
 //! | [`Kind::Wanted`] | what is recorded: a bit for each [`Resource`] | |
 //! | [`Kind::End`] | events that were lost | 1 if a limit was reached; 0 |
 //!
@@ -39,6 +41,12 @@ pub const MAX_TEXT_BYTES: usize = 4096;
 
 /// The most bytes of what is told of an allocation.
 pub const MAX_DETAIL_BYTES: usize = 256;
+
+/// The most bytes of the arguments of a call.
+pub const MAX_ARGUMENTS_BYTES: usize = 512;
+
+/// Among the bits of what is recorded: releases have stacks too, and calls of functions for files have their arguments.
+pub const DETAILED: u32 = 1 << 31;
 
 /// Bits of a unit's first word that are not its kind.
 pub const LOW: u64 = (1 << 56) - 1;
@@ -88,6 +96,8 @@ pub enum Action {
     Release,
     /// Something was to be given back that is not there.
     Failure,
+    /// Nothing is taken or given back. It is told where functions themselves are of interest.
+    Note,
 }
 
 /// The kinds of units, each with its number, and of functions their names and what they do.
@@ -216,6 +226,8 @@ kinds! {
         FanotifyInit = 127 "fanotify_init" File Allocation,
         /// `posix_openpt`.
         PosixOpenpt = 128 "posix_openpt" File Allocation,
+        /// `fdopen`, which makes a stream of a descriptor.
+        Fdopen = 129 "fdopen" File Note,
         /// `close`.
         Close = 144 "close" File Release,
         /// `fclose`.
@@ -230,6 +242,10 @@ kinds! {
         CloseRange = 149 "close_range" File Release,
         /// A descriptor was closed that was not open.
         NotOpen = 150 "close" File Failure,
+        /// The descriptor that `fdopen` makes a stream of.
+        FdopenClose = 151 "fdopen" File Note,
+        /// `fcloseall`, which flushes.
+        Fcloseall = 152 "fcloseall" File Note,
         /// `pthread_create`.
         PthreadCreate = 160 "pthread_create" Thread Allocation,
         /// `thrd_create`.

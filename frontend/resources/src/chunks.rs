@@ -11,7 +11,9 @@ use std::sync::atomic::Ordering::Release;
 use std::sync::atomic::fence;
 
 use rftrace_format::resources::pool::CHUNK_BYTES;
-use rftrace_format::resources::{Kind, MAX_DETAIL_BYTES, MAX_FRAMES, MAX_TEXT_BYTES, UNIT_BYTES, Unit};
+use rftrace_format::resources::{
+    Kind, MAX_ARGUMENTS_BYTES, MAX_DETAIL_BYTES, MAX_FRAMES, MAX_TEXT_BYTES, UNIT_BYTES, Unit,
+};
 
 use crate::identity;
 use crate::pool;
@@ -87,7 +89,7 @@ impl Writing {
     /// Sees to it that there is a chunk with room for an event.
     pub(crate) fn make_room(&self) {
         /// The largest of a call, and a stack.
-        const UNITS: usize = 3 + (MAX_DETAIL_BYTES + 4 * MAX_FRAMES) / 8;
+        const UNITS: usize = 4 + (MAX_DETAIL_BYTES + MAX_ARGUMENTS_BYTES + 4 * MAX_FRAMES) / 8;
 
         let is_own = self.thread.process.get() == identity::number();
         if !is_own || self.thread.cursor.get() + UNITS * UNIT_BYTES > self.thread.end.get() {

@@ -31,7 +31,7 @@ functions! {
     malloc calloc realloc free posix_memalign aligned_alloc memalign valloc pvalloc
     open open64 __open __open64 __open_2 __open64_2 openat openat64 __openat_2 __openat64_2 creat creat64
     mkstemp mkstemp64 mkostemp mkostemp64 mkstemps mkstemps64 mkostemps mkostemps64 shm_open memfd_create posix_openpt
-    fopen fopen64 freopen freopen64 tmpfile tmpfile64 popen opendir
+    fopen fopen64 freopen freopen64 fdopen fcloseall tmpfile tmpfile64 popen opendir
     dup dup2 __dup2 dup3 fcntl fcntl64 __fcntl pipe __pipe pipe2 socket socketpair accept accept4
     epoll_create epoll_create1 eventfd signalfd timerfd_create inotify_init inotify_init1 fanotify_init
     close __close fclose pclose closedir close_range closefrom

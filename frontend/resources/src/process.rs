@@ -2,11 +2,11 @@
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
-use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
-use rftrace_format::resources::Resource;
 use rftrace_format::resources::pool::BYTES;
+use rftrace_format::resources::{DETAILED, Resource};
 
 use crate::identity;
 use crate::modules;
@@ -31,6 +31,15 @@ static STATES: [AtomicU8; Resource::ALL.len()] = [const { AtomicU8::new(UNKNOWN)
 #[inline(always)]
 pub(crate) fn is_recorded(resource: Resource) -> bool {
     STATES[resource as usize].load(Relaxed) == RECORDED || begin(resource)
+}
+
+/// Whether more is recorded: stacks of releases, arguments.
+static IS_DETAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether releases have stacks, and calls for files their arguments.
+#[inline(always)]
+pub(crate) fn is_detailed() -> bool {
+    IS_DETAILED.load(Relaxed)
 }
 
 /// Programs may have constructors that allocate before this one. But one that never allocates is to be known too.
@@ -64,6 +73,7 @@ fn begin(resource: Resource) -> bool {
         true
     });
     let wanted = if is_recorded { pool::wanted() } else { 0 };
+    IS_DETAILED.store(wanted & DETAILED != 0, Relaxed);
     for resource in Resource::ALL {
         let state = if wanted & resource.bit() != 0 { RECORDED } else { NOT_RECORDED };
         STATES[resource as usize].store(state, Release);

@@ -21,6 +21,7 @@ mod dumps;
 mod entry_branches;
 mod filters;
 mod full;
+mod functracer;
 mod images;
 mod interrupted;
 mod kernel;

@@ -22,6 +22,8 @@ pub mod dumps;
 mod ended;
 #[cfg(target_os = "linux")]
 pub mod entries;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod follow;
 #[cfg(target_os = "linux")]
 pub mod join;
 #[cfg(target_os = "linux")]

@@ -14,14 +14,15 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::RESOURCES;
-use rftrace_format::resources::{BlockHead, Kind, LOW, MAGIC, Resource, Unit, pool, written};
+use rftrace_format::resources::{BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, pool, written};
 
 use super::processes::thread_lives;
 
@@ -36,7 +37,15 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 pub struct ResourceRecorder {
     memory: Arc<Memory>,
     is_over: Arc<AtomicBool>,
+    is_paused: Arc<AtomicBool>,
+    copies: Sender<Copy>,
     thread: JoinHandle<Recorded>,
+}
+
+/// A wish for a file of what was recorded so far, and where to tell of it.
+struct Copy {
+    path: PathBuf,
+    done: Sender<io::Result<()>>,
 }
 
 /// What was recorded.
@@ -53,23 +62,28 @@ pub struct Recorded {
 }
 
 impl ResourceRecorder {
-    /// Makes the memory, and begins to record what is `wanted`. The file is written to `work`, with `most_bytes` bytes at the most.
+    /// Makes the memory, and begins to record what is `wanted`; if `is_detailed`, stacks of releases and arguments too. The file is written to `work`, with `most_bytes` bytes at the most.
     ///
     /// # Errors
     ///
     /// There is no memory, no file or no thread for it.
-    pub fn begin(work: &Path, most_bytes: u64, wanted: &[Resource]) -> Result<Self> {
+    pub fn begin(work: &Path, most_bytes: u64, wanted: &[Resource], is_detailed: bool) -> Result<Self> {
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
         let memory = Arc::new(
-            Memory::new(wanted).context("no memory for --resources (is what ulimit -v or -f permits too little?)")?,
+            Memory::new(wanted, is_detailed)
+                .context("no memory for --resources (is what ulimit -v or -f permits too little?)")?,
         );
         let path = work.join(RESOURCES);
         let file = File::create(&path).and_then(|mut file| file.write_all(MAGIC).map(|()| file));
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        let is_over = Arc::<AtomicBool>::default();
+        let [is_over, is_paused] = [Arc::<AtomicBool>::default(), Arc::default()];
+        let (copies, wishes) = mpsc::channel();
         let mut taker = Taker {
             memory: Arc::clone(&memory),
+            path,
+            wishes,
+            is_paused: Arc::clone(&is_paused),
             out: BufWriter::with_capacity(1 << 20, file),
             most_bytes,
             bytes: 0,
@@ -82,7 +96,7 @@ impl ResourceRecorder {
             taker.run(&told);
             taker.recorded
         });
-        Ok(Self { memory, is_over, thread: thread.context("no thread for --resources")? })
+        Ok(Self { memory, is_over, is_paused, copies, thread: thread.context("no thread for --resources")? })
     }
 
     /// Where recorded processes find the memory, as long as this one lives.
@@ -98,6 +112,29 @@ impl ResourceRecorder {
     /// The system does not tell.
     pub fn space() -> Result<PathBuf> {
         fs::read_link("/proc/self/ns/pid").context("cannot read /proc/self/ns/pid")
+    }
+
+    /// Ticks since the recording began.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.memory.now()
+    }
+
+    /// Whether events are left out that are taken from now on.
+    pub fn pause(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Relaxed);
+    }
+
+    /// Writes a file of what was recorded so far, what is in the memory included.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn write_so_far(&self, path: &Path) -> Result<()> {
+        let (done, told) = mpsc::channel();
+        let wish = Copy { path: path.to_owned(), done };
+        let written = self.copies.send(wish).ok().and_then(|()| told.recv().ok());
+        written.context("the recorder is gone")?.with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// The recorded threads that have not ended.
@@ -133,7 +170,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new(wanted: &[Resource]) -> io::Result<Self> {
+    fn new(wanted: &[Resource], is_detailed: bool) -> io::Result<Self> {
         let file = File::from(memfd_create("rftrace-resources", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(pool::BYTES as u64)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -147,7 +184,8 @@ impl Memory {
         for chunk in 0..pool::CHUNKS {
             memory.taken(chunk).store(pool::NEVER, Relaxed);
         }
-        let bits = wanted.iter().fold(0, |bits, resource| bits | resource.bit());
+        let details = if is_detailed { DETAILED } else { 0 };
+        let bits = wanted.iter().fold(details, |bits, resource| bits | resource.bit());
         memory.number_32(pool::WANTED_AT).store(bits, Relaxed);
         memory.number_64(pool::BASE_AT).store(ticks(), Relaxed);
         memory.number_64(pool::MAGIC_AT).store(pool::MAGIC, Release);
@@ -221,6 +259,9 @@ fn nanos() -> u64 {
 /// What takes the chunks.
 struct Taker {
     memory: Arc<Memory>,
+    path: PathBuf,
+    wishes: Receiver<Copy>,
+    is_paused: Arc<AtomicBool>,
     out: BufWriter<File>,
     most_bytes: u64,
     bytes: u64,
@@ -243,7 +284,9 @@ impl Taker {
             }
             let any = self.take(|state| state == pool::FULL);
             pause = if any { SHORTEST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
-            thread::sleep(pause);
+            if let Ok(Copy { path, done }) = self.wishes.recv_timeout(pause) {
+                let _ = done.send(self.write_copy(&path));
+            }
         }
         // Who has not ended has had time enough.
         self.memory.number_32(pool::OVER_AT).store(1, Relaxed);
@@ -275,6 +318,9 @@ impl Taker {
             let mut units = std::mem::take(&mut self.units);
             units.clear();
             written(&all, taken, &mut units);
+            if self.is_paused.load(Relaxed) {
+                leave_out_events(&mut units);
+            }
             if !units.is_empty() && self.has_room() {
                 self.write(memory.process(chunk), memory.tid(chunk), taken, &units);
             }
@@ -283,6 +329,29 @@ impl Taker {
             memory.state(chunk).store(pool::FREE, Release);
         }
         any
+    }
+
+    /// Writes what there is to another file, and what threads have written to their chunks.
+    fn write_copy(&mut self, path: &Path) -> io::Result<()> {
+        self.take(|state| state == pool::FULL);
+        self.write_clock();
+        self.out.flush()?;
+        fs::copy(&self.path, path)?;
+        let mut file = File::options().append(true).open(path)?;
+        for chunk in 0..pool::CHUNKS {
+            if self.memory.state(chunk).load(Acquire) == pool::FREE {
+                continue;
+            }
+            let taken = self.memory.taken(chunk).load(Acquire);
+            let all: Vec<Unit> = self.memory.units(chunk).collect();
+            let mut units = Vec::new();
+            written(&all, taken, &mut units);
+            if !units.is_empty() {
+                file.write_all(&encode(self.memory.process(chunk), self.memory.tid(chunk), taken, &units))?;
+            }
+        }
+        let end = [[Kind::End.word(self.memory.now()), 0], [Kind::More.word(0), 0]];
+        file.write_all(&encode(0, 0, 0, &end))
     }
 
     /// Makes chunks full whose threads are gone.
@@ -319,18 +388,52 @@ impl Taker {
         };
         let best = (0..TRIES).map(|_| look()).min();
         if let Some((_, ticks, nanos)) = best {
-            self.write(0, 0, 0, &[[Kind::Clock.word(ticks), nanos]]);
+            let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+            let offset = unix.wrapping_sub(self::nanos());
+            self.write(0, 0, 0, &[[Kind::Clock.word(ticks), nanos], [Kind::More.word(0), offset.wrapping_add(nanos)]]);
         }
     }
 
     fn write(&mut self, process: u32, tid: u32, taken: u64, units: &[Unit]) {
-        let head = BlockHead { units: units.len() as u32, process, tid, taken };
-        let mut bytes = Vec::with_capacity(BlockHead::BYTES + size_of_val(units));
-        bytes.extend(head.encode());
-        bytes.extend(units.as_flattened().iter().flat_map(|word| word.to_le_bytes()));
+        let bytes = encode(process, tid, taken, units);
         self.bytes += bytes.len() as u64;
         if let Err(error) = self.out.write_all(&bytes) {
             self.recorded.error.get_or_insert(error);
         }
+    }
+}
+
+/// A block.
+fn encode(process: u32, tid: u32, taken: u64, units: &[Unit]) -> Vec<u8> {
+    let head = BlockHead { units: units.len() as u32, process, tid, taken };
+    let mut bytes = Vec::with_capacity(BlockHead::BYTES + size_of_val(units));
+    bytes.extend(head.encode());
+    bytes.extend(units.as_flattened().iter().flat_map(|word| word.to_le_bytes()));
+    bytes
+}
+
+/// Leaves what is no event: stacks, modules, processes and threads.
+fn leave_out_events(units: &mut Vec<Unit>) {
+    let mut is_event = false;
+    units.retain(|unit| {
+        match Kind::of(unit[0]) {
+            Some(Kind::More) => {}
+            kind => is_event = kind.is_none_or(|kind| kind.role().is_some()),
+        }
+        !is_event
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_left_out_with_what_belongs_to_them() {
+        let more = [Kind::More.word(1), 2];
+        let stack = [Kind::Stack.word(3), 4];
+        let mut units = vec![[Kind::Malloc.word(1), 16], more, stack, more, [Kind::Free.word(5), 16]];
+        leave_out_events(&mut units);
+        assert_eq!(units, [stack, more]);
     }
 }

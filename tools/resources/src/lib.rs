@@ -7,6 +7,7 @@
 //! - [`Tests`] says which test of a Rust test binary has not given back what it took.
 //! - [`Difference`] is what one recording took more than another.
 //! - [`timeline`] is how much was there from time to time.
+//! - [`FunctracerText`] and [`write_sp_rtrace`] write the text of older tools.
 //! - [`write_heaptrack`] writes what heaptrack's own programs read.
 //!
 //! Nothing of the file is believed: what is too large or wrong is an error that names the place.
@@ -28,6 +29,7 @@ mod names;
 mod own;
 mod recording;
 mod report;
+mod text;
 mod timeline;
 mod words;
 
@@ -40,5 +42,6 @@ pub use merge::Event;
 pub use names::{Name, Names};
 pub use recording::{Frame, Module, Process, Recording, Thread};
 pub use report::{Choice, Report, Sort};
+pub use text::{FunctracerText, Section, functracer_header, write_sp_rtrace};
 pub use timeline::timeline;
 pub use words::{Size, amount, one_of};

@@ -66,7 +66,7 @@ impl<'r, T> Live<'r, T> {
     pub(crate) fn follow(&mut self, event: &Event, of: impl FnOnce() -> T) -> Change<T> {
         let place = (event.process, event.address);
         match event.kind.role() {
-            None => Change::Nothing,
+            None | Some((_, Action::Note)) => Change::Nothing,
             Some((_, Action::Failure)) => Change::Failed,
             Some((resource, Action::Release)) => self.release(resource, place, event),
             Some((resource, Action::Allocation)) => {

@@ -25,6 +25,8 @@ pub struct Event {
     pub began: u64,
     /// What is told of it: the path of a file.
     pub detail: Option<Rc<str>>,
+    /// Where more was recorded: what the function got or returned, and its arguments.
+    pub told: Option<(u64, Rc<str>)>,
     /// Who has called; 0 if nobody knows.
     pub stack: u32,
     /// The process, by its number in the recording.
@@ -109,10 +111,22 @@ impl Recording {
                 &[_, [began, n_bytes], ref text @ ..] => (began & LOW, blocks::text(text, n_bytes)),
                 _ => (item.ticks, None),
             };
+            // Behind that, or the text of an allocation.
+            let behind = match (action, item.more) {
+                (Action::Allocation, &[_, [_, n_bytes], ..]) => (n_bytes as usize).div_ceil(8).saturating_add(2),
+                (Action::Allocation, _) => usize::MAX,
+                _ => 1,
+            };
+            let told = match item.more.get(behind..) {
+                Some(&[[n_bytes, value], ref text @ ..]) => {
+                    blocks::text(text, n_bytes & LOW).map(|text| (value, String::from_utf8_lossy(&text).into()))
+                }
+                _ => None,
+            };
             let detail = detail.filter(|text| !text.is_empty()).map(|text| String::from_utf8_lossy(&text).into());
             let stack = if number == 0 { 0 } else { self.stack_of(process, number) };
             let (ticks, kind, address) = (item.ticks, item.kind, item.word);
-            Some(Event { ticks, kind, address, bytes, began, detail, stack, process, tid })
+            Some(Event { ticks, kind, address, bytes, began, detail, told, stack, process, tid })
         };
         let mut events: Vec<Event> = blocks::items(&units).filter_map(event).collect();
         // A handler's events may lie before those that it has interrupted.

@@ -67,6 +67,36 @@ impl Names {
         names
     }
 
+    /// The symbol that an address lies in, as the symbol table has it, and how far behind its beginning.
+    pub(crate) fn symbol(&mut self, modules: &[Module], frame: Frame) -> Option<(String, u64)> {
+        let number = frame.module?;
+        let module = modules.get(number as usize)?;
+        let file = Self::file(&mut self.files, &mut self.changed, number, module)?;
+        let symbol = file.find_symbol_info(frame.address)?;
+        let name = symbol.name();
+        // Versions are no part of names.
+        let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(name);
+        let name = name[..name.floor_char_boundary(MAX_BYTES)].replace(char::is_control, "\u{fffd}");
+        Some((name, frame.address - symbol.address()))
+    }
+
+    /// The debug information of a module, opened once.
+    fn file<'f>(
+        files: &'f mut HashMap<u32, Option<Loader>>,
+        changed: &mut Vec<String>,
+        number: u32,
+        module: &Module,
+    ) -> Option<&'f Loader> {
+        let file = files.entry(number).or_insert_with(|| match open(module) {
+            Ok(file) => file,
+            Err(NotThere) => {
+                changed.push(module.path.clone());
+                None
+            }
+        });
+        file.as_ref()
+    }
+
     /// Files that are of another build than those that were recorded, or are not here: what was in them has no names.
     pub fn changed(&self) -> &[String] {
         &self.changed
@@ -79,17 +109,10 @@ impl Names {
             return vec![Name { function, place: None, is_inlined: false, module: String::new() }];
         };
         let name = base_name(&module.path).to_owned();
-        let changed = &mut self.changed;
-        let file = self.files.entry(number).or_insert_with(|| match open(module) {
-            Ok(file) => file,
-            Err(NotThere) => {
-                changed.push(module.path.clone());
-                None
-            }
-        });
+        let file = Self::file(&mut self.files, &mut self.changed, number, module);
         // The call is before the address to which it returns.
         let address = frame.address.saturating_sub(1);
-        let mut names = file.as_ref().map(|file| names_in(file, address, &name)).unwrap_or_default();
+        let mut names = file.map(|file| names_in(file, address, &name)).unwrap_or_default();
         if names.is_empty() {
             let function = format!("{name}+{:#x}", frame.address);
             names.push(Name { function, place: None, is_inlined: false, module: name });

@@ -33,6 +33,11 @@ pub struct Recording {
     numbers: HashMap<(u32, u32), u32>,
     /// Ticks and nanoseconds, at the beginning and the end.
     clock: Option<[(u64, u64); 2]>,
+    /// What is added to that for the time of day.
+    unix_offset: Option<u64>,
+    /// Where modules lie in processes, in the order in which they came.
+    loaded: Vec<Loaded>,
+    bases: HashMap<(u32, u32), u64>,
     /// A bit for each resource that was recorded.
     wanted: u32,
     /// Events that were lost.
@@ -57,6 +62,17 @@ pub struct Process {
     pub(crate) last: u64,
 }
 
+/// A module in a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loaded {
+    pub(crate) process: u32,
+    /// When it was first seen.
+    pub(crate) ticks: u64,
+    /// In the order of [`Recording::modules`].
+    pub(crate) module: u32,
+    pub(crate) range: (u64, u64),
+}
+
 /// A thread that has taken something or given it back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
@@ -79,6 +95,7 @@ pub struct Module {
     base: u64,
     start: u64,
     end: u64,
+    ticks: u64,
 }
 
 /// A return address.
@@ -102,6 +119,7 @@ struct Found {
     stacks: Vec<(u32, u32, Vec<u64>)>,
     n_frames: usize,
     clock: Option<[(u64, u64); 2]>,
+    unix_offset: Option<u64>,
     wanted: u32,
     lost: u64,
     is_cut: bool,
@@ -132,6 +150,9 @@ impl Recording {
             threads: found.threads,
             numbers: HashMap::new(),
             clock: found.clock,
+            unix_offset: found.unix_offset,
+            loaded: Vec::new(),
+            bases: HashMap::new(),
             wanted: found.wanted,
             lost: found.lost,
             is_cut: found.is_cut,
@@ -198,6 +219,24 @@ impl Recording {
         self.nanos(ticks).saturating_sub(self.clock.map_or(0, |[(_, first), _]| first))
     }
 
+    /// Nanoseconds since 1970, at a time of the recording; `None` if that is not known.
+    pub fn unix_nanos(&self, ticks: u64) -> Option<u64> {
+        Some(self.nanos(ticks).wrapping_add(self.unix_offset?))
+    }
+
+    /// What is added to addresses in the file of a module, in a process. Of what was loaded twice, the later.
+    pub(crate) fn base(&self, process: u32, module: u32) -> Option<u64> {
+        self.lineage(process).find_map(|process| self.bases.get(&(process, module)).copied())
+    }
+
+    /// Where modules lie in a process, those of the one that it was forked from included, in the order in which they came.
+    pub(crate) fn loaded(&self, process: u32) -> Vec<&Loaded> {
+        let lineage: Vec<u32> = self.lineage(process).collect();
+        let mut loaded: Vec<&Loaded> = self.loaded.iter().filter(|one| lineage.contains(&one.process)).collect();
+        loaded.sort_by_key(|one| (one.ticks, one.range));
+        loaded
+    }
+
     /// A process, the one that it was forked from, and so on.
     fn lineage(&self, process: u32) -> impl Iterator<Item = u32> {
         let parent = |&process: &u32| self.processes.get(&process).map(|found| found.parent).filter(|&p| p != 0);
@@ -213,6 +252,13 @@ impl Recording {
             let key = (module.path.clone(), module.build_id.clone());
             let place = *places.entry(key).or_insert(self.modules.len() as u32);
             of_process.entry(module.process).or_default().push((module.start, module.end, module.base, place));
+            self.bases.insert((module.process, place), module.base);
+            self.loaded.push(Loaded {
+                process: module.process,
+                ticks: module.ticks,
+                module: place,
+                range: (module.start, module.end),
+            });
             if place as usize == self.modules.len() {
                 self.modules.push(module);
             }
@@ -289,6 +335,7 @@ impl Found {
                     base: item.word,
                     start,
                     end,
+                    ticks: item.ticks,
                 });
                 check(self.modules.len(), MAX_MODULES, "modules")?;
             }
@@ -313,7 +360,10 @@ impl Found {
                 check(self.n_threads, MAX_THREADS, "threads")?;
             }
             (Kind::Wanted, _) => self.wanted |= item.word as u32,
-            (Kind::Clock, _) => {
+            (Kind::Clock, more) => {
+                if let &[[_, unix], ..] = more {
+                    self.unix_offset = Some(unix.wrapping_sub(item.word));
+                }
                 let now = (item.ticks, item.word);
                 self.clock = Some([self.clock.map_or(now, |[first, _]| first), now]);
             }

@@ -20,6 +20,8 @@ mod counters;
 mod ctl;
 #[cfg(feature = "full")]
 mod dump;
+#[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+mod functracer;
 mod graph;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod import;
@@ -73,6 +75,8 @@ pub(crate) enum Command {
     Report(report::ReportArgs),
     #[cfg(feature = "full")]
     Resources(resources::ResourcesArgs),
+    #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+    Functracer(functracer::FunctracerArgs),
     Graph(graph::GraphArgs),
     #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
     Top(top::TopArgs),
@@ -122,6 +126,8 @@ impl Command {
             Self::Report(args) => report::run(args),
             #[cfg(feature = "full")]
             Self::Resources(args) => resources::run(args),
+            #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+            Self::Functracer(args) => functracer::run(args),
             Self::Graph(args) => graph::run(args),
             #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
             Self::Top(args) => top::run(args),

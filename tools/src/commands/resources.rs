@@ -5,12 +5,14 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_format::files::RESOURCES;
-use rftrace_format::resources::Resource;
+use rftrace_format::resources::{MAX_FRAMES, Resource};
 use rftrace_read::Pattern;
 use rftrace_resources::{
-    Account, Choice, Difference, Names, Recording, Report, Sort, Sums, Until, amount, one_of, write_heaptrack,
+    Account, Choice, Difference, FunctracerText, Names, Recording, Report, Section, Sort, Sums, Until, amount,
+    functracer_header, one_of, write_heaptrack, write_sp_rtrace,
 };
 use serde_json::{Value, json};
 
@@ -28,6 +30,7 @@ Examples:
   rftrace resources --kind file mytrace                files and sockets alone, of --resources memory,file
   rftrace resources --flamegraph peak -o peak.svg mytrace
   rftrace resources --diff newtrace mytrace            what was taken more there
+  rftrace resources --text functracer mytrace          a line for each call, for functracer's or sp-rtrace's own tools
   rftrace resources --heaptrack -o mytrace.heap mytrace && heaptrack_gui mytrace.heap";
 
 /// Shows who took memory, files or threads and did not give them back, as `rftrace record --resources memory,file,thread` records it.
@@ -47,7 +50,13 @@ pub(crate) struct ResourcesArgs {
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 10)]
     limit: usize,
     /// Show so many functions of each stack, the innermost ones; 0 for all.
-    #[arg(short = 'D', long, value_name = "NUMBER", default_value_t = 16)]
+    #[arg(
+        short = 'D',
+        long,
+        value_name = "NUMBER",
+        default_value_t = 16,
+        default_value_if("text", ArgPredicate::IsPresent, "0")
+    )]
     depth: usize,
     /// What was there so long after the recording began: 500ms, 1.5s.
     #[arg(long, value_name = "TIME", value_parser = parse_ns)]
@@ -77,6 +86,13 @@ pub(crate) struct ResourcesArgs {
     /// Write the file that heaptrack_gui and heaptrack_print read, of all memory that was taken and given back.
     #[arg(long, conflicts_with_all = ["json", "kind", "leaks", "flamegraph", "sort", "limit", "depth"])]
     heaptrack: bool,
+    /// Write each call as the text of functracer, of one kind, or of sp-rtrace, of one process; unless -D says otherwise with all functions
+    /// of stacks.
+    #[arg(long, value_name = "OF", value_enum, conflicts_with_all = ["json", "leaks", "flamegraph", "diff", "heaptrack", "sort", "limit", "at"])]
+    text: Option<Text>,
+    /// With --text: with names of functions.
+    #[arg(long, requires = "text")]
+    resolve: bool,
     /// Where to write to instead of stdout.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -109,6 +125,12 @@ enum SortArg {
     Count,
     Allocated,
     Temporary,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Text {
+    Functracer,
+    SpRtrace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -184,6 +206,9 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
         return Ok(());
     }
     let resources = chosen(&recording, &args.kind)?;
+    if let Some(dialect) = args.text {
+        return write_text(&recording, &resources, dialect, &args);
+    }
     let mut suppressed = args.suppress.clone();
     for path in &args.suppressions {
         suppressed.extend(suppressions(path)?);
@@ -298,6 +323,48 @@ fn draw(recording: &Recording, resources: &[Resource], of: Flame, args: &Resourc
     write_to(args.output.as_deref(), |out| report.flame_graph(&format!("{what}: {when}"), bytes, out))?;
     warn_of_recording(recording, &report.changed);
     warn_of_account(&account);
+    Ok(())
+}
+
+/// Writes the calls of processes as older tools do.
+fn write_text(recording: &Recording, resources: &[Resource], dialect: Text, args: &ResourcesArgs) -> Result<()> {
+    let mut pids: Vec<u32> = recording.processes().values().map(|process| process.pid).collect();
+    pids.dedup();
+    pids.retain(|pid| args.pid.is_none_or(|wanted| wanted == *pid));
+    let depth = if args.depth == 0 { usize::MAX } else { args.depth };
+    let mut names = Names::default();
+    match dialect {
+        Text::SpRtrace => {
+            let &[pid] = pids.as_slice() else {
+                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+                bail!("--text sp-rtrace is of one process: choose one with --pid; there are {}", pids.join(", "));
+            };
+            let depth = depth.min(MAX_FRAMES);
+            let names = args.resolve.then_some(&mut names);
+            write_to(args.output.as_deref(), |out| write_sp_rtrace(recording, resources, pid, depth, names, out))?;
+        }
+        Text::Functracer => {
+            let &[resource] = resources else {
+                let names: Vec<&str> = resources.iter().map(|resource| resource.name()).collect();
+                bail!("--text functracer is of one kind: choose one with --kind; there are {}", names.join(", "));
+            };
+            let text =
+                FunctracerText { resource, has_time: true, has_names: args.resolve, has_release_stacks: true, depth };
+            write_to(args.output.as_deref(), |out| {
+                for &pid in &pids {
+                    let mut of_pid = recording.processes().values().filter(|process| process.pid == pid);
+                    let Some(process) = of_pid.next() else { continue };
+                    let nanos = recording.unix_nanos(0).unwrap_or(0);
+                    let header = functracer_header(args.resolve, nanos, pid, &process.program);
+                    out.write_all(header.as_bytes()).map_err(rftrace_read::Error::Write)?;
+                    let section = Section { pid, times: (0, u64::MAX), first_index: 0, lines: &[] };
+                    text.write(recording, &section, &mut names, out)?;
+                }
+                Ok(())
+            })?;
+        }
+    }
+    warn_of_recording(recording, names.changed());
     Ok(())
 }
 

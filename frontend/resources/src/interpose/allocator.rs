@@ -108,14 +108,27 @@ extern "C" fn posix_memalign_from(place: *mut Memory, alignment: usize, bytes: u
     result
 }
 
-extern "C" fn free_from(memory: Memory, sp: usize) {
-    if !memory.is_null()
-        && is_recorded()
-        && let Some(place) = Writing::begin(sp).reserve(1)
-    {
-        place.finish(Kind::Free, pool::ticks_before(), memory as u64);
+extern "C" fn free_from(memory: Memory, sp: usize, bp: usize) {
+    if !memory.is_null() && is_recorded() {
+        if process::is_detailed() {
+            free_in_detail(memory, Registers { sp, bp });
+        } else if let Some(place) = Writing::begin(sp).reserve(1) {
+            place.finish(Kind::Free, pool::ticks_before(), memory as u64);
+        }
     }
     original!(free, extern "C" fn(Memory), (), memory)
+}
+
+/// Records a release with its stack.
+#[cold]
+#[inline(never)]
+fn free_in_detail(memory: Memory, registers: Registers) {
+    let writing = Writing::begin(registers.sp);
+    let stack = stacks::number(&writing, registers);
+    if let Some(place) = writing.reserve(2) {
+        place.more(1, 0, u64::from(stack));
+        place.finish(Kind::Free, pool::ticks_before(), memory as u64);
+    }
 }
 
 extern "C" fn realloc_from(old: Memory, bytes: usize, sp: usize, bp: usize) -> Memory {

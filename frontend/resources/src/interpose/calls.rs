@@ -6,9 +6,9 @@
 use std::ffi::{c_char, c_int};
 use std::slice;
 
-use rftrace_format::resources::{Kind, MAX_DETAIL_BYTES, Resource};
+use rftrace_format::resources::{Kind, MAX_ARGUMENTS_BYTES, MAX_DETAIL_BYTES, Resource};
 
-use crate::chunks::{self, Writing};
+use crate::chunks::{self, Place, Writing};
 use crate::identity;
 use crate::pool;
 use crate::process;
@@ -37,8 +37,9 @@ impl Call {
         Some(Self { began: pool::ticks_before(), registers })
     }
 
-    /// Records that something was taken, unless a function that the called one has called did so.
-    pub(super) fn taken(self, kind: Kind, what: u64, detail: &[u8]) {
+    /// Records that something was taken, unless a function that the called one has called did so. `told` is what is recorded besides where
+    /// more is wanted: what the function returned, and its arguments.
+    pub(super) fn taken(self, kind: Kind, what: u64, detail: &[u8], told: impl FnOnce() -> Told) {
         let thread = thread::current();
         let [newest, older] = thread.taken.get();
         if [newest, older].contains(&(what + 1)) {
@@ -50,41 +51,60 @@ impl Call {
         }
         let writing = Writing::begin(self.registers.sp);
         let stack = stacks::number(&writing, self.registers);
-        if let Some(place) = writing.reserve(3 + detail.len().div_ceil(8)) {
+        let told = process::is_detailed().then(told);
+        let behind = 3 + detail.len().div_ceil(8);
+        let units = told.as_ref().map_or(0, Told::units);
+        if let Some(place) = writing.reserve(behind + units) {
             place.more(1, 1, u64::from(stack));
             place.more(2, self.began, detail.len() as u64);
             chunks::write_text(place, 3, [detail, &[]]);
+            if let Some(told) = told {
+                told.write(place, behind);
+            }
             place.finish(kind, pool::ticks_after(), what);
         }
     }
 
+    /// Records something that changes nothing, where more is wanted.
+    pub(super) fn note(self, kind: Kind, what: u64, told: impl FnOnce() -> Told) {
+        if process::is_detailed() {
+            self.release(kind, pool::ticks_after(), what, None, Some(told()));
+        }
+    }
+
     /// Records that something was given back when the function was called, unless one that it has called did so: whoever takes it next
-    /// comes later.
-    pub(super) fn given_back(self, kind: Kind, what: u64) {
+    /// comes later. `got` is what the function got.
+    pub(super) fn given_back(self, kind: Kind, what: u64, got: u64) {
         let thread = thread::current();
         if thread.given_back.get() == what + 1 {
             return;
         }
         thread.given_back.set(what + 1);
         thread.taken.set(thread.taken.get().map(|taken| if taken == what + 1 { 0 } else { taken }));
-        self.release(kind, self.began, what, None);
+        self.release(kind, self.began, what, None, Some(Told::only(got)));
     }
 
     /// Records that something was given back when the function has come to its end.
     pub(super) fn waited_for(self, kind: Kind, what: u64) {
-        self.release(kind, pool::ticks_after(), what, None);
+        self.release(kind, pool::ticks_after(), what, None, Some(Told::only(what)));
     }
 
     /// Records that all from `first` to `last` was given back when the function was called.
     pub(super) fn range_given_back(self, kind: Kind, first: u64, last: u64) {
-        self.release(kind, self.began, first, Some(last));
+        self.release(kind, self.began, first, Some(last), None);
     }
 
-    fn release(self, kind: Kind, ticks: u64, what: u64, last: Option<u64>) {
+    fn release(self, kind: Kind, ticks: u64, what: u64, last: Option<u64>, told: Option<Told>) {
         let writing = Writing::begin(self.registers.sp);
-        if let Some(place) = writing.reserve(1 + usize::from(last.is_some())) {
-            if let Some(last) = last {
-                place.more(1, last, 0);
+        let told = told.filter(|_| process::is_detailed());
+        let stack = if told.is_some() { stacks::number(&writing, self.registers) } else { 0 };
+        let units = told.as_ref().map_or(0, Told::units);
+        if let Some(place) = writing.reserve(1 + usize::from(last.is_some() || told.is_some()) + units) {
+            if last.is_some() || told.is_some() {
+                place.more(1, last.unwrap_or(0), u64::from(stack));
+            }
+            if let Some(told) = told {
+                told.write(place, 2);
             }
             // A signal handler may have filled the chunk that there was.
             place.finish(kind, ticks.max(writing.chunk_taken()), what);
@@ -92,13 +112,66 @@ impl Call {
     }
 
     /// Records that what was to be given back was not there.
-    pub(super) fn failed(self, kind: Kind, what: u64) {
+    pub(super) fn failed(self, kind: Kind, what: u64, got: u64) {
         let writing = Writing::begin(self.registers.sp);
         let stack = stacks::number(&writing, self.registers);
-        if let Some(place) = writing.reserve(2) {
+        let told = process::is_detailed().then(|| Told::only(got));
+        let units = told.as_ref().map_or(0, Told::units);
+        if let Some(place) = writing.reserve(2 + units) {
             place.more(1, 0, u64::from(stack));
+            if let Some(told) = told {
+                told.write(place, 2);
+            }
             place.finish(kind, pool::ticks_after(), what);
         }
+    }
+}
+
+/// What a function got or returned, and its arguments as text.
+pub(super) struct Told {
+    value: u64,
+    text: [u8; MAX_ARGUMENTS_BYTES],
+    bytes: usize,
+}
+
+impl Told {
+    /// A value alone.
+    pub(super) fn only(value: u64) -> Self {
+        Self { value, text: [0; MAX_ARGUMENTS_BYTES], bytes: 0 }
+    }
+
+    /// Adds text, as far as there is room.
+    pub(super) fn with(mut self, text: &[u8]) -> Self {
+        for &byte in text {
+            if self.bytes < MAX_ARGUMENTS_BYTES {
+                self.text[self.bytes] = byte;
+                self.bytes += 1;
+            }
+        }
+        self
+    }
+
+    /// Adds a number.
+    pub(super) fn with_number(self, number: i64) -> Self {
+        let mut digits = [0u8; 20];
+        let (mut first, mut rest) = (digits.len(), number.unsigned_abs());
+        while first == digits.len() || rest > 0 {
+            first -= 1;
+            digits[first] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        let told = if number < 0 { self.with(b"-") } else { self };
+        told.with(&digits[first..])
+    }
+
+    fn units(&self) -> usize {
+        1 + self.bytes.div_ceil(8)
+    }
+
+    fn write(&self, place: Place, first: usize) {
+        // All 64 bits of the value are in the second word.
+        place.more(first, self.bytes as u64, self.value);
+        chunks::write_text(place, first + 1, [&self.text[..self.bytes], &[]]);
     }
 }
 

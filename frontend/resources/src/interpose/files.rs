@@ -1,7 +1,8 @@
 //! The functions that give out descriptors and take them back.
 //!
 //! What is recorded are descriptors, those of streams and directories too: `fclose` closes the one that `fopen` has opened. So `fdopen` and
-//! `fdopendir` take nothing, and `fcloseall` of the GNU C library, which only flushes, gives nothing back.
+//! `fdopendir` take nothing, and `fcloseall` of the GNU C library, which only flushes, gives nothing back; two of these are noted where calls
+//! themselves are of interest.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -10,7 +11,7 @@ use std::ptr;
 use libc::{DIR, FILE};
 use rftrace_format::resources::{Kind, Resource};
 
-use super::calls::{Call, Missing, text};
+use super::calls::{Call, Missing, Told, text};
 use crate::originals::{self, Original};
 use crate::stacks::Registers;
 use crate::thread;
@@ -24,47 +25,90 @@ type Any = *mut c_void;
 const NO_TEXT: Text = ptr::null();
 
 interpose! {
-    3 (path: Text, flags: c_int, mode: c_int) -> c_int { one(Kind::Open, path) } open open64 __open __open64;
-    2 (path: Text, flags: c_int) -> c_int { one(Kind::Open, path) } __open_2 __open64_2;
-    4 (folder: c_int, path: Text, flags: c_int, mode: c_int) -> c_int { one(Kind::Openat, path) } openat openat64;
-    3 (folder: c_int, path: Text, flags: c_int) -> c_int { one(Kind::Openat, path) } __openat_2 __openat64_2;
-    2 (path: Text, mode: c_int) -> c_int { one(Kind::Creat, path) } creat creat64;
-    1 (path: Text) -> c_int { one(Kind::Mkstemp, path) } mkstemp mkstemp64;
-    2 (path: Text, flags: c_int) -> c_int { one(Kind::Mkostemp, path) } mkostemp mkostemp64;
-    2 (path: Text, suffix: c_int) -> c_int { one(Kind::Mkstemps, path) } mkstemps mkstemps64;
-    3 (path: Text, suffix: c_int, flags: c_int) -> c_int { one(Kind::Mkostemps, path) } mkostemps mkostemps64;
-    3 (name: Text, flags: c_int, mode: c_int) -> c_int { one(Kind::ShmOpen, name) } shm_open;
-    2 (name: Text, flags: c_uint) -> c_int { one(Kind::MemfdCreate, name) } memfd_create;
-    1 (flags: c_int) -> c_int { one(Kind::PosixOpenpt, NO_TEXT) } posix_openpt;
-    3 (domain: c_int, way: c_int, protocol: c_int) -> c_int { one(Kind::Socket, NO_TEXT) } socket;
-    3 (listener: c_int, address: Any, bytes: Any) -> c_int { one(Kind::Accept, NO_TEXT) } accept;
-    4 (listener: c_int, address: Any, bytes: Any, flags: c_int) -> c_int { one(Kind::Accept4, NO_TEXT) } accept4;
-    1 (fd: c_int) -> c_int { one(Kind::Dup, NO_TEXT) } dup;
-    1 (size: c_int) -> c_int { one(Kind::EpollCreate, NO_TEXT) } epoll_create;
-    1 (flags: c_int) -> c_int { one(Kind::EpollCreate1, NO_TEXT) } epoll_create1;
-    2 (start: c_uint, flags: c_int) -> c_int { one(Kind::Eventfd, NO_TEXT) } eventfd;
-    2 (clock: c_int, flags: c_int) -> c_int { one(Kind::TimerfdCreate, NO_TEXT) } timerfd_create;
-    0 () -> c_int { one(Kind::InotifyInit, NO_TEXT) } inotify_init;
-    1 (flags: c_int) -> c_int { one(Kind::InotifyInit1, NO_TEXT) } inotify_init1;
-    2 (flags: c_uint, event_flags: c_uint) -> c_int { one(Kind::FanotifyInit, NO_TEXT) } fanotify_init;
+    3 (path: Text, flags: c_int, mode: c_int) -> c_int { one(Kind::Open, path, with_flags(path, flags)) } open open64 __open __open64;
+    2 (path: Text, flags: c_int) -> c_int { one(Kind::Open, path, with_flags(path, flags)) } __open_2 __open64_2;
+    4 (folder: c_int, path: Text, flags: c_int, mode: c_int) -> c_int { one(Kind::Openat, path, with_flags(path, flags)) } openat openat64;
+    3 (folder: c_int, path: Text, flags: c_int) -> c_int { one(Kind::Openat, path, with_flags(path, flags)) } __openat_2 __openat64_2;
+    2 (path: Text, mode: c_int) -> c_int { one(Kind::Creat, path, with_flags(path, mode)) } creat creat64;
+    1 (path: Text) -> c_int { one(Kind::Mkstemp, path, Arguments::None) } mkstemp mkstemp64;
+    2 (path: Text, flags: c_int) -> c_int { one(Kind::Mkostemp, path, Arguments::None) } mkostemp mkostemp64;
+    2 (path: Text, suffix: c_int) -> c_int { one(Kind::Mkstemps, path, Arguments::None) } mkstemps mkstemps64;
+    3 (path: Text, suffix: c_int, flags: c_int) -> c_int { one(Kind::Mkostemps, path, Arguments::None) } mkostemps mkostemps64;
+    3 (name: Text, flags: c_int, mode: c_int) -> c_int { one(Kind::ShmOpen, name, Arguments::None) } shm_open;
+    2 (name: Text, flags: c_uint) -> c_int { one(Kind::MemfdCreate, name, Arguments::None) } memfd_create;
+    1 (flags: c_int) -> c_int { one(Kind::PosixOpenpt, NO_TEXT, Arguments::None) } posix_openpt;
+    3 (domain: c_int, way: c_int, protocol: c_int) -> c_int { one(Kind::Socket, NO_TEXT, Arguments::Socket([domain, way, protocol])) } socket;
+    3 (listener: c_int, address: Any, bytes: Any) -> c_int { one(Kind::Accept, NO_TEXT, Arguments::Listener(listener)) } accept;
+    4 (listener: c_int, address: Any, bytes: Any, flags: c_int) -> c_int { one(Kind::Accept4, NO_TEXT, Arguments::Listener(listener)) } accept4;
+    1 (fd: c_int) -> c_int { one(Kind::Dup, NO_TEXT, Arguments::None) } dup;
+    1 (size: c_int) -> c_int { one(Kind::EpollCreate, NO_TEXT, Arguments::None) } epoll_create;
+    1 (flags: c_int) -> c_int { one(Kind::EpollCreate1, NO_TEXT, Arguments::None) } epoll_create1;
+    2 (start: c_uint, flags: c_int) -> c_int { one(Kind::Eventfd, NO_TEXT, Arguments::None) } eventfd;
+    2 (clock: c_int, flags: c_int) -> c_int { one(Kind::TimerfdCreate, NO_TEXT, Arguments::None) } timerfd_create;
+    0 () -> c_int { one(Kind::InotifyInit, NO_TEXT, Arguments::None) } inotify_init;
+    1 (flags: c_int) -> c_int { one(Kind::InotifyInit1, NO_TEXT, Arguments::None) } inotify_init1;
+    2 (flags: c_uint, event_flags: c_uint) -> c_int { one(Kind::FanotifyInit, NO_TEXT, Arguments::None) } fanotify_init;
     3 (fd: c_int, mask: Any, flags: c_int) -> c_int { changing(Kind::Signalfd, fd) } signalfd;
     2 (old: c_int, new: c_int) -> c_int { changing(Kind::Dup2, old) } dup2 __dup2;
     3 (old: c_int, new: c_int, flags: c_int) -> c_int { changing(Kind::Dup3, old) } dup3;
     3 (fd: c_int, command: c_int, argument: usize) -> c_int { control(command) } fcntl fcntl64 __fcntl;
-    1 (pair: *const [c_int; 2]) -> c_int { two(Kind::Pipe, pair) } pipe __pipe;
-    2 (pair: *const [c_int; 2], flags: c_int) -> c_int { two(Kind::Pipe2, pair) } pipe2;
-    4 (domain: c_int, way: c_int, protocol: c_int, pair: *const [c_int; 2]) -> c_int { two(Kind::Socketpair, pair) } socketpair;
-    2 (path: Text, mode: Text) -> Stream { stream(Kind::Fopen, path) } fopen fopen64;
-    2 (command: Text, mode: Text) -> Stream { stream(Kind::Popen, command) } popen;
-    0 () -> Stream { stream(Kind::Tmpfile, NO_TEXT) } tmpfile tmpfile64;
-    3 (path: Text, mode: Text, old: Stream) -> Stream { another(path, old) } freopen freopen64;
+    1 (pair: *const [c_int; 2]) -> c_int { two(Kind::Pipe, pair, Arguments::None) } pipe __pipe;
+    2 (pair: *const [c_int; 2], flags: c_int) -> c_int { two(Kind::Pipe2, pair, Arguments::None) } pipe2;
+    4 (domain: c_int, way: c_int, protocol: c_int, pair: *const [c_int; 2]) -> c_int {
+        two(Kind::Socketpair, pair, Arguments::Socket([domain, way, protocol]))
+    } socketpair;
+    2 (path: Text, mode: Text) -> Stream { stream(Kind::Fopen, path, Arguments::Opened(path, mode)) } fopen fopen64;
+    2 (command: Text, mode: Text) -> Stream { stream(Kind::Popen, command, Arguments::None) } popen;
+    0 () -> Stream { stream(Kind::Tmpfile, NO_TEXT, Arguments::None) } tmpfile tmpfile64;
+    3 (path: Text, mode: Text, old: Stream) -> Stream { another(path, mode, old) } freopen freopen64;
+    2 (fd: c_int, mode: Text) -> Stream { stream_of(fd, mode) } fdopen;
+    0 () -> c_int { close_all() } fcloseall;
     1 (path: Text) -> Directory { directory(path) } opendir;
     1 (fd: c_int) -> c_int { close_one(fd) } close __close;
-    1 (stream: Stream) -> c_int { close_with(Kind::Fclose, fd_of(stream)) } fclose;
-    1 (stream: Stream) -> c_int { close_with(Kind::Pclose, fd_of(stream)) } pclose;
-    1 (folder: Directory) -> c_int { close_with(Kind::Closedir, fd_of_directory(folder)) } closedir;
+    1 (stream: Stream) -> c_int { close_with(Kind::Fclose, fd_of(stream), stream as u64) } fclose;
+    1 (stream: Stream) -> c_int { close_with(Kind::Pclose, fd_of(stream), stream as u64) } pclose;
+    1 (folder: Directory) -> c_int { close_with(Kind::Closedir, fd_of_directory(folder), folder as u64) } closedir;
     3 (first: c_uint, last: c_uint, flags: c_int) -> c_int { close_range_of(first, last, flags) } close_range;
     1 (first: c_int) -> () { close_from(first) } closefrom;
+}
+
+/// Arguments of a call, as functracer tells them.
+#[derive(Clone, Copy)]
+enum Arguments {
+    None,
+    /// A path and flags, or a mode.
+    Flags(Text, c_int),
+    /// A path, and how it is opened.
+    Opened(Text, Text),
+    /// A descriptor, and how it is opened.
+    Descriptor(c_int, Text),
+    Socket([c_int; 3]),
+    Listener(c_int),
+}
+
+fn with_flags(path: Text, flags: c_int) -> Arguments {
+    Arguments::Flags(path, flags)
+}
+
+impl Arguments {
+    /// What the function returned, and these.
+    fn told(self, value: u64) -> Told {
+        let told = Told::only(value);
+        let number = |told: Told, name: &[u8], number: c_int| told.with(name).with_number(i64::from(number));
+        match self {
+            Self::None => told,
+            Self::Flags(path, flags) => number(told.with(b"filename: ").with(text(path)), b", flags: ", flags),
+            Self::Opened(path, mode) => {
+                told.with(b"filename: ").with(text(path)).with(b", opentype: ").with(text(mode))
+            }
+            Self::Descriptor(fd, mode) => number(told, b"descriptor: ", fd).with(b", opentype: ").with(text(mode)),
+            Self::Socket([domain, way, protocol]) => {
+                let told = number(number(told, b"namespace: ", domain), b" style: ", way);
+                number(told, b" protocol: ", protocol)
+            }
+            Self::Listener(listener) => number(told, b"socket: ", listener),
+        }
+    }
 }
 
 fn begin(registers: Registers) -> Option<Call> {
@@ -89,11 +133,11 @@ fn fd_of_directory(directory: Directory) -> c_int {
 }
 
 /// A function that returns a descriptor.
-fn one(kind: Kind, about: Text, registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
+fn one(kind: Kind, about: Text, arguments: Arguments, registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
     let call = begin(registers);
     let fd = original();
     if let Some((call, new)) = call.zip(descriptor(fd)) {
-        call.taken(kind, new, text(about));
+        call.taken(kind, new, text(about), || arguments.told(new));
     }
     fd
 }
@@ -103,7 +147,7 @@ fn changing(kind: Kind, old: c_int, registers: Registers, original: impl FnOnce(
     let call = begin(registers);
     let fd = original();
     if let Some((call, new)) = call.zip(descriptor(fd)).filter(|_| fd != old) {
-        call.taken(kind, new, &[]);
+        call.taken(kind, new, &[], || Told::only(new));
     }
     fd
 }
@@ -111,44 +155,79 @@ fn changing(kind: Kind, old: c_int, registers: Registers, original: impl FnOnce(
 /// `fcntl`, which makes descriptors too.
 fn control(command: c_int, registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => one(Kind::Fcntl, NO_TEXT, registers, original),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => one(Kind::Fcntl, NO_TEXT, Arguments::None, registers, original),
         _ => original(),
     }
 }
 
 /// One that makes two descriptors.
-fn two(kind: Kind, pair: *const [c_int; 2], registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
+fn two(
+    kind: Kind,
+    pair: *const [c_int; 2],
+    arguments: Arguments,
+    registers: Registers,
+    original: impl FnOnce() -> c_int,
+) -> c_int {
     let call = begin(registers);
     let result = original();
     if let Some(call) = call.filter(|_| result == 0) {
         // SAFETY: the function has written them there.
         for fd in unsafe { pair.read_unaligned() } {
-            call.taken(kind, fd as u64, &[]);
+            call.taken(kind, fd as u64, &[], || arguments.told(fd as u64));
         }
     }
     result
 }
 
 /// One that makes a stream.
-fn stream(kind: Kind, about: Text, registers: Registers, original: impl FnOnce() -> Stream) -> Stream {
+fn stream(
+    kind: Kind,
+    about: Text,
+    arguments: Arguments,
+    registers: Registers,
+    original: impl FnOnce() -> Stream,
+) -> Stream {
     let call = begin(registers);
     let stream = original();
     if let Some((call, new)) = call.zip(descriptor(fd_of(stream))) {
-        call.taken(kind, new, text(about));
+        call.taken(kind, new, text(about), || arguments.told(stream as u64));
     }
     stream
 }
 
-/// `freopen`: the old descriptor is closed, even where there is no new one.
-fn another(path: Text, old: Stream, registers: Registers, original: impl FnOnce() -> Stream) -> Stream {
+/// `fdopen`: the descriptor is the stream's then.
+fn stream_of(fd: c_int, mode: Text, registers: Registers, original: impl FnOnce() -> Stream) -> Stream {
     let call = begin(registers);
-    let old = descriptor(fd_of(old));
     let stream = original();
-    if let Some((call, old)) = call.zip(old) {
-        call.given_back(Kind::FreopenClose, old);
+    if let Some(call) = call {
+        call.note(Kind::FdopenClose, u64::from(fd.cast_unsigned()), || Told::only(u64::from(fd.cast_unsigned())));
+        if !stream.is_null() {
+            let arguments = Arguments::Descriptor(fd, mode);
+            call.note(Kind::Fdopen, u64::from(fd.cast_unsigned()), || arguments.told(stream as u64));
+        }
+    }
+    stream
+}
+
+fn close_all(registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
+    let call = begin(registers);
+    let result = original();
+    if let Some(call) = call {
+        call.note(Kind::Fcloseall, 0, || Told::only(0));
+    }
+    result
+}
+
+/// `freopen`: the old descriptor is closed, even where there is no new one.
+fn another(path: Text, mode: Text, old: Stream, registers: Registers, original: impl FnOnce() -> Stream) -> Stream {
+    let call = begin(registers);
+    let old_fd = descriptor(fd_of(old));
+    let stream = original();
+    if let Some((call, fd)) = call.zip(old_fd) {
+        call.given_back(Kind::FreopenClose, fd, old as u64);
     }
     if let Some((call, new)) = call.zip(descriptor(fd_of(stream))) {
-        call.taken(Kind::Freopen, new, text(path));
+        call.taken(Kind::Freopen, new, text(path), || Arguments::Opened(path, mode).told(stream as u64));
     }
     stream
 }
@@ -157,7 +236,7 @@ fn directory(path: Text, registers: Registers, original: impl FnOnce() -> Direct
     let call = begin(registers);
     let directory = original();
     if let Some((call, new)) = call.zip(descriptor(fd_of_directory(directory))) {
-        call.taken(Kind::Opendir, new, text(path));
+        call.taken(Kind::Opendir, new, text(path), || Told::only(directory as u64));
     }
     directory
 }
@@ -169,15 +248,15 @@ fn close_one(fd: c_int, registers: Registers, original: impl FnOnce() -> c_int) 
     let Some(call) = call else { return result };
     // SAFETY: the thread's own.
     if result < 0 && unsafe { libc::__errno_location().read() } == libc::EBADF {
-        call.failed(Kind::NotOpen, u64::from(fd.cast_unsigned()));
+        call.failed(Kind::NotOpen, u64::from(fd.cast_unsigned()), u64::from(fd.cast_unsigned()));
     } else {
-        call.given_back(Kind::Close, u64::from(fd.cast_unsigned()));
+        call.given_back(Kind::Close, u64::from(fd.cast_unsigned()), u64::from(fd.cast_unsigned()));
     }
     result
 }
 
 /// What closes the descriptor of something, and fails for other reasons too.
-fn close_with(kind: Kind, fd: c_int, registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
+fn close_with(kind: Kind, fd: c_int, got: u64, registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
     let call = begin(registers);
     let is_open = call.is_some() && {
         // SAFETY: tells of a descriptor.
@@ -186,9 +265,9 @@ fn close_with(kind: Kind, fd: c_int, registers: Registers, original: impl FnOnce
     let result = original();
     if let Some((call, fd)) = call.zip(descriptor(fd)) {
         if is_open {
-            call.given_back(kind, fd);
+            call.given_back(kind, fd, got);
         } else {
-            call.failed(Kind::NotOpen, fd);
+            call.failed(Kind::NotOpen, fd, got);
         }
     }
     result

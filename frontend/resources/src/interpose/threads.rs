@@ -6,7 +6,7 @@ use std::mem::{MaybeUninit, transmute};
 use libc::{pthread_attr_t, pthread_t};
 use rftrace_format::resources::{Kind, Resource};
 
-use super::calls::{Call, Missing};
+use super::calls::{Call, Missing, Told};
 use crate::originals::{self, Original};
 use crate::stacks::Registers;
 use crate::thread;
@@ -58,7 +58,8 @@ fn begun(
     let result = original();
     if let Some(call) = call.filter(|_| result == 0) {
         // SAFETY: the function has written it there.
-        call.taken(kind, unsafe { place.read() }, &[]);
+        let thread = unsafe { place.read() };
+        call.taken(kind, thread, &[], || Told::only(thread));
     }
     result
 }
@@ -77,7 +78,7 @@ fn detached(kind: Kind, thread: pthread_t, registers: Registers, original: impl 
     let call = begin(registers);
     let result = original();
     if let Some(call) = call.filter(|_| result == 0) {
-        call.given_back(kind, thread);
+        call.given_back(kind, thread, thread);
     }
     result
 }

@@ -36,7 +36,7 @@ mod cost;
 mod dump_on;
 mod processor;
 mod progress;
-mod resources;
+pub(crate) mod resources;
 pub(crate) mod summary;
 mod values;
 

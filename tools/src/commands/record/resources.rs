@@ -15,7 +15,7 @@ use crate::commands::resources::ResourceKind;
 
 /// How it is found who has called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Backtraces {
+pub(crate) enum Backtraces {
     /// By the unwind information of programs and libraries.
     Cfi,
     /// By frame pointers, where programs and libraries were built with them: faster.
@@ -30,11 +30,11 @@ pub(super) fn begin(kinds: &[ResourceKind], work: &Path, most_bytes: usize) -> R
     if wanted.is_empty() {
         return Ok(None);
     }
-    ResourceRecorder::begin(work, most_bytes as u64, &wanted).map(Some)
+    ResourceRecorder::begin(work, most_bytes as u64, &wanted, false).map(Some)
 }
 
 /// What the library is told.
-pub(super) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Result<[(&'static str, OsString); 3]> {
+pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Result<[(&'static str, OsString); 3]> {
     let way = match way {
         Backtraces::Cfi => "cfi",
         Backtraces::Fp => "fp",
@@ -59,7 +59,7 @@ pub(super) fn tell_of_allocator(program: &Path) {
 }
 
 /// Says what was not recorded.
-pub(super) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
+pub(crate) fn tell_of_losses(recorded: &Recorded, most_bytes: usize) {
     if recorded.is_cut {
         say!(
             "rftrace: resources.dat has its --max-size, {}: what came later is not recorded; raise that",

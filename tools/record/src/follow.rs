@@ -1,0 +1,231 @@
+//! Follows a program by `ptrace`: its processes, threads and signals. Nothing of it is stopped but for these.
+//!
+//! Not here: what is made of that (`rftrace functracer`).
+//!
+//! **Invariant**: signals are passed on, stops by job control too, but for the one that the caller takes for itself.
+
+#![expect(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use nix::libc::{self, c_int, c_void, pid_t};
+
+/// What has happened. Threads and processes are told by their numbers for the system; a process has that of its first thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// A thread or process is there.
+    Created(u32),
+    /// A thread has made a process, which is already told.
+    Forked(u32, u32),
+    /// A thread runs another program.
+    Executed(u32),
+    /// A thread ends, with this status as `wait` has it.
+    Exiting(u32, u32),
+    /// A process is gone, by a signal.
+    Killed(u32, c_int),
+    /// A thread gets a signal.
+    Signal(u32, c_int),
+}
+
+/// What becomes of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The program gets it.
+    PassedOn,
+    /// It does not.
+    Taken,
+}
+
+const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACEEXIT;
+
+/// Runs a program and follows it to the end of all its processes. `started` gets its number before it has done anything, `each` all that happens. Returns the status of the
+/// first process, as shells have it.
+///
+/// # Errors
+///
+/// The program cannot be run, or the system does not permit to follow it.
+pub fn follow(
+    mut command: Command,
+    started: impl FnOnce(u32),
+    mut each: impl FnMut(Happened) -> Result<Fate>,
+) -> Result<i32> {
+    // SAFETY: one system call, without memory.
+    unsafe { command.pre_exec(|| request(libc::PTRACE_TRACEME, 0, 0).map(drop)) };
+    let name = command.get_program().to_string_lossy().into_owned();
+    let child = command.spawn().with_context(|| format!("cannot run {name} under ptrace"))?;
+    let pid = child.id();
+    let first = pid.cast_signed();
+    wait(first).with_context(|| format!("lost {name}"))?;
+    // It has run the program, and stands at its first instruction. By PTRACE_SEIZE, unlike by PTRACE_TRACEME, it can be stopped by others.
+    request(libc::PTRACE_DETACH, first, libc::SIGSTOP as usize).context("ptrace: cannot let go")?;
+    seize(first).with_context(|| {
+        format!("{name} cannot be followed by ptrace: is it forbidden (/proc/sys/kernel/yama/ptrace_scope), or is another tracer there?")
+    })?;
+    // It stops either before it is followed, or then.
+    while let Some((_, status)) = wait(first)? {
+        if libc::WIFSTOPPED(status)
+            && status >> 16 == libc::PTRACE_EVENT_STOP
+            && libc::WSTOPSIG(status) == libc::SIGSTOP
+        {
+            break;
+        }
+        if !libc::WIFSTOPPED(status) {
+            bail!("lost {name} before it began");
+        }
+        go_on(first, 0);
+    }
+    let mut following = Following { known: BTreeSet::from([first]), first, code: 0, is_continued: false };
+    started(pid);
+    each(Happened::Created(pid))?;
+    request(libc::PTRACE_LISTEN, first, 0).context("ptrace: cannot wait for the program")?;
+    // SAFETY: takes no memory.
+    unsafe { libc::kill(first, libc::SIGCONT) };
+    while let Some((tid, status)) = wait(-1)? {
+        following.handle(tid, status, &mut each)?;
+    }
+    Ok(following.code)
+}
+
+/// The process that a thread is of.
+#[must_use]
+pub fn process_of(tid: u32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{tid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+}
+
+/// The arguments of a process, the program's name first.
+#[must_use]
+pub fn command_of(tid: u32) -> Option<Vec<String>> {
+    let line = fs::read(format!("/proc/{tid}/cmdline")).ok().filter(|line| !line.is_empty())?;
+    let line = line.strip_suffix(b"\0").unwrap_or(&line);
+    Some(line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+/// What is followed.
+struct Following {
+    known: BTreeSet<pid_t>,
+    first: pid_t,
+    code: i32,
+    /// Whether the first process got the signal by which it was let go.
+    is_continued: bool,
+}
+
+impl Following {
+    fn handle(&mut self, tid: pid_t, status: c_int, each: &mut impl FnMut(Happened) -> Result<Fate>) -> Result<()> {
+        let number = tid.cast_unsigned();
+        if !libc::WIFSTOPPED(status) {
+            self.known.remove(&tid);
+            if libc::WIFSIGNALED(status) {
+                each(Happened::Killed(number, libc::WTERMSIG(status)))?;
+            }
+            if tid == self.first {
+                self.code =
+                    if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) };
+            }
+            return Ok(());
+        }
+        let signal = libc::WSTOPSIG(status);
+        match status >> 16 {
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                let child = message(tid) as pid_t;
+                if !self.known.contains(&child)
+                    && let Some((_, status)) = wait(child)?
+                {
+                    self.handle(child, status, each)?;
+                }
+                if process_of(child.cast_unsigned()).is_some_and(|process| process == child.cast_unsigned()) {
+                    each(Happened::Forked(number, child.cast_unsigned()))?;
+                }
+                go_on(tid, 0);
+            }
+            libc::PTRACE_EVENT_EXEC => {
+                // All other threads are gone, and the one that has called has the number of the first.
+                let before = message(tid) as pid_t;
+                if before != tid {
+                    self.known.remove(&before);
+                }
+                self.known.insert(tid);
+                each(Happened::Executed(number))?;
+                go_on(tid, 0);
+            }
+            libc::PTRACE_EVENT_EXIT => {
+                each(Happened::Exiting(number, message(tid) as u32))?;
+                go_on(tid, 0);
+            }
+            libc::PTRACE_EVENT_STOP if self.known.insert(tid) => {
+                each(Happened::Created(number))?;
+                go_on(tid, 0);
+            }
+            // It goes on when it is told to, not by us.
+            libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => {
+                let _ = request(libc::PTRACE_LISTEN, tid, 0);
+            }
+            libc::PTRACE_EVENT_STOP => go_on(tid, 0),
+            _ if signal == libc::SIGCONT && tid == self.first && !self.is_continued => {
+                self.is_continued = true;
+                go_on(tid, 0);
+            }
+            _ => match each(Happened::Signal(number, signal))? {
+                Fate::PassedOn => go_on(tid, signal),
+                Fate::Taken => go_on(tid, 0),
+            },
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a thread, or for any that is followed. `None` if there is none.
+fn wait(tid: pid_t) -> Result<Option<(pid_t, c_int)>> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the status is writable.
+        let found = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) };
+        if found > 0 {
+            return Ok(Some((found, status)));
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::ECHILD) => return Ok(None),
+            _ => return Err(error).context("cannot wait for the program"),
+        }
+    }
+}
+
+/// Lets a thread go on, with a signal or without (0). It may be gone.
+fn go_on(tid: pid_t, signal: c_int) {
+    let _ = request(libc::PTRACE_CONT, tid, signal as usize);
+}
+
+fn seize(tid: pid_t) -> io::Result<()> {
+    request(libc::PTRACE_SEIZE, tid, OPTIONS as usize)
+}
+
+fn request(what: libc::c_uint, tid: pid_t, data: usize) -> io::Result<()> {
+    // SAFETY: none of these requests reads or writes memory of this process.
+    let result = unsafe { libc::ptrace(what, tid, std::ptr::null_mut::<c_void>(), data as *mut c_void) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What the system tells of an event.
+fn message(tid: pid_t) -> u64 {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: it is written to the number.
+    unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, std::ptr::null_mut::<c_void>(), &raw mut message) };
+    message
+}
+
+/// Sends a process a signal.
+pub fn send(pid: u32, signal: c_int) {
+    crate::sys::send(pid, signal);
+}

@@ -1,0 +1,135 @@
+//! Recordings as the text of functracer and of its successor, sp-rtrace: a line for each call, and the callers behind it.
+//!
+//! - [`functracer`] and [`sp_rtrace`] write it; here is what they have in common: which call has which line.
+//!
+//! Not here: reading such text (`rftrace functracer-postproc`).
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use rftrace_format::resources::{Action, Kind, Resource};
+use rftrace_read::Result;
+
+use crate::merge::Event;
+use crate::recording::Recording;
+
+mod functracer;
+mod sp_rtrace;
+
+pub use functracer::{FunctracerText, Section, functracer_header};
+pub use sp_rtrace::write_sp_rtrace;
+
+/// A call as a line.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) ticks: u64,
+    pub(crate) name: &'static str,
+    /// How much was taken; `None` where something was given back.
+    pub(crate) size: Option<u64>,
+    pub(crate) id: u64,
+    /// Arguments, in words.
+    pub(crate) details: Option<Rc<str>>,
+    /// The callers, if they are to be told.
+    pub(crate) stack: Option<u32>,
+    pub(crate) process: u32,
+    /// Whether the next call has the same number.
+    pub(crate) shares_index: bool,
+}
+
+impl Call {
+    fn of(event: &Event) -> Self {
+        let (told, details) = event.told.clone().map_or((None, None), |(told, text)| (Some(told), Some(text)));
+        Self {
+            ticks: event.ticks,
+            name: event.kind.function(),
+            size: None,
+            id: told.unwrap_or(event.address),
+            details: details.filter(|text| !text.is_empty()),
+            stack: Some(event.stack),
+            process: event.process,
+            shares_index: false,
+        }
+    }
+}
+
+/// All calls of a resource by some processes, between two times.
+pub(crate) fn calls(
+    recording: &Recording,
+    resource: Resource,
+    processes: &BTreeSet<u32>,
+    (from, until): (u64, u64),
+) -> Result<Vec<Call>> {
+    let mut events = Vec::new();
+    recording.events(|event| {
+        let is_of = event.kind.role().is_some_and(|(of, _)| of == resource);
+        if is_of && processes.contains(&event.process) && (from..=until).contains(&event.ticks) {
+            events.push(Some(event.clone()));
+        }
+        event.ticks <= until
+    })?;
+    let mut calls = Vec::new();
+    for at in 0..events.len() {
+        let Some(event) = events[at].take() else { continue };
+        if !matches!(event.kind, Kind::Pipe | Kind::Pipe2 | Kind::Socketpair) {
+            add(&event, &mut calls);
+            continue;
+        }
+        // Both ends are one call's. Other threads' calls may lie between them.
+        let is_other = |other: &Event| {
+            (other.kind, other.process, other.tid, other.began) == (event.kind, event.process, event.tid, event.began)
+        };
+        let place = (at + 1..events.len()).find(|&place| events[place].as_ref().is_some_and(is_other));
+        let other = place.and_then(|place| events[place].take());
+        let n_calls = calls.len();
+        add(&event, &mut calls);
+        if let Some(other) = other {
+            let first = &mut calls[n_calls];
+            (first.shares_index, first.stack) = (true, None);
+            add(&other, &mut calls);
+        }
+    }
+    Ok(calls)
+}
+
+/// Adds the lines of an event.
+fn add(event: &Event, calls: &mut Vec<Call>) {
+    let call = Call::of(event);
+    let release = Call { size: None, details: None, ..call.clone() };
+    match event.kind {
+        // A function of the C library has both names.
+        Kind::AlignedAlloc => calls.push(Call { name: "memalign", size: Some(event.bytes), ..call }),
+        // The descriptors stand where sizes do, and the result where ids do.
+        Kind::Pipe | Kind::Pipe2 => calls.push(Call { size: Some(event.address), id: 0, ..call }),
+        Kind::Dup2 | Kind::Dup3 => {
+            calls.push(Call { stack: None, id: event.address, ..release });
+            calls.push(Call { size: Some(1), ..call });
+        }
+        Kind::Fdopen => calls.push(Call { size: Some(1), ..call }),
+        // The function goes on to take something.
+        Kind::ReallocFree | Kind::FreopenClose | Kind::FdopenClose => calls.push(Call { stack: None, ..release }),
+        kind if kind.role().is_some_and(|(_, action)| action == Action::Allocation) => {
+            let is_memory = kind.role().is_some_and(|(resource, _)| resource == Resource::Memory);
+            calls.push(Call { size: Some(if is_memory { event.bytes } else { 1 }), ..call });
+        }
+        _ => calls.push(release),
+    }
+}
+
+/// The time of day here.
+pub(crate) fn local_time(recording: &Recording, ticks: u64, zone: &TimeZone, form: &str) -> String {
+    let nanos = recording.unix_nanos(ticks).unwrap_or_else(|| recording.nanos(ticks));
+    time_of_day(nanos, zone, form)
+}
+
+/// The same of nanoseconds since 1970.
+fn time_of_day(nanos: u64, zone: &TimeZone, form: &str) -> String {
+    let time = Timestamp::from_nanosecond(nanos.into()).unwrap_or_default();
+    time.to_zoned(zone.clone()).strftime(form).to_string()
+}
+
+/// Only paths of files: the vDSO has none.
+pub(crate) fn is_file(path: &str) -> bool {
+    path.starts_with('/') && !path.contains(char::is_control)
+}

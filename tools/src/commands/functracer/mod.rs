@@ -1,0 +1,191 @@
+//! `rftrace functracer`: what functracer did, by its options, in its files and its words.
+//!
+//! The program is recorded as by `rftrace record --resources`, and followed by ptrace for what else functracer tells: processes, threads,
+//! signals. In `sections` is what is told from one signal that switches to the next.
+//!
+//! Not here: how lines look (`rftrace-resources`).
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Command};
+use rftrace_format::files::RESOURCES;
+use rftrace_format::resources::Resource;
+use rftrace_record::follow::{Fate, Happened, follow};
+use rftrace_record::preload::{self, Preload};
+use rftrace_record::program;
+use rftrace_record::resources::ResourceRecorder;
+use rftrace_resources::FunctracerText;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+
+use super::record::resources::{Backtraces, environment, tell_of_losses};
+
+mod sections;
+
+use sections::{Place, Sections};
+
+const EXAMPLES: &str = "\
+Examples:
+  rftrace functracer -s ./program           what it takes of memory and gives back, on stdout, when it has ended
+  rftrace functracer -f -l /tmp ./program   and `kill -USR1 PID` begins, and ends, /tmp/allocs-PID.0.trace
+  rftrace functracer -s -r -e file ./program
+  rftrace functracer-postproc -l -c allocs-4711.0.trace
+
+The plugins are memory, file and thread-resource. docs/resources.md tells what is otherwise than with functracer.";
+
+/// The most backtraces that functracer has on x86.
+const MAX_DEPTH: usize = 64;
+/// The most processes that it attaches to.
+const MAX_PIDS: usize = 20;
+/// What is kept of calls on the disk at the most.
+const MOST_BYTES: u64 = 4 << 30;
+
+/// Runs PROGRAM and tracks functions that take something and give it back, with the options and the text of functracer.
+///
+/// SIGUSR1 to the program, which does not get it, begins and ends a trace. The exit status is that of the program.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, version = concat!("functracer 0.18, by rftrace ", env!("CARGO_PKG_VERSION")))]
+pub(crate) struct FunctracerArgs {
+    /// Enable backtraces for functions that give something back.
+    #[arg(short = 'b', long, action = clap::ArgAction::Count)]
+    free_backtraces: u8,
+    /// Tell on stderr what happens to the program.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    debug: u8,
+    /// Which set of functions to track: memory, file, thread-resource; also as the path of functracer's plugin.
+    #[arg(short = 'e', long, value_name = "PLUGIN", default_value = "memory", value_parser = plugin, overrides_with = "track")]
+    track: Resource,
+    /// Save to a file instead of stdout.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    file: u8,
+    /// Print the time of every event.
+    #[arg(short = 'i', long, action = clap::ArgAction::Count)]
+    time: u8,
+    /// With -f: save to this directory instead of the home directory.
+    #[arg(short = 'l', long, value_name = "DIR", value_parser = directory, overrides_with = "path")]
+    path: Option<PathBuf>,
+    /// Which process to track. Refused: this attaches to none.
+    #[arg(short, long, value_name = "PID")]
+    pid: Vec<u32>,
+    /// Resolve names of functions.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    resolve_name: u8,
+    /// Track from the beginning.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    start: u8,
+    /// The most functions of a backtrace.
+    #[arg(short = 't', long, value_name = "NUMBER", default_value_t = MAX_DEPTH, value_parser = depth, overrides_with = "depth")]
+    depth: usize,
+    /// Say when a trace begins and ends.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Give a short usage message.
+    #[arg(long)]
+    usage: bool,
+    /// The program and its arguments.
+    #[arg(required_unless_present_any = ["pid", "usage"], conflicts_with = "pid", trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// A plugin by its name, or the path of functracer's.
+fn plugin(text: &str) -> Result<Resource, String> {
+    let name = Path::new(text).file_name().and_then(OsStr::to_str).unwrap_or(text);
+    match name.strip_suffix(".so").unwrap_or(name) {
+        "memory" => Ok(Resource::Memory),
+        "file" => Ok(Resource::File),
+        "thread-resource" | "thread" => Ok(Resource::Thread),
+        name => Err(format!("there is no plugin {name}; there are memory, file and thread-resource")),
+    }
+}
+
+fn directory(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_dir() { Ok(path) } else { Err("Path must be a valid directory path".to_owned()) }
+}
+
+fn depth(text: &str) -> Result<usize, String> {
+    let depth = text.parse().ok().filter(|depth| *depth <= MAX_DEPTH);
+    depth.ok_or_else(|| format!("Depth must be between 0 and {MAX_DEPTH}"))
+}
+
+/// Runs it; ends this process with the program's exit status.
+pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
+    if args.usage {
+        let mut command = FunctracerArgs::augment_args(Command::new("rftrace functracer"));
+        println!("{}", command.render_usage());
+        return Ok(());
+    }
+    if args.pid.len() > MAX_PIDS {
+        bail!("Maximum number of PID exceeded ({MAX_PIDS})");
+    }
+    if !args.pid.is_empty() {
+        bail!(
+            "-p: what a program takes and gives back is recorded from its beginning only, a running one cannot be attached to; start it with \
+             `rftrace functracer PROGRAM`, and begin with kill -USR1"
+        );
+    }
+    let place = match (args.file > 0, &args.path) {
+        (false, _) => Place::Stdout,
+        (true, Some(path)) => Place::Folder(path.clone()),
+        (true, None) => Place::Folder(std::env::home_dir().context("-f without -l saves to $HOME, which is not set")?),
+    };
+    let program = program::find(&args.command[0])?;
+    program::check(&program, true)?;
+    let library = Preload::find(preload::RESOURCES)?;
+    let work = tempfile::Builder::new().prefix("rftrace-").tempdir().context("cannot make a temporary directory")?;
+    let recorder = ResourceRecorder::begin(work.path(), MOST_BYTES, &[args.track], true)?;
+    let mut command = Process::new(&program);
+    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]).args(&args.command[1..]);
+    let mut preloaded = OsString::from(library.path());
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preloaded.push(":");
+        preloaded.push(others);
+    }
+    let way = if args.depth == 0 { Backtraces::None } else { Backtraces::Cfi };
+    command.env("LD_PRELOAD", preloaded).envs(environment(&recorder, way)?);
+    let text = FunctracerText {
+        resource: args.track,
+        has_time: args.time > 0,
+        has_names: args.resolve_name > 0,
+        has_release_stacks: args.free_backtraces > 0,
+        depth: args.depth,
+    };
+    let mut sections = Sections::new(text, place, args.start > 0, args.verbose > 0);
+    recorder.pause(args.start == 0);
+    let ended = follow(command, pass_signals_on()?, |happened| {
+        if args.debug > 0 {
+            say!("functracer: {happened:?}");
+        }
+        if let Happened::Signal(_, SIGUSR1) = happened {
+            sections.switch(&recorder, work.path())?;
+            return Ok(Fate::Taken);
+        }
+        sections.add(happened, &recorder)?;
+        Ok(Fate::PassedOn)
+    });
+    sections.end(recorder.now());
+    let recorded = recorder.stop();
+    let written = sections.write(&work.path().join(RESOURCES));
+    tell_of_losses(&recorded, MOST_BYTES as usize);
+    let code = ended?;
+    written?;
+    drop((work, library));
+    std::process::exit(code)
+}
+
+/// What passes signals on to the program that this process gets, as soon as that is there. What the terminal sends the program gets itself.
+fn pass_signals_on() -> Result<impl FnOnce(u32)> {
+    let mut signals =
+        SignalsInfo::<WithOrigin>::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1]).context("cannot handle signals")?;
+    Ok(move |pid: u32| {
+        std::thread::spawn(move || {
+            for origin in signals.forever().filter(|origin| origin.process.is_some()) {
+                rftrace_record::follow::send(pid, origin.signal);
+            }
+        });
+    })
+}
