@@ -9,7 +9,7 @@ const TRACER: &str = "rftrace-preload";
 const RESOURCES: &str = "rftrace-preload-resources";
 
 /// What the tracer exports: the functions of the C library that it takes the place of.
-const OF_TRACER: [&str; 20] = [
+const OF_TRACER: [&str; 21] = [
     "__monstartup",
     "_mcleanup",
     "_exit",
@@ -28,6 +28,7 @@ const OF_TRACER: [&str; 20] = [
     "fexecve",
     "execveat",
     "daemon",
+    "dlclose",
     "prctl",
     "syscall",
 ];

@@ -3,9 +3,11 @@
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 
+use rftrace_frontend::bank::Loaded;
+
 use crate::arch::passed_on;
 use crate::control;
-use crate::originals::{errno, leave, original, set_errno};
+use crate::originals::{errno, leave, original, real_dlclose, set_errno};
 use crate::process;
 use crate::save::{self, Moment, RECORDING};
 use crate::signals;
@@ -20,6 +22,24 @@ extern "C" fn _exit(status: c_int) -> ! {
 #[unsafe(no_mangle)]
 extern "C" fn _Exit(status: c_int) -> ! {
     _exit(status)
+}
+
+/// Tells the recorder what was unloaded: what comes next may have its place. (`dlopen` is not touched: it goes by who calls it.)
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    let bank = RECORDING.get().and_then(|recording| recording.bank).filter(|_| process::is_owner());
+    let mut before = None;
+    if bank.is_some() {
+        work::alone(|| before = Some(Loaded::now()));
+    }
+    // SAFETY: the caller's argument.
+    let result = unsafe { real_dlclose(handle) };
+    if let Some((bank, before)) = bank.zip(before) {
+        let errno = errno();
+        work::alone(|| bank.tell_unloaded(before));
+        set_errno(errno);
+    }
+    result
 }
 
 #[unsafe(no_mangle)]

@@ -21,8 +21,10 @@ const NAMES: [&CStr; N_NAMES] = [
     c"daemon",
     c"prctl",
     c"syscall",
+    c"dlclose",
 ];
-const N_NAMES: usize = 14;
+const N_NAMES: usize = 15;
+const DLCLOSE: usize = 14;
 const SIGACTION: usize = 1;
 
 /// The C library's own.
@@ -66,6 +68,20 @@ pub(crate) unsafe fn real_sigaction(signal: c_int, new: *const libc::sigaction, 
     let original: Sigaction = unsafe { transmute(original(SIGACTION)) };
     // SAFETY: by this function's contract.
     unsafe { original(signal, new, old) }
+}
+
+/// The C library's `dlclose`.
+///
+/// # Safety
+///
+/// As of that.
+pub(crate) unsafe fn real_dlclose(handle: *mut c_void) -> c_int {
+    type Dlclose = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+    // SAFETY: the C library has this function, with this type.
+    let original: Dlclose = unsafe { transmute(original(DLCLOSE)) };
+    // SAFETY: by this function's contract.
+    unsafe { original(handle) }
 }
 
 pub(crate) fn errno() -> c_int {

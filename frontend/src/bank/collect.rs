@@ -25,7 +25,7 @@ use super::world::World;
 use crate::backend::{Chunk, exit_word};
 use crate::clock::{ClockPair, ticks_in};
 use crate::host;
-use crate::host::linux::modules;
+use crate::host::linux::modules::{self, Unloaded};
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::program::Identity;
 use crate::image::packed::encode::Packer;
@@ -142,6 +142,8 @@ pub(super) struct Watched {
     pub(super) names: HashMap<u32, Vec<u8>>,
     /// What surrounds it, by maps that it had.
     pub(super) world: Option<(Vec<Vec<u8>>, Box<World>)>,
+    /// Libraries that are not there any more.
+    pub(super) unloaded: Vec<Unloaded>,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
 }
@@ -195,6 +197,8 @@ pub struct Collected {
     pub(crate) command_line: Vec<u8>,
     /// Of different times, the latest last.
     pub(crate) maps: Vec<Vec<u8>>,
+    /// Libraries that it had no more at its end, in the order in which it unloaded them.
+    pub(crate) unloaded: Vec<Unloaded>,
     /// Functions that were hooked and do not call the tracer: an address and a size each.
     pub(crate) hooked: Vec<u8>,
     pub(crate) threads: HashMap<u32, Identity>,
@@ -283,6 +287,7 @@ impl Banks {
             if !self.is_ring {
                 n_taken = n_taken.max(self.drain(number, &mut watched, false));
             }
+            self.read_journal(number, slot, &mut watched.unloaded);
             // First: what it does between the look and the answer is taken at its end.
             let is_over = is_over(watched.pid) || self.is_followed(number);
             self.take_snapshot(number, &mut watched);
@@ -377,6 +382,7 @@ impl Banks {
             maps: Vec::new(),
             names: HashMap::new(),
             world: None,
+            unloaded: Vec::new(),
             waiting: HashMap::new(),
         }
     }
@@ -467,6 +473,8 @@ impl Banks {
             self.drain(number, &mut watched, true);
             None
         };
+        let slot = self.slot(number);
+        self.read_journal(number, slot, &mut watched.unloaded);
         watched.spool.flush();
         if watched.spool.n_bytes > 0 || self.slot(number).bank.n_lost.load(Relaxed) > 0 {
             self.keep_about(number, &watched);
@@ -518,6 +526,7 @@ impl Banks {
             exe,
             command_line,
             maps,
+            unloaded: watched.unloaded.clone(),
             hooked,
             open: self.open_functions(number),
             threads,

@@ -7,6 +7,7 @@
 //! | 16 KiB | texts: the path of the program, its command line, its maps, functions with entry branches and slots of library calls, functions that are open; each a length in 4 bytes, then so many bytes |
 //! | 1 MiB | the table of threads (`host/linux/thread_table.rs`) |
 //! | then | what the recorder asks, the rules in force, what the process answers (`request`) |
+//! | then | the journal of libraries that were unloaded (`journal.rs`), 64 KiB |
 //! | then, at a multiple of 64 KiB | chunks |
 //!
 //! Memory is taken where something is written. Whatever a process writes there, the recorder believes none of it.
@@ -21,7 +22,7 @@ use crate::host::linux::thread_table;
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 4 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 5 << 32 | abi::VERSION as u64;
 
 /// What the file begins with.
 #[derive(Debug)]
@@ -56,8 +57,12 @@ pub(crate) const RULES_AT: usize = ASKED_AT + ASKED_BYTES;
 pub(crate) const ANSWER_AT: usize = RULES_AT + ASKED_BYTES;
 /// Bytes of that, at the most.
 pub(crate) const ANSWER_BYTES: usize = 256 << 10;
+/// Where the journal does.
+pub(crate) const JOURNAL_AT: usize = ANSWER_AT + ANSWER_BYTES;
+/// Bytes of it.
+pub(crate) const JOURNAL_BYTES: usize = 64 << 10;
 /// Where the chunks begin.
-pub(crate) const CHUNKS_AT: usize = (ANSWER_AT + ANSWER_BYTES).next_multiple_of(MAX_CHUNK_BYTES);
+pub(crate) const CHUNKS_AT: usize = (JOURNAL_AT + JOURNAL_BYTES).next_multiple_of(MAX_CHUNK_BYTES);
 
 /// Whose a slot is.
 pub(crate) mod slot_state {
@@ -118,6 +123,9 @@ pub(crate) struct Slot {
     pub(crate) threads_at: AtomicU64,
     /// What is told of functions that are watched.
     pub(crate) noticed: Noticed,
+    /// Bytes of the journal that were ever written, and read.
+    pub(crate) journal_written: AtomicU64,
+    pub(crate) journal_read: AtomicU64,
     /// The signal that was about to kill it when it [ended](Self::end_tsc); 0 for none.
     pub(crate) killed_by: AtomicU32,
     /// What the recorder asks of it.

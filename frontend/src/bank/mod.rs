@@ -1,6 +1,6 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
-//! `file` is the layout, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
+//! `file` is the layout, `journal` what is told of libraries in it, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
 //! while programs run, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
 //! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it; `writer` is a recorder in the program itself. docs/banks.md tells of the whole.
 //!
@@ -14,6 +14,8 @@ pub(crate) mod collect;
 mod dump;
 #[cfg(target_os = "linux")]
 pub(crate) mod file;
+#[cfg(target_os = "linux")]
+mod journal;
 #[cfg(target_os = "linux")]
 mod live;
 #[cfg(target_os = "linux")]
@@ -44,6 +46,8 @@ pub use about::Extent;
 pub use collect::{Banks, Collected, Death, Fill, Options, SHORTEST_PAUSE, Written};
 #[cfg(target_os = "linux")]
 pub use dump::Notice;
+#[cfg(target_os = "linux")]
+pub use journal::Loaded;
 #[cfg(target_os = "linux")]
 pub use live::{Live, Moment, Take};
 #[cfg(target_os = "linux")]

@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{self, InitArgs, Switch, init};
 
 use super::file::{
-    ASKED_BYTES, CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, OPEN_AT, RULES_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT,
-    VERSION, slot_state,
+    ASKED_BYTES, CHUNKS_AT, HEAD_BYTES, Head, JOURNAL_AT, JOURNAL_BYTES, Layout, MAGIC, OPEN_AT, RULES_AT, Slot,
+    TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
 };
 use crate::Error;
 use crate::backend;
@@ -270,6 +270,15 @@ impl Bank {
     pub(super) fn own_place(&self, offset: usize) -> Option<*mut u8> {
         let number = self.slot.load(Relaxed);
         (number != NO_SLOT).then(|| self.at(number, offset))
+    }
+
+    /// The bytes of this process's journal.
+    pub(super) fn journal(&self) -> Option<&'static [AtomicU8]> {
+        let number = self.slot.load(Relaxed);
+        // SAFETY: within the mapping, which stays; atomics.
+        (number != NO_SLOT).then(|| unsafe {
+            slice::from_raw_parts(self.at(number, JOURNAL_AT).cast::<AtomicU8>().cast_const(), JOURNAL_BYTES)
+        })
     }
 
     /// The memory for the tracer in this process's slot.

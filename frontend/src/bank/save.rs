@@ -301,13 +301,15 @@ impl Collected {
         if let Some(world) = &self.world {
             return self.program_in(world, symbols);
         }
-        let modules = modules::modules_of(&self.maps, &exe);
+        let found = modules::modules_at(&self.maps, &self.unloaded, &exe);
         let named = |mut module: Module| {
             let is_as_it_was = facts.is_none_or(|facts| facts.are_of(&mut module));
             let table = if is_as_it_was { symbols.of(&module, self.hooked()) } else { None };
             (module, table)
         };
-        let modules = modules.into_iter().map(named).collect();
+        let mut named = named;
+        let modules = found.always.into_iter().map(&mut named).collect();
+        let opened = found.at_times.into_iter().map(|(module, since)| (named(module), since)).collect();
         let mut system = sysinfo::collect();
         system.exe_name = map_path(&exe);
         system.build_id = build_id(&exe).ok().flatten();
@@ -317,6 +319,7 @@ impl Collected {
             identify: Identify::Table(self.threads.clone()),
             exe_name: system.exe_name.clone(),
             modules,
+            opened,
             without_names: None,
             stack: self.maps.last().and_then(|maps| modules::stack(maps)),
             system,
@@ -336,6 +339,7 @@ impl Collected {
             identify: Identify::Table(self.threads.clone()),
             exe_name: system.exe_name.clone(),
             modules: world.modules.iter().map(named).collect(),
+            opened: Vec::new(),
             without_names: None,
             stack: world.stack,
             system,

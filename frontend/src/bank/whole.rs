@@ -248,6 +248,7 @@ impl Parsed {
             return None;
         }
         Some(Collected {
+            unloaded: Vec::new(),
             pid: self.number("pid").filter(|&pid: &u32| is_tid(pid.into()))?,
             program_nanos: self.number("program")?,
             fork: self.pair("fork"),

@@ -88,6 +88,9 @@ pub(crate) struct Program {
     pub(crate) exe_name: String,
     /// The program first, then its libraries.
     pub(crate) modules: Vec<LoadedModule>,
+    /// Libraries that were not there all the time, or not all at the same, and since when each is meant, in ticks.
+    #[cfg(target_os = "linux")]
+    pub(crate) opened: Vec<(LoadedModule, u64)>,
     /// A module whose functions there was no memory for.
     pub(crate) without_names: Option<PathBuf>,
     /// Address range of the main stack.

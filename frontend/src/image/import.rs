@@ -197,6 +197,7 @@ impl Image {
             identify: Identify::Function(Identity::of_number),
             exe_name,
             modules: vec![(module, table.map(Arc::new))],
+            opened: Vec::new(),
             without_names: None,
             stack: None,
             system,

@@ -119,7 +119,8 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
         written.iter().try_for_each(|task| {
             let Identity { tid, ref name } = task.identity;
             write!(out, "{}", TaskLine::Task { time_ns: task.first_nanos, tid, pid, name })
-        })
+        })?;
+        write_opened(out, recording, program, (&sid, first))
     })?;
     let has_names = write_names(directory, program, &written)?;
     let tids: Vec<u32> = written.iter().map(|task| task.identity.tid).collect();
@@ -147,7 +148,7 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
 }
 
 /// Writes what is known of a program before there are records: `info` and symbols.
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) fn write_facts(program: &Program, elapsed: Duration, directory: &Path) -> Result<(), Error> {
     prepare(directory)?;
     let left_out = LeftOut::new(false, 0, directory);
@@ -292,6 +293,26 @@ fn clock_file(recording: &Recording<'_>, program: &Program) -> ClockFile {
         utc_offset_seconds: Some(program.system.utc_offset),
         ..ClockFile::new(recording.clock, (last.tsc, last.nanos), recording.tsc_hz_source.clone())
     }
+}
+
+/// Lines of libraries that others have taken the place of, in order of time.
+#[cfg(target_os = "linux")]
+fn write_opened(
+    out: &mut impl Write,
+    recording: &Recording<'_>,
+    program: &Program,
+    (sid, first): (&str, u64),
+) -> io::Result<()> {
+    program.opened.iter().try_for_each(|((module, _), since)| {
+        let time_ns = recording.clock.nanos((*since).max(recording.start_tsc)).max(first);
+        let path = &*module.map_path();
+        write!(out, "{}", TaskLine::Dlopen { time_ns, tid: program.pid, sid, base: module.start, path })
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write_opened(_: &mut impl Write, _: &Recording<'_>, _: &Program, _: (&str, u64)) -> io::Result<()> {
+    Ok(())
 }
 
 fn write_map(out: &mut impl Write, program: &Program) -> io::Result<()> {

@@ -33,9 +33,12 @@ pub(super) fn symbol_files(program: &Program) -> Vec<(String, String, &LoadedMod
         let symbols = symbols.as_ref().filter(|table| !table.symbols().is_empty());
         symbols.map(|_| module.map_path())
     };
-    let modules: Vec<(String, &LoadedModule)> =
-        program.modules.iter().filter_map(|module| Some((named(module)?, module))).collect();
-    let ids = modules.iter().map(|(path, (module, _))| ModuleId { path, build_id: module.build_id.as_deref() });
+    let always = program.modules.iter().map(|module| (module, module.0.build_id.as_deref()));
+    // Lines of them have no build-id.
+    let all = always.chain(program.opened.iter().map(|(module, _)| (module, None)));
+    let (ids, modules): (Vec<_>, Vec<(String, &LoadedModule)>) =
+        all.filter_map(|(module, id)| Some((id, (named(module)?, module)))).unzip();
+    let ids = ids.into_iter().zip(&modules).map(|(build_id, (path, _))| ModuleId { path, build_id });
     let names = SymbolFileNames::of(ids);
     names.into_iter().zip(modules).filter_map(|(name, (path, module))| Some((name?, path, module))).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use rftrace_read::Trace;
 use rftrace_tests::traces::{trees, uftrace};
@@ -107,5 +108,45 @@ fn paths_with_white_space_and_umlauts_have_symbols() {
     assert!(outline(&run.trace("trace")).starts_with("two\n  leaf\n"));
     if require(&["uftrace"]) {
         assert_eq!(replayed(&run.path("trace"))[..2], ["two()", "leaf()"]);
+    }
+}
+
+/// A library that has the place of one that was unloaded does not get its names, however soon after one another they come.
+#[test]
+fn libraries_that_follow_one_another_in_one_place() {
+    if !require(&["gcc", "uftrace"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["apple", "berry", "cherry"];
+    for name in names {
+        let define = format!("-DNAME={name}");
+        let library = CProgram::new(&["plugin.c"]).without_library();
+        library.with(&["-shared", "-fPIC", "-O1", &define]).build_as(&folder.path().join(format!("{name}.so")));
+    }
+    let program = CProgram::new(&["plugins.c"]).without_library().with(&["-O1", "-ldl"]).build();
+    let order = ["apple", "berry", "apple", "cherry", "cherry", "berry"];
+    for options in [&[][..], &["--keep-stream"]] {
+        let mut command = Command::new(crate::record::rftrace());
+        command.args(["record", "--no-schedule", "-o", "trace"]).args(options).arg("--").arg(&program.path);
+        command.args(order.map(|name| folder.path().join(format!("{name}.so")))).current_dir(&folder);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "they had different places");
+        if !options.is_empty() {
+            let mut command = Command::new(crate::record::rftrace());
+            let output = command.args(["recover", "trace"]).current_dir(&folder).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
+        let trace = folder.path().join("trace");
+        let calls = rftrace_tests::traces::calls_per_task(&rftrace_tests::traces::open(&trace));
+        let count = |name: &str| calls.iter().filter_map(|task| task.get(name)).sum::<u64>();
+        assert_eq!(names.map(|name| count(&format!("{name}_inner"))), [20, 20, 20], "{calls:?}");
+        assert_eq!(names.map(|name| count(&format!("{name}_ends"))), [2, 2, 2], "{calls:?}");
+        let report = rftrace_tests::traces::uftrace(&["report"], &trace);
+        for name in names {
+            let line = report.lines().find(|line| line.ends_with(&format!("{name}_inner")));
+            assert!(line.is_some_and(|line| line.contains(" 20 ")), "{report}");
+        }
     }
 }

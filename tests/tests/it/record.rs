@@ -507,6 +507,7 @@ fn the_library_exports_nothing_else() {
         "_mcleanup",
         "bsd_signal",
         "daemon",
+        "dlclose",
         "execl",
         "execle",
         "execlp",

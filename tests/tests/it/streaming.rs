@@ -1,6 +1,7 @@
 //! `rftrace record --stream`: what is recorded outlives the program, however that ends, and no buffer fills up.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -151,6 +152,107 @@ fn a_small_bank_is_enough() {
     assert_eq!(count(&folder.path().join("trace"), "leaf"), 2 * 5 * N, "{}", told(&output));
 }
 
+/// A group of processes whose memory is limited; it is removed in the end.
+struct MemoryGroup(std::path::PathBuf);
+
+impl MemoryGroup {
+    /// One with a limit, if this process may make it and the system has such: of version 1 or 2.
+    fn with_limit(bytes: u64) -> Option<Self> {
+        let name = format!("rftrace-{}", std::process::id());
+        let groups = [("memory", "memory.limit_in_bytes"), ("", "memory.max")];
+        groups.into_iter().find_map(|(controller, limit)| {
+            let group = Self(Path::new("/sys/fs/cgroup").join(controller).join(&name));
+            fs::create_dir(&group.0).ok()?;
+            // A group that is dropped here is removed.
+            let is_there = group.0.join(limit).exists() && group.0.join("cgroup.procs").exists();
+            (is_there && fs::write(group.0.join(limit), bytes.to_string()).is_ok()).then_some(group)
+        })
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// What the system kills as there is no memory left has all its calls in the trace.
+#[test]
+fn all_is_there_after_the_oom_killer() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    const N: u64 = 20_000;
+    let Some(group) = MemoryGroup::with_limit(200 << 20) else {
+        return eprintln!("skipped: the OOM killer: no group with limited memory can be made here");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.0.display());
+    let mut command = Command::new(rftrace());
+    command.args(["record", "--force", "--no-schedule", "-o", "trace", "--", "sh", "-c", &script, "sh"]);
+    command.arg(&program().path).args([&N.to_string(), "memory"]).current_dir(&folder);
+    let output = command.output().unwrap();
+    if output.status.code() == Some(9) {
+        return eprintln!("skipped: the OOM killer: the limit of a group is not kept here");
+    }
+    assert_eq!(output.status.code(), Some(137), "{}", told(&output));
+    let trace = folder.path().join("trace");
+    assert_eq!(count(&trace, "leaf"), 2 * N, "{}", told(&output));
+    assert_eq!(count(&trace, "middle"), N, "{}", told(&output));
+}
+
+/// How many calls and returns it is told were not recorded.
+fn dropped(lines: &str) -> Option<u64> {
+    lines
+        .lines()
+        .find_map(|line| line.split_once(" calls and returns were not recorded")?.0.rsplit(' ').next()?.parse().ok())
+}
+
+/// The program goes on beside a recorder that is stopped. Each call is in the trace or counted.
+#[test]
+fn a_recorder_that_is_stopped_stops_nothing() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    const N: u64 = 400_000;
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["record", "--no-schedule", "--buffer", "64K", "-o", "trace", "--"]).arg(&program().path);
+    command.args([&N.to_string(), "input"]).current_dir(&folder);
+    let mut recorder = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let work = folder.path().join("trace/.recording");
+    let spool = || {
+        let names = fs::read_dir(&work).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut spools = names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("spool-"));
+        spools.find(|path| path.extension().is_none())
+    };
+    while spool().is_none() {
+        assert!(Instant::now() < deadline, "nothing is collected");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let pid: u32 = spool().unwrap().file_name().unwrap().to_string_lossy().split('-').nth(1).unwrap().parse().unwrap();
+    let recorder_id = recorder.id().to_string();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &recorder_id]).status().unwrap().success());
+    };
+    signal("-STOP");
+    recorder.stdin.take().unwrap().write_all(b"x").unwrap();
+    let is_over = || fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "));
+    while !is_over() {
+        assert!(Instant::now() < deadline, "the program waits for a recorder that is stopped");
+        thread::sleep(Duration::from_millis(10));
+    }
+    signal("-CONT");
+    let output = recorder.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", told(&output));
+    let lines = told(&output);
+    let trace = folder.path().join("trace");
+    let n_missing = 6 * N - count(&trace, "leaf") - count(&trace, "middle");
+    let n_dropped = dropped(&lines).unwrap_or_else(|| panic!("{lines}"));
+    assert!(n_missing > 0 && n_missing <= n_dropped && n_dropped <= 2 * 6 * N, "{n_missing} of {n_dropped}: {lines}");
+}
+
 /// What is dropped is counted, and the rest is a trace.
 #[test]
 fn what_is_dropped_is_counted() {
@@ -163,10 +265,7 @@ fn what_is_dropped_is_counted() {
     let lines = told(&output);
     let trace = folder.path().join("trace");
     let n_found = count(&trace, "leaf") + count(&trace, "middle");
-    let n_dropped: u64 = lines
-        .lines()
-        .find_map(|line| line.split_once(" calls and returns were not recorded")?.0.rsplit(' ').next()?.parse().ok())
-        .unwrap_or_else(|| panic!("{lines}"));
+    let n_dropped = dropped(&lines).unwrap_or_else(|| panic!("{lines}"));
     let n_missing = 3 * 5 * N - n_found;
     assert!(
         n_missing > 0 && n_missing <= n_dropped && n_dropped <= 2 * 3 * 5 * N,

@@ -410,6 +410,7 @@ fn join_names(parts: &[SavedPart], dir: &Path) -> Result<()> {
 fn join_tasks(parts: &mut [SavedPart], dir: &Path) -> Result<String> {
     /// A program in its address space.
     struct Session {
+        sid: String,
         pid: u32,
         nanos: u64,
         modules: String,
@@ -424,6 +425,8 @@ fn join_tasks(parts: &mut [SavedPart], dir: &Path) -> Result<String> {
         (0..parts.len()).filter(|&place| parts[place].has_trace() || is_parent(parts[place].told.pid)).collect();
     order.sort_by_key(|&place| parts[place].tasks.first().map_or(u64::MAX, |line| line.nanos));
     let mut sessions: Vec<Session> = Vec::new();
+    // What a session that is left out is called in the others' place.
+    let mut called: HashMap<String, String> = HashMap::new();
     let mut lines = Vec::new();
     let mut forked = Vec::new();
     for part in order.into_iter().map(|place| &parts[place]) {
@@ -444,18 +447,27 @@ fn join_tasks(parts: &mut [SavedPart], dir: &Path) -> Result<String> {
                 let inherits = fork.is_some_and(|fork| session.pid == fork.parent && session.nanos <= fork.nanos);
                 (session.pid == pid || inherits) && session.modules == modules
             };
-            if sessions
-                .iter()
-                .rev()
-                .find(|session| session.pid == pid)
-                .map_or_else(|| sessions.iter().any(is_known), is_known)
-            {
+            let own = sessions.iter().rev().find(|session| session.pid == pid);
+            let known = own.map_or_else(
+                || sessions.iter().find(|session| is_known(session)),
+                |own| Some(own).filter(|session| is_known(session)),
+            );
+            if let Some(known) = known {
+                called.insert(sid.clone(), known.sid.clone());
                 continue;
             }
             link(&from, &dir.join(&name))?;
-            sessions.push(Session { pid, nanos: line.nanos, modules });
+            sessions.push(Session { sid: sid.clone(), pid, nanos: line.nanos, modules });
             lines.push(line.clone());
         }
+    }
+    for line in &mut lines {
+        line.text = match TaskLine::parse(&line.text) {
+            Ok(Some(TaskLine::Dlopen { time_ns, tid, sid, base, path })) if called.contains_key(sid) => {
+                TaskLine::Dlopen { time_ns, tid, sid: &called[sid], base, path }.to_string()
+            }
+            _ => continue,
+        };
     }
     lines.sort_by_key(|line| (line.nanos, line.rank));
     Ok(lines.into_iter().map(|line| line.text).collect())

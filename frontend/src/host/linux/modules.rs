@@ -137,6 +137,112 @@ pub(crate) fn loaded_modules(known: &[&Module]) -> io::Result<Vec<Module>> {
     Ok(separate_loads(modules))
 }
 
+/// A library that was unloaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unloaded {
+    /// When it was not there any more, in ticks.
+    pub(crate) tsc: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) path: PathBuf,
+}
+
+impl Unloaded {
+    /// Its bytes, as [`decode`](Self::decode) reads them.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let path = self.path.as_os_str().as_bytes();
+        let mut bytes: Vec<u8> = [self.tsc, self.start, self.end].iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.extend((path.len() as u32).to_le_bytes());
+        bytes.extend(path);
+        bytes
+    }
+
+    /// Reads one; `None` where nothing or nonsense is left.
+    pub(crate) fn decode(rest: &mut &[u8]) -> Option<Self> {
+        let (words, after) = rest.split_first_chunk::<24>()?;
+        let (length, after) = after.split_first_chunk()?;
+        let (path, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let [tsc, start, end] =
+            [0, 8, 16].map(|at| u64::from_le_bytes(words[at..at + 8].try_into().unwrap_or_default()));
+        *rest = after;
+        (start < end && path.starts_with(b"/")).then(|| Self { tsc, start, end, path: OsStr::from_bytes(path).into() })
+    }
+
+    pub(crate) fn is_same_load(&self, other: &Self) -> bool {
+        self.start == other.start && self.path == other.path
+    }
+
+    fn module(&self) -> Module {
+        Module {
+            path: self.path.clone(),
+            start: self.start,
+            end: self.end,
+            build_id: None,
+            is_main: false,
+            deleted: false,
+            first_end: self.end,
+        }
+    }
+}
+
+/// The path of a library as the dynamic linker names it.
+pub(crate) fn map_lines_path(name: &std::ffi::CStr) -> PathBuf {
+    OsStr::from_bytes(name.to_bytes()).into()
+}
+
+/// The modules of a program that is not there any more.
+#[derive(Debug, Default)]
+pub(crate) struct ModulesAt {
+    /// Those whose place no other one had.
+    pub(crate) always: Vec<Module>,
+    /// The others, and since when each is meant, in order of time.
+    pub(crate) at_times: Vec<(Module, u64)>,
+}
+
+/// Returns the modules of a program that is not there any more, by its maps at different times, the latest last, those that it has `unloaded`,
+/// and its path.
+pub(crate) fn modules_at(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path) -> ModulesAt {
+    let mut found = ModulesAt { always: modules_of(maps, exe), at_times: Vec::new() };
+    let overlap = |one: &Module, other: &Module| one.start < other.end && other.start < one.end;
+    // The unloaded ones, in order, with the time at which each was gone.
+    let mut gone: Vec<(Module, u64)> = Vec::new();
+    for one in unloaded {
+        let mut module = one.module();
+        let path = module.path.clone();
+        if module.identify(&path) {
+            gone.push((module, one.tsc));
+        }
+    }
+    // What has its place alone is there all the time.
+    let shares = |module: &Module, always: &[Module]| {
+        let is_other = |other: &Module| overlap(module, other) && !module.is_same_load(other);
+        always.iter().any(is_other) || gone.iter().any(|(other, _)| is_other(other))
+    };
+    let (at_times, alone): (Vec<_>, Vec<_>) =
+        gone.iter().cloned().partition(|(module, _)| shares(module, &found.always));
+    for (module, _) in alone {
+        if found.always.iter().all(|other| !overlap(&module, other)) {
+            found.always.push(module);
+        }
+    }
+    // A library may be seen in maps and be unloaded later: its last load counts as one that stays.
+    let (staying, always): (Vec<_>, Vec<_>) =
+        found.always.into_iter().partition(|module| at_times.iter().any(|(other, _)| overlap(module, other)));
+    let is_back = |module: &Module| {
+        let last = at_times.iter().rev().find(|(other, _)| overlap(module, other));
+        last.is_none_or(|(last, _)| !last.is_same_load(module))
+    };
+    let staying = staying.into_iter().filter(is_back).map(|module| (module, u64::MAX)).collect::<Vec<_>>();
+    let all: Vec<(Module, u64)> = at_times.into_iter().chain(staying).collect();
+    for (place, (module, _)) in all.iter().enumerate() {
+        let before = all[..place].iter().rev().find(|(other, _)| overlap(module, other));
+        found.at_times.push((module.clone(), before.map_or(0, |&(_, until)| until)));
+    }
+    found.at_times.sort_by_key(|&(_, since)| since);
+    found.always = separate_loads(always);
+    found
+}
+
 /// Returns the modules of a program that is not there any more, by its maps at different times, the latest last, and its path. Where
 /// one was loaded at the place of another the later one is meant.
 pub(crate) fn modules_of(maps: &[Vec<u8>], exe: &Path) -> Vec<Module> {

@@ -279,6 +279,7 @@ pub(crate) fn program(known: &Known, _binary_name: &str) -> Program {
         identify: Identify::Function(threads::identify),
         exe_name: system.exe_name.clone(),
         modules,
+        opened: Vec::new(),
         without_names,
         stack: modules::stack(&maps),
         system,

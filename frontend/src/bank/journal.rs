@@ -1,0 +1,157 @@
+//! Which libraries a process has unloaded, and when: what it tells in its slot, as maps that are looked at now and then miss what comes and goes.
+//!
+//! The journal is a ring of bytes that the process writes and the recorder reads: for each library 8 bytes each of ticks, its first and its last address, 4 bytes for the
+//! length of its path, and the path, little-endian.
+//!
+//! Not here: what names come of it (`host/linux/modules.rs`).
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fs;
+use std::path::PathBuf;
+use std::slice;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use super::collect::Banks;
+use super::file::{JOURNAL_AT, JOURNAL_BYTES, Slot};
+use super::own::Bank;
+use crate::clock::tsc::ticks;
+use crate::elf::file::page_size;
+use crate::host::linux::modules::{Unloaded, map_lines_path};
+
+/// The libraries of this process at some moment.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Rises with each that is unloaded.
+    n_unloaded: u64,
+    libraries: Vec<(u64, u64, PathBuf)>,
+}
+
+impl Loaded {
+    /// Those that there are now.
+    #[must_use]
+    pub fn now() -> Self {
+        /// Adds a module.
+        unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+            // SAFETY: `dl_iterate_phdr` passes a valid description of a module, and what it was given for `found`.
+            let (info, found) = unsafe { (&*info, &mut *found.cast::<Loaded>()) };
+            found.n_unloaded = info.dlpi_subs;
+            // SAFETY: as above: so many program headers are there, and the name is terminated.
+            let (headers, name) = unsafe {
+                (slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)), CStr::from_ptr(info.dlpi_name))
+            };
+            let page = page_size();
+            let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+            let start = loads.clone().map(|header| header.p_vaddr & !(page - 1)).min();
+            let end = loads.map(|header| header.p_vaddr + header.p_memsz).max();
+            // The program itself has no name, and is not unloaded.
+            if let (Some(start), Some(end), false) = (start, end, name.is_empty()) {
+                let (start, end) = (info.dlpi_addr + start, info.dlpi_addr + end.next_multiple_of(page));
+                found.libraries.push((start, end, map_lines_path(name)));
+            }
+            0
+        }
+        let mut found = Self::default();
+        // SAFETY: the function fits, and gets what it expects.
+        unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
+        found
+    }
+
+    /// Those that are not there any more, as the calling thread has just unloaded some.
+    fn unloaded_since(self) -> Vec<Unloaded> {
+        let now = Self::now();
+        if now.n_unloaded == self.n_unloaded {
+            return Vec::new();
+        }
+        let tsc = ticks();
+        let is_gone = |library: &(u64, u64, PathBuf)| !now.libraries.contains(library);
+        let gone = self.libraries.into_iter().filter(is_gone);
+        gone.map(|(start, end, path)| Unloaded { tsc, start, end, path }).collect()
+    }
+}
+
+impl Bank {
+    /// Tells what of `before` has been unloaded. Other threads do not do so meanwhile. What there is no room for is not told.
+    pub fn tell_unloaded(&self, before: Loaded) {
+        let Some((slot, journal)) = self.own_slot().zip(self.journal()) else { return };
+        for unloaded in before.unloaded_since() {
+            // As maps name it.
+            let path = fs::canonicalize(&unloaded.path).unwrap_or_else(|_| unloaded.path.clone());
+            let bytes = Unloaded { path, ..unloaded }.encode();
+            let written = slot.journal_written.load(Relaxed);
+            let n_used = written.wrapping_sub(slot.journal_read.load(Acquire)) as usize;
+            if n_used + bytes.len() > JOURNAL_BYTES {
+                return;
+            }
+            for (offset, byte) in (written..).zip(&bytes) {
+                journal[offset as usize % JOURNAL_BYTES].store(*byte, Relaxed);
+            }
+            slot.journal_written.store(written + bytes.len() as u64, Release);
+        }
+    }
+}
+
+impl Banks {
+    /// Takes what a process has told since the last time.
+    pub(super) fn read_journal(&self, number: usize, slot: &Slot, found: &mut Vec<Unloaded>) {
+        let (written, read) = (slot.journal_written.load(Acquire), slot.journal_read.load(Relaxed));
+        if written == read {
+            return;
+        }
+        let n_bytes = (written.wrapping_sub(read) as usize).min(JOURNAL_BYTES);
+        // SAFETY: within the slot, and atomics.
+        let journal = unsafe {
+            slice::from_raw_parts(self.at(number, JOURNAL_AT).cast::<AtomicU8>().cast_const(), JOURNAL_BYTES)
+        };
+        let place = |offset: usize| read.wrapping_add(offset as u64) as usize % JOURNAL_BYTES;
+        let bytes: Vec<u8> = (0..n_bytes).map(|offset| journal[place(offset)].load(Relaxed)).collect();
+        add_unloaded(&bytes, found);
+        slot.journal_read.store(written, Release);
+    }
+}
+
+/// What is told of libraries, at the most: a program that unloads without end takes no more memory.
+const MOST: usize = 1 << 16;
+
+/// Adds what is encoded in `bytes`, which may be anything.
+pub(super) fn add_unloaded(bytes: &[u8], found: &mut Vec<Unloaded>) {
+    let mut rest = bytes;
+    while let Some(unloaded) = Unloaded::decode(&mut rest).filter(|_| found.len() < MOST) {
+        // One library that comes and goes has one name.
+        match found.last_mut() {
+            Some(last) if last.is_same_load(&unloaded) => last.tsc = unloaded.tsc,
+            _ => found.push(unloaded),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unloaded(tsc: u64, start: u64, path: &str) -> Unloaded {
+        Unloaded { tsc, start, end: start + 0x1000, path: path.into() }
+    }
+
+    #[test]
+    fn what_is_told_is_read() {
+        let all = [unloaded(1, 0x1000, "/a"), unloaded(2, 0x1000, "/b"), unloaded(3, 0x1000, "/b")];
+        let bytes: Vec<u8> = all.iter().flat_map(Unloaded::encode).collect();
+        let mut found = Vec::new();
+        add_unloaded(&bytes, &mut found);
+        assert_eq!(found, [all[0].clone(), all[2].clone()]);
+        for length in 0..bytes.len() {
+            add_unloaded(&bytes[..length], &mut Vec::new());
+        }
+        let mut found = Vec::new();
+        add_unloaded(&[0xff; 100], &mut found);
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn nothing_is_unloaded_here() {
+        let loaded = Loaded::now();
+        assert!(loaded.libraries.iter().any(|(_, _, path)| path.to_string_lossy().contains("libc.so")));
+        assert_eq!(loaded.unloaded_since(), []);
+    }
+}
