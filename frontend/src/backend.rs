@@ -22,6 +22,8 @@ unsafe extern "C" {
     safe fn rftrace_backend_set_core(core: u32);
     /// See [`rftrace::abi`]; the destructor of a thread-specific key.
     pub(crate) unsafe fn rftrace_backend_thread_exit(block: *mut c_void);
+    safe fn rftrace_backend_suspend_thread() -> *mut ThreadBlock;
+    unsafe fn rftrace_backend_resume_thread(block: *mut ThreadBlock);
 }
 
 #[cfg(feature = "std")]
@@ -30,8 +32,6 @@ unsafe extern "C" {
     safe fn rftrace_backend_begin_disable() -> u32;
     safe fn rftrace_backend_end_disable(marked: u32) -> u8;
     safe fn rftrace_backend_filter(active: u8);
-    safe fn rftrace_backend_suspend_thread() -> *mut ThreadBlock;
-    unsafe fn rftrace_backend_resume_thread(block: *mut ThreadBlock);
 }
 
 #[cfg(all(feature = "std", target_os = "linux"))]
@@ -122,7 +122,6 @@ pub(crate) fn set_filtered(is_filtered: bool) {
 
 /// Runs `work` without recording this thread: this crate may be instrumented, and what it does at length would fill the
 /// buffer.
-#[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn unrecorded<T>(work: impl FnOnce() -> T) -> T {
     struct Resume(*mut ThreadBlock);

@@ -36,29 +36,23 @@
 //! enough for two threads at least.
 
 use core::fmt;
-use core::hint;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
-use rftrace::abi::{InitArgs, LEFT_BUCKET_BYTES, LeftCell, ThreadBlock, init};
+use rftrace::abi::{Bank, InitArgs, LEFT_BUCKET_BYTES, LeftCell, ThreadBlock, init};
 
 use crate::backend;
-use crate::clock::tsc::{self, TscSource};
-use crate::image::packed::encode::Shared;
-use crate::image::write::Writer;
-use crate::image::{BYTE_ORDER, MAX_NAME_BYTES, flag, head};
+use crate::clock::tsc;
 
 pub use crate::mode::Mode;
+pub use send::{Machine, write_image};
+pub use stream::Stream;
+
+mod send;
+mod stream;
 
 /// Blocks that are taken from the buffer where the tracer has none of its own: no more than these.
 const MAX_BLOCKS: usize = 256;
-
-/// How often [`write_image`] looks whether all processors have finished taking chunks. They need microseconds; one that
-/// panicked meanwhile never will.
-const QUIESCE_TRIES: u32 = 1_000_000;
-
-/// What [`write_image`] packs records in.
-static PACKER: Shared = Shared::new();
 
 /// Why the tracer did not take the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,22 +92,6 @@ impl fmt::Display for InstallError {
 
 impl core::error::Error for InstallError {}
 
-/// What the image says of the machine and the kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Machine<'a> {
-    /// The kernel's name in the trace, as that of its binary. Cut after 1024 bytes.
-    pub name: &'a str,
-    /// The virtual address at which the kernel's lowest loadable segment (`PT_LOAD`) lies while it runs; 0 for a kernel that
-    /// runs at the addresses it was linked for. It is the link address of that segment plus what the loader added.
-    pub load_address: u64,
-    /// Frequency of the time stamp counter. `None`: [`tsc_hz_from_cpuid`] is asked; if that does not know it either, the
-    /// import needs `--tsc-hz`.
-    pub tsc_hz: Option<u64>,
-    /// Nanoseconds since 1970 at the moment of the first [`enable`], if the kernel has a clock. The trace keeps it beside the
-    /// time stamp of that moment, so that it can be aligned with others.
-    pub wall_nanos: Option<u64>,
-}
-
 /// Gives the tracer its memory, once in the life of the kernel. Recording is off at first.
 ///
 /// `buffer` is for records: 16 bytes for each entry and exit, at any alignment. It is cut into chunks of 512 bytes to 64 KiB,
@@ -130,6 +108,27 @@ pub struct Machine<'a> {
 /// [`InstallError`]; the memory is not used then.
 #[inline]
 pub fn install(buffer: &'static mut [u8], left: &'static mut [u8], mode: Mode) -> Result<(), InstallError> {
+    install_for(buffer, left, mode == Mode::Ring, ptr::null())
+}
+
+/// The same for a buffer that a [`Stream`] empties while it is filled: what is recorded is as long as the line that it is sent by lives. A thread
+/// that finds no free chunk does not wait: what it calls is counted, and not recorded.
+///
+/// # Errors
+///
+/// [`InstallError`]; the memory is not used then.
+#[inline]
+pub fn install_streamed(buffer: &'static mut [u8], left: &'static mut [u8]) -> Result<(), InstallError> {
+    install_for(buffer, left, false, &raw const send::BANK)
+}
+
+#[inline]
+fn install_for(
+    buffer: &'static mut [u8],
+    left: &'static mut [u8],
+    is_ring: bool,
+    bank: *const Bank,
+) -> Result<(), InstallError> {
     let n_bytes = buffer.len();
     let too_small = InstallError::BufferTooSmall { bytes: n_bytes, minimum: MINIMUM_BYTES };
     if n_bytes < MINIMUM_BYTES {
@@ -150,8 +149,8 @@ pub fn install(buffer: &'static mut [u8], left: &'static mut [u8], mode: Mode) -
         blocks_bytes: blocks.len(),
         left: if has_left { left.as_mut_ptr() } else { ptr::null_mut() },
         left_bytes: if has_left { left.len() } else { 0 },
-        overwriting: u8::from(mode == Mode::Ring),
-        bank: ptr::null(),
+        overwriting: u8::from(is_ring),
+        bank,
         thread_start: None,
         thread_start_key: 0,
     };
@@ -223,76 +222,6 @@ pub fn is_enabled() -> bool {
     backend::is_enabled()
 }
 
-/// Stops recording and passes what was recorded to `out`, in pieces of up to 512 bytes, in the format of
-/// `docs/image-format.md`. What was recorded is kept.
-///
-/// Records are packed, into 2 to 4 bytes for each where chunks are large. Who calls this while another call is at work, such as a
-/// panic handler when `out` has panicked, sends them as they are in memory, 16 bytes each.
-///
-/// It waits for no lock and takes no memory but 1 KiB of stack, so it may be called in a panic handler and in an interrupt. (What it
-/// packs in are 51 KiB of zero-initialised static memory.) Where another processor was stopped in the middle of taking a chunk, it
-/// goes on after about a million looks at it.
-///
-/// # Errors
-///
-/// The first one of `out`, which is not called again.
-#[inline]
-pub fn write_image<E>(machine: &Machine<'_>, out: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-    backend::disable();
-    let mut tries = 0;
-    let is_quiet = backend::quiesce(|| {
-        hint::spin_loop();
-        tries += 1;
-        tries < QUIESCE_TRIES
-    });
-    let name = machine.name.as_bytes();
-    let name = name.get(..MAX_NAME_BYTES).unwrap_or(name);
-    let mut writer = Writer::new(out)?;
-    writer.head(&head_words(machine, name.len(), is_quiet), name)?;
-    // First of all: recording is off, but the threads go on, and what returns is not known any more.
-    for thread in backend::threads() {
-        let n_open = backend::open_functions(thread).count();
-        writer.open_functions(thread.tid.load(Relaxed), n_open, backend::open_functions(thread))?;
-    }
-    let mut packer = PACKER.take();
-    for chunk in backend::chunks() {
-        writer.chunk(&chunk, packer.as_deref_mut())?;
-    }
-    writer.finish()
-}
-
-/// The words of the HEAD section.
-#[inline]
-fn head_words(machine: &Machine<'_>, name_bytes: usize, is_quiet: bool) -> [u64; head::N_WORDS] {
-    let control = backend::control();
-    let told = machine.tsc_hz.filter(|&hz| hz > 0).map(|hz| (hz, TscSource::Kernel));
-    let tsc_hz = told.or_else(tsc::exact_hz).or_else(tsc::nominal_hz);
-    let flags = [
-        (control.overwriting.load(Relaxed) != 0, flag::RING),
-        (control.full.load(Relaxed) != 0, flag::FULL),
-        (!is_quiet, flag::UNQUIET),
-        (tsc::is_invariant(), flag::INVARIANT_TSC),
-    ];
-    let mut words = [0; head::N_WORDS];
-    words[head::BYTE_ORDER] = BYTE_ORDER;
-    words[head::CHUNK_BYTES] = control.chunk_bytes.load(Relaxed) as u64;
-    words[head::N_CHUNKS] = control.n_chunks.load(Relaxed) as u64;
-    words[head::N_CHUNKS_USED] = backend::chunks().count() as u64;
-    words[head::LOAD_ADDRESS] = machine.load_address;
-    words[head::FIRST_TSC] = control.cycle_start_tsc.load(Relaxed);
-    words[head::STOP_TSC] = control.stop_tsc.load(Relaxed);
-    words[head::WALL_NANOS] = machine.wall_nanos.unwrap_or(0);
-    words[head::TSC_HZ] = tsc_hz.map_or(0, |(hz, _)| hz);
-    words[head::TSC_HZ_SOURCE] = tsc_hz.map_or(0, |(_, source)| source.number());
-    words[head::FLAGS] = flags.iter().filter(|(is_set, _)| *is_set).map(|&(_, bit)| bit).sum();
-    words[head::N_OVERWRITTEN] = control.shared.n_overwritten.load(Relaxed);
-    words[head::N_LOST_NO_CHUNK] = control.n_lost_no_chunk.load(Relaxed);
-    words[head::N_UNTRACED_THREADS] = control.n_untraced_threads.load(Relaxed).into();
-    words[head::SENT_TSC] = tsc::ticks();
-    words[head::NAME_BYTES] = name_bytes as u64;
-    words
-}
-
 /// The frequency of the time stamp counter in Hz, as the hypervisor or the processor tells it: CPUID leaf 0x40000010 of KVM
 /// and VMware, 0x15, or (rounded to MHz) 0x16.
 #[must_use]
@@ -314,6 +243,7 @@ pub const fn tsc_hz_from_interval(ticks: u64, nanos: u64) -> Option<u64> {
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
+    use crate::image::MAX_NAME_BYTES;
 
     fn memory(n_bytes: usize) -> &'static mut [u8] {
         vec![1; n_bytes].leak()

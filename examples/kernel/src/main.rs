@@ -59,7 +59,7 @@ extern "C" fn kernel_main(start_info: &'static boot::StartInfo) -> ! {
     let options = Options::parse(boot::command_line(start_info));
     let rates = clock::measure();
     memory::init();
-    trace::install(rates);
+    trace::install(rates, options.is_streamed);
     if options.mode == Mode::Serve {
         serve();
     }

@@ -32,6 +32,10 @@ pub struct Options {
     pub timer_hz: u32,
     /// `seconds=…`: how long a storm lasts.
     pub seconds: u32,
+    /// `rounds=…`: how often each task computes its result in `mode=tree`.
+    pub n_rounds: u32,
+    /// `send=stream`: the trace is sent while the tasks run, by the second serial port; otherwise at the end.
+    pub is_streamed: bool,
     pub timer: Timer,
     /// `handlers=all`, or `stubs`: tasks do without functions that are entered by interrupts themselves.
     pub with_iret_handlers: bool,
@@ -49,6 +53,8 @@ impl Options {
             n_cores: 2,
             timer_hz: 10_000,
             seconds: 1,
+            n_rounds: 2,
+            is_streamed: false,
             timer: Timer::Stub,
             with_iret_handlers: true,
         };
@@ -62,13 +68,16 @@ impl Options {
                 Some(("cores", "2")) => options.n_cores = 2,
                 Some(("hz", number)) => options.timer_hz = parse_number(word, number),
                 Some(("seconds", number)) => options.seconds = parse_number(word, number),
+                Some(("rounds", number)) => options.n_rounds = parse_number(word, number),
+                Some(("send", "end")) => options.is_streamed = false,
+                Some(("send", "stream")) => options.is_streamed = true,
                 Some(("timer", "stub")) => options.timer = Timer::Stub,
                 Some(("timer", "iret")) => options.timer = Timer::Iret,
                 Some(("handlers", "all")) => options.with_iret_handlers = true,
                 Some(("handlers", "stubs")) => options.with_iret_handlers = false,
                 _ => panic!(
-                    "the command line has \"{word}\"; known are mode=tree|storm|panic|serve cores=1|2 hz=N seconds=N \
-                     timer=stub|iret handlers=all|stubs"
+                    "the command line has \"{word}\"; known are mode=tree|storm|panic|serve cores=1|2 hz=N seconds=N rounds=N \
+                     send=end|stream timer=stub|iret handlers=all|stubs"
                 ),
             }
         }

@@ -1,4 +1,4 @@
-//! The console: the first serial port. `println!` writes to it.
+//! The console: the first serial port. `println!` writes to it. The second one is for what is sent while the kernel runs.
 
 use core::fmt::{self, Write};
 use core::hint::spin_loop;
@@ -10,8 +10,12 @@ use crate::port;
 
 /// COM1.
 const BASE: u16 = 0x3f8;
+/// COM2.
+const SECOND: u16 = 0x2f8;
 const LINE_CONTROL: u16 = BASE + 3;
-const LINE_STATUS: u16 = BASE + 5;
+/// Of a port, from its first address.
+const STATUS: u16 = 5;
+const LINE_STATUS: u16 = BASE + STATUS;
 /// In the line status: a byte has arrived.
 const HAS_BYTE: u8 = 1 << 0;
 /// In the line status: the next byte may be written.
@@ -24,25 +28,36 @@ struct Serial;
 
 impl Write for Serial {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the serial port does nothing but send.
-            unsafe {
-                while port::read(LINE_STATUS) & IS_EMPTY == 0 {
-                    spin_loop();
-                }
-                port::write(BASE, byte);
-            }
-        }
+        send_by(BASE, text.as_bytes());
         Ok(())
     }
 }
 
-/// Prepares the port: 8 bits, no parity, no interrupts.
+fn send_by(base: u16, bytes: &[u8]) {
+    for &byte in bytes {
+        // SAFETY: a serial port does nothing but send.
+        unsafe {
+            while port::read(base + STATUS) & IS_EMPTY == 0 {
+                spin_loop();
+            }
+            port::write(base, byte);
+        }
+    }
+}
+
+/// Sends by the second port, all values of a byte as they are.
+pub fn send_by_second(bytes: &[u8]) {
+    send_by(SECOND, bytes);
+}
+
+/// Prepares the ports: 8 bits, no parity, no interrupts.
 pub fn init() {
     // SAFETY: as above.
     unsafe {
         port::write(BASE + 1, 0);
         port::write(LINE_CONTROL, 0x03);
+        port::write(SECOND + 1, 0);
+        port::write(SECOND + 3, 0x03);
     }
 }
 

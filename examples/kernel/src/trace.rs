@@ -5,10 +5,11 @@ use core::convert::Infallible;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use rftrace_frontend::kernel::{self, Machine, Mode};
+use rftrace_frontend::kernel::{self, Machine, Mode, Stream};
 
 use crate::clock::{self, Rates};
 use crate::port;
+use crate::serial;
 
 /// For the newest records of all tasks, 16 bytes each; older ones are overwritten.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -26,6 +27,8 @@ struct Buffer {
 unsafe impl Sync for Buffer {}
 
 static BUFFER: Buffer = Buffer { bytes: UnsafeCell::new([0; BUFFER_BYTES]), is_taken: AtomicBool::new(false) };
+/// Whether what is recorded is sent while the kernel runs.
+static IS_STREAMED: AtomicBool = AtomicBool::new(false);
 static TSC_HZ: AtomicU64 = AtomicU64::new(0);
 static WALL_NANOS: AtomicU64 = AtomicU64::new(0);
 
@@ -34,14 +37,20 @@ static WALL_NANOS: AtomicU64 = AtomicU64::new(0);
 /// # Panics
 ///
 /// The second time.
-pub fn install(rates: Rates) {
+pub fn install(rates: Rates, is_streamed: bool) {
     assert!(!BUFFER.is_taken.swap(true, AcqRel), "the trace buffer was given away already");
     // SAFETY: nobody else has a reference to it, as this line is reached once.
     let buffer = unsafe { &mut *BUFFER.bytes.get() };
     // No function is left without returning here, by longjmp or the like, so there is no memory for such.
-    if let Err(error) = kernel::install(buffer, &mut [], Mode::Ring) {
+    let installed = if is_streamed {
+        kernel::install_streamed(buffer, &mut [])
+    } else {
+        kernel::install(buffer, &mut [], Mode::Ring)
+    };
+    if let Err(error) = installed {
         panic!("{error}");
     }
+    IS_STREAMED.store(is_streamed, Relaxed);
     TSC_HZ.store(rates.tsc_hz, Relaxed);
 }
 
@@ -70,21 +79,43 @@ pub fn end_task() {
     kernel::end_thread();
 }
 
-/// Sends what was recorded, if the tracer has its memory. Neither locks nor memory are needed, so a panic handler may call it.
+/// Sends what has filled a part of the buffer, if that is to be done while the kernel runs. Inlined, so that it is no call in the trace; what it does
+/// is not recorded.
+#[inline(always)]
+pub fn poll() {
+    if IS_STREAMED.load(Relaxed) {
+        let Ok(_) = Stream::new(machine()).poll(by_serial_port);
+    }
+}
+
+/// Sends what was recorded and is not sent yet, if the tracer has its memory. Neither locks nor memory are needed, so a panic handler may call it.
 pub fn send() {
     if !BUFFER.is_taken.load(Acquire) {
         return;
     }
-    let machine = Machine {
+    let Ok(()) = if IS_STREAMED.load(Relaxed) {
+        Stream::new(machine()).finish(by_serial_port)
+    } else {
+        kernel::write_image(&machine(), |bytes| {
+            // SAFETY: the debug console does nothing but write to a file.
+            unsafe { port::write_all(DEBUG_CONSOLE, bytes) };
+            Ok::<(), Infallible>(())
+        })
+    };
+}
+
+fn by_serial_port(bytes: &[u8]) -> Result<(), Infallible> {
+    serial::send_by_second(bytes);
+    Ok(())
+}
+
+#[inline(always)]
+fn machine() -> Machine<'static> {
+    Machine {
         name: "rftrace-example-kernel",
         // The kernel runs where it was linked to.
         load_address: 0,
         tsc_hz: Some(TSC_HZ.load(Relaxed)).filter(|&hz| hz != 0),
         wall_nanos: Some(WALL_NANOS.load(Relaxed)).filter(|&nanos| nanos != 0),
-    };
-    let Ok(()) = kernel::write_image(&machine, |bytes| {
-        // SAFETY: the debug console does nothing but write to a file.
-        unsafe { port::write_all(DEBUG_CONSOLE, bytes) };
-        Ok::<(), Infallible>(())
-    });
+    }
 }

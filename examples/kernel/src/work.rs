@@ -3,14 +3,15 @@
 
 use core::arch::global_asm;
 use core::hint::black_box;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::interrupts;
 use crate::memory;
 use crate::options::{Mode, Options};
 use crate::smp::{self, N_CORES};
 use crate::tasks::{self, N_TASKS};
+use crate::trace;
 
 global_asm!(include_str!("canary.s"), options(raw));
 
@@ -27,13 +28,14 @@ static IS_LONG: AtomicBool = AtomicBool::new(false);
 static HAS_IRET_HANDLERS: AtomicBool = AtomicBool::new(false);
 
 /// Rounds of a short run.
-const FEW_ROUNDS: u64 = 2;
+static N_ROUNDS: AtomicU64 = AtomicU64::new(0);
 
 /// Tasks, by what they do.
 type Entries = [extern "C" fn(); N_TASKS - 1];
 
 /// What the tasks of each core do.
 pub fn choose(options: &Options) -> [Entries; N_CORES] {
+    N_ROUNDS.store(options.n_rounds.into(), Relaxed);
     IS_LONG.store(options.mode != Mode::Tree, Relaxed);
     HAS_IRET_HANDLERS.store(options.with_iret_handlers, Relaxed);
     let second = if options.mode == Mode::Panic { panicking } else { paging };
@@ -55,11 +57,12 @@ fn repeat(is_right: impl Fn(u64) -> bool) {
             task.n_wrong.fetch_add(1, Relaxed);
         }
         task.n_rounds.store(round, Relaxed);
-        let is_enough = if IS_LONG.load(Relaxed) { IS_OVER.load(Relaxed) } else { round == FEW_ROUNDS };
+        let is_enough = if IS_LONG.load(Relaxed) { IS_OVER.load(Relaxed) } else { round == N_ROUNDS.load(Relaxed) };
         if is_enough {
             return;
         }
         interrupts::yield_core();
+        trace::poll();
     }
 }
 

@@ -87,6 +87,11 @@ impl Image {
                 full: u64::from(self.word(head::FLAGS) & super::flag::FULL != 0),
                 overwritten: self.word(head::N_OVERWRITTEN),
                 untraced_threads: self.word(head::N_UNTRACED_THREADS),
+                dropped: if self.word(head::FLAGS) & super::flag::STREAMED != 0 {
+                    self.word(head::N_LOST_NO_CHUNK)
+                } else {
+                    0
+                },
                 ..Gaps::default()
             },
             n_writers: directory::all_processors(),

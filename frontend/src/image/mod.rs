@@ -92,6 +92,9 @@ pub(crate) mod flag {
     pub(crate) const UNQUIET: u64 = 1 << 2;
     /// The time stamp counter runs at one rate.
     pub(crate) const INVARIANT_TSC: u64 = 1 << 3;
+    /// The image is one of several, which tell of one recording together. All but the last one have no END, and none knows how many chunks
+    /// come.
+    pub(crate) const STREAMED: u64 = 1 << 4;
 }
 
 /// Longest name in bytes; longer ones are cut.

@@ -1,5 +1,6 @@
 //! Reads an image. Its bytes come over a line and may be anything: nothing is believed before it is checked.
 
+use std::collections::HashSet;
 use std::io;
 use std::mem::offset_of;
 use std::path::Path;
@@ -148,6 +149,16 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
         };
         return bad(0, problem);
     };
+    // Where the line was disturbed at the beginning of a recording that is sent while it goes on, the next image tells of that as well.
+    parse_from(bytes, start).or_else(|error| {
+        let others = (start + 1..bytes.len()).filter(|&place| bytes[place..].starts_with(&MAGIC));
+        let mut others = others.filter_map(|place| parse_from(bytes, place).ok());
+        others.find(|image| image.word(head::FLAGS) & flag::STREAMED != 0).ok_or(error)
+    })
+}
+
+/// Reads the image that begins there.
+fn parse_from(bytes: &[u8], start: usize) -> Result<Image, Bad> {
     let mut reader = Reader { bytes, offset: start + MAGIC.len() };
     let Some(versions) = reader.word() else { return bad(bytes.len(), ENDS_IN_HEADER) };
     let (version, abi_version) = (versions as u32, (versions >> 32) as u32);
@@ -169,6 +180,9 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
         }
         _ => return bad(bytes.len(), ENDS_IN_HEADER),
     };
+    if image.word(head::FLAGS) & flag::STREAMED != 0 {
+        return Ok(parse_streamed(bytes, start, image));
+    }
     let chunk_bytes = image.word(head::CHUNK_BYTES) as usize;
     let mut is_complete = false;
     while let Some(section) = reader.section(chunk_bytes)? {
@@ -196,6 +210,139 @@ fn parse(bytes: &[u8]) -> Result<Image, Bad> {
     }
     warn_of_losses(&mut image);
     Ok(image)
+}
+
+/// Reads what was sent while recording went on: images one behind the other, that may have other bytes between them and may be damaged, of one
+/// recording. What is damaged is left out, up to the next image.
+fn parse_streamed(bytes: &[u8], start: usize, first: Image) -> Image {
+    let mut streamed = Streamed { image: first, seen: HashSet::new(), n_damaged: 0 };
+    let (mut place, mut other, mut is_complete) = (start, None, false);
+    while let Some(found) = bytes.get(place..).and_then(|rest| rest.windows(MAGIC.len()).position(|part| part == MAGIC))
+    {
+        let begin = place + found;
+        let mut reader = Reader { bytes, offset: begin + MAGIC.len() };
+        match streamed.read_image(&mut reader) {
+            ImageEnd::Complete => {
+                is_complete = true;
+                break;
+            }
+            ImageEnd::OfAnother => {
+                other = Some(begin);
+                break;
+            }
+            ImageEnd::Open => {}
+            ImageEnd::Damaged => streamed.n_damaged += 1,
+        }
+        place = reader.offset;
+    }
+    let Streamed { mut image, seen, n_damaged } = streamed;
+    if !is_complete {
+        let records = image.chunks.iter().flat_map(|(header, records)| {
+            let taken_tsc = header.taken_tsc.load(Relaxed);
+            records.iter().filter_map(move |record| record.read(taken_tsc))
+        });
+        let last = records.map(|(tsc, _)| tsc).max().unwrap_or(0);
+        image.words[head::STOP_TSC] = last.max(image.word(head::SENT_TSC));
+        image.warnings.push("the line ended before the recording did: what was recorded last is missing".to_owned());
+    }
+    if let Some(begin) = other {
+        image.warnings.push(format!(
+            "another recording begins at byte {begin} and is not read: did the kernel start again? Cut the file there to read that"
+        ));
+    }
+    let n_missing = image.chunks.iter().map(|(header, _)| header.prev_index.load(Relaxed));
+    let n_missing = n_missing.filter(|index| *index != 0 && !seen.contains(index)).count();
+    if n_damaged > 0 || n_missing > 0 {
+        image.warnings.push(format!(
+            "the line was disturbed, in {n_damaged} places that were noticed: {n_missing} pieces of what was recorded are missing"
+        ));
+    }
+    warn_of_losses(&mut image);
+    image
+}
+
+/// What was read of a recording that was sent while it went on.
+struct Streamed {
+    image: Image,
+    /// The indices of its chunks.
+    seen: HashSet<u64>,
+    n_damaged: usize,
+}
+
+/// How one of the images ends.
+enum ImageEnd {
+    /// With the recording.
+    Complete,
+    /// More is to come.
+    Open,
+    Damaged,
+    /// It is one of another recording.
+    OfAnother,
+}
+
+impl Streamed {
+    /// Reads the image behind whose magic the reader is, and leaves that where the next one is to be looked for.
+    fn read_image(&mut self, reader: &mut Reader<'_>) -> ImageEnd {
+        let Some(versions) = reader.word() else { return ImageEnd::Open };
+        if versions != u64::from(VERSION) | u64::from(abi::VERSION) << 32 {
+            return ImageEnd::Damaged;
+        }
+        let begin = reader.offset;
+        let told = match reader.section(0) {
+            Ok(Some(section)) if section.tag == tag::HEAD && !section.is_cut => parse_head(&section).ok(),
+            Ok(Some(section)) if section.is_cut => return ImageEnd::Open,
+            Ok(None) => return ImageEnd::Open,
+            _ => None,
+        };
+        let Some(told) = told else {
+            reader.offset = begin;
+            return ImageEnd::Damaged;
+        };
+        if [head::FIRST_TSC, head::CHUNK_BYTES].iter().any(|&place| told.word(place) != self.image.word(place)) {
+            return ImageEnd::OfAnother;
+        }
+        if told.word(head::SENT_TSC) >= self.image.word(head::SENT_TSC) {
+            self.image.words = told.words;
+        }
+        let chunk_bytes = told.word(head::CHUNK_BYTES) as usize;
+        loop {
+            let begin = reader.offset;
+            let tag = reader.bytes.get(begin..).and_then(|rest| rest.first_chunk()).map(|tag| u32::from_le_bytes(*tag));
+            // Anything else is not of it.
+            let Some(tag) = tag.filter(|tag| [tag::CHUNK, tag::PACKED, tag::OPEN, tag::END].contains(tag)) else {
+                return ImageEnd::Open;
+            };
+            let section = reader.section(chunk_bytes).ok().flatten();
+            let is_read = section.filter(|section| !section.is_cut).is_some_and(|section| self.take(&section));
+            if !is_read {
+                // Its length may be wrong.
+                reader.offset = begin + 8;
+                return ImageEnd::Damaged;
+            }
+            if tag == tag::END {
+                return ImageEnd::Complete;
+            }
+        }
+    }
+
+    /// Takes what a section tells. Returns whether that can be.
+    fn take(&mut self, section: &Section<'_>) -> bool {
+        let chunk_bytes = self.image.word(head::CHUNK_BYTES) as usize;
+        match section.tag {
+            tag::CHUNK | tag::PACKED => match parse_chunk(section, chunk_bytes) {
+                Ok(Some(chunk)) => {
+                    // What was interrupted is sent again.
+                    if self.seen.insert(chunk.0.index()) {
+                        self.image.chunks.push(chunk);
+                    }
+                    true
+                }
+                _ => false,
+            },
+            tag::OPEN => parse_open(section).map(|open| self.image.open.extend(open)).is_ok(),
+            _ => true,
+        }
+    }
 }
 
 const ENDS_IN_HEADER: &str = "the file ends in the image's header; nothing can be read from it";

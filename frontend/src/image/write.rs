@@ -141,6 +141,7 @@ impl<E, F: FnMut(&[u8]) -> Result<(), E>> Writer<F> {
         Ok(())
     }
 
+    /// Passes on what was collected.
     pub(crate) fn flush(&mut self) -> Result<(), E> {
         let filled = self.block.get(..self.n_filled).unwrap_or(&self.block);
         self.n_filled = 0;

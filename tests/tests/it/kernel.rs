@@ -81,6 +81,81 @@ pub(crate) fn boot(kernel: &Path, n_cores: usize, clock: &[&str], command_line: 
     run
 }
 
+/// Boots the kernel so that it sends its trace while it runs, by the second serial port. Returns what came.
+fn boot_streamed(kernel: &Path, command_line: &str) -> (Run, Vec<u8>) {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-cpu", "max", "-m", "64M", "-display", "none", "-monitor", "none", "-no-reboot", "-serial", "stdio"]);
+    qemu.args(["-serial", "file:stream.img", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
+    qemu.args(COUNTED_TIME[0]).args(["-smp", "1", "-append", command_line]).arg("-kernel").arg(kernel);
+    let run = Run::of_any(&mut qemu);
+    assert_eq!(run.status.code(), Some(SUCCESS), "{command_line}:\n{}{}", run.stdout, run.stderr);
+    let sent = fs::read(run.path("stream.img")).unwrap();
+    (run, sent)
+}
+
+/// How often functions were called, as a trace of what came tells it, and what is said of it.
+fn calls_of(kernel: &Path, run: &Run, sent: &[u8]) -> (BTreeMap<String, usize>, Vec<String>) {
+    let image = Image::parse(sent, Path::new("sent")).unwrap();
+    let mut options = ImportOptions::default();
+    options.binary = Some(kernel.to_owned());
+    let imported = image.write_directory(&run.path("streamed"), &options).unwrap();
+    let mut calls = BTreeMap::new();
+    for tree in trees(&run.trace("streamed")) {
+        for line in outline_of_tree(&tree, PREFIX).lines() {
+            *calls.entry(line.trim().to_owned()).or_insert(0) += 1;
+        }
+    }
+    (calls, imported.warnings)
+}
+
+/// A buffer of 1 MiB holds 65,536 records; here are more than twice as many.
+#[test]
+fn a_trace_is_as_long_as_the_line_lives() {
+    const ROUNDS: usize = 3_000;
+
+    let Some(kernel) = kernel() else { return };
+    let (run, sent) = boot_streamed(kernel, &format!("mode=tree cores=1 rounds={ROUNDS} send=stream"));
+    let (calls, warnings) = calls_of(kernel, &run, &sent);
+    let expected = [
+        ("work::fibonacci", 5 * ROUNDS),
+        ("work::checksum", ROUNDS),
+        ("work::add_to_checksum", 9 * ROUNDS),
+        ("memory::map", ROUNDS),
+        ("interrupts::system_call", ROUNDS),
+        ("interrupts::page_fault", ROUNDS),
+        ("interrupts::timer", ROUNDS),
+    ];
+    for (name, n_calls) in expected {
+        assert_eq!(calls.get(name), Some(&n_calls), "{name}");
+    }
+    assert!(2 * calls.values().sum::<usize>() > 2 * 65_536);
+    assert!(warnings.iter().all(|warning| warning.contains("one rate")), "{warnings:?}");
+
+    // A line that is disturbed is resumed by the next image: some is missing, and that is said.
+    let places: Vec<usize> = (0..sent.len()).filter(|&at| sent[at..].starts_with(b"\x93RFT\r\n\x1a\n")).collect();
+    assert!(places.len() > 3, "{places:?}");
+    let mut disturbed = sent.clone();
+    for at in [places[1] + 300, places[2] + 9] {
+        disturbed[at] ^= 0x55;
+    }
+    let (fewer, warnings) = calls_of(kernel, &run, &disturbed);
+    assert!(fewer["work::checksum"] < ROUNDS && fewer["work::checksum"] > ROUNDS / 2, "{fewer:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("the line was disturbed, in 2 places")), "{warnings:?}");
+    // Text before, between and behind.
+    let text = b"\x93booting\r\n".to_vec();
+    let (before, after) = sent.split_at(places[2]);
+    let (same, warnings) =
+        calls_of(kernel, &run, &[&text, before, &text, after, &text].map(|part| part.to_vec()).concat());
+    assert_eq!(same, calls);
+    assert!(warnings.iter().all(|warning| warning.contains("one rate")), "{warnings:?}");
+    // One that was cut, also in the beginning of the first.
+    let (cut, warnings) = calls_of(kernel, &run, &sent[..sent.len() / 2]);
+    assert!(cut["work::checksum"] < ROUNDS, "{cut:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("ended before the recording did")), "{warnings:?}");
+    let (late, _) = calls_of(kernel, &run, &sent[3..]);
+    assert!(late["work::checksum"] < ROUNDS && late["work::checksum"] > ROUNDS / 2, "{late:?}");
+}
+
 /// The calls of each task, without crate names, in the order of their texts: which core comes first is chance.
 fn outlines(run: &Run) -> Vec<String> {
     let mut outlines: Vec<String> =
