@@ -1,18 +1,25 @@
 //! `rftrace recv`.
 
 use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, stdin};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use indicatif::HumanCount;
+use rftrace_frontend::{Image, ImportOptions};
+use rftrace_net::line;
 use rftrace_net::receive::{ReceiveOptions, Received, Server};
 use rftrace_net::{Address, PORT, Token, UFTRACE_PORT};
 use rftrace_record::output::Output;
 use rftrace_record::parts::Joined;
 use rftrace_record::{join, run};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use super::common::shell_word;
@@ -27,6 +34,8 @@ Examples:
     uftrace record --host 127.0.0.1 ./program
   rftrace recv --once --listen 127.0.0.1:0        one trace, at a port that the system chooses and the first line tells
   rftrace recv --unix /run/user/1000/traces       only this user reaches it
+  rftrace recv --serial /dev/ttyS0 --binary kernel.elf
+                                                  what a kernel sends while it runs
 
 Nothing is encrypted (no TLS). From other machines traces come by ssh, which has passwords and encryption:
   ssh -N -L 8091:127.0.0.1:8091 RECEIVER          on the machine that sends; then as above
@@ -73,10 +82,32 @@ pub(crate) struct RecvArgs {
     /// End when a complete trace has come.
     #[arg(long)]
     once: bool,
+    #[command(flatten)]
+    kernel: KernelArgs,
+}
+
+/// What a kernel sends by a line: one trace, which is made when the line ends, or by Ctrl-C or SIGTERM.
+#[derive(Args)]
+struct KernelArgs {
+    /// Read what a kernel sends (`kernel::Stream`, `kernel::write_image`) from stdin.
+    #[arg(long, conflicts_with_all = ["listen", "unix", "token_file", "once", "serial"])]
+    stdin: bool,
+    /// Read it from a serial port or a named pipe. Set the port's speed with `stty`.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "unix", "token_file", "once"])]
+    serial: Option<PathBuf>,
+    /// With --stdin and --serial: the kernel's ELF file, for the names of its functions.
+    #[arg(long, value_name = "ELF")]
+    binary: Option<PathBuf>,
 }
 
 /// Receives until it is told to end.
 pub(crate) fn run(args: RecvArgs) -> Result<()> {
+    if args.kernel.stdin || args.kernel.serial.is_some() {
+        return receive_of_kernel(&args);
+    }
+    if args.kernel.binary.is_some() {
+        bail!("--binary is for what comes by --stdin or --serial; other traces have names");
+    }
     let mut options = ReceiveOptions::new(&args.output);
     options.max_bytes = args.max_size as u64;
     options.max_peers = args.max_peers;
@@ -142,6 +173,63 @@ fn make_trace(dir: &Path) -> Result<Option<Joined>> {
         output.finish()?;
     }
     Ok((!joined.is_empty()).then_some(joined))
+}
+
+/// Stores what comes by a line, and makes a trace of it when that ends.
+fn receive_of_kernel(args: &RecvArgs) -> Result<()> {
+    let whole = |error: rftrace_net::Error| anyhow!("{error}");
+    fs::create_dir_all(&args.output).with_context(|| format!("cannot make {}", args.output.display()))?;
+    let stored = args.output.join(format!("kernel-{}.img", std::process::id()));
+    say!("rftrace: receiving to {}, until the line ends or Ctrl-C", stored.display());
+    // Who opens a pipe waits for who writes to it: until then signals end this program.
+    let serial = args.kernel.serial.as_deref().map(line::open).transpose().map_err(whole)?;
+    let is_over = Arc::<AtomicBool>::default();
+    for signal in [SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&is_over)).context("cannot handle signals")?;
+    }
+    let max_bytes = args.max_size as u64;
+    let received = match serial {
+        Some(mut line) => line::receive(&mut line, &stored, max_bytes, &is_over),
+        None => line::receive(&mut stdin().lock(), &stored, max_bytes, &is_over),
+    };
+    // What has come is a trace even if no more can.
+    match received {
+        Ok(0) => {
+            let _ = fs::remove_file(&stored);
+            bail!("nothing has come");
+        }
+        Ok(_) => {}
+        Err(error @ rftrace_net::Error::TooLarge(_)) => say!("rftrace: {error}"),
+        Err(error) => return Err(whole(error)),
+    }
+    let again =
+        || format!("no trace could be made of what came, which `rftrace import {}` tries again", shell_word(&stored));
+    let image = Image::read(&stored).with_context(again)?;
+    let mut options = ImportOptions::default();
+    options.binary.clone_from(&args.kernel.binary);
+    let dir = new_directory(&args.output, image.name()).with_context(again)?;
+    let imported = image.write_directory(&dir, &options).with_context(again)?;
+    fs::remove_file(&stored).with_context(|| format!("cannot remove {}", stored.display()))?;
+    imported.warnings.iter().for_each(|warning| say!("rftrace: {warning}"));
+    say!("rftrace: {} events of {} threads lie in {}", HumanCount(imported.events), imported.threads, shell_word(&dir));
+    Ok(())
+}
+
+/// A new directory by the name that a kernel gives itself, as far as that can be one.
+fn new_directory(parent: &Path, name: &str) -> io::Result<PathBuf> {
+    const MOST: usize = 64;
+
+    let is_safe =
+        |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) && !name.starts_with('.');
+    let name = if (1..=MOST).contains(&name.len()) && is_safe(name) { name } else { "kernel" };
+    for number in 1..=100_000 {
+        let dir = parent.join(if number == 1 { name.to_owned() } else { format!("{name}-{number}") });
+        match fs::create_dir(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| dir),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "there are too many directories of this name"))
 }
 
 fn parse_peers(text: &str) -> Result<usize, String> {
