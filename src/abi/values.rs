@@ -7,7 +7,7 @@ use core::sync::atomic::AtomicU64;
 ///
 /// What is recorded of a call are its *items*, one behind the other, and of its return one: each is the value's code, two bytes, and then
 /// the value, little-endian, as long as the code says; of a string the number of bytes, in two bytes, and the bytes. So whoever reads
-/// them needs no table. They are cut into pieces of [`UNIT_BYTES`](self::value::UNIT_BYTES) for [`kind::VALUES`](super::kind::VALUES).
+/// them needs no table. A value that has fields is several items: one with [`COMPOSITE`](self::value::COMPOSITE), and its parts. They are cut into pieces of [`UNIT_BYTES`](self::value::UNIT_BYTES) for [`kind::VALUES`](super::kind::VALUES).
 pub mod value {
     /// The bits of a code that tell where the value is.
     pub const PLACE_MASK: u16 = 3;
@@ -15,8 +15,10 @@ pub mod value {
     pub const ARGUMENT: u16 = 0;
     /// In the register of an argument that is a floating-point number, by its number among these.
     pub const FLOAT_ARGUMENT: u16 = 1;
-    /// It is the result.
+    /// It is the result: with the number 0 in rax or xmm0, with 1 in rdx or xmm1.
     pub const RESULT: u16 = 2;
+    /// A word of the block that was read last, by its number from 0 on: of a part.
+    pub const IN_BLOCK: u16 = 3;
     /// Where the argument's number begins, from 1 on.
     pub const NUMBER_SHIFT: u32 = 2;
     /// The bits of the number.
@@ -29,8 +31,10 @@ pub mod value {
     pub const STRING: u16 = 5;
     /// A floating-point number, in a vector register also where it is the result.
     pub const FLOAT: u16 = 7;
-    /// An address of bytes, as many as the next argument says, or rdx for a result: these are recorded as of a string.
+    /// An address of bytes, as many as the word with the next number says: these are recorded as of a string.
     pub const COUNTED: u16 = 8;
+    /// Of such: the word with the number before says how many. Of others the bit is the frontend's.
+    pub const LENGTH_FIRST: u16 = 1 << 14;
     /// Nothing is recorded: the item has no bytes.
     pub const UNKNOWN: u16 = 9;
     /// The first of six: an address of three words, of which the one with the number `form - OWNED >> 1` is an address of bytes and the one
@@ -38,8 +42,25 @@ pub mod value {
     pub const OWNED: u16 = 10;
     /// Where the size begins: 1, 2, 4 or 8 bytes, by the number of doublings.
     pub const SIZE_SHIFT: u32 = 12;
-    /// The bits of that. The two bits above it are the frontend's.
+    /// The bits of that.
     pub const SIZE_MASK: u16 = 3;
+
+    /// The bit of a code that stands for a value with fields. Of it a block of memory is recorded: the number of bytes that were read, in
+    /// two bytes, and so many. Where the block is, the bits of the place tell: an [`ARGUMENT`], or the [`RESULT`], has its address; for
+    /// [`ON_STACK`] and [`GATHERED`] see there. The codes behind it are those of its parts.
+    pub const COMPOSITE: u16 = 1 << 15;
+    /// It begins in the word of the stack with this number, from 1 on, above the return address.
+    pub const ON_STACK: u16 = 1;
+    /// There is no block, but parts only.
+    pub const GATHERED: u16 = 3;
+    /// Where the number of words of the block begins, less 1.
+    pub const WORDS_SHIFT: u32 = 8;
+    /// The bits of that.
+    pub const WORDS_MASK: u16 = 0xf;
+    /// Where the number of parts begins.
+    pub const PARTS_SHIFT: u32 = 12;
+    /// The bits of that.
+    pub const PARTS_MASK: u16 = 7;
 
     /// Bytes in a record.
     pub const UNIT_BYTES: usize = 6;
@@ -57,12 +78,14 @@ pub mod value {
 pub struct ValueSite {
     /// What hooks know the function by.
     pub child_ip: usize,
-    /// The codes of its arguments, and how many there are.
+    /// The codes of its arguments.
     pub arguments: *const u16,
     /// How many.
     pub n_arguments: usize,
-    /// That of its result; 0 for none.
-    pub result: u16,
+    /// Those of its result: one value.
+    pub result: *const u16,
+    /// How many; 0 for none.
+    pub n_result: usize,
     /// What is looked for in its calls.
     pub watches: *const Watch,
     /// How many.

@@ -11,8 +11,9 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::{hint, iter, ptr};
 
 use crate::abi::value::{
-    ARGUMENT, COUNTED, FLOAT, FLOAT_ARGUMENT, FORM_MASK, FORM_SHIFT, MAX_BYTES, NULL, NUMBER_MASK, NUMBER_SHIFT, OWNED,
-    PLACE_MASK, RESULT, SIZE_MASK, SIZE_SHIFT, STRING, STRING_BYTES, UNIT_BYTES, UNKNOWN,
+    ARGUMENT, COMPOSITE, COUNTED, FLOAT, FLOAT_ARGUMENT, FORM_MASK, FORM_SHIFT, GATHERED, IN_BLOCK, LENGTH_FIRST,
+    MAX_BYTES, NULL, NUMBER_MASK, NUMBER_SHIFT, ON_STACK, OWNED, PLACE_MASK, SIZE_MASK, SIZE_SHIFT, STRING,
+    STRING_BYTES, UNIT_BYTES, UNKNOWN, WORDS_MASK, WORDS_SHIFT,
 };
 use crate::abi::{ADDRESS_SHIFT, ValueSite, action, kind};
 use crate::arch;
@@ -27,6 +28,8 @@ const PAGE: usize = 4096;
 pub(crate) struct Values {
     bytes: MaybeUninit<[u8; MAX_BYTES]>,
     n_bytes: usize,
+    /// Where the block that was read last lies in the bytes.
+    block: [usize; 2],
 }
 
 /// What is to be read of a function, and what may be read directly for it.
@@ -68,7 +71,7 @@ impl Wanted {
 
     /// What the function is to return to, if its return is looked at.
     pub(crate) fn trampoline(self) -> Option<usize> {
-        (self.site.result != 0 || watch::has_returns(self.site)).then(arch::values_trampoline)
+        (self.site.n_result != 0 || watch::has_returns(self.site)).then(arch::values_trampoline)
     }
 
     /// The call has begun, and is recorded.
@@ -114,7 +117,7 @@ impl Values {
     #[inline(always)]
     pub(crate) fn new() -> Self {
         // Of a constant the compiler would make zeros of the bytes too, by a `memset` that there is none of.
-        Self { bytes: MaybeUninit::uninit(), n_bytes: hint::black_box(0) }
+        Self { bytes: MaybeUninit::uninit(), n_bytes: hint::black_box(0), block: [0; 2] }
     }
 
     /// How many records they take.
@@ -153,22 +156,89 @@ impl Values {
     /// Reads the result.
     #[cold]
     pub(crate) fn read_result(&mut self, wanted: Wanted) {
-        if wanted.site.result != 0 {
-            self.read(wanted, wanted.site.result);
+        for place in 0..wanted.site.n_result {
+            // SAFETY: so many are there.
+            self.read(wanted, unsafe { *wanted.site.result.wrapping_add(place) });
         }
     }
 
     /// Adds the item of a value.
     fn read(&mut self, wanted: Wanted, code: u16) {
         self.put(u64::from(code), 2);
-        let word = word(wanted, code);
+        if code & COMPOSITE != 0 {
+            return self.put_block(wanted, code);
+        }
+        let word = self.word(wanted, code);
         match code >> FORM_SHIFT & FORM_MASK {
             STRING => self.put_string(wanted, word as usize, None),
-            COUNTED => self.put_string(wanted, word as usize, Some(next_word(wanted, code) as usize)),
+            COUNTED => self.put_string(wanted, word as usize, Some(self.length(wanted, code) as usize)),
             UNKNOWN => {}
             form if form >= OWNED => self.put_owned(wanted, word as usize, form.wrapping_sub(OWNED)),
             _ => self.put(word, 1 << (code >> SIZE_SHIFT & SIZE_MASK)),
         }
+    }
+
+    /// Adds the block of a value with fields.
+    fn put_block(&mut self, wanted: Wanted, code: u16) {
+        let place = code & PLACE_MASK;
+        if place == GATHERED {
+            return self.put(0, 2);
+        }
+        let address = match place {
+            ON_STACK => wanted.registers.stack(usize::from(code >> NUMBER_SHIFT & NUMBER_MASK)),
+            _ => self.word(wanted, code & !COMPOSITE) as usize,
+        };
+        let n_bytes = usize::from(code >> WORDS_SHIFT & WORDS_MASK).wrapping_add(1).wrapping_mul(8);
+        let first = self.n_bytes.wrapping_add(2);
+        if first.wrapping_add(n_bytes) > MAX_BYTES {
+            return self.put(0, 2);
+        }
+        // SAFETY: there is room for so many bytes.
+        let n_read =
+            unsafe { read(wanted, address, self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(first), n_bytes) };
+        self.put(n_read as u64, 2);
+        self.n_bytes = first.wrapping_add(n_read);
+        self.block = [first, self.n_bytes];
+    }
+
+    /// The value itself, or the address of what is wanted.
+    fn word(&self, wanted: Wanted, code: u16) -> u64 {
+        let number = usize::from(code >> NUMBER_SHIFT & NUMBER_MASK);
+        let registers = wanted.registers;
+        match code & PLACE_MASK {
+            ARGUMENT => match registers.argument(number) {
+                Ok(word) => word,
+                Err(address) => {
+                    let mut word = 0u64;
+                    // SAFETY: eight bytes have room there.
+                    unsafe { read(wanted, address, (&raw mut word).cast(), 8) };
+                    word
+                }
+            },
+            FLOAT_ARGUMENT => registers.vector(number.wrapping_sub(1)),
+            IN_BLOCK => self.word_of_block(number),
+            _ if code >> FORM_SHIFT & FORM_MASK == FLOAT => registers.vector(number),
+            _ if number == 0 => registers.result(),
+            _ => registers.second_result(),
+        }
+    }
+
+    /// A word of the block that was read last; 0 where it was not read.
+    fn word_of_block(&self, number: usize) -> u64 {
+        let at = self.block[0].wrapping_add(number.wrapping_mul(8));
+        if at.wrapping_add(8) > self.block[1] {
+            return 0;
+        }
+        // SAFETY: below the end of the block, whose bytes are written.
+        unsafe { self.bytes.as_ptr().cast::<u8>().wrapping_add(at).cast::<u64>().read_unaligned() }
+    }
+
+    /// The length of a counted string.
+    fn length(&self, wanted: Wanted, code: u16) -> u64 {
+        let one = 1 << NUMBER_SHIFT;
+        // Whatever it counts, it is an integer.
+        let place = code & (NUMBER_MASK << NUMBER_SHIFT | PLACE_MASK);
+        self.word(wanted, if code & LENGTH_FIRST == 0 { place.wrapping_add(one) } else { place.wrapping_sub(one) })
     }
 
     /// Adds the bytes that a structure of three words owns.
@@ -251,35 +321,6 @@ impl Values {
         }
         self.put(b'>'.into(), 1);
     }
-}
-
-/// The value itself, or the address of what is wanted.
-fn word(wanted: Wanted, code: u16) -> u64 {
-    let number = usize::from(code >> NUMBER_SHIFT & NUMBER_MASK);
-    let registers = wanted.registers;
-    match code & PLACE_MASK {
-        ARGUMENT => match registers.argument(number) {
-            Ok(word) => word,
-            Err(address) => {
-                let mut word = 0u64;
-                // SAFETY: eight bytes have room there.
-                unsafe { read(wanted, address, (&raw mut word).cast(), 8) };
-                word
-            }
-        },
-        FLOAT_ARGUMENT => registers.vector(number.wrapping_sub(1)),
-        RESULT if code >> FORM_SHIFT & FORM_MASK == FLOAT => registers.vector(0),
-        _ => registers.result(),
-    }
-}
-
-/// The word behind the value in the order of arguments, or the second one of the result.
-fn next_word(wanted: Wanted, code: u16) -> u64 {
-    if code & PLACE_MASK == RESULT {
-        return wanted.registers.second_result();
-    }
-    let next = (code >> NUMBER_SHIFT & NUMBER_MASK).wrapping_add(1);
-    word(wanted, next << NUMBER_SHIFT | ARGUMENT)
 }
 
 /// Reads as many bytes as can be read, `n_bytes` at the most. Returns how many that were.

@@ -10,7 +10,7 @@
 //! | `task.txt` | a line for each program, thread and fork | [`tasks`] |
 //! | `sid-<SID>.map` | a line for each module: where it was loaded | [`map`] |
 //! | `<module>.sym` | the module's functions | [`symbols`] |
-//! | `<module>.dbg` | where these are in the source, and which values are recorded of them | [`symbols`], [`values`] |
+//! | `<module>.dbg` | where these are in the source, and which values are recorded of them | [`symbols`], [`values`], [`layout`] |
 //! | `<tid>.dat` | the task's records, 16 bytes each | [`record`] |
 //! | `events.txt` | names of the events in the `.dat` files | [`events`] |
 //! | `extern.dat` | counters | [`events`] |
@@ -44,11 +44,13 @@
 extern crate alloc;
 
 pub mod clock;
+pub mod composite;
 pub mod cost;
 pub mod events;
 pub mod files;
 pub mod gaps;
 pub mod info;
+pub mod layout;
 mod malformed;
 pub mod map;
 pub mod perf;

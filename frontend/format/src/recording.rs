@@ -332,8 +332,8 @@ pub enum TypesLine<'a> {
         address: u64,
         /// The [codes](crate::values::ValueSpec::code) of its arguments.
         arguments: Vec<u16>,
-        /// That of its result; 0 for none.
-        result: u16,
+        /// Those of its result.
+        result: Vec<u16>,
     },
 }
 
@@ -341,14 +341,17 @@ impl<'a> TypesLine<'a> {
     /// Reads a line, without its end.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
-        let code = |text| u16::from_str_radix(text, 16).ok();
+        let codes = |text: &str| -> Option<Vec<u16>> {
+            let code = |text| u16::from_str_radix(text, 16).ok();
+            text.split(',').filter(|text| !text.is_empty()).map(code).collect()
+        };
         let mut words = line.splitn(3, ' ');
         match [words.next()?, words.next()?, words.next()?] {
             ["module", build_id, path] => Some(Self::Module { build_id: Some(build_id).filter(|&id| id != "-"), path }),
             [address, result, arguments] => Some(Self::Function {
                 address: u64::from_str_radix(address, 16).ok()?,
-                arguments: arguments.split(',').filter(|text| !text.is_empty()).map(code).collect::<Option<_>>()?,
-                result: code(result)?,
+                arguments: codes(arguments)?,
+                result: if result == "-" { Vec::new() } else { codes(result)? },
             }),
         }
     }
@@ -361,8 +364,9 @@ impl fmt::Display for TypesLine<'_> {
                 writeln!(f, "module {} {}", build_id.unwrap_or("-"), path.replace('\n', " "))
             }
             Self::Function { address, arguments, result } => {
-                let arguments: Vec<String> = arguments.iter().map(|code| format!("{code:x}")).collect();
-                writeln!(f, "{address:x} {result:x} {}", arguments.join(","))
+                let text = |codes: &[u16]| codes.iter().map(|code| format!("{code:x}")).collect::<Vec<_>>().join(",");
+                let result = if result.is_empty() { "-".into() } else { text(result) };
+                writeln!(f, "{address:x} {result} {}", text(arguments))
             }
         }
     }
@@ -379,12 +383,12 @@ mod tests {
         for line in [
             TypesLine::Module { build_id: None, path: "/a b" },
             TypesLine::Module { build_id: Some("abc"), path: "/a" },
-            TypesLine::Function { address: 0x10, arguments: alloc::vec![], result: 7 },
-            TypesLine::Function { address: 0x10, arguments: alloc::vec![0x104, 0x2008], result: 0 },
+            TypesLine::Function { address: 0x10, arguments: alloc::vec![], result: alloc::vec![7, 8] },
+            TypesLine::Function { address: 0x10, arguments: alloc::vec![0x104, 0x2008], result: alloc::vec![] },
         ] {
             assert_eq!(TypesLine::parse(line.to_string().trim_end_matches('\n')), Some(line));
         }
-        for bad in ["", "module", "10", "x 0 1", "10 0 x", "10 z 1"] {
+        for bad in ["", "module", "10", "x - 1", "10 - x", "10 z 1"] {
             assert_eq!(TypesLine::parse(bad), None, "{bad}");
         }
     }

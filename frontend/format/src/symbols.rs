@@ -255,13 +255,27 @@ pub enum SourcePart<'a> {
         /// Its names and their numbers; see [`enumerators`].
         names: &'a str,
     },
+    /// What a value with fields is that specs name: `/t16:NAME`.
+    Layout {
+        /// Its name.
+        name: &'a str,
+        /// See [`Layout::parse`](crate::layout::Layout::parse).
+        text: &'a str,
+    },
     /// Something else, as uftrace has it.
     Other,
 }
 
+/// How a line begins that tells of a [layout](SourcePart::Layout): for uftrace it is a comment.
+const LAYOUT: &str = "# layout ";
+
 impl<'a> SourcePart<'a> {
     /// Reads a line; `None` if it is no such.
     pub fn parse(line: &'a str) -> Option<Self> {
+        if let Some(layout) = line.strip_prefix(LAYOUT) {
+            let (name, text) = layout.split_once(' ')?;
+            return Some(Self::Layout { name, text });
+        }
         let (kind, rest) = line.split_once(": ")?;
         match kind {
             "F" => {
@@ -282,6 +296,11 @@ impl<'a> SourcePart<'a> {
             _ => None,
         }
     }
+}
+
+/// A line that tells of a layout.
+pub fn layout_line(name: &str, text: &str) -> String {
+    format!("{LAYOUT}{name} {text}\n")
 }
 
 /// The names of an enumeration and their numbers, from `A=1,B`: one without a number has the next one after that before it. What is none is

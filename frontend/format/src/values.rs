@@ -9,6 +9,8 @@
 //! The whole is filled up to a multiple of 8. Its length is nowhere: who reads it has to know the specs, which stand in `<module>.dbg` by
 //! the function's address (`A: @arg1/i32`, `R: @retval`).
 //!
+//! A value with fields is an [image](crate::composite) of fixed size, for uftrace a structure: `arg1/t16:NAME`.
+//!
 //! Before it is written it has the form of `rftrace::abi::value`: items, each with the [code](ValueSpec::code) of its spec.
 
 use alloc::borrow::{Cow, ToOwned};
@@ -17,15 +19,20 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::composite::{self, Image};
+use crate::layout::Layout;
+
 /// The most bytes of values behind a record.
 pub const MAX_PAYLOAD: usize = 1024;
 
 /// The length of what stands for a null pointer among items.
-const NULL: u16 = u16::MAX;
+pub(crate) const NULL: u16 = u16::MAX;
 /// The same on disk.
 const NULL_BYTES: [u8; 4] = [0xff; 4];
-/// What a string takes on disk at the most, where the tracer cuts it.
-const STRING_BYTES: usize = 100;
+/// What a string takes at the most, where the tracer cuts it.
+pub(crate) const STRING_BYTES: usize = 98;
+/// Codes: the bit of a [value with fields](crate::composite).
+const COMPOSITE: u16 = 1 << 15;
 
 /// Where a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,6 +43,10 @@ pub enum Place {
     FloatArgument(u8),
     /// The result.
     Result,
+    /// The second word of the result.
+    SecondResult,
+    /// The word with this number, from 0 on, of the block of the [value](crate::composite) that this is a part of.
+    InBlock(u8),
 }
 
 /// How a value is shown.
@@ -59,6 +70,8 @@ pub enum Form {
     Float,
     /// As many bytes as the next argument says, or the second word of a result; shown and written as [`Form::String`].
     Counted,
+    /// The same, but the length is the word before.
+    CountedBefore,
     /// The bytes of a structure of three words that it points to, two of which are an address and a length: by
     /// [`Form::owned`]. Shown and written as [`Form::String`].
     Owned(u8),
@@ -67,12 +80,15 @@ pub enum Form {
     /// One of the names of the enumeration with this number, in a list of the reader's; [`Form::NO_NAMES`] where they are not known.
     /// On disk it takes eight bytes, of which the lower four are the number.
     Enumeration(u16),
+    /// A [value with fields](crate::composite): so many bytes, that are what the layout with this number tells, in a list of the reader's;
+    /// [`Form::NO_NAMES`] where that is not known.
+    Composite(u16, u16),
 }
 
 impl Form {
-    /// The enumeration of which no names are known.
+    /// The enumeration of which no names are known, and the layout that is not.
     pub const NO_NAMES: u16 = u16::MAX;
-    /// The bit of a code that tells an [enumeration](Form::Enumeration) from other numbers.
+    /// The bit of a code that tells an [enumeration](Form::Enumeration) from other numbers, and one order of texts from the other.
     const ENUMERATION: u16 = 1 << 6;
     /// The first of the six codes of [`Form::Owned`].
     const OWNED: u16 = 10;
@@ -95,13 +111,18 @@ impl Form {
             Self::Pointer => 6,
             Self::Float => 7,
             Self::Counted => 8,
-            Self::Unknown => 9,
+            Self::CountedBefore => Self::ENUMERATION | 8,
+            // It has several.
+            Self::Unknown | Self::Composite(..) => 9,
             Self::Owned(which) => Self::OWNED + u16::from(which),
         }
     }
 
     fn of_code(code: u16) -> Self {
         if code & Self::ENUMERATION != 0 {
+            if code & 15 == 8 {
+                return Self::CountedBefore;
+            }
             return Self::Enumeration(Self::NO_NAMES);
         }
         match code & 15 {
@@ -120,8 +141,8 @@ impl Form {
     }
 
     /// Whether its bytes are counted where they are written.
-    fn is_text(self) -> bool {
-        matches!(self, Self::String | Self::Counted | Self::Owned(_))
+    pub(crate) fn is_text(self) -> bool {
+        matches!(self, Self::String | Self::Counted | Self::CountedBefore | Self::Owned(_))
     }
 }
 
@@ -159,6 +180,35 @@ impl ValueSpec {
     #[must_use]
     pub fn with_names(self, enumeration: u16) -> Self {
         Self { form: Form::Enumeration(enumeration), ..self }
+    }
+
+    /// The image of a value with fields.
+    pub(crate) fn of_image(place: Place, n_bytes: u16) -> Self {
+        Self { place, form: Form::Composite(n_bytes, Form::NO_NAMES), size_log: 0 }
+    }
+
+    /// Reads a spec as it stands in a `.dbg` file. `enumeration` and `layout` number what it names.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ValueSpec::parse`].
+    pub fn parse_recorded(
+        text: &str,
+        enumeration: impl FnOnce(&str) -> u16,
+        layout: impl FnOnce(&str) -> u16,
+    ) -> Result<Self, String> {
+        // Where it was is of no interest.
+        let text = text.split_once('%').map_or(text, |(text, _)| text);
+        if let Some((place, name)) = text.split_once("/e:") {
+            return Ok(Self::parse(place)?.with_names(enumeration(name)));
+        }
+        let structure = text.split_once("/t").and_then(|(place, rest)| Some((place, rest.split_once(':')?)));
+        if let Some((place, (n_bytes, name))) = structure
+            && let Some(n_bytes @ 1..) = n_bytes.parse().ok().filter(|&n_bytes| usize::from(n_bytes) < MAX_PAYLOAD)
+        {
+            return Ok(Self { form: Form::Composite(n_bytes, layout(name)), size_log: 0, ..Self::parse(place)? });
+        }
+        Self::parse(text)
     }
 
     /// Reads a spec as uftrace has it.
@@ -253,17 +303,21 @@ impl ValueSpec {
             Place::Argument(number) => (0, number),
             Place::FloatArgument(number) => (1, number),
             Place::Result => (2, 0),
+            Place::SecondResult => (2, 1),
+            Place::InBlock(number) => (3, number),
         };
         place | u16::from(number) << 2 | (self.form.code() << 8) | u16::from(self.size_log) << 12
     }
 
     /// The spec that has this code, if any has.
-    fn of_code(code: u16) -> Option<Self> {
+    pub(crate) fn of_code(code: u16) -> Option<Self> {
         let number = (code >> 2 & 0x3f) as u8;
-        let place = match code & 3 {
-            0 if number > 0 => Place::Argument(number),
-            1 if number > 0 => Place::FloatArgument(number),
-            2 => Place::Result,
+        let place = match (code & 3, number) {
+            (0, 1..) => Place::Argument(number),
+            (1, 1..) => Place::FloatArgument(number),
+            (2, 0) => Place::Result,
+            (2, 1) => Place::SecondResult,
+            (3, _) => Place::InBlock(number),
             _ => return None,
         };
         let form = Form::of_code(code >> 8);
@@ -271,8 +325,12 @@ impl ValueSpec {
     }
 
     /// Bytes of the value, if that is no string.
-    fn size(self) -> usize {
-        if self.form == Form::Unknown { 0 } else { 1 << self.size_log }
+    pub(crate) fn size(self) -> usize {
+        match self.form {
+            Form::Unknown => 0,
+            Form::Composite(n_bytes, _) => n_bytes.into(),
+            _ => 1 << self.size_log,
+        }
     }
 
     /// Bytes of such a value on disk.
@@ -287,7 +345,7 @@ impl fmt::Display for ValueSpec {
             Place::Argument(number) => write!(f, "arg{number}")?,
             Place::FloatArgument(number) if self.form == Form::Unknown => write!(f, "fparg{number}")?,
             Place::FloatArgument(number) => return write!(f, "fparg{number}/{}", 8 * self.size()),
-            Place::Result => write!(f, "retval")?,
+            Place::Result | Place::SecondResult | Place::InBlock(_) => write!(f, "retval")?,
         }
         let letter = match self.form {
             Form::Auto => 'd',
@@ -297,10 +355,11 @@ impl fmt::Display for ValueSpec {
             Form::Hex => 'x',
             Form::Char if self.size_log == 2 => return write!(f, "/c32"),
             Form::Char => return write!(f, "/c"),
-            Form::String | Form::Counted | Form::Owned(_) => return write!(f, "/s"),
+            form if form.is_text() => return write!(f, "/s"),
+            Form::Composite(n_bytes, _) => return write!(f, "/t{n_bytes}:?"),
             Form::Unknown => return write!(f, "/{}", Self::UNKNOWN),
             Form::Pointer => return write!(f, "/p"),
-            Form::Float => 'f',
+            _ => 'f',
         };
         write!(f, "/{letter}{}", 8 * self.size())
     }
@@ -308,9 +367,13 @@ impl fmt::Display for ValueSpec {
 
 /// Whether these values fit behind a call.
 pub fn fit(specs: &[ValueSpec]) -> bool {
+    /// What the codes of a value with fields take among items, and what its size is rounded up by.
+    const COMPOSITE_CODES: usize = 24;
+
     let bytes = |spec: &ValueSpec| match spec.form {
         Form::Unknown => 2,
-        form if form.is_text() => 4 + STRING_BYTES,
+        Form::Composite(n_bytes, _) => usize::from(n_bytes) + COMPOSITE_CODES,
+        form if form.is_text() => 6 + STRING_BYTES,
         _ => 8 + 4,
     };
     specs.iter().map(bytes).sum::<usize>() <= MAX_PAYLOAD
@@ -323,20 +386,36 @@ pub fn list(specs: &[ValueSpec]) -> String {
 }
 
 /// The values of a call, each with its spec.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value<'a> {
     /// What it is.
     pub spec: ValueSpec,
     /// Its bytes; `None` for a string that is none.
-    bytes: Option<&'a [u8]>,
+    bytes: Option<Cow<'a, [u8]>>,
+}
+
+/// What numbers of a trace stand for.
+pub trait Names {
+    /// The function at an address.
+    fn function(&self, address: u64) -> Option<String>;
+    /// A number of one of the [enumerations](Form::Enumeration).
+    fn enumerator(&self, enumeration: u16, number: i32) -> Option<String>;
+    /// One of the layouts of [`Form::Composite`].
+    fn layout(&self, number: u16) -> Option<&Layout>;
 }
 
 /// The items that a tracer has recorded of a call. What is behind a flaw is left out.
 pub fn items(mut bytes: &[u8]) -> Vec<Value<'_>> {
     let mut found = Vec::new();
-    while let Some((code, rest)) = bytes.split_first_chunk::<2>()
-        && let Some(spec) = ValueSpec::of_code(u16::from_le_bytes(*code))
-    {
+    while let Some((code, rest)) = bytes.split_first_chunk::<2>() {
+        let code = u16::from_le_bytes(*code);
+        if code & COMPOSITE != 0 {
+            let Some((spec, image, rest)) = composite::item(code, rest) else { break };
+            found.push(Value { spec, bytes: Some(image.into()) });
+            bytes = rest;
+            continue;
+        }
+        let Some(spec) = ValueSpec::of_code(code) else { break };
         let (length, rest) = match (spec.form.is_text(), rest.split_first_chunk::<2>()) {
             (true, Some((length, rest))) => (u16::from_le_bytes(*length), rest),
             (true, None) => break,
@@ -348,7 +427,7 @@ pub fn items(mut bytes: &[u8]) -> Vec<Value<'_>> {
             continue;
         }
         let Some((value, rest)) = rest.split_at_checked(length.into()) else { break };
-        found.push(Value { spec, bytes: Some(value) });
+        found.push(Value { spec, bytes: Some(value.into()) });
         bytes = rest;
     }
     found
@@ -358,7 +437,7 @@ pub fn items(mut bytes: &[u8]) -> Vec<Value<'_>> {
 pub fn payload(values: &[Value<'_>]) -> Vec<u8> {
     let mut payload = Vec::new();
     for value in values {
-        let bytes = value.bytes.unwrap_or(&NULL_BYTES);
+        let bytes = value.bytes.as_deref().unwrap_or(&NULL_BYTES);
         if value.spec.form.is_text() {
             payload.extend((bytes.len() as u16).to_le_bytes());
         }
@@ -384,36 +463,32 @@ pub fn read_payload<'a>(specs: &[ValueSpec], bytes: &'a [u8]) -> Option<(Vec<Val
         }
         let value = bytes.get(place..place + length)?;
         let is_null = spec.form.is_text() && value == NULL_BYTES;
-        values.push(Value { spec, bytes: (!is_null).then_some(value) });
+        values.push(Value { spec, bytes: (!is_null).then_some(value.into()) });
         place = (place + length).next_multiple_of(4);
     }
     Some((values, place.next_multiple_of(8)))
 }
 
-impl Value<'_> {
-    /// The value as text, as uftrace shows it, but that control characters are escaped. `function` names that at an address.
-    pub fn text(&self, function: impl FnOnce(u64) -> Option<String>) -> String {
-        self.text_with(function, |_, _| None)
+impl<'a> Value<'a> {
+    /// The value that has these bytes; none for a null pointer where a text was wanted.
+    pub(crate) fn of_bytes(spec: ValueSpec, bytes: Option<&'a [u8]>) -> Self {
+        Self { spec, bytes: bytes.map(Cow::Borrowed) }
     }
 
-    /// The same; `enumerator` names a number of one of the [enumerations](Form::Enumeration).
-    pub fn text_with(
-        &self,
-        function: impl FnOnce(u64) -> Option<String>,
-        enumerator: impl FnOnce(u16, i32) -> Option<String>,
-    ) -> String {
+    /// The value as text, as uftrace shows it, but that control characters are escaped and fields are shown.
+    pub fn text(&self, names: &impl Names) -> String {
         /// The numbers from which on those without a form are shown in hexadecimal.
         const LARGE: u64 = 100_000;
         /// Where small negative numbers of 32 bits lie.
         const NEGATIVE: core::ops::RangeInclusive<u64> = 0xffff_0001..=0xffff_ffff;
 
-        let Some(bytes) = self.bytes else { return "NULL".to_owned() };
+        let Some(bytes) = self.bytes.as_deref() else { return "NULL".to_owned() };
         let mut word = [0; 8];
         word.iter_mut().zip(bytes).for_each(|(to, &from)| *to = from);
         let word = u64::from_le_bytes(word);
         let hex = || if word == 0 { "0".to_owned() } else { format!("{word:#x}") };
         // Of a text, and of what is unknown, there is no number.
-        let unused = 64 - 8 * self.spec.size().max(1);
+        let unused = 64 - 8 * self.spec.size().clamp(1, 8);
         let signed = (word << unused).cast_signed() >> unused;
         match self.spec.form {
             Form::Auto if NEGATIVE.contains(&word) => (word as u32).cast_signed().to_string(),
@@ -422,11 +497,11 @@ impl Value<'_> {
             Form::Unsigned if word > LARGE => hex(),
             Form::Unsigned => word.to_string(),
             Form::Hex => hex(),
-            Form::Pointer => function(word).map_or_else(hex, |name| format!("&{name}")),
+            Form::Pointer => names.function(word).map_or_else(hex, |name| format!("&{name}")),
             Form::Unknown => "?".to_owned(),
             Form::Enumeration(which) => {
                 let number = (word as u32).cast_signed();
-                enumerator(which, number).unwrap_or_else(|| number.to_string())
+                names.enumerator(which, number).unwrap_or_else(|| number.to_string())
             }
             Form::Char if self.spec.size_log == 2 => match char::from_u32(word as u32) {
                 Some(letter) if letter.is_ascii() => format!("'{}'", escaped(&[letter as u8])),
@@ -438,9 +513,13 @@ impl Value<'_> {
                 let text = if letter.is_ascii() { escaped(&[letter]) } else { format!("\\x{letter:02x}").into() };
                 format!("'{text}'")
             }
-            Form::String | Form::Counted | Form::Owned(_) => format!("\"{}\"", escaped(bytes)),
+            Form::Composite(_, layout) => {
+                let layout = names.layout(layout);
+                layout.map_or_else(|| "?".to_owned(), |layout| layout.text(&Image::new(bytes), names))
+            }
+            form if form.is_text() => format!("\"{}\"", escaped(bytes)),
             Form::Float if self.spec.size_log == 2 => format!("{:.6}", f32::from_bits(word as u32)),
-            Form::Float => format!("{:.6}", f64::from_bits(word)),
+            _ => format!("{:.6}", f64::from_bits(word)),
         }
     }
 }
@@ -470,6 +549,23 @@ fn escaped(bytes: &[u8]) -> Cow<'static, str> {
 mod tests {
     use super::*;
 
+    /// Nothing has a name, but what is at an address.
+    struct NoNames;
+
+    impl Names for NoNames {
+        fn function(&self, address: u64) -> Option<String> {
+            (address == 16).then(|| "at_16".to_owned())
+        }
+
+        fn enumerator(&self, _: u16, _: i32) -> Option<String> {
+            None
+        }
+
+        fn layout(&self, _: u16) -> Option<&Layout> {
+            None
+        }
+    }
+
     fn specs(text: &str) -> Vec<ValueSpec> {
         ValueSpec::parse_list(text).unwrap()
     }
@@ -478,7 +574,7 @@ mod tests {
     fn shown(spec: &str, number: i64) -> String {
         let spec = specs(spec)[0];
         let bytes = number.to_le_bytes();
-        Value { spec, bytes: Some(&bytes[..spec.size()]) }.text(|_| None)
+        Value::of_bytes(spec, Some(&bytes[..spec.size()])).text(&NoNames)
     }
 
     #[test]
@@ -515,8 +611,7 @@ mod tests {
         ] {
             assert_eq!(shown(spec, number), expected, "{spec} of {number}");
         }
-        let pointer = Value { spec: specs("arg1/p")[0], bytes: Some(&[16, 0, 0, 0, 0, 0, 0, 0]) };
-        assert_eq!(pointer.text(|address| Some(format!("at_{address}"))), "&at_16");
+        assert_eq!(shown("arg1/p", 16), "&at_16");
     }
 
     #[test]
@@ -535,7 +630,9 @@ mod tests {
             assert!(ValueSpec::parse(bad).is_err(), "{bad}");
         }
         // What is not C's.
-        for form in [Form::Counted, Form::Unknown, Form::owned(0, 1).unwrap(), Form::owned(2, 1).unwrap()] {
+        for form in
+            [Form::Counted, Form::CountedBefore, Form::Unknown, Form::owned(0, 1).unwrap(), Form::owned(2, 1).unwrap()]
+        {
             let spec = ValueSpec::new(Place::Argument(9), form, 1);
             assert_eq!(ValueSpec::of_code(spec.code()), Some(spec));
             assert!(ValueSpec::parse(&spec.to_string()).is_ok(), "{spec}");
@@ -566,7 +663,7 @@ mod tests {
         assert_eq!(payload, expected);
         let specs: Vec<ValueSpec> = values.iter().map(|value| value.spec).collect();
         assert_eq!(read_payload(&specs, &payload), Some((values.clone(), payload.len())));
-        let texts: Vec<String> = values.iter().map(|value| value.text(|_| None)).collect();
+        let texts: Vec<String> = values.iter().map(|value| value.text(&NoNames)).collect();
         assert_eq!(texts, ["-2", "\"hello\"", "NULL", "1"]);
         assert_eq!(read_payload(&specs, &payload[..20]), None);
         // Flaws end it.

@@ -202,7 +202,7 @@ impl<'f> Chooser<'f> {
 
     /// Which values are recorded of a function, and what is looked for in its calls, if anything is.
     fn values(&mut self, function: &TracedFunction<'_>) -> Option<SiteValues> {
-        let mut site = SiteValues { child_ip: 0, arguments: Vec::new(), result: 0, watches: Vec::new() };
+        let mut site = SiteValues { child_ip: 0, arguments: Vec::new(), result: Vec::new(), watches: Vec::new() };
         if function.is_own() || self.filter.values.is_empty() && self.filter.watches.is_empty() {
             return None;
         }
@@ -222,7 +222,7 @@ impl<'f> Chooser<'f> {
             by_type = [by_type[0] | rule.by_type[0], by_type[1] | rule.by_type[1]];
             for spec in &rule.specs {
                 match spec.place {
-                    Place::Result => site.result = spec.code(),
+                    Place::Result => site.result = vec![spec.code()],
                     _ if site.arguments.len() < MAX_ARGUMENTS && !site.arguments.contains(&spec.code()) => {
                         site.arguments.push(spec.code());
                     }
@@ -237,11 +237,11 @@ impl<'f> Chooser<'f> {
             if by_type[0] && site.arguments.is_empty() {
                 site.arguments = arguments.to_vec();
             }
-            if by_type[1] && site.result == 0 {
-                site.result = result;
+            if by_type[1] && site.result.is_empty() {
+                site.result = result.to_vec();
             }
         }
-        (site.result != 0 || !site.arguments.is_empty() || !site.watches.is_empty()).then_some(site)
+        (!site.result.is_empty() || !site.arguments.is_empty() || !site.watches.is_empty()).then_some(site)
     }
 
     fn look_at_modules(&mut self, catalogue: &Catalogue) {

@@ -15,8 +15,8 @@ use crate::host;
 pub(crate) struct SiteValues {
     pub(crate) child_ip: u64,
     pub(crate) arguments: Vec<u16>,
-    /// 0 for none.
-    pub(crate) result: u16,
+    /// Those of one value.
+    pub(crate) result: Vec<u16>,
     /// What is looked for in its calls.
     pub(crate) watches: Vec<SiteWatch>,
 }
@@ -35,14 +35,15 @@ impl PublishedValues {
         let sites: Vec<ValueSite> = sites
             .iter()
             .map(|site| {
-                let arguments = site.arguments.clone().leak();
+                let (arguments, result) = (site.arguments.clone().leak(), site.result.clone().leak());
                 let watches: Vec<Watch> = site.watches.iter().map(|watch| watch.for_hooks()).collect();
                 let watches = watches.leak();
                 ValueSite {
                     child_ip: site.child_ip as usize,
                     arguments: arguments.as_ptr(),
                     n_arguments: arguments.len(),
-                    result: site.result,
+                    result: result.as_ptr(),
+                    n_result: result.len(),
                     watches: watches.as_ptr(),
                     n_watches: watches.len(),
                 }
@@ -69,7 +70,7 @@ struct KnownModule {
     build_id: Option<String>,
     path: String,
     /// By address from the module's beginning: the codes of the arguments and of the result, as in [`SiteValues`].
-    functions: HashMap<u64, (Vec<u16>, u16)>,
+    functions: HashMap<u64, (Vec<u16>, Vec<u16>)>,
 }
 
 impl KnownValues {
@@ -93,13 +94,13 @@ impl KnownValues {
     }
 
     /// The codes of the arguments and of the result of the function at an address of a module, from that's beginning.
-    pub(crate) fn of(&self, (path, build_id): (&str, Option<&str>), address: u64) -> Option<(&[u16], u16)> {
+    pub(crate) fn of(&self, (path, build_id): (&str, Option<&str>), address: u64) -> Option<(&[u16], &[u16])> {
         let is_it = |module: &&KnownModule| match (&module.build_id, build_id) {
             (Some(own), Some(id)) => own == id,
             (None, None) => module.path == path,
             _ => false,
         };
         let (arguments, result) = self.0.iter().find(is_it)?.functions.get(&address)?;
-        Some((arguments, *result))
+        Some((arguments, result))
     }
 }

@@ -142,7 +142,7 @@ impl<'c> TracedFunction<'c> {
         &[]
     }
 
-    pub(crate) fn known_values<'k>(&self, _known: &'k KnownValues) -> Option<(&'k [u16], u16)> {
+    pub(crate) fn known_values<'k>(&self, _known: &'k KnownValues) -> Option<(&'k [u16], &'k [u16])> {
         None
     }
 

@@ -41,9 +41,14 @@ impl Registers {
             4 => 24,
             5 => -24,
             6 => -32,
-            _ => return Err(self.slot.wrapping_add(number.wrapping_sub(6).wrapping_mul(8))),
+            _ => return Err(self.stack(number.wrapping_sub(6))),
         };
         Ok(self.saved(distance))
+    }
+
+    /// Where a word of the stack is, from 1 on above the return address.
+    pub(crate) fn stack(self, number: usize) -> usize {
+        self.slot.wrapping_add(number.wrapping_mul(8))
     }
 
     /// The low half of a vector register, xmm0 to xmm7.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rftrace_format::files::map;
+use rftrace_format::layout::Layout;
 use rftrace_format::record::ADDRESS_MASK;
 use rftrace_format::symbols::ModuleId;
 use rftrace_format::text::base_name;
@@ -118,6 +119,11 @@ impl Session {
     /// The name of a number of one of the enumerations of the module around `addr` at `time_ns`.
     pub(crate) fn enumerator(&self, (time_ns, addr): (u64, u64), enumeration: u16, value: i32) -> Option<&str> {
         self.module(time_ns, addr)?.values.as_ref()?.enumerator(enumeration, value)
+    }
+
+    /// One of the layouts of values of the function around `addr` at `time_ns`.
+    pub(crate) fn layout(&self, (time_ns, addr): (u64, u64), number: u16) -> Option<&Layout> {
+        self.module(time_ns, addr)?.values.as_ref()?.layout(number)
     }
 
     /// Reads which values are recorded.

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use rftrace_format::layout::Layout;
 use rftrace_format::symbols::{Head, SourcePart, enumerators};
-use rftrace_format::values::ValueSpec;
+use rftrace_format::values::{Form, ValueSpec};
 
 use crate::error::Result;
 use crate::lines::Lines;
@@ -41,6 +42,30 @@ pub(crate) struct SourceTable {
     /// By address; of a function may be several.
     values: Vec<(u64, ValuePart)>,
     enumerations: Enumerations,
+    layouts: Layouts,
+}
+
+/// The layouts that specs name.
+#[derive(Debug, Default)]
+struct Layouts {
+    /// Each name has a number.
+    numbers: HashMap<Box<str>, u16>,
+    /// By that.
+    layouts: HashMap<u16, Layout>,
+}
+
+impl Layouts {
+    /// The number of the layout with this name; of those that are too many one that has none.
+    fn number(&mut self, name: &str) -> u16 {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        let number = u16::try_from(self.numbers.len()).unwrap_or(Form::NO_NAMES);
+        if number < Form::NO_NAMES {
+            self.numbers.insert(name.into(), number);
+        }
+        number
+    }
 }
 
 /// The enumerations that specs name.
@@ -83,17 +108,10 @@ struct ValuePart {
 }
 
 impl ValuePart {
-    /// Reads what stands behind `A:` or `R:`; `None` if it is not all understood. Where values were, behind a `%`, is of no interest.
-    fn parse(text: &str, is_result: bool, enumerations: &mut Enumerations) -> Option<Self> {
+    /// Reads what stands behind `A:` or `R:`; `None` if it is not all understood.
+    fn parse(text: &str, is_result: bool, enumerations: &mut Enumerations, layouts: &mut Layouts) -> Option<Self> {
         let specs = text.strip_prefix('@')?.split(',').map(|spec| {
-            let spec = spec.split_once('%').map_or(spec, |(spec, _)| spec);
-            match spec.split_once("/e:") {
-                Some((place, name)) => {
-                    let number = enumerations.number(name);
-                    ValueSpec::parse(place).ok().map(|spec| spec.with_names(number))
-                }
-                None => ValueSpec::parse(spec).ok(),
-            }
+            ValueSpec::parse_recorded(spec, |name| enumerations.number(name), |name| layouts.number(name)).ok()
         });
         Some(Self { is_result, specs: specs.collect::<Option<_>>()? })
     }
@@ -116,17 +134,18 @@ impl SourceTable {
         let mut function = None;
         let mut with_values = 0;
         while let Some(line) = lines.next()? {
-            if table.head.add(line) {
+            let part = SourcePart::parse(line);
+            if !matches!(part, Some(SourcePart::Layout { .. })) && table.head.add(line) {
                 continue;
             }
-            match SourcePart::parse(line) {
+            match part {
                 Some(SourcePart::Function { addr }) => {
                     function = Some(addr);
                     with_values = addr;
                 }
                 Some(part @ (SourcePart::Arguments(specs) | SourcePart::Result(specs))) => {
                     let is_result = matches!(part, SourcePart::Result(_));
-                    let values = ValuePart::parse(specs, is_result, &mut table.enumerations);
+                    let values = ValuePart::parse(specs, is_result, &mut table.enumerations, &mut table.layouts);
                     table.values.extend(values.map(|values| (with_values, values)));
                 }
                 Some(SourcePart::Place { line, path }) => {
@@ -145,6 +164,13 @@ impl SourceTable {
                     table.places.push(Place { addr, line, path });
                 }
                 Some(SourcePart::Enumeration { name, names }) => table.enumerations.add(name, names),
+                Some(SourcePart::Layout { name, text }) => {
+                    let layout = Layout::parse(text, &mut |name| table.enumerations.number(name));
+                    let number = table.layouts.number(name);
+                    if let Some(layout) = layout.filter(|_| number < Form::NO_NAMES) {
+                        table.layouts.layouts.entry(number).or_insert(layout);
+                    }
+                }
                 Some(SourcePart::Other) => {}
                 None => warnings.add(Warning::UnknownLine, 1),
             }
@@ -175,6 +201,11 @@ impl SourceTable {
     /// The name of a number in the enumeration with a number.
     pub(crate) fn enumerator(&self, enumeration: u16, value: i32) -> Option<&str> {
         self.enumerations.names.get(&(enumeration, value)).map(|name| &**name)
+    }
+
+    /// The layout with a number.
+    pub(crate) fn layout(&self, number: u16) -> Option<&Layout> {
+        self.layouts.layouts.get(&number)
     }
 
     /// Whether it tells where any function is.

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rftrace_format::files::{EVENTS, INFO, TASKS, records};
 use rftrace_format::info::{Info, feature};
+use rftrace_format::layout::Layout;
 use rftrace_format::record::{ADDRESS_MASK, Kind, RECORD_BYTES, Record};
 use rftrace_format::tasks::{MAX_TASKS, TaskLine};
 use rftrace_format::text::base_name;
-use rftrace_format::values::{MAX_PAYLOAD, Value, ValueSpec, read_payload};
+use rftrace_format::values::{MAX_PAYLOAD, Names, ValueSpec, read_payload};
 
 use crate::chosen::Choice;
 use crate::demangle::Demangle;
@@ -403,16 +404,10 @@ impl Trace {
     ///
     /// The file cannot be read.
     pub fn values(&self, task: &Task, record: &Record) -> Result<Vec<String>> {
-        let function = |addr| Some(self.symbol(task, record.time_ns, addr)?).map(|symbol| symbol.name.to_string());
-        let session = self.session_at(task, record.time_ns).and_then(|idx| self.sessions.get(idx));
-        let enumerator = |which, number| {
-            let name = session?.enumerator((record.time_ns, record.addr), which, number);
-            name.map(str::to_owned)
-        };
-        let text = |value: &Value<'_>| value.text_with(|addr| function(addr & ADDRESS_MASK), enumerator);
+        let names = NamesAt { trace: self, task, record };
         let texts = self.with_payload(task, record, |specs, bytes| {
             let values = read_payload(specs, bytes).map(|(values, _)| values).unwrap_or_default();
-            values.iter().map(text).collect()
+            values.iter().map(|value| value.text(&names)).collect()
         });
         Ok(texts?.unwrap_or_default())
     }
@@ -453,6 +448,38 @@ impl Trace {
     fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
         let session = self.session_at(task, time_ns).and_then(|idx| self.sessions.get(idx));
         session.and_then(|session| session.symbol(time_ns, addr)).or_else(|| self.kernel_symbols.find(addr))
+    }
+}
+
+/// What numbers stand for where a record was made.
+struct NamesAt<'t> {
+    trace: &'t Trace,
+    task: &'t Task,
+    record: &'t Record,
+}
+
+impl NamesAt<'_> {
+    fn session(&self) -> Option<&Session> {
+        self.trace.sessions.get(self.trace.session_at(self.task, self.record.time_ns)?)
+    }
+
+    fn place(&self) -> (u64, u64) {
+        (self.record.time_ns, self.record.addr)
+    }
+}
+
+impl Names for NamesAt<'_> {
+    fn function(&self, address: u64) -> Option<String> {
+        let symbol = self.trace.symbol(self.task, self.record.time_ns, address & ADDRESS_MASK)?;
+        Some(symbol.name.to_string())
+    }
+
+    fn enumerator(&self, enumeration: u16, number: i32) -> Option<String> {
+        self.session()?.enumerator(self.place(), enumeration, number).map(str::to_owned)
+    }
+
+    fn layout(&self, number: u16) -> Option<&Layout> {
+        self.session()?.layout(self.place(), number)
     }
 }
 

@@ -18,6 +18,9 @@ const HOSTILE: &[u8] = b"</script><img src=x onerror=\"window.broken=1\">\\\xff\
 /// The same as it is shown.
 const SHOWN: &str = "\"</script><img src=x onerror=\"window.broken=1\">\\\\xff\\u{1b}\\né\"";
 
+/// What a value with fields is shown as.
+const FIELDS: &str = "Some(Pair { n: -7, text: \"a\"\" })";
+
 /// ARGUMENT and RETVAL.
 const FEATURES: u8 = 1 << 3 | 1 << 4;
 
@@ -48,6 +51,8 @@ pub(crate) fn files() -> Files {
         &string(b"\xff\xff\xff\xff"),
         &1_u64.to_le_bytes(),
         &2_u64.to_le_bytes(),
+        // A block of a word, of which all was read, and a text.
+        &[8, 0, 8, 0, 1, 0, 0, 0, 0xf9, 0xff, 0xff, 0xff, 2, 0, b'a', b'"'],
     ]);
     let number = |number: i32| payload(&[&number.to_le_bytes()]);
     let mut records = Vec::new();
@@ -71,9 +76,10 @@ pub(crate) fn files() -> Files {
     files.0.insert("7.dat".into(), records);
     files.0.get_mut("info").expect("info")[16] |= FEATURES;
     let dbg = "# path name: /bin/prog\n\
-        F: 1010 a\nA: @arg1/s,arg2/i32,arg3/x64,fparg1/64,arg4/c,arg5/s,arg6/e:bool,arg7/e:Colour\nR: @retval/s\n\
+        F: 1010 a\nA: @arg1/s,arg2/i32,arg3/x64,fparg1/64,arg4/c,arg5/s,arg6/e:bool,arg7/e:Colour,arg8/t16:Option<_>\nR: @retval/s\n\
         F: 1020 b\nA: @arg1/i32\n\
         F: 1030 c\nR: @retval/i32\n\
+        # layout Option<_> [32@4|0=(None|),1=(Some|{Pair|n=i32@8,text=s@12})]\n\
         E: enum bool {false=0,true=1}\nE: enum Colour {RED=0,GREEN=2}\n";
     files.0.insert("prog.dbg".into(), dbg.into());
     files
@@ -85,7 +91,7 @@ fn sample() -> Dir {
 
 /// The arguments of `a`.
 fn arguments() -> String {
-    format!("{SHOWN}, -5, 0xffffffffffffffff, 1.500000, 'x', NULL, true, GREEN")
+    format!("{SHOWN}, -5, 0xffffffffffffffff, 1.500000, 'x', NULL, true, GREEN, {FIELDS}")
 }
 
 fn written<S: Sink>(trace: &Trace, mut sink: S, bytes: impl FnOnce(S) -> Vec<u8>) -> Vec<u8> {
@@ -148,20 +154,20 @@ fn a_report_has_a_row_for_each_value() {
     assert_eq!(rows(&["b"]), json!([a, b[0], b[1], c, main]));
     let c = [json!(["c() = -1", 1, 1_000]), json!(["c() = 1", 1, 1_000])];
     assert_eq!(rows(&["b@arg1", "c@retval"]), json!([a, b[0], b[1], c[0], c[1], main]));
-    let a = json!(["a(_, -5, _, _, _, _, _, _) = \"done\"", 1, 2_000]);
+    let a = json!(["a(_, -5, _, _, _, _, _, _, _) = \"done\"", 1, 2_000]);
     assert_eq!(rows(&["*@arg2,retval"])[0], a);
 
     let dir = sample();
     let (code, csv, error) =
         run(&["report", "--format", "csv", "--by-value", "a@arg1", "-f", "call", utf8(dir.path())]);
     assert_eq!(code, Some(0), "{error}");
-    let line = format!("\"a\",\"{}, _, _, _, _, _, _, _\",\"\",1\n", SHOWN.replace('"', "\"\""));
+    let line = format!("\"a\",\"{}, _, _, _, _, _, _, _, _\",\"\",1\n", SHOWN.replace('"', "\"\""));
     assert!(csv.starts_with("function,arguments,retval,call\n") && csv.contains(&line), "{csv}");
     assert!(csv.contains("\"main\",\"\",\"\",1\n"), "{csv}");
     let (_, text, _) = run(&["report", "--format", "json", "--by-value", "a@arg1", "-f", "call", utf8(dir.path())]);
     let json: Value = serde_json::from_str(&text).expect("JSON");
     let row = json.as_array().expect("rows").iter().find(|row| row["function"] == "a").expect("a row");
-    assert_eq!(row["arguments"], format!("{SHOWN}, _, _, _, _, _, _, _"));
+    assert_eq!(row["arguments"], format!("{SHOWN}, _, _, _, _, _, _, _, _"));
     assert!(row.get("retval").is_none());
 
     let (code, _, error) = run(&["report", "--by-value", "main", utf8(dir.path())]);
@@ -196,6 +202,7 @@ fn perfetto_has_them_as_annotations_with_types() {
         text("NULL"),
         Annotated::BoolValue(true),
         text("GREEN"),
+        text(FIELDS),
     ];
     let a = (1..).zip(values).map(|(number, value)| (format!("arg{number}"), value)).collect();
     let b = |number| vec![("arg1".to_owned(), Annotated::IntValue(number))];

@@ -170,7 +170,7 @@ impl<'c> TracedFunction<'c> {
     }
 
     /// What `known` says of its values: the codes of its arguments and of its result.
-    pub(crate) fn known_values<'k>(&self, known: &'k KnownValues) -> Option<(&'k [u16], u16)> {
+    pub(crate) fn known_values<'k>(&self, known: &'k KnownValues) -> Option<(&'k [u16], &'k [u16])> {
         let module = &self.module.module;
         known.of((&module.path.to_string_lossy(), module.build_id.as_deref()), self.found.symbol?.address)
     }

@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use gimli::{AttributeValue, DebuggingInformationEntry, UnitOffset, constants};
 use rftrace_format::values::{self, Form, Place as SpecPlace, ValueSpec};
 
+use super::composed::{Held, Holder, composed};
 use super::entry::{MAX_BYTES, Source, Stores};
-use super::module::{Enumerations, FunctionValues, ModuleValues, Shown};
+use super::module::{Enumerations, FunctionValues, Layouts, ModuleValues, Shown};
 use super::object::{Dwarf, File, Reader};
 use super::place::{self, FrameBase, Function, Place};
+use super::results;
+use super::returned;
 use super::types::{Kind, Type, Types};
 use super::units::{Entry, Units};
 
@@ -22,6 +25,8 @@ const MAX_STACK_WORDS: u64 = 20;
 /// What is known of a unit.
 struct UnitFacts {
     is_rust: bool,
+    /// Whether its compiler keeps to the calling convention, or gives functions other names.
+    is_gnu: bool,
     /// What was compiled together.
     program: String,
     /// Whether its functions store all their arguments when they begin.
@@ -34,7 +39,7 @@ struct UnitFacts {
 pub(super) fn functions(file: &File<'_>, dwarf: &Dwarf<'_>) -> Result<ModuleValues, gimli::Error> {
     let units = Units::read(dwarf)?;
     let start = file.start();
-    let mut enumerations = Enumerations::default();
+    let mut named = Named::default();
     // `None` where functions differ that were made one.
     let mut functions: BTreeMap<u64, Option<FunctionValues>> = BTreeMap::new();
     let all = (0..units.units.len()).map(|unit| facts(&units, unit)).collect::<Result<Vec<_>, _>>()?;
@@ -47,8 +52,9 @@ pub(super) fn functions(file: &File<'_>, dwarf: &Dwarf<'_>) -> Result<ModuleValu
             let Some(address) = address(&units, &entry).filter(|&address| file.symbol(address).is_some()) else {
                 continue;
             };
-            let values = Reading { file, units: &units, is_rust: facts.is_rust, is_plain, address }
-                .values(&entry, &mut enumerations);
+            let values =
+                Reading { file, units: &units, is_rust: facts.is_rust, is_gnu: facts.is_gnu, is_plain, address }
+                    .values(&entry, &mut named);
             functions
                 .entry(address.wrapping_sub(start))
                 .and_modify(|known| {
@@ -64,7 +70,20 @@ pub(super) fn functions(file: &File<'_>, dwarf: &Dwarf<'_>) -> Result<ModuleValu
     }
     let is_known = |values: &FunctionValues| !values.arguments.is_empty() || values.result.is_some();
     let functions = functions.into_iter().filter_map(|(address, values)| Some((address, values.filter(is_known)?)));
-    Ok(ModuleValues { functions: functions.collect(), enumerations: enumerations.all, ..ModuleValues::default() })
+    let functions = functions.collect();
+    Ok(ModuleValues {
+        functions,
+        enumerations: named.enumerations.all,
+        layouts: named.layouts.all,
+        ..ModuleValues::default()
+    })
+}
+
+/// What values name.
+#[derive(Default)]
+struct Named {
+    enumerations: Enumerations,
+    layouts: Layouts,
 }
 
 /// Looks through a unit; `None` if it is of another language than C, C++ and Rust.
@@ -86,7 +105,7 @@ fn facts(units: &Units<'_>, number: usize) -> Result<Option<UnitFacts>, gimli::E
     // rustc compiles a crate in several units.
     let program = name.split_once("/@/").map_or(&*name, |(program, _)| program).to_owned();
     let mut facts =
-        UnitFacts { is_rust, program, is_plain: !is_gnu || !is_optimised(&producer), functions: Vec::new() };
+        UnitFacts { is_rust, is_gnu, program, is_plain: !is_gnu || !is_optimised(&producer), functions: Vec::new() };
     // The depth of the function, and of what was inlined into it, that the entry is in.
     let (mut function, mut inlined) = (None, None);
     while let Some(entry) = cursor.next_dfs()? {
@@ -176,12 +195,13 @@ struct Reading<'r, 'f, 'd> {
     file: &'r File<'f>,
     units: &'r Units<'d>,
     is_rust: bool,
+    is_gnu: bool,
     is_plain: bool,
     address: u64,
 }
 
 impl<'d> Reading<'_, '_, 'd> {
-    fn values(&self, entry: &Entry<'d>, enumerations: &mut Enumerations) -> FunctionValues {
+    fn values(&self, entry: &Entry<'d>, named: &mut Named) -> FunctionValues {
         let unit = &self.units.units[entry.unit];
         let frame_base = FrameBase::of(unit, entry.attribute(constants::DW_AT_frame_base));
         let stores = self.is_plain.then(|| Stores::of(self.file.code(self.address, MAX_BYTES), self.address));
@@ -190,9 +210,10 @@ impl<'d> Reading<'_, '_, 'd> {
 
         let mut arguments = Vec::new();
         for parameter in self.parameters(entry).into_iter().take(MAX_ARGUMENTS) {
-            let mut types = Types::new(self.units, self.is_rust, enumerations);
+            let mut types = Types::new(self.units, self.is_rust, &mut named.enumerations);
             let holder = parameter.as_ref().and_then(|it| self.units.inherited(it, constants::DW_AT_type));
-            let of_type = holder.and_then(|holder| types.of(&holder));
+            let of_type = holder.as_ref().and_then(|holder| types.of(holder));
+            let name = SpecPlace::Argument(MAX_NUMBER - arguments.len() as u8);
             let shown = match (parameter, of_type) {
                 // Without a prototype it was passed as a `double`.
                 (_, Some(Type { kind: Kind::Float, n_bytes: 4 })) if !is_prototyped && !self.is_cpp(entry) => None,
@@ -200,23 +221,56 @@ impl<'d> Reading<'_, '_, 'd> {
                     let size = (of_type.n_bytes, matches!(of_type.kind, Kind::Bool(_)));
                     let location = parameter.attribute(constants::DW_AT_location);
                     let found = location.and_then(|at| place::place(self.units.dwarf, unit, &function, at, size));
-                    found.and_then(|place| argument(of_type, place))
+                    found.and_then(|place| match of_type.kind {
+                        Kind::Fields(shape) => {
+                            let (composite, layout) = composed(&shape, holder_of(&place, of_type.n_bytes)?, name)?;
+                            let type_name = types.resolved(holder.as_ref()?).map(|it| self.units.name(&it));
+                            let number = named.layouts.number(&type_name.unwrap_or_default(), layout);
+                            Some(Shown::Fields(composite, number))
+                        }
+                        _ => argument(&of_type, &place),
+                    })
                 }
                 _ => None,
             };
-            let number = MAX_NUMBER - arguments.len() as u8;
-            let unknown =
-                Shown { spec: ValueSpec::new(SpecPlace::Argument(number), Form::Unknown, 1), enumeration: None };
-            arguments.push(shown.unwrap_or(unknown));
+            arguments.push(shown.unwrap_or(Shown::Plain(ValueSpec::new(name, Form::Unknown, 1), None)));
         }
         limit(&mut arguments);
-        if arguments.iter().all(|shown| shown.spec.form == Form::Unknown) {
+        if arguments.iter().all(|shown| shown.spec().form == Form::Unknown) {
             arguments.clear();
         }
         let is_changed = is_changed(&entry.entry) || self.file.symbol(self.address).is_none_or(is_clone);
-        let mut types = Types::new(self.units, self.is_rust, enumerations);
-        let of_type = self.units.inherited(entry, constants::DW_AT_type).and_then(|holder| types.of(&holder));
-        FunctionValues { arguments, result: of_type.filter(|_| !is_changed).and_then(result) }
+        let result = if is_changed { None } else { self.result(entry, named) };
+        FunctionValues { arguments, result }
+    }
+
+    fn result(&self, entry: &Entry<'d>, named: &mut Named) -> Option<Shown> {
+        let mut types = Types::new(self.units, self.is_rust, &mut named.enumerations);
+        let holder = self.units.inherited(entry, constants::DW_AT_type)?;
+        let of_type = types.of(&holder)?;
+        let returns_address = || self.is_gnu || self.returns_first_argument(entry);
+        let shape = match &of_type.kind {
+            Kind::Owned { .. } if !returns_address() => return None,
+            Kind::Fields(shape) => shape,
+            _ => return result(&of_type),
+        };
+        let resolved = types.resolved(&holder)?;
+        let holder = results::holder(&types, &resolved, of_type.n_bytes, returns_address)?;
+        let (composite, layout) = composed(shape, holder, SpecPlace::Result)?;
+        let number = named.layouts.number(&self.units.name(&resolved), layout);
+        let shown = Shown::Fields(composite, number);
+        values::fit(&[shown.spec()]).then_some(shown)
+    }
+
+    /// Whether the code of a function returns what it gets first.
+    fn returns_first_argument(&self, entry: &Entry<'d>) -> bool {
+        let n_bytes = match entry.attribute(constants::DW_AT_high_pc) {
+            Some(AttributeValue::Addr(end)) => end.saturating_sub(self.address),
+            Some(value) => value.udata_value().unwrap_or(0),
+            None => 0,
+        };
+        let code = self.file.code(self.address, n_bytes.min(returned::MAX_BYTES));
+        code.len() as u64 == n_bytes && returned::returns_first_argument(code, self.address)
     }
 
     /// Whether a function has always a prototype.
@@ -248,63 +302,107 @@ fn is_clone(symbol: &str) -> bool {
 /// Of more values than fit behind a call, the last ones are unknown.
 fn limit(arguments: &mut [Shown]) {
     for last in (0..arguments.len()).rev() {
-        let specs: Vec<ValueSpec> = arguments.iter().map(|shown| shown.spec).collect();
+        let specs: Vec<ValueSpec> = arguments.iter().map(Shown::spec).collect();
         if values::fit(&specs) {
             return;
         }
         let place = SpecPlace::Argument(MAX_NUMBER - last as u8);
-        arguments[last] = Shown { spec: ValueSpec::new(place, Form::Unknown, 1), enumeration: None };
+        arguments[last] = Shown::Plain(ValueSpec::new(place, Form::Unknown, 1), None);
     }
 }
 
-/// How an argument is recorded.
-fn argument(of_type: Type, place: Place) -> Option<Shown> {
-    let n_bytes = of_type.n_bytes;
-    let number = |source| match source {
+/// The number of the argument for the tracer that is there.
+fn number(source: Source) -> Option<u8> {
+    match source {
         Source::Integer(number) => Some(number),
         Source::Stack(word) if word < MAX_STACK_WORDS => Some(7 + word as u8),
         _ => None,
+    }
+}
+
+/// Where the bytes of an argument with fields are.
+fn holder_of(place: &Place, n_bytes: u64) -> Option<Holder> {
+    let held = |offset, n_bytes, source, is_bit| {
+        let (place, is_vector) = match source {
+            Source::Float(number) => (SpecPlace::FloatArgument(number), true),
+            source => (SpecPlace::Argument(number(source)?), false),
+        };
+        Some(Held { offset, n_bytes, is_bit, place, is_vector })
     };
-    let word = |source, form, n_bytes| {
-        Some(Shown { spec: ValueSpec::new(SpecPlace::Argument(number(source)?), form, n_bytes), enumeration: None })
-    };
-    match (of_type.kind, place) {
-        (Kind::Number(form), Place::Whole(source)) => word(source, form, n_bytes),
-        (Kind::Named(names) | Kind::Bool(names), Place::Whole(source)) => {
-            Some(Shown { enumeration: Some(names), ..word(source, Form::Enumeration(Form::NO_NAMES), n_bytes)? })
+    Some(match place {
+        Place::Indirect(source) => Holder::Pointed(SpecPlace::Argument(number(*source)?)),
+        Place::Whole(source @ Source::Stack(_)) => Holder::OnStack(SpecPlace::Argument(number(*source)?)),
+        Place::Whole(source) => Holder::Pieces(vec![held(0, n_bytes.min(8), *source, false)?]),
+        Place::Pieces(pieces) => {
+            let held = pieces.iter().map(|piece| held(piece.offset, piece.n_bytes, piece.source, piece.is_bit));
+            Holder::Pieces(held.collect::<Option<_>>()?)
         }
-        (Kind::Float, Place::Whole(Source::Float(number))) => Some(Shown {
-            spec: ValueSpec::new(SpecPlace::FloatArgument(number), Form::Float, n_bytes),
-            enumeration: None,
-        }),
+    })
+}
+
+/// How an argument is recorded that has no fields.
+fn argument(of_type: &Type, place: &Place) -> Option<Shown> {
+    let n_bytes = of_type.n_bytes;
+    let spec = |source, form, n_bytes| Some(ValueSpec::new(SpecPlace::Argument(number(source)?), form, n_bytes));
+    let word = |source, form, n_bytes| Some(Shown::Plain(spec(source, form, n_bytes)?, None));
+    let pair = match place {
+        Place::Pieces(pieces) => match **pieces {
+            [first, second] if first.offset == 0 && (first.n_bytes, second.offset, second.n_bytes) == (8, 8, 8) => {
+                Some((first.source, second.source))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    match (&of_type.kind, place) {
+        (Kind::Number(form), Place::Whole(source)) => word(*source, *form, n_bytes),
+        (Kind::Named(names) | Kind::Bool(names), Place::Whole(source)) => {
+            Some(Shown::Plain(spec(*source, Form::Enumeration(Form::NO_NAMES), n_bytes)?, Some(*names)))
+        }
+        (Kind::Bool(names), Place::Pieces(pieces)) => match **pieces {
+            [piece] if (piece.offset, piece.n_bytes) == (0, 1) => {
+                Some(Shown::Plain(spec(piece.source, Form::Enumeration(Form::NO_NAMES), 1)?, Some(*names)))
+            }
+            _ => None,
+        },
+        (Kind::Float, Place::Whole(Source::Float(number))) => {
+            Some(Shown::Plain(ValueSpec::new(SpecPlace::FloatArgument(*number), Form::Float, n_bytes), None))
+        }
         // Lower numbers are those of registers.
-        (Kind::Float, Place::Whole(source @ Source::Stack(2..))) => word(source, Form::Float, n_bytes),
-        (Kind::Text, Place::Pair(first, second)) if number(first)? + 1 == number(second)? => {
+        (Kind::Float, Place::Whole(source @ Source::Stack(2..))) => word(*source, Form::Float, n_bytes),
+        (Kind::Text { is_length_first }, Place::Pieces(_)) => {
+            let (first, second) =
+                pair.filter(|&(first, second)| number(first).is_some_and(|first| number(second) == Some(first + 1)))?;
             let is_in_one_place = matches!(
                 (first, second),
                 (Source::Integer(_), Source::Integer(_)) | (Source::Stack(_), Source::Stack(_))
             );
-            word(first, Form::Counted, 8).filter(|_| is_in_one_place)
+            let (address, form) = if *is_length_first { (second, Form::CountedBefore) } else { (first, Form::Counted) };
+            word(address, form, 8).filter(|_| is_in_one_place)
         }
-        (Kind::Slice, Place::Pair(_, length)) => word(length, Form::Unsigned, 8),
-        (Kind::Owned(form), Place::Indirect(source)) | (Kind::OwnedPointer(form), Place::Whole(source)) => {
-            word(source, form, 8)
+        (Kind::Slice, Place::Pieces(_)) => word(pair?.1, Form::Unsigned, 8),
+        (&Kind::Owned { address, length }, Place::Indirect(source))
+        | (&Kind::OwnedPointer { address, length }, Place::Whole(source)) => {
+            word(*source, Form::owned(address, length)?, 8)
         }
         _ => None,
     }
 }
 
 /// How a result is recorded: what the calling conventions of C and of Rust agree about.
-fn result(of_type: Type) -> Option<Shown> {
+fn result(of_type: &Type) -> Option<Shown> {
     let spec = |form| ValueSpec::new(SpecPlace::Result, form, of_type.n_bytes);
     let word = |form| ValueSpec::new(SpecPlace::Result, form, 8);
     let (spec, enumeration) = match of_type.kind {
         Kind::Number(form) => (spec(form), None),
         Kind::Named(names) | Kind::Bool(names) => (spec(Form::Enumeration(Form::NO_NAMES)), Some(names)),
         Kind::Float => (spec(Form::Float), None),
-        Kind::Text => (word(Form::Counted), None),
-        Kind::OwnedPointer(form) | Kind::Owned(form) => (word(form), None),
-        Kind::Slice | Kind::Other => return None,
+        Kind::Text { is_length_first: false } => (word(Form::Counted), None),
+        Kind::Text { is_length_first: true } => (ValueSpec::new(SpecPlace::SecondResult, Form::CountedBefore, 8), None),
+        Kind::OwnedPointer { address, length } | Kind::Owned { address, length } => {
+            (word(Form::owned(address, length)?), None)
+        }
+        Kind::Slice | Kind::Fields(_) | Kind::Other => return None,
     };
-    Some(Shown { spec, enumeration })
+    Some(Shown::Plain(spec, enumeration))
 }

@@ -24,6 +24,18 @@ pub(super) enum Source {
     Stack(u64),
 }
 
+/// A piece of an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// The first of its bytes.
+    pub(super) offset: u64,
+    pub(super) n_bytes: u64,
+    /// In the lowest bytes there.
+    pub(super) source: Source,
+    /// Only the lowest bit counts.
+    pub(super) is_bit: bool,
+}
+
 /// What is stored in the frame, by its distance from the canonical frame address (above the return address).
 #[derive(Debug, Default)]
 pub(super) struct Stores {
@@ -31,6 +43,8 @@ pub(super) struct Stores {
     first: HashMap<i64, Stored>,
     /// What rbp became, from the canonical frame address, when the frame was made.
     pub(super) rbp: Option<i64>,
+    /// Where registers for integers are first written to, or anybody is called, by the numbers of [`Source::Integer`].
+    written: HashMap<u8, u64>,
 }
 
 /// A copy of an argument, or of its lower part.
@@ -58,6 +72,7 @@ impl Stores {
             match instruction.flow_control() {
                 FlowControl::Next => {}
                 FlowControl::Call | FlowControl::IndirectCall if n_calls < MAX_CALLS => {
+                    (1..=6).for_each(|number| state.written_at(number, instruction.ip()));
                     // The hook keeps arguments; whoever uses them behind another call has them from elsewhere.
                     n_calls += 1;
                     continue;
@@ -75,6 +90,26 @@ impl Stores {
         let stored = self.first.get(&place)?;
         let is_whole = stored.n_bytes == n_bytes && (!stored.is_bit || is_bool);
         stored.source.filter(|_| is_whole)
+    }
+}
+
+impl Stores {
+    /// Whether a register for integers, by its number, still has its argument where an instruction begins.
+    pub(super) fn keeps(&self, number: u8, address: u64) -> bool {
+        self.written.get(&number).is_some_and(|&written| address <= written)
+    }
+
+    /// The pieces of arguments that are stored between `place` and `n_bytes` later, in their order.
+    pub(super) fn within(&self, place: i64, n_bytes: u64) -> Vec<Piece> {
+        let piece = |(&at, stored): (&i64, &Stored)| {
+            let offset = u64::try_from(at.checked_sub(place)?).ok()?;
+            let is_within = offset.checked_add(stored.n_bytes)? <= n_bytes;
+            let source = stored.source.filter(|_| is_within)?;
+            Some(Piece { offset, n_bytes: stored.n_bytes, source, is_bit: stored.is_bit })
+        };
+        let mut pieces: Vec<Piece> = self.first.iter().filter_map(piece).collect();
+        pieces.sort_by_key(|piece| piece.offset);
+        pieces
     }
 }
 
@@ -120,6 +155,7 @@ impl State {
         };
         for used in info.used_registers().iter().filter(|used| writes(used.access())) {
             let register = used.register().full_register();
+            self.register_written(register, instruction.ip());
             match self.registers.get_mut(&register) {
                 Some(stored) if bit => {
                     *stored = Stored {
@@ -151,6 +187,16 @@ impl State {
                 None => {}
             }
         }
+    }
+
+    fn register_written(&mut self, register: Register, address: u64) {
+        if let Some(place) = INTEGERS.iter().position(|&own| own == register) {
+            self.written_at(place as u8 + 1, address);
+        }
+    }
+
+    fn written_at(&mut self, number: u8, address: u64) {
+        self.stores.written.entry(number).or_insert(address);
     }
 
     /// What makes the frame.
@@ -210,6 +256,7 @@ impl State {
         };
         match (instruction.op0_kind(), instruction.op1_kind()) {
             (OpKind::Register, OpKind::Register) => {
+                self.register_written(register(0).full_register(), instruction.ip());
                 let stored = known(self, register(1));
                 self.set(register(0), stored);
             }
@@ -227,6 +274,7 @@ impl State {
                     }
                     None => none(n_bytes),
                 };
+                self.register_written(register(0).full_register(), instruction.ip());
                 self.set(register(0), stored);
             }
             _ => return false,

@@ -120,7 +120,7 @@ impl ModuleValues {
 fn values_of(name: &str) -> Option<FunctionValues> {
     let (_, arguments, result) = KNOWN.iter().find(|(names, ..)| names.split(' ').any(|known| known == name))?;
     let read = |specs: &str| ValueSpec::parse_list(specs).unwrap_or_default();
-    let shown = |spec| Shown { spec, enumeration: None };
+    let shown = |spec| Shown::Plain(spec, None);
     let list = |specs: &str| if specs.is_empty() { Vec::new() } else { read(specs).into_iter().map(shown).collect() };
     Some(FunctionValues { arguments: list(arguments), result: list(result).pop() })
 }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn functions_are_found_by_their_names() {
         let open = values_of("open64").unwrap();
-        assert_eq!((open.arguments.len(), open.result.unwrap().spec.to_string()), (2, "retval/i32".into()));
+        assert_eq!((open.arguments.len(), open.result.unwrap().spec().to_string()), (2, "retval/i32".into()));
         assert!(values_of("openly").is_none() && values_of("").is_none());
     }
 }

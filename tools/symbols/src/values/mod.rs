@@ -6,15 +6,19 @@
 //! - in code that is not optimised, the function's first instructions, which store it where the debug information says that it is.
 //!
 //! So no calling convention has to be known for arguments, and none is believed. `dwarf` walks the functions, `types` tells what is shown
-//! of a type, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do, `units` and `object` read the file, and
+//! of a type, `shape` of one with fields, `composed` how those are recorded, `results` where they are returned, `returned` what proves it, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do, `units` and `object` read the file, and
 //! `module` is what was found.
 
+mod composed;
 mod dwarf;
 mod entry;
 mod library;
 mod module;
 mod object;
 mod place;
+mod results;
+mod returned;
+mod shape;
 mod types;
 mod units;
 

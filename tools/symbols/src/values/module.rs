@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::slice;
 
+use rftrace_format::composite::Composite;
+use rftrace_format::layout::Layout;
 use rftrace_format::recording::TypesLine;
-use rftrace_format::symbols::{Head, ModuleId, SourcePart, short_build_id};
+use rftrace_format::symbols::{Head, ModuleId, SourcePart, layout_line, short_build_id};
 use rftrace_format::values::{self, ValueSpec};
 
 /// What the debug information of a file tells of its functions' values.
@@ -16,6 +19,7 @@ pub struct ModuleValues {
     /// By address, from where the lowest segment begins.
     pub(super) functions: BTreeMap<u64, FunctionValues>,
     pub(super) enumerations: Vec<Enumeration>,
+    pub(super) layouts: Vec<(String, Layout)>,
 }
 
 /// The values of a function of which at least one is known.
@@ -26,12 +30,30 @@ pub(super) struct FunctionValues {
 }
 
 /// A value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shown {
-    /// As the tracer knows it.
-    pub(super) spec: ValueSpec,
-    /// One of the module's, whose names stand for it.
-    pub(super) enumeration: Option<usize>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// One without fields, as the tracer knows it, and the enumeration of the module's whose names stand for it.
+    Plain(ValueSpec, Option<usize>),
+    /// One with fields, and which of the module's layouts it has.
+    Fields(Composite, usize),
+}
+
+impl Shown {
+    /// What it is on disk, as who does not know names calls it.
+    pub(super) fn spec(&self) -> ValueSpec {
+        match self {
+            Self::Plain(spec, _) => *spec,
+            Self::Fields(composite, _) => composite.spec(),
+        }
+    }
+
+    /// What the tracer is told of it.
+    fn codes(&self) -> Vec<u16> {
+        match self {
+            Self::Plain(spec, _) => vec![spec.code()],
+            Self::Fields(composite, _) => composite.codes(),
+        }
+    }
 }
 
 /// The names of numbers.
@@ -58,8 +80,8 @@ impl ModuleValues {
         let path = self.path.to_string_lossy();
         let mut text = TypesLine::Module { build_id: self.build_id.as_deref(), path: &path }.to_string();
         for (&address, function) in &self.functions {
-            let arguments = function.arguments.iter().map(|shown| shown.spec.code()).collect();
-            let result = function.result.map_or(0, |shown| shown.spec.code());
+            let arguments = function.arguments.iter().flat_map(Shown::codes).collect();
+            let result = function.result.iter().flat_map(Shown::codes).collect();
             // Writing to a string cannot fail.
             let _ = write!(text, "{}", TypesLine::Function { address, arguments, result });
         }
@@ -72,25 +94,31 @@ impl ModuleValues {
         head.is_of(ModuleId { path: &path, build_id })
     }
 
-    /// Specs with the names of enumerations; those that are used are added to `used`.
-    fn named(&self, shown: &[Shown], used: &mut BTreeSet<usize>) -> String {
-        let spec =
-            |shown: &Shown| match shown.enumeration.and_then(|number| Some((number, self.enumerations.get(number)?))) {
-                Some((number, enumeration)) => {
-                    used.insert(number);
-                    let spec = shown.spec.to_string();
-                    format!("{}/e:{}", spec.split('/').next().unwrap_or_default(), enumeration.name)
+    /// Specs with names; what they name is added to `used`.
+    fn named(&self, shown: &[Shown], used: &mut Used) -> String {
+        let spec = |shown: &Shown| {
+            let spec = shown.spec().to_string();
+            let place = spec.split('/').next().unwrap_or_default();
+            match *shown {
+                Shown::Plain(_, Some(number)) => {
+                    used.enumerations.insert(number);
+                    format!("{place}/e:{}", self.enumerations[number].name)
                 }
-                None => shown.spec.to_string(),
-            };
+                Shown::Plain(_, None) => spec,
+                Shown::Fields(_, number) => {
+                    used.layouts.insert(number);
+                    spec.trim_end_matches('?').to_owned() + &self.layouts[number].0
+                }
+            }
+        };
         let specs: Vec<String> = shown.iter().map(spec).collect();
         format!("@{}", specs.join(","))
     }
 
     /// The text of a `.dbg` file of this module with the names of enumerations in it.
     pub(super) fn rewrite(&self, text: &str) -> String {
-        let list = |shown: &[Shown]| values::list(&shown.iter().map(|shown| shown.spec).collect::<Vec<_>>());
-        let (mut rewritten, mut used) = (String::new(), BTreeSet::new());
+        let list = |shown: &[Shown]| values::list(&shown.iter().map(Shown::spec).collect::<Vec<_>>());
+        let (mut rewritten, mut used) = (String::new(), Used::default());
         let mut function: Option<&FunctionValues> = None;
         for line in text.lines() {
             let part = SourcePart::parse(line);
@@ -104,9 +132,9 @@ impl ModuleValues {
                     continue;
                 }
                 (Some(SourcePart::Result(specs)), Some(FunctionValues { result: Some(result), .. }))
-                    if is_wanted(&[*result], specs) =>
+                    if is_wanted(slice::from_ref(result), specs) =>
                 {
-                    rewritten += &format!("R: {}\n", self.named(&[*result], &mut used));
+                    rewritten += &format!("R: {}\n", self.named(slice::from_ref(result), &mut used));
                     continue;
                 }
                 _ => {}
@@ -114,7 +142,16 @@ impl ModuleValues {
             rewritten += line;
             rewritten.push('\n');
         }
-        for number in used {
+        let enumeration = |number: u16| self.enumerations.get(usize::from(number));
+        for number in used.layouts {
+            let (name, layout) = &self.layouts[number];
+            let text = layout.to_text(&mut |number| {
+                used.enumerations.insert(number.into());
+                enumeration(number).map(|enumeration| enumeration.name.clone()).unwrap_or_default()
+            });
+            rewritten += &layout_line(name, &text);
+        }
+        for number in used.enumerations {
             let Enumeration { name, names } = &self.enumerations[number];
             let names: Vec<String> = names.iter().map(|(name, value)| format!("{name}={value}")).collect();
             rewritten += &format!("E: enum {name} {{{}}}\n", names.join(","));
@@ -123,12 +160,57 @@ impl ModuleValues {
     }
 }
 
+/// What specs name, by number.
+#[derive(Debug, Default)]
+struct Used {
+    enumerations: BTreeSet<usize>,
+    layouts: BTreeSet<usize>,
+}
+
+/// Numbers layouts: equal ones of one type once, and each with a name of its own that specs can have.
+#[derive(Debug, Default)]
+pub(super) struct Layouts {
+    numbers: HashMap<(String, Layout), usize>,
+    pub(super) all: Vec<(String, Layout)>,
+    names: Taken,
+}
+
+impl Layouts {
+    pub(super) fn number(&mut self, of_type: &str, layout: Layout) -> usize {
+        let key = (of_type.to_owned(), layout);
+        if let Some(&number) = self.numbers.get(&key) {
+            return number;
+        }
+        let number = self.all.len();
+        self.all.push((self.names.unique(of_type, "_:<>&"), key.1.clone()));
+        self.numbers.insert(key, number);
+        number
+    }
+}
+
+/// Names that are taken.
+#[derive(Debug, Default)]
+struct Taken(BTreeSet<String>);
+
+impl Taken {
+    /// A name as specs can have it, with letters, digits and what is `allowed`, and with a number if it is taken.
+    fn unique(&mut self, name: &str, allowed: &str) -> String {
+        let plain = |c: char| if c.is_alphanumeric() || allowed.contains(c) { c } else { '_' };
+        let name: String = name.chars().map(plain).collect();
+        let name = if name.is_empty() { "_".to_owned() } else { name };
+        let names = (1..).map(|n| if n == 1 { name.clone() } else { format!("{name}_{n}") });
+        let name = names.into_iter().find(|name| !self.0.contains(name)).unwrap_or_default();
+        self.0.insert(name.clone());
+        name
+    }
+}
+
 /// Numbers enumerations: equal ones once, and each with a name of its own that specs can have.
 #[derive(Debug, Default)]
 pub(super) struct Enumerations {
     numbers: HashMap<Enumeration, usize>,
     pub(super) all: Vec<Enumeration>,
-    names: BTreeSet<String>,
+    names: Taken,
 }
 
 impl Enumerations {
@@ -136,13 +218,7 @@ impl Enumerations {
         if let Some(&number) = self.numbers.get(&enumeration) {
             return number;
         }
-        let plain = |c: char| if c.is_alphanumeric() || c == '_' || c == ':' { c } else { '_' };
-        let name: String = enumeration.name.chars().map(plain).collect();
-        let name = if name.is_empty() { "_".to_owned() } else { name };
-        let taken = |name: &String| self.names.contains(name);
-        let name = (1..).map(|n| if n == 1 { name.clone() } else { format!("{name}_{n}") }).find(|name| !taken(name));
-        let name = name.unwrap_or_default();
-        self.names.insert(name.clone());
+        let name = self.names.unique(&enumeration.name, "_:");
         let number = self.all.len();
         self.all.push(Enumeration { name, names: enumeration.names.clone() });
         self.numbers.insert(enumeration, number);

@@ -2,16 +2,16 @@
 
 use gimli::{AttributeValue, Expression, Operation, Unit, UnitRef};
 
-use super::entry::{Source, Stores};
+use super::entry::{Piece, Source, Stores};
 use super::object::{Dwarf, Reader};
 
 /// Where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// All of it there.
     Whole(Source),
-    /// Two words.
-    Pair(Source, Source),
+    /// Pieces of it, in their order; of others it is not known.
+    Pieces(Vec<Piece>),
     /// There is its address.
     Indirect(Source),
 }
@@ -65,12 +65,15 @@ pub(super) fn place(
     let AttributeValue::Exprloc(expression) = location else {
         let unit_ref = UnitRef::new(dwarf, unit);
         let mut list = unit_ref.attr_locations(location).ok()??;
+        let mut first = None;
         while let Ok(Some(entry)) = list.next() {
+            first = first.or(Some((entry.range.begin, entry.data)));
             if entry.range.begin <= function.address && function.address < entry.range.end {
                 return described(function, &operations(unit, entry.data)?);
             }
         }
-        return None;
+        let (begin, data) = first?;
+        return described_later(function, begin, &operations(unit, data)?);
     };
     let operations = operations(unit, expression)?;
     let Some(stores) = function.stores else { return described(function, &operations) };
@@ -82,37 +85,88 @@ pub(super) fn place(
     };
     match rest {
         [] if place >= 0 => on_stack(place).map(Place::Whole),
-        [] if n_bytes == 16 => {
-            Some(Place::Pair(stores.at(place, 8, false)?, stores.at(place.checked_add(8)?, 8, false)?))
-        }
-        [] => stores.at(place, n_bytes, is_bool).map(Place::Whole),
+        [] => match stores.at(place, n_bytes, is_bool) {
+            Some(source) => Some(Place::Whole(source)),
+            None => pieces(stores.within(place, n_bytes)),
+        },
         [Operation::Deref { .. }] => stores.at(place, 8, false).map(Place::Indirect),
+        _ => None,
+    }
+}
+
+/// Of code that is not optimised: what is told first of a structure's address, at `begin`, behind instructions that have stored it, or have
+/// left it where it was.
+fn described_later(function: &Function<'_>, begin: u64, operations: &[Operation<Reader<'_>>]) -> Option<Place> {
+    let stores = function.stores?;
+    match operations {
+        [Operation::RegisterOffset { register, offset, .. }, Operation::Deref { .. }] if register.0 == RBP => {
+            stores.at(stores.rbp?.checked_add(*offset)?, 8, false).map(Place::Indirect)
+        }
+        [Operation::RegisterOffset { register, offset: 0, .. }] => match in_register(*register)? {
+            source @ Source::Integer(number) if stores.keeps(number, begin) => Some(Place::Indirect(source)),
+            _ => None,
+        },
         _ => None,
     }
 }
 
 /// What debug information says of a value at the first instruction.
 fn described(function: &Function<'_>, operations: &[Operation<Reader<'_>>]) -> Option<Place> {
-    /// Bits of a word.
-    const WORD: u64 = 64;
-
     Some(match operations {
         [Operation::Register { register }] => Place::Whole(in_register(*register)?),
         [Operation::RegisterOffset { register, offset: 0, .. }, Operation::StackValue] => {
             Place::Whole(in_register(*register)?)
         }
+        [Operation::RegisterOffset { .. }, .., Operation::StackValue] => {
+            let (source, is_bit) = in_piece(operations)?;
+            return pieces(vec![Piece { offset: 0, n_bytes: 1, source, is_bit }]);
+        }
         [Operation::RegisterOffset { register, offset: 0, .. }] => Place::Indirect(in_register(*register)?),
         [Operation::FrameOffset { offset }] if function.frame_base == FrameBase::Cfa => {
             Place::Whole(on_stack(*offset)?)
         }
-        [
-            Operation::Register { register: first },
-            Operation::Piece { size_in_bits: WORD, bit_offset: None },
-            Operation::Register { register: second },
-            Operation::Piece { size_in_bits: WORD, bit_offset: None },
-        ] => Place::Pair(in_register(*first)?, in_register(*second)?),
+        [.., Operation::Piece { .. }] => return in_pieces(operations),
         _ => return None,
     })
+}
+
+/// What is said piece by piece.
+fn in_pieces(operations: &[Operation<Reader<'_>>]) -> Option<Place> {
+    let (mut found, mut offset) = (Vec::new(), 0);
+    for piece in operations.split_inclusive(|operation| matches!(operation, Operation::Piece { .. })) {
+        let Some((Operation::Piece { size_in_bits, bit_offset: None }, value)) = piece.split_last() else {
+            return None;
+        };
+        if size_in_bits % 8 != 0 {
+            return None;
+        }
+        let n_bytes = size_in_bits / 8;
+        found.extend(in_piece(value).map(|(source, is_bit)| Piece { offset, n_bytes, source, is_bit }));
+        offset += n_bytes;
+    }
+    pieces(found)
+}
+
+/// Where a piece is, and whether only the lowest bit of it counts. `None` for constants, and what is computed.
+fn in_piece(operations: &[Operation<Reader<'_>>]) -> Option<(Source, bool)> {
+    match operations {
+        [Operation::Register { register }] => Some((in_register(*register)?, false)),
+        [Operation::RegisterOffset { register, offset: 0, .. }, rest @ .., Operation::StackValue] => {
+            let source = in_register(*register)?;
+            match rest {
+                [] => Some((source, false)),
+                [Operation::UnsignedConstant { value: 0xffff_ffff }, Operation::And, bit @ ..] | bit => match bit {
+                    [Operation::UnsignedConstant { value: 1 }, Operation::And] => Some((source, true)),
+                    _ => None,
+                },
+            }
+        }
+        _ => None,
+    }
+}
+
+fn pieces(found: Vec<Piece>) -> Option<Place> {
+    (!found.is_empty()).then_some(Place::Pieces(found))
 }
 
 fn in_register(register: gimli::Register) -> Option<Source> {

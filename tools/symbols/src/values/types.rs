@@ -4,17 +4,18 @@ use gimli::{AttributeValue, constants};
 use rftrace_format::values::Form;
 
 use super::module::{Enumeration, Enumerations};
+use super::shape::{Shape, last_part};
 use super::units::{Entry, Units};
 
 /// A type, as far as its values are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Type {
     pub(super) n_bytes: u64,
     pub(super) kind: Kind,
 }
 
 /// What its values are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A word, or its lower part, in a register for integers.
     Number(Form),
@@ -23,14 +24,24 @@ pub(super) enum Kind {
     /// The same, a truth value.
     Bool(usize),
     Float,
-    /// `&str`: an address and a length.
-    Text,
+    /// `&str`: an address and a length; `std::string_view` has them in the other order.
+    Text {
+        is_length_first: bool,
+    },
     /// `&[T]`.
     Slice,
-    /// `String`, which is in memory, and how that has it.
-    Owned(Form),
-    /// `&String`.
-    OwnedPointer(Form),
+    /// `String` and `std::string`, which are in memory, and which words of that are the address and the length.
+    Owned {
+        address: u8,
+        length: u8,
+    },
+    /// A reference to one.
+    OwnedPointer {
+        address: u8,
+        length: u8,
+    },
+    /// It has fields that are shown.
+    Fields(Shape),
     /// Nothing of it is shown.
     Other,
 }
@@ -40,8 +51,8 @@ const MAX_DEPTH: u32 = 16;
 
 /// Makes types of debug information.
 pub(super) struct Types<'u, 'd> {
-    units: &'u Units<'d>,
-    is_rust: bool,
+    pub(super) units: &'u Units<'d>,
+    pub(super) is_rust: bool,
     enumerations: &'u mut Enumerations,
 }
 
@@ -51,8 +62,37 @@ impl<'u, 'd> Types<'u, 'd> {
     }
 
     /// The type that an entry refers to; `None` if it has none.
-    pub(super) fn of(&mut self, entry: &Entry<'d>) -> Option<Type> {
-        self.units.follow(entry, constants::DW_AT_type).map(|entry| self.read(&entry, MAX_DEPTH))
+    pub(super) fn of(&mut self, holder: &Entry<'d>) -> Option<Type> {
+        let entry = self.resolved(holder)?;
+        let mut of_type = self.simple(&entry);
+        let is_structure = matches!(entry.tag(), constants::DW_TAG_structure_type | constants::DW_TAG_class_type);
+        if of_type.kind == Kind::Other && is_structure {
+            let shape = self.shape(&entry);
+            if shape.is_known() {
+                of_type.kind = Kind::Fields(shape);
+            }
+        }
+        Some(of_type)
+    }
+
+    /// The type that an entry refers to, without what only renames or qualifies it.
+    pub(super) fn resolved(&self, holder: &Entry<'d>) -> Option<Entry<'d>> {
+        let mut entry = self.units.follow(holder, constants::DW_AT_type)?;
+        for _ in 0..MAX_DEPTH {
+            match entry.tag() {
+                constants::DW_TAG_typedef
+                | constants::DW_TAG_const_type
+                | constants::DW_TAG_volatile_type
+                | constants::DW_TAG_restrict_type => entry = self.units.follow(&entry, constants::DW_AT_type)?,
+                _ => return Some(entry),
+            }
+        }
+        None
+    }
+
+    /// A type as far as it is shown without fields.
+    pub(super) fn simple(&mut self, entry: &Entry<'d>) -> Type {
+        self.read(entry, MAX_DEPTH)
     }
 
     fn read(&mut self, entry: &Entry<'d>, depth: u32) -> Type {
@@ -63,7 +103,7 @@ impl<'u, 'd> Types<'u, 'd> {
         }
         let of_type = |this: &mut Self| match this.units.follow(entry, constants::DW_AT_type) {
             Some(inner) => this.read(&inner, depth - 1),
-            None => other,
+            None => Type { n_bytes, kind: Kind::Other },
         };
         match entry.tag() {
             constants::DW_TAG_typedef
@@ -73,11 +113,19 @@ impl<'u, 'd> Types<'u, 'd> {
             constants::DW_TAG_base_type => self.base(entry, n_bytes),
             constants::DW_TAG_pointer_type => Type { n_bytes: 8, kind: self.pointer(entry) },
             constants::DW_TAG_reference_type | constants::DW_TAG_rvalue_reference_type => {
-                Type { n_bytes: 8, kind: Kind::Number(Form::Pointer) }
+                let target = self.resolved(entry);
+                let kind = match target.map(|target| self.text_of_cpp(&target)) {
+                    Some(Kind::Owned { address, length }) => Kind::OwnedPointer { address, length },
+                    _ => Kind::Number(Form::Pointer),
+                };
+                Type { n_bytes: 8, kind }
             }
             constants::DW_TAG_enumeration_type => self.enumeration(entry, n_bytes),
             constants::DW_TAG_structure_type if self.is_rust => {
                 Type { n_bytes, kind: self.structure(entry, n_bytes, depth) }
+            }
+            constants::DW_TAG_structure_type | constants::DW_TAG_class_type => {
+                Type { n_bytes, kind: self.text_of_cpp(entry) }
             }
             _ => other,
         }
@@ -133,7 +181,9 @@ impl<'u, 'd> Types<'u, 'd> {
                 }
                 _ => address,
             },
-            constants::DW_TAG_structure_type if self.is_rust => self.owned(&target).map_or(address, Kind::OwnedPointer),
+            constants::DW_TAG_structure_type if self.is_rust => {
+                self.owned(&target).map_or(address, |(address, length)| Kind::OwnedPointer { address, length })
+            }
             _ => address,
         }
     }
@@ -171,13 +221,16 @@ impl<'u, 'd> Types<'u, 'd> {
         };
         if n_bytes == 16 && members.len() == 2 && has(0, "data_ptr", 0) && has(1, "length", 8) {
             return match &*name {
-                "&str" | "&mut str" => Kind::Text,
+                "&str" | "&mut str" => Kind::Text { is_length_first: false },
+                _ if last_part(&name) == "Box" && name.split_once('<').is_some_and(|(_, of)| of.starts_with("str")) => {
+                    Kind::Text { is_length_first: false }
+                }
                 _ if name.starts_with("&[") || name.starts_with("&mut [") => Kind::Slice,
                 _ => Kind::Other,
             };
         }
-        if let Some(form) = self.owned(entry) {
-            return Kind::Owned(form);
+        if let Some((address, length)) = self.owned(entry) {
+            return Kind::Owned { address, length };
         }
         if !self.units.children(entry, constants::DW_TAG_variant_part).is_empty() {
             return Kind::Other;
@@ -194,7 +247,7 @@ impl<'u, 'd> Types<'u, 'd> {
     }
 
     /// Where a `String` has its address and its length, if this is one.
-    fn owned(&self, entry: &Entry<'d>) -> Option<Form> {
+    fn owned(&self, entry: &Entry<'d>) -> Option<(u8, u8)> {
         const WORD: u64 = 8;
 
         let is_string =
@@ -214,7 +267,32 @@ impl<'u, 'd> Types<'u, 'd> {
                 .filter(|offset| found.next().is_none() && offset % WORD == 0)
                 .map(|offset| (offset / WORD) as u8)
         };
-        Form::owned(place(&|leaf| leaf.2)?, place(&|leaf| leaf.0 == "len" && !leaf.2)?)
+        Some((place(&|leaf| leaf.2)?, place(&|leaf| leaf.0 == "len" && !leaf.2)?))
+    }
+
+    /// `std::string` and `std::string_view`, as libstdc++ has them.
+    fn text_of_cpp(&self, entry: &Entry<'d>) -> Kind {
+        const WORD: u64 = 8;
+
+        let name = self.units.name(entry);
+        let place = |name, depth| {
+            let (_, at) = self.member(entry, 0, name, depth)?;
+            (at % WORD == 0 && at / WORD < 3).then_some((at / WORD) as u8)
+        };
+        if name.starts_with("basic_string<char,") {
+            if let (Some(address), Some(length)) = (place("_M_p", 2), place("_M_string_length", 1))
+                && address != length
+            {
+                return Kind::Owned { address, length };
+            }
+        } else if name.starts_with("basic_string_view<char,") {
+            match (place("_M_str", 1), place("_M_len", 1)) {
+                (Some(1), Some(0)) => return Kind::Text { is_length_first: true },
+                (Some(0), Some(1)) => return Kind::Text { is_length_first: false },
+                _ => {}
+            }
+        }
+        Kind::Other
     }
 
     /// The members of members: names, offsets, and whether they are pointers.
@@ -237,7 +315,7 @@ impl Entry<'_> {
     }
 
     /// One that may have a sign, as a word.
-    fn number_of_any_sign(&self, name: gimli::DwAt) -> Option<u64> {
+    pub(super) fn number_of_any_sign(&self, name: gimli::DwAt) -> Option<u64> {
         let value = self.attribute(name)?;
         match value {
             AttributeValue::Data1(value) => Some(value.into()),

@@ -46,6 +46,23 @@ impl<'d> Units<'d> {
         Some(Entry { unit, entry: self.units.get(unit)?.entry(offset).ok()? })
     }
 
+    /// Whether a unit is of C, and not of C++ or Rust.
+    pub(super) fn is_c(&self, unit: usize) -> bool {
+        let mut cursor = self.units[unit].entries();
+        let root = cursor.next_dfs().ok().flatten();
+        let language = root.and_then(|root| root.attr_value(constants::DW_AT_language));
+        matches!(
+            language,
+            Some(AttributeValue::Language(
+                constants::DW_LANG_C89
+                    | constants::DW_LANG_C
+                    | constants::DW_LANG_C99
+                    | constants::DW_LANG_C11
+                    | constants::DW_LANG_C17
+            ))
+        )
+    }
+
     /// The entry that an attribute refers to.
     pub(super) fn follow(&self, entry: &Entry<'d>, name: DwAt) -> Option<Entry<'d>> {
         match entry.attribute(name)? {
