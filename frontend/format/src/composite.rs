@@ -14,7 +14,7 @@
 
 use alloc::vec::Vec;
 
-use crate::values::{NULL, Place, STRING_BYTES, Value, ValueSpec};
+use crate::values::{NULL, Place, STRING_BYTES, ValueSpec};
 
 /// Codes: the bit of such a value.
 const COMPOSITE: u16 = 1 << 15;
@@ -181,13 +181,14 @@ impl<'a> Image<'a> {
         Some(u64::from_le_bytes(word))
     }
 
-    /// The value that `spec` tells of, at a place.
-    pub(crate) fn value(&self, spec: ValueSpec, at: u16) -> Option<Value<'a>> {
+    /// The bytes of the value that `spec` tells of, at a place: none for a null pointer where a text was wanted.
+    pub(crate) fn value(&self, spec: ValueSpec, at: u16) -> Option<Option<&'a [u8]>> {
         if !spec.form.is_text() {
-            return Some(Value::of_bytes(spec, Some(self.bytes(at, spec.size())?)));
+            return self.bytes(at, spec.size()).map(Some);
         }
-        let length = self.number(at, 1)? as u16;
-        let bytes = if length == NULL { None } else { Some(self.bytes(at + 2, length.into())?) };
-        Some(Value::of_bytes(spec, bytes))
+        match self.number(at, 1)? as u16 {
+            NULL => Some(None),
+            length => self.bytes(at.checked_add(2)?, length.into()).map(Some),
+        }
     }
 }

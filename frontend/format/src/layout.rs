@@ -10,15 +10,14 @@
 //! | `[32@4\|0=(None\|),*=(Some\|i32@8)]` | by a number of so many bits, in hexadecimal, and what it is otherwise |
 //! | `?` | not known |
 //!
-//! Not here: how these bytes come about (`composite`).
+//! Not here: how these bytes come about (`composite`), and values as text (`items`).
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::Write as _;
 
-use crate::composite::Image;
-use crate::values::{Form, Names, Place, ValueSpec};
+use crate::values::{Form, Place, ValueSpec};
 
 /// What separates the parts of a text.
 const MARKS: [char; 11] = ['{', '}', '(', ')', '[', ']', '|', ',', '=', '@', '*'];
@@ -123,41 +122,6 @@ impl Layout {
         let mut parser = Parser { rest: text, n_parts: 0, enumeration };
         let layout = parser.layout(MAX_DEPTH)?;
         parser.rest.is_empty().then_some(layout)
-    }
-
-    /// The value that has these bytes, as text.
-    pub(crate) fn text(&self, image: &Image<'_>, names: &impl Names) -> String {
-        match self {
-            Self::Unknown => "?".to_owned(),
-            Self::Leaf(spec, at) => match image.value(*spec, *at) {
-                Some(value) => value.text(names),
-                None => "?".to_owned(),
-            },
-            Self::Structure { name, fields, .. } if fields.is_empty() => {
-                if name.is_empty() {
-                    "()".to_owned()
-                } else {
-                    name.clone()
-                }
-            }
-            Self::Structure { name, is_named: true, fields } => {
-                let fields: Vec<String> =
-                    fields.iter().map(|(name, field)| name.clone() + ": " + &field.text(image, names)).collect();
-                let gap = if name.is_empty() { "" } else { " " };
-                name.clone() + gap + "{ " + &fields.join(", ") + " }"
-            }
-            Self::Structure { name, fields, .. } => {
-                let fields: Vec<String> = fields.iter().map(|(_, field)| field.text(image, names)).collect();
-                name.clone() + "(" + &fields.join(", ") + ")"
-            }
-            Self::Variants { at: (at, size_log), variants } => {
-                let Some(number) = image.number(*at, *size_log) else { return "?".to_owned() };
-                let is_it = |(own, _): &&(Option<u64>, Self)| *own == Some(number);
-                let other = || variants.iter().find(|(own, _)| own.is_none());
-                let variant = variants.iter().find(is_it).or_else(other);
-                variant.map_or_else(|| "?".to_owned(), |(_, variant)| variant.text(image, names))
-            }
-        }
     }
 }
 
@@ -274,25 +238,6 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::composite::{Block, Composite};
-    use crate::values::items;
-
-    /// One enumeration with one name, and a layout.
-    struct Known(Layout);
-
-    impl Names for Known {
-        fn function(&self, _: u64) -> Option<String> {
-            None
-        }
-
-        fn enumerator(&self, enumeration: u16, number: i32) -> Option<String> {
-            (enumeration == 3 && number == 1).then(|| "true".to_owned())
-        }
-
-        fn layout(&self, _: u16) -> Option<&Layout> {
-            Some(&self.0)
-        }
-    }
 
     fn parse(text: &str) -> Option<Layout> {
         Layout::parse(text, &mut |name| if name == "bool" { 3 } else { 4 })
@@ -326,44 +271,5 @@ mod tests {
         assert_eq!(parse(&(deep + &")".repeat(100))), None);
         let name = Layout::Structure { name: "a{|}\n".into(), is_named: false, fields: vec![] };
         assert_eq!(name.to_text(&mut |_| String::new()), "(a____|)");
-    }
-
-    /// What a value is shown as whose tracer has recorded a block of `n_read` bytes of the 16, and a text.
-    fn shown(block: &[u8], text: &str, layout: &str) -> String {
-        let spec = |place, form| ValueSpec::new(place, form, 8);
-        let parts = vec![spec(Place::InBlock(1), Form::Counted)];
-        let composite = Composite { place: Place::Argument(2), block: Block::Pointed(2), parts };
-        let codes = composite.codes();
-        let mut bytes = codes[0].to_le_bytes().to_vec();
-        bytes.extend((block.len() as u16).to_le_bytes());
-        bytes.extend(block);
-        bytes.extend(codes[1].to_le_bytes());
-        bytes.extend((text.len() as u16).to_le_bytes());
-        bytes.extend(text.as_bytes());
-        let values = items(&bytes);
-        assert_eq!(values[0].spec, composite.spec());
-        for cut in 0..bytes.len() {
-            assert!(items(&bytes[..cut]).is_empty());
-        }
-        assert_eq!((Composite::in_block(8), composite.part(0)), (12, 20));
-        values[0].text(&Known(parse(layout).expect("a layout")))
-    }
-
-    #[test]
-    fn bytes_are_shown_by_their_layout() {
-        let block = [1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
-        let show = |layout| shown(&block, "te\"xt", layout);
-        assert_eq!(show("{Point|x=i32@4,y=i32@8}"), "Point { x: 1, y: -1 }");
-        assert_eq!(show("{|x=e8:bool@4,y=?}"), "{ x: true, y: ? }");
-        assert_eq!(show("(|i32@4,(Unit|),(|))"), "(1, Unit, ())");
-        assert_eq!(show("[32@4|0=(None|),1=(Some|s@20)]"), "Some(\"te\"xt\")");
-        assert_eq!(show("[32@8|0=(None|),*=(Some|i8@4)]"), "Some(1)");
-        assert_eq!(show("[32@8|0=(None|)]"), "?", "a number that no variant has");
-        assert_eq!(show("i64@200"), "?");
-        assert_eq!(show("s@64000"), "?");
-        assert_eq!(show("u64@0"), "?", "before the block");
-        // Of a block that was not read to its end the first bytes are known, and no text.
-        assert_eq!(shown(&block[..8], "x", "(|i32@8,i32@12,s@20)"), "(-1, ?, ?)");
-        assert_eq!(shown(&[], "x", "[32@4|*=i32@4]"), "?");
     }
 }

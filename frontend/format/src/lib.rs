@@ -11,7 +11,7 @@
 //! | `sid-<SID>.map` | a line for each module: where it was loaded | [`map`] |
 //! | `<module>.sym` | the module's functions | [`symbols`] |
 //! | `<module>.dbg` | where these are in the source, and which values are recorded of them | [`symbols`], [`values`], [`layout`] |
-//! | `<tid>.dat` | the task's records, 16 bytes each | [`record`] |
+//! | `<tid>.dat` | the task's records, 16 bytes each, and values behind them | [`record`], [`items`] |
 //! | `events.txt` | names of the events in the `.dat` files | [`events`] |
 //! | `extern.dat` | counters | [`events`] |
 //! | `perf-cpu<N>.dat` | names of threads and context switches, as records of `perf` | [`perf`] |
@@ -50,6 +50,7 @@ pub mod events;
 pub mod files;
 pub mod gaps;
 pub mod info;
+pub mod items;
 pub mod layout;
 mod malformed;
 pub mod map;

@@ -1,38 +1,24 @@
-//! Arguments and results behind the records of `<tid>.dat`, and how uftrace spells which they are: `arg1/i32,arg2/s`.
+//! Which arguments and results are recorded of functions, and how uftrace spells it: `arg1/i32,arg2/s`.
 //!
-//! | on disk | |
-//! |---|---|
-//! | a number | its bytes, up to a multiple of 4 |
-//! | a string | its length in two bytes, its bytes without a NUL, up to a multiple of 4 |
-//! | no string (a null pointer) | the length 4 and four bytes `ff` |
+//! They stand in `<module>.dbg` by the function's address (`A: @arg1/i32`, `R: @retval`). A value with fields is for uftrace a structure with the size
+//! of its [image](crate::composite): `arg1/t16:NAME`.
 //!
-//! The whole is filled up to a multiple of 8. Its length is nowhere: who reads it has to know the specs, which stand in `<module>.dbg` by
-//! the function's address (`A: @arg1/i32`, `R: @retval`).
-//!
-//! A value with fields is an [image](crate::composite) of fixed size, for uftrace a structure: `arg1/t16:NAME`.
-//!
-//! Before it is written it has the form of `rftrace::abi::value`: items, each with the [code](ValueSpec::code) of its spec.
+//! Not here: the values themselves (`items`).
 
-use alloc::borrow::{Cow, ToOwned};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
-
-use crate::composite::{self, Image};
-use crate::layout::Layout;
 
 /// The most bytes of values behind a record.
 pub const MAX_PAYLOAD: usize = 1024;
 
 /// The length of what stands for a null pointer among items.
 pub(crate) const NULL: u16 = u16::MAX;
-/// The same on disk.
-const NULL_BYTES: [u8; 4] = [0xff; 4];
 /// What a string takes at the most, where the tracer cuts it.
 pub(crate) const STRING_BYTES: usize = 98;
 /// Codes: the bit of a [value with fields](crate::composite).
-const COMPOSITE: u16 = 1 << 15;
+pub(crate) const COMPOSITE: u16 = 1 << 15;
 
 /// Where a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -334,7 +320,7 @@ impl ValueSpec {
     }
 
     /// Bytes of such a value on disk.
-    fn size_on_disk(self) -> usize {
+    pub(crate) fn size_on_disk(self) -> usize {
         if matches!(self.form, Form::Enumeration(_)) { 8 } else { self.size() }
     }
 }
@@ -385,233 +371,12 @@ pub fn list(specs: &[ValueSpec]) -> String {
     format!("@{}", specs.join(","))
 }
 
-/// The values of a call, each with its spec.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value<'a> {
-    /// What it is.
-    pub spec: ValueSpec,
-    /// Its bytes; `None` for a string that is none.
-    bytes: Option<Cow<'a, [u8]>>,
-}
-
-/// What numbers of a trace stand for.
-pub trait Names {
-    /// The function at an address.
-    fn function(&self, address: u64) -> Option<String>;
-    /// A number of one of the [enumerations](Form::Enumeration).
-    fn enumerator(&self, enumeration: u16, number: i32) -> Option<String>;
-    /// One of the layouts of [`Form::Composite`].
-    fn layout(&self, number: u16) -> Option<&Layout>;
-}
-
-/// The items that a tracer has recorded of a call. What is behind a flaw is left out.
-pub fn items(mut bytes: &[u8]) -> Vec<Value<'_>> {
-    let mut found = Vec::new();
-    while let Some((code, rest)) = bytes.split_first_chunk::<2>() {
-        let code = u16::from_le_bytes(*code);
-        if code & COMPOSITE != 0 {
-            let Some((spec, image, rest)) = composite::item(code, rest) else { break };
-            found.push(Value { spec, bytes: Some(image.into()) });
-            bytes = rest;
-            continue;
-        }
-        let Some(spec) = ValueSpec::of_code(code) else { break };
-        let (length, rest) = match (spec.form.is_text(), rest.split_first_chunk::<2>()) {
-            (true, Some((length, rest))) => (u16::from_le_bytes(*length), rest),
-            (true, None) => break,
-            _ => (spec.size() as u16, rest),
-        };
-        if spec.form.is_text() && length == NULL {
-            found.push(Value { spec, bytes: None });
-            bytes = rest;
-            continue;
-        }
-        let Some((value, rest)) = rest.split_at_checked(length.into()) else { break };
-        found.push(Value { spec, bytes: Some(value.into()) });
-        bytes = rest;
-    }
-    found
-}
-
-/// What stands for values in a `.dat` file.
-pub fn payload(values: &[Value<'_>]) -> Vec<u8> {
-    let mut payload = Vec::new();
-    for value in values {
-        let bytes = value.bytes.as_deref().unwrap_or(&NULL_BYTES);
-        if value.spec.form.is_text() {
-            payload.extend((bytes.len() as u16).to_le_bytes());
-        }
-        payload.extend(bytes);
-        let more = value.spec.size_on_disk().saturating_sub(bytes.len());
-        let more = if matches!(value.spec.form, Form::Enumeration(_)) { more } else { 0 };
-        payload.resize((payload.len() + more).next_multiple_of(4), 0);
-    }
-    payload.resize(payload.len().next_multiple_of(8), 0);
-    payload
-}
-
-/// Reads what stands behind a record, of these specs, and how long it is. `None`: it ends too early.
-pub fn read_payload<'a>(specs: &[ValueSpec], bytes: &'a [u8]) -> Option<(Vec<Value<'a>>, usize)> {
-    let mut values = Vec::with_capacity(specs.len());
-    let mut place = 0_usize;
-    for &spec in specs {
-        let mut length = spec.size_on_disk();
-        if spec.form.is_text() {
-            let (&own, _) = bytes.get(place..)?.split_first_chunk::<2>()?;
-            length = u16::from_le_bytes(own).into();
-            place += 2;
-        }
-        let value = bytes.get(place..place + length)?;
-        let is_null = spec.form.is_text() && value == NULL_BYTES;
-        values.push(Value { spec, bytes: (!is_null).then_some(value.into()) });
-        place = (place + length).next_multiple_of(4);
-    }
-    Some((values, place.next_multiple_of(8)))
-}
-
-impl<'a> Value<'a> {
-    /// The value that has these bytes; none for a null pointer where a text was wanted.
-    pub(crate) fn of_bytes(spec: ValueSpec, bytes: Option<&'a [u8]>) -> Self {
-        Self { spec, bytes: bytes.map(Cow::Borrowed) }
-    }
-
-    /// The value as text, as uftrace shows it, but that control characters are escaped and fields are shown.
-    pub fn text(&self, names: &impl Names) -> String {
-        /// The numbers from which on those without a form are shown in hexadecimal.
-        const LARGE: u64 = 100_000;
-        /// Where small negative numbers of 32 bits lie.
-        const NEGATIVE: core::ops::RangeInclusive<u64> = 0xffff_0001..=0xffff_ffff;
-
-        let Some(bytes) = self.bytes.as_deref() else { return "NULL".to_owned() };
-        let mut word = [0; 8];
-        word.iter_mut().zip(bytes).for_each(|(to, &from)| *to = from);
-        let word = u64::from_le_bytes(word);
-        let hex = || if word == 0 { "0".to_owned() } else { format!("{word:#x}") };
-        // Of a text, and of what is unknown, there is no number.
-        let unused = 64 - 8 * self.spec.size().clamp(1, 8);
-        let signed = (word << unused).cast_signed() >> unused;
-        match self.spec.form {
-            Form::Auto if NEGATIVE.contains(&word) => (word as u32).cast_signed().to_string(),
-            Form::Auto if word.cast_signed().unsigned_abs() > LARGE => hex(),
-            Form::Auto | Form::Signed => signed.to_string(),
-            Form::Unsigned if word > LARGE => hex(),
-            Form::Unsigned => word.to_string(),
-            Form::Hex => hex(),
-            Form::Pointer => names.function(word).map_or_else(hex, |name| format!("&{name}")),
-            Form::Unknown => "?".to_owned(),
-            Form::Enumeration(which) => {
-                let number = (word as u32).cast_signed();
-                names.enumerator(which, number).unwrap_or_else(|| number.to_string())
-            }
-            Form::Char if self.spec.size_log == 2 => match char::from_u32(word as u32) {
-                Some(letter) if letter.is_ascii() => format!("'{}'", escaped(&[letter as u8])),
-                Some(letter) if !letter.is_control() => format!("'{letter}'"),
-                _ => hex(),
-            },
-            Form::Char => {
-                let letter = word as u8;
-                let text = if letter.is_ascii() { escaped(&[letter]) } else { format!("\\x{letter:02x}").into() };
-                format!("'{text}'")
-            }
-            Form::Composite(_, layout) => {
-                let layout = names.layout(layout);
-                layout.map_or_else(|| "?".to_owned(), |layout| layout.text(&Image::new(bytes), names))
-            }
-            form if form.is_text() => format!("\"{}\"", escaped(bytes)),
-            Form::Float if self.spec.size_log == 2 => format!("{:.6}", f32::from_bits(word as u32)),
-            _ => format!("{:.6}", f64::from_bits(word)),
-        }
-    }
-}
-
-/// Bytes as text without control characters.
-fn escaped(bytes: &[u8]) -> Cow<'static, str> {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\0' => text.push_str("\\0"),
-                '\n' => text.push_str("\\n"),
-                '\t' => text.push_str("\\t"),
-                '\r' => text.push_str("\\r"),
-                c if c.is_control() => text.extend(c.escape_unicode()),
-                c => text.push(c),
-            }
-        }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    text.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Nothing has a name, but what is at an address.
-    struct NoNames;
-
-    impl Names for NoNames {
-        fn function(&self, address: u64) -> Option<String> {
-            (address == 16).then(|| "at_16".to_owned())
-        }
-
-        fn enumerator(&self, _: u16, _: i32) -> Option<String> {
-            None
-        }
-
-        fn layout(&self, _: u16) -> Option<&Layout> {
-            None
-        }
-    }
-
     fn specs(text: &str) -> Vec<ValueSpec> {
         ValueSpec::parse_list(text).unwrap()
-    }
-
-    /// What a number is shown as.
-    fn shown(spec: &str, number: i64) -> String {
-        let spec = specs(spec)[0];
-        let bytes = number.to_le_bytes();
-        Value::of_bytes(spec, Some(&bytes[..spec.size()])).text(&NoNames)
-    }
-
-    #[test]
-    fn numbers_are_shown_as_by_uftrace() {
-        // Each line was seen in `uftrace replay` 0.13 of a C program.
-        for (spec, number, expected) in [
-            ("arg1", 5, "5"),
-            ("arg1", -5, "-5"),
-            ("arg1", 100_000, "100000"),
-            ("arg1", 100_001, "0x186a1"),
-            ("arg1", -100_000, "-100000"),
-            ("arg1", -100_001, "0xfffffffffffe795f"),
-            ("arg1", 0xffff_0001, "-65535"),
-            ("arg1", i64::MAX, "0x7fffffffffffffff"),
-            ("arg1/i8", 100_000, "-96"),
-            ("arg1/i16", 100_001, "-31071"),
-            ("arg1/i32", 100_001, "100001"),
-            ("arg1/i32", 0xffff_0001, "-65535"),
-            ("arg1/i64", 0xffff_0001, "4294901761"),
-            ("arg1/u", -5, "0xfffffffffffffffb"),
-            ("arg1/u8", -5, "251"),
-            ("arg1/u32", 100_000, "100000"),
-            ("arg1/u32", -1, "0xffffffff"),
-            ("arg1/x", 5, "0x5"),
-            ("arg1/x16", -5, "0xfffb"),
-            ("arg1/x32", 0, "0"),
-            ("arg1/c", 65, "'A'"),
-            ("arg1/c", 0, "'\\0'"),
-            ("arg1/p", 0x186a0, "0x186a0"),
-            ("arg1/p", 0, "0"),
-            ("fparg1/64", 1.5_f64.to_bits().cast_signed(), "1.500000"),
-            ("fparg2", (-2.0_f64).to_bits().cast_signed(), "-2.000000"),
-            ("fparg1/32", 0.25_f32.to_bits().into(), "0.250000"),
-        ] {
-            assert_eq!(shown(spec, number), expected, "{spec} of {number}");
-        }
-        assert_eq!(shown("arg1/p", 16), "&at_16");
     }
 
     #[test]
@@ -642,41 +407,5 @@ mod tests {
         assert!(ValueSpec::parse("arg1%rdi").unwrap_err().contains('%'));
         assert!(ValueSpec::parse_list(&["arg1/s"; 10].join(",")).is_err());
         assert_eq!(ValueSpec::of_code(0), None, "what fills up the last record");
-    }
-
-    #[test]
-    fn items_become_what_uftrace_writes() {
-        let mut bytes = Vec::new();
-        for (spec, value) in [
-            ("arg1/i32", &b"\xfe\xff\xff\xff"[..]),
-            ("arg2/s", b"\x05\0hello"),
-            ("arg3/s", b"\xff\xff"),
-            ("arg4", b"\x01\0\0\0\0\0\0\0"),
-        ] {
-            bytes.extend(specs(spec)[0].code().to_le_bytes());
-            bytes.extend(value);
-        }
-        bytes.extend([0; 5]);
-        let values = items(&bytes);
-        let expected = b"\xfe\xff\xff\xff\x05\0hello\0\x04\0\xff\xff\xff\xff\0\0\x01\0\0\0\0\0\0\0\0\0\0\0";
-        let payload = payload(&values);
-        assert_eq!(payload, expected);
-        let specs: Vec<ValueSpec> = values.iter().map(|value| value.spec).collect();
-        assert_eq!(read_payload(&specs, &payload), Some((values.clone(), payload.len())));
-        let texts: Vec<String> = values.iter().map(|value| value.text(&NoNames)).collect();
-        assert_eq!(texts, ["-2", "\"hello\"", "NULL", "1"]);
-        assert_eq!(read_payload(&specs, &payload[..20]), None);
-        // Flaws end it.
-        for cut in 0..bytes.len() - 5 {
-            assert!(items(&bytes[..cut]).len() < 4);
-        }
-    }
-
-    #[test]
-    fn strings_have_no_control_characters() {
-        let text = |bytes: &[u8]| escaped(bytes).into_owned();
-        assert_eq!(text(b"tab\there\n\x1b[m"), "tab\\there\\n\\u{1b}[m");
-        assert_eq!(text("grüße".as_bytes()), "grüße");
-        assert_eq!(text(b"\xff\xfe\0"), "\\xff\\xfe\\0");
     }
 }

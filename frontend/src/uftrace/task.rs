@@ -9,8 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use rftrace_format::clock::TscClock;
 use rftrace_format::events::USER_EVENTS;
 use rftrace_format::files;
+use rftrace_format::items;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
-use rftrace_format::values::{self, ValueSpec};
+use rftrace_format::values::ValueSpec;
 
 use super::modules::has_symbol;
 use crate::Error;
@@ -120,13 +121,13 @@ impl<'a> Specs<'a> {
 
     /// What stands behind the record of an event that has these values; nothing where they could not be read.
     fn payload(&self, event: Event, items: &[u8]) -> Vec<u8> {
-        let values = values::items(items);
+        let values = items::items(items);
         let specs = values.iter().map(|value| value.spec);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.entry((event.address, event.kind == EventKind::Exit)).or_insert_with(|| {
             if has_symbol(self.program, event.address) { specs.clone().collect() } else { Vec::new() }
         });
-        if specs.eq(known.iter().copied()) { values::payload(&values) } else { Vec::new() }
+        if specs.eq(known.iter().copied()) { items::payload(&values) } else { Vec::new() }
     }
 
     /// What was found.

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use rftrace_format::events::SCHED_IN;
+use rftrace_format::items::read_payload;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
-use rftrace_format::values::{MAX_PAYLOAD, ValueSpec, read_payload};
+use rftrace_format::values::{MAX_PAYLOAD, ValueSpec};
 
 use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};

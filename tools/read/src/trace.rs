@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rftrace_format::files::{EVENTS, INFO, TASKS, records};
 use rftrace_format::info::{Info, feature};
+use rftrace_format::items::{Names, read_payload};
 use rftrace_format::layout::Layout;
 use rftrace_format::record::{ADDRESS_MASK, Kind, RECORD_BYTES, Record};
 use rftrace_format::tasks::{MAX_TASKS, TaskLine};
 use rftrace_format::text::base_name;
-use rftrace_format::values::{MAX_PAYLOAD, Names, ValueSpec, read_payload};
+use rftrace_format::values::{MAX_PAYLOAD, ValueSpec};
 
 use crate::chosen::Choice;
 use crate::demangle::Demangle;

@@ -7,9 +7,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use rftrace_format::files::File as TraceFile;
+use rftrace_format::items::read_payload;
 use rftrace_format::record::{Kind, Record};
 use rftrace_format::symbols::{Head, ModuleId, SourcePart, SymbolFileNames, ValueLines, ValuesOf};
-use rftrace_format::values::{MAX_PAYLOAD, read_payload};
+use rftrace_format::values::MAX_PAYLOAD;
 use rftrace_read::{Task, Trace};
 
 /// A part of a trace that has values.

@@ -145,7 +145,8 @@ impl Composing {
     /// The place of a word of the value for the tracer.
     fn word(&self, at: u64) -> Option<Place> {
         if self.composite.block != Block::None {
-            return (at % WORD == 0 && at + WORD <= self.n_block).then(|| Place::InBlock((at / WORD) as u8));
+            let is_in_block = at.is_multiple_of(WORD) && at + WORD <= self.n_block;
+            return is_in_block.then_some(Place::InBlock((at / WORD) as u8));
         }
         let is_it = |held: &&Held| held.offset == at && held.n_bytes == WORD && !held.is_vector;
         self.held.iter().find(is_it).map(|held| held.place)

@@ -221,14 +221,15 @@ impl<'d> Reading<'_, '_, 'd> {
                     let size = (of_type.n_bytes, matches!(of_type.kind, Kind::Bool(_)));
                     let location = parameter.attribute(constants::DW_AT_location);
                     let found = location.and_then(|at| place::place(self.units.dwarf, unit, &function, at, size));
-                    found.and_then(|place| match of_type.kind {
-                        Kind::Fields(shape) => {
+                    let shape = holder.as_ref().and_then(|holder| types.shape(holder));
+                    found.and_then(|place| match shape {
+                        Some(shape) => {
                             let (composite, layout) = composed(&shape, holder_of(&place, of_type.n_bytes)?, name)?;
                             let type_name = types.resolved(holder.as_ref()?).map(|it| self.units.name(&it));
                             let number = named.layouts.number(&type_name.unwrap_or_default(), layout);
                             Some(Shown::Fields(composite, number))
                         }
-                        _ => argument(&of_type, &place),
+                        None => argument(of_type, &place),
                     })
                 }
                 _ => None,
@@ -249,14 +250,14 @@ impl<'d> Reading<'_, '_, 'd> {
         let holder = self.units.inherited(entry, constants::DW_AT_type)?;
         let of_type = types.of(&holder)?;
         let returns_address = || self.is_gnu || self.returns_first_argument(entry);
-        let shape = match &of_type.kind {
-            Kind::Owned { .. } if !returns_address() => return None,
-            Kind::Fields(shape) => shape,
-            _ => return result(&of_type),
+        let shape = match types.shape(&holder) {
+            Some(shape) => shape,
+            None if matches!(of_type.kind, Kind::Owned { .. }) && !returns_address() => return None,
+            None => return result(of_type),
         };
         let resolved = types.resolved(&holder)?;
         let holder = results::holder(&types, &resolved, of_type.n_bytes, returns_address)?;
-        let (composite, layout) = composed(shape, holder, SpecPlace::Result)?;
+        let (composite, layout) = composed(&shape, holder, SpecPlace::Result)?;
         let number = named.layouts.number(&self.units.name(&resolved), layout);
         let shown = Shown::Fields(composite, number);
         values::fit(&[shown.spec()]).then_some(shown)
@@ -341,7 +342,7 @@ fn holder_of(place: &Place, n_bytes: u64) -> Option<Holder> {
 }
 
 /// How an argument is recorded that has no fields.
-fn argument(of_type: &Type, place: &Place) -> Option<Shown> {
+fn argument(of_type: Type, place: &Place) -> Option<Shown> {
     let n_bytes = of_type.n_bytes;
     let spec = |source, form, n_bytes| Some(ValueSpec::new(SpecPlace::Argument(number(source)?), form, n_bytes));
     let word = |source, form, n_bytes| Some(Shown::Plain(spec(source, form, n_bytes)?, None));
@@ -354,14 +355,14 @@ fn argument(of_type: &Type, place: &Place) -> Option<Shown> {
         },
         _ => None,
     };
-    match (&of_type.kind, place) {
-        (Kind::Number(form), Place::Whole(source)) => word(*source, *form, n_bytes),
+    match (of_type.kind, place) {
+        (Kind::Number(form), Place::Whole(source)) => word(*source, form, n_bytes),
         (Kind::Named(names) | Kind::Bool(names), Place::Whole(source)) => {
-            Some(Shown::Plain(spec(*source, Form::Enumeration(Form::NO_NAMES), n_bytes)?, Some(*names)))
+            Some(Shown::Plain(spec(*source, Form::Enumeration(Form::NO_NAMES), n_bytes)?, Some(names)))
         }
         (Kind::Bool(names), Place::Pieces(pieces)) => match **pieces {
             [piece] if (piece.offset, piece.n_bytes) == (0, 1) => {
-                Some(Shown::Plain(spec(piece.source, Form::Enumeration(Form::NO_NAMES), 1)?, Some(*names)))
+                Some(Shown::Plain(spec(piece.source, Form::Enumeration(Form::NO_NAMES), 1)?, Some(names)))
             }
             _ => None,
         },
@@ -377,12 +378,12 @@ fn argument(of_type: &Type, place: &Place) -> Option<Shown> {
                 (first, second),
                 (Source::Integer(_), Source::Integer(_)) | (Source::Stack(_), Source::Stack(_))
             );
-            let (address, form) = if *is_length_first { (second, Form::CountedBefore) } else { (first, Form::Counted) };
+            let (address, form) = if is_length_first { (second, Form::CountedBefore) } else { (first, Form::Counted) };
             word(address, form, 8).filter(|_| is_in_one_place)
         }
         (Kind::Slice, Place::Pieces(_)) => word(pair?.1, Form::Unsigned, 8),
-        (&Kind::Owned { address, length }, Place::Indirect(source))
-        | (&Kind::OwnedPointer { address, length }, Place::Whole(source)) => {
+        (Kind::Owned { address, length }, Place::Indirect(source))
+        | (Kind::OwnedPointer { address, length }, Place::Whole(source)) => {
             word(*source, Form::owned(address, length)?, 8)
         }
         _ => None,
@@ -390,7 +391,7 @@ fn argument(of_type: &Type, place: &Place) -> Option<Shown> {
 }
 
 /// How a result is recorded: what the calling conventions of C and of Rust agree about.
-fn result(of_type: &Type) -> Option<Shown> {
+fn result(of_type: Type) -> Option<Shown> {
     let spec = |form| ValueSpec::new(SpecPlace::Result, form, of_type.n_bytes);
     let word = |form| ValueSpec::new(SpecPlace::Result, form, 8);
     let (spec, enumeration) = match of_type.kind {
@@ -402,7 +403,7 @@ fn result(of_type: &Type) -> Option<Shown> {
         Kind::OwnedPointer { address, length } | Kind::Owned { address, length } => {
             (word(Form::owned(address, length)?), None)
         }
-        Kind::Slice | Kind::Fields(_) | Kind::Other => return None,
+        Kind::Slice | Kind::Other => return None,
     };
     Some(Shown::Plain(spec, enumeration))
 }

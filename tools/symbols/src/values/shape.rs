@@ -3,7 +3,7 @@
 use gimli::constants;
 use rftrace_format::values::Form;
 
-use super::types::{Kind, Type, Types};
+use super::types::{Kind, Type, Types, last_part};
 use super::units::Entry;
 
 /// How deep fields of fields are shown.
@@ -65,9 +65,12 @@ impl Shape {
 }
 
 impl<'d> Types<'_, 'd> {
-    /// What is in a value of a type, which is a structure.
-    pub(super) fn shape(&mut self, entry: &Entry<'d>) -> Shape {
-        self.structure_shape(entry, 0, MAX_DEPTH)
+    /// What is in a value of the type that an entry refers to, if that is one with fields of which any is shown.
+    pub(super) fn shape(&mut self, holder: &Entry<'d>) -> Option<Shape> {
+        let entry = self.resolved(holder)?;
+        let is_other = is_structure(&entry) && self.simple(&entry).kind == Kind::Other;
+        let shape = is_other.then(|| self.structure_shape(&entry, 0, MAX_DEPTH));
+        shape.filter(Shape::is_known)
     }
 
     /// What is in a value whose first byte is `at`, of the type that `holder` refers to.
@@ -89,10 +92,10 @@ impl<'d> Types<'_, 'd> {
             Kind::Owned { address, length } => return text(at, address.into(), length.into()),
             // A text behind two addresses.
             Kind::OwnedPointer { .. } => Leaf::Number(Form::Pointer, WORD),
-            Kind::Fields(_) | Kind::Other if is_structure(&entry) && depth > 0 => {
+            Kind::Other if is_structure(&entry) && depth > 0 => {
                 return self.structure_shape(&entry, at, depth);
             }
-            Kind::Fields(_) | Kind::Other => return Shape::Unknown,
+            Kind::Other => return Shape::Unknown,
         };
         Shape::Leaf(at, leaf)
     }
@@ -213,29 +216,6 @@ impl<'d> Types<'_, 'd> {
             _ => None,
         }
     }
-
-    /// A member with a name, of members of members too, and where it is.
-    pub(super) fn member(&self, entry: &Entry<'d>, at: u64, name: &str, depth: u32) -> Option<(Entry<'d>, u64)> {
-        let bases = self.units.children(entry, constants::DW_TAG_inheritance);
-        let members = self.units.children(entry, constants::DW_TAG_member);
-        for member in bases.into_iter().chain(members) {
-            let place = at + member.number(constants::DW_AT_data_member_location).unwrap_or(0);
-            if self.units.name(&member) == name {
-                return Some((member, place));
-            }
-            let inner = self.resolved(&member).filter(|_| depth > 0);
-            if let Some(found) = inner.and_then(|inner| self.member(&inner, place, name, depth - 1)) {
-                return Some(found);
-            }
-        }
-        None
-    }
-}
-
-/// A type's name without what it is generic over, and where it is.
-pub(super) fn last_part(name: &str) -> &str {
-    let plain = name.split(['<', '(']).next().unwrap_or_default();
-    plain.rsplit("::").next().unwrap_or_default()
 }
 
 /// A text in a structure that is in memory, by the words of that which are its address and its length.

@@ -4,18 +4,17 @@ use gimli::{AttributeValue, constants};
 use rftrace_format::values::Form;
 
 use super::module::{Enumeration, Enumerations};
-use super::shape::{Shape, last_part};
 use super::units::{Entry, Units};
 
 /// A type, as far as its values are shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Type {
     pub(super) n_bytes: u64,
     pub(super) kind: Kind,
 }
 
 /// What its values are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A word, or its lower part, in a register for integers.
     Number(Form),
@@ -40,9 +39,7 @@ pub(super) enum Kind {
         address: u8,
         length: u8,
     },
-    /// It has fields that are shown.
-    Fields(Shape),
-    /// Nothing of it is shown.
+    /// Nothing of it is shown, but fields may be.
     Other,
 }
 
@@ -64,15 +61,7 @@ impl<'u, 'd> Types<'u, 'd> {
     /// The type that an entry refers to; `None` if it has none.
     pub(super) fn of(&mut self, holder: &Entry<'d>) -> Option<Type> {
         let entry = self.resolved(holder)?;
-        let mut of_type = self.simple(&entry);
-        let is_structure = matches!(entry.tag(), constants::DW_TAG_structure_type | constants::DW_TAG_class_type);
-        if of_type.kind == Kind::Other && is_structure {
-            let shape = self.shape(&entry);
-            if shape.is_known() {
-                of_type.kind = Kind::Fields(shape);
-            }
-        }
-        Some(of_type)
+        Some(self.simple(&entry))
     }
 
     /// The type that an entry refers to, without what only renames or qualifies it.
@@ -270,6 +259,23 @@ impl<'u, 'd> Types<'u, 'd> {
         Some((place(&|leaf| leaf.2)?, place(&|leaf| leaf.0 == "len" && !leaf.2)?))
     }
 
+    /// A member with a name, of members of members too, and where it is.
+    pub(super) fn member(&self, entry: &Entry<'d>, at: u64, name: &str, depth: u32) -> Option<(Entry<'d>, u64)> {
+        let bases = self.units.children(entry, constants::DW_TAG_inheritance);
+        let members = self.units.children(entry, constants::DW_TAG_member);
+        for member in bases.into_iter().chain(members) {
+            let place = at + member.number(constants::DW_AT_data_member_location).unwrap_or(0);
+            if self.units.name(&member) == name {
+                return Some((member, place));
+            }
+            let inner = self.resolved(&member).filter(|_| depth > 0);
+            if let Some(found) = inner.and_then(|inner| self.member(&inner, place, name, depth - 1)) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
     /// `std::string` and `std::string_view`, as libstdc++ has them.
     fn text_of_cpp(&self, entry: &Entry<'d>) -> Kind {
         const WORD: u64 = 8;
@@ -306,6 +312,12 @@ impl<'u, 'd> Types<'u, 'd> {
             }
         }
     }
+}
+
+/// A type's name without what it is generic over, and where it is.
+pub(super) fn last_part(name: &str) -> &str {
+    let plain = name.split(['<', '(']).next().unwrap_or_default();
+    plain.rsplit("::").next().unwrap_or_default()
 }
 
 impl Entry<'_> {
