@@ -7,7 +7,7 @@
 //! - [`Tests`] says which test of a Rust test binary has not given back what it took.
 //! - [`Difference`] is what one recording took more than another.
 //! - [`timeline`] is how much was there from time to time.
-//! - [`FunctracerText`] and [`write_sp_rtrace`] write the text of older tools.
+//! - [`FunctracerText`] and [`write_sp_rtrace`] write the text of older tools; [`Postprocessor`] makes less of it.
 //! - [`write_heaptrack`] writes what heaptrack's own programs read.
 //!
 //! Nothing of the file is believed: what is too large or wrong is an error that names the place.
@@ -24,6 +24,7 @@ mod diff;
 mod flame;
 mod heaptrack;
 mod live;
+mod lookup;
 mod merge;
 mod names;
 mod own;
@@ -42,6 +43,6 @@ pub use merge::Event;
 pub use names::{Name, Names};
 pub use recording::{Frame, Module, Process, Recording, Thread};
 pub use report::{Choice, Report, Sort};
-pub use text::{FunctracerText, Section, functracer_header, write_sp_rtrace};
+pub use text::{FunctracerText, Order, Postprocessor, Section, functracer_header, write_sp_rtrace};
 pub use timeline::timeline;
 pub use words::{Size, amount, one_of};

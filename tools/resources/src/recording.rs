@@ -98,6 +98,13 @@ pub struct Module {
     ticks: u64,
 }
 
+impl Module {
+    /// One of which only the file is known.
+    pub(crate) fn of_path(path: &str) -> Self {
+        Self { path: path.to_owned(), build_id: String::new(), process: 0, base: 0, start: 0, end: 0, ticks: 0 }
+    }
+}
+
 /// A return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame {

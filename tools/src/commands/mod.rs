@@ -22,6 +22,8 @@ mod ctl;
 mod dump;
 #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
 mod functracer;
+#[cfg(feature = "full")]
+mod functracer_postproc;
 mod graph;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod import;
@@ -77,6 +79,8 @@ pub(crate) enum Command {
     Resources(resources::ResourcesArgs),
     #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
     Functracer(functracer::FunctracerArgs),
+    #[cfg(feature = "full")]
+    FunctracerPostproc(functracer_postproc::PostprocArgs),
     Graph(graph::GraphArgs),
     #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
     Top(top::TopArgs),
@@ -128,6 +132,8 @@ impl Command {
             Self::Resources(args) => resources::run(args),
             #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
             Self::Functracer(args) => functracer::run(args),
+            #[cfg(feature = "full")]
+            Self::FunctracerPostproc(args) => functracer_postproc::run(&args),
             Self::Graph(args) => graph::run(args),
             #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
             Self::Top(args) => top::run(args),

@@ -1,8 +1,7 @@
 //! Recordings as the text of functracer and of its successor, sp-rtrace: a line for each call, and the callers behind it.
 //!
 //! - [`functracer`] and [`sp_rtrace`] write it; here is what they have in common: which call has which line.
-//!
-//! Not here: reading such text (`rftrace functracer-postproc`).
+//! - `read` reads either, and [`postproc`] makes less of it.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -16,9 +15,12 @@ use crate::merge::Event;
 use crate::recording::Recording;
 
 mod functracer;
+mod postproc;
+mod read;
 mod sp_rtrace;
 
 pub use functracer::{FunctracerText, Section, functracer_header};
+pub use postproc::{Order, Postprocessor};
 pub use sp_rtrace::write_sp_rtrace;
 
 /// A call as a line.
