@@ -53,6 +53,7 @@ pub struct Config {
     entry_branches: Vec<String>,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     patchable_entries: bool,
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     library_calls: bool,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     entry_exceptions: Vec<String>,
@@ -99,6 +100,7 @@ impl Config {
             entry_branches: Vec::new(),
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             patchable_entries: false,
+            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             library_calls: false,
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             entry_exceptions: Vec::new(),
