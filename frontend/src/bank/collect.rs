@@ -64,6 +64,10 @@ pub struct Banks {
     pub(super) is_whole: bool,
     /// The same for dumps of rings.
     pub(super) dumped_bytes: u64,
+    /// Those that are told what is recorded at once.
+    pub(super) taps: Vec<Box<dyn Tap>>,
+    /// Nothing is written.
+    pub(super) keeps_nothing: bool,
     written: Written,
     pub(super) packer: Box<Packer>,
     pub(super) slots: Vec<Option<Watched>>,
@@ -77,6 +81,18 @@ pub(crate) struct Rate {
     pub(crate) hz: u64,
     /// Who says so.
     pub(crate) source: String,
+}
+
+/// Somebody who is told what is recorded, at once.
+pub(super) trait Tap: std::fmt::Debug + Send {
+    /// Reads what is new of a process, or the rest.
+    fn read(&mut self, banks: &Banks, number: usize, watched: &Watched, is_over: bool);
+
+    /// All processes were read once more. Returns whether there is to be more.
+    fn go_on(&mut self) -> bool;
+
+    /// Whether a chunk was read to its end.
+    fn has_read(&self, number: usize, chunk: &Chunk<'_>) -> bool;
 }
 
 /// What spools hold.
@@ -253,6 +269,8 @@ impl Banks {
             taken_bytes: 0,
             is_whole: false,
             dumped_bytes: 0,
+            taps: Vec::new(),
+            keeps_nothing: false,
             written: Written::default(),
             packer: Box::new(Packer::new()),
             slots,
@@ -284,6 +302,7 @@ impl Banks {
             }
             slot.bank.beat.fetch_add(1, Relaxed);
             let mut watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
+            self.pass_on(number, &watched, false);
             if !self.is_ring {
                 n_taken = n_taken.max(self.drain(number, &mut watched, false));
             }
@@ -307,6 +326,7 @@ impl Banks {
                 self.slots[number] = Some(watched);
             }
         }
+        self.passed_on();
         Fill { n_taken, n_chunks: self.layout.n_chunks() }
     }
 
@@ -420,7 +440,15 @@ impl Banks {
             if !is_to_be_taken || header.tid.load(Relaxed) == 0 {
                 continue;
             }
+            if !is_last && !self.is_passed_on(number, &chunk) {
+                continue;
+            }
             watched.waiting.remove(&index);
+            if self.keeps_nothing {
+                n_taken += 1;
+                make_free(header, now);
+                continue;
+            }
             if !watched.spool.may_go_on(self.taken_bytes, self.most_bytes) {
                 // What is full stays so: the tracer finds no chunk, and counts what it drops.
                 self.slot(number).bank.wait_ticks.store(0, Relaxed);
@@ -464,6 +492,7 @@ impl Banks {
 
     /// The process is over: takes the rest.
     fn finish(&mut self, number: usize, mut watched: Watched) {
+        self.pass_on(number, &watched, true);
         let ring = if self.is_ring {
             let mut spool = std::mem::take(&mut watched.spool);
             let ring = self.copy_ring(number, &mut spool, false);
@@ -476,7 +505,8 @@ impl Banks {
         let slot = self.slot(number);
         self.read_journal(number, slot, &mut watched.unloaded);
         watched.spool.flush();
-        if watched.spool.n_bytes > 0 || self.slot(number).bank.n_lost.load(Relaxed) > 0 {
+        let n_lost = self.slot(number).bank.n_lost.load(Relaxed);
+        if !self.keeps_nothing && (watched.spool.n_bytes > 0 || n_lost > 0) {
             self.keep_about(number, &watched);
             let mut collected = self.collected(number, &watched, watched.spool.last_thread);
             if let Some(ring) = ring {

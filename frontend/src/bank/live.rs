@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{ADDRESS_SHIFT, chunk_state, kind, lease};
@@ -50,6 +51,12 @@ pub struct Moment {
 #[derive(Debug)]
 pub struct Live {
     banks: Banks,
+    reader: Reader,
+}
+
+/// How far the bank of a process was read.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
     /// Chunks that were read in part, by their indices.
     begun: HashMap<u64, Begun>,
     /// The last chunk of each thread.
@@ -70,7 +77,7 @@ struct Begun {
 
 /// What is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+pub(super) enum What {
     /// Chunks that are full.
     Full,
     /// What was written.
@@ -110,7 +117,7 @@ impl Live {
     pub fn new(file: File, buffer_bytes: usize, patience: Duration) -> io::Result<Self> {
         let options = Options { buffer_bytes, n_slots: 1, patience, most_bytes: 0, is_ring: false };
         let banks = Banks::new(file, Path::new(""), options)?;
-        Ok(Self { banks, begun: HashMap::new(), last: HashMap::new(), records: Vec::new() })
+        Ok(Self { banks, reader: Reader::default() })
     }
 
     /// Takes what is in chunks that are full. Returns how many they were.
@@ -141,10 +148,7 @@ impl Live {
     /// What the system calls the thread with a number of the tracer, if that is known.
     #[must_use]
     pub fn system_tid(&self, thread: u32) -> Option<u32> {
-        let number = thread as usize;
-        let at = THREADS_AT + number.min(MAX_THREADS) * size_of::<Entry>();
-        // SAFETY: the table has so many entries, within the slot, aligned and of atomics.
-        (number < MAX_THREADS).then(|| unsafe { &*self.banks.at(SLOT, at).cast::<Entry>() })?.system_tid()
+        self.banks.system_tid(SLOT, thread)
     }
 
     /// The addresses of the functions that are open in each thread of a process now, outermost first, by its return stacks.
@@ -160,7 +164,7 @@ impl Live {
     /// Whether a thread has a chunk that it may write into: then all that it does is recorded.
     #[must_use]
     pub fn has_chunk(&self, thread: u32) -> bool {
-        self.begun.values().any(|begun| begun.thread == thread && begun.n_read < self.n_records())
+        self.reader.begun.values().any(|begun| begun.thread == thread && begun.n_read < self.n_records())
     }
 
     fn n_records(&self) -> usize {
@@ -168,26 +172,55 @@ impl Live {
     }
 
     fn read(&mut self, what: What, to: &mut impl Take) -> Fill {
-        let fill = |n_taken| Fill { n_taken, n_chunks: self.banks.layout.n_chunks() };
         let slot = self.banks.slot(SLOT);
-        if slot.state.load(Acquire) != slot_state::IN_USE {
-            return fill(0);
+        let mut n_taken = 0;
+        if slot.state.load(Acquire) == slot_state::IN_USE {
+            slot.bank.beat.fetch_add(1, Relaxed);
+            n_taken = self.reader.read(&self.banks, SLOT, what, true, to);
         }
-        slot.bank.beat.fetch_add(1, Relaxed);
-        let Some(newest) = self.leases().map(|(index, ..)| index).max() else { return fill(0) };
-        let mut found: Vec<(u64, usize, u64)> = self.leases().filter(|&(index, ..)| index <= newest).collect();
+        Fill { n_taken, n_chunks: self.banks.layout.n_chunks() }
+    }
+}
+
+impl Banks {
+    /// What the system calls the thread of a process with a number of the tracer, if that is known.
+    pub(super) fn system_tid(&self, slot: usize, thread: u32) -> Option<u32> {
+        let number = thread as usize;
+        let at = THREADS_AT + number.min(MAX_THREADS) * size_of::<Entry>();
+        // SAFETY: the table has so many entries, within the slot, aligned and of atomics.
+        (number < MAX_THREADS).then(|| unsafe { &*self.at(slot, at).cast::<Entry>() })?.system_tid()
+    }
+}
+
+impl Reader {
+    /// Whether all of a chunk was read, by its index.
+    pub(super) fn has_read(&self, index: u64, n_records: usize) -> bool {
+        self.begun.get(&index).is_some_and(|begun| begun.n_read >= n_records)
+    }
+
+    /// Reads what is new in a slot. `gives_back`: makes chunks free that were read; returns how many.
+    pub(super) fn read(
+        &mut self,
+        banks: &Banks,
+        slot: usize,
+        what: What,
+        gives_back: bool,
+        to: &mut impl Take,
+    ) -> usize {
+        let Some(newest) = leases(banks, slot).map(|(index, ..)| index).max() else { return 0 };
+        let mut found: Vec<(u64, usize, u64)> = leases(banks, slot).filter(|&(index, ..)| index <= newest).collect();
         found.sort_unstable();
         let mut n_taken = 0;
         let mut unread = HashSet::new();
         for &(index, place, lease) in &found {
-            let chunk = self.banks.chunk(SLOT, place);
+            let chunk = banks.chunk(slot, place);
             let is_mine = chunk.header.tid.load(Acquire) != 0;
             let waits = !is_mine || unread.contains(&chunk.header.prev_index.load(Relaxed));
             if waits || !self.read_chunk(&chunk, lease, what, to) {
                 unread.insert(index);
                 continue;
             }
-            if matches!(lease::state(lease), chunk_state::FULL | chunk_state::WAITING) {
+            if gives_back && matches!(lease::state(lease), chunk_state::FULL | chunk_state::WAITING) {
                 self.begun.remove(&index);
                 make_free(chunk.header, lease);
                 n_taken += 1;
@@ -197,28 +230,7 @@ impl Live {
         if self.last.len() > MOST_THREADS {
             self.last.clear();
         }
-        Fill { n_taken, n_chunks: self.banks.layout.n_chunks() }
-    }
-
-    /// Index, place and lease of each chunk that is not free.
-    fn leases(&self) -> impl Iterator<Item = (u64, usize, u64)> {
-        let mut place = 0;
-        let next = move || {
-            while place < self.banks.layout.n_chunks() {
-                let lease = self.banks.chunk(SLOT, place).header.lease.load(Acquire);
-                if lease == 0 {
-                    // A thread may be about to take it, and others have taken those behind.
-                    place = self.banks.next_with_memory(SLOT, place + 1)?;
-                    continue;
-                }
-                place += 1;
-                if lease::state(lease) != chunk_state::FREE {
-                    return Some((lease::index(lease), place - 1, lease));
-                }
-            }
-            None
-        };
-        std::iter::from_fn(next)
+        n_taken
     }
 
     /// Passes on what is new in a chunk. Returns whether that was the end of it.
@@ -240,6 +252,15 @@ impl Live {
         let n_open = (is_new && self.last.get(&begun.thread) != Some(&header.prev_index.load(Relaxed)))
             .then(|| header.depth.load(Relaxed) as usize);
         self.collect(chunk, &mut begun, end);
+        // What was read of it was read before.
+        fence(Acquire);
+        if lease::index(header.lease.load(Relaxed)) != index {
+            // Of a ring another thread has it by now: what is missing is seen by the thread's next one.
+            self.last.remove(&begun.thread);
+            begun.n_read = records.len();
+            self.begun.insert(index, begun);
+            return true;
+        }
         order_times(&mut self.records);
         self.last.insert(begun.thread, index);
         let mut rest = self.records.as_slice();
@@ -293,6 +314,27 @@ impl Live {
             begun.n_read -= 1;
         }
     }
+}
+
+/// Index, place and lease of each chunk of a slot that is not free.
+fn leases(banks: &Banks, slot: usize) -> impl Iterator<Item = (u64, usize, u64)> {
+    let mut place = 0;
+    let next = move || {
+        while place < banks.layout.n_chunks() {
+            let lease = banks.chunk(slot, place).header.lease.load(Acquire);
+            if lease == 0 {
+                // A thread may be about to take it, and others have taken those behind.
+                place = banks.next_with_memory(slot, place + 1)?;
+                continue;
+            }
+            place += 1;
+            if lease::state(lease) != chunk_state::FREE {
+                return Some((lease::index(lease), place - 1, lease));
+            }
+        }
+        None
+    };
+    std::iter::from_fn(next)
 }
 
 #[cfg(test)]
@@ -439,7 +481,7 @@ mod tests {
         process.write(3, 20, 0, 0);
         process.give(3, 2, chunk_state::WAITING);
         assert_eq!(process.look(), [(7, None, (201..220).collect())]);
-        let begun = process.live.begun.get_mut(&2).unwrap();
+        let begun = process.live.reader.begun.get_mut(&2).unwrap();
         begun.hole_since = Instant::now().checked_sub(2 * PATIENCE);
         assert_eq!(process.poll(), (1, vec![(7, None, (221..228).collect())]));
     }

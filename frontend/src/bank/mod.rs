@@ -34,7 +34,11 @@ pub(crate) mod save;
 #[cfg(target_os = "linux")]
 mod spool;
 #[cfg(target_os = "linux")]
+mod tap;
+#[cfg(target_os = "linux")]
 mod whole;
+#[cfg(target_os = "linux")]
+pub mod word;
 #[cfg(target_os = "linux")]
 mod world;
 #[cfg(target_os = "linux")]
@@ -61,3 +65,5 @@ pub use save::{SavedBank, Symbols, ToldModules};
 pub use spool::SPOOL_VERSIONS;
 #[cfg(target_os = "linux")]
 pub use spool::spools;
+#[cfg(target_os = "linux")]
+pub use tap::Seen;

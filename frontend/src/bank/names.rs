@@ -1,7 +1,9 @@
 //! The names of functions of a process that runs.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use super::collect::files_of_maps;
 use crate::elf::file::map_file;
@@ -36,6 +38,24 @@ impl Names {
         names
     }
 
+    /// Those of a process that may have ended, by the path of its program and lines of its maps, the latest last.
+    #[must_use]
+    pub fn of_maps(pid: u32, exe: &[u8], maps: &[Vec<u8>]) -> Self {
+        let mut names = Self { process: PathBuf::from(format!("/proc/{pid}")), maps: Vec::new(), modules: Vec::new() };
+        names.add_maps(exe, maps);
+        names
+    }
+
+    /// What else there was at other times.
+    pub fn add_maps(&mut self, exe: &[u8], maps: &[Vec<u8>]) {
+        let own = std::mem::take(&mut self.maps);
+        let maps = maps.iter().map(|maps| files_of_maps(maps)).filter(|maps| !maps.is_empty());
+        self.maps = own.into_iter().chain(maps).collect();
+        self.maps.dedup();
+        self.maps.drain(..self.maps.len().saturating_sub(MOST_MAPS));
+        self.find_modules(Path::new(OsStr::from_bytes(exe)));
+    }
+
     /// Looks which modules there are now. Returns whether others have come.
     pub fn look(&mut self) -> bool {
         let maps = fs::read(self.process.join("maps")).unwrap_or_default();
@@ -48,14 +68,17 @@ impl Names {
         if self.maps.len() > MOST_MAPS {
             self.maps.remove(0);
         }
-        let exe = modules::exe_behind(&self.process.join("exe")).unwrap_or_default();
+        self.find_modules(&modules::exe_behind(&self.process.join("exe")).unwrap_or_default());
+        true
+    }
+
+    fn find_modules(&mut self, exe: &Path) {
         let mut known = std::mem::take(&mut self.modules);
         let named = |module: Module| {
             let place = known.iter().position(|named| named.module == module);
             place.map(|place| known.swap_remove(place)).unwrap_or(Named { module, table: None })
         };
-        self.modules = modules::modules_of(&self.maps, &exe).into_iter().map(named).collect();
-        true
+        self.modules = modules::modules_of(&self.maps, exe).into_iter().map(named).collect();
     }
 
     /// The file name of the module that an address lies in.

@@ -450,3 +450,92 @@ fn nix_is_root() -> bool {
     }
     is_root
 }
+
+/// A command whose text is read as it comes.
+fn reading(command: &mut Command) -> (Child, std::sync::mpsc::Receiver<String>) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap());
+    let (to, from) = std::sync::mpsc::channel();
+    thread::spawn(move || lines.lines().map_while(Result::ok).all(|line| to.send(line).is_ok()));
+    (child, from)
+}
+
+/// What calls are in a text, without times and threads.
+fn calls(lines: impl IntoIterator<Item = String>) -> String {
+    let call = |line: String| Some(line.split_once("| ")?.1.trim().to_owned());
+    lines.into_iter().filter_map(call).collect::<Vec<_>>().join(" ")
+}
+
+const ROUND: &str = "all() { leaf(); deep() { deeper() { deepest(); } /* deeper */ } /* deep */ slow(); } /* all */";
+
+/// Calls come as text, once each, and are all in the trace too.
+#[test]
+fn calls_as_they_come() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for options in [&[][..], &["--ring", "--buffer", "1M"]] {
+        let mut it = Controlled::ready(options, &["plain"]);
+        it.round('a');
+        let (mut reader, text) = reading(&mut it.command(&["pipe"]));
+        // It shows what is called from then on.
+        assert_eq!(text.recv().unwrap(), "# DURATION     TID      FUNCTION");
+        let mut lines = Vec::new();
+        it.round('b');
+        while !lines.last().is_some_and(|line: &String| line.ends_with("} /* round_b */")) {
+            lines.push(text.recv_timeout(Duration::from_secs(60)).unwrap());
+        }
+        assert_eq!(calls(lines), format!("round_b() {{ {ROUND} }} /* round_b */"));
+        let now = it.ctl(&["get", "trace"]);
+        assert!(calls(now.lines().map(str::to_owned)).contains(&format!("round_a() {{ {ROUND}")), "{now}");
+        it.round('c');
+        it.end();
+        let rest = calls(text.iter());
+        assert_eq!(rest, format!("round_c() {{ {ROUND} }} /* round_c */ }} /* main */"));
+        assert!(reader.wait().unwrap().success());
+        let trace = traces::open(&it.trace());
+        let counts = &traces::calls_per_task(&trace)[0];
+        assert_eq!((counts["leaf"], counts["main"]), (3, 1));
+    }
+}
+
+/// Who does not read holds nobody up.
+#[test]
+fn a_reader_that_stalls() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut it = Controlled::ready(&["--buffer", "1M"], &["busy"]);
+    let mut stalled = it.command(&["pipe"]).stdout(Stdio::piped()).spawn().unwrap();
+    for letter in 'a'..='h' {
+        it.round(letter);
+    }
+    let rounds = it.rounds();
+    assert_eq!(rounds.len(), 9);
+    assert!(rounds.iter().all(|(name, calls)| name == "without" || *calls == ALL), "{rounds:?}");
+    stalled.kill().unwrap();
+    stalled.wait().unwrap();
+}
+
+/// Nothing is kept, and the program's answer is that of `rftrace live`.
+#[test]
+fn live() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["live", "-N", "main", "--"]).arg(&program().path).arg("plain").current_dir(folder.path());
+    let none = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(calls(String::from_utf8(none.stdout).unwrap().lines().map(str::to_owned)), "");
+    let mut command = Command::new(rftrace());
+    command.args(["live", "--"]).arg(&program().path).arg("plain").current_dir(folder.path());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"ah").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rounds = ["a", "h"].map(|letter| format!("round_{letter}() {{ {ROUND} }} /* round_{letter} */"));
+    assert_eq!(calls(text.lines().map(str::to_owned)), format!("main() {{ {} }} /* main */", rounds.join(" ")));
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}

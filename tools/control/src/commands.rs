@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use rftrace_pattern::Pattern;
 
 use crate::names;
-use crate::recording::Recording;
+use crate::recording::{Recording, Text};
 use crate::rules::Rules;
 use crate::target::{Target, gone, rules};
 
 /// The commands, as they are told to who has written none of them.
-const COMMANDS: &str = "status, on, off, filter, depth, min, patch, unpatch, functions, dump, buffer, get and set";
+const COMMANDS: &str =
+    "status, on, off, filter, depth, min, patch, unpatch, functions, dump, pipe, buffer, get and set";
 
 /// Whether a command changes something.
 pub(crate) fn is_change(words: &[String]) -> bool {
@@ -20,6 +21,18 @@ pub(crate) fn is_change(words: &[String]) -> bool {
         Some(word) => !is_read(word),
         None => false,
     }
+}
+
+/// The text that a command wants to go on with, if it is such a one.
+pub(crate) fn pipe(recording: &dyn Recording, pid: u32, words: &[String]) -> Option<Result<Text, String>> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let goes_on = match words.as_slice() {
+        ["pipe"] | ["get", "trace_pipe"] => true,
+        ["get", "trace"] => false,
+        _ => return None,
+    };
+    let target = Target::find(recording, pid);
+    Some(target.and_then(|_| recording.pipe((pid != recording.recorder()).then_some(pid), goes_on)))
 }
 
 /// Does what the words say, for a process or, if the number is the recorder's, for all that are recorded.

@@ -26,4 +26,4 @@ pub mod socket;
 mod target;
 
 pub use names::{NAMES, Name};
-pub use recording::{Facts, Function, Recording};
+pub use recording::{Facts, Function, Recording, Text};

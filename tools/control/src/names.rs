@@ -27,7 +27,7 @@ const fn both(name: &'static str) -> Name {
 }
 
 /// All names.
-pub const NAMES: [Name; 17] = [
+pub const NAMES: [Name; 19] = [
     read("available_filter_functions"),
     read("available_tracers"),
     both("current_tracer"),
@@ -39,6 +39,8 @@ pub const NAMES: [Name; 17] = [
     both("max_graph_depth"),
     both("tracing_thresh"),
     both("set_ftrace_pid"),
+    read("trace"),
+    read("trace_pipe"),
     both("snapshot"),
     both("buffer_size_kb"),
     read("buffer_total_size_kb"),

@@ -36,6 +36,9 @@ pub struct Function {
     pub is_recorded: bool,
 }
 
+/// Text, as it comes.
+pub type Text = Box<dyn Iterator<Item = Vec<u8>>>;
+
 /// A recorder. What takes a process's number fails where that is not recorded.
 pub trait Recording: Send + Sync {
     /// Its own process.
@@ -66,6 +69,13 @@ pub trait Recording: Send + Sync {
     ///
     /// As of [`ask`](Self::ask).
     fn functions(&self, pid: u32) -> Result<Vec<Function>, String>;
+
+    /// The calls of a process, or of all, as text: those from now on, or what is in memory now.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ask`](Self::ask).
+    fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String>;
 
     /// Makes a trace of what was recorded so far.
     ///

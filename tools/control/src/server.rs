@@ -1,12 +1,13 @@
 //! Who answers: a thread for each client. One client at a time changes something, any number reads.
 
-use std::io::{self, BufReader};
+use std::fmt;
+use std::io::{self, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::commands;
 use crate::protocol::{Request, write_answer};
@@ -20,11 +21,17 @@ const MOST_CLIENTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers clients as long as it lives.
-#[derive(Debug)]
 pub struct Server {
+    shared: Arc<Shared>,
     path: PathBuf,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 /// What the threads of clients share.
@@ -33,6 +40,7 @@ struct Shared {
     /// Held by who changes something.
     changing: Mutex<()>,
     n_clients: AtomicUsize,
+    n_pipes: AtomicUsize,
 }
 
 impl Server {
@@ -46,10 +54,27 @@ impl Server {
         let path = listener.path().to_owned();
         let is_over = Arc::<AtomicBool>::default();
         let told = Arc::clone(&is_over);
-        let shared = Arc::new(Shared { recording, changing: Mutex::default(), n_clients: AtomicUsize::default() });
+        let shared = Arc::new(Shared {
+            recording,
+            changing: Mutex::default(),
+            n_clients: AtomicUsize::default(),
+            n_pipes: AtomicUsize::default(),
+        });
+        let pipes = Arc::clone(&shared);
         let named = thread::Builder::new().name("control".to_owned());
         let thread = named.spawn(move || serve(&listener, &shared, &told))?;
-        Ok(Self { path, is_over, thread: Some(thread) })
+        Ok(Self { path, is_over, shared: pipes, thread: Some(thread) })
+    }
+
+    /// The recording is over: waits a little until all who are shown its calls have read the last of them.
+    pub fn finish(self) {
+        const PATIENCE: Duration = Duration::from_secs(2);
+        const PAUSE: Duration = Duration::from_millis(2);
+
+        let since = Instant::now();
+        while self.shared.n_pipes.load(Relaxed) > 0 && since.elapsed() < PATIENCE {
+            thread::sleep(PAUSE);
+        }
     }
 }
 
@@ -105,7 +130,16 @@ fn attend(stream: &UnixStream, shared: &Shared) {
     let mut to = stream;
     loop {
         let answer = match Request::read(&mut lines) {
-            Ok(Some(request)) => answer(&request, shared),
+            Ok(Some(request)) => match commands::pipe(shared.recording.as_ref(), request.pid, &request.words) {
+                Some(Ok(pipe)) => {
+                    shared.n_pipes.fetch_add(1, Relaxed);
+                    let _ = write_pipe(pipe, to);
+                    shared.n_pipes.fetch_sub(1, Relaxed);
+                    break;
+                }
+                Some(Err(problem)) => Err(problem),
+                None => answer(&request, shared),
+            },
             Ok(None) => break,
             Err(error) => {
                 let _ = write_answer(&Err(error.to_string()), &mut to);
@@ -117,6 +151,16 @@ fn attend(stream: &UnixStream, shared: &Shared) {
         }
     }
     shared.n_clients.fetch_sub(1, Relaxed);
+}
+
+/// Writes text until there is no more, or nobody reads it. Who reads slowly is waited for: nobody else waits for him.
+fn write_pipe(pipe: impl Iterator<Item = Vec<u8>>, mut to: &UnixStream) -> io::Result<()> {
+    write_answer(&Ok(Vec::new()), &mut to)?;
+    to.set_write_timeout(None)?;
+    for text in pipe {
+        to.write_all(&text)?;
+    }
+    Ok(())
 }
 
 fn answer(request: &Request, shared: &Shared) -> Result<Vec<u8>, String> {

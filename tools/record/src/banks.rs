@@ -24,7 +24,9 @@ use rftrace_frontend::Error;
 pub use rftrace_frontend::bank::Written;
 use rftrace_frontend::bank::{self, Banks, Collected, Extent, Options, SHORTEST_PAUSE, SavedBank, Symbols};
 
+use super::access::{Access, Job};
 use super::dumps::{self, Due, Dumps};
+use super::pipe::{Pipe, What};
 use super::processes::start_time;
 use super::run::Ended;
 use super::sys;
@@ -91,26 +93,6 @@ pub struct BankRecorder {
     jobs: Access,
 }
 
-/// What is done with banks between two looks at them.
-type Job = Box<dyn FnOnce(&mut Banks, &mut Dumps) + Send>;
-
-/// Has something done with banks while programs are recorded.
-#[derive(Clone, Debug)]
-pub(crate) struct Access(Sender<Job>);
-
-impl Access {
-    /// Has it done, and waits for what it returns; `None` if recording has ended.
-    pub(crate) fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Banks, &mut Dumps) -> T + Send + 'static,
-    ) -> Option<T> {
-        let (to, done) = mpsc::sync_channel(1);
-        let job = move |banks: &mut Banks, dumps: &mut Dumps| _ = to.send(work(banks, dumps));
-        self.0.send(Box::new(job)).ok()?;
-        done.recv().ok()
-    }
-}
-
 /// What was in the banks.
 #[derive(Debug)]
 pub struct BankRecording {
@@ -165,7 +147,7 @@ impl BankRecorder {
         let signal = Dumps::reason_of_signal(&dumps);
         let dumps = Dumps::new(dumps);
         let (jobs, to_do) = mpsc::channel();
-        let jobs = Access(jobs);
+        let jobs = Access::new(jobs);
         let empty = move || empty((banks, dumps), is_ring, &told, &seen, (&to, &to_do), tell);
         let thread = |name: &str| thread::Builder::new().name(name.to_owned());
         let work = work.to_owned();
@@ -187,6 +169,16 @@ impl BankRecorder {
         let mut living = self.living.lock().unwrap_or_else(PoisonError::into_inner).clone();
         living.retain(|&pid| start_time(pid).is_some());
         living
+    }
+
+    /// The calls of all processes as text, from the first one on.
+    pub fn pipe(&self) -> Option<Pipe> {
+        Pipe::begin(&self.jobs, None, What::All)
+    }
+
+    /// Nothing is written: what is recorded is only shown.
+    pub fn keep_nothing(&self) {
+        self.jobs.with(|banks, _| banks.keep_nothing());
     }
 
     /// The way to the banks, for others.

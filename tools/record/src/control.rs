@@ -9,10 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace_control::server::Server;
-use rftrace_control::{Facts, Function, Recording};
+use rftrace_control::{Facts, Function, Recording, Text};
 use rftrace_frontend::bank::{Answer, Asked, MOST_ANSWER_BYTES, Names, NotAsked};
 
-use super::banks::{Access, BankRecorder};
+use super::access::Access;
+use super::banks::BankRecorder;
+use super::pipe::{Pipe, What};
 use super::processes::{n_threads, start_time};
 use super::run::is_in_mask;
 use super::sys::Process;
@@ -20,7 +22,7 @@ use super::sys::Process;
 /// Listens as long as it lives.
 #[derive(Debug)]
 pub struct Control {
-    _server: Server,
+    server: Server,
 }
 
 impl Control {
@@ -30,7 +32,12 @@ impl Control {
     ///
     /// There can be no socket.
     pub fn begin(work: &Path, banks: &BankRecorder) -> std::io::Result<Self> {
-        Ok(Self { _server: Server::begin(work, Arc::new(Recorded { banks: banks.access() }))? })
+        Ok(Self { server: Server::begin(work, Arc::new(Recorded { banks: banks.access() }))? })
+    }
+
+    /// The recording is over.
+    pub fn finish(self) {
+        self.server.finish();
     }
 }
 
@@ -205,6 +212,11 @@ impl Recording for Recorded {
                 return Ok(functions);
             }
         }
+    }
+
+    fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String> {
+        let what = if goes_on { What::FromNow } else { What::Now };
+        Ok(Box::new(Pipe::begin(&self.banks, pid, what).ok_or(OVER)?))
     }
 
     fn dump(&self, pid: u32, reason: &str) -> Result<String, String> {

@@ -6,6 +6,8 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(target_os = "linux")]
+mod access;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod attach;
 #[cfg(target_os = "linux")]
@@ -38,6 +40,8 @@ pub mod notes;
 pub mod output;
 #[cfg(target_os = "linux")]
 pub mod parts;
+#[cfg(target_os = "linux")]
+pub mod pipe;
 #[cfg(target_os = "linux")]
 pub mod preload;
 #[cfg(target_os = "linux")]

@@ -2,7 +2,7 @@
 //!
 //! Not here: how it is told (`rftrace-control`), and what it does then (`rftrace-record`).
 
-use std::io::{Write, stdout};
+use std::io::{BufRead, Write, stdout};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -57,6 +57,8 @@ enum Command {
     Functions { pattern: Option<String> },
     /// Make a trace of what was recorded so far.
     Dump { reason: Option<String> },
+    /// Show calls as they come, until the program ends.
+    Pipe,
     /// How large the memory for what is recorded is.
     Buffer,
     /// Show what ftrace has a file of this name for.
@@ -92,6 +94,7 @@ impl Command {
             Self::Unpatch => with("unpatch", None),
             Self::Functions { pattern } => with("functions", pattern),
             Self::Dump { reason } => with("dump", reason),
+            Self::Pipe => with("pipe", None),
             Self::Buffer => with("buffer", None),
             Self::Get { name } => with("get", Some(name)),
             Self::Set { name, values } => ["set".to_owned(), name].into_iter().chain(values).collect(),
@@ -107,8 +110,28 @@ pub(crate) fn run(args: CtlArgs) -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let asked = client.ask(&words).with_context(|| format!("cannot talk to the recorder of process {pid}"))?;
     match asked {
-        Ok(text) => Ok(stdout().lock().write_all(&text).map_err(Error::Write)?),
+        Ok(text) => {
+            let mut to = stdout().lock();
+            to.write_all(&text).map_err(Error::Write)?;
+            if matches!(words.as_slice(), ["pipe"] | ["get", "trace" | "trace_pipe"]) {
+                copy(&mut client.into_stream(), &mut to)?;
+            }
+            Ok(())
+        }
         Err(problem) => bail!("{problem}"),
+    }
+}
+
+/// Passes on what comes, at once.
+fn copy(from: &mut impl BufRead, to: &mut impl Write) -> Result<()> {
+    loop {
+        let bytes = from.fill_buf().context("cannot read from the recorder")?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        to.write_all(bytes).and_then(|()| to.flush()).map_err(Error::Write)?;
+        let n_bytes = bytes.len();
+        from.consume(n_bytes);
     }
 }
 

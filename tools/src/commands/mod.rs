@@ -28,6 +28,8 @@ mod graph;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod import;
 mod info;
+#[cfg(all(feature = "full", target_os = "linux"))]
+mod live;
 #[cfg(feature = "full")]
 mod merge;
 mod open;
@@ -73,6 +75,8 @@ pub(crate) enum Command {
     Recover(recover::RecoverArgs),
     #[cfg(all(feature = "full", target_os = "linux"))]
     Ctl(ctl::CtlArgs),
+    #[cfg(all(feature = "full", target_os = "linux"))]
+    Live(live::LiveArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
     #[cfg(feature = "full")]
@@ -126,6 +130,8 @@ impl Command {
             Self::Recover(args) => recover::run(args),
             #[cfg(all(feature = "full", target_os = "linux"))]
             Self::Ctl(args) => ctl::run(args),
+            #[cfg(all(feature = "full", target_os = "linux"))]
+            Self::Live(args) => live::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             #[cfg(feature = "full")]

@@ -202,6 +202,9 @@ pub(crate) struct RecordArgs {
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
+    /// Show calls as they come, and keep nothing.
+    #[arg(skip)]
+    pub(super) is_piped: bool,
     /// The program and its arguments.
     #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_name = "PROGRAM")]
     pub(super) command: Vec<OsString>,

@@ -3,9 +3,11 @@
 //! Not here: what it does with the program and what was saved (`rftrace-record`).
 
 use std::ffi::OsString;
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -18,6 +20,7 @@ use rftrace_record::join::Beside;
 use rftrace_record::kernel::{self, KernelEvents, KernelRecorder};
 use rftrace_record::notes::Notes;
 use rftrace_record::output::Output;
+use rftrace_record::pipe::Pipe;
 use rftrace_record::preload::{self, Preload};
 use rftrace_record::resources::ResourceRecorder;
 use rftrace_record::run::Ended;
@@ -83,7 +86,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     };
     let kernel = open_kernel(&args)?;
     recover_older(&args)?;
-    let output = Output::prepare(args.output.as_deref(), args.live)?;
+    let output = Output::prepare(args.output.as_deref(), args.live || args.is_piped)?;
     let notes = Notes::create()?;
     let mut progress = (!args.quiet && args.is_streamed()).then(Progress::new);
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
@@ -94,6 +97,11 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         say!("rftrace: this recording cannot be controlled (rftrace ctl): {error}");
         None
     });
+    let pipe = banks.as_ref().filter(|_| args.is_piped).and_then(|banks| {
+        banks.keep_nothing();
+        banks.pipe()
+    });
+    let piping = pipe.map(|pipe| thread::spawn(move || write_pipe(pipe)));
     let mut entries = Entries::create()?;
     let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
     let wanted = values::wanted(&args.what(), &program)?;
@@ -114,9 +122,16 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     };
     let ended = run::run(&program, &args.command, preloads, environment, for_library, kernel.as_ref(), &living)?;
     let code = ended.code();
-    drop(control);
     let resources = resources.map(ResourceRecorder::stop);
     let banks = banks.map(BankRecorder::stop);
+    if let Some(control) = control {
+        control.finish();
+    }
+    if let Some(piping) = piping {
+        let _ = piping.join();
+        output.discard();
+        std::process::exit(code);
+    }
     // Before anything can end this process.
     let kernel = kernel.map(KernelRecorder::stop).transpose().unwrap_or_else(|error| {
         say!("rftrace: {error:#}");
@@ -138,6 +153,37 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
+}
+
+/// Runs a program and shows its calls as they come; nothing is kept.
+pub(crate) fn run_live(mut args: RecordArgs) -> Result<()> {
+    let kept = [
+        ("--output", args.output.is_some()),
+        ("--ring", args.ring),
+        ("--stop", args.stop),
+        ("--pid", args.pid.is_some()),
+        ("--to", args.to.is_some()),
+        ("--live", args.live),
+        ("--resources", !args.resources.is_empty()),
+        ("--kernel", args.kernel.is_some()),
+        ("--events", !args.events.is_empty()),
+    ];
+    if let Some((option, _)) = kept.into_iter().find(|&(_, is_given)| is_given) {
+        bail!("{option} is for `rftrace record`: `rftrace live` keeps nothing, and shows calls of functions");
+    }
+    args.is_piped = true;
+    args.no_schedule = true;
+    run(args)
+}
+
+/// Writes text until there is no more, or nobody reads it.
+fn write_pipe(pipe: Pipe) {
+    let mut to = stdout();
+    for text in pipe {
+        if to.write_all(&text).and_then(|()| to.flush()).is_err() {
+            return;
+        }
+    }
 }
 
 /// Records a program that runs.

@@ -1,0 +1,204 @@
+//! What recorded processes call, passed on to who shows it at once, beside what is written: full chunks before they are taken, and now and then
+//! those that are being written.
+//!
+//! A chunk that somebody has not read to its end is not taken until he has. He never waits for who shows it, nor do the programs.
+//!
+//! Not here: how chunks are read (`live`), and what becomes of the records.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rftrace::abi::lease;
+
+use super::collect::{Banks, Tap, Watched};
+use super::live::{Moment, Reader, Take, What};
+use crate::backend::Chunk;
+use crate::clock::ClockPair;
+
+/// What is passed on.
+#[derive(Clone, Debug)]
+pub enum Seen {
+    /// A process: where its modules lie, each time others have come, and a moment by both clocks.
+    Process {
+        /// The process.
+        pid: u32,
+        /// The path of its program.
+        exe: Vec<u8>,
+        /// Lines of its maps, the latest last.
+        maps: Vec<Vec<u8>>,
+        /// When it began.
+        began: Moment,
+    },
+    /// Records of a thread, as of [`Take::take`].
+    Records {
+        /// The process.
+        pid: u32,
+        /// The thread, as the system calls it or, if that is not known, by the tracer's number.
+        tid: u32,
+        /// Something is missing before them, and so many functions were open then.
+        n_open: Option<usize>,
+        /// A time in ticks and a word each.
+        records: Vec<(u64, u64)>,
+    },
+    /// A thread has ended.
+    ThreadEnded {
+        /// The process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+    },
+    /// All that was written until then was passed on.
+    Until(Moment),
+    /// A process has ended.
+    Ended {
+        /// The process.
+        pid: u32,
+        /// Until then it was looked at.
+        at: Moment,
+        /// Calls and returns that it could not record.
+        n_dropped: u64,
+    },
+}
+
+/// From one look at what is being written to the next.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Somebody who is told.
+struct Told {
+    /// Of one process alone.
+    pid: Option<u32>,
+    readers: HashMap<usize, Reader>,
+    /// How many maps were told, by slot.
+    n_maps: HashMap<usize, usize>,
+    looked: Option<Instant>,
+    is_due: bool,
+    /// Returns whether there is to be more.
+    to: Box<dyn FnMut(Seen) -> bool + Send>,
+    is_over: bool,
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Told").field("pid", &self.pid).finish_non_exhaustive()
+    }
+}
+
+impl Told {
+    fn tell(&mut self, seen: Seen) {
+        self.is_over |= !(self.to)(seen);
+    }
+}
+
+/// Passes on what is read of a slot.
+struct Pass<'a> {
+    banks: &'a Banks,
+    slot: usize,
+    pid: u32,
+    tap: &'a mut Told,
+}
+
+impl Pass<'_> {
+    fn tid(&self, thread: u32) -> u32 {
+        self.banks.system_tid(self.slot, thread).unwrap_or(thread)
+    }
+}
+
+impl Take for Pass<'_> {
+    fn take(&mut self, thread: u32, n_open: Option<usize>, records: &[(u64, u64)]) {
+        let tid = self.tid(thread);
+        self.tap.tell(Seen::Records { pid: self.pid, tid, n_open, records: records.to_vec() });
+    }
+
+    fn ended(&mut self, thread: u32) {
+        let tid = self.tid(thread);
+        self.tap.tell(Seen::ThreadEnded { pid: self.pid, tid });
+    }
+}
+
+impl Told {
+    fn tell_of_process(&mut self, banks: &Banks, number: usize, watched: &Watched) {
+        let n_maps = watched.maps.len() + 1;
+        if self.n_maps.insert(number, n_maps) == Some(n_maps) {
+            return;
+        }
+        let [exe, _, own_maps, ..] = banks.texts(number);
+        let maps = watched.maps.iter().cloned().chain([own_maps]).collect();
+        let slot = banks.slot(number);
+        let began = Moment { ticks: slot.first_tsc.load(Relaxed), nanos: slot.first_nanos.load(Relaxed) };
+        self.tell(Seen::Process { pid: watched.pid, exe, maps, began });
+    }
+}
+
+impl Tap for Told {
+    fn read(&mut self, banks: &Banks, number: usize, watched: &Watched, is_over: bool) {
+        let pid = watched.pid;
+        if self.is_over || self.pid.is_some_and(|wanted| wanted != pid) {
+            return;
+        }
+        self.tell_of_process(banks, number, watched);
+        let mut reader = self.readers.remove(&number).unwrap_or_default();
+        let what = match (is_over, self.is_due) {
+            (true, _) => What::Rest,
+            (false, true) => What::Written,
+            (false, false) => What::Full,
+        };
+        reader.read(banks, number, what, false, &mut Pass { banks, slot: number, pid, tap: self });
+        if is_over {
+            self.n_maps.remove(&number);
+            let ClockPair { tsc, nanos } = ClockPair::now();
+            let at = Moment { ticks: tsc, nanos };
+            self.tell(Seen::Ended { pid, at, n_dropped: banks.slot(number).bank.n_lost.load(Relaxed) });
+        } else {
+            self.readers.insert(number, reader);
+        }
+    }
+
+    fn go_on(&mut self) -> bool {
+        if self.is_due {
+            let ClockPair { tsc, nanos } = ClockPair::now();
+            self.tell(Seen::Until(Moment { ticks: tsc, nanos }));
+            self.looked = Some(Instant::now());
+        }
+        self.is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK);
+        !self.is_over
+    }
+
+    fn has_read(&self, number: usize, chunk: &Chunk<'_>) -> bool {
+        let index = lease::index(chunk.header.lease.load(Relaxed));
+        // One that has ended reads nothing.
+        let is_read = |reader: &Reader| reader.has_read(index, chunk.records.len());
+        self.is_over || self.readers.get(&number).is_none_or(is_read)
+    }
+}
+
+impl Banks {
+    /// Passes on what a process calls, or all do, until `to` returns that there need be no more.
+    pub fn tap(&mut self, pid: Option<u32>, to: impl FnMut(Seen) -> bool + Send + 'static) {
+        let (readers, n_maps, to) = (HashMap::new(), HashMap::new(), Box::new(to));
+        self.taps.push(Box::new(Told { pid, readers, n_maps, looked: None, is_due: true, to, is_over: false }));
+    }
+
+    /// Nothing is written: what is recorded is only passed on.
+    pub fn keep_nothing(&mut self) {
+        self.keeps_nothing = true;
+    }
+
+    /// Passes on what is new in a slot.
+    pub(super) fn pass_on(&mut self, number: usize, watched: &Watched, is_over: bool) {
+        let mut taps = std::mem::take(&mut self.taps);
+        taps.iter_mut().for_each(|tap| tap.read(self, number, watched, is_over));
+        self.taps = taps;
+    }
+
+    /// A pass over all slots is over.
+    pub(super) fn passed_on(&mut self) {
+        self.taps.retain_mut(|tap| tap.go_on());
+    }
+
+    /// Whether all who are told have read a chunk of a slot to its end.
+    pub(super) fn is_passed_on(&self, number: usize, chunk: &Chunk<'_>) -> bool {
+        self.taps.iter().all(|tap| tap.has_read(number, chunk))
+    }
+}

@@ -1,0 +1,32 @@
+//! The way to banks for others than the thread that looks after them: it does their jobs between two looks.
+
+use std::sync::mpsc::{self, Sender};
+
+use rftrace_frontend::bank::Banks;
+
+use super::dumps::Dumps;
+
+/// What is done with banks between two looks at them.
+pub(crate) type Job = Box<dyn FnOnce(&mut Banks, &mut Dumps) + Send>;
+
+/// Has something done with banks while programs are recorded.
+#[derive(Clone, Debug)]
+pub(crate) struct Access(Sender<Job>);
+
+impl Access {
+    /// By way of who does jobs.
+    pub(crate) fn new(jobs: Sender<Job>) -> Self {
+        Self(jobs)
+    }
+
+    /// Has it done, and waits for what it returns; `None` if recording has ended.
+    pub(crate) fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Banks, &mut Dumps) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (to, done) = mpsc::sync_channel(1);
+        let job = move |banks: &mut Banks, dumps: &mut Dumps| _ = to.send(work(banks, dumps));
+        self.0.send(Box::new(job)).ok()?;
+        done.recv().ok()
+    }
+}
