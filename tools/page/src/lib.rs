@@ -27,4 +27,4 @@ mod values;
 
 pub use error::{Error, Result};
 pub use pack::{MAX_CALLS, Page};
-pub use server::Server;
+pub use server::{Server, SharedFile};

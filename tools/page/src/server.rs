@@ -1,7 +1,9 @@
-//! Serves a page to browsers of this machine.
+//! Serves a page to browsers of this machine, or one file to the page of another site.
 
+use std::fs::File;
 use std::io::{self, Cursor, Read};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::thread;
 
@@ -11,14 +13,27 @@ use crate::error::{Error, Result};
 use crate::html::document;
 use crate::pack::Page;
 
-/// Serves one page, at an address of this machine that nobody guesses.
+/// Serves one page, or one file, at an address of this machine that nobody guesses.
 ///
 /// Who has not the token, or names another host, such as a web page whose name was made to mean this machine, gets nothing.
 pub struct Server {
     http: tiny_http::Server,
     port: u16,
     token: String,
-    files: Arc<Files>,
+    served: Arc<Served>,
+}
+
+/// A file for the page of a site.
+#[derive(Debug)]
+pub struct SharedFile {
+    /// It need not have a name.
+    pub file: File,
+    /// How it is called behind the token.
+    pub name: &'static str,
+    /// Its media type.
+    pub kind: &'static str,
+    /// The site, such as `https://profiler.firefox.com`: pages of others get nothing.
+    pub origin: &'static str,
 }
 
 impl std::fmt::Debug for Server {
@@ -27,24 +42,36 @@ impl std::fmt::Debug for Server {
     }
 }
 
-struct Files {
-    document: String,
-    /// The data, in two pieces.
-    start: Vec<u8>,
-    events: Vec<u8>,
+enum Served {
+    Page {
+        document: String,
+        /// The data, in two pieces.
+        start: Vec<u8>,
+        events: Vec<u8>,
+    },
+    Shared(SharedFile),
 }
 
-/// What all answers say: nothing is loaded from elsewhere, kept, or told to others.
-const HEADERS: [(&str, &str); 5] = [
+/// What all answers say: nothing is kept, or told to others.
+const HEADERS: [(&str, &str); 3] =
+    [("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"), ("Cache-Control", "no-store")];
+
+/// And those with the page: nothing is loaded from elsewhere.
+const PAGE_HEADERS: [(&str, &str); 2] = [
     (
         "Content-Security-Policy",
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'",
     ),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cache-Control", "no-store"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
+];
+
+/// And those for a site: its pages may read the answer, though it is from this machine. Behind these comes which site.
+const SITE_HEADERS: [(&str, &str); 4] = [
+    ("Cross-Origin-Resource-Policy", "cross-origin"),
+    ("Access-Control-Allow-Methods", "GET"),
+    ("Access-Control-Allow-Private-Network", "true"),
+    ("Vary", "Origin"),
 ];
 
 impl Server {
@@ -54,6 +81,20 @@ impl Server {
     ///
     /// The port is taken.
     pub fn bind(page: Page, port: u16) -> Result<Self> {
+        let (start, events) = page.into_parts();
+        Self::listen(Served::Page { document: document(), start, events }, port)
+    }
+
+    /// Listens to 127.0.0.1 for the pages of a site; any free port is taken for 0.
+    ///
+    /// # Errors
+    ///
+    /// The port is taken.
+    pub fn bind_for(file: SharedFile, port: u16) -> Result<Self> {
+        Self::listen(Served::Shared(file), port)
+    }
+
+    fn listen(served: Served, port: u16) -> Result<Self> {
         let listen = |error: Box<dyn std::error::Error + Send + Sync>| match error.downcast::<io::Error>() {
             Ok(error) => Error::Listen(*error),
             Err(error) => Error::Listen(io::Error::other(error)),
@@ -63,13 +104,16 @@ impl Server {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| Error::Listen(io::Error::other(error)))?;
         let token = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (start, events) = page.into_parts();
-        Ok(Self { http, port, token, files: Arc::new(Files { document: document(), start, events }) })
+        Ok(Self { http, port, token, served: Arc::new(served) })
     }
 
-    /// Where the page is.
+    /// Where the page, or the file, is.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/{}/", self.port, self.token)
+        let name = match &*self.served {
+            Served::Page { .. } => "",
+            Served::Shared(file) => file.name,
+        };
+        format!("http://127.0.0.1:{}/{}/{name}", self.port, self.token)
     }
 
     /// Answers requests for ever.
@@ -81,9 +125,9 @@ impl Server {
         loop {
             let request = self.http.recv().map_err(Error::Listen)?;
             let answer = self.answer(&request);
-            let files = Arc::clone(&self.files);
+            let served = Arc::clone(&self.served);
             // A thread each: who reads slowly makes nobody wait. What a browser that has gone does not take is nobody's loss.
-            thread::spawn(move || drop(respond(request, answer, &files)));
+            thread::spawn(move || drop(respond(request, answer, &served)));
         }
     }
 
@@ -103,12 +147,22 @@ impl Server {
         if token.len() != self.token.len() || differences != 0 {
             return Answer::Error(403, "without the token\n");
         }
-        if !matches!(request.method(), Method::Get | Method::Head) {
-            return Answer::Error(405, "only GET\n");
+        let origin = request.headers().iter().find(|header| header.field.equiv("Origin"));
+        if let (Served::Shared(shared), Some(origin)) = (&*self.served, origin)
+            && origin.value.as_str() != shared.origin
+        {
+            return Answer::Error(403, "another site\n");
         }
-        match file {
-            "" => Answer::Document,
-            "data" => Answer::Data,
+        match (&*self.served, request.method()) {
+            // Browsers ask whether they may ask.
+            (Served::Shared(_), Method::Options) => return Answer::Nothing,
+            (_, Method::Get | Method::Head) => {}
+            _ => return Answer::Error(405, "only GET\n"),
+        }
+        match (&*self.served, file) {
+            (Served::Page { .. }, "") => Answer::Document,
+            (Served::Page { .. }, "data") => Answer::Data,
+            (Served::Shared(shared), file) if file == shared.name => Answer::Data,
             _ => Answer::Error(404, "no such file\n"),
         }
     }
@@ -118,21 +172,49 @@ impl Server {
 enum Answer {
     Document,
     Data,
+    Nothing,
     Error(u16, &'static str),
 }
 
-fn respond(request: Request, answer: Answer, files: &Files) -> io::Result<()> {
-    let (status, kind, length, body): (_, _, _, Box<dyn Read + '_>) = match answer {
-        Answer::Document => {
-            (200, "text/html; charset=utf-8", files.document.len(), Box::new(files.document.as_bytes()))
+fn respond(request: Request, answer: Answer, served: &Served) -> io::Result<()> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+
+    let (status, kind, length, body): (_, _, _, Box<dyn Read + '_>) = match (answer, served) {
+        (Answer::Document, Served::Page { document, .. }) => {
+            (200, "text/html; charset=utf-8", document.len(), Box::new(document.as_bytes()))
         }
-        Answer::Data => {
-            let body = Cursor::new(&files.start).chain(Cursor::new(&files.events));
-            (200, "application/octet-stream", files.start.len() + files.events.len(), Box::new(body))
+        (Answer::Data, Served::Page { start, events, .. }) => {
+            let body = Cursor::new(start).chain(Cursor::new(events));
+            (200, "application/octet-stream", start.len() + events.len(), Box::new(body))
         }
-        Answer::Error(status, text) => (status, "text/plain; charset=utf-8", text.len(), Box::new(text.as_bytes())),
+        (Answer::Data, Served::Shared(shared)) => {
+            let length = usize::try_from(shared.file.metadata()?.len()).map_err(io::Error::other)?;
+            (200, shared.kind, length, Box::new(FromStart { file: &shared.file, at: 0 }))
+        }
+        (Answer::Error(status, text), _) => (status, TEXT, text.len(), Box::new(text.as_bytes())),
+        (Answer::Nothing | Answer::Document, _) => (204, TEXT, 0, Box::new(io::empty())),
     };
-    let headers = HEADERS.into_iter().chain([("Content-Type", kind)]);
-    let headers = headers.filter_map(|(name, value)| Header::from_bytes(name, value).ok()).collect();
+    let mut headers: Vec<_> = HEADERS.into_iter().chain([("Content-Type", kind)]).collect();
+    match served {
+        Served::Page { .. } => headers.extend(PAGE_HEADERS),
+        Served::Shared(shared) => {
+            headers.extend(SITE_HEADERS.into_iter().chain([("Access-Control-Allow-Origin", shared.origin)]));
+        }
+    }
+    let headers = headers.into_iter().filter_map(|(name, value)| Header::from_bytes(name, value).ok()).collect();
     request.respond(Response::new(status.into(), headers, body, Some(length), None))
+}
+
+/// A file that several read at once, each from its beginning.
+struct FromStart<'f> {
+    file: &'f File,
+    at: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n_read = self.file.read_at(buffer, self.at)?;
+        self.at += n_read as u64;
+        Ok(n_read)
+    }
 }

@@ -209,7 +209,8 @@ impl Output {
     }
 }
 
-fn export_with_progress(
+/// Writes a trace, and shows on a terminal how far that is.
+pub(super) fn export_with_progress(
     trace: &Trace,
     options: &ExportOptions,
     sink: &mut dyn Sink,

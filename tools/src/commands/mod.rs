@@ -50,6 +50,8 @@ mod resources;
 mod script;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod send;
+#[cfg(feature = "full")]
+mod site;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod size;
 #[cfg(all(feature = "full", target_os = "linux"))]

@@ -10,18 +10,22 @@ use rftrace_read::Error;
 use super::choice::ShownArgs;
 use super::common::{DirArg, PlainArgs, find_program, print, print_warnings};
 use super::page::read_page;
+use super::site::{self, Site};
 
 const EXAMPLES: &str = "\
 Examples:
   rftrace view mytrace                        opens it in the browser, until Ctrl-C
   rftrace view --no-open --port 8000 mytrace  for another machine's browser, by ssh -L 8000:127.0.0.1:8000
   rftrace view --from 1ms --to 2ms mytrace    a part of it
+  rftrace view --perfetto mytrace             in https://ui.perfetto.dev, which reads it from here
   rftrace dump --html mytrace -o trace.html   the same as a file";
 
 /// Shows a trace in the browser: its timeline, and a flame graph, call tree and functions of any range.
 ///
 /// The page comes from this program, which listens to this machine alone, and needs no network. Who does not know its address gets
 /// nothing. It ends by Ctrl-C. The whole trace is in the browser's memory, 24 bytes for each call.
+///
+/// With --perfetto and --firefox the page is from the network, and the trace still from here: the page reads it in the browser.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ViewArgs {
@@ -30,6 +34,12 @@ pub(crate) struct ViewArgs {
     /// The port to listen to [default: any that is free].
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     port: u16,
+    /// Open https://ui.perfetto.dev instead, with the trace from this machine. That page reads from no other port than 9001.
+    #[arg(long, conflicts_with = "firefox")]
+    perfetto: bool,
+    /// Open https://profiler.firefox.com instead, with the trace from this machine.
+    #[arg(long)]
+    firefox: bool,
     /// Start no browser.
     #[arg(long)]
     no_open: bool,
@@ -41,12 +51,28 @@ pub(crate) struct ViewArgs {
 
 /// Runs it.
 pub(crate) fn run(args: ViewArgs) -> Result<()> {
-    let trace = args.shown.open(&args.dir.path())?;
-    let page = read_page(&trace)?;
-    print_warnings(&trace, page.summary())?;
-    drop(trace);
-    let server = Server::bind(page, args.port)?;
-    let url = server.url();
+    let site = match (args.perfetto, args.firefox) {
+        (true, _) => Some(Site::Perfetto),
+        (_, true) => Some(Site::Firefox),
+        _ => None,
+    };
+    let (server, url) = match site {
+        None => {
+            let trace = args.shown.open(&args.dir.path())?;
+            let page = read_page(&trace)?;
+            print_warnings(&trace, page.summary())?;
+            let server = Server::bind(page, args.port)?;
+            let url = server.url();
+            (server, url)
+        }
+        Some(site) => {
+            // Exports choose times and tasks themselves.
+            let trace = args.shown.open_whole_time(&args.dir.path())?;
+            let server = site::serve(site, &args.shown, &trace, args.port)?;
+            let url = site.address(&server.url());
+            (server, url)
+        }
+    };
     print(|out| writeln!(out, "{url}").map_err(Error::Write))?;
     say!("rftrace: the trace is there until Ctrl-C");
     if !args.no_open && !open_browser(&url) {

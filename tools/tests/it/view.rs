@@ -146,6 +146,39 @@ fn only_who_has_the_token_is_answered() {
     assert!(view.ask("HEAD", &data, host).ends_with("\r\n\r\n"));
 }
 
+/// Pages of one site may read the trace, and nobody else's.
+#[test]
+fn sites_of_others_read_the_trace_from_here() {
+    let dir = sample();
+    for (option, port, site, name) in [
+        ("--firefox", "0", "https://profiler.firefox.com", "profile.json"),
+        // Another port than that which the site reads from: it may be taken.
+        ("--perfetto", "39017", "https://ui.perfetto.dev", "trace.pftrace"),
+    ] {
+        let mut view = View::start(dir.path(), &[option, "--port", port]);
+        let shown = view.url.replace("%3A", ":").replace("%2F", "/");
+        assert!(shown.starts_with(site) && shown.ends_with(name), "{shown}");
+        view.url = shown[shown.find("http://").expect("where the trace is")..].to_owned();
+        let (host, path) = view.parts();
+        let with_origin = |origin: &str| format!("{host}\r\nOrigin: {origin}");
+        let answer = view.ask("GET", path, &with_origin(site));
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains(&format!("Access-Control-Allow-Origin: {site}\r\n")), "{answer}");
+        let other = view.ask("GET", path, &with_origin("https://evil.example"));
+        assert!(other.starts_with("HTTP/1.1 403 "), "{other}");
+        let asked = view.ask("OPTIONS", path, &with_origin(site));
+        assert!(
+            asked.starts_with("HTTP/1.1 204 ") && asked.contains("Access-Control-Allow-Private-Network: true"),
+            "{asked}"
+        );
+        assert!(view.ask("GET", "/data", &with_origin(site)).starts_with("HTTP/1.1 403 "));
+        // The same as what is written to a file.
+        let file = dir.path().join(name);
+        assert_eq!(run(&["dump", option, utf8(dir.path()), "-o", utf8(&file)]).0, Some(0));
+        assert_eq!(view.body(path, host), std::fs::read(file).expect("a file"), "{option}");
+    }
+}
+
 /// A number of the page's data.
 fn number(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
     let (mut value, mut shift) = (0, 0);

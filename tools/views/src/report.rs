@@ -126,6 +126,8 @@ impl Report {
             rows: Vec::new(),
             costs: Vec::new(),
             idx_of_label: HashMap::new(),
+            n_open: Vec::new(),
+            recent: vec![Recent::default(); N_RECENT],
             nameless_calls: 0,
             waited_ns: None,
         };
@@ -133,7 +135,7 @@ impl Report {
         let mut tasks = Vec::new();
         for task in trace.tasks() {
             let assumed = AssumedFunctions::new(trace, task);
-            let mut calls = TaskCalls { task, open: Vec::new(), n_open: HashMap::new(), assumed };
+            let mut calls = TaskCalls { task, open: Vec::new(), assumed };
             let walked = walk_with_records(trace, task, None, |step, _, record| table.apply(&mut calls, step, record))?;
             walked.add_to(&mut summary);
             tasks.push(walked.stats);
@@ -200,6 +202,16 @@ impl Report {
     }
 }
 
+/// How many rows are found without a look at their names.
+const N_RECENT: usize = 1024;
+
+/// Where the name of a function lies in the trace, and its row.
+#[derive(Debug, Clone, Copy, Default)]
+struct Recent {
+    key: (usize, usize),
+    idx: usize,
+}
+
 struct Table<'t> {
     trace: &'t Trace,
     options: &'t ReportOptions,
@@ -207,6 +219,10 @@ struct Table<'t> {
     /// What recording took of the rows' times, if that is subtracted.
     costs: Vec<Costs>,
     idx_of_label: HashMap<String, usize>,
+    /// Rows of functions that were called of late, each at a place that the address of its name says.
+    recent: Vec<Recent>,
+    /// How often each row's function is open in the task that is being read; all are 0 at its end.
+    n_open: Vec<u32>,
     nameless_calls: u64,
     waited_ns: Option<u64>,
 }
@@ -218,18 +234,22 @@ impl Table<'_> {
                 // Calls of it that are within it do not count again.
                 let function = calls.assumed.next_function()?;
                 let name = function.map(|(addr, seen_ns)| self.trace.function_name(calls.task, seen_ns, addr));
-                calls.enter(name.map(|name| self.row(&name)));
+                let idx = name.map(|name| self.row(&name));
+                self.enter(calls, idx);
             }
             Step::Enter { addr, time_ns } => {
                 let name = self.trace.function_name(calls.task, time_ns, addr);
                 self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
-                let idx = self.row(&name);
+                let idx = match name {
+                    Cow::Borrowed(known) => self.row_of_known(known),
+                    Cow::Owned(name) => self.row(&name),
+                };
                 if self.trace.has_sources() && self.rows[idx].source.is_none() {
                     let source = self.trace.source(calls.task, time_ns, addr);
                     self.rows[idx].source = source.map(|source| source.to_string());
                 }
                 let idx = self.by_value(idx, calls.task, record)?;
-                calls.enter(Some(idx));
+                self.enter(calls, Some(idx));
             }
             // Of those that an exit further out has ended nothing is known.
             Step::Leave(ended) => self.leave(calls, &ended, record.filter(|_| ended.has_exit))?,
@@ -243,10 +263,20 @@ impl Table<'_> {
         Ok(())
     }
 
+    fn enter(&mut self, calls: &mut TaskCalls<'_>, idx: Option<usize>) {
+        calls.open.push(idx);
+        if let Some(idx) = idx {
+            if idx >= self.n_open.len() {
+                self.n_open.resize(idx + 1, 0);
+            }
+            self.n_open[idx] += 1;
+        }
+    }
+
     fn leave(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall, record: Option<&Record>) -> Result<()> {
         let idx = match calls.open.pop().flatten() {
             Some(idx) => {
-                calls.n_open.entry(idx).and_modify(|count| *count -= 1);
+                self.n_open[idx] -= 1;
                 idx
             }
             None => match ended.addr {
@@ -257,7 +287,7 @@ impl Table<'_> {
                 None => return Ok(()),
             },
         };
-        let is_outermost = calls.n_open.get(&idx).is_none_or(|count| *count == 0);
+        let is_outermost = self.n_open.get(idx).is_none_or(|count| *count == 0);
         let idx = self.by_value(idx, calls.task, record)?;
         self.add(idx, [ended.total_ns, ended.self_ns], Costs::of(self.trace.cost(), ended), is_outermost);
         Ok(())
@@ -303,6 +333,16 @@ impl Table<'_> {
         row.calls += 1;
     }
 
+    /// The row of a function by its name in the trace, which is found without a look at the text if it was called of late.
+    fn row_of_known(&mut self, known: &str) -> usize {
+        let key = (known.as_ptr().addr(), known.len());
+        let place = (key.0 ^ key.0 >> 12) % N_RECENT;
+        if self.recent[place].key != key {
+            self.recent[place] = Recent { key, idx: self.row(known) };
+        }
+        self.recent[place].idx
+    }
+
     fn row(&mut self, name: &str) -> usize {
         match self.idx_of_label.get(name) {
             Some(&idx) => idx,
@@ -325,16 +365,5 @@ impl Table<'_> {
 struct TaskCalls<'t> {
     task: &'t Task,
     open: Vec<Option<usize>>,
-    /// How often each is open.
-    n_open: HashMap<usize, usize>,
     assumed: AssumedFunctions<'t>,
-}
-
-impl TaskCalls<'_> {
-    fn enter(&mut self, idx: Option<usize>) {
-        self.open.push(idx);
-        if let Some(idx) = idx {
-            *self.n_open.entry(idx).or_default() += 1;
-        }
-    }
 }
