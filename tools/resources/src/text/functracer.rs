@@ -83,7 +83,7 @@ impl FunctracerText {
                 lines.push(((loaded.ticks.max(from), 1), Line::Text(text)));
             }
         }
-        let calls = calls(recording, self.resource, &processes, section.times)?;
+        let calls = calls(recording, (self.resource, true), &processes, section.times)?;
         lines.extend(calls.into_iter().map(|call| ((call.ticks, 2), Line::Call(call))));
         lines.sort_by_key(|(key, _)| *key);
         let zone = TimeZone::system();

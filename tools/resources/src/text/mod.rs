@@ -56,10 +56,10 @@ impl Call {
     }
 }
 
-/// All calls of a resource by some processes, between two times.
+/// All calls of a resource by some processes, between two times; if `is_odd`, as functracer tells them.
 pub(crate) fn calls(
     recording: &Recording,
-    resource: Resource,
+    (resource, is_odd): (Resource, bool),
     processes: &BTreeSet<u32>,
     (from, until): (u64, u64),
 ) -> Result<Vec<Call>> {
@@ -74,7 +74,12 @@ pub(crate) fn calls(
     let mut calls = Vec::new();
     for at in 0..events.len() {
         let Some(event) = events[at].take() else { continue };
-        if !matches!(event.kind, Kind::Pipe | Kind::Pipe2 | Kind::Socketpair) {
+        let is_pair = matches!(event.kind, Kind::Pipe | Kind::Pipe2 | Kind::Socketpair);
+        if !is_odd && is_pair {
+            calls.push(Call { size: Some(1), id: event.address, ..Call::of(&event) });
+            continue;
+        }
+        if !is_pair {
             add(&event, &mut calls);
             continue;
         }

@@ -46,7 +46,9 @@ pub fn write_sp_rtrace(
     let zone = TimeZone::system();
     let mut all: Vec<(usize, Call)> = Vec::new();
     for (number, &resource) in resources.iter().enumerate() {
-        all.extend(calls(recording, resource, &processes, (0, u64::MAX))?.into_iter().map(|call| (number, call)));
+        all.extend(
+            calls(recording, (resource, false), &processes, (0, u64::MAX))?.into_iter().map(|call| (number, call)),
+        );
     }
     all.sort_by_key(|(_, call)| call.ticks);
     let mut write = || -> io::Result<()> {
