@@ -34,8 +34,16 @@ const OF_TRACER: [&str; 21] = [
 ];
 
 /// And for each processor the hooks, and what `rftrace record -p` calls.
-const ON_X86_64: [&str; 6] =
-    ["mcount", "__fentry__", "rftrace_attach", "rftrace_attach_again", "rftrace_attach_control", "rftrace_detach"];
+const ON_X86_64: [&str; 8] = [
+    "mcount",
+    "__fentry__",
+    "rftrace_attach",
+    "rftrace_attach_again",
+    "rftrace_attach_branches",
+    "rftrace_attach_control",
+    "rftrace_attach_told",
+    "rftrace_detach",
+];
 const ON_AARCH64: [&str; 1] = ["_mcount"];
 
 /// What the library for `--resources` exports: the functions that give out something and take it back.

@@ -118,7 +118,7 @@ pub use patch::{EntryBranches, LeftOut, WholeReason};
 pub use patch::{PatchedSites, PlainReason};
 #[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
 #[doc(hidden)]
-pub use patch::{hook_library_calls, redirect, release_library_calls};
+pub use patch::{hook_library_calls, prepare_branches, prepared_branches, redirect, release_library_calls};
 /// How fast the time stamp counter of this machine runs, in ticks a second, as far as it tells: exactly, or rounded to MHz.
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub fn machine_tsc_hz() -> Option<u64> {

@@ -20,7 +20,7 @@
 //! | `resources.dat` | who took memory and gave it back; only rftrace writes it | [`resources`] |
 //! | `.recording` | what `rftrace record` makes the trace of, until it is done | [`recording`] |
 //!
-//! [`files`] has the names. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
+//! [`files`] has the names; [`branches`] is what a program that is attached to tells its recorder. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
 //!
 //! # Example
 //!
@@ -43,6 +43,7 @@
 
 extern crate alloc;
 
+pub mod branches;
 pub mod clock;
 pub mod composite;
 pub mod cost;

@@ -55,10 +55,13 @@ pub(crate) use self::elsewhere::{abandon, hooked_functions};
 pub(crate) use self::elsewhere::{counts, install, select, undo};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::entry::{
-    Choice as EntryChoice, functions_in as hooked_functions, install as install_entries, outcome as entries,
+    Choice as EntryChoice, Way as EntryWay, functions_in as hooked_functions, install as install_entries,
+    outcome as entries,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use self::entry::{EntryBranches, LeftOut, WholeReason, hook_library_calls, release_library_calls};
+pub use self::entry::{
+    EntryBranches, LeftOut, WholeReason, hook_library_calls, prepare_branches, prepared_branches, release_library_calls,
+};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::lock::register_fork_handlers;
 pub use self::outcome::{PatchedSites, PlainReason};
@@ -73,7 +76,7 @@ use crate::backend;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) fn sites() -> Vec<Site> {
     let mut sites = control::sites();
-    sites.extend_from_slice(entry::sites());
+    sites.extend(entry::sites());
     sites
 }
 

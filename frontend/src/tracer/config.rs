@@ -21,6 +21,8 @@ use crate::clock::{self, ClockPair};
 use crate::filter::Filter;
 use crate::host::{self, Known};
 use crate::patch;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+use crate::patch::EntryWay;
 
 /// How to record. See [`Config::install`].
 ///
@@ -57,6 +59,8 @@ pub struct Config {
     library_calls: bool,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     entry_exceptions: Vec<String>,
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    entry_way: EntryWay,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +108,8 @@ impl Config {
             library_calls: false,
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             entry_exceptions: Vec::new(),
+            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            entry_way: EntryWay::default(),
         }
     }
 
@@ -196,6 +202,16 @@ impl Config {
     #[must_use]
     pub fn patchable_entries(mut self, patchable_entries: bool) -> Self {
         self.patchable_entries = patchable_entries;
+        self
+    }
+
+    /// Somebody who stops all threads writes the branches, and is told them by `prepared_branches`: this program runs already. Each choice
+    /// takes the place of the one before.
+    #[doc(hidden)]
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[must_use]
+    pub fn branches_from_outside(mut self) -> Self {
+        self.entry_way = EntryWay::Outside;
         self
     }
 
@@ -309,9 +325,7 @@ impl Config {
         let mut choice = program.choice();
         // Before a filter chooses among them. As long as recording is off their hook does nothing.
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        if !entries.is_empty() {
-            patch::install_entries(&entries);
-        }
+        patch::install_entries(entries, self.entry_way);
         // While nothing has happened yet that could not be tried again.
         let filter = self.chosen_filter()?;
         let selection = filter.as_ref().map(|filter| choice.prepare(filter, &program.known)).transpose();

@@ -41,7 +41,7 @@ impl Running {
         Self::begin_by(Command::new(program).arg(way))
     }
 
-    fn begin_by(command: &mut Command) -> Self {
+    pub(crate) fn begin_by(command: &mut Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = command.current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -55,18 +55,18 @@ impl Running {
         self.child.id()
     }
 
-    fn trace(&self) -> PathBuf {
+    pub(crate) fn trace(&self) -> PathBuf {
         self.folder.path().join("trace")
     }
 
-    fn recorder(&self, options: &[&str]) -> Command {
+    pub(crate) fn recorder(&self, options: &[&str]) -> Command {
         let mut command = Command::new(rftrace());
         command.args(["record", "-o", "trace", "-p", &self.pid().to_string()]).args(options);
         command.current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
-    fn record(&self, options: &[&str]) -> Output {
+    pub(crate) fn record(&self, options: &[&str]) -> Output {
         self.recorder(options).output().unwrap()
     }
 
@@ -87,7 +87,7 @@ impl Running {
     }
 
     /// Begins to record, and waits until that has begun. As by [`record_some`](Self::record_some) it may be tried again.
-    fn begin_recording(&self, options: &[&str]) -> Child {
+    pub(crate) fn begin_recording(&self, options: &[&str]) -> Child {
         let mut line = String::new();
         for _ in 0..TRIES {
             let mut recorder = self.recorder(options).spawn().unwrap();
@@ -114,7 +114,7 @@ impl Running {
     }
 
     /// The bytes of its code, and of its libraries', by their lines in its maps.
-    fn code(&self) -> BTreeMap<String, Vec<u8>> {
+    pub(crate) fn code(&self) -> BTreeMap<String, Vec<u8>> {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
         let memory = fs::File::open(format!("/proc/{}/mem", self.pid())).unwrap();
         let texts =
@@ -149,12 +149,12 @@ impl Drop for Busy {
     }
 }
 
-fn told(output: &Output) -> String {
+pub(crate) fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// How often a function was called, in all tasks.
-fn count(trace: &Path, function: &str) -> u64 {
+pub(crate) fn count(trace: &Path, function: &str) -> u64 {
     calls_per_task(&traces::open(trace)).iter().filter_map(|task| task.get(function)).sum()
 }
 
@@ -432,7 +432,7 @@ fn ends() {
 
 /// A refusal, and that nothing was changed.
 #[track_caller]
-fn refused(pid: u32, prepare: impl FnOnce(&mut Command), wanted: &str) {
+pub(crate) fn refused(pid: u32, prepare: impl FnOnce(&mut Command), wanted: &str) {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     let mut command = Command::new(rftrace());

@@ -7,6 +7,7 @@ mod aarch64;
 mod aarch64_record;
 mod archive;
 mod attach;
+mod attach_branches;
 mod buffers;
 mod calls;
 mod cargo_rftrace;

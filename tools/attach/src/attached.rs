@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 use nix::libc::pid_t;
 
 use super::borrowed::{Borrowed, Gadgets};
+use super::branches::{Branches, NoBranch, Written};
 use super::library::{self, Library, LibraryFile, close, memory_file};
 use super::place::{Places, Tracer};
 use super::process::{Map, Module, Process};
 use super::refusal;
 use super::stacks::Stacks;
-use super::sys;
-use super::world::World;
+use super::world::{World, let_late_go};
 
 /// How to record.
 #[derive(Clone, Debug)]
@@ -26,13 +26,26 @@ pub struct Wanted {
     pub filter: String,
     /// Whether calls of the program of functions of libraries are recorded too: it need not call the tracer then.
     pub has_library_calls: bool,
+    /// Which functions get a branch at their beginning: `GLOB`, `/REGEX/`, either with `@MODULE`. These need not call the tracer.
+    pub branches: Vec<String>,
+    /// Whether calls of the tracer become NOPs and jumps.
+    pub is_patched: bool,
+}
+
+impl Wanted {
+    /// Whether something is recorded of programs that do not call the tracer.
+    fn hooks_others(&self) -> bool {
+        self.has_library_calls || !self.branches.is_empty()
+    }
 }
 
 /// What became of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is attached to.
+    /// It is attached to, and has the libraries that it had.
     Attached,
+    /// It is attached to; libraries have come or gone, and those that came are recorded.
+    Changed,
     /// It has ended.
     Ended,
     /// It runs another program by now (`exec`).
@@ -51,6 +64,15 @@ pub struct Attached {
     modules: Vec<String>,
     /// Threads that were told to stop and have not.
     late: Vec<pid_t>,
+    branches: Option<OwnBranches>,
+}
+
+/// Branches of this recording.
+#[derive(Debug, Default)]
+struct OwnBranches {
+    written: Written,
+    /// What the library tells of functions that were to have a hook.
+    told: String,
 }
 
 /// What is found in a process before it is touched.
@@ -85,7 +107,7 @@ impl Attached {
     /// Sentences: the process cannot be attached to, or something went wrong; it goes on as it did.
     pub fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(File) -> Result<()>) -> Result<Self> {
         let Found { process, maps, libc, gadgets } = find(pid.cast_signed())?;
-        if !wanted.has_library_calls {
+        if !wanted.hooks_others() {
             refusal::check_hooks(&process, &maps)?;
         }
         let mut late = Vec::new();
@@ -93,20 +115,28 @@ impl Attached {
         let file = LibraryFile::read(&wanted.library)?;
         let dlopen = libc.function("dlopen")?;
         let found = Library::find(&process, &maps, &file)?;
+        if let Some(library) = &found {
+            // Those of a recorder that was killed. What is prepared now is to be the program's own code.
+            Branches::prepared(&process, library)?.restore(&process, None, &mut late)?;
+        }
         let tracer =
             found.as_ref().map_or(Tracer { texts: Vec::new(), trampolines: 0..0 }, |library| tracer(&process, library));
         let places = Places::for_loading(&process, &libc, tracer, gadgets.restorer)?;
         let begun = {
             let mut thread = Borrowed::take(&process, &places, gadgets, &mut late)?;
-            let begun = begin_on(&mut thread, &process, found, (&file, dlopen), wanted, prepare);
+            let begun = begin_on(&mut thread, &process, found, (&file, dlopen), wanted, prepare).and_then(|begun| {
+                let (library, n_slots) = begun;
+                let branches = write_branches(&mut thread, &process, &library, wanted, &maps, &mut late)?;
+                Ok((library, n_slots, branches))
+            });
             let given_back = thread.give_back();
             let begun = begun?;
             given_back?;
             begun
         };
-        let (library, n_slots) = begun;
+        let (library, n_slots, branches) = begun;
         let modules = modules(&process.maps()?);
-        Ok(Self { process, gadgets, library, n_slots, modules, late })
+        Ok(Self { process, gadgets, library, n_slots, modules, late, branches })
     }
 
     /// Through how many slots the tracer is called.
@@ -131,9 +161,18 @@ impl Attached {
         }
         let now = modules(&maps);
         if now != self.modules {
-            let answer = self.ask("rftrace_attach_again")?;
+            let has_branches = self.branches.is_some();
+            let (answer, branches) = self.ask("rftrace_attach_again", |parts, thread| {
+                let Parts { process, library, late, .. } = parts;
+                if has_branches { own_branches(thread, process, library, &maps, late).map(Some) } else { Ok(None) }
+            })?;
             self.n_slots = n_slots(&answer);
             self.modules = now;
+            if let Some((old, new)) = self.branches.as_mut().zip(branches) {
+                old.told = new.told;
+                old.written.add(new.written);
+            }
+            return Ok(State::Changed);
         }
         Ok(State::Attached)
     }
@@ -142,48 +181,131 @@ impl Attached {
     ///
     /// # Errors
     ///
-    /// No thread could be borrowed, or the process has ended meanwhile.
+    /// No thread could be borrowed, not all could be stopped to take branches away, or the process has ended meanwhile.
     pub fn leave(mut self) -> Result<()> {
         self.let_late_go();
-        self.ask("rftrace_detach").map(drop)
+        let left = self.ask("rftrace_detach", give_all_back).map(drop);
+        if left.is_err() {
+            // No thread has to be borrowed for that.
+            let Self { process, library, late, .. } = &mut self;
+            let _ = Branches::prepared(process, library).and_then(|branches| branches.restore(process, None, late));
+        }
+        left
     }
 
-    /// Has a thread call a function of the library, with what leaving takes.
-    fn ask(&mut self, function: &str) -> Result<String> {
-        /// Passes over the stacks until no thread is in the tracer.
-        const TRIES: usize = 20;
-        const PAUSE: Duration = Duration::from_millis(1);
+    /// What the library in the process tells of functions that were to have a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
+    #[must_use]
+    pub fn told(&self) -> &str {
+        self.branches.as_ref().map_or("", |branches| &branches.told)
+    }
 
+    /// Functions among those that have a branch by that, and have none, by address.
+    #[must_use]
+    pub fn without_branch(&self) -> &[(u64, NoBranch)] {
+        self.branches.as_ref().map_or(&[], |branches| &branches.written.left_out)
+    }
+
+    /// How many threads stood in the first instructions of functions when these got their branches, and went on in the copies of those; and
+    /// for how long all threads were stopped for that.
+    #[must_use]
+    pub fn stopped(&self) -> (usize, Duration) {
+        self.branches
+            .as_ref()
+            .map_or((0, Duration::ZERO), |branches| (branches.written.n_moved, branches.written.stopped))
+    }
+
+    /// Has a thread call a function of the library, and then does the rest of what is wanted.
+    fn ask<T>(
+        &mut self,
+        function: &str,
+        then: impl FnOnce(&mut Parts<'_>, &mut Borrowed<'_>) -> Result<T>,
+    ) -> Result<(String, T)> {
         // It may take the dynamic linker's lock, which is recursive, and no other of the program's.
-        let places = Places::for_tracer(&self.process, tracer(&self.process, &self.library), self.gadgets.restorer)?;
-        let stacks = stacks(&self.process, &self.library);
-        let mut thread = Borrowed::take(&self.process, &places, self.gadgets, &mut self.late)?;
-        let answer = self.library.ask(&mut thread, &self.process, function, None);
-        if function == "rftrace_detach" && answer.is_ok() {
-            for _ in 0..TRIES {
-                let world = World::stop(&self.process, thread.thread, &mut self.late)?;
-                let mut registers = world.registers()?;
-                registers.push(thread.registers);
-                if stacks.give_back(&registers) {
-                    break;
-                }
-                drop(world);
-                std::thread::sleep(PAUSE);
-            }
-        }
+        let registers = function != "rftrace_detach";
+        let tracer = tracer(&self.process, &self.library);
+        let places = Places::for_tracer(&self.process, tracer, self.gadgets.restorer, registers)?;
+        let Self { process, library, late, gadgets, .. } = self;
+        let stacks = stacks(process, library);
+        let mut thread = Borrowed::take(process, &places, *gadgets, late)?;
+        let answer = library.ask(&mut thread, process, function, None);
+        let done =
+            answer.and_then(|answer| Ok((answer, then(&mut Parts { process, library, stacks, late }, &mut thread)?)));
         thread.give_back()?;
-        answer
+        done
     }
 
     /// Lets threads go that have stopped after all.
     fn let_late_go(&mut self) {
-        self.late.retain(|&thread| match sys::wait(thread, Duration::ZERO) {
-            Ok(None) => true,
-            Ok(Some(sys::Stop::Gone)) | Err(_) => false,
-            Ok(Some(sys::Stop::Signal(signal))) => sys::detach(thread, signal).is_err(),
-            Ok(Some(_)) => sys::detach(thread, 0).is_err(),
-        });
+        let_late_go(&mut self.late);
     }
+}
+
+/// What is used while a thread is borrowed.
+struct Parts<'a> {
+    process: &'a Process,
+    library: &'a Library,
+    stacks: Stacks<'a>,
+    late: &'a mut Vec<pid_t>,
+}
+
+/// Gives return addresses back, and takes branches away. What stays of the return addresses returns by the tracer; of branches nothing may.
+fn give_all_back(parts: &mut Parts<'_>, thread: &mut Borrowed<'_>) -> Result<()> {
+    /// Passes over the stacks until no thread is in the tracer.
+    const TRIES: usize = 20;
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    let Parts { process, library, stacks, late } = parts;
+    let branches = Branches::prepared(process, library)?;
+    let mut has_branches = branches.are_there(process);
+    for _ in 0..TRIES {
+        let world = World::stop(process, thread.thread, late)?;
+        if has_branches && world.is_whole && late.is_empty() {
+            branches.restore_in(process)?;
+            has_branches = false;
+        }
+        let mut registers = world.registers()?;
+        registers.push(thread.registers);
+        if stacks.give_back(&registers) {
+            break;
+        }
+        drop(world);
+        std::thread::sleep(PAUSE);
+    }
+    if has_branches { branches.restore(process, Some(thread.thread), late) } else { Ok(()) }
+}
+
+/// Writes the branches that are wanted, if any are. A process that cannot have them is left again.
+fn write_branches(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    library: &Library,
+    wanted: &Wanted,
+    before: &[Map],
+    late: &mut Vec<pid_t>,
+) -> Result<Option<OwnBranches>> {
+    if !wanted.hooks_others() {
+        return Ok(None);
+    }
+    let written = own_branches(thread, process, library, before, late);
+    if written.is_err() {
+        // The error that came first is the one to be told.
+        let left = library.ask(thread, process, "rftrace_detach", None);
+        let stacks = stacks(process, library);
+        let _ = left.and_then(|_| give_all_back(&mut Parts { process, library, stacks, late }, thread));
+    }
+    written.map(Some)
+}
+
+fn own_branches(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    library: &Library,
+    before: &[Map],
+    late: &mut Vec<pid_t>,
+) -> Result<OwnBranches> {
+    let wanted = Branches::prepared(process, library)?.wanted();
+    let written = if wanted.is_empty() { Written::default() } else { wanted.write(process, thread, before, late)? };
+    Ok(OwnBranches { written, told: library.told(process) })
 }
 
 /// What the borrowed thread does.
@@ -201,10 +323,13 @@ fn begin_on(
         Some(library) => library,
         None => Library::load(thread, process, dlopen, file)?,
     };
+    let branches: String =
+        wanted.branches.iter().map(|pattern| format!("branch={}\n", pattern.replace('\n', " "))).collect();
     let settings = format!(
-        "bank=/proc/self/fd/{number_of_bank}\nfilter={}\nlibcalls={}\nmcount={:x}\nfentry={:x}\n",
+        "bank=/proc/self/fd/{number_of_bank}\nfilter={}\n{branches}libcalls={}\npatched={}\nmcount={:x}\nfentry={:x}\n",
         wanted.filter.replace('\n', " "),
         u8::from(wanted.has_library_calls),
+        u8::from(wanted.is_patched),
         library.function("mcount")?,
         library.function("__fentry__")?
     );
@@ -245,7 +370,8 @@ fn modules(maps: &[Map]) -> Vec<String> {
 pub fn leave(pid: u32, library: &Path) -> Result<bool> {
     let Found { process, maps, gadgets, .. } = find(pid.cast_signed())?;
     let Some(library) = Library::find(&process, &maps, &LibraryFile::read(library)?)? else { return Ok(false) };
-    let attached = Attached { modules: modules(&maps), process, gadgets, library, n_slots: 0, late: Vec::new() };
+    let attached =
+        Attached { modules: modules(&maps), process, gadgets, library, n_slots: 0, late: Vec::new(), branches: None };
     attached.leave()?;
     Ok(true)
 }

@@ -4,6 +4,7 @@
 //! - `process` is a process as it is seen from outside, `refusal` says why one cannot be attached to.
 //! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped.
 //! - `library` brings the tracer's library into the process, `stacks` gives return addresses back.
+//! - `branches` are those at functions' beginnings: the pass that changes code.
 //! - `attached` is the whole: begin, look, leave.
 //!
 //! Not here: what the library does there (`rftrace-preload`), and what becomes of what it records (`rftrace-record`).
@@ -11,13 +12,14 @@
 //! **Invariant**: a thread that is borrowed can go on by itself at each moment, as if a signal's handler had returned. So a program
 //! outlives the end of this process, whenever that comes.
 //!
-//! **Invariant**: nothing is written to the program's code, and no memory of it that can be written becomes executable.
+//! **Invariant**: only `branches` changes the program's code, and no memory of it that can be written becomes executable.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![deny(unsafe_code)]
 
 mod attached;
 mod borrowed;
+mod branches;
 mod callers;
 mod frame;
 mod library;
@@ -29,3 +31,4 @@ mod sys;
 mod world;
 
 pub use attached::{Attached, State, Wanted, leave};
+pub use branches::NoBranch;

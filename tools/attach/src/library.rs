@@ -94,6 +94,16 @@ impl Library {
         self.function("rftrace_attach_control").ok().and_then(|place| process.word(place)).unwrap_or(0)
     }
 
+    /// What it tells of functions that were to have a hook.
+    pub(crate) fn told(&self, process: &Process) -> String {
+        /// More than a line for each function of any program takes.
+        const MOST_BYTES: u64 = 1 << 28;
+
+        let Ok(place) = self.function("rftrace_attach_told") else { return String::new() };
+        let (address, n_bytes) = process.word(place).zip(process.word(place + 8)).unwrap_or((0, 0));
+        String::from_utf8_lossy(&process.bytes(address, n_bytes.min(MOST_BYTES))).into_owned()
+    }
+
     /// The address of a function.
     pub(crate) fn function(&self, name: &str) -> Result<u64> {
         self.module.function(name)

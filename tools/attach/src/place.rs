@@ -122,10 +122,7 @@ impl Places {
         locked.extend(around(&libc.functions(&ALLOCATOR)));
         locked.extend(libc.functions(&OTHERS));
         // Allocators that programs bring.
-        let mut paths: Vec<&str> =
-            maps.iter().filter(|map| map.is_executable && map.path.starts_with('/')).map(|map| &*map.path).collect();
-        paths.dedup();
-        for path in paths.into_iter().filter(|path| !path.contains("/libc.so.6") && !path.contains("/ld-linux")) {
+        for path in paths(&maps).filter(|path| !path.contains("/libc.so.6") && !path.contains("/ld-linux")) {
             if let Ok(Some(module)) = process.module(&maps, |other| other == path) {
                 let found = module.functions(&ALLOCATOR);
                 let is_library = path.contains(".so");
@@ -136,16 +133,21 @@ impl Places {
                 }
             }
         }
+        locked.extend(registrars(process, &maps));
         let callers = Callers::new(process, &maps);
         Ok(Self { maps, callers, locked, within, harmless: tracer.trampolines, restorer })
     }
 
-    /// Where the tracer can be called.
-    pub(crate) fn for_tracer(process: &Process, tracer: Tracer, restorer: u64) -> Result<Self> {
+    /// Where the tracer can be called. `registers`: it may tell unwinders of new code.
+    pub(crate) fn for_tracer(process: &Process, tracer: Tracer, restorer: u64, registers: bool) -> Result<Self> {
         let Tracer { texts, trampolines } = tracer;
         let maps = process.maps()?;
         let callers = Callers::new(process, &maps);
-        Ok(Self { maps, callers, locked: texts.clone(), within: texts, harmless: trampolines, restorer })
+        let mut locked = texts.clone();
+        if registers {
+            locked.extend(registrars(process, &maps));
+        }
+        Ok(Self { maps, callers, locked, within: texts, harmless: trampolines, restorer })
     }
 
     /// Whether a stopped thread is at such a place.
@@ -191,6 +193,32 @@ impl Places {
 
 fn is_in(ranges: &[Range<u64>], address: u64) -> bool {
     ranges.iter().any(|range| range.contains(&address))
+}
+
+/// The files that code is mapped from.
+fn paths(maps: &[Map]) -> impl Iterator<Item = &str> {
+    let mut paths: Vec<&str> =
+        maps.iter().filter(|map| map.is_executable && map.path.starts_with('/')).map(|map| &*map.path).collect();
+    paths.dedup();
+    paths.into_iter()
+}
+
+/// What takes the lock of an unwinder that is told of new code: the library, or its part of a program.
+fn registrars(process: &Process, maps: &[Map]) -> Vec<Range<u64>> {
+    const FUNCTIONS: [&str; 4] =
+        ["__register_frame", "__register_frame_info", "__deregister_frame_info", "_Unwind_Find_FDE"];
+
+    let mut found = Vec::new();
+    for path in paths(maps) {
+        let Ok(Some(module)) = process.module(maps, |other| other == path) else { continue };
+        let functions = module.functions(&FUNCTIONS);
+        match functions.is_empty() {
+            true => {}
+            false if path.contains(".so") => found.extend(module.texts),
+            false => found.extend(around(&functions)),
+        }
+    }
+    found
 }
 
 /// All of an allocator, from its functions.

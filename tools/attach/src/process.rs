@@ -20,6 +20,8 @@ pub(crate) struct Map {
     /// A file that somebody only reads is mapped as shared.
     pub(crate) is_private: bool,
     offset: u64,
+    /// Device and number of the file.
+    id: String,
     pub(crate) path: String,
 }
 
@@ -130,6 +132,11 @@ impl Process {
 }
 
 impl Map {
+    /// Of which file it is, and where that begins.
+    pub(crate) fn file(&self) -> (&str, &str, u64) {
+        (&self.path, &self.id, self.range.start.wrapping_sub(self.offset))
+    }
+
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(6, ' ');
         let (start, end) = fields.next()?.split_once('-')?;
@@ -142,7 +149,8 @@ impl Map {
             is_executable: flags.get(2) == Some(&b'x'),
             is_private: flags.get(3) == Some(&b'p'),
             offset: address(offset)?,
-            path: fields.nth(2).unwrap_or_default().trim_start().to_owned(),
+            id: [fields.next()?, fields.next()?].join(" "),
+            path: fields.next().unwrap_or_default().trim_start().to_owned(),
         })
     }
 }
@@ -219,10 +227,11 @@ mod tests {
         let map =
             Map::parse("55c9dc55a000-55c9dc55f000 r-xp 00002000 fe:00 247030         /usr/b n/cat (deleted)").unwrap();
         assert_eq!(
-            (map.range, map.offset, &*map.path),
+            (map.range.clone(), map.offset, &*map.path),
             (0x55c9_dc55_a000..0x55c9_dc55_f000, 0x2000, "/usr/b n/cat (deleted)")
         );
         assert!(map.is_executable && map.is_private);
+        assert_eq!(map.file(), ("/usr/b n/cat (deleted)", "fe:00 247030", 0x55c9_dc55_8000));
         assert_eq!(Map::parse("7f00-7f10 rw-p 00000000 00:00 0").unwrap().path, "");
         assert!(Map::parse("").is_none());
     }

@@ -114,8 +114,8 @@ pub(crate) fn check_hooks(process: &Process, maps: &[Map]) -> Result<()> {
     }
     let exe = fs::read_link(process.file("exe")).unwrap_or_default();
     bail!(
-        "process {} ({}) does not call mcount, nor does a library of it: build it with -pg, -mfentry or -Z instrument-mcount, or start it \
-         by rftrace record -P '*', which needs no such calls; --libcalls records what it calls of libraries",
+        "process {} ({}) does not call mcount, nor does a library of it: -P '*' records its functions all the same, and --libcalls what \
+         it calls of libraries; or build it with -pg, -mfentry or -Z instrument-mcount",
         process.pid,
         exe.display()
     )

@@ -1,6 +1,8 @@
 //! All threads of a process but one, stopped.
 
 use std::collections::HashSet;
+use std::fs;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::libc::{pid_t, user_regs_struct};
@@ -13,13 +15,17 @@ use super::sys;
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) threads: Vec<pid_t>,
+    /// Whether there is no thread that lives and was not stopped, but the excepted one and those that are late.
+    pub(crate) is_whole: bool,
+    /// When the first one was told to stop.
+    pub(crate) since: Instant,
 }
 
 impl World {
     /// Stops all threads but `except`, also those that are started meanwhile. `late` get those that sleep for a disk or for a
     /// child of theirs in their memory: they stop before they run.
     pub(crate) fn stop(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<Self> {
-        let mut world = Self { threads: Vec::new() };
+        let mut world = Self { threads: Vec::new(), is_whole: true, since: Instant::now() };
         let mut known = HashSet::from([except]);
         known.extend(late.iter().copied());
         loop {
@@ -28,10 +34,9 @@ impl World {
                 return Ok(world);
             }
             // All are told before one is waited for.
-            let told: Vec<pid_t> = new
-                .into_iter()
-                .filter(|&thread| sys::seize(thread).and_then(|()| sys::interrupt(thread)).is_ok())
-                .collect();
+            let (told, not_told): (Vec<pid_t>, Vec<pid_t>) =
+                new.into_iter().partition(|&thread| sys::seize(thread).and_then(|()| sys::interrupt(thread)).is_ok());
+            world.is_whole &= !not_told.into_iter().any(lives);
             for thread in told {
                 match wait_until_stopped(thread)? {
                     Stopped::Yes => world.threads.push(thread),
@@ -46,6 +51,23 @@ impl World {
     pub(crate) fn registers(&self) -> Result<Vec<user_regs_struct>> {
         self.threads.iter().map(|&thread| Ok(sys::registers(thread)?)).collect()
     }
+}
+
+/// Whether a thread may run code of its program still.
+fn lives(thread: pid_t) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    // The name before it may hold anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Lets threads go that have stopped after all.
+pub(crate) fn let_late_go(late: &mut Vec<pid_t>) {
+    late.retain(|&thread| match sys::wait(thread, Duration::ZERO) {
+        Ok(None) => true,
+        Ok(Some(sys::Stop::Gone)) | Err(_) => false,
+        Ok(Some(sys::Stop::Signal(signal))) => sys::detach(thread, signal).is_err(),
+        Ok(Some(_)) => sys::detach(thread, 0).is_err(),
+    });
 }
 
 impl Drop for World {

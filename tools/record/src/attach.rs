@@ -11,8 +11,11 @@ use rftrace_attach::{Attached, State, Wanted};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use rftrace_frontend::bank::Names;
+
 use super::banks::{BankRecorder, BankRecording, OnFull, Plan, Written};
 use super::dumps;
+use super::entries::Told;
 use super::output::Output;
 use super::processes::start_time;
 
@@ -27,6 +30,10 @@ pub struct Options {
     pub filter: String,
     /// Whether calls of the program of functions of libraries are recorded too.
     pub has_library_calls: bool,
+    /// Which functions get a branch at their beginning, as of [`Wanted::branches`].
+    pub branches: Vec<String>,
+    /// Whether calls of the tracer become NOPs and jumps.
+    pub is_patched: bool,
     /// How long; `None` until this process is told to end.
     pub limit: Option<Duration>,
     /// Bytes of the bank.
@@ -57,6 +64,11 @@ pub struct Recorded {
     pub banks: BankRecording,
     /// Why it has ended.
     pub reason: Reason,
+    /// What became of functions that were to have a hook.
+    pub told: Told,
+    /// How many threads went on in the copies of functions' first instructions when those got their branches, and for how long all threads
+    /// were stopped for that.
+    pub stopped: (usize, Duration),
 }
 
 /// Records. `begun` is called when the program is attached to, `tell` as by [`BankRecorder::begin`].
@@ -73,8 +85,8 @@ pub fn record(
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let started = start_time(options.pid);
-    let Options { library, filter, has_library_calls, .. } = options.clone();
-    let wanted = Wanted { library, filter, has_library_calls };
+    let Options { library, filter, has_library_calls, branches, is_patched, .. } = options.clone();
+    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched };
     let mut banks = None;
     let attached = Attached::begin(options.pid, &wanted, |file| {
         let Options { buffer_bytes, on_full, most_bytes, .. } = *options;
@@ -92,25 +104,46 @@ pub fn record(
     let banks = banks.context("the process has no bank")?;
     begun();
     let since = Instant::now();
-    let reason = attend(attached, options.pid, started.as_deref(), || {
+    let (mut told, mut stopped) = (Told::default(), (0, Duration::ZERO));
+    let look = |attached: &Attached| {
+        told = told_by(options.pid, attached);
+        stopped = attached.stopped();
+    };
+    let reason = attend(attached, options.pid, started.as_deref(), look, || {
         let rest = options.limit.map_or(Duration::MAX, |limit| limit.saturating_sub(since.elapsed()));
         (signals.pending().next().is_none() && !rest.is_zero()).then_some(rest)
     });
-    Ok(Recorded { banks: banks.stop(), reason })
+    Ok(Recorded { banks: banks.stop(), reason, told, stopped })
+}
+
+/// What became of functions that were to have a hook. While the process is there: names are read from its files.
+fn told_by(pid: u32, attached: &Attached) -> Told {
+    let mut told = Told::parse(attached.told());
+    let without_branch = attached.without_branch();
+    if !without_branch.is_empty() {
+        let mut names = Names::of_process(pid);
+        told.leave_out(without_branch.iter().map(|&(address, reason)| {
+            let name = names.name(address).unwrap_or_else(|| "?".to_owned());
+            format!("[memory]\t{address:#x}\t{name}\t{reason}")
+        }));
+    }
+    told
 }
 
 /// Looks after a process that was `started` then, until it has ended, or until `go_on` returns nothing; then leaves it. `go_on` is asked
-/// again after what it returns, or some milliseconds.
+/// again after what it returns, or some milliseconds. `look` is called at first, and when libraries may have come.
 pub(crate) fn attend(
     mut attached: Attached,
     pid: u32,
     started: Option<&str>,
+    mut look: impl FnMut(&Attached),
     mut go_on: impl FnMut() -> Option<Duration>,
 ) -> Reason {
     const INTERVAL: Duration = Duration::from_millis(10);
     const LOOK: Duration = Duration::from_millis(200);
 
     let mut looked = Instant::now();
+    look(&attached);
     loop {
         let has_ended = || start_time(pid).as_deref() != started;
         if has_ended() {
@@ -128,6 +161,7 @@ pub(crate) fn attend(
             match attached.look() {
                 Ok(State::Ended) => return Reason::Ended,
                 Ok(State::OtherProgram) => return Reason::OtherProgram,
+                Ok(State::Changed) => look(&attached),
                 // What could not be done now is tried again.
                 Ok(State::Attached) | Err(_) => {}
             }

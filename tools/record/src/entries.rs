@@ -41,7 +41,7 @@ impl Entries {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
-    /// What they said. The same said by several processes of one program is told once.
+    /// What they said.
     ///
     /// # Errors
     ///
@@ -49,9 +49,16 @@ impl Entries {
     pub fn read(&mut self) -> Result<Told> {
         let mut text = Vec::new();
         self.0.rewind().and_then(|()| self.0.read_to_end(&mut text)).context("cannot read the list of functions")?;
-        let text = String::from_utf8_lossy(&text);
+        Ok(Told::parse(&String::from_utf8_lossy(&text)))
+    }
+}
+
+impl Told {
+    /// Reads what processes say. The same said by several processes of one program is told once.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
         let mut programs = Vec::new();
-        let mut told = Told::default();
+        let mut told = Self::default();
         for line in text.lines().filter_map(EntriesLine::parse) {
             match line {
                 EntriesLine::Program { name, functions, library_calls } => {
@@ -66,7 +73,15 @@ impl Entries {
         }
         told.left_out.sort();
         told.left_out.dedup();
-        Ok(told)
+        told
+    }
+
+    /// Takes functions out of those that were done, for which there are lines why they were not.
+    pub(crate) fn leave_out(&mut self, lines: impl Iterator<Item = String>) {
+        let n_before = self.left_out.len();
+        self.left_out.extend(lines);
+        self.functions.done = self.functions.done.saturating_sub((self.left_out.len() - n_before) as u64);
+        self.left_out.sort();
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Options {
     pub filter: String,
     /// Whether calls of the program of functions of libraries are recorded too.
     pub has_library_calls: bool,
+    /// Which functions get a branch at their beginning, as of [`Wanted::branches`].
+    pub branches: Vec<String>,
     /// Bytes of the bank.
     pub buffer_bytes: usize,
     /// What threads do that find it full.
@@ -59,8 +61,8 @@ pub fn run<W: Watch>(
 ) -> Result<(W, Reason)> {
     let Options { pid, buffer_bytes, on_full, every, .. } = *options;
     let started = start_time(pid);
-    let Options { library, filter, has_library_calls, .. } = options.clone();
-    let wanted = Wanted { library, filter, has_library_calls };
+    let Options { library, filter, has_library_calls, branches, .. } = options.clone();
+    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched: false };
     let mut live = None;
     let attached = Attached::begin(pid, &wanted, |file| {
         live = Some(Live::new(file, buffer_bytes, on_full.patience()).context(NO_MEMORY)?);
@@ -78,7 +80,7 @@ pub fn run<W: Watch>(
         }
     };
     begun();
-    let reason = attend(attached, pid, started.as_deref(), || (!is_over()).then_some(Duration::MAX));
+    let reason = attend(attached, pid, started.as_deref(), |_| (), || (!is_over()).then_some(Duration::MAX));
     has_ended.store(true, Relaxed);
     let to = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok((to, reason))

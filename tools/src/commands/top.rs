@@ -34,10 +34,11 @@ Examples:
   rftrace top 4711                   the key ? lists keys
   rftrace top -F 'parse*' 4711       only what is called within some functions: costs the program less
   rftrace top --once 4711            one table, of a second
+  rftrace top -P '*' 4711            any program: all its functions
   rftrace top --libcalls 4711        any program: what it calls of libraries
   rftrace top -b -n 10 -e 5s 4711    ten tables, to stdout
 
-But for --libcalls the program has to call the tracer, as for `rftrace record -p`:
+But for -P and --libcalls the program has to call the tracer, as for `rftrace record -p`:
   RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --release --target x86_64-unknown-linux-gnu
   gcc -pg …, g++ -pg …, clang -pg …";
 
@@ -81,6 +82,10 @@ pub(crate) struct TopArgs {
     /// Record calls of the program of functions of libraries too. It need not call the tracer then.
     #[arg(long, visible_alias = "libcall")]
     libcalls: bool,
+    /// Show these functions of the program though they do not call the tracer: a name, a glob or a regex; with `@` and a library behind it,
+    /// functions of that. All threads are stopped for some milliseconds at the beginning and the end.
+    #[arg(short = 'P', long = "patch", value_name = "PATTERN")]
+    branches: Vec<String>,
     /// Memory for what is recorded and was not read yet.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = DEFAULT_BUFFER)]
     buffer: usize,
@@ -127,6 +132,7 @@ pub(crate) fn run(args: TopArgs) -> Result<()> {
         library: Preload::find(preload::TRACER)?.path().to_owned(),
         filter: rules,
         has_library_calls: args.libcalls,
+        branches: args.branches.clone(),
         buffer_bytes: args.buffer,
         on_full: args.on_full.into(),
         every: args.every,

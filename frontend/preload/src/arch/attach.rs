@@ -1,5 +1,8 @@
 //! Recording in a program that was started without this library, and runs: what `rftrace record -p` has a thread of it call.
 //!
+//! Functions that are to have a branch at their beginning are prepared here; the recorder, which can stop all threads, writes the branches, and
+//! takes them away again.
+//!
 //! Its settings are a text; nothing goes into the program's environment. It records into a bank of the recorder, which makes the trace:
 //! nothing is saved here, and no signal has a handler of this library. When the recorder leaves, the library stays, for a thread may be
 //! in it, and is used again.
@@ -12,13 +15,17 @@ use std::path::PathBuf;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Mutex, Once, PoisonError};
 
+use rftrace_format::branches::{Branch, ENTRY_BYTES};
 use rftrace_frontend::bank::Bank;
 use rftrace_frontend::redirect::{self, Hooks};
-use rftrace_frontend::{Config, Filter, Tracer, hook_library_calls, release_library_calls};
+use rftrace_frontend::{
+    Config, Filter, Tracer, hook_library_calls, prepare_branches, prepared_branches, release_library_calls,
+};
 
+use super::branches;
 use crate::memory;
 use crate::process;
 use crate::save::RECORDING;
@@ -34,6 +41,33 @@ unsafe extern "C" {
 #[allow(non_upper_case_globals)]
 static rftrace_attach_control: AtomicUsize = AtomicUsize::new(0);
 
+/// What the recorder reads: where that lies, and how much there is of it.
+#[derive(Debug)]
+struct Shown([AtomicUsize; 2]);
+
+impl Shown {
+    const fn nothing() -> Self {
+        Self([const { AtomicUsize::new(0) }; 2])
+    }
+
+    /// Shows that many at that address.
+    fn set(&self, address: usize, number: usize) {
+        self.0[1].store(0, Release);
+        self.0[0].store(address, Relaxed);
+        self.0[1].store(number, Release);
+    }
+}
+
+/// All branches that were ever prepared, as [`Branch::encode`] writes them, and how many there are.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+static rftrace_attach_branches: Shown = Shown::nothing();
+
+/// What became of the functions that were to have a hook, as text, and its bytes.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+static rftrace_attach_told: Shown = Shown::nothing();
+
 /// What is wanted: lines of `key=value`.
 #[derive(Debug, Default)]
 struct Settings {
@@ -43,6 +77,10 @@ struct Settings {
     filter: String,
     /// `libcalls`: whether calls of libraries' functions are recorded.
     has_library_calls: bool,
+    /// `branch`, once for each: patterns of functions that get a branch.
+    branches: Vec<String>,
+    /// `patched`: whether call sites are.
+    is_patched: bool,
     /// `mcount` and `fentry`: the addresses of this library's hooks, in hexadecimal.
     mcount: usize,
     fentry: usize,
@@ -55,6 +93,7 @@ struct Attached {
     bank: &'static Bank,
     hooks: Hooks,
     has_library_calls: bool,
+    has_branches: bool,
 }
 
 impl Attached {
@@ -87,6 +126,8 @@ impl Settings {
             match key {
                 "bank" => settings.bank = value.into(),
                 "filter" => value.clone_into(&mut settings.filter),
+                "branch" => settings.branches.push(value.to_owned()),
+                "patched" => settings.is_patched = value == "1",
                 "libcalls" => settings.has_library_calls = value == "1",
                 "mcount" => settings.mcount = address(),
                 "fentry" => settings.fentry = address(),
@@ -131,6 +172,10 @@ unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_in
     let again = || {
         let attached = attached().ok_or("nothing is attached")?;
         let n_slots = attached.redirect().map_err(|error| error.to_string())?;
+        if attached.has_branches {
+            prepare_branches();
+            show(attached.tracer);
+        }
         attached.bank.describe();
         Ok(format!("slots={n_slots}"))
     };
@@ -184,6 +229,8 @@ fn begin(settings: &Settings) -> Result<String, String> {
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let bank = Bank::open_alone(&settings.bank).map_err(|error| told(&error))?;
     let mut config = Config::new().prefault(false).bank(bank).library_calls(settings.has_library_calls);
+    config = config.branches_from_outside().patched(settings.is_patched);
+    config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
     if !settings.filter.is_empty() {
         config = config.filter(settings.filter.parse::<Filter>().map_err(|error| told(&error))?);
     }
@@ -195,9 +242,11 @@ fn begin(settings: &Settings) -> Result<String, String> {
     process::begin();
     register();
     let hooks = Hooks { mcount: settings.mcount, fentry: settings.fentry };
-    let attached = Attached { tracer, bank, hooks, has_library_calls: settings.has_library_calls };
+    let has_branches = !settings.branches.is_empty();
+    let attached = Attached { tracer, bank, hooks, has_library_calls: settings.has_library_calls, has_branches };
     set_attached(Some(attached));
-    if settings.has_library_calls {
+    show(tracer);
+    if settings.has_library_calls || has_branches {
         bank.describe_hooked();
     }
     // Calls find the tracer switched off until all of them do.
@@ -212,10 +261,22 @@ fn begin(settings: &Settings) -> Result<String, String> {
     Ok(format!("slots={n_slots}"))
 }
 
+/// Has the recorder see which branches it may write, and what became of the others.
+fn show(tracer: &Tracer) {
+    static SHOWN: Mutex<(Vec<[u8; ENTRY_BYTES]>, String)> = Mutex::new((Vec::new(), String::new()));
+
+    let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (branches, text) = (prepared_branches().iter().map(Branch::encode).collect::<Vec<_>>(), branches::told(tracer));
+    rftrace_attach_branches.set(branches.as_ptr() as usize, branches.len());
+    rftrace_attach_told.set(text.as_ptr() as usize, text.len());
+    *shown = (branches, text);
+}
+
 fn end() -> Result<String, String> {
     let Some(attached) = attached() else { return Ok(String::new()) };
     let Attached { tracer, bank, .. } = attached;
     tracer.disable();
+    tracer.unpatch();
     attached.restore().map_err(|error| format!("the system does not let its calls be given back: {error}"))?;
     bank.end(0);
     set_attached(None);

@@ -65,22 +65,28 @@ impl Branches {
         if self.is_empty() {
             return;
         }
-        let branches = tracer.entry_branches();
-        let program = fs::read_link("/proc/self/exe").unwrap_or_default();
-        let name = &*program.to_string_lossy();
-        let share =
-            |n_done: usize, left_out: &[LeftOut]| Share { done: n_done as u64, of: (n_done + left_out.len()) as u64 };
-        let functions = share(branches.patched, &branches.left_out);
-        let library_calls = share(branches.library_calls, &branches.calls_left_out);
-        let mut text = EntriesLine::Program { name, functions, library_calls }.to_string();
-        for LeftOut { module, address, name, reason, .. } in branches.left_out.iter().chain(&branches.calls_left_out) {
-            text += &EntriesLine::LeftOut(&format!("{module}\t{address:#x}\t{name}\t{reason}")).to_string();
-        }
+        let text = told(tracer);
         // In one piece: others write there too.
         let file = File::options().append(true).open(&self.told);
         let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
         bank.into_iter().for_each(Bank::describe_hooked);
     }
+}
+
+/// What became of functions that were to be hooked, as `rftrace record` reads it.
+pub(super) fn told(tracer: &Tracer) -> String {
+    let branches = tracer.entry_branches();
+    let program = fs::read_link("/proc/self/exe").unwrap_or_default();
+    let name = &*program.to_string_lossy();
+    let share =
+        |n_done: usize, left_out: &[LeftOut]| Share { done: n_done as u64, of: (n_done + left_out.len()) as u64 };
+    let functions = share(branches.patched, &branches.left_out);
+    let library_calls = share(branches.library_calls, &branches.calls_left_out);
+    let mut text = EntriesLine::Program { name, functions, library_calls }.to_string();
+    for LeftOut { module, address, name, reason, .. } in branches.left_out.iter().chain(&branches.calls_left_out) {
+        text += &EntriesLine::LeftOut(&format!("{module}\t{address:#x}\t{name}\t{reason}")).to_string();
+    }
+    text
 }
 
 /// Whether this program's file lies below a folder.

@@ -4,9 +4,11 @@
 //! - `frames` finds functions by their unwind information; `functions` says which have room for a branch.
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
 //! - `library` says which slots may lead to stubs; `pointers` what becomes of their contents.
+//! - `module` is what a module's file tells; `installed` keeps what there is.
 //! - `wanted` is which functions are to have one, and `rooms` in which a compiler has left room for it; `outcome` is what the API shows.
 //!
-//! This file goes through the modules, once in a program's life and while it has one thread.
+//! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or in a program that
+//! runs, again and again, and leaves that to somebody who can stop its threads ([`Way`]).
 //!
 //! **Invariant**: a function is left whole where anything about it is unsure: a trace lacks it then, and the program runs as it
 //! does without.
@@ -15,7 +17,9 @@
 
 mod frames;
 mod functions;
+mod installed;
 mod library;
+mod module;
 mod outcome;
 mod pointers;
 mod relocate;
@@ -23,14 +27,19 @@ mod rooms;
 mod stubs;
 mod wanted;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use memmap2::Mmap;
+use iced_x86::Instruction;
+use rftrace_format::branches::Branch;
 
 use self::functions::{BRANCH_BYTES, Functions};
+use self::installed::{Part, Slot};
+pub(crate) use self::installed::{functions_in, sites};
+pub use self::installed::{hook_library_calls, release_library_calls};
+use self::module::{Function, Module, examine, is_cold};
 pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
 use self::rooms::Rooms;
 use self::stubs::{Area, GoesOn, Wanted};
@@ -42,39 +51,106 @@ use super::sites::Site;
 use super::stubs::distance;
 use super::unwind::{self, Reader};
 use super::{control, debugger};
-use crate::elf::code::Code;
-use crate::elf::file::map_file;
+use crate::elf::file::page_size;
 use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
-use crate::elf::table::{Symbol, SymbolTable, symbols_of};
-use crate::host::linux::modules::exe_path;
+use crate::elf::table::SymbolTable;
+use crate::host;
 
-/// What was done, once it is.
-static DONE: OnceLock<Done> = OnceLock::new();
+/// Who writes the branches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// This thread, the only one there is. The first choice in a program's life is the only one.
+    #[default]
+    Itself,
+    /// Somebody who stops all threads and is told by [`prepared_branches`]. Each choice takes the place of the one before; what was made
+    /// for that is used again.
+    Outside,
+}
 
+/// What is wanted now, and what became of it.
 #[derive(Debug, Default)]
-struct Done {
-    sites: Vec<Site>,
-    /// The sizes of the functions of `sites`.
-    sizes: Vec<usize>,
-    /// Slots of the program that lead to stubs.
-    slots: Vec<Slot>,
+struct Now {
+    choice: Choice,
+    way: Way,
+    /// Whether anything was ever chosen.
+    is_chosen: bool,
+    /// The modules that were gone through: where they lie, and their names.
+    modules: Vec<(usize, Vec<u8>)>,
+    /// The functions that are to have a branch, and its stub. Only for others that write it.
+    wanted: Vec<(u64, u64)>,
     outcome: EntryBranches,
 }
 
-/// A slot through which the program calls a function of another module.
-#[derive(Debug)]
-struct Slot {
-    place: usize,
-    stub: usize,
-    function: usize,
+static NOW: Mutex<Now> = Mutex::new(Now::new());
+
+/// Who uses it is at work, so no fork comes between.
+fn now() -> MutexGuard<'static, Now> {
+    NOW.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives the chosen functions their hooks, the first time; later choices change nothing.
-pub(crate) fn install(choice: &Choice) {
-    DONE.get_or_init(|| {
+/// Gives the chosen functions their hooks.
+pub(crate) fn install(choice: Choice, way: Way) {
+    let _at_work = host::at_work();
+    let mut now = now();
+    if way == Way::Itself && (now.is_chosen || choice.is_empty()) {
+        return;
+    }
+    *now = Now { choice, way, is_chosen: true, ..Now::default() };
+    now.go_through_modules();
+}
+
+/// Goes through the modules that were loaded since, for somebody who writes branches from outside.
+pub fn prepare_branches() {
+    let _at_work = host::at_work();
+    let mut now = now();
+    if now.way == Way::Outside {
+        now.go_through_modules();
+    }
+}
+
+/// All branches that were ever prepared for somebody who writes them from outside.
+pub fn prepared_branches() -> Vec<Branch> {
+    let _at_work = host::at_work();
+    let now = now();
+    let wanted = |branch: &Branch| now.wanted.binary_search(&(branch.function, branch.stub)).is_ok();
+    let all = installed::parts().flat_map(|part| &part.branches);
+    all.map(|branch| branch.wanted(wanted(branch))).collect()
+}
+
+/// What became of the functions.
+pub(crate) fn outcome() -> EntryBranches {
+    let _at_work = host::at_work();
+    now().outcome.clone()
+}
+
+/// What goes through the modules, and what it has found.
+struct Pass<'n> {
+    now: &'n mut Now,
+    /// Calls of hooks, ascending.
+    call_sites: Vec<usize>,
+    /// Branches that are there from earlier.
+    known: BTreeMap<usize, &'static Branch>,
+    part: Part,
+}
+
+impl Now {
+    const fn new() -> Self {
+        Self {
+            choice: Choice::nothing(),
+            way: Way::Itself,
+            is_chosen: false,
+            modules: Vec::new(),
+            wanted: Vec::new(),
+            outcome: EntryBranches::nothing(),
+        }
+    }
+
+    fn go_through_modules(&mut self) {
         let mut call_sites: Vec<usize> = control::sites().iter().map(|site| site.address).collect();
         call_sites.sort_unstable();
-        let mut done = Done::default();
+        let known = installed::parts().flat_map(|part| &part.branches);
+        let known = known.map(|branch| (branch.function as usize, branch)).collect();
+        let mut pass = Pass { now: self, call_sites, known, part: Part::default() };
         // SAFETY: asks for numbers.
         let skipped = unsafe { [libc::getauxval(libc::AT_SYSINFO_EHDR), libc::getauxval(libc::AT_BASE)] };
         let skipped = skipped.map(|address| address as usize);
@@ -83,149 +159,38 @@ pub(crate) fn install(choice: &Choice) {
             let image = unsafe { Image::new(info) }?;
             let is_own = image.contains(stubs::hook());
             if !is_own && !skipped.iter().any(|&address| address != 0 && image.contains(address)) {
-                let module = Module::read(&image);
-                done.add_branches(&module, choice, &call_sites);
-                if choice.has_library_calls && image.name.is_empty() {
-                    done.add_library_calls(&module);
-                }
+                pass.look_at(&image);
             }
             None::<()>
         });
-        done
-    });
+        let part = pass.part;
+        self.wanted.sort_unstable();
+        installed::add(part);
+    }
 }
 
-/// Has the slots of library calls lead to their stubs again, also where the dynamic linker has written meanwhile. Returns how many do.
-///
-/// # Errors
-///
-/// The system does not let a slot be changed. Others may have been.
-pub fn hook_library_calls() -> io::Result<usize> {
-    fill_slots(|slot| (slot.function, slot.stub))
-}
-
-/// Makes them what they were.
-///
-/// # Errors
-///
-/// The system does not let a slot be changed: it is tried again the next time.
-pub fn release_library_calls() -> io::Result<()> {
-    fill_slots(|slot| (slot.stub, slot.function)).map(drop)
-}
-
-/// Writes the second address that `of` tells of a slot into those that hold the first one. Returns how many hold the second then.
-fn fill_slots(of: impl Fn(&Slot) -> (usize, usize)) -> io::Result<usize> {
-    let Some(done) = DONE.get().filter(|done| !done.slots.is_empty()) else { return Ok(0) };
-    let pages = Pages::all()?;
-    let mut n_filled = 0;
-    for slot in &done.slots {
-        let (before, after) = of(slot);
-        let held = redirect::value(slot.place).load(SeqCst);
-        // What is neither is somebody else's.
-        if held == before {
-            redirect::store(&pages, slot.place, after)?;
+impl Pass<'_> {
+    fn look_at(&mut self, image: &Image<'_>) {
+        let id = (image.start(), image.name.to_bytes().to_vec());
+        if self.now.modules.contains(&id) {
+            return;
         }
-        n_filled += usize::from(held == before || held == after);
-    }
-    Ok(n_filled)
-}
-
-/// The functions with a branch, and slots of library calls, as call sites: a filter chooses them by their addresses.
-pub(crate) fn sites() -> &'static [Site] {
-    DONE.get().map_or(&[], |done| &done.sites)
-}
-
-/// The same in the module that was mapped at `start`, relative to that: address and size.
-pub(crate) fn functions_in(start: u64) -> impl Iterator<Item = (u64, u64)> {
-    let done = DONE.get().into_iter();
-    let all = done.flat_map(|done| done.sites.iter().zip(&done.sizes));
-    let own = all.filter(move |(site, _)| site.module as u64 == start);
-    own.map(move |(site, &bytes)| (site.address as u64 - start, bytes as u64))
-}
-
-/// What became of the functions.
-pub(crate) fn outcome() -> EntryBranches {
-    DONE.get().map(|done| done.outcome.clone()).unwrap_or_default()
-}
-
-/// A module and what its file tells.
-struct Module<'a> {
-    image: &'a Image<'a>,
-    name: String,
-    file: Option<Arc<Mmap>>,
-    symbols: Option<SymbolTable>,
-    code: Option<Code>,
-}
-
-/// A function that was chosen.
-struct Function<'m> {
-    start: usize,
-    end: usize,
-    symbol: Option<&'m Symbol>,
-}
-
-impl<'a> Module<'a> {
-    fn read(image: &'a Image<'a>) -> Self {
-        let (path, shown) = if image.name.is_empty() {
-            ("/proc/self/exe".into(), exe_path().unwrap_or_default())
-        } else {
-            let path = std::path::PathBuf::from(image.name.to_string_lossy().into_owned());
-            (path.clone(), path)
-        };
-        let file: Option<Arc<Mmap>> = map_file(&path).ok();
-        let symbols = file.clone().and_then(|file| symbols_of(file, &path).ok());
-        let code = file.clone().and_then(|file| Code::of(file, &path).ok().flatten());
-        let name = shown.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self { image, name, file, symbols, code }
-    }
-
-    /// The symbol of the function that begins at `address`.
-    fn symbol(&self, address: usize) -> Option<&Symbol> {
-        let relative = (address - self.image.start()) as u64;
-        self.symbols.as_ref()?.lookup(relative).filter(|symbol| symbol.address == relative)
-    }
-
-    /// A function's name, as the trace shows it.
-    fn name_of(&self, function: &Function<'_>) -> String {
-        match (&self.symbols, function.symbol) {
-            (Some(table), Some(symbol)) => table.name(symbol),
-            _ => SymbolTable::name_of_unnamed(self.link_address(function.start)),
+        self.now.modules.push(id);
+        let module = Module::read(image);
+        self.add_branches(&module);
+        if self.now.choice.has_library_calls && image.name.is_empty() {
+            self.add_library_calls(&module);
         }
     }
 
-    /// Its symbol, as it stands in the file.
-    fn raw_name(&self, function: &Function<'_>) -> Option<&[u8]> {
-        self.symbols.as_ref().zip(function.symbol).map(|(table, symbol)| table.raw_name(symbol))
-    }
-
-    /// The address as in the file.
-    fn link_address(&self, address: usize) -> u64 {
-        let link_address = self.symbols.as_ref().map_or(0, SymbolTable::link_address);
-        (address - self.image.start()) as u64 + link_address
-    }
-
-    /// Where in memory something lies that has this address in the file.
-    fn address(&self, link_address: u64) -> Option<usize> {
-        let relative = link_address.checked_sub(self.link_address(self.image.start()))?;
-        self.image.start().checked_add(usize::try_from(relative).ok()?)
-    }
-
-    /// Whether the file has these bytes where they are in memory.
-    fn is_as_in_file(&self, start: usize, bytes: &[u8]) -> Option<bool> {
-        let told = self.code.as_ref()?.bytes(self.link_address(start), bytes.len())?;
-        Some(told == bytes)
-    }
-}
-
-impl Done {
-    /// Gives the chosen functions of a module their branches.
-    fn add_branches(&mut self, module: &Module<'_>, choice: &Choice, call_sites: &[usize]) {
+    /// Gives the chosen functions of a module their branches, or prepares them.
+    fn add_branches(&mut self, module: &Module<'_>) {
         let image = module.image;
         let rooms = match &module.file {
-            Some(file) if choice.has_patchable => Rooms::of(image, file, |address| module.address(address)),
+            Some(file) if self.now.choice.has_patchable => Rooms::of(image, file, |address| module.address(address)),
             _ => Rooms::default(),
         };
-        if rooms.is_empty() && !choice.has_module(&module.name, image.name.is_empty()) {
+        if rooms.is_empty() && !self.now.choice.has_module(&module.name, image.name.is_empty()) {
             return;
         }
         let symbols = module.symbols.iter().flat_map(SymbolTable::symbols);
@@ -235,16 +200,19 @@ impl Done {
         let mut wanted = Vec::new();
         for (start, end) in functions.ranges() {
             let function = Function { start, end, symbol: module.symbol(start) };
-            let is_none =
-                is_cold(module, &function) || function.symbol.is_none() && functions::is_linkage(image, start);
-            let is_none = is_none || module.raw_name(&function).is_some_and(|symbol| choice.excepts(symbol));
-            let is_wanted = || {
-                rooms.has(image, start) || choice.has(&module.name, image.name.is_empty(), || module.name_of(&function))
-            };
-            if is_none || !is_wanted() {
+            if !self.is_chosen(module, &function, &rooms) {
                 continue;
             }
-            match examine(module, &functions, &function, call_sites) {
+            if let Some(branch) = self.known.get(&start).filter(|branch| is_there(image, branch)) {
+                self.now.wanted.push((branch.function, branch.stub));
+                self.now.outcome.patched += 1;
+                continue;
+            }
+            let examined = match self.now.way {
+                Way::Outside if crosses_page(start) => Err(WholeReason::Pages),
+                _ => examine(module, &functions, &function, &self.call_sites),
+            };
+            match examined {
                 Ok(instructions) => {
                     wanted.push(Wanted { name: start, goes_on: GoesOn::Copy(instructions) });
                     chosen.push(function);
@@ -255,35 +223,73 @@ impl Done {
         if wanted.is_empty() {
             return;
         }
-        let refused = if is_only_thread() {
-            match make(image, &wanted) {
-                Ok(branches) => {
-                    for (function, is_there) in chosen.iter().zip(branches) {
-                        if is_there {
-                            let Function { start, end, .. } = *function;
-                            self.sites.push(Site { address: start, child_ip: start, module: image.start() });
-                            self.sizes.push(end - start);
-                            self.outcome.patched += 1;
-                        } else {
-                            self.leave(module, function, WholeReason::Instruction);
-                        }
+        let made = match self.now.way {
+            Way::Itself if !is_only_thread() => Err((WholeReason::Threads, None)),
+            Way::Itself => make(image, &wanted).map_err(|(reason, error)| (reason, Some(error))),
+            Way::Outside => self.prepare(image, &wanted).map_err(|(reason, error)| (reason, Some(error))),
+        };
+        match made {
+            Ok(are_made) => {
+                for (function, is_made) in chosen.iter().zip(are_made) {
+                    let Function { start, end, .. } = *function;
+                    if !is_made {
+                        self.leave(module, function, WholeReason::Instruction);
+                        continue;
                     }
-                    return;
-                }
-                Err((reason, error)) => {
-                    self.outcome.refusal = Some(error.to_string());
-                    reason
+                    self.now.outcome.patched += 1;
+                    // Where another module lay before it may be there already.
+                    if !self.known.contains_key(&start) {
+                        self.part.sites.push(Site { address: start, child_ip: start, module: image.start() });
+                        self.part.sizes.push(end - start);
+                    }
                 }
             }
-        } else {
-            WholeReason::Threads
+            Err((reason, error)) => {
+                if let Some(error) = error {
+                    self.now.outcome.refusal = Some(error.to_string());
+                }
+                chosen.iter().for_each(|function| self.leave(module, function, reason));
+            }
+        }
+    }
+
+    /// Whether a function is among those that were chosen.
+    fn is_chosen(&self, module: &Module<'_>, function: &Function<'_>, rooms: &Rooms) -> bool {
+        let (choice, image) = (&self.now.choice, module.image);
+        let is_linkage = || function.symbol.is_none() && functions::is_linkage(image, function.start);
+        let is_excepted = || module.raw_name(function).is_some_and(|symbol| choice.excepts(symbol));
+        !is_cold(module, function)
+            && !is_linkage()
+            && !is_excepted()
+            && (rooms.has(image, function.start)
+                || choice.has(&module.name, image.name.is_empty(), || module.name_of(function)))
+    }
+
+    /// Makes stubs, for somebody else who writes the branches. Returns which functions have one.
+    fn prepare(&mut self, image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<bool>, (WholeReason, io::Error)> {
+        let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
+        let area = make_stubs(image, wanted, &pages)?;
+        let prepare = |(idx, function): (usize, &Wanted)| {
+            let (stub, GoesOn::Copy(instructions)) = (area.stub(idx)?, &function.goes_on) else { return None };
+            let displaced: usize = instructions.iter().map(Instruction::len).sum();
+            let bytes = image.bytes(function.name..function.name + displaced.max(BRANCH_BYTES))?;
+            Branch::new(function.name as u64, stub as u64, bytes, area.copies(idx))
         };
-        chosen.iter().for_each(|function| self.leave(module, function, refused));
+        let branches: Vec<Option<Branch>> = wanted.iter().enumerate().map(prepare).collect();
+        let made = branches.iter().map(Option::is_some).collect();
+        for branch in branches.into_iter().flatten() {
+            self.now.wanted.push((branch.function, branch.stub));
+            self.part.branches.push(branch);
+        }
+        Ok(made)
     }
 
     /// Has the program's slots for functions of other modules lead to stubs.
     fn add_library_calls(&mut self, module: &Module<'_>) {
         let image = module.image;
+        if self.use_library_calls_again() {
+            return;
+        }
         let Some(file) = &module.file else { return };
         let mut imports = imports_of(file);
         imports.retain(|import| !wanted::is_of_runtime(import.name));
@@ -316,30 +322,42 @@ impl Done {
             };
             match filled {
                 Ok(slot) => {
-                    self.sites.push(Site { address: place, child_ip: place, module: image.start() });
-                    self.sizes.push(SLOT_BYTES as usize);
-                    self.slots.push(slot);
-                    self.outcome.library_calls += 1;
+                    self.part.sites.push(Site { address: place, child_ip: place, module: image.start() });
+                    self.part.sizes.push(SLOT_BYTES as usize);
+                    self.part.slots.push(slot);
+                    self.now.outcome.library_calls += 1;
                 }
                 Err((reason, error)) => {
-                    self.outcome.refusal = Some(error);
+                    self.now.outcome.refusal = Some(error);
                     self.leave_call(module, import, reason);
                 }
             }
         }
     }
 
+    /// If there are stubs for them, from an earlier choice, takes those. Their slots are filled by [`hook_library_calls`].
+    fn use_library_calls_again(&mut self) -> bool {
+        let outcome = &mut self.now.outcome;
+        for part in installed::parts() {
+            outcome.library_calls += part.slots.len();
+            outcome.calls_left_out.extend_from_slice(&part.calls_left_out);
+        }
+        outcome.library_calls + outcome.calls_left_out.len() > 0
+    }
+
     fn leave_call(&mut self, module: &Module<'_>, import: &Import<'_>, reason: WholeReason) {
-        self.outcome.calls_left_out.push(LeftOut {
+        let left_out = LeftOut {
             module: module.name.clone(),
             address: import.address,
             name: String::from_utf8_lossy(import.name).into_owned(),
             reason,
-        });
+        };
+        self.part.calls_left_out.push(left_out.clone());
+        self.now.outcome.calls_left_out.push(left_out);
     }
 
     fn leave(&mut self, module: &Module<'_>, function: &Function<'_>, reason: WholeReason) {
-        self.outcome.left_out.push(LeftOut {
+        self.now.outcome.left_out.push(LeftOut {
             module: module.name.clone(),
             address: module.link_address(function.start),
             name: module.name_of(function),
@@ -348,34 +366,17 @@ impl Done {
     }
 }
 
-/// Whether a compiler has moved this out of a function. Such a part is none of what a pattern names.
-fn is_cold(module: &Module<'_>, function: &Function<'_>) -> bool {
-    module.raw_name(function).is_some_and(|name| name.windows(5).any(|part| part == b".cold"))
+/// Whether memory has what a branch was prepared for, with it or without.
+fn is_there(image: &Image<'_>, branch: &Branch) -> bool {
+    let start = branch.function as usize;
+    let bytes = image.bytes(start..start + branch.displaced().len());
+    bytes.is_some_and(|bytes| bytes == branch.displaced() || bytes == branch.branched())
 }
 
-/// The instructions that a branch takes the place of, or why it may not.
-fn examine(
-    module: &Module<'_>,
-    functions: &Functions,
-    function: &Function<'_>,
-    call_sites: &[usize],
-) -> Result<Vec<iced_x86::Instruction>, WholeReason> {
-    let Function { start, end, .. } = *function;
-    if module.raw_name(function).is_some_and(wanted::is_special) {
-        return Err(WholeReason::Special);
-    }
-    let first = call_sites.partition_point(|&site| site < start);
-    if call_sites.get(first).is_some_and(|&site| site < end) {
-        return Err(WholeReason::CallsHook);
-    }
-    let room = functions.room(module.image, start, end)?;
-    let displaced: usize = room.instructions.iter().map(iced_x86::Instruction::len).sum();
-    let bytes = module.image.bytes(start..start + displaced.max(BRANCH_BYTES)).ok_or(WholeReason::Unreadable)?;
-    match module.is_as_in_file(start, bytes) {
-        None => Err(WholeReason::Unreadable),
-        Some(false) => Err(WholeReason::Changed),
-        Some(true) => Ok(room.instructions),
-    }
+/// Whether a branch would lie in two pages. From outside only one is written as a whole, however this process or the other one ends.
+fn crosses_page(start: usize) -> bool {
+    let page = usize::try_from(page_size()).unwrap_or(4096);
+    start / page != (start + BRANCH_BYTES - 1) / page
 }
 
 /// Makes the stubs and then the branches. Returns which functions have one.

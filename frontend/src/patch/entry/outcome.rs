@@ -19,6 +19,13 @@ pub struct EntryBranches {
     pub refusal: Option<String>,
 }
 
+impl EntryBranches {
+    /// Nothing was to be done.
+    pub(super) const fn nothing() -> Self {
+        Self { patched: 0, left_out: Vec::new(), library_calls: 0, calls_left_out: Vec::new(), refusal: None }
+    }
+}
+
 /// A function that has no branch, or whose calls are not seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -61,6 +68,8 @@ pub enum WholeReason {
     NotWritable,
     /// Other threads run already.
     Threads,
+    /// A branch would lie in two pages, which are not written at one time.
+    Pages,
     /// The program asks for its address, for more than to call it.
     Pointer,
     /// It was not there when the program began.
@@ -82,6 +91,7 @@ impl fmt::Display for WholeReason {
             Self::NoStubs => "no executable memory within reach",
             Self::NotWritable => "the system does not let code be changed",
             Self::Threads => "other threads run already",
+            Self::Pages => "a branch would lie in two pages, which are not written at one time",
             Self::Pointer => "its address is used for more than calls",
             Self::Unbound => "not there when the program began",
         })

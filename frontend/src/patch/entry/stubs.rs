@@ -143,6 +143,15 @@ impl Area {
         self.placed.get(idx)?.as_ref().map(|placed| placed.stub)
     }
 
+    /// Where each displaced instruction was, behind the function's beginning, and where its copy is, behind that of its stub.
+    pub(super) fn copies(&self, idx: usize) -> impl Iterator<Item = (usize, usize)> {
+        let placed = self.placed.get(idx).and_then(Option::as_ref).into_iter();
+        placed.flat_map(|placed| {
+            let function = placed.function;
+            placed.rows.iter().map(move |row| (row.original.wrapping_sub(function), COPY_AT + row.at))
+        })
+    }
+
     /// The section `.eh_frame` of the stubs, and where descriptions begin in it.
     pub(super) fn frames(&self, reader: Reader) -> (Vec<u8>, Vec<usize>) {
         let mut bytes = Vec::new();

@@ -25,6 +25,11 @@ struct Wanted {
 }
 
 impl Choice {
+    /// Nothing is chosen.
+    pub(super) const fn nothing() -> Self {
+        Self { wanted: Vec::new(), except: Vec::new(), has_patchable: false, has_library_calls: false }
+    }
+
     /// Reads patterns: `GLOB`, `/REGEX/`, either with `@MODULE`. No function whose symbol is among `except` is meant.
     ///
     /// # Errors

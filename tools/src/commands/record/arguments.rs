@@ -30,6 +30,7 @@ Examples:
   rftrace record --libcalls /usr/bin/git log    what it calls of libraries
   sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
   rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
+  rftrace record -p 4711 -P '*'                 all functions of any program that runs
   rftrace record -p 4711 --libcalls             what any program calls of libraries
   rftrace record --resources memory ./app       who takes memory and does not give it back
   rftrace record --resources file,thread ./app  who leaves files open, and threads that nobody joins
@@ -55,8 +56,8 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
     /// Record a program that runs: it goes on when the recording ends, by Ctrl-C or --for. It has to call the tracer, as below,
-    /// but with --libcalls, and to be linked dynamically.
-    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "branches", "patched", "disabled", "trigger", "schedule", "kernel", "events", "force", "resources"])]
+    /// but with -P and --libcalls, and to be linked dynamically.
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "patch_except", "patch_within", "disabled", "trigger", "schedule", "kernel", "events", "force", "resources"])]
     pub(super) pid: Option<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]

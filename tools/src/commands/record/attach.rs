@@ -64,7 +64,8 @@ pub(super) fn record(request: &Request) -> Result<Option<Output>> {
             say!("rftrace: recording process {pid}{until}");
         }
     };
-    let Recorded { banks, reason } = attach::record(&output, options, begun, tell).inspect_err(|_| output.discard())?;
+    let Recorded { banks, reason, told, stopped } =
+        attach::record(&output, options, begun, tell).inspect_err(|_| output.discard())?;
     if !(request.is_quiet && matches!(reason, Reason::Ended)) {
         tell_of_end(pid, &reason);
     }
@@ -82,12 +83,29 @@ pub(super) fn record(request: &Request) -> Result<Option<Output>> {
     };
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
     if joined.processes == 0 {
+        let hooks_others = !options.branches.is_empty() || options.has_library_calls;
+        if hooks_others {
+            summary::tell_of_branches(&told, !options.branches.is_empty(), output.dir(), false, request.is_quiet)?;
+        }
         if joined.left_over > 0 {
             say!("rftrace: what is in no trace stays in {}", output.keep().display());
         } else {
             output.discard();
         }
-        bail!("nothing was recorded: no function that calls the tracer has begun meanwhile");
+        bail!(
+            "nothing was recorded: no function that {} has begun meanwhile",
+            if hooks_others { "is recorded" } else { "calls the tracer" }
+        );
+    }
+    if !options.branches.is_empty() || options.has_library_calls {
+        summary::tell_of_branches(
+            &told,
+            !options.branches.is_empty(),
+            output.dir(),
+            request.is_kept,
+            request.is_quiet,
+        )?;
+        summary::tell_of_stop(stopped, request.is_quiet);
     }
     if request.has_lines
         && let Err(error) = rftrace_symbols::add_source_lines(output.dir())

@@ -196,6 +196,8 @@ fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
         library: Preload::find(preload::TRACER)?.path().to_owned(),
         filter,
         has_library_calls: args.libcalls,
+        branches: args.branches.clone(),
+        is_patched: args.patched,
         limit: args.duration.map(Duration::from_nanos),
         buffer_bytes: args.buffer,
         on_full: args.on_full.into(),

@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+#[cfg(target_arch = "x86_64")]
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanCount};
@@ -124,6 +126,19 @@ pub(crate) fn tell_of_branches(
         say!("rftrace: functions of a library have them when it is named: -P '*@libNAME'");
     }
     Ok(())
+}
+
+/// Says for how long all threads were stopped, and how many of them stood where code was changed.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn tell_of_stop((n_moved, stopped): (usize, Duration), is_quiet: bool) {
+    if is_quiet || stopped.is_zero() {
+        return;
+    }
+    let moved = match n_moved {
+        0 => String::new(),
+        n => format!("; {} moved out of changed code", of(n as u64, "thread was", "threads were")),
+    };
+    say!("rftrace: all threads were stopped for {:.1} ms to write the branches{moved}", stopped.as_secs_f64() * 1e3);
 }
 
 /// Says what a recording that was interrupted has left.

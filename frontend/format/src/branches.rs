@@ -1,0 +1,187 @@
+//! Branches at functions' beginnings that are put into a program that runs: what the library in it tells who writes them from outside.
+//!
+//! Not here: what such a branch leads to (`rftrace-frontend`), and when it may be written (`rftrace-attach`).
+
+use alloc::vec::Vec;
+
+/// Bytes of a branch.
+pub const BRANCH_BYTES: usize = 5;
+/// Bytes of the instructions that make room for one, at the most: the last one may begin in the last byte of the branch.
+pub const MOST_DISPLACED_BYTES: usize = BRANCH_BYTES - 1 + 15;
+/// Bytes of a [`Branch`] as it lies in memory.
+pub const ENTRY_BYTES: usize = 48;
+
+/// The opcode of a jump by a distance of four bytes.
+const JUMP: u8 = 0xe9;
+
+/// A function, and the branch for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// The address of its first instruction.
+    pub function: u64,
+    /// Where its branch leads.
+    pub stub: u64,
+    /// What makes room, and what lies between that and the end of the branch.
+    displaced: [u8; MOST_DISPLACED_BYTES],
+    n_displaced: u8,
+    /// For an instruction that begins within the branch, by its distance from the function's beginning less one: how far behind the stub's
+    /// beginning its copy begins. 0 where none begins.
+    copies: [u8; BRANCH_BYTES - 1],
+    /// Whether it is wanted now: the others are there from earlier.
+    pub is_wanted: bool,
+}
+
+impl Branch {
+    /// A branch in place of such bytes, which are at least those of a branch; `None` if there are too many or too few. `copies` are pairs
+    /// of distances: from the function's beginning, and from the stub's.
+    #[must_use]
+    pub fn new(
+        function: u64,
+        stub: u64,
+        displaced: &[u8],
+        copies: impl IntoIterator<Item = (usize, usize)>,
+    ) -> Option<Self> {
+        let mut bytes = [0; MOST_DISPLACED_BYTES];
+        bytes.get_mut(..displaced.len()).filter(|bytes| bytes.len() >= BRANCH_BYTES)?.copy_from_slice(displaced);
+        let n_displaced = displaced.len() as u8;
+        let mut branch =
+            Self { function, stub, displaced: bytes, n_displaced, copies: [0; BRANCH_BYTES - 1], is_wanted: false };
+        for (from, to) in copies {
+            let place = from.checked_sub(1).and_then(|place| branch.copies.get_mut(place));
+            if let Some(place) = place.filter(|place| **place == 0) {
+                *place = u8::try_from(to).ok()?;
+            }
+        }
+        Some(branch)
+    }
+
+    /// The bytes without the branch, as far as its stub stands for them.
+    #[must_use]
+    pub fn displaced(&self) -> &[u8] {
+        &self.displaced[..self.n_displaced.into()]
+    }
+
+    /// The bytes with it.
+    #[must_use]
+    pub fn branched(&self) -> Vec<u8> {
+        let distance = self.stub.wrapping_sub(self.function + BRANCH_BYTES as u64) as u32;
+        let mut bytes = self.displaced().to_vec();
+        bytes[0] = JUMP;
+        bytes[1..BRANCH_BYTES].copy_from_slice(&distance.to_le_bytes());
+        bytes
+    }
+
+    /// The same, and whether it is wanted.
+    #[must_use]
+    pub fn wanted(self, is_wanted: bool) -> Self {
+        Self { is_wanted, ..self }
+    }
+
+    /// Where a thread goes on that stands at `address`, if that is behind the beginning of the branch and before its end: `Some(None)` if
+    /// no instruction begins there.
+    #[must_use]
+    pub fn moved(&self, address: u64) -> Option<Option<u64>> {
+        let from = address.checked_sub(self.function)?.checked_sub(1)?;
+        let copy = *self.copies.get(usize::try_from(from).ok()?)?;
+        Some((copy != 0).then(|| self.stub + u64::from(copy)))
+    }
+
+    /// As it lies in memory.
+    #[must_use]
+    pub fn encode(&self) -> [u8; ENTRY_BYTES] {
+        let mut bytes = [0; ENTRY_BYTES];
+        bytes[..8].copy_from_slice(&self.function.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.stub.to_le_bytes());
+        bytes[16..16 + MOST_DISPLACED_BYTES].copy_from_slice(&self.displaced);
+        bytes[40..44].copy_from_slice(&self.copies);
+        bytes[44] = self.n_displaced;
+        bytes[45] = u8::from(self.is_wanted);
+        bytes
+    }
+
+    /// Reads what may be anything; `None` if it is no branch.
+    #[must_use]
+    pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
+        let word = |at: usize| bytes[at..].first_chunk().map(|word| u64::from_le_bytes(*word));
+        let branch = Self {
+            function: word(0)?,
+            stub: word(8)?,
+            displaced: *bytes[16..].first_chunk()?,
+            n_displaced: bytes[44],
+            copies: *bytes[40..].first_chunk()?,
+            is_wanted: bytes[45] != 0,
+        };
+        let n_displaced = usize::from(branch.n_displaced);
+        let end = branch.function.checked_add(MOST_DISPLACED_BYTES as u64);
+        let distance = branch.stub.wrapping_sub(branch.function.wrapping_add(BRANCH_BYTES as u64)).cast_signed();
+        let is_right = (BRANCH_BYTES..=MOST_DISPLACED_BYTES).contains(&n_displaced)
+            && end.is_some()
+            && i32::try_from(distance).is_ok()
+            && branch.stub.checked_add(u64::from(u8::MAX)).is_some();
+        is_right.then_some(branch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// push rbp; mov rbp, rsp; push rbx
+    const CODE: [u8; 5] = [0x55, 0x48, 0x89, 0xe5, 0x53];
+
+    fn branch() -> Branch {
+        Branch::new(0x40_1000, 0x3f_0000, &CODE, [(0, 18), (1, 19), (4, 22), (5, 23)]).unwrap()
+    }
+
+    #[test]
+    fn bytes_with_and_without() {
+        assert_eq!(branch().displaced(), CODE);
+        // 0x3f_0000 - 0x40_1005
+        assert_eq!(branch().branched(), [0xe9, 0xfb, 0xef, 0xfe, 0xff]);
+        let longer = Branch::new(0x1000, 0x2000, &[0x90; 8], []).unwrap();
+        assert_eq!(longer.branched(), [0xe9, 0xfb, 0x0f, 0, 0, 0x90, 0x90, 0x90]);
+        assert_eq!(Branch::new(0x1000, 0x2000, &[0x90; 4], []), None);
+        assert_eq!(Branch::new(0x1000, 0x2000, &[0x90; 20], []), None);
+        assert_eq!(Branch::new(0x1000, 0x2000, &CODE, [(1, 300)]), None);
+    }
+
+    #[test]
+    fn threads_are_moved_from_instruction_to_instruction() {
+        let moved = |address| branch().moved(address);
+        assert_eq!([moved(0x40_1001), moved(0x40_1004)], [Some(Some(0x3f_0013)), Some(Some(0x3f_0016))]);
+        // Within an instruction.
+        assert_eq!([moved(0x40_1002), moved(0x40_1003)], [Some(None), Some(None)]);
+        // The branch itself, what is behind it, and before.
+        assert_eq!([moved(0x40_1000), moved(0x40_1005), moved(0x40_0fff), moved(0)], [None; 4]);
+    }
+
+    #[test]
+    fn the_first_of_two_instructions_that_stand_for_one_counts() {
+        // A call became a push and a jump.
+        let branch = Branch::new(0x1000, 0x2000, &[0x50, 0xe8, 0, 0, 0, 0], [(0, 18), (1, 19), (1, 25)]).unwrap();
+        assert_eq!(branch.moved(0x1001), Some(Some(0x2013)));
+    }
+
+    #[test]
+    fn decode_is_the_inverse_of_encode() {
+        for is_wanted in [false, true] {
+            let branch = branch().wanted(is_wanted);
+            assert_eq!(Branch::decode(&branch.encode()), Some(branch));
+        }
+    }
+
+    #[test]
+    fn what_is_no_branch() {
+        let with = |change: fn(&mut [u8; ENTRY_BYTES])| {
+            let mut bytes = branch().encode();
+            change(&mut bytes);
+            Branch::decode(&bytes)
+        };
+        assert_eq!(with(|bytes| bytes[44] = 4), None);
+        assert_eq!(with(|bytes| bytes[44] = 20), None);
+        assert_eq!(with(|bytes| bytes[..8].fill(0xff)), None);
+        // Out of reach.
+        assert_eq!(with(|bytes| bytes[12] = 1), None);
+        assert_eq!(Branch::decode(&[0; ENTRY_BYTES]), None);
+    }
+}

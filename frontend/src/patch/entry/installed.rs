@@ -1,0 +1,108 @@
+//! The stubs that there are, and what leads to them. Nothing is taken away as long as the program lives: a thread may be in a stub.
+//!
+//! Who asks takes no lock, so that a save in a signal handler finds what it needs.
+
+use std::io;
+use std::iter;
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+
+use rftrace_format::branches::Branch;
+
+use super::outcome::LeftOut;
+use crate::patch::poke::Pages;
+use crate::patch::redirect;
+use crate::patch::sites::Site;
+
+/// What one way through the modules has added.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub(super) sites: Vec<Site>,
+    /// The sizes of the functions of `sites`.
+    pub(super) sizes: Vec<usize>,
+    /// Slots of the program that lead to stubs.
+    pub(super) slots: Vec<Slot>,
+    /// Functions of other modules that the program calls, and that have no such slot.
+    pub(super) calls_left_out: Vec<LeftOut>,
+    /// Branches that somebody else writes.
+    pub(super) branches: Vec<Branch>,
+    /// What was added before.
+    next: Option<&'static Self>,
+}
+
+/// A slot through which the program calls a function of another module.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) place: usize,
+    pub(super) stub: usize,
+    pub(super) function: usize,
+}
+
+static LAST: AtomicPtr<Part> = AtomicPtr::new(ptr::null_mut());
+
+/// Everything.
+pub(super) fn parts() -> impl Iterator<Item = &'static Part> {
+    // SAFETY: null, or what `add` has leaked.
+    let last: Option<&'static Part> = unsafe { LAST.load(Acquire).as_ref() };
+    iter::successors(last, |part| part.next)
+}
+
+/// Adds what is new. Only one thread does at a time.
+pub(super) fn add(part: Part) {
+    if part.sites.is_empty() && part.calls_left_out.is_empty() {
+        return;
+    }
+    let part = Box::leak(Box::new(Part { next: parts().next(), ..part }));
+    LAST.store(part, Release);
+}
+
+/// The functions with a branch, and slots of library calls, as call sites: a filter chooses them by their addresses.
+pub(crate) fn sites() -> impl Iterator<Item = Site> {
+    parts().flat_map(|part| part.sites.iter().copied())
+}
+
+/// The same in the module that was mapped at `start`, relative to that: address and size.
+pub(crate) fn functions_in(start: u64) -> impl Iterator<Item = (u64, u64)> {
+    let all = parts().flat_map(|part| part.sites.iter().zip(&part.sizes));
+    let own = all.filter(move |(site, _)| site.module as u64 == start);
+    own.map(move |(site, &bytes)| (site.address as u64 - start, bytes as u64))
+}
+
+/// Has the slots of library calls lead to their stubs again, also where the dynamic linker has written meanwhile. Returns how many do.
+///
+/// # Errors
+///
+/// The system does not let a slot be changed. Others may have been.
+pub fn hook_library_calls() -> io::Result<usize> {
+    fill_slots(|slot| (slot.function, slot.stub))
+}
+
+/// Makes them what they were.
+///
+/// # Errors
+///
+/// The system does not let a slot be changed: it is tried again the next time.
+pub fn release_library_calls() -> io::Result<()> {
+    fill_slots(|slot| (slot.stub, slot.function)).map(drop)
+}
+
+/// Writes the second address that `of` tells of a slot into those that hold the first one. Returns how many hold the second then.
+fn fill_slots(of: impl Fn(&Slot) -> (usize, usize)) -> io::Result<usize> {
+    let mut slots = parts().flat_map(|part| &part.slots).peekable();
+    if slots.peek().is_none() {
+        return Ok(0);
+    }
+    let pages = Pages::all()?;
+    let mut n_filled = 0;
+    for slot in slots {
+        let (before, after) = of(slot);
+        let held = redirect::value(slot.place).load(SeqCst);
+        // What is neither is somebody else's.
+        if held == before {
+            redirect::store(&pages, slot.place, after)?;
+        }
+        n_filled += usize::from(held == before || held == after);
+    }
+    Ok(n_filled)
+}

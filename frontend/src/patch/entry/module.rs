@@ -1,0 +1,114 @@
+//! A module and what its file tells of its functions, and which of them may have a branch.
+
+use std::sync::Arc;
+
+use iced_x86::Instruction;
+use memmap2::Mmap;
+
+use super::functions::{BRANCH_BYTES, Functions};
+use super::outcome::WholeReason;
+use super::wanted;
+use crate::elf::code::Code;
+use crate::elf::file::map_file;
+use crate::elf::table::{Symbol, SymbolTable, symbols_of};
+use crate::host::linux::modules::exe_path;
+use crate::patch::module::Image;
+
+/// A module and what its file tells.
+pub(super) struct Module<'a> {
+    pub(super) image: &'a Image<'a>,
+    pub(super) name: String,
+    pub(super) file: Option<Arc<Mmap>>,
+    pub(super) symbols: Option<SymbolTable>,
+    code: Option<Code>,
+}
+
+/// A function that was chosen.
+pub(super) struct Function<'m> {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) symbol: Option<&'m Symbol>,
+}
+
+impl<'a> Module<'a> {
+    pub(super) fn read(image: &'a Image<'a>) -> Self {
+        let (path, shown) = if image.name.is_empty() {
+            ("/proc/self/exe".into(), exe_path().unwrap_or_default())
+        } else {
+            let path = std::path::PathBuf::from(image.name.to_string_lossy().into_owned());
+            (path.clone(), path)
+        };
+        let file: Option<Arc<Mmap>> = map_file(&path).ok();
+        let symbols = file.clone().and_then(|file| symbols_of(file, &path).ok());
+        let code = file.clone().and_then(|file| Code::of(file, &path).ok().flatten());
+        let name = shown.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self { image, name, file, symbols, code }
+    }
+
+    /// The symbol of the function that begins at `address`.
+    pub(super) fn symbol(&self, address: usize) -> Option<&Symbol> {
+        let relative = (address - self.image.start()) as u64;
+        self.symbols.as_ref()?.lookup(relative).filter(|symbol| symbol.address == relative)
+    }
+
+    /// A function's name, as the trace shows it.
+    pub(super) fn name_of(&self, function: &Function<'_>) -> String {
+        match (&self.symbols, function.symbol) {
+            (Some(table), Some(symbol)) => table.name(symbol),
+            _ => SymbolTable::name_of_unnamed(self.link_address(function.start)),
+        }
+    }
+
+    /// Its symbol, as it stands in the file.
+    pub(super) fn raw_name(&self, function: &Function<'_>) -> Option<&[u8]> {
+        self.symbols.as_ref().zip(function.symbol).map(|(table, symbol)| table.raw_name(symbol))
+    }
+
+    /// The address as in the file.
+    pub(super) fn link_address(&self, address: usize) -> u64 {
+        let link_address = self.symbols.as_ref().map_or(0, SymbolTable::link_address);
+        (address - self.image.start()) as u64 + link_address
+    }
+
+    /// Where in memory something lies that has this address in the file.
+    pub(super) fn address(&self, link_address: u64) -> Option<usize> {
+        let relative = link_address.checked_sub(self.link_address(self.image.start()))?;
+        self.image.start().checked_add(usize::try_from(relative).ok()?)
+    }
+
+    /// Whether the file has these bytes where they are in memory.
+    fn is_as_in_file(&self, start: usize, bytes: &[u8]) -> Option<bool> {
+        let told = self.code.as_ref()?.bytes(self.link_address(start), bytes.len())?;
+        Some(told == bytes)
+    }
+}
+
+/// Whether a compiler has moved this out of a function. Such a part is none of what a pattern names.
+pub(super) fn is_cold(module: &Module<'_>, function: &Function<'_>) -> bool {
+    module.raw_name(function).is_some_and(|name| name.windows(5).any(|part| part == b".cold"))
+}
+
+/// The instructions that a branch takes the place of, or why it may not.
+pub(super) fn examine(
+    module: &Module<'_>,
+    functions: &Functions,
+    function: &Function<'_>,
+    call_sites: &[usize],
+) -> Result<Vec<Instruction>, WholeReason> {
+    let Function { start, end, .. } = *function;
+    if module.raw_name(function).is_some_and(wanted::is_special) {
+        return Err(WholeReason::Special);
+    }
+    let first = call_sites.partition_point(|&site| site < start);
+    if call_sites.get(first).is_some_and(|&site| site < end) {
+        return Err(WholeReason::CallsHook);
+    }
+    let room = functions.room(module.image, start, end)?;
+    let displaced: usize = room.instructions.iter().map(Instruction::len).sum();
+    let bytes = module.image.bytes(start..start + displaced.max(BRANCH_BYTES)).ok_or(WholeReason::Unreadable)?;
+    match module.is_as_in_file(start, bytes) {
+        None => Err(WholeReason::Unreadable),
+        Some(false) => Err(WholeReason::Changed),
+        Some(true) => Ok(room.instructions),
+    }
+}

@@ -1,0 +1,329 @@
+//! `rftrace record -p -P`: functions that call no hook, in programs that run. Branches come and go while all threads are stopped, and nobody sees
+//! them but the trace.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use rftrace_tests::{CProgram, Program, require, tools};
+
+use crate::attach::{BUSY, Running, count, refused, told};
+use crate::record::rftrace;
+
+fn program() -> &'static Program {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let program = CProgram::new(&["attached_plain.c"]).without_hooks().without_library();
+        program.with(&["-O1", "-lpthread", "-ldl"]).build()
+    })
+}
+
+/// Has it work, and answer.
+#[track_caller]
+fn ask(running: &mut Running, byte: u8) -> String {
+    running.child.stdin.as_mut().unwrap().write_all(&[byte]).unwrap();
+    let mut line = String::new();
+    running.output.read_line(&mut line).unwrap();
+    line
+}
+
+/// What the program answers: by a function of its own, or of the library.
+const OWN: &str = "1499500\n";
+const OF_LIBRARY: &str = "501500\n";
+
+fn stop(mut recorder: Child) {
+    tools::run(Command::new("kill").args(["-INT", &recorder.id().to_string()]));
+    assert!(recorder.wait().unwrap().success());
+}
+
+/// How often functions are called in one round for each of 1,000 numbers.
+const COUNTS: [(&str, u64); 5] =
+    [("round_of_work", 1000), ("many", 1000), ("recursive", 3997), ("number", 3000), ("main", 0)];
+
+/// Code is what it is in files.
+#[track_caller]
+fn check_code(running: &Running) {
+    for (line, bytes) in running.code() {
+        let mut fields = line.splitn(6, ' ');
+        let offset = usize::from_str_radix(fields.nth(2).unwrap(), 16).unwrap();
+        let file = fs::read(fields.nth(2).unwrap().trim_start()).unwrap();
+        let in_file = &file[offset..(offset + bytes.len()).min(file.len())];
+        assert!(bytes.starts_with(in_file), "{line} was changed");
+    }
+}
+
+#[test]
+fn calls_between_two_points_are_counted() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut running = Running::begin_by(Command::new(&program().path).arg("asked"));
+    assert_eq!(ask(&mut running, b'?'), OWN);
+    for times in 1..=3 {
+        let recorder = running.begin_recording(&["-P", "*"]);
+        (0..times).for_each(|_| assert_eq!(ask(&mut running, b'?'), OWN));
+        stop(recorder);
+        for (function, number) in COUNTS {
+            assert_eq!(count(&running.trace(), function), times * number, "{function}");
+        }
+        assert_eq!(count(&running.trace(), "leaf"), times * 5000);
+        check_code(&running);
+        assert_eq!(ask(&mut running, b'?'), OWN);
+    }
+    // Other functions the next time, and filters.
+    let recorder = running.begin_recording(&["-P", "leaf", "-P", "many", "-F", "many"]);
+    assert_eq!(ask(&mut running, b'?'), OWN);
+    stop(recorder);
+    for (function, number) in [("leaf", 4000), ("many", 1000), ("recursive", 0)] {
+        assert_eq!(count(&running.trace(), function), number, "{function}");
+    }
+    check_code(&running);
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.as_str()), (Some(5), ""));
+}
+
+/// A child has the branches of its parent, and goes on.
+#[test]
+fn children_and_libraries() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let library = CProgram::new(&["attached_library.c"]).without_hooks().without_library();
+    let library = library.with(&["-O2", "-shared", "-fPIC"]).build();
+    let mut running = Running::begin_by(Command::new(&program().path).arg("asked").arg(&library.path));
+    let name = library.path.file_name().unwrap().to_str().unwrap();
+    let recorder = running.begin_recording(&["-P", "*", "-P", &format!("*@{name}")]);
+    assert_eq!(ask(&mut running, b'f'), OWN);
+    assert_eq!(ask(&mut running, b'l'), OF_LIBRARY);
+    // Until somebody has looked which libraries there are.
+    for _ in 0..10 {
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(ask(&mut running, b'?'), OF_LIBRARY);
+    }
+    stop(recorder);
+    assert_eq!(count(&running.trace(), "round_of_work"), 12_000);
+    assert!(count(&running.trace(), "of_library") >= 1000);
+    check_code(&running);
+    assert_eq!(running.end().0.code(), Some(5));
+}
+
+/// Threads that do nothing else are in those functions when these get their branches, one of them always.
+#[test]
+fn busy_threads_again_and_again() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for way in ["busy", "signals"] {
+        let running = Running::begin(&program().path, way);
+        let mut n_moved = 0;
+        for _ in 0..3 {
+            let output = recorded(&running, &["-P", "*", "--for", "30ms", "--max-size", "1M", "--on-full", "drop"]);
+            n_moved += usize::from(told(&output).contains("moved out of changed code"));
+            check_code(&running);
+        }
+        assert!(n_moved > 0, "{way}");
+        let (status, said) = running.end();
+        assert_eq!(status.code(), Some(7), "{way}: {said}");
+        assert_eq!(said.trim(), format!("right, handled {}", u8::from(way == "signals")));
+    }
+}
+
+/// Records, and tries again where others have the processors.
+#[track_caller]
+fn recorded(running: &Running, options: &[&str]) -> Output {
+    for _ in 0..20 {
+        let output = running.record(options);
+        if output.status.success() {
+            // No thread was found that could be borrowed for it: of branches alone nothing is left then either.
+            if told(&output).contains("may still call the tracer") {
+                running.record_some(&["--leave"]);
+            }
+            return output;
+        }
+        assert!(BUSY.iter().any(|said| told(&output).contains(said)), "{}", told(&output));
+    }
+    panic!("20 times");
+}
+
+/// What a handler has interrupted there stays as it is.
+#[test]
+fn interrupted_functions_are_left_out() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut running = Running::begin(&program().path, "interrupted");
+    let mut line = String::new();
+    running.output.read_line(&mut line).unwrap();
+    assert_eq!(line, "interrupted\n");
+    let recorder = running.begin_recording(&["-P", "*"]);
+    running.child.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+    thread::sleep(Duration::from_millis(200));
+    stop(recorder);
+    let list = fs::read_to_string(running.trace().join("entry-branches.txt")).unwrap();
+    let reason = "a thread was interrupted in its first instructions all the time";
+    assert!(list.lines().any(|line| line.contains("\tfill\t") && line.ends_with(reason)), "{list}");
+    assert!(count(&running.trace(), "round_of_work") > 0);
+    check_code(&running);
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.trim()), (Some(7), "right, handled 1"));
+}
+
+/// The program goes on with its branches, and `--leave`, or who attaches next, takes them away.
+#[test]
+fn a_recorder_that_is_killed() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut running = Running::begin_by(Command::new(&program().path).arg("asked"));
+    for is_left in [true, false] {
+        let mut recorder = running.begin_recording(&["-P", "*", "--on-full", "drop"]);
+        assert_eq!(ask(&mut running, b'?'), OWN);
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        assert_eq!(ask(&mut running, b'?'), OWN);
+        let changed = running.code();
+        if is_left {
+            running.record_some(&["--leave"]);
+        } else {
+            let recorder = running.begin_recording(&["-P", "leaf"]);
+            assert_eq!(ask(&mut running, b'?'), OWN);
+            stop(recorder);
+            assert_eq!((count(&running.trace(), "leaf"), count(&running.trace(), "many")), (5000, 0));
+        }
+        assert_ne!(running.code(), changed, "there were no branches");
+        check_code(&running);
+    }
+    // At any time.
+    for millis in (5..400).step_by(40) {
+        let mut recorder = running.recorder(&["-P", "*", "--for", "10ms", "--on-full", "drop"]).spawn().unwrap();
+        thread::sleep(Duration::from_millis(millis));
+        assert_eq!(ask(&mut running, b'?'), OWN);
+        let _ = recorder.kill();
+        recorder.wait().unwrap();
+        assert_eq!(ask(&mut running, b'?'), OWN);
+        let _ = fs::remove_dir_all(running.trace());
+    }
+    let recorder = running.begin_recording(&["-P", "*"]);
+    assert_eq!(ask(&mut running, b'?'), OWN);
+    stop(recorder);
+    check_code(&running);
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.as_str()), (Some(5), ""));
+}
+
+/// Exceptions pass functions with branches, and come from them.
+#[test]
+fn exceptions_at_any_time() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let program = CProgram::new(&["attached_throws.cpp"]).without_hooks().without_library().with(&["-O2"]).build();
+    let running = Running::begin(&program.path, "");
+    for _ in 0..4 {
+        recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
+        check_code(&running);
+    }
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{status}");
+}
+
+/// A program as it is distributed does what it does without.
+#[test]
+fn a_program_of_the_system() {
+    const SCRIPT: &str = "$| = 1; print \"$$\\n\"; my %seen; while (<STDIN>) { chomp; $seen{$_}++; my @all = sort { $seen{$a} <=> $seen{$b} \
+                          || $a cmp $b } keys %seen; print join(',', map { \"$_=$seen{$_}\" } @all), \"\\n\"; } exit 9;";
+
+    if !require(&["perl"]) {
+        return;
+    }
+    let mut running = Running::begin_by(Command::new("perl").args(["-e", SCRIPT]));
+    let mut seen = BTreeMap::new();
+    let mut ask = |running: &mut Running, word: &'static str| {
+        *seen.entry(word).or_insert(0) += 1;
+        let mut all: Vec<(i32, &str)> = seen.iter().map(|(&word, &number)| (number, word)).collect();
+        all.sort_unstable();
+        writeln!(running.child.stdin.as_mut().unwrap(), "{word}").unwrap();
+        let mut line = String::new();
+        running.output.read_line(&mut line).unwrap();
+        let wanted: Vec<String> = all.iter().map(|(number, word)| format!("{word}={number}")).collect();
+        assert_eq!(line.trim(), wanted.join(","));
+    };
+    ask(&mut running, "one");
+    for _ in 0..2 {
+        let recorder = running.begin_recording(&["-P", "*", "-P", "*@libc"]);
+        ["two", "three", "two"].into_iter().for_each(|word| ask(&mut running, word));
+        stop(recorder);
+        let left_out = fs::read_to_string(running.trace().join("entry-branches.txt")).unwrap_or_default();
+        assert!(left_out.lines().count() < 100, "{left_out}");
+        check_code(&running);
+        ask(&mut running, "one");
+    }
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.as_str()), (Some(9), ""));
+}
+
+/// Call sites become NOPs and jumps, and what they were.
+#[test]
+fn patched_call_sites() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let running = Running::begin(&crate::attach::program().path, "waits");
+    for _ in 0..2 {
+        let options = ["--patched", "-P", "*", "--for", "50ms", "--max-size", "4M", "--on-full", "drop"];
+        recorded(&running, &options);
+        assert!(count(&running.trace(), "middle") > 0);
+        check_code(&running);
+    }
+    let (status, said) = running.end();
+    assert_eq!(status.code(), Some(7), "{said}");
+    assert!(said.contains("slot same"), "{said}");
+}
+
+#[test]
+fn the_hottest_functions() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let running = Running::begin(&program().path, "busy");
+    let top = |options: &[&str]| {
+        let mut command = Command::new(rftrace());
+        command.args(["top", "--once", "-e", "300ms"]).args(options).arg(running.pid().to_string());
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let shown = (0..20).map(|_| top(&["-P", "*"])).find(|output| output.status.success()).unwrap();
+    let table = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(table.contains("round_of_work") && table.contains("leaf"), "{table}");
+    check_code(&running);
+    assert_eq!(running.end().0.code(), Some(7));
+}
+
+#[test]
+fn refusals() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let branches = |command: &mut Command| _ = command.args(["-P", "*"]);
+    let source = CProgram::new(&["attached.c"]).without_hooks().without_library();
+    let fixed = source.with(&["-static", "-DNO_SLOT", "-lpthread"]).build();
+    let running = Running::begin(&fixed.path, "malloc");
+    refused(running.pid(), branches, "is linked statically");
+    running.end();
+    let plain = CProgram::new(&["attached.c"]).without_hooks().without_library();
+    let plain = plain.with(&["-DNO_SLOT", "-lpthread"]).build();
+    let running = Running::begin(&plain.path, "seccomp");
+    refused(running.pid(), branches, "seccomp");
+    running.end();
+    let running = Running::begin(&plain.path, "malloc");
+    refused(running.pid(), |_| (), "-P '*' records its functions all the same");
+    let none = running.record(&["-P", "no_such_function", "--for", "10ms"]);
+    assert!(told(&none).contains("-P names no function"), "{}", told(&none));
+    let wrong = running.record(&["-P", "/(/", "--for", "10ms"]);
+    assert!(!wrong.status.success() && told(&wrong).contains("entry branches: /(/"), "{}", told(&wrong));
+    check_code(&running);
+    running.end();
+}

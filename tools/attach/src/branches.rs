@@ -1,0 +1,341 @@
+//! Branches at functions' beginnings: written into a process, and taken away again, while all its threads are stopped.
+//!
+//! The library in the process has prepared them, with nobody stopped: what a branch leads to is there. Here is the pass that changes code. A
+//! thread that stands within the bytes of a branch goes on in the copy of the instructions that were there.
+//!
+//! Not here: which functions can have a branch, and how a copy is made (`rftrace-frontend`).
+//!
+//! **Invariant**: code is changed only while all threads are stopped, and no byte before each thread stands where it may.
+//!
+//! **Invariant**: only bytes are changed that are what the branch was prepared for, in a module that was there then; or the branch itself.
+//!
+//! **Invariant**: a branch is written as a whole by one call of the system, wherever this process ends. So each function is what it was, or has its
+//! branch, and does the same either way.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::libc::{pid_t, user_regs_struct};
+use rftrace_format::branches::{BRANCH_BYTES, Branch, ENTRY_BYTES, MOST_DISPLACED_BYTES};
+
+use super::borrowed::Borrowed;
+use super::library::Library;
+use super::process::{Map, Process};
+use super::sys::{self, words};
+use super::world::{self, World};
+
+/// More functions than any program has.
+const MOST_BRANCHES: u64 = 1 << 24;
+const PAGE_BYTES: u64 = 4096;
+/// The part of a stack that is looked at: what a signal's handler has interrupted lies near.
+const STACK_BYTES: u64 = 64 << 20;
+/// How long threads that cannot be stopped are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Why a function has no branch, though one was prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoBranch {
+    /// Its bytes are not what they were.
+    Changed,
+    /// A signal's handler has interrupted its first instructions, and does not come back.
+    Interrupted,
+}
+
+impl std::fmt::Display for NoBranch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Changed => "changed by somebody else",
+            Self::Interrupted => "a thread was interrupted in its first instructions all the time",
+        })
+    }
+}
+
+/// What a pass has done.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// Threads that went on elsewhere.
+    pub(crate) n_moved: usize,
+    /// Functions without a branch.
+    pub(crate) left_out: Vec<(u64, NoBranch)>,
+    /// For how long threads were stopped, at the most.
+    pub(crate) stopped: Duration,
+}
+
+impl Written {
+    /// What a later pass has done.
+    pub(crate) fn add(&mut self, later: Self) {
+        self.n_moved += later.n_moved;
+        self.left_out = later.left_out;
+        self.stopped = self.stopped.max(later.stopped);
+    }
+}
+
+/// Branches that the library in a process has prepared, by address.
+#[derive(Debug)]
+pub(crate) struct Branches(Vec<Branch>);
+
+impl Branches {
+    /// All that were ever prepared.
+    pub(crate) fn prepared(process: &Process, library: &Library) -> Result<Self> {
+        let place = library.function("rftrace_attach_branches")?;
+        let (address, number) = process.word(place).zip(process.word(place + 8)).unwrap_or((0, 0));
+        if number > MOST_BRANCHES {
+            bail!("what process {} tells of its functions cannot be read", process.pid);
+        }
+        let bytes = process.bytes(address, number * ENTRY_BYTES as u64);
+        let entries = bytes.as_chunks::<ENTRY_BYTES>().0;
+        let mut branches: Vec<Branch> = entries.iter().filter_map(Branch::decode).collect();
+        if branches.len() as u64 != number {
+            bail!("what process {} tells of its functions cannot be read", process.pid);
+        }
+        branches.sort_by_key(|branch| (branch.function, branch.stub));
+        Ok(Self(branches))
+    }
+
+    /// Those that are wanted now.
+    pub(crate) fn wanted(mut self) -> Self {
+        self.0.retain(|branch| branch.is_wanted);
+        self
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Those that begin in a range.
+    fn within(&self, range: &Range<u64>) -> &[Branch] {
+        let place = |address| self.0.partition_point(|branch| branch.function < address);
+        &self.0[place(range.start)..place(range.end).max(place(range.start))]
+    }
+
+    /// The branch within whose bytes an address lies, behind its beginning.
+    fn around(&self, address: u64) -> Option<&Branch> {
+        let near = self.within(&(address.saturating_sub(BRANCH_BYTES as u64 - 1)..address));
+        near.iter().find(|branch| branch.moved(address).is_some())
+    }
+
+    /// Whether any of them is in the code.
+    pub(crate) fn are_there(&self, process: &Process) -> bool {
+        self.0.iter().any(|branch| State::of(branch, &process.bytes(branch.function, LONGEST)) == State::Branched)
+    }
+
+    /// Writes them. `borrowed` is a thread that is stopped already; `before` was mapped when they were prepared.
+    pub(crate) fn write(
+        &self,
+        process: &Process,
+        borrowed: &mut Borrowed<'_>,
+        before: &[Map],
+        late: &mut Vec<pid_t>,
+    ) -> Result<Written> {
+        /// Passes in which a handler may come back.
+        const TRIES: usize = 20;
+
+        let mut written = Written::default();
+        for n_tries in 1.. {
+            let world = whole_world(process, borrowed.thread, late)?;
+            let maps = process.maps()?;
+            let mut threads = Vec::new();
+            for &thread in &world.threads {
+                threads.push((thread, sys::registers(thread)?));
+            }
+            threads.push((borrowed.thread, borrowed.registers));
+            let in_use = self.in_use(process, &threads, &maps);
+            if !in_use.blocked.is_empty() && n_tries < TRIES {
+                drop(world);
+                thread::sleep(PAUSE);
+                continue;
+            }
+            let pages = self.pages(process, |branch, state| match state {
+                _ if in_use.blocked.contains(&branch.function) => Err(Some(NoBranch::Interrupted)),
+                _ if !is_same_module(before, &maps, branch) => Err(Some(NoBranch::Changed)),
+                State::Displaced => Ok(branch.branched()),
+                State::Branched => Err(None),
+                State::Other => Err(Some(NoBranch::Changed)),
+            });
+            // All that can fail comes before a byte is changed.
+            for &(thread, ref registers) in &in_use.moved {
+                sys::set_registers(thread, registers)?;
+                if thread == borrowed.thread {
+                    borrowed.registers = *registers;
+                }
+            }
+            pages
+                .write(process)
+                .with_context(|| format!("the system does not let the code of process {} be changed", process.pid))?;
+            written.n_moved = in_use.moved.len();
+            written.left_out = pages.left_out;
+            written.stopped = world.since.elapsed();
+            return Ok(written);
+        }
+        Ok(written)
+    }
+
+    /// Takes them away, wherever they are, all threads being stopped.
+    pub(crate) fn restore_in(&self, process: &Process) -> Result<()> {
+        let pages = self.pages(process, |branch, state| match state {
+            State::Branched => Ok(branch.displaced().to_vec()),
+            State::Displaced | State::Other => Err(None),
+        });
+        pages
+            .write(process)
+            .with_context(|| format!("the system does not let the code of process {} be given back", process.pid))
+    }
+
+    /// The same, of a process whose threads run, but for one that may be stopped already.
+    pub(crate) fn restore(&self, process: &Process, stopped: Option<pid_t>, late: &mut Vec<pid_t>) -> Result<()> {
+        if !self.are_there(process) {
+            return Ok(());
+        }
+        let _world = whole_world(process, stopped.unwrap_or(0), late)?;
+        self.restore_in(process)
+    }
+
+    /// Which threads have to be moved, and which functions must stay as they are.
+    fn in_use(&self, process: &Process, threads: &[(pid_t, user_regs_struct)], maps: &[Map]) -> InUse {
+        let mut in_use = InUse { moved: Vec::new(), blocked: BTreeSet::new() };
+        let Some((first, last)) = self.0.first().zip(self.0.last()) else { return in_use };
+        let all = first.function..last.function + BRANCH_BYTES as u64;
+        for &(thread, registers) in threads {
+            match self.around(registers.rip).map(|branch| (branch, branch.moved(registers.rip).flatten())) {
+                None => {}
+                Some((_, Some(copy))) => in_use.moved.push((thread, user_regs_struct { rip: copy, ..registers })),
+                Some((branch, None)) => _ = in_use.blocked.insert(branch.function),
+            }
+            let map = maps.iter().find(|map| map.range.contains(&registers.rsp));
+            let n_bytes = map.map_or(0, |map| (map.range.end - registers.rsp).min(STACK_BYTES));
+            let stack = process.bytes(registers.rsp, n_bytes);
+            let suspects = words(&stack).filter(|word| all.contains(word)).filter_map(|word| self.around(word));
+            in_use.blocked.extend(suspects.map(|branch| branch.function));
+        }
+        in_use
+    }
+
+    /// The pages that change. `becomes` says what a branch's bytes become, or why they stay.
+    fn pages(
+        &self,
+        process: &Process,
+        becomes: impl Fn(&Branch, State) -> std::result::Result<Vec<u8>, Option<NoBranch>>,
+    ) -> Pages {
+        let mut pages = Pages::default();
+        let mut rest = &self.0[..];
+        while let Some(first) = rest.first() {
+            let page = first.function & !(PAGE_BYTES - 1);
+            let (own, others) = rest.split_at(rest.partition_point(|branch| branch.function < page + PAGE_BYTES));
+            rest = others;
+            // Instructions may reach into the next page; branches do not.
+            let bytes = process.bytes(page, PAGE_BYTES + LONGEST);
+            let mut after = bytes.clone();
+            let mut changed: Option<Range<usize>> = None;
+            for branch in own {
+                let at = (branch.function - page) as usize;
+                let state = State::of(branch, bytes.get(at..).unwrap_or_default());
+                match becomes(branch, state) {
+                    Ok(new) if at + BRANCH_BYTES <= PAGE_BYTES as usize => {
+                        after[at..at + BRANCH_BYTES].copy_from_slice(&new[..BRANCH_BYTES]);
+                        let before = changed.map_or(at..at, |range| range);
+                        changed = Some(before.start..at + BRANCH_BYTES);
+                    }
+                    Ok(_) => pages.left_out.push((branch.function, NoBranch::Changed)),
+                    Err(Some(reason)) => pages.left_out.push((branch.function, reason)),
+                    Err(None) => {}
+                }
+            }
+            if let Some(range) = changed {
+                let (before, after) = (bytes[range.clone()].to_vec(), after[range.clone()].to_vec());
+                pages.changes.push(Change { address: page + range.start as u64, before, after });
+            }
+        }
+        pages
+    }
+}
+
+const LONGEST: u64 = MOST_DISPLACED_BYTES as u64;
+
+/// What the bytes of a function are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Those that the branch was prepared for.
+    Displaced,
+    /// The branch, and what belongs to it.
+    Branched,
+    Other,
+}
+
+impl State {
+    fn of(branch: &Branch, memory: &[u8]) -> Self {
+        match memory.get(..branch.displaced().len()) {
+            Some(bytes) if bytes == branch.displaced() => Self::Displaced,
+            Some(bytes) if bytes == branch.branched() => Self::Branched,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// What the threads of a process are at.
+struct InUse {
+    /// Threads that stand within a branch, and their registers for where they are to go on.
+    moved: Vec<(pid_t, user_regs_struct)>,
+    /// Functions that something may come back to there.
+    blocked: BTreeSet<u64>,
+}
+
+/// A part of a page.
+struct Change {
+    address: u64,
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Pages {
+    changes: Vec<Change>,
+    left_out: Vec<(u64, NoBranch)>,
+}
+
+impl Pages {
+    /// Writes all of them; or none, if the system refuses one.
+    fn write(&self, process: &Process) -> io::Result<()> {
+        for (n_done, change) in self.changes.iter().enumerate() {
+            if let Err(error) = process.write(change.address, &change.after) {
+                for done in &self.changes[..n_done] {
+                    process.write(done.address, &done.before)?;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the file at a branch is that which was mapped there before.
+fn is_same_module(before: &[Map], now: &[Map], branch: &Branch) -> bool {
+    let has = |map: &&Map| map.range.contains(&branch.function);
+    let file = now.iter().find(has).map(Map::file);
+    file.is_some() && before.iter().find(has).map(Map::file) == file
+}
+
+/// All threads but `except`, stopped, without exception.
+fn whole_world(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<World> {
+    let begun = Instant::now();
+    loop {
+        world::let_late_go(late);
+        let world = World::stop(process, except, late)?;
+        if world.is_whole && late.is_empty() {
+            return Ok(world);
+        }
+        drop(world);
+        if begun.elapsed() > PATIENCE {
+            bail!(
+                "a thread of process {} waits in the system where it cannot be stopped (for a disk, or for a child of its that has not begun \
+                 its program): its code is not changed; try again",
+                process.pid
+            );
+        }
+        thread::sleep(PAUSE);
+    }
+}
