@@ -72,6 +72,10 @@ pub struct FilterControl {
     pub values: AtomicPtr<ValueTable>,
     /// Not 0: the program may be killed for a system call of the tracer (seccomp). What cannot be read without is shown by its address.
     pub confined: AtomicU8,
+    /// What `depth_limit` is while nothing is [`paused`](Self::paused).
+    pub depth: AtomicU32,
+    /// Not 0: no call that begins is recorded, until one with [`watch::ON`](super::watch::ON) is; `depth_limit` is 0.
+    pub paused: AtomicU8,
 }
 
 /// Which slot of [`FilterControl::sites`] to look at first for a function. It is there or in one of the following, before

@@ -90,14 +90,30 @@ pub struct ValueSite {
     pub watches: *const Watch,
     /// How many.
     pub n_watches: usize,
+    /// So many levels of calls are recorded from each of its calls on, its own included; 0: as many as elsewhere.
+    pub levels: u32,
 }
 
-/// Calls of a function of which somebody is told, see [`Noticed`].
+/// What a [`Watch`] has done.
+pub mod watch {
+    /// Somebody is told.
+    pub const TELL: u8 = 0;
+    /// Calls are recorded from here on, this one included.
+    pub const ON: u8 = 1;
+    /// Neither this call nor one after it is recorded, until [`ON`].
+    pub const OFF: u8 = 2;
+    /// Recording stops behind the record of this call.
+    pub const FINISH: u8 = 3;
+}
+
+/// Calls of a function at which something is done; in most cases somebody is told, see [`Noticed`].
 #[derive(Debug)]
 #[repr(C)]
 pub struct Watch {
     /// What he knows it by.
     pub number: u64,
+    /// One of [`watch`]. All but TELL are for calls that begin, each of them.
+    pub action: u8,
     /// Not 0: calls that return, [`least_ticks`](Self::least_ticks) or more after they began; 0: calls that begin.
     pub on_return: u8,
     /// Not 0: only calls that last longer than all before.
@@ -118,6 +134,10 @@ pub struct Noticed {
     pub tsc: AtomicU64,
     /// By which [`Watch::number`].
     pub number: AtomicU64,
+    /// In which thread, by the tracer's numbers; 0: nobody knows.
+    pub thread: AtomicU64,
+    /// How long the call lasted, in ticks; 0 for one that begins.
+    pub lasted: AtomicU64,
     /// How many were found since that are not told.
     pub n_more: AtomicU64,
 }

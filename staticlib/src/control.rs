@@ -8,7 +8,7 @@ use core::sync::atomic::fence;
 use crate::abi::{self, Control, InitArgs, LEFT_BUCKET_BYTES, MIN_CHUNKS, Switch, ThreadBlock, enabled, init};
 use crate::arch;
 use crate::buffer::{self, Region};
-use crate::control_block::{CONTROL, SWITCH};
+use crate::control_block::{self, CONTROL, SWITCH};
 use crate::thread;
 
 /// Takes memory to record into. Another buffer than the first takes the place of the one before, and what that holds is
@@ -136,9 +136,7 @@ extern "C" fn rftrace_backend_confine() {
 /// Stops recording. Functions that are open still return properly.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_disable() {
-    note_stop();
-    SWITCH.enabled.fetch_and(!enabled::MASK, SeqCst);
-    fence(SeqCst);
+    control_block::stop();
 }
 
 /// Marks that recording is about to be stopped. Returns what [`rftrace_backend_end_disable`] wants.
@@ -152,18 +150,11 @@ extern "C" fn rftrace_backend_begin_disable() -> u32 {
 /// Stops recording if nothing has changed since it was marked. Returns 0 if something has, or does at this moment.
 #[unsafe(no_mangle)]
 extern "C" fn rftrace_backend_end_disable(marked: u32) -> u8 {
-    note_stop();
+    control_block::note_stop();
     let off = marked & !(enabled::MASK | enabled::STOPPING);
     let is_off = SWITCH.enabled.compare_exchange(marked, off, SeqCst, Relaxed).is_ok();
     fence(SeqCst);
     u8::from(is_off)
-}
-
-/// Notes the time of now as that when recording stopped. First: who finds tracing off reads it.
-fn note_stop() {
-    if SWITCH.state(Relaxed) != enabled::OFF {
-        CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
-    }
 }
 
 /// Frees all full chunks and starts a new cycle. Chunks that threads still hold stay theirs; what they hold is older

@@ -1,9 +1,11 @@
 //! What all threads share.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
 
-use crate::abi::{Control, ControlShared, FilterControl, PARTIAL_SLOTS, Switch, action, state};
+use crate::abi::{Control, ControlShared, FilterControl, PARTIAL_SLOTS, Switch, action, enabled, state};
+use crate::arch;
 
 /// The one switch.
 pub(crate) static SWITCH: Switch = Switch { enabled: AtomicU32::new(0) };
@@ -39,6 +41,8 @@ pub(crate) static CONTROL: Control = Control {
         decisive: AtomicU32::new(state::OUT as u32),
         wanted: AtomicU32::new(0),
         depth_limit: AtomicU32::new(state::DEPTH_MASK as u32),
+        depth: AtomicU32::new(state::DEPTH_MASK as u32),
+        paused: AtomicU8::new(0),
         min_ticks: AtomicU64::new(0),
         values: AtomicPtr::new(ptr::null_mut()),
         noticed: AtomicPtr::new(ptr::null_mut()),
@@ -56,3 +60,17 @@ pub(crate) static CONTROL: Control = Control {
         partial: [const { AtomicU64::new(0) }; PARTIAL_SLOTS],
     },
 };
+
+/// Stops recording. Functions that are open still return properly.
+pub(crate) fn stop() {
+    note_stop();
+    SWITCH.enabled.fetch_and(!enabled::MASK, SeqCst);
+    fence(SeqCst);
+}
+
+/// Notes the time of now as that when recording stopped. First: who finds tracing off reads it.
+pub(crate) fn note_stop() {
+    if SWITCH.state(Relaxed) != enabled::OFF {
+        CONTROL.stop_tsc.store(arch::ticks(), Relaxed);
+    }
+}

@@ -12,7 +12,7 @@ use crate::moves;
 use crate::observe::{Call, Happened, observe};
 use crate::return_stack::{Entry, Open, ReturnStack, is_near};
 use crate::thread;
-use crate::values::{Values, Wanted};
+use crate::values::{self, Values, Wanted};
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -70,12 +70,12 @@ fn enter(
     let entry_word = (child_ip as u64) << ADDRESS_SHIFT;
     if !arch::is_frame(parent_loc, child_ip, stack_pointer) {
         // No frame pointer, or a frame that is not known: its return is not seen.
-        return record_point(stack, action, entry_word);
+        return record_point(stack, action, child_ip);
     }
     let hook = match arch::interrupted(parent_loc, child_ip, stack.top_word()) {
         None => on_return,
         Some(arch::Interrupted::Hookable(stack_pointer)) => Hook::Interrupt { stack_pointer },
-        Some(arch::Interrupted::Untouchable) => return record_point(stack, action, entry_word),
+        Some(arch::Interrupted::Untouchable) => return record_point(stack, action, child_ip),
     };
     let (frame, caller) = arch::frames(parent_loc, child_ip, frame_pointer, further);
     let slot = arch::Slot::new(frame, parent_loc, child_ip, further);
@@ -83,7 +83,8 @@ fn enter(
     if busy::begin_call(stack, frame, stack.find(caller_frame)) {
         settle(stack, &Call { frame, slot, stack_pointer, caller_frame });
     }
-    if let Some(state) = filter::state(action, stack.state()) {
+    let levels = before(stack, action, child_ip);
+    if let Some(state) = filter::state(action, levels, stack.state()) {
         if action == action::POINT {
             buffer::record(block, entry_word | kind::POINT);
         } else {
@@ -97,10 +98,16 @@ fn enter(
     busy::end(stack, frame);
 }
 
+/// Does what is to be done before it is known whether a call is recorded, as [`values::before`]. Nothing where calls are hidden.
+fn before(stack: ReturnStack<'_>, action: u8, child_ip: usize) -> u32 {
+    if stack.state() & state::OUT == 0 { values::before(action, child_ip) } else { 0 }
+}
+
 /// Records a function as a call that takes no time.
-fn record_point(stack: ReturnStack<'_>, action: u8, entry_word: u64) {
-    if filter::state(action, stack.state()).is_some_and(|state| state & state::HIDDEN == 0) {
-        buffer::record(stack.block(), entry_word | kind::POINT);
+fn record_point(stack: ReturnStack<'_>, action: u8, child_ip: usize) {
+    let levels = before(stack, action, child_ip);
+    if filter::state(action, levels, stack.state()).is_some_and(|state| state & state::HIDDEN == 0) {
+        buffer::record(stack.block(), (child_ip as u64) << ADDRESS_SHIFT | kind::POINT);
     }
 }
 
@@ -201,7 +208,7 @@ fn push_with_values(block: &ThreadBlock, opening: Opening, wanted: Wanted) {
     }
     push(block, opening, Some(&values), wanted.trampoline());
     if opening.state & state::HIDDEN == 0 {
-        wanted.begun();
+        wanted.begun(block.tid.load(Relaxed));
     }
 }
 

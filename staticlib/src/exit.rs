@@ -6,6 +6,7 @@
 
 use core::iter;
 use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{ADDRESS_SHIFT, ThreadBlock, state};
 use crate::arch;
@@ -72,7 +73,7 @@ pub(crate) extern "C" fn exit_done_with_values(
         values.read_result(wanted);
         moves::record_exit_with(stack, entry, Some(&values));
         if ended.exit_word & state::HIDDEN == 0 {
-            wanted.returned(ended.sequence);
+            wanted.returned(stack.block().tid.load(Relaxed), ended.sequence);
         }
     }
     exit_done(frame, 0, 0, frame_pointer);

@@ -35,9 +35,24 @@ pub(crate) fn action(child_ip: usize) -> u8 {
     filter.default_action.load(Relaxed)
 }
 
+/// From now on no call that begins is recorded, or they are again: of none the depth is small enough.
+#[allow(dead_code, reason = "not all processors have values")]
+pub(crate) fn pause(is_paused: bool) {
+    let filter = &CONTROL.filter;
+    filter.paused.store(u8::from(is_paused), Relaxed);
+    let limit = if is_paused { 0 } else { filter.depth.load(Relaxed) };
+    filter.depth_limit.store(limit, Relaxed);
+}
+
+/// Whether that is so.
+#[allow(dead_code, reason = "not all processors have values")]
+pub(crate) fn is_paused() -> bool {
+    CONTROL.filter.paused.load(Relaxed) != 0
+}
+
 /// The state of a function that the innermost open one calls, whose own is in `caller`; `None`: it is not recorded, nor is its
-/// return hooked.
-pub(crate) fn state(action: u8, caller: u64) -> Option<u64> {
+/// return hooked. So many `levels` are recorded from it on, if not 0.
+pub(crate) fn state(action: u8, levels: u32, caller: u64) -> Option<u64> {
     if SWITCH.state(Relaxed) != enabled::FILTERED {
         return Some(0);
     }
@@ -45,6 +60,7 @@ pub(crate) fn state(action: u8, caller: u64) -> Option<u64> {
     let outer = caller & state::MASK;
     let decisive = u64::from(filter.decisive.load(Relaxed));
     let wanted = u64::from(filter.wanted.load(Relaxed));
+    let limit = u64::from(filter.depth_limit.load(Relaxed));
     let is_in = outer & decisive == wanted;
     let (is_in, depth) = match action {
         action::SKIP => return None,
@@ -55,6 +71,10 @@ pub(crate) fn state(action: u8, caller: u64) -> Option<u64> {
     };
     let is_into = matches!(action, action::INTO | action::INTO_VALUES);
     let within = if is_into { state::IN } else { outer & state::IN };
-    let is_recorded = is_in && depth < u64::from(filter.depth_limit.load(Relaxed));
+    let depth = match u64::from(levels).wrapping_mul(state::DEPTH_ONE) {
+        0 => depth,
+        levels => limit.saturating_sub(levels),
+    };
+    let is_recorded = is_in && depth < limit;
     is_recorded.then_some(within | depth.wrapping_add(state::DEPTH_ONE))
 }

@@ -22,13 +22,18 @@ impl Wanted {
         match self {}
     }
 
-    pub(crate) fn begun(self) {
+    pub(crate) fn begun(self, _: u32) {
         match self {}
     }
 
-    pub(crate) fn returned(self, _: u64) {
+    pub(crate) fn returned(self, _: u32, _: u64) {
         match self {}
     }
+}
+
+/// Nothing is done before a call.
+pub(crate) fn before(_: u8, _: usize) -> u32 {
+    0
 }
 
 impl Values {

@@ -57,8 +57,7 @@ impl Wanted {
         stack_pointer: usize,
         slot: usize,
     ) -> Option<Self> {
-        let has_values = matches!(action, action::RECORD_VALUES | action::INTO_VALUES);
-        if !has_values {
+        if !has_site(action) {
             return None;
         }
         Self::new(child_ip, Registers::of_call(registers, slot)?, stack_pointer, slot)
@@ -74,14 +73,14 @@ impl Wanted {
         (self.site.n_result != 0 || watch::has_returns(self.site)).then(arch::values_trampoline)
     }
 
-    /// The call has begun, and is recorded.
-    pub(crate) fn begun(self) {
-        watch::begun(self.site);
+    /// The call has begun in a thread, and is recorded.
+    pub(crate) fn begun(self, thread: u32) {
+        watch::begun(self.site, thread);
     }
 
     /// It has returned, and that is recorded. `entered` is when it began.
-    pub(crate) fn returned(self, entered: u64) {
-        watch::returned(self.site, entered);
+    pub(crate) fn returned(self, thread: u32, entered: u64) {
+        watch::returned(self.site, thread, entered);
     }
 
     /// Memory that can be read directly.
@@ -93,6 +92,19 @@ impl Wanted {
         let constant = (0..n_ranges).map(move |place| unsafe { *first.wrapping_add(place) });
         iter::once(self.stack).chain(constant)
     }
+}
+
+/// Whether [`site`] tells of a function with an `action`.
+fn has_site(action: u8) -> bool {
+    matches!(action, action::RECORD_VALUES | action::INTO_VALUES)
+}
+
+/// A function is about to be called: does what its action says before it is known whether the call is recorded. Returns how many levels
+/// are from there on, see [`ValueSite::levels`].
+pub(crate) fn before(action: u8, child_ip: usize) -> u32 {
+    let Some(site) = has_site(action).then(|| site(child_ip)).flatten() else { return 0 };
+    watch::before(site);
+    site.levels
 }
 
 /// What is recorded of a function.

@@ -1,29 +1,50 @@
-//! Calls of which somebody is told: that a function was called, or that a call of it took long. What is done then is not done here: a
-//! hook leaves a note, and the program goes on.
+//! Calls at which something is done: somebody is told that a function was called, or that a call of it took long; or recording goes on
+//! or stops. What is done by whom is told is not done here: a hook leaves a note, and the program goes on.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
-use crate::abi::{ValueSite, Watch, enabled};
+use crate::abi::{ValueSite, Watch, enabled, watch};
 use crate::arch;
-use crate::control_block::{CONTROL, SWITCH};
+use crate::control_block::{self, CONTROL, SWITCH};
+use crate::filter;
 
 /// [`Noticed::tsc`](crate::abi::Noticed::tsc) while it is written.
 const WRITING: u64 = 1;
 
-/// A call has begun, and is recorded.
+/// A call is about to begin: what is recorded from it on.
 #[cold]
-pub(crate) fn begun(site: &ValueSite) {
+pub(crate) fn before(site: &ValueSite) {
+    for watch in watches(site) {
+        match watch.action {
+            watch::ON => filter::pause(false),
+            watch::OFF => filter::pause(true),
+            // Nothing will be recorded behind which it could be done.
+            watch::FINISH if filter::is_paused() => control_block::stop(),
+            _ => {}
+        }
+    }
+}
+
+/// A call has begun in a thread, by its number, and is recorded.
+#[cold]
+pub(crate) fn begun(site: &ValueSite, thread: u32) {
     for watch in watches(site).filter(|watch| watch.on_return == 0) {
-        let number = watch.n_calls.fetch_add(1, Relaxed).wrapping_add(1);
-        if watch.nth == 0 || number == watch.nth {
-            tell(watch);
+        match watch.action {
+            watch::TELL => {
+                let number = watch.n_calls.fetch_add(1, Relaxed).wrapping_add(1);
+                if watch.nth == 0 || number == watch.nth {
+                    tell(watch, thread, 0);
+                }
+            }
+            watch::FINISH => control_block::stop(),
+            _ => {}
         }
     }
 }
 
 /// A call that began at `entered` has returned, and that is recorded.
 #[cold]
-pub(crate) fn returned(site: &ValueSite, entered: u64) {
+pub(crate) fn returned(site: &ValueSite, thread: u32, entered: u64) {
     let ticks = arch::ticks().saturating_sub(entered);
     for watch in watches(site).filter(|watch| watch.on_return != 0) {
         let is_long = if watch.is_rising != 0 {
@@ -34,7 +55,7 @@ pub(crate) fn returned(site: &ValueSite, entered: u64) {
             ticks >= watch.least_ticks.load(Relaxed)
         };
         if is_long {
-            tell(watch);
+            tell(watch, thread, ticks);
         }
     }
 }
@@ -51,7 +72,7 @@ fn watches(site: &ValueSite) -> impl Iterator<Item = &Watch> {
 }
 
 /// Leaves a note, unless there is one that nobody has seen. Not while recording is off, as in the child of a fork that is not recorded.
-fn tell(watch: &Watch) {
+fn tell(watch: &Watch, thread: u32, lasted: u64) {
     if SWITCH.state(Relaxed) == enabled::OFF {
         return;
     }
@@ -59,6 +80,8 @@ fn tell(watch: &Watch) {
     let Some(noticed) = (unsafe { CONTROL.filter.noticed.load(Relaxed).as_ref() }) else { return };
     if noticed.tsc.compare_exchange(0, WRITING, AcqRel, Relaxed).is_ok() {
         noticed.number.store(watch.number, Relaxed);
+        noticed.thread.store(thread.into(), Relaxed);
+        noticed.lasted.store(lasted, Relaxed);
         noticed.tsc.store(arch::ticks(), Release);
     } else {
         noticed.n_more.fetch_add(1, Relaxed);

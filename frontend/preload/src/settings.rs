@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) toggle: c_int,
     /// `RFTRACE_RECORD_CONTROL`: the signal by which the recorder asks for something; 0 for none.
     pub(crate) control: c_int,
+    /// `RFTRACE_RECORD_FINISH`: the signal that switches it off; 0 for none.
+    pub(crate) finish: c_int,
 }
 
 /// Bytes of the buffer where nothing is said.
@@ -71,6 +73,7 @@ impl Settings {
             snapshot: number("RFTRACE_RECORD_SNAPSHOT"),
             toggle: number("RFTRACE_RECORD_TOGGLE"),
             control: number("RFTRACE_RECORD_CONTROL"),
+            finish: number("RFTRACE_RECORD_FINISH"),
         })
     }
 }

@@ -49,6 +49,7 @@ const FATAL: [c_int; 23] = [
 static SNAPSHOT: AtomicI32 = AtomicI32::new(0);
 static TOGGLE: AtomicI32 = AtomicI32::new(0);
 static CONTROL: AtomicI32 = AtomicI32::new(0);
+static FINISH: AtomicI32 = AtomicI32::new(0);
 
 /// For the main thread, on which a handler begins.
 const ALTERNATE_BYTES: usize = 64 << 10;
@@ -60,6 +61,7 @@ fn handler_of(signal: c_int) -> Option<libc::sighandler_t> {
         signal if signal == SNAPSHOT.load(Relaxed) => on_snapshot,
         signal if signal == TOGGLE.load(Relaxed) => on_toggle,
         signal if signal == CONTROL.load(Relaxed) => on_request,
+        signal if signal == FINISH.load(Relaxed) => on_finish,
         signal if FATAL.contains(&signal) => on_fatal,
         _ => return None,
     };
@@ -67,8 +69,8 @@ fn handler_of(signal: c_int) -> Option<libc::sighandler_t> {
 }
 
 fn is_ours(action: &libc::sigaction) -> bool {
-    let ours: [extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void); 4] =
-        [on_snapshot, on_toggle, on_request, on_fatal];
+    let ours: [extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void); 5] =
+        [on_snapshot, on_toggle, on_request, on_finish, on_fatal];
     ours.iter().any(|&handler| handler as libc::sighandler_t == action.sa_sigaction)
 }
 
@@ -77,13 +79,14 @@ pub(crate) fn install(settings: &Settings) {
     SNAPSHOT.store(settings.snapshot, Relaxed);
     TOGGLE.store(settings.toggle, Relaxed);
     CONTROL.store(settings.control, Relaxed);
+    FINISH.store(settings.finish, Relaxed);
     // A handler cannot begin on a stack that is used up. A program may set another; it is told of this one.
     let alternate = libc::stack_t { ss_sp: memory::map(ALTERNATE_BYTES).cast(), ss_flags: 0, ss_size: ALTERNATE_BYTES };
     if !alternate.ss_sp.is_null() {
         // SAFETY: the memory is new and stays mapped.
         unsafe { libc::sigaltstack(&raw const alternate, ptr::null_mut()) };
     }
-    let chosen = [settings.snapshot, settings.toggle, settings.control];
+    let chosen = [settings.snapshot, settings.toggle, settings.control, settings.finish];
     for signal in FATAL.into_iter().chain(chosen) {
         let Some(handler) = handler_of(signal) else { continue };
         let mut current = MaybeUninit::uninit();
@@ -100,7 +103,7 @@ pub(crate) fn install(settings: &Settings) {
 /// of a handler.
 pub(crate) fn uninstall() {
     control::tell_signal(0);
-    let chosen = [&SNAPSHOT, &TOGGLE, &CONTROL].map(|signal| signal.swap(0, Relaxed));
+    let chosen = [&SNAPSHOT, &TOGGLE, &CONTROL, &FINISH].map(|signal| signal.swap(0, Relaxed));
     for signal in FATAL.into_iter().chain(chosen).filter(|&signal| signal != 0) {
         let mut current = MaybeUninit::uninit();
         // SAFETY: the structure is filled by the call if it succeeds.
@@ -233,6 +236,14 @@ extern "C" fn on_request(_signal: c_int, _info: *mut libc::siginfo_t, _context: 
     let errno = errno();
     if process::is_owner() {
         work::alone(control::answer);
+    }
+    set_errno(errno);
+}
+
+extern "C" fn on_finish(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut c_void) {
+    let errno = errno();
+    if process::is_owner() {
+        work::alone(|| RECORDING.get().into_iter().for_each(|recording| recording.tracer.disable()));
     }
     set_errno(errno);
 }

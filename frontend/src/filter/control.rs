@@ -56,7 +56,11 @@ impl Choice {
         control.default_action.store(selection.default_action, Relaxed);
         control.decisive.store(selection.decisive, Relaxed);
         control.wanted.store(selection.wanted, Relaxed);
-        control.depth_limit.store(selection.depth_limit, Relaxed);
+        let was_paused = control.paused.load(Relaxed) != 0;
+        let is_paused = filter.has_switches() && (was_paused || filter.begins_paused);
+        control.depth.store(selection.depth_limit, Relaxed);
+        control.paused.store(is_paused.into(), Relaxed);
+        control.depth_limit.store(if is_paused { 0 } else { selection.depth_limit }, Relaxed);
         control.min_ticks.store(min_ticks, Relaxed);
         self.minima.set(tsc::ticks(), min_ticks);
         backend::set_filtered(true);

@@ -7,10 +7,11 @@ use super::watches::WatchRule;
 use crate::Error;
 
 /// The keys that take no pattern, or more than one.
-const LIMITS: [&str; 4] = ["depth", "min", "size", "values"];
+const LIMITS: [&str; 5] = ["depth", "min", "size", "values", "trigger"];
 
-/// That of what a recorder wants to be told of; nobody writes it.
+/// That of what a recorder wants to be told of, and of a beginning without records; nobody writes them.
 const WATCH: &str = "watch";
+const PAUSED: &str = "paused";
 
 impl Filter {
     /// Reads a filter from text: see [above](Self#in-text).
@@ -92,6 +93,14 @@ fn add(mut filter: Filter, rule: &str) -> Result<Filter, String> {
             Some((pattern, specs)) => filter.values(pattern, specs),
             None => return Err("write which values, as in values=open@arg1/s,retval/i32".to_owned()),
         },
+        "trigger" => match value.rsplit_once('@') {
+            Some((pattern, action)) => filter.trigger(pattern, action),
+            None => return Err("write what is to be done, as in trigger=init@trace_off".to_owned()),
+        },
+        PAUSED => {
+            filter.begins_paused = value == "1";
+            filter
+        }
         WATCH => {
             filter.watches.push(WatchRule::parse(value)?);
             filter

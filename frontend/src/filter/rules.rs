@@ -37,6 +37,7 @@ use crate::Error;
 /// | [`max_depth`](Self::max_depth) | `depth` | so many levels of recorded calls |
 /// | [`min_duration`](Self::min_duration) | `min` | only calls that last this long, and what they lie in |
 /// | [`values`](Self::values) | `values` | these with arguments and results: `values=open@arg1/s,retval/i32` |
+/// | [`trigger`](Self::trigger) | `trigger` | recording goes on or stops at calls of these: `trigger=init@trace_off` |
 /// | [`entry_only`](Self::entry_only) | `entry` | the entries of these; their returns are not hooked, so that they cost less |
 ///
 /// A rule can be given several times, for several patterns. A function is recorded if no rule is against it: first counts
@@ -72,8 +73,10 @@ pub struct Filter {
     pub(super) min_duration: Duration,
     pub(super) min_code_bytes: u64,
     pub(super) values: Vec<ValueRule>,
-    /// Of which calls somebody is told.
+    /// At which calls something is done.
     pub(super) watches: Vec<WatchRule>,
+    /// Nothing is recorded before a trigger says so.
+    pub(super) begins_paused: bool,
     /// What a recorder knows of functions by their debug information.
     pub(super) known: Option<Arc<KnownValues>>,
     /// What is wrong with a rule that was given; told when the filter is used.
@@ -267,6 +270,29 @@ impl Filter {
             Err(problem) => self.refuse(Flaw::new(format!("values={pattern}@{specs}"), problem)),
         }
         self
+    }
+
+    /// Does something when a function that matches is called, as with uftrace's `-T`, whose words `action` has:
+    ///
+    /// - `trace_off`: this call is not recorded, nor any after it on any thread; those that are open are recorded to their ends.
+    /// - `trace_on`: from this call on they are.
+    /// - `finish`: recording stops behind the entry of this call, as by [`disable`](crate::Tracer::disable).
+    /// - `depth=2`: of what this call consists of so many levels are recorded, its own included. No more than
+    ///   [`max_depth`](Self::max_depth) permits.
+    ///
+    /// On Linux on x86-64 only.
+    #[must_use]
+    pub fn trigger(mut self, pattern: &str, action: &str) -> Self {
+        match WatchRule::trigger(pattern, action) {
+            Ok(rule) => self.watches.push(rule),
+            Err(problem) => self.refuse(Flaw::new(format!("trigger={pattern}@{action}"), problem)),
+        }
+        self
+    }
+
+    /// Whether recording goes on or stops by triggers.
+    pub(super) fn has_switches(&self) -> bool {
+        self.watches.iter().any(WatchRule::is_switch)
     }
 
     /// Tells what is known of functions by their debug information, as [lines](rftrace_format::recording::TypesLine): `args` and `result`

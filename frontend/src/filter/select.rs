@@ -8,6 +8,7 @@ use rftrace_pattern::Pattern;
 
 use super::rules::{Filter, Function, Rule, RuleKind, Selected};
 use super::values::SiteValues;
+use super::watches::AtSite;
 use crate::Error;
 use crate::host::{Catalogue, HAS_NAMES, TracedFunction};
 
@@ -53,8 +54,9 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue) -> Result<Selection
     let mut selected = Selected::default();
     for function in catalogue.functions() {
         let mut action = chooser.action(&function);
-        if let Some(of_function) = chooser.values(&function)
-            && let Some(with_values) = with_values(action)
+        // What is left out has none: rules about it alone have no effect.
+        if let Some(with_values) = with_values(action)
+            && let Some(of_function) = chooser.values(&function)
         {
             action = with_values;
             let of_site = |&child_ip: &u64| SiteValues { child_ip, ..of_function.clone() };
@@ -202,7 +204,8 @@ impl<'f> Chooser<'f> {
 
     /// Which values are recorded of a function, and what is looked for in its calls, if anything is.
     fn values(&mut self, function: &TracedFunction<'_>) -> Option<SiteValues> {
-        let mut site = SiteValues { child_ip: 0, arguments: Vec::new(), result: Vec::new(), watches: Vec::new() };
+        let mut site =
+            SiteValues { child_ip: 0, arguments: Vec::new(), result: Vec::new(), watches: Vec::new(), levels: 0 };
         if function.is_own() || self.filter.values.is_empty() && self.filter.watches.is_empty() {
             return None;
         }
@@ -211,7 +214,10 @@ impl<'f> Chooser<'f> {
         for (rule, n_watched) in self.filter.watches.iter().zip(&mut self.n_watched) {
             if matches(&rule.pattern, function, &with_parameters) {
                 *n_watched += 1;
-                site.watches.push(rule.wanted);
+                match rule.wanted {
+                    AtSite::Watch(watch) => site.watches.push(watch),
+                    AtSite::Levels(levels) => site.levels = levels,
+                }
             }
         }
         for (rule, n_matches) in self.filter.values.iter().zip(&mut self.n_with_values) {
@@ -241,7 +247,8 @@ impl<'f> Chooser<'f> {
                 site.result = result.to_vec();
             }
         }
-        (!site.result.is_empty() || !site.arguments.is_empty() || !site.watches.is_empty()).then_some(site)
+        let is_special = !site.arguments.is_empty() || !site.watches.is_empty() || site.levels > 0;
+        (!site.result.is_empty() || is_special).then_some(site)
     }
 
     fn look_at_modules(&mut self, catalogue: &Catalogue) {

@@ -140,6 +140,8 @@ mod tests {
             decisive: AtomicU32::new(0),
             wanted: AtomicU32::new(0),
             depth_limit: AtomicU32::new(0),
+            depth: AtomicU32::new(0),
+            paused: AtomicU8::new(0),
             min_ticks: AtomicU64::new(0),
             values: AtomicPtr::new(ptr::null_mut()),
             noticed: AtomicPtr::new(ptr::null_mut()),

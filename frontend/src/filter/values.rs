@@ -19,6 +19,8 @@ pub(crate) struct SiteValues {
     pub(crate) result: Vec<u16>,
     /// What is looked for in its calls.
     pub(crate) watches: Vec<SiteWatch>,
+    /// So many levels are recorded from it on; 0: as many as elsewhere.
+    pub(crate) levels: u32,
 }
 
 /// What was published last.
@@ -46,6 +48,7 @@ impl PublishedValues {
                     n_result: result.len(),
                     watches: watches.as_ptr(),
                     n_watches: watches.len(),
+                    levels: site.levels,
                 }
             })
             .collect();

@@ -1,24 +1,38 @@
-//! What is looked for in calls, for who makes dumps: `call:PATTERN`, `call:PATTERN#100`, `slow:PATTERN>5ms`, `slow:PATTERN>max`.
+//! What is looked for in calls: for who makes dumps `call:PATTERN`, `call:PATTERN#100`, `slow:PATTERN>5ms`, `slow:PATTERN>max`; and triggers,
+//! at which recording goes on or stops, in uftrace's spelling, `PATTERN@trace_off`.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use rftrace::abi::Watch;
+use rftrace::abi::{Watch, watch};
 use rftrace_pattern::Pattern;
 
 use super::duration::duration;
 use crate::clock::ticks_in;
 
+/// The triggers that there are.
+const TRIGGERS: &str = "trace_on, trace_off, finish and depth=LEVELS";
+/// Levels that are ever recorded.
+const MAX_LEVELS: u32 = 1023;
+
 /// A rule about calls.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchRule {
     pub(crate) pattern: Pattern,
-    pub(crate) wanted: SiteWatch,
+    pub(crate) wanted: AtSite,
     /// As it was written.
     text: String,
 }
 
-/// The same without the functions that it is about.
+/// What a rule asks for at a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtSite {
+    Watch(SiteWatch),
+    /// So many levels of calls from it on.
+    Levels(u32),
+}
+
+/// Calls of a function at which something is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SiteWatch {
     /// What it is told by.
@@ -37,6 +51,8 @@ enum Calls {
     Slow(Duration),
     /// Those that last longer than all before.
     Slowest,
+    /// Each: nobody is told, but something of [`watch`] is done.
+    Trigger(u8),
 }
 
 impl WatchRule {
@@ -63,7 +79,37 @@ impl WatchRule {
             _ => return Err(HELP.to_owned()),
         };
         let pattern = Pattern::new(pattern).map_err(|problem| problem.to_string())?;
-        Ok(Self { pattern, wanted: SiteWatch { number, calls }, text: spec.to_owned() })
+        Ok(Self { pattern, wanted: AtSite::Watch(SiteWatch { number, calls }), text: spec.to_owned() })
+    }
+
+    /// A trigger for functions of a pattern, by uftrace's word for what is done.
+    pub(super) fn trigger(pattern: &str, action: &str) -> Result<Self, String> {
+        let trigger = |action| AtSite::Watch(SiteWatch { number: 0, calls: Calls::Trigger(action) });
+        let wanted = match action.split_once('=') {
+            None => match action {
+                "trace_on" | "traceon" => trigger(watch::ON),
+                "trace_off" | "traceoff" => trigger(watch::OFF),
+                "finish" => trigger(watch::FINISH),
+                _ => return Err(format!("there is no trigger `{action}`, but {TRIGGERS}")),
+            },
+            Some(("depth", levels)) => match levels.parse() {
+                Ok(levels @ 1..=MAX_LEVELS) => AtSite::Levels(levels),
+                _ => return Err(format!("`{levels}` is no number of levels: 1 is the least, {MAX_LEVELS} the most")),
+            },
+            Some(_) => return Err(format!("there is no trigger `{action}`, but {TRIGGERS}")),
+        };
+        let text = format!("{pattern}@{action}");
+        let pattern = Pattern::new(pattern).map_err(|problem| problem.to_string())?;
+        Ok(Self { pattern, wanted, text })
+    }
+
+    /// Whether recording goes on or stops by it, for a time.
+    pub(super) fn is_switch(&self) -> bool {
+        let calls = match self.wanted {
+            AtSite::Watch(watch) => watch.calls,
+            AtSite::Levels(_) => return false,
+        };
+        matches!(calls, Calls::Trigger(watch::ON | watch::OFF))
     }
 
     /// As it is written, without its number.
@@ -77,6 +123,7 @@ impl SiteWatch {
     pub(super) fn for_hooks(self) -> Watch {
         let mut watch = Watch {
             number: self.number,
+            action: watch::TELL,
             on_return: 0,
             is_rising: 0,
             nth: 0,
@@ -88,6 +135,7 @@ impl SiteWatch {
             Calls::Nth(nth) => watch.nth = nth,
             Calls::Slow(least) => (watch.on_return, watch.least_ticks) = (1, ticks_in(least).into()),
             Calls::Slowest => (watch.on_return, watch.is_rising) = (1, 1),
+            Calls::Trigger(action) => watch.action = action,
         }
         watch
     }
@@ -108,7 +156,8 @@ mod tests {
             let rule = WatchRule::parse(text).unwrap();
             assert!(rule.pattern.matches(name), "{text}");
             let number = text[..1].parse().unwrap();
-            assert_eq!((rule.wanted, rule.text().as_str()), (SiteWatch { number, calls }, &text[2..]));
+            let wanted = AtSite::Watch(SiteWatch { number, calls });
+            assert_eq!((rule.wanted, rule.text().as_str()), (wanted, &text[2..]));
         }
     }
 
@@ -126,6 +175,32 @@ mod tests {
         ] {
             let problem = WatchRule::parse(text).unwrap_err();
             assert!(problem.contains(expected), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn triggers() {
+        for (action, wanted, is_switch) in
+            [("trace_on", watch::ON, true), ("traceoff", watch::OFF, true), ("finish", watch::FINISH, false)]
+        {
+            let rule = WatchRule::trigger("app::f", action).unwrap();
+            let expected = AtSite::Watch(SiteWatch { number: 0, calls: Calls::Trigger(wanted) });
+            assert_eq!((rule.wanted, rule.is_switch()), (expected, is_switch), "{action}");
+            assert_eq!(rule.text(), format!("app::f@{action}"));
+        }
+        let levels = WatchRule::trigger("f", "depth=3").unwrap();
+        assert_eq!((levels.wanted, levels.is_switch()), (AtSite::Levels(3), false));
+        for (pattern, action, expected) in [
+            ("f", "stop", "there is no trigger `stop`, but trace_on"),
+            ("f", "", "there is no trigger"),
+            ("f", "read=x", "there is no trigger `read=x`"),
+            ("f", "depth=0", "1 is the least"),
+            ("f", "depth=x", "1 is the least"),
+            ("f", "depth=1024", "1023 the most"),
+            ("", "finish", "`*` stands for all"),
+        ] {
+            let problem = WatchRule::trigger(pattern, action).unwrap_err();
+            assert!(problem.contains(expected), "{pattern}@{action}: {problem}");
         }
     }
 }

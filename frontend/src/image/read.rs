@@ -812,7 +812,8 @@ mod tests {
             for change in [1, 0x80, 0xff] {
                 let mut changed = bytes.clone();
                 changed[place] ^= change;
-                if place == 12 && (5..=6).contains(&changed[place]) {
+                let older = abi::OLDEST_RECORDS..abi::VERSION;
+                if place == 12 && older.contains(&changed[place].into()) {
                     // The records of an older tracer.
                     continue;
                 }

@@ -475,6 +475,8 @@ fn restore_control() {
         decisive,
         wanted,
         depth_limit,
+        depth,
+        paused,
         min_ticks,
         values,
         noticed,
@@ -489,6 +491,8 @@ fn restore_control() {
     decisive.store(state::OUT as u32, Relaxed);
     wanted.store(0, Relaxed);
     depth_limit.store(state::DEPTH_MASK as u32, Relaxed);
+    depth.store(state::DEPTH_MASK as u32, Relaxed);
+    paused.store(0, Relaxed);
     for flag in [overwriting, full, any_left, active] {
         flag.store(0, Relaxed);
     }

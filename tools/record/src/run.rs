@@ -79,7 +79,7 @@ pub fn run(
     command: &[OsString],
     preloads: Vec<Preload>,
     variables: Vec<(&'static str, OsString)>,
-    for_library: [c_int; 2],
+    for_library: [c_int; 3],
     kernel: Option<&KernelRecorder>,
     living: &dyn Fn() -> Vec<u32>,
 ) -> Result<Ended> {

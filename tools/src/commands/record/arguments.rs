@@ -3,16 +3,17 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_net::{Protocol, To};
 use rftrace_record::banks::{OnFull, Plan};
-use rftrace_record::dumps::DumpOn;
+use rftrace_record::dumps::{DumpOn, Event};
 use rftrace_record::kernel::Events;
 use rftrace_record::run;
 
-use super::{dump_on, resources, values};
+use super::triggers::Triggers;
+use super::{dump_on, resources, triggers, values};
 use crate::commands::resources::ResourceKind;
 use crate::commands::size::parse_size;
 use crate::commands::time::parse_ns;
@@ -57,7 +58,7 @@ pub(crate) struct RecordArgs {
     pub(super) output: Option<PathBuf>,
     /// Record a program that runs: it goes on when the recording ends, by Ctrl-C or --for. It has to call the tracer, as below,
     /// but with -P and --libcalls, and to be linked dynamically.
-    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "patch_except", "patch_within", "disabled", "trigger", "schedule", "kernel", "events", "force", "resources"])]
+    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "patch_except", "patch_within", "disabled", "schedule", "kernel", "events", "force", "resources"])]
     pub(super) pid: Option<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
@@ -154,9 +155,14 @@ pub(crate) struct RecordArgs {
     /// Begin with recording switched off. A signal switches it on.
     #[arg(long)]
     pub(super) disabled: bool,
-    /// Begin to record when this function is first called.
-    #[arg(long, value_name = "FUNCTION")]
-    pub(super) trigger: Option<String>,
+    /// Do something when a function is called, as uftrace does: `f@trace_off` (nothing is recorded from that call on), `f@trace_on` (it is
+    /// again), `f@finish` (recording ends), `f@depth=2`, `f@filter`, `f@notrace`; several with commas. A FUNCTION alone: begin to
+    /// record when it is first called.
+    #[arg(short = 'T', long, value_name = "FUNCTION[@ACTION]")]
+    pub(super) trigger: Vec<String>,
+    /// End recording when the program gets a signal, as uftrace does: `USR1@finish`. It goes on.
+    #[arg(long = "signal", value_name = "SIGNAL@finish", default_value = "0", hide_default_value = true, value_parser = triggers::parse_finish)]
+    pub(super) signal_finish: i32,
     /// The signal that has a snapshot written, a name or a number; `none` for none.
     #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = run::parse_signal)]
     pub(super) signal_snapshot: i32,
@@ -258,6 +264,31 @@ impl RecordArgs {
         !self.branches.is_empty() || self.libcalls
     }
 
+    /// What is done when functions are called.
+    pub(super) fn triggers(&self) -> Result<Triggers> {
+        triggers::read(&self.trigger, self.disabled, self.depth)
+    }
+
+    /// A signal that ends recording does nothing else, where nothing else was said of it.
+    pub(super) fn give_way_to_finish(&mut self) {
+        for other in [&mut self.signal_snapshot, &mut self.signal_toggle, &mut self.signal_control] {
+            if *other == self.signal_finish {
+                *other = 0;
+            }
+        }
+    }
+
+    /// Refuses what makes no sense together, before anything is made.
+    pub(super) fn check(&self) -> Result<()> {
+        // Whether types are known matters to none of the rules' words.
+        values::rules(&self.what(), true)?.parse::<rftrace_frontend::Filter>().context("what to record")?;
+        let is_finish = |on: &DumpOn| on.event == Event::Signal(self.signal_finish);
+        if self.dump_on.iter().any(is_finish) {
+            bail!("--signal and --dump-on name the same signal");
+        }
+        Ok(())
+    }
+
     /// What is recorded.
     pub(super) fn what(&self) -> values::Options<'_> {
         values::Options {
@@ -266,6 +297,8 @@ impl RecordArgs {
             depth: self.depth,
             time_filter: self.time_filter,
             rules: &self.rules,
+            triggers: &self.trigger,
+            is_disabled: self.disabled,
             arguments: &self.arguments,
             results: &self.results,
             auto_args: self.auto_args,
@@ -286,7 +319,7 @@ impl RecordArgs {
             ("--patched", self.patched),
             ("--libcalls", self.libcalls),
             ("--resources", !self.resources.is_empty()),
-            ("--trigger", self.trigger.is_some()),
+            ("--trigger", !self.trigger.is_empty()),
         ]
     }
 

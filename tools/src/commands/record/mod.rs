@@ -41,6 +41,7 @@ mod processor;
 mod progress;
 pub(crate) mod resources;
 pub(crate) mod summary;
+mod triggers;
 mod values;
 
 pub(crate) use arguments::RecordArgs;
@@ -61,6 +62,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     if let Some(pid) = args.pid {
         return run_attached(&args, pid);
     }
+    args.give_way_to_finish();
+    args.check()?;
     let plan = args.plan()?;
     let token =
         args.to.as_ref().map(|to| super::send::read_token(args.token_file.as_deref(), to)).transpose()?.flatten();
@@ -114,7 +117,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let beside_bytes = if args.is_streamed() { args.max_size } else { args.buffer } as u64;
     let schedule = schedule.map(|events| events.record(output.work(), kept, beside_bytes)).transpose()?;
     let kernel = kernel.map(|events| events.record(output.work(), kept, beside_bytes)).transpose()?;
-    let for_library = [args.signal_snapshot, args.signal_toggle];
+    let for_library = [args.signal_snapshot, args.signal_toggle, args.signal_finish];
     let living = || {
         let mut living = banks.as_ref().map(BankRecorder::living).unwrap_or_default();
         living.extend(resources.as_ref().map(ResourceRecorder::living).unwrap_or_default());
@@ -189,6 +192,11 @@ fn write_pipe(pipe: Pipe) {
 /// Records a program that runs.
 #[cfg(target_arch = "x86_64")]
 fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
+    if args.triggers()?.start.is_some() {
+        bail!(
+            "-T FUNCTION begins to record at a function: a program that runs is recorded at once; -T FUNCTION@finish ends that"
+        );
+    }
     let filter = values::rules(&args.what(), false)?;
     check_rules(&filter)?;
     let options = rftrace_record::attach::Options {
@@ -473,6 +481,7 @@ fn environment(
         ("RFTRACE_RECORD_SNAPSHOT", args.signal_snapshot.to_string().into()),
         ("RFTRACE_RECORD_TOGGLE", args.signal_toggle.to_string().into()),
         ("RFTRACE_RECORD_CONTROL", args.signal_control.to_string().into()),
+        ("RFTRACE_RECORD_FINISH", args.signal_finish.to_string().into()),
     ];
     variables.extend(banks.map(|banks| ("RFTRACE_RECORD_BANK", banks.path().into())));
     let signals = [
@@ -485,6 +494,7 @@ fn environment(
             bail!("{other} and {name} name the same signal");
         }
     }
+    let triggers = args.triggers()?;
     variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
     if !args.branches.is_empty() {
         variables.push(("RFTRACE_RECORD_BRANCHES", args.branches.join("\n").into()));
@@ -503,13 +513,14 @@ fn environment(
             variables.push((name, "1".into()));
         }
     };
-    flag("RFTRACE_RECORD_OFF", args.disabled);
+    // Where a trigger is to have recording go on, the hooks look for it meanwhile.
+    flag("RFTRACE_RECORD_OFF", args.disabled && !triggers.has_on);
     flag("RFTRACE_RECORD_FORCE", args.force);
     // Where functions are named, these are all.
     flag("RFTRACE_RECORD_PATCHABLE", args.branches.is_empty());
     flag("RFTRACE_RECORD_LIBCALLS", args.libcalls);
     flag("RFTRACE_PATCHED", args.patched);
-    if let Some(function) = &args.trigger {
+    if let Some(function) = triggers.start {
         variables.push(("RFTRACE_RECORD_TRIGGER", function.into()));
     }
     Ok(variables)

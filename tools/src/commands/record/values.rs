@@ -10,7 +10,7 @@ use rftrace_record::dumps::DumpOn;
 use rftrace_record::told::{RuleEffects, Types};
 use rftrace_symbols::ModuleValues;
 
-use super::dump_on;
+use super::{dump_on, triggers};
 
 /// The options that say what is recorded, as of `RecordArgs`.
 pub(super) struct Options<'a> {
@@ -19,6 +19,9 @@ pub(super) struct Options<'a> {
     pub(super) depth: Option<u32>,
     pub(super) time_filter: Option<u64>,
     pub(super) rules: &'a [String],
+    pub(super) triggers: &'a [String],
+    /// Whether recording begins switched off.
+    pub(super) is_disabled: bool,
     pub(super) arguments: &'a [String],
     pub(super) results: &'a [String],
     pub(super) auto_args: bool,
@@ -144,6 +147,7 @@ pub(super) fn rules(args: &Options<'_>, has_types: bool) -> Result<String> {
     let mut rules = function_rules(args.filter, args.notrace, args.depth);
     rules.extend(args.time_filter.map(|nanos| format!("min={nanos}ns")));
     rules.extend(args.rules.iter().cloned());
+    rules.extend(triggers::read(args.triggers, args.is_disabled, args.depth)?.rules);
     if args.is_attached && needs_types(args)? {
         bail!(
             "with -p debug information is not read: write which values are wanted, as in -A 'open@arg1/s' -R 'open@retval'"
