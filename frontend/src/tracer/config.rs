@@ -240,11 +240,11 @@ impl Config {
     /// [`Tracer::save`] makes a trace of that. An older trace in the directory is removed at once.
     ///
     /// - The [capacity](Self::capacity_bytes) is that of the buffer, which goes round: 64 MiB are good for any program. There is no [`mode`](Self::mode).
-    /// - A save ends the stream: give the tracer another buffer to record again. A [snapshot](SaveOptions::keep) does not.
+    /// - A save ends the stream: give the tracer another buffer to record again. A [snapshot](crate::SaveOptions::keep) does not.
     /// - Where the program ends without a save, or is killed, `rftrace report` shows what had reached the disk, and `rftrace recover` makes a trace
     ///   of it: what is older than a fifth of a second, but for what is in pieces of the buffer that are not full.
     /// - A child that is forked records nothing.
-    /// - When the disk is full the program goes on; [`Saved::left_out`] says what is missing.
+    /// - When the disk is full the program goes on; [`Saved::left_out`](crate::Saved::left_out) says what is missing.
     ///
     /// The variable `RFTRACE_STREAM=DIR` or `RFTRACE_STREAM=DIR,64M` does the same for a program that is not changed: with this directory, and a buffer of this
     /// size.

@@ -4,7 +4,7 @@
 //! - [`stream`]: ours, for what is recorded while a program runs, in the same way.
 //! - [`receive`]: a server that makes a directory of what each peer sends.
 //! - [`send`]: a client that sends a directory; [`outgoing`]: a connection by our protocol.
-//! - [`line`]: what a kernel sends by a serial line.
+//! - [`mod@line`]: what a kernel sends by a serial line.
 //!
 //! Not here: the commands' arguments and what they print (`rftrace-tools`), and what the files of a trace hold (`rftrace-format`).
 
