@@ -118,10 +118,11 @@ impl Spool {
             return;
         }
         let start = self.file_bytes();
-        // A chunk that is there in part is not read.
         if let Err(error) = self.append(start) {
             self.failed = Some(error);
-            self.n_bytes = start;
+            // Some of it may have been written. A chunk that is there in part is not read.
+            let length = self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.len());
+            self.n_bytes = start.max(length);
         }
         self.packed.clear();
     }

@@ -156,7 +156,10 @@ impl Stream {
         }
         let State::Over(collected) = &*state else { return Err(saved_before()) };
         let Some(collected) = &**collected else { return Err(Error::NoEvents { hook_called: false }) };
-        let saved = collected.write_as(directory, &mut Symbols::default(), writing)?;
+        let saved = collected.write_as(directory, &mut Symbols::default(), writing).map_err(|error| match error {
+            Error::NoEvents { .. } => why_not_all(collected).map_or(error, |problem| Error::NoStream { problem }),
+            error => error,
+        })?;
         let found = (saved, collected.n_dropped, why_not_all(collected));
         *state = State::Saved;
         let _ = fs::remove_dir_all(&self.work);
