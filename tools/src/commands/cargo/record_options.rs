@@ -7,8 +7,8 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::commands::record::RecordArgs;
 
-/// Those that `cargo rftrace` has itself, decides, or has no use for: it reads what was recorded.
-const OWN: [&str; 6] = ["output", "live", "quiet", "command", "to", "no_local"];
+/// Those that `cargo rftrace` has itself, decides, or has no use for: it reads what was recorded. No other option may name one of them.
+const OWN: [&str; 7] = ["output", "live", "quiet", "command", "to", "no_local", "token_file"];
 
 /// What was given of them, as arguments.
 #[derive(Debug, Default)]
@@ -72,6 +72,11 @@ impl FromArgMatches for RecordOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_name_only_what_is_there() {
+        RecordOptions::augment_args(Command::new("test")).debug_assert();
+    }
 
     #[test]
     fn arguments_are_passed_on() {

@@ -79,7 +79,7 @@ pub(crate) struct RecordArgs {
     pub(super) stream: bool,
     /// Keep what is recorded as it reaches the disk, in an eighth of the room, instead of making a trace of it at the end. All commands
     /// read it, unpacking it each time; `rftrace recover DIR` makes a trace of it, which uftrace reads too.
-    #[arg(long, conflicts_with_all = ["ring", "stop", "pid", "live", "to", "srcline", "kernel", "events", "resources", "arguments", "auto_args", "results"])]
+    #[arg(long, conflicts_with_all = ["ring", "stop", "pid", "srcline", "kernel", "events", "resources", "arguments", "auto_args", "results"])]
     pub(super) keep_stream: bool,
     /// What threads do when the buffer is full. They wait for the recorder, or go on, and calls are not recorded.
     #[arg(long, value_name = "WHAT", default_value = "wait", value_enum, conflicts_with_all = ["ring", "stop"])]
@@ -192,7 +192,7 @@ pub(crate) struct RecordArgs {
     pub(super) events: Vec<Events>,
     /// Send what is recorded to `rftrace recv` while the program runs (HOST, HOST:PORT, unix:PATH; with --stop and --pid at the end), or the
     /// trace to `uftrace recv` at the end (uftrace://HOST). It is written here too. The program never waits for a receiver.
-    #[arg(long, value_name = "HOST[:PORT]")]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "keep_stream")]
     pub(super) to: Option<To>,
     /// A file with the token that the receiver asks for.
     #[arg(long, value_name = "FILE", requires = "to")]
@@ -201,7 +201,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, requires = "to")]
     pub(super) no_local: bool,
     /// Show the calls when the program has ended. Without -o the trace is not kept.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "keep_stream")]
     pub(super) live: bool,
     /// Run the program even if it seems not to call the tracer: a script, or a program that loads libraries which do.
     #[arg(long)]
