@@ -395,7 +395,8 @@ fn mistakes_have_a_remedy() {
     }
     for subcommand in ["run", "test", "bench", "build"] {
         let help = workspace.run(&[subcommand, "--help"]);
-        assert!(help.stdout.contains(&format!("Example:\n  cargo rftrace {subcommand} ")), "{}", help.stdout);
+        let (_, examples) = help.stdout.split_once("\nExample").expect("examples");
+        assert!(examples.contains(&format!("\n  cargo rftrace {subcommand} ")), "{}", help.stdout);
     }
 
     // A rustup with nothing but stable, and a compiler that is stable.

@@ -150,13 +150,16 @@ fn what_a_killed_recorder_leaves_can_be_recovered() {
         return;
     }
     let folder = killed();
-    for arguments in [&["report", "trace"][..], &["replay", "trace"], &["info", "trace"]] {
-        let looked = folder.command(arguments).output().unwrap();
-        assert_eq!(looked.status.code(), Some(1));
-        assert!(stderr(&looked).contains("`rftrace recover trace`"), "{}", stderr(&looked));
-    }
+    let looks_show = |told: &str| {
+        for arguments in [&["report", "trace"][..], &["replay", "trace"], &["info", "trace"]] {
+            let looked = folder.command(arguments).output().unwrap();
+            assert_eq!(looked.status.code(), Some(0), "{}", stderr(&looked));
+            assert!(stderr(&looked).contains(told), "{told}: {}", stderr(&looked));
+        }
+    };
     // The program goes on, and is going to save there.
     let [pid] = &folder.processes()[..] else { panic!("{:?}", folder.processes()) };
+    looks_show(&format!("by process {pid}"));
     for mut command in [folder.command(&["recover", "trace"]), folder.recording(&[], "")] {
         let refused = command.output().unwrap();
         assert_eq!(refused.status.code(), Some(1));
@@ -164,6 +167,7 @@ fn what_a_killed_recorder_leaves_can_be_recovered() {
     }
     folder.go();
     wait_until("the end", || folder.processes().is_empty());
+    looks_show("`rftrace recover trace`");
     let recovered = folder.command(&["recover", "trace"]).output().unwrap();
     assert_eq!(recovered.status.code(), Some(0), "{}", stderr(&recovered));
     assert!(stderr(&recovered).contains("in 2 processes"), "{}", stderr(&recovered));

@@ -26,15 +26,19 @@ impl Call {
     /// Begins. `None` where such things are not recorded, as in a child of `vfork`: it is in its parent's memory, but has what it takes for
     /// itself.
     pub(super) fn begin(resource: Resource, registers: Registers) -> Option<Self> {
-        if !process::is_recorded(resource) || !identity::is_own_memory() {
-            return None;
-        }
+        let call = Self::beside(resource, registers)?;
         let writing = Writing::begin(registers.sp);
         // A chunk that is taken while the function runs would be younger than what it has given back.
         writing.make_room();
         writing.thread().taken.set([0; 2]);
         writing.thread().given_back.set(0);
-        Some(Self { began: pool::ticks_before(), registers })
+        Some(Self { began: pool::ticks_before(), ..call })
+    }
+
+    /// Begins one that takes nothing and gives nothing back: what the function that has called it took before it stays known.
+    pub(super) fn beside(resource: Resource, registers: Registers) -> Option<Self> {
+        let is_recorded = process::is_recorded(resource) && identity::is_own_memory();
+        is_recorded.then(|| Self { began: pool::ticks_before(), registers })
     }
 
     /// Records that something was taken, unless a function that the called one has called did so. `told` is what is recorded besides where
