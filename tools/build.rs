@@ -8,8 +8,8 @@ use std::path::PathBuf;
 const TRACER: &str = "rftrace-preload";
 const RESOURCES: &str = "rftrace-preload-resources";
 
-/// What the tracer exports: the functions of the C library that it takes the place of.
-const OF_TRACER: [&str; 21] = [
+/// What the tracer exports: the functions of the C library, and one of the unwinder, that it takes the place of.
+const OF_TRACER: [&str; 22] = [
     "__monstartup",
     "_mcleanup",
     "_exit",
@@ -31,6 +31,7 @@ const OF_TRACER: [&str; 21] = [
     "dlclose",
     "prctl",
     "syscall",
+    "_Unwind_RaiseException",
 ];
 
 /// And for each processor the hooks, and what `rftrace record -p` calls.

@@ -165,6 +165,7 @@ fuzz_target!(|input: Input<'_>| {
         patience: Duration::ZERO,
         most_bytes: 1 << 30,
         is_ring: input.is_ring,
+        dumped_bytes: 1 << 30,
     };
     let mut banks = Banks::new(bank.try_clone().expect("a descriptor"), &folder, options).expect("memory");
     for (number, slot) in (0..).zip(&input.slots) {

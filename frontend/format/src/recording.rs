@@ -38,9 +38,29 @@ pub const TRACER: &str = "rftrace-preload";
 /// That of the library that records who takes memory.
 pub const RESOURCES: &str = "rftrace-preload-resources";
 
-/// The folder of a snapshot in a trace directory, by its number from 1 on.
-pub fn snapshot(number: u64) -> String {
-    format!("snapshot-{number}")
+/// The folder of a snapshot in a trace directory, by its number from 1 on and by what it was made for, if that was not a signal:
+/// `snapshot-3-slow-app.handle-5ms`.
+pub fn snapshot(number: u64, reason: Option<&str>) -> String {
+    const MAX_CHARS: usize = 60;
+
+    let mut name = format!("snapshot-{number}");
+    let reason = reason.filter(|reason| !reason.starts_with("signal:")).unwrap_or_default().replace("::", ".");
+    let kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
+    for word in reason.split(|c| !kept(c)).filter(|word| !word.is_empty()) {
+        if name.len() + word.len() >= MAX_CHARS {
+            break;
+        }
+        name.push('-');
+        name.push_str(word);
+    }
+    name
+}
+
+/// The number of a snapshot, by the name of its folder; `None` for other names.
+pub fn snapshot_number(name: &str) -> Option<u64> {
+    let rest = name.strip_prefix("snapshot-")?;
+    let number = rest.split_once('-').map_or(rest, |(number, _)| number);
+    number.parse().ok().filter(|&number| number > 0)
 }
 
 /// What lies in [`FOLDER`], by its name.
@@ -408,7 +428,20 @@ mod tests {
         for name in [JOINED, WRITTEN, "part-7", "part-x-1", "snapshot-1", "error-7-1", "perf-cpu0.dat", ""] {
             assert_eq!(Entry::of(name), None, "{name}");
         }
-        assert_eq!(snapshot(1), "snapshot-1");
+        for (number, reason, name) in [
+            (1, None, "snapshot-1"),
+            (2, Some("signal:USR1"), "snapshot-2"),
+            (3, Some("slow:app::handle>5ms"), "snapshot-3-slow-app.handle-5ms"),
+            (4, Some("call:<[u8; 3] as Trait>::f#7,after=1ms"), "snapshot-4-call-u8-3-as-Trait-.f-7-after-1ms"),
+            (5, Some("fatal: killed by SIGKILL"), "snapshot-5-fatal-killed-by-SIGKILL"),
+            (6, Some("panic at ../../x"), "snapshot-6-panic-at-..-..-x"),
+        ] {
+            assert_eq!((snapshot(number, reason).as_str(), snapshot_number(name)), (name, Some(number)));
+        }
+        assert!(snapshot(1, Some(&"word ".repeat(100))).len() <= 64);
+        for name in ["snapshot-0", "snapshot-x", "snapshot", "snapshot-", "shot-1"] {
+            assert_eq!(snapshot_number(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Functions of the C library that this takes the place of: those after which there is no program any more, or a thread that may
+//! Functions of the C library and the unwinder that this takes the place of: that with which an exception begins, those after which there is no program any more, or a thread that may
 //! do nothing, and those that tell the program which signal handlers there are.
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
@@ -135,6 +135,25 @@ extern "C" fn before_syscall(place: usize, number: c_long, first: c_ulong, secon
     original(place)
 }
 
+/// An exception is about to be raised. Returns the unwinder's function, which finds the stack as if it had been called.
+extern "C" fn before_raise(place: usize, exception: *const u64) -> *mut c_void {
+    if let Some(bank) = RECORDING.get().filter(|recording| recording.settings.tells_of_raised).and_then(|it| it.bank) {
+        // SAFETY: the unwinder's caller passes an exception, which begins with its class (Itanium C++ ABI, 1.2).
+        let class = unsafe { exception.read() };
+        // The lower half is the language: `C++` with what kind of it, and `RUST`, which std writes as bytes, older ones as a number.
+        let kind = match class.to_be_bytes() {
+            [.., b'C', b'+', b'+', _] => Some(1),
+            [.., b'R', b'U', b'S', b'T'] => Some(0),
+            _ if class.to_ne_bytes().ends_with(b"RUST") => Some(0),
+            _ => None,
+        };
+        if let Some(kind) = kind.filter(|_| process::is_owner() && !work::is_at_work()) {
+            bank.tell_raised(kind);
+        }
+    }
+    original(place)
+}
+
 passed_on!(execve, before_exec, 2);
 passed_on!(execv, before_exec, 3);
 passed_on!(execvp, before_exec, 4);
@@ -148,3 +167,4 @@ passed_on!(execveat, before_exec, 10);
 passed_on!(daemon, before_exec, 11);
 passed_on!(prctl, before_prctl, 12);
 passed_on!(syscall, before_syscall, 13);
+passed_on!(_Unwind_RaiseException, before_raise, 15);

@@ -1,4 +1,4 @@
-//! The C library's own functions, behind those of this library.
+//! The C library's own functions, and the unwinder's, behind those of this library.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
@@ -22,8 +22,9 @@ const NAMES: [&CStr; N_NAMES] = [
     c"prctl",
     c"syscall",
     c"dlclose",
+    c"_Unwind_RaiseException",
 ];
-const N_NAMES: usize = 15;
+const N_NAMES: usize = 16;
 const DLCLOSE: usize = 14;
 const SIGACTION: usize = 1;
 

@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) trigger: String,
     /// Which functions get a branch.
     pub(crate) branches: Branches,
+    /// `RFTRACE_RECORD_RAISED`: the recorder is told of panics and exceptions.
+    pub(crate) tells_of_raised: bool,
     /// `RFTRACE_RECORD_TYPES`: a file that says what the values of functions are; empty for none.
     pub(crate) types: PathBuf,
     /// `RFTRACE_RECORD_RULES`: where to say which rules of the filter match anything; empty for nowhere.
@@ -66,6 +68,7 @@ impl Settings {
             is_off: text("RFTRACE_RECORD_OFF") == "1",
             trigger: text("RFTRACE_RECORD_TRIGGER"),
             branches: Branches::read(),
+            tells_of_raised: text("RFTRACE_RECORD_RAISED") == "1",
             types: env::var_os("RFTRACE_RECORD_TYPES").unwrap_or_default().into(),
             rules: env::var_os("RFTRACE_RECORD_RULES").unwrap_or_default().into(),
             force: text("RFTRACE_RECORD_FORCE") == "1",

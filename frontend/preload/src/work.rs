@@ -45,6 +45,13 @@ pub(crate) fn confine_thread() {
     IS_CONFINED.set(true);
 }
 
+/// Whether this thread is at work.
+pub(crate) fn is_at_work() -> bool {
+    let worker = WORKER.load(Relaxed);
+    // SAFETY: the call takes nothing.
+    worker != 0 && worker == unsafe { libc::gettid() }.cast_unsigned()
+}
+
 /// Whether that is so.
 pub(crate) fn is_confined() -> bool {
     IS_CONFINED.get()

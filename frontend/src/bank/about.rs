@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use rftrace::abi;
 
-use super::collect::{Banks, Collected, Options, Rate, Watched};
+use super::collect::{Banks, Options, Watched};
+use super::collected::{Collected, Rate};
 use super::file::{TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
 use super::journal::add_unloaded;
 use super::spool::{about_file, facts_folder};
@@ -106,6 +107,7 @@ impl Banks {
             patience: Duration::ZERO,
             most_bytes: 0,
             is_ring: false,
+            dumped_bytes: 0,
         };
         let banks = Self::new(file, folder, options)?;
         for (start, bytes) in [(0, first), (THREADS_AT, threads)] {

@@ -16,6 +16,7 @@ use rftrace::abi::{
     CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, lease, records_per_chunk,
 };
 
+use super::collected::{Collected, Death, Rate, Written};
 use super::file::{
     CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
 };
@@ -43,6 +44,8 @@ pub struct Options {
     pub most_bytes: u64,
     /// They are rings: what is in one is written when its process is over, and when a dump is made.
     pub is_ring: bool,
+    /// Bytes of rings that all dumps may hold together.
+    pub dumped_bytes: u64,
 }
 
 /// All banks of a recorder.
@@ -68,19 +71,16 @@ pub struct Banks {
     pub(super) taps: Vec<Box<dyn Tap>>,
     /// Nothing is written.
     pub(super) keeps_nothing: bool,
+    pub(super) most_dumped_bytes: u64,
+    /// Dumps that were made, or failed.
+    pub(super) n_dumps: u64,
+    /// Processes that are not given up when they have ended: dumps are to be made of them.
+    pub(super) held: Vec<u32>,
     written: Written,
     pub(super) packer: Box<Packer>,
     pub(super) slots: Vec<Option<Watched>>,
     collected: Vec<Collected>,
     pub(super) snapshots: Vec<Collected>,
-}
-
-/// How fast the time stamp counter runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rate {
-    pub(crate) hz: u64,
-    /// Who says so.
-    pub(crate) source: String,
 }
 
 /// Somebody who is told what is recorded, at once.
@@ -93,15 +93,6 @@ pub(super) trait Tap: std::fmt::Debug + Send {
 
     /// Whether a chunk was read to its end.
     fn has_read(&self, number: usize, chunk: &Chunk<'_>) -> bool;
-}
-
-/// What spools hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// Calls and returns.
-    pub n_records: u64,
-    /// Bytes on the disk.
-    pub n_bytes: u64,
 }
 
 /// How much there was to be taken of the fullest bank.
@@ -164,75 +155,6 @@ pub(super) struct Watched {
     waiting: HashMap<u64, Instant>,
 }
 
-/// What was recorded of a process that is over, or until a moment.
-#[derive(Debug)]
-pub struct Collected {
-    /// The process, as it calls itself.
-    pub pid: u32,
-    /// When its program began to be recorded, by `CLOCK_MONOTONIC` in nanoseconds.
-    pub program_nanos: u64,
-    /// The process that forked it, and when by `CLOCK_MONOTONIC`, if one did that is recorded too.
-    pub fork: Option<(u32, u64)>,
-    /// Calls and returns that were not recorded because no chunk was free.
-    pub n_dropped: u64,
-    /// Why not all was written, if it was not.
-    pub failed: Option<io::Error>,
-    /// As much was written as may be.
-    pub is_too_large: bool,
-    /// Why this was copied, if it is a dump that was [made](Banks::dump).
-    pub reason: Option<String>,
-    /// Chunks of a ring whose records others have taken the place of.
-    pub n_overwritten: u64,
-    /// How it came to its end, if that was not by itself.
-    pub death: Option<Death>,
-    /// What was not recorded, as who kept the spool has said.
-    pub problem: Option<String>,
-    /// Calls and returns in the spool, some of which may belong to none.
-    pub n_records: u64,
-    pub(crate) spool: PathBuf,
-    /// So much of that.
-    pub(crate) spool_bytes: u64,
-    /// What threads were writing to, of a process that goes on: a file as the spool is.
-    pub(crate) tail: Option<PathBuf>,
-    /// Whether what was recorded after its end is left out: a ring was written to while it was copied.
-    pub(crate) is_cut: bool,
-    /// Whether nothing more was to come. Otherwise its recorder has ended before, or the line to it.
-    pub(crate) is_over: bool,
-    pub(crate) chunk_bytes: usize,
-    pub(crate) first: ClockPair,
-    pub(crate) last: ClockPair,
-    pub(crate) rate: Option<Rate>,
-    /// What was known of the program at its end, if the spool is kept.
-    pub(crate) facts: Option<PathBuf>,
-    pub(crate) utc_offset_nanos: i64,
-    /// The shortest call that is recorded, in ticks, from when on.
-    pub(crate) minima: Vec<(u64, u64)>,
-    pub(crate) end_tsc: u64,
-    pub(crate) n_untraced_threads: u32,
-    pub(crate) exe: Vec<u8>,
-    pub(crate) command_line: Vec<u8>,
-    /// Of different times, the latest last.
-    pub(crate) maps: Vec<Vec<u8>>,
-    /// Libraries that it had no more at its end, in the order in which it unloaded them.
-    pub(crate) unloaded: Vec<Unloaded>,
-    /// Functions that were hooked and do not call the tracer: an address and a size each.
-    pub(crate) hooked: Vec<u8>,
-    pub(crate) threads: HashMap<u32, Identity>,
-    /// The words of the exit records of the functions that were open in a thread that was forked.
-    pub(crate) open: HashMap<u32, Vec<u64>>,
-    /// What surrounded it, if that was another machine.
-    pub(crate) world: Option<Box<World>>,
-}
-
-/// The end of a process that did not end by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Death {
-    /// By a signal that it could have handled.
-    Signal(u32),
-    /// Without a word: by SIGKILL, the system's lack of memory, or a system call of its own.
-    WithoutWord,
-}
-
 /// How often the system is asked about a process: for libraries that it loads, and names of threads.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -271,6 +193,9 @@ impl Banks {
             dumped_bytes: 0,
             taps: Vec::new(),
             keeps_nothing: false,
+            most_dumped_bytes: options.dumped_bytes,
+            n_dumps: 0,
+            held: Vec::new(),
             written: Written::default(),
             packer: Box::new(Packer::new()),
             slots,
@@ -311,7 +236,7 @@ impl Banks {
             let is_over = is_over(watched.pid) || self.is_followed(number);
             self.take_snapshot(number, &mut watched);
             // A dump is due then.
-            if is_over && !self.is_noticed(number) {
+            if is_over && !self.is_held(number, watched.pid) {
                 self.finish(number, watched);
             } else {
                 if watched.look(slot.mapped_at.load(Relaxed)) {
@@ -336,13 +261,18 @@ impl Banks {
         std::mem::take(&mut self.snapshots)
     }
 
+    /// The processes that are over since the last call.
+    pub fn ended(&mut self) -> Vec<Collected> {
+        std::mem::take(&mut self.collected)
+    }
+
     /// What was written so far, of all processes.
     #[must_use]
     pub fn written(&self) -> Written {
         self.written
     }
 
-    /// Takes all that is left, whatever the processes are at.
+    /// Takes all that is left, whatever the processes are at. Returns it, and who has ended since [`ended`](Self::ended) was asked.
     pub fn finish_all(mut self) -> Vec<Collected> {
         for number in 0..self.slots.len() {
             if self.slot(number).state.load(Acquire) == slot_state::IN_USE {
@@ -534,7 +464,7 @@ impl Banks {
             n_dropped: slot.bank.n_lost.load(Relaxed),
             failed: None,
             is_too_large: watched.spool.is_too_large,
-            reason: None,
+            dump: None,
             n_overwritten: 0,
             death: None,
             problem: None,

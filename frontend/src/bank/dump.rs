@@ -8,18 +8,21 @@
 //! Not here: what a dump is made for (the recorder decides), and how it becomes a directory (`save`).
 
 use std::collections::HashMap;
+use std::fs;
+use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{chunk_state, lease};
 
-use super::collect::{Banks, Collected, Progress, Watched};
+use super::collect::{Banks, Progress, Watched};
+use super::collected::{Collected, Dump};
 use super::file::slot_state;
 use super::open::OpenFunctions;
 use super::spool::Spool;
 use crate::backend::Chunk;
-use crate::clock::ClockPair;
+use crate::clock::{ClockPair, ticks_in};
 
 /// A call of a function that is watched: it was made, or took long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +33,25 @@ pub struct Notice {
     pub number: u64,
     /// When, in ticks.
     pub tsc: u64,
+    /// In which thread, by the tracer's numbers, if that is known.
+    pub thread: Option<u32>,
+    /// How long the call lasted, in ticks; 0 if it has only begun.
+    pub lasted_ticks: u64,
     /// How many such calls there were since that nobody is told of.
     pub n_more: u64,
+}
+
+/// Why there is no dump.
+#[derive(Debug)]
+pub enum NoDump {
+    /// No such process is recorded.
+    NoProcess,
+    /// Dumps hold as much as they may together.
+    NoRoom,
+    /// Nothing was recorded.
+    Nothing,
+    /// What was copied could not be written.
+    Failed(io::Error),
 }
 
 /// A chunk as its header tells, while nobody takes it.
@@ -69,21 +89,37 @@ pub(super) struct Copied {
 }
 
 impl Banks {
-    /// Makes a dump of what is recorded of a process, which goes on meanwhile: what was recorded until now or, of a ring, until `tsc`. Returns
-    /// whether there was room for it on the disk.
-    pub fn dump(&mut self, pid: u32, reason: &str, tsc: Option<u64>) -> bool {
+    /// Makes a dump of what is there of a process, which goes on meanwhile: of its ring what was recorded until now, or until the moment
+    /// that it is made for and what is wanted after that; of a stream all until now. It is among the [`snapshots`](Self::snapshots) then.
+    /// Returns how many bytes of a ring it holds.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn dump(&mut self, pid: u32, dump: Dump) -> Result<u64, NoDump> {
         let is_it = |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE;
         let found = (0..self.slots.len()).filter(is_it).find(|&number| self.slot(number).pid.load(Relaxed) == pid);
-        let Some(number) = found else { return false };
+        let number = found.ok_or(NoDump::NoProcess)?;
         let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
-        let until = tsc.unwrap_or_else(|| ClockPair::now().tsc);
-        let reason = Some(reason.to_owned());
-        let is_made = match self.is_ring {
-            true => self.dump_ring(number, &mut watched, until, reason),
-            false => self.copy_stream(number, &mut watched, until, reason),
+        let now = ClockPair::now().tsc;
+        let made = if self.is_ring {
+            let until = dump.tsc.map_or(now, |tsc| now.min(tsc + ticks_in(dump.after)));
+            self.dump_ring(number, &mut watched, until, Some(dump))
+        } else {
+            self.copy_stream(number, &mut watched, now, Some(dump)).map(|()| 0)
         };
         self.slots[number] = Some(watched);
-        is_made
+        made
+    }
+
+    /// A dump is not there any more that held so many bytes of a ring.
+    pub fn forget_dump(&mut self, n_bytes: u64) {
+        self.dumped_bytes = self.dumped_bytes.saturating_sub(n_bytes);
+    }
+
+    /// Processes that are not given up when they have ended, until this says otherwise: dumps are to be made of them.
+    pub fn hold(&mut self, pids: Vec<u32>) {
+        self.held = pids;
     }
 
     /// What was noticed in processes since this was asked before, one call in each. A process that has ended is not given up before.
@@ -96,6 +132,8 @@ impl Banks {
                 pid: slot.pid.load(Relaxed),
                 number: noticed.number.load(Relaxed),
                 tsc: noticed.tsc.load(Relaxed),
+                thread: u32::try_from(noticed.thread.load(Relaxed)).ok().filter(|&thread| thread != 0),
+                lasted_ticks: noticed.lasted.load(Relaxed),
                 n_more: noticed.n_more.swap(0, Relaxed),
             });
             noticed.tsc.store(0, Release);
@@ -103,11 +141,27 @@ impl Banks {
         notices
     }
 
+    /// How many calls were noticed since this was asked before that nobody is told of, and come with no [notice](Self::notices).
+    pub fn n_more_noticed(&self) -> u64 {
+        let rest = |number| {
+            let slot = self.slot(number);
+            let is_in_use = self.is_ring && slot.state.load(Acquire) == slot_state::IN_USE;
+            if is_in_use && slot.noticed.tsc.load(Acquire) == 0 { slot.noticed.n_more.swap(0, Relaxed) } else { 0 }
+        };
+        (0..self.slots.len()).map(rest).sum()
+    }
+
     /// Whether something was noticed in a process.
-    pub(super) fn is_noticed(&self, number: usize) -> bool {
+    fn is_noticed(&self, number: usize) -> bool {
         let slot = self.slot(number);
         // Up to 1 it is being written.
         self.is_ring && slot.state.load(Acquire) == slot_state::IN_USE && slot.noticed.tsc.load(Acquire) > 1
+    }
+
+    /// Whether something is to be told of a process, or a dump is to be made of it.
+    pub(super) fn is_held(&self, number: usize, pid: u32) -> bool {
+        let n_more = || self.is_ring && self.slot(number).noticed.n_more.load(Relaxed) > 0;
+        self.is_noticed(number) || n_more() || self.held.contains(&pid)
     }
 
     /// For how long nothing was recorded in each process that has begun, by what was seen when this was asked before.
@@ -136,19 +190,25 @@ impl Banks {
         if wanted == 0 {
             return;
         }
+        // Who asked for it is told nothing: there is none then.
         if self.is_ring {
-            self.dump_ring(number, watched, wanted, None);
+            let _ = self.dump_ring(number, watched, wanted, None);
         } else {
-            self.copy_stream(number, watched, wanted, None);
+            let _ = self.copy_stream(number, watched, wanted, None);
         }
         let _ = slot.snapshot_tsc.compare_exchange(wanted, 0, AcqRel, Relaxed);
     }
 
-    /// Copies what threads are writing to. Returns whether there was room.
-    fn copy_stream(&mut self, number: usize, watched: &mut Watched, wanted: u64, reason: Option<String>) -> bool {
+    fn copy_stream(
+        &mut self,
+        number: usize,
+        watched: &mut Watched,
+        wanted: u64,
+        dump: Option<Dump>,
+    ) -> Result<(), NoDump> {
         // It counts as what the trace of it takes.
         if !watched.spool.may_go_on(self.taken_bytes, self.most_bytes) {
-            return false;
+            return Err(NoDump::NoRoom);
         }
         self.taken_bytes += watched.spool.n_chunks * self.layout.chunk_bytes() as u64;
         watched.spool.flush();
@@ -158,12 +218,12 @@ impl Banks {
         self.copy_chunks(number, &mut tail);
         tail.flush();
         let last_thread = watched.spool.last_thread.max(tail.last_thread);
-        if tail.failed.is_some() {
-            return false;
+        if let Some(error) = tail.failed {
+            return Err(NoDump::Failed(error));
         }
         let collected = self.collected(number, watched, last_thread);
-        self.snapshots.push(Collected { tail: Some(tail.path), end_tsc: wanted, reason, ..collected });
-        true
+        self.snapshots.push(Collected { tail: Some(tail.path), end_tsc: wanted, dump, ..collected });
+        Ok(())
     }
 
     /// Writes what is in chunks, which stay as they are: only the recorder makes one free, so no other records come into it meanwhile.
@@ -182,26 +242,39 @@ impl Banks {
         }
     }
 
-    /// Copies a ring into a file of its own. Returns whether there was room.
-    fn dump_ring(&mut self, number: usize, watched: &mut Watched, until: u64, reason: Option<String>) -> bool {
-        if self.dumped_bytes >= self.most_bytes {
-            return false;
+    /// Copies a ring into a file of its own. Returns how many bytes of it.
+    fn dump_ring(
+        &mut self,
+        number: usize,
+        watched: &mut Watched,
+        until: u64,
+        dump: Option<Dump>,
+    ) -> Result<u64, NoDump> {
+        if self.dumped_bytes >= self.most_dumped_bytes {
+            return Err(NoDump::NoRoom);
         }
-        let slot = self.slot(number);
-        let mut copy = Spool::new(self.folder.join(format!("tail-{}-{until}-{}", watched.pid, self.dumped_bytes)));
+        let (slot, before) = (self.slot(number), self.dumped_bytes);
+        self.n_dumps += 1;
+        let mut copy = Spool::new(self.folder.join(format!("tail-{}-{until}-{}", watched.pid, self.n_dumps)));
         // First what is about to be lost.
         let copied = self.copy_ring(number, &mut copy, true);
         copy.flush();
-        if copy.failed.is_some() || copy.n_chunks == 0 {
-            return false;
+        let n_bytes = self.dumped_bytes - before;
+        if let Some(error) = copy.failed {
+            self.forget_dump(n_bytes);
+            let _ = fs::remove_file(&copy.path);
+            return Err(NoDump::Failed(error));
+        }
+        if copy.n_chunks == 0 {
+            return Err(NoDump::Nothing);
         }
         watched.open = OpenFunctions::of_process(watched.pid, slot.threads_at.load(Relaxed));
         watched.looked = None;
         watched.look(slot.mapped_at.load(Relaxed));
         let mut collected = self.collected(number, watched, copy.last_thread);
         self.tell_of_ring(number, &mut collected, watched, &copied);
-        self.snapshots.push(Collected { tail: Some(copy.path), end_tsc: until, is_cut: true, reason, ..collected });
-        true
+        self.snapshots.push(Collected { tail: Some(copy.path), end_tsc: until, is_cut: true, dump, ..collected });
+        Ok(n_bytes)
     }
 
     /// Packs all that is in a ring, of a process that may go on, into a dump or into its spool.

@@ -184,6 +184,9 @@ pub(crate) mod request_phase {
 const _: () = assert!(size_of::<Slot>() <= OPEN_AT);
 const _: () = assert!(OPEN_AT + 8 * abi::RETURN_STACK_ENTRIES <= TEXT_AT);
 
+/// The numbers by which a process tells that a panic of Rust, or an exception of C++, was raised. No [watch](abi::Watch) has them.
+pub const RAISED: [u64; 2] = [u64::MAX - 1, u64::MAX - 2];
+
 /// How large everything is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {

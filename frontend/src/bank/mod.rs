@@ -1,7 +1,7 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
 //! `file` is the layout, `journal` what is told of libraries in it, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
-//! while programs run, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
+//! while programs run, `collected` what that is, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
 //! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it; `writer` is a recorder in the program itself. docs/banks.md tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
@@ -10,6 +10,8 @@
 mod about;
 #[cfg(target_os = "linux")]
 pub(crate) mod collect;
+#[cfg(target_os = "linux")]
+mod collected;
 #[cfg(target_os = "linux")]
 mod dump;
 #[cfg(target_os = "linux")]
@@ -47,9 +49,13 @@ pub(crate) mod writer;
 #[cfg(target_os = "linux")]
 pub use about::Extent;
 #[cfg(target_os = "linux")]
-pub use collect::{Banks, Collected, Death, Fill, Options, SHORTEST_PAUSE, Written};
+pub use collect::{Banks, Fill, Options, SHORTEST_PAUSE};
 #[cfg(target_os = "linux")]
-pub use dump::Notice;
+pub use collected::{Collected, Death, Dump, Written};
+#[cfg(target_os = "linux")]
+pub use dump::{NoDump, Notice};
+#[cfg(target_os = "linux")]
+pub use file::RAISED;
 #[cfg(target_os = "linux")]
 pub use journal::Loaded;
 #[cfg(target_os = "linux")]

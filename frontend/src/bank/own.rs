@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 use rftrace::abi::{self, InitArgs, Switch, init};
 
 use super::file::{
-    ASKED_BYTES, CHUNKS_AT, HEAD_BYTES, Head, JOURNAL_AT, JOURNAL_BYTES, Layout, MAGIC, OPEN_AT, RULES_AT, Slot,
-    TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
+    ASKED_BYTES, CHUNKS_AT, HEAD_BYTES, Head, JOURNAL_AT, JOURNAL_BYTES, Layout, MAGIC, OPEN_AT, RAISED, RULES_AT,
+    Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
 };
 use crate::Error;
 use crate::backend;
-use crate::clock::{ClockPair, utc_offset_nanos};
+use crate::clock::{ClockPair, tsc, utc_offset_nanos};
 use crate::elf::file::page_size;
 use crate::host::linux::{modules, threads};
 use crate::patch;
@@ -171,6 +171,26 @@ impl Bank {
             if now != beat {
                 (beat, since) = (now, Instant::now());
             }
+        }
+    }
+
+    /// Tells the recorder that this thread is about to raise something, by its place in [`RAISED`]. As a hook does that finds what it looks for:
+    /// the first until the recorder has seen it.
+    pub fn tell_raised(&self, kind: usize) {
+        const WRITING: u64 = 1;
+
+        let Some((slot, &number)) = self.own_slot().zip(RAISED.get(kind)).filter(|_| backend::is_enabled()) else {
+            return;
+        };
+        let noticed = &slot.noticed;
+        if noticed.tsc.compare_exchange(0, WRITING, AcqRel, Relaxed).is_ok() {
+            let thread = backend::own_thread().map_or(0, |thread| thread.tid.load(Relaxed));
+            noticed.number.store(number, Relaxed);
+            noticed.thread.store(thread.into(), Relaxed);
+            noticed.lasted.store(0, Relaxed);
+            noticed.tsc.store(tsc::ticks(), Release);
+        } else {
+            noticed.n_more.fetch_add(1, Relaxed);
         }
     }
 

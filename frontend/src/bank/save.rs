@@ -19,10 +19,11 @@ use rftrace_format::info::{Changes, Info};
 use rftrace_format::{recording, symbols};
 
 use super::about;
-use super::collect::Collected;
+use super::collected::Collected;
 use super::spool::{about_file, facts_folder, whole_file};
 use super::world::World;
 use crate::Error;
+use crate::clock::ticks_in;
 use crate::decode::{self, Minima};
 use crate::elf::file::{build_id, map_file};
 use crate::elf::table::{self, SymbolTable};
@@ -30,7 +31,7 @@ use crate::host::linux::modules::{self, Module, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::program::{Identify, Program};
 use crate::image::stored::StoredChunks;
-use crate::uftrace::directory::{self, Recording};
+use crate::uftrace::directory::{self, Mark, Recording};
 use crate::uftrace::symfile::write_symbols;
 
 /// What was written of a process.
@@ -167,9 +168,15 @@ impl Collected {
             forget.read(records.n_bytes());
             (decode::Head::from(&header), records.into())
         });
-        let tasks = decode::tasks_of(found, self.open.clone());
+        let mut tasks = decode::tasks_of(found, self.open.clone());
+        let dump = self.dump.as_ref();
+        if let Some(thread) = dump.filter(|dump| dump.is_of_thread).and_then(|dump| dump.thread) {
+            tasks.retain(|task| task.tid == thread);
+        }
+        let last = dump.and_then(|dump| dump.last).map(ticks_in);
+        let start_tsc = self.first.tsc.max(last.map_or(0, |last| self.end_tsc.saturating_sub(last)));
         let damaged_chunks = chunks.iter().map(StoredChunks::n_damaged).sum();
-        if !tasks.iter().any(|task| task.has_record_since(self.first.tsc)) {
+        if !tasks.iter().any(|task| task.has_record_since(start_tsc)) {
             return Err(Error::NoEvents { hook_called: true });
         }
         let rate = self.rate.as_ref();
@@ -177,9 +184,10 @@ impl Collected {
         self.minima.iter().for_each(|&(since, ticks)| minima.set(since, ticks));
         let recording = Recording {
             tasks: &tasks,
-            start_tsc: self.first.tsc,
+            start_tsc,
             stop_tsc: self.end_tsc,
             is_cut: self.is_cut,
+            mark: dump.map(|dump| Mark::of_dump(dump.tsc.unwrap_or(self.end_tsc), dump.thread, &dump.reason)),
             clock: rate.map_or_else(|| self.first.clock_to(self.last), |rate| self.first.clock_at_rate(rate.hz)),
             pairs: [self.first, self.last],
             unix_nanos: (self.utc_offset_nanos != 0)

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use rftrace::abi::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, RETURN_STACK_ENTRIES};
 use rftrace_format::recording::WHOLE;
 
-use super::collect::{Banks, Collected, Death, Rate, Watched};
+use super::collect::{Banks, Watched};
+use super::collected::{Collected, Death, Rate};
 use super::file::MOST_MINIMA;
 use super::spool::whole_file;
 use super::world::World;
@@ -255,7 +256,7 @@ impl Parsed {
             n_dropped: self.number("dropped")?,
             failed: Some(self.text("failed")).filter(|text| !text.is_empty()).map(io::Error::other),
             is_too_large: self.number("too_large") == Some(1),
-            reason: None,
+            dump: None,
             n_overwritten: self.number("overwritten")?,
             death: self
                 .number("death")

@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use rftrace_format::recording::{Entry, FOLDER};
 
-use super::collect::{Banks, Collected, Options, SHORTEST_PAUSE};
+use super::collect::{Banks, Options, SHORTEST_PAUSE};
+use super::collected::Collected;
 use super::own::Bank;
 use super::save::{SavedBank, Symbols, Writing};
 use crate::Error;
@@ -81,6 +82,7 @@ impl Stream {
             patience: wanted.patience,
             most_bytes: wanted.most_bytes,
             is_ring: false,
+            dumped_bytes: 0,
         };
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let banks = file.try_clone().and_then(|file| Banks::new(file, &work, options)).map_err(no_memory)?;

@@ -78,6 +78,7 @@ impl Image {
             start_tsc,
             stop_tsc,
             is_cut: false,
+            mark: None,
             clock,
             pairs,
             unix_nanos: self.unix_nanos(),

@@ -193,6 +193,7 @@ impl Tracer {
                 start_tsc,
                 stop_tsc: control.stop_tsc.load(Relaxed),
                 is_cut: false,
+                mark: None,
                 clock: rate.map_or_else(|| self.first.clock_to(last), |(hz, _)| self.first.clock_at_rate(hz)),
                 pairs: [self.first, last],
                 unix_nanos: self.utc_offset_nanos.and_then(|offset| self.first.nanos.checked_add_signed(offset)),

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use rftrace_format::clock::{ClockFile, TscClock};
-use rftrace_format::events::EventLine;
+use rftrace_format::events::{EventLine, event_name};
 use rftrace_format::files::{self, File as TraceFile};
 use rftrace_format::gaps::Gaps;
 use rftrace_format::info::feature;
@@ -39,6 +39,8 @@ pub(crate) struct Recording<'a> {
     pub(crate) stop_tsc: u64,
     /// Whether what was recorded after that is left out.
     pub(crate) is_cut: bool,
+    /// A moment that is shown.
+    pub(crate) mark: Option<Mark>,
     /// What ticks become nanoseconds by.
     pub(crate) clock: TscClock,
     pub(crate) pairs: [ClockPair; 2],
@@ -59,6 +61,22 @@ impl<'a> Recording<'a> {
     pub(super) fn window(&self, is_hidden: &'a (dyn Fn(u64) -> bool + Sync)) -> Window<'a> {
         let cut = if self.is_cut { self.stop_tsc } else { u64::MAX };
         Window { start: self.start_tsc, end: self.stop_tsc, cut, is_hidden, minima: self.minima, done: self.done }
+    }
+}
+
+/// A moment of a recording, which is an event of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    tsc: u64,
+    /// By the tracer's numbers; `None`: the main thread.
+    thread: Option<u32>,
+    name: String,
+}
+
+impl Mark {
+    /// That for which a dump was made.
+    pub(crate) fn of_dump(tsc: u64, thread: Option<u32>, reason: &str) -> Self {
+        Self { tsc, thread, name: event_name(&format!("rftrace:dump:{reason}")) }
     }
 }
 
@@ -87,9 +105,18 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     let ids = EventIds::default();
     let specs = Specs::new(program);
     let identities = identities(recording.tasks, &program.identify);
+    let is_main = |place: &usize| identities[*place].tid == program.pid;
+    let main = (0..identities.len()).find(is_main).unwrap_or(0);
+    let of_thread = |thread| recording.tasks.iter().position(|task| task.tid == thread);
+    let mark = recording.mark.as_ref().map(|mark| {
+        let place = mark.thread.and_then(of_thread).unwrap_or(main);
+        (place, (mark.tsc, ids.id(mark.name.clone())))
+    });
     let mut written = in_parallel(recording, |place| {
         let identity = identities[place].clone();
-        write_task(&recording.tasks[place], &window, recording.clock, (&ids, &specs), directory, identity, &left_out)
+        let mark = mark.filter(|&(at, _)| at == place).map(|(_, mark)| mark);
+        let task = &recording.tasks[place];
+        write_task(task, &window, (recording.clock, mark), (&ids, &specs), directory, identity, &left_out)
     })?;
     written.retain(|task| task.n_records > 0);
     if written.is_empty() {

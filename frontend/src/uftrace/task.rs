@@ -75,7 +75,8 @@ impl<'a> LeftOut<'a> {
 pub(super) struct EventIds(pub(super) Mutex<BTreeMap<String, u64>>);
 
 impl EventIds {
-    fn id(&self, name: String) -> u64 {
+    /// That of an event of this name.
+    pub(super) fn id(&self, name: String) -> u64 {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let next = USER_EVENTS.start + ids.len() as u64;
         *ids.entry(name).or_insert(next)
@@ -95,6 +96,8 @@ impl EventIds {
 struct TaskWriter<'a> {
     path: &'a Path,
     clock: TscClock,
+    /// When an event is to be shown that was not recorded, and its id, until it is.
+    mark: Option<(u64, u64)>,
     ids: &'a EventIds,
     specs: &'a Specs<'a>,
     /// A task without events gets no file.
@@ -145,6 +148,9 @@ impl Emit for &mut TaskWriter<'_> {
     // costs two hooks.
     #[inline(always)]
     fn emit(&mut self, event: Event, values: &[u8]) -> io::Result<()> {
+        if self.mark.is_some() {
+            self.write_mark_before(event)?;
+        }
         let nanos = self.clock.nanos(event.tsc);
         let mut bytes = encode_event(event, nanos, self.ids);
         let mut payload = Vec::new();
@@ -153,8 +159,7 @@ impl Emit for &mut TaskWriter<'_> {
             set_payload(&mut bytes, !payload.is_empty());
         }
         if self.written.n_records == 0 {
-            self.file = Some(File::create(self.path)?);
-            self.written.first_nanos = nanos;
+            self.begin(nanos)?;
         }
         if let EventKind::Lost(n) = event.kind {
             self.written.n_lost = self.written.n_lost.saturating_add(n);
@@ -179,6 +184,42 @@ fn set_payload(record: &mut [u8; RECORD_BYTES], has_payload: bool) {
 }
 
 impl TaskWriter<'_> {
+    /// The first record has this time.
+    fn begin(&mut self, nanos: u64) -> io::Result<()> {
+        self.file = Some(File::create(self.path)?);
+        self.written.first_nanos = nanos;
+        Ok(())
+    }
+
+    /// Writes the mark if its moment is before an event; where all functions end that are still open it is that too.
+    #[cold]
+    fn write_mark_before(&mut self, event: Event) -> io::Result<()> {
+        let is_exit = event.kind == EventKind::Exit;
+        let Some((tsc, id)) = self.mark.filter(|&(tsc, _)| tsc < event.tsc || tsc == event.tsc && is_exit) else {
+            return Ok(());
+        };
+        self.mark = None;
+        let nanos = self.clock.nanos(tsc);
+        if self.written.n_records == 0 {
+            self.begin(nanos)?;
+        }
+        let depth = u16::try_from(event.depth + usize::from(is_exit)).unwrap_or(u16::MAX);
+        let mark = Record { time_ns: nanos, kind: Kind::Event, has_payload: false, payload_at: 0, depth, addr: id };
+        self.written.n_records += 1;
+        self.block.extend_from_slice(&mark.encode());
+        Ok(())
+    }
+
+    /// Writes the mark behind all events, if there are any and it is not written.
+    fn write_mark_at_end(&mut self) {
+        let Some((tsc, id)) = self.mark.take().filter(|_| self.written.n_records > 0) else { return };
+        let time_ns = self.clock.nanos(tsc).max(self.written.last_nanos);
+        let mark = Record { time_ns, kind: Kind::Event, has_payload: false, payload_at: 0, depth: 0, addr: id };
+        self.written.last_nanos = time_ns;
+        self.written.n_records += 1;
+        self.block.extend_from_slice(&mark.encode());
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         if let Some(file) = &mut self.file {
             file.write_all(&self.block)?;
@@ -263,7 +304,7 @@ impl TaskWriter<'_> {
 pub(super) fn write_task(
     task: &Task<'_>,
     window: &Window<'_>,
-    clock: TscClock,
+    (clock, mark): (TscClock, Option<(u64, u64)>),
     (ids, specs): (&EventIds, &Specs<'_>),
     directory: &Path,
     identity: Identity,
@@ -271,9 +312,18 @@ pub(super) fn write_task(
 ) -> Result<Written, Error> {
     let path = directory.join(files::records(identity.tid));
     let written = Written { identity, ..Written::default() };
-    let mut writer =
-        TaskWriter { path: &path, clock, ids, specs, file: None, block: Vec::with_capacity(BLOCK_BYTES), written };
+    let mut writer = TaskWriter {
+        path: &path,
+        clock,
+        mark,
+        ids,
+        specs,
+        file: None,
+        block: Vec::with_capacity(BLOCK_BYTES),
+        written,
+    };
     let result = decode::decode(task, window, &mut writer);
+    writer.write_mark_at_end();
     match result.and_then(|()| writer.flush()) {
         Ok(()) => Ok(writer.written),
         Err(source) => {

@@ -106,7 +106,8 @@ fn signals_for_the_library_reach_it() {
     let recorder = folder.begin(&[], "waits");
     wait_until("the program", || folder.path("ready").exists());
     send("-USR1", recorder.id());
-    folder.wait_for_part("snapshot-");
+    // It comes to its place while the program runs.
+    wait_until("the snapshot", || folder.path("trace/snapshot-1/info").exists());
     send("-USR2", recorder.id());
     send("-USR2", recorder.id());
     folder.go();

@@ -500,6 +500,7 @@ fn the_library_exports_nothing_else() {
     exported.sort_unstable();
     let expected = [
         "_Exit",
+        "_Unwind_RaiseException",
         "__fentry__",
         "__monstartup",
         "__sysv_signal",

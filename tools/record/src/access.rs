@@ -4,10 +4,8 @@ use std::sync::mpsc::{self, Sender};
 
 use rftrace_frontend::bank::Banks;
 
-use super::dumps::Dumps;
-
 /// What is done with banks between two looks at them.
-pub(crate) type Job = Box<dyn FnOnce(&mut Banks, &mut Dumps) + Send>;
+pub(crate) type Job = Box<dyn FnOnce(&mut Banks) + Send>;
 
 /// Has something done with banks while programs are recorded.
 #[derive(Clone, Debug)]
@@ -20,12 +18,9 @@ impl Access {
     }
 
     /// Has it done, and waits for what it returns; `None` if recording has ended.
-    pub(crate) fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Banks, &mut Dumps) -> T + Send + 'static,
-    ) -> Option<T> {
+    pub(crate) fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Banks) -> T + Send + 'static) -> Option<T> {
         let (to, done) = mpsc::sync_channel(1);
-        let job = move |banks: &mut Banks, dumps: &mut Dumps| _ = to.send(work(banks, dumps));
+        let job = move |banks: &mut Banks| _ = to.send(work(banks));
         self.0.send(Box::new(job)).ok()?;
         done.recv().ok()
     }

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use rftrace_frontend::bank::{Answer, Asked, MOST_ANSWER_BYTES, Names, NotAsked};
 
 use super::access::Access;
 use super::banks::BankRecorder;
+use super::dumps::DumpControl;
 use super::pipe::{Pipe, What};
 use super::processes::{n_threads, start_time};
 use super::run::is_in_mask;
@@ -32,7 +34,7 @@ impl Control {
     ///
     /// There can be no socket.
     pub fn begin(work: &Path, banks: &BankRecorder) -> std::io::Result<Self> {
-        Ok(Self { server: Server::begin(work, Arc::new(Recorded { banks: banks.access() }))? })
+        Ok(Self { server: Server::begin(work, Arc::new(Recorded { banks: banks.access(), dumps: banks.dumps() }))? })
     }
 
     /// The recording is over.
@@ -44,6 +46,7 @@ impl Control {
 /// What is recorded into banks.
 struct Recorded {
     banks: Access,
+    dumps: DumpControl,
 }
 
 /// How long a process may take until it begins with what it is asked.
@@ -62,7 +65,7 @@ impl Recorded {
         loop {
             thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(2));
-            match self.banks.with(move |banks, _| banks.answer(&asked)).unwrap_or(Answer::Ended) {
+            match self.banks.with(move |banks| banks.answer(&asked)).unwrap_or(Answer::Ended) {
                 Answer::Done(bytes) => return Ok(bytes),
                 Answer::Refused(problem) => return Err(problem),
                 Answer::Ended => return Err(format!("process {pid} has ended")),
@@ -72,7 +75,7 @@ impl Recorded {
                 }
                 Answer::Waiting if since.elapsed() < PATIENCE => {}
                 Answer::Waiting => {
-                    if self.banks.with(move |banks, _| banks.take_back(&asked)).unwrap_or(true) {
+                    if self.banks.with(move |banks| banks.take_back(&asked)).unwrap_or(true) {
                         return Err(format!("{}; nothing was changed", why_no_answer(pid, asked.signal)));
                     }
                 }
@@ -87,7 +90,7 @@ impl Recorded {
         let since = Instant::now();
         loop {
             let text = request.to_owned();
-            let asked = self.banks.with(move |banks, _| banks.ask(pid, &text, |signal| send_to(pid, signal)));
+            let asked = self.banks.with(move |banks| banks.ask(pid, &text, |signal| send_to(pid, signal)));
             let patience = match asked.ok_or(OVER)? {
                 Ok(asked) => return Ok(asked),
                 Err(NotAsked::NoHandler) if since.elapsed() < BEGINNING => true,
@@ -152,7 +155,7 @@ impl Recording for Recorded {
     }
 
     fn processes(&self) -> Vec<u32> {
-        let mut processes = self.banks.with(|banks, _| banks.processes()).unwrap_or_default();
+        let mut processes = self.banks.with(|banks| banks.processes()).unwrap_or_default();
         processes.retain(|&pid| start_time(pid).is_some());
         processes.sort_unstable();
         processes.dedup();
@@ -160,7 +163,7 @@ impl Recording for Recorded {
     }
 
     fn facts(&self, pid: u32) -> Option<Facts> {
-        let (state, written) = self.banks.with(move |banks, _| Some((banks.state(pid)?, banks.written())))??;
+        let (state, written) = self.banks.with(move |banks| Some((banks.state(pid)?, banks.written())))??;
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words = command.split(|&byte| byte == 0).map(String::from_utf8_lossy);
         let command = words.collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
@@ -179,11 +182,11 @@ impl Recording for Recorded {
     }
 
     fn is_on(&self, pid: u32) -> Option<bool> {
-        self.banks.with(move |banks, _| banks.is_on(pid)).flatten()
+        self.banks.with(move |banks| banks.is_on(pid)).flatten()
     }
 
     fn rules(&self, pid: u32) -> Option<String> {
-        self.banks.with(move |banks, _| banks.rules(pid)).flatten()
+        self.banks.with(move |banks| banks.rules(pid)).flatten()
     }
 
     fn ask(&self, pid: u32, request: &str) -> Result<String, String> {
@@ -221,14 +224,11 @@ impl Recording for Recorded {
 
     fn dump(&self, pid: u32, reason: &str) -> Result<String, String> {
         let reason = reason.replace(char::is_control, " ");
-        let is_made = self.banks.with(move |banks, _| banks.dump(pid, &reason, None)).ok_or(OVER)?;
-        match is_made {
-            true => Ok(format!(
-                "a dump of process {pid} is made: it will be in the directory of the trace, as snapshot-…\n"
-            )),
-            false => Err(format!(
-                "no dump of process {pid} was made: nothing is recorded, or --max-size is reached, or the disk is full"
-            )),
+        match self.dumps.dump(pid, &reason).recv_timeout(WORK) {
+            Ok(Ok(place)) => Ok(format!("a dump of process {pid} lies in {}\n", place.display())),
+            Ok(Err(problem)) => Err(format!("no dump of process {pid} was made: {problem}")),
+            Err(RecvTimeoutError::Timeout) => Ok(format!("a dump of process {pid} is being made\n")),
+            Err(RecvTimeoutError::Disconnected) => Err(OVER.to_owned()),
         }
     }
 }

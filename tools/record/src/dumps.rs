@@ -1,11 +1,16 @@
-//! Which dumps of rings are made, and when: decided here by what is seen of the processes, made by who asks (`banks`).
+//! Which dumps are made, and when: decided here by what is seen of the processes, made by who asks (`banks`).
+//!
+//! Not here: how what dumps are made on is written (the command), and how a ring is copied (`rftrace_frontend::bank`).
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use rftrace_frontend::bank::{Death, Notice};
+use rftrace_frontend::bank::{Death, Dump, Notice, RAISED};
 
 use super::run::Ended;
 
@@ -16,6 +21,8 @@ pub struct DumpOn {
     pub text: String,
     /// What it means.
     pub event: Event,
+    /// What the dump is to have.
+    pub extent: Extent,
 }
 
 /// Something that happens.
@@ -29,8 +36,37 @@ pub enum Event {
     Stall(Duration),
     /// Again and again after so long.
     Every(Duration),
-    /// A call of a function: the tracer looks for it, and tells of it by the place among [`Options::on`].
+    /// A call of a function: the tracer looks for it, and tells of it by its number.
     Call,
+    /// A panic of Rust begins to unwind.
+    Panic,
+    /// An exception of C++ is thrown.
+    Throw,
+}
+
+/// What of the ring is wanted, and how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// So much that comes after the event too.
+    pub after: Duration,
+    /// Only the thread in which it was.
+    pub is_of_thread: bool,
+    /// Only so much before the end.
+    pub last: Option<Duration>,
+    /// Each time, not once a second at the most.
+    pub is_burst: bool,
+}
+
+/// Which dumps stay where more are due than may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// The first: no more are made then.
+    #[default]
+    First,
+    /// The last: older ones are removed.
+    Last,
+    /// Those of the calls that lasted longest.
+    Slowest,
 }
 
 /// What is wanted of dumps.
@@ -38,34 +74,77 @@ pub enum Event {
 pub struct Options {
     /// What they are made on.
     pub on: Vec<DumpOn>,
-    /// How many are made, but for those that a signal asks for.
+    /// How many there are at the most, but for those that somebody asks for.
     pub most: usize,
+    /// Which.
+    pub keep: Keep,
+    /// Bytes of rings that they may hold together.
+    pub most_bytes: u64,
     /// The signal that asks for one; 0 for none.
     pub signal: i32,
 }
 
+/// Where a dump lies that was asked for, or why there is none.
+pub type Answer = Result<PathBuf, String>;
+
 /// A dump that is to be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Due {
     pub(crate) pid: u32,
-    pub(crate) reason: String,
-    /// When it was due, in ticks, if that was not now.
-    pub(crate) tsc: Option<u64>,
+    pub(crate) dump: Dump,
+    /// How long the call lasted that it is made for, in ticks.
+    lasted_ticks: u64,
+    /// Who has asked for it. It does not count then.
+    pub(crate) asker: Option<Sender<Answer>>,
+}
+
+/// A dump that was made, and counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Made {
+    pub(crate) id: u64,
+    pub(crate) n_bytes: u64,
+    lasted_ticks: u64,
+}
+
+/// What is done about a dump that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// It is not made.
+    No,
+    /// It is; another one is removed then.
+    InPlaceOf(Option<Made>),
+}
+
+/// What has become of dumps that are not there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotThere {
+    /// They were due when enough were made.
+    pub n_more: usize,
+    /// They were made, and removed when others were.
+    pub n_removed: usize,
+    /// There was no room.
+    pub n_without_room: usize,
 }
 
 /// Decides which dumps are due.
 #[derive(Debug)]
 pub(crate) struct Dumps {
     options: Options,
-    n_made: usize,
-    /// Those that were due when enough were made.
-    n_more: usize,
-    /// When those of [`Event::Every`] were last due, by process and place among the options.
+    /// By their numbers; those that were taken away are `None`.
+    on: Vec<Option<DumpOn>>,
+    made: Vec<Made>,
+    n_made: u64,
+    not_there: NotThere,
+    /// When those of [`Event::Every`] were last due, by process and number.
     every: HashMap<(u32, usize), Instant>,
     /// Processes that do nothing, for which a dump was made already.
     stalled: HashSet<(u32, usize)>,
-    /// When the last dump was due by each place among the options, of calls.
-    called: HashMap<u64, Instant>,
+    /// When the last dump was due by each number, of calls.
+    called: HashMap<usize, Instant>,
+    /// Those that are made later, or with the next look.
+    waiting: Vec<(Instant, Due)>,
+    /// No more are made.
+    is_over: bool,
 }
 
 /// Between two dumps of the same calls.
@@ -73,24 +152,49 @@ const CALL_PAUSE: Duration = Duration::from_secs(1);
 
 impl Dumps {
     pub(crate) fn new(options: Options) -> Self {
-        Self { options, n_made: 0, n_more: 0, every: HashMap::new(), stalled: HashSet::new(), called: HashMap::new() }
+        Self {
+            on: options.on.iter().cloned().map(Some).collect(),
+            options,
+            made: Vec::new(),
+            n_made: 0,
+            not_there: NotThere::default(),
+            every: HashMap::new(),
+            stalled: HashSet::new(),
+            called: HashMap::new(),
+            waiting: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    fn each(&self) -> impl Iterator<Item = (usize, &DumpOn)> {
+        self.on.iter().enumerate().filter_map(|(number, on)| Some((number, on.as_ref()?)))
+    }
+
+    fn first(&self, event: Event) -> Option<&DumpOn> {
+        self.each().map(|(_, on)| on).find(|on| on.event == event)
     }
 
     /// Whether it has to be known for how long nothing was recorded.
     pub(crate) fn asks_for_quiet(&self) -> bool {
-        self.options.on.iter().any(|on| matches!(on.event, Event::Stall(_)))
+        self.each().any(|(_, on)| matches!(on.event, Event::Stall(_)))
     }
 
-    /// What is due `now`, where these processes are recorded, and nothing was in some of them for so long.
-    pub(crate) fn due(&mut self, now: Instant, living: &[u32], quiet: &[(u32, Duration)]) -> Vec<Due> {
-        let mut due = Vec::new();
-        for (place, on) in self.options.on.iter().enumerate() {
-            let mut add = |pid| due.push(Due { pid, reason: on.text.clone(), tsc: None });
+    /// From now on none is made: who asks is told nothing.
+    pub(crate) fn end(&mut self) {
+        self.is_over = true;
+        self.waiting.clear();
+    }
+
+    /// Looks what is due `now`, where these processes are recorded, and nothing was in some of them for so long.
+    pub(crate) fn look(&mut self, now: Instant, living: &[u32], quiet: &[(u32, Duration)]) {
+        for (number, on) in self.on.iter().enumerate() {
+            let Some(on) = on else { continue };
+            let mut add = |pid| self.waiting.push((now, Due::new(pid, on, None)));
             match on.event {
                 Event::Every(pause) => {
-                    self.every.retain(|(pid, of), _| *of != place || living.contains(pid));
+                    self.every.retain(|(pid, of), _| *of != number || living.contains(pid));
                     for &pid in living {
-                        let last = self.every.entry((pid, place)).or_insert(now);
+                        let last = self.every.entry((pid, number)).or_insert(now);
                         if now.duration_since(*last) >= pause {
                             *last = now;
                             add(pid);
@@ -98,49 +202,112 @@ impl Dumps {
                     }
                 }
                 Event::Stall(least) => {
-                    self.stalled.retain(|(pid, of)| *of != place || living.contains(pid));
+                    self.stalled.retain(|(pid, of)| *of != number || living.contains(pid));
                     for &(pid, quiet_for) in quiet {
                         if quiet_for < least {
-                            self.stalled.remove(&(pid, place));
-                        } else if self.stalled.insert((pid, place)) {
+                            self.stalled.remove(&(pid, number));
+                        } else if self.stalled.insert((pid, number)) {
                             add(pid);
                         }
                     }
                 }
-                Event::Signal(_) | Event::Fatal | Event::Call => {}
+                Event::Signal(_) | Event::Fatal | Event::Call | Event::Panic | Event::Throw => {}
             }
         }
+    }
+
+    /// So many more were due of which nothing else is known.
+    pub(crate) fn more(&mut self, n_more: u64) {
+        let n_more = usize::try_from(n_more).unwrap_or(usize::MAX);
+        self.not_there.n_more = self.not_there.n_more.saturating_add(n_more);
+    }
+
+    /// Something was noticed in a process `now`.
+    pub(crate) fn notice(&mut self, now: Instant, notice: &Notice) {
+        self.more(notice.n_more);
+        let is_it = |&(number, on): &(usize, &DumpOn)| match RAISED.iter().position(|&it| it == notice.number) {
+            Some(kind) => on.event == [Event::Panic, Event::Throw][kind],
+            None => on.event == Event::Call && number as u64 == notice.number,
+        };
+        // What a process writes there may be anything.
+        let Some((number, on)) = self.each().find(is_it) else { return };
+        let last = self.called.get(&number);
+        if !on.extent.is_burst && last.is_some_and(|&last| now.duration_since(last) < CALL_PAUSE) {
+            self.not_there.n_more += 1;
+            return;
+        }
+        let due = (now + on.extent.after, Due::new(notice.pid, on, Some(notice)));
+        self.called.insert(number, now);
+        self.waiting.push(due);
+    }
+
+    /// Takes those that are to be made `now`: their time has come, or their process does not live any more.
+    pub(crate) fn take_due(&mut self, now: Instant, living: &[u32]) -> Vec<Due> {
+        let is_due = |(at, due): &mut (Instant, Due)| *at <= now || !living.contains(&due.pid);
+        let mut due: Vec<Due> = self.waiting.extract_if(.., is_due).map(|(_, due)| due).collect();
+        // In the order in which things happened; others are of now.
+        due.sort_by_key(|due| due.dump.tsc.unwrap_or(u64::MAX));
         due
     }
 
-    /// What is due `now` as a call was noticed.
-    pub(crate) fn due_by(&mut self, now: Instant, notice: &Notice) -> Option<Due> {
-        self.n_more += usize::try_from(notice.n_more).unwrap_or(usize::MAX);
-        let on = self.options.on.get(usize::try_from(notice.number).ok()?)?;
-        let last = self.called.get(&notice.number);
-        if last.is_some_and(|&last| now.duration_since(last) < CALL_PAUSE) {
-            self.n_more += 1;
-            return None;
+    /// The processes of which dumps are to be made later.
+    pub(crate) fn waited_for(&self) -> Vec<u32> {
+        self.waiting.iter().map(|(_, due)| due.pid).collect()
+    }
+
+    /// Whether one more is made. If it is it has to be [told](Self::made).
+    pub(crate) fn decide(&mut self, due: &Due) -> Decision {
+        if due.asker.is_some() || self.made.len() < self.options.most {
+            return Decision::InPlaceOf(None);
         }
-        self.called.insert(notice.number, now);
-        Some(Due { pid: notice.pid, reason: on.text.clone(), tsc: Some(notice.tsc) })
+        let least = match self.options.keep {
+            Keep::First => None,
+            Keep::Last => self.made.first(),
+            Keep::Slowest => {
+                let least = self.made.iter().min_by_key(|made| made.lasted_ticks);
+                least.filter(|made| made.lasted_ticks < due.lasted_ticks)
+            }
+        };
+        if least.is_none() {
+            self.not_there.n_more += 1;
+        }
+        least.map_or(Decision::No, |&made| Decision::InPlaceOf(Some(made)))
     }
 
-    /// Whether one more is made. It counts from here on.
-    pub(crate) fn take(&mut self) -> bool {
-        let is_made = self.n_made < self.options.most;
-        *(if is_made { &mut self.n_made } else { &mut self.n_more }) += 1;
-        is_made
+    /// What could be removed so that there is room for one more: the oldest, if those are not kept.
+    pub(crate) fn oldest(&self) -> Option<Made> {
+        self.made.first().copied().filter(|_| self.options.keep == Keep::Last)
     }
 
-    /// How many were not made.
-    pub(crate) fn n_more(&self) -> usize {
-        self.n_more
+    /// One was made of so many bytes. Returns what it is known by.
+    pub(crate) fn made(&mut self, due: &Due, n_bytes: u64) -> u64 {
+        self.n_made += 1;
+        let id = self.n_made;
+        if due.asker.is_none() {
+            self.made.push(Made { id, n_bytes, lasted_ticks: due.lasted_ticks });
+        }
+        id
+    }
+
+    /// One is removed that was made.
+    pub(crate) fn removed(&mut self, made: Made) {
+        self.made.retain(|other| other.id != made.id);
+        self.not_there.n_removed += 1;
+    }
+
+    /// There was no room for one.
+    pub(crate) fn without_room(&mut self) {
+        self.not_there.n_without_room += 1;
+    }
+
+    /// What has become of the others.
+    pub(crate) fn not_there(&self) -> NotThere {
+        self.not_there
     }
 
     /// What a dump of a process that is over is made for, if one is: it died, or is the program, and that `ended` badly.
-    pub(crate) fn reason_of_end(&self, death: Option<Death>, ended: Option<&Ended>) -> Option<String> {
-        let on = self.options.on.iter().find(|on| on.event == Event::Fatal)?;
+    pub(crate) fn of_end(&self, pid: u32, death: Option<Death>, ended: Option<&Ended>) -> Option<Due> {
+        let on = self.first(Event::Fatal)?;
         let how = match (ended.map(|ended| (ended.status.signal(), ended.status.code())), death) {
             (Some((Some(signal), _)), _) => format!("killed by {}", signal_name(signal)),
             (Some((None, Some(0))), _) | (None | Some((None, None)), None) => return None,
@@ -148,14 +315,83 @@ impl Dumps {
             (_, Some(Death::Signal(signal))) => format!("killed by {}", signal_name(signal.cast_signed())),
             (_, Some(Death::WithoutWord)) => "it ended without a word".to_owned(),
         };
-        Some(format!("{}: {how}", on.text))
+        let mut due = Due::new(pid, on, None);
+        due.dump.reason = format!("{}: {how}", on.text);
+        Some(due)
     }
 
-    /// What a dump that a process has asked for is made for.
-    pub(crate) fn reason_of_signal(options: &Options) -> String {
-        let is_it = |on: &&DumpOn| on.event == Event::Signal(options.signal);
-        let name = || format!("signal:{}", signal_name(options.signal).trim_start_matches("SIG"));
-        options.on.iter().find(is_it).map_or_else(name, |on| on.text.clone())
+    /// What a dump that a process has asked for by a signal is made for.
+    pub(crate) fn of_signal(&self) -> Dump {
+        let signal = self.options.signal;
+        match self.first(Event::Signal(signal)) {
+            Some(on) => Due::new(0, on, None).dump,
+            None => {
+                Dump { reason: format!("signal:{}", signal_name(signal).trim_start_matches("SIG")), ..Dump::default() }
+            }
+        }
+    }
+}
+
+impl Due {
+    fn new(pid: u32, on: &DumpOn, notice: Option<&Notice>) -> Self {
+        let dump = Dump {
+            reason: on.text.clone(),
+            tsc: notice.map(|notice| notice.tsc),
+            thread: notice.and_then(|notice| notice.thread),
+            after: on.extent.after,
+            is_of_thread: on.extent.is_of_thread,
+            last: on.extent.last,
+        };
+        Self { pid, dump, lasted_ticks: notice.map_or(0, |notice| notice.lasted_ticks), asker: None }
+    }
+}
+
+/// Asks for dumps while a program is recorded, and changes what they are made on. From any thread.
+#[derive(Clone, Debug)]
+pub struct DumpControl(Arc<Mutex<Dumps>>);
+
+impl DumpControl {
+    pub(crate) fn new(options: Options) -> Self {
+        Self(Arc::new(Mutex::new(Dumps::new(options))))
+    }
+
+    pub(crate) fn dumps(&self) -> MutexGuard<'_, Dumps> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a dump of a process: of its ring, or of all that its stream has. Returns where it will be told where that lies, as soon as it
+    /// does, or why there is none; nothing, if recording has ended. It does not count among those that options limit.
+    #[must_use]
+    pub fn dump(&self, pid: u32, reason: &str) -> Receiver<Answer> {
+        let (asker, answer) = mpsc::channel();
+        let dump = Dump { reason: reason.to_owned(), ..Dump::default() };
+        let due = Due { pid, dump, lasted_ticks: 0, asker: Some(asker) };
+        let mut dumps = self.dumps();
+        if !dumps.is_over {
+            dumps.waiting.push((Instant::now(), due));
+        }
+        answer
+    }
+
+    /// Has dumps made on something more. Returns its number. Of [`Event::Call`] the process has to be told besides: by the rule
+    /// `watch=NUMBER:TEXT` of its filter. Signals are those of the beginning, and panics and exceptions are noticed only where they were
+    /// among what dumps were made on then. Only of rings.
+    #[must_use]
+    pub fn add(&self, on: DumpOn) -> usize {
+        let mut dumps = self.dumps();
+        dumps.on.push(Some(on));
+        dumps.on.len() - 1
+    }
+
+    /// Has no more dumps made on what has this number. Returns whether there was such.
+    pub fn remove(&self, number: usize) -> bool {
+        self.dumps().on.get_mut(number).and_then(Option::take).is_some()
+    }
+
+    /// What dumps are made on, with numbers.
+    #[must_use]
+    pub fn list(&self) -> Vec<(usize, DumpOn)> {
+        self.dumps().each().map(|(number, on)| (number, on.clone())).collect()
     }
 }
 
@@ -170,37 +406,53 @@ mod tests {
 
     use super::*;
 
+    fn dumps_with(on: &[(&str, Event, Extent)], most: usize, keep: Keep) -> Dumps {
+        let on = on.iter().map(|&(text, event, extent)| DumpOn { text: text.to_owned(), event, extent }).collect();
+        Dumps::new(Options { on, most, keep, most_bytes: u64::MAX, signal: 10 })
+    }
+
     fn dumps(on: &[(&str, Event)], most: usize) -> Dumps {
-        let on = on.iter().map(|&(text, event)| DumpOn { text: text.to_owned(), event }).collect();
-        Dumps::new(Options { on, most, signal: 10 })
+        let on: Vec<_> = on.iter().map(|&(text, event)| (text, event, Extent::default())).collect();
+        dumps_with(&on, most, Keep::First)
     }
 
     fn of(due: Vec<Due>) -> Vec<(u32, String)> {
-        due.into_iter().map(|due| (due.pid, due.reason)).collect()
+        due.into_iter().map(|due| (due.pid, due.dump.reason)).collect()
+    }
+
+    fn notice(number: u64, n_more: u64) -> Notice {
+        Notice { pid: 7, number, tsc: 99, thread: Some(3), lasted_ticks: 5, n_more }
     }
 
     #[test]
     fn every_so_often_for_each_process() {
         let mut dumps = dumps(&[("every:2s", Event::Every(Duration::from_secs(2)))], 10);
         let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut due = |seconds, living: &[u32]| {
+            let now = start + Duration::from_secs(seconds);
+            dumps.look(now, living, &[]);
+            of(dumps.take_due(now, living))
+        };
         let every = |pid| (pid, "every:2s".to_owned());
-        assert_eq!(of(dumps.due(at(0), &[7], &[])), []);
-        assert_eq!(of(dumps.due(at(1), &[7, 8], &[])), []);
-        assert_eq!(of(dumps.due(at(2), &[7, 8], &[])), [every(7)]);
-        assert_eq!(of(dumps.due(at(3), &[7, 8], &[])), [every(8)]);
-        assert_eq!(of(dumps.due(at(4), &[8], &[])), []);
+        assert_eq!(due(0, &[7]), []);
+        assert_eq!(due(1, &[7, 8]), []);
+        assert_eq!(due(2, &[7, 8]), [every(7)]);
+        assert_eq!(due(3, &[7, 8]), [every(8)]);
+        assert_eq!(due(4, &[8]), []);
         // Another process with the same number.
-        assert_eq!(of(dumps.due(at(5), &[7, 8], &[])), [every(8)]);
-        assert_eq!(of(dumps.due(at(6), &[7], &[])), []);
-        assert_eq!(of(dumps.due(at(7), &[7], &[])), [every(7)]);
+        assert_eq!(due(5, &[7, 8]), [every(8)]);
+        assert_eq!(due(6, &[7]), []);
+        assert_eq!(due(7, &[7]), [every(7)]);
     }
 
     #[test]
     fn once_for_each_stall() {
         let mut dumps = dumps(&[("stall:1s", Event::Stall(Duration::from_secs(1)))], 10);
         assert!(dumps.asks_for_quiet());
-        let mut due = |millis| of(dumps.due(Instant::now(), &[7], &[(7, Duration::from_millis(millis))])).len();
+        let mut due = |millis| {
+            dumps.look(Instant::now(), &[7], &[(7, Duration::from_millis(millis))]);
+            dumps.take_due(Instant::now(), &[7]).len()
+        };
         assert_eq!([0, 999, 1000, 2000, 10, 1500, 1600].map(&mut due), [0, 0, 1, 0, 0, 1, 0]);
     }
 
@@ -208,21 +460,87 @@ mod tests {
     fn calls_at_most_once_a_second() {
         let mut dumps = dumps(&[("fatal", Event::Fatal), ("call:f", Event::Call)], 10);
         let start = Instant::now();
-        let notice = |number, n_more| Notice { pid: 7, number, tsc: 99, n_more };
-        let due = Due { pid: 7, reason: "call:f".to_owned(), tsc: Some(99) };
-        assert_eq!(dumps.due_by(start, &notice(1, 0)), Some(due.clone()));
-        assert_eq!(dumps.due_by(start + Duration::from_millis(999), &notice(1, 3)), None);
-        assert_eq!(dumps.n_more(), 4);
-        assert_eq!(dumps.due_by(start + Duration::from_secs(1), &notice(1, 0)), Some(due));
+        let mut due = |millis, number, n_more| {
+            let now = start + Duration::from_millis(millis);
+            dumps.notice(now, &notice(number, n_more));
+            let due = dumps.take_due(now, &[7]);
+            (due.into_iter().map(|due| due.dump).collect::<Vec<_>>(), dumps.not_there().n_more)
+        };
+        let dump = Dump { reason: "call:f".to_owned(), tsc: Some(99), thread: Some(3), ..Dump::default() };
+        assert_eq!(due(0, 1, 0), (vec![dump.clone()], 0));
+        assert_eq!(due(999, 1, 3), (vec![], 4));
+        assert_eq!(due(1000, 1, 0), (vec![dump], 4));
         // What a process writes there may be anything.
-        assert_eq!(dumps.due_by(start, &notice(2, 0)), None);
+        assert_eq!([2, 0, RAISED[0]].map(|number| due(5000, number, 0).0.len()), [0; 3]);
+    }
+
+    #[test]
+    fn a_burst_and_what_comes_after() {
+        let after = Duration::from_millis(10);
+        let extent = Extent { after, is_of_thread: true, last: Some(Duration::from_secs(1)), is_burst: true };
+        let mut dumps = dumps_with(&[("panic", Event::Panic, extent)], 10, Keep::First);
+        let start = Instant::now();
+        (0..3).for_each(|_| dumps.notice(start, &notice(RAISED[0], 0)));
+        assert!(dumps.take_due(start + after / 2, &[7]).is_empty());
+        assert_eq!(dumps.waited_for(), [7; 3]);
+        let due = dumps.take_due(start + after, &[7]);
+        let is_right = |due: &Due| due.dump.after == after && due.dump.is_of_thread && due.dump.last == extent.last;
+        assert!(due.len() == 3 && due.iter().all(is_right));
+        // The process is over: there is nothing more to come.
+        dumps.notice(start, &notice(RAISED[0], 0));
+        assert_eq!(dumps.take_due(start, &[8]).len(), 1);
+        assert!(dumps.waited_for().is_empty());
+    }
+
+    /// Which are there after all of these, by how long their calls lasted.
+    fn kept(keep: Keep, most: usize, lasted: &[u64]) -> (Vec<u64>, NotThere) {
+        let mut dumps = dumps_with(&[("slow:f>max", Event::Call, Extent::default())], most, keep);
+        for &lasted_ticks in lasted {
+            let due = Due { pid: 7, dump: Dump::default(), lasted_ticks, asker: None };
+            if let Decision::InPlaceOf(other) = dumps.decide(&due) {
+                dumps.made(&due, 1);
+                other.into_iter().for_each(|other| dumps.removed(other));
+            }
+        }
+        (dumps.made.iter().map(|made| made.lasted_ticks).collect(), dumps.not_there())
     }
 
     #[test]
     fn enough_are_made() {
-        let mut dumps = dumps(&[], 2);
-        assert_eq!([(); 4].map(|()| dumps.take()), [true, true, false, false]);
-        assert_eq!(dumps.n_more(), 2);
+        let not_there = |n_more, n_removed| NotThere { n_more, n_removed, n_without_room: 0 };
+        let lasted = [5, 9, 1, 7, 3];
+        assert_eq!(kept(Keep::First, 2, &lasted), (vec![5, 9], not_there(3, 0)));
+        assert_eq!(kept(Keep::Last, 2, &lasted), (vec![7, 3], not_there(0, 3)));
+        assert_eq!(kept(Keep::Slowest, 2, &lasted), (vec![9, 7], not_there(2, 1)));
+        for keep in [Keep::First, Keep::Last, Keep::Slowest] {
+            assert_eq!(kept(keep, 0, &[1]), (vec![], not_there(1, 0)));
+        }
+    }
+
+    #[test]
+    fn who_asks_gets_one() {
+        let control = DumpControl::new(Options::default());
+        let answer = control.dump(7, "why");
+        let due = control.dumps().take_due(Instant::now(), &[7]).remove(0);
+        assert_eq!(control.dumps().decide(&due), Decision::InPlaceOf(None));
+        assert_eq!((due.pid, due.dump.reason.as_str()), (7, "why"));
+        due.asker.unwrap().send(Ok("there".into())).unwrap();
+        assert_eq!(answer.recv().unwrap(), Ok(PathBuf::from("there")));
+    }
+
+    #[test]
+    fn what_they_are_made_on_changes() {
+        let control = DumpControl::new(Options { most: 1, ..Options::default() });
+        let on = |text: &str| DumpOn { text: text.to_owned(), event: Event::Call, extent: Extent::default() };
+        assert_eq!(["call:f", "call:g"].map(|text| control.add(on(text))), [0, 1]);
+        assert_eq!(control.list(), [(0, on("call:f")), (1, on("call:g"))]);
+        assert!(control.remove(0) && !control.remove(0) && !control.remove(9));
+        assert_eq!((control.list(), control.add(on("call:h"))), (vec![(1, on("call:g"))], 2));
+        for number in 0..3 {
+            control.dumps().notice(Instant::now(), &notice(number, 0));
+        }
+        let due = control.dumps().take_due(Instant::now(), &[7]);
+        assert_eq!(of(due).into_iter().map(|(_, reason)| reason).collect::<Vec<_>>(), ["call:g", "call:h"]);
     }
 
     #[test]
@@ -234,7 +552,7 @@ mod tests {
             elapsed: Duration::ZERO,
             usage: rftrace_format::info::Usage::default(),
         };
-        let reason = |death, raw: Option<i32>| dumps.reason_of_end(death, raw.map(ended).as_ref());
+        let reason = |death, raw: Option<i32>| Some(dumps.of_end(7, death, raw.map(ended).as_ref())?.dump.reason);
         assert_eq!(reason(None, None), None);
         assert_eq!(reason(None, Some(0)), None);
         // A raw exit that says that all is well.
@@ -244,6 +562,6 @@ mod tests {
         // Of a child it is known what it says itself.
         assert_eq!(reason(Some(Death::Signal(11)), None).as_deref(), Some("fatal: killed by SIGSEGV"));
         assert_eq!(reason(Some(Death::WithoutWord), None).as_deref(), Some("fatal: it ended without a word"));
-        assert_eq!(super::Dumps::new(Options::default()).reason_of_end(Some(Death::Signal(6)), None), None);
+        assert!(super::Dumps::new(Options::default()).of_end(7, Some(Death::Signal(6)), None).is_none());
     }
 }

@@ -119,9 +119,9 @@ pub fn recover_older(dir: &Path) -> Result<Option<PathBuf>> {
 fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<String>) -> Result<Joined> {
     let mut beside = beside;
     let dir = output.joined()?;
-    let n_more_dumps = beside.banks.take().map(|banks| banks.save(output.work(), ended)).transpose()?.unwrap_or(0);
+    let banks = beside.banks.take().map(|banks| banks.save(output.work(), ended)).transpose()?;
     let mut joined = parts::join(output.work(), &dir, ended, notes)?;
-    joined.more_dumps = n_more_dumps;
+    joined.dumps_not_there = banks.unwrap_or_default();
     joined.left_over += BankRecording::n_left_in(output.work());
     if joined.processes > 0 {
         let cost = beside.cost.or_else(|| cost::kept_in(output.work()));

@@ -54,9 +54,13 @@ pub mod resources;
 #[cfg(target_os = "linux")]
 pub mod run;
 #[cfg(target_os = "linux")]
+mod save;
+#[cfg(target_os = "linux")]
 mod schedule;
 #[cfg(target_os = "linux")]
 pub mod sender;
+#[cfg(target_os = "linux")]
+mod snapshots;
 #[cfg(target_os = "linux")]
 mod sys;
 #[cfg(target_os = "linux")]

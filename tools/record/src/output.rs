@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, bail};
-use rftrace_format::files::{File as TraceFile, INFO, MAGIC, RESOURCES};
-use rftrace_format::recording::{Entry, FOLDER, JOINED, PART_FILE, STREAM, snapshot};
+use rftrace_format::files::{File as TraceFile, GAPS, INFO, MAGIC, RESOURCES};
+use rftrace_format::gaps;
+use rftrace_format::recording::{Entry, FOLDER, JOINED, PART_FILE, STREAM, snapshot, snapshot_number};
 use rftrace_format::resources::{self, BlockHead};
 use rftrace_read::files::begins_with;
 use tempfile::TempDir;
@@ -120,7 +121,7 @@ impl Output {
         self.take_snapshots()
     }
 
-    /// Moves the snapshots into the directory, in the order in which they were taken.
+    /// Moves the snapshots into the directory that are not there yet, in the order in which they were taken. Returns all.
     pub(crate) fn take_snapshots(&self) -> Result<Vec<PathBuf>> {
         let nanos = |path: &PathBuf| match Entry::of(path.file_name()?.to_str()?)? {
             Entry::Snapshot { nanos, .. } => Some(nanos),
@@ -129,14 +130,10 @@ impl Output {
         let mut found = entries(&self.work)?;
         found.retain(|path| nanos(path).is_some() && path.join(INFO).is_file() && path.join(PART_FILE).is_file());
         found.sort_by_key(nanos);
-        let mut free = (1..).map(|number| self.dir.join(snapshot(number))).filter(|path| !path.exists());
-        let take = |path: &PathBuf| {
-            let to = free.next().context("no number is left")?;
-            move_to(path, &to)?;
-            fs::remove_file(to.join(PART_FILE)).with_context(|| format!("cannot change {}", to.display()))?;
-            Ok(to)
-        };
-        found.iter().map(take).collect()
+        found.iter().try_for_each(|path| publish_snapshot(path, &self.dir).map(drop))?;
+        let mut all = snapshots_in(&self.dir)?;
+        all.sort();
+        Ok(all.into_iter().map(|(_, path)| path).collect())
     }
 
     /// Removes what is not part of the trace.
@@ -171,6 +168,22 @@ impl Output {
         // Only if nothing else is in it.
         let _ = fs::remove_dir(&self.dir);
     }
+}
+
+/// Moves a snapshot to its place in the directory of a trace, under the next number. Returns where that is.
+pub(crate) fn publish_snapshot(snapshot_dir: &Path, dir: &Path) -> Result<PathBuf> {
+    let told = fs::read(snapshot_dir.join(GAPS)).unwrap_or_default();
+    let last = snapshots_in(dir)?.into_iter().map(|(number, _)| number).max().unwrap_or(0);
+    let to = dir.join(snapshot(last + 1, gaps::dump_reason(&told).as_deref()));
+    move_to(snapshot_dir, &to)?;
+    fs::remove_file(to.join(PART_FILE)).with_context(|| format!("cannot change {}", to.display()))?;
+    Ok(to)
+}
+
+/// The snapshots in the directory of a trace, by their numbers.
+fn snapshots_in(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let number = |path: &PathBuf| snapshot_number(path.file_name()?.to_str()?);
+    Ok(entries(dir)?.into_iter().filter_map(|path| Some((number(&path)?, path))).collect())
 }
 
 /// A directory of this user alone, under a name that nobody foresees.
@@ -237,9 +250,6 @@ fn make_room(dir: &Path) -> Result<()> {
 fn is_trace(dir: &Path) -> bool {
     let has_info = begins_with(&dir.join(INFO), MAGIC).unwrap_or(false);
     let has_resources = || begins_with(&dir.join(RESOURCES), resources::MAGIC).unwrap_or(false);
-    has_info
-        || has_resources()
-        || dir.join(FOLDER).is_dir()
-        || dir.join(STREAM).is_dir()
-        || dir.join(snapshot(1)).join(INFO).is_file()
+    let has_snapshot = || snapshots_in(dir).is_ok_and(|found| found.iter().any(|(_, path)| path.join(INFO).is_file()));
+    has_info || has_resources() || dir.join(FOLDER).is_dir() || dir.join(STREAM).is_dir() || has_snapshot()
 }

@@ -20,6 +20,7 @@ use rftrace_format::symbols::{Head, ModuleId, SymbolFileNames};
 use rftrace_format::tasks::TaskLine;
 use rftrace_read::info;
 
+use super::dumps::NotThere;
 use super::kernel::InKernel;
 use super::output::link;
 use super::run::Ended;
@@ -56,8 +57,8 @@ pub struct Joined {
     pub left_over: usize,
     /// Directories of the snapshots that were taken.
     pub snapshots: Vec<PathBuf>,
-    /// Dumps that were due and were not made, as there were enough.
-    pub more_dumps: usize,
+    /// Dumps that were due and are not there.
+    pub dumps_not_there: NotThere,
     /// What was done in the kernel, if that was recorded.
     pub kernel: Option<InKernel>,
     /// Whether it was recorded who takes memory.

@@ -73,7 +73,7 @@ impl Pipe {
             }
             to.send(Item::Seen(seen)).is_ok()
         };
-        banks.with(move |banks, _| banks.tap(pid, tell))?;
+        banks.with(move |banks| banks.tap(pid, tell))?;
         Some(Self { from, n_waiting, text: Text::new(what == What::FromNow), what, pid, is_over: false })
     }
 }

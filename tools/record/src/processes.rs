@@ -8,6 +8,11 @@ pub(crate) fn start_time(pid: u32) -> Option<String> {
     (!stat.is_zombie || stat.n_threads > 1).then_some(stat.started)
 }
 
+/// Whether this process has started another one, which it has not waited for.
+pub(crate) fn is_own_child(pid: u32) -> bool {
+    Stat::of(pid).is_some_and(|stat| stat.parent == std::process::id())
+}
+
 /// Whether a thread has not ended.
 #[must_use]
 pub fn thread_lives(tid: u32) -> bool {
@@ -23,6 +28,8 @@ pub fn n_threads(pid: u32) -> Option<u32> {
 /// The file of this name that the system has for a process, or a thread.
 struct Stat {
     is_zombie: bool,
+    /// The process that has started it, or waits for it.
+    parent: u32,
     /// Threads of the process, the main one included.
     n_threads: u32,
     started: String,
@@ -37,7 +44,8 @@ impl Stat {
         let behind = String::from_utf8_lossy(&stat[behind..]).into_owned();
         let mut fields = behind.split_ascii_whitespace();
         let is_zombie = matches!(fields.next()?, "Z" | "X");
-        let n_threads = fields.nth(16)?.parse().ok()?;
-        Some(Self { is_zombie, n_threads, started: fields.nth(1)?.to_owned() })
+        let parent = fields.next()?.parse().ok()?;
+        let n_threads = fields.nth(15)?.parse().ok()?;
+        Some(Self { is_zombie, parent, n_threads, started: fields.nth(1)?.to_owned() })
     }
 }

@@ -8,7 +8,7 @@ use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rftrace_net::{Protocol, To};
 use rftrace_record::banks::{OnFull, Plan};
-use rftrace_record::dumps::{DumpOn, Event};
+use rftrace_record::dumps::{DumpOn, Event, Keep};
 use rftrace_record::kernel::Events;
 use rftrace_record::run;
 
@@ -89,14 +89,22 @@ pub(crate) struct RecordArgs {
     #[arg(long, conflicts_with = "stop")]
     pub(super) ring: bool,
     /// With --ring: write a trace of what is in memory to `snapshot-…` in the directory when something happens: `signal:NAME`, `fatal`
-    /// (a process is killed, or the program's exit status is not 0), `stall:2s` (nothing was recorded for so long), `every:10s`,
-    /// `call:FUNCTION`, `call:FUNCTION#100` (the hundredth call), `slow:FUNCTION>5ms`, `slow:FUNCTION>max` (longer than any call of it
-    /// before). The program goes on meanwhile.
+    /// (a process is killed, or the program's exit status is not 0), `panic`, `throw`, `stall:2s` (nothing was recorded for so long),
+    /// `every:10s`, `call:FUNCTION`, `call:FUNCTION#100` (the hundredth call), `slow:FUNCTION>5ms`, `slow:FUNCTION>max` (longer than any
+    /// call of it before). Behind it: `,last=50ms` (only so much), `,thread` (only that thread), `,after=10ms` (and what comes then),
+    /// `,burst` (more than one a second). The program goes on meanwhile.
     #[arg(long, value_name = "SPEC", value_parser = dump_on::parse, requires = "ring")]
     pub(super) dump_on: Vec<DumpOn>,
-    /// With --dump-on: write so many, but for those that signals ask for.
+    /// With --dump-on: so many dumps are there at the most, but for those that signals ask for.
     #[arg(long, value_name = "N", default_value = "10", requires = "dump_on")]
     pub(super) dumps: usize,
+    /// With --dump-on: which of more dumps are there: the first, as no more are made then; the last, or those of the calls that lasted
+    /// longest, as others are removed.
+    #[arg(long, value_name = "WHICH", default_value = "first", value_enum, requires = "dump_on")]
+    pub(super) dumps_keep: KeepArg,
+    /// With --dump-on: no more dumps than hold so much memory of rings together. As --max-size where nothing is said.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dump_on")]
+    pub(super) dumps_size: Option<usize>,
     /// Keep what is recorded in the program's memory and, when the buffer is full, stop recording: the trace is the beginning of what
     /// happens. Nothing is on the disk before the program ends.
     #[arg(long)]
@@ -237,13 +245,33 @@ impl From<OnFullArg> for OnFull {
     }
 }
 
+/// Which dumps stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KeepArg {
+    First,
+    Last,
+    Slowest,
+}
+
+impl From<KeepArg> for Keep {
+    fn from(keep: KeepArg) -> Self {
+        match keep {
+            KeepArg::First => Self::First,
+            KeepArg::Last => Self::Last,
+            KeepArg::Slowest => Self::Slowest,
+        }
+    }
+}
+
 /// What a run may write where nothing is said.
 pub(crate) const DEFAULT_MOST: &str = "4G";
 
 impl RecordArgs {
     /// What is wanted of banks; `None` if there are none.
     pub(super) fn plan(&self) -> Result<Option<Plan>> {
-        let dumps = dump_on::options(&self.dump_on, self.dumps, self.signal_snapshot)?;
+        let most_bytes = self.dumps_size.unwrap_or_else(|| self.most_bytes()) as u64;
+        let dumps =
+            dump_on::options(&self.dump_on, (self.dumps, most_bytes, self.dumps_keep.into()), self.signal_snapshot)?;
         Ok((!self.stop).then(|| Plan {
             buffer_bytes: self.buffer,
             on_full: self.on_full.into(),

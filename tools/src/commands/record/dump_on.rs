@@ -4,26 +4,30 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use rftrace_frontend::Filter;
-use rftrace_record::dumps::{DumpOn, Event, Options};
+use rftrace_record::dumps::{DumpOn, Event, Extent, Keep, Options};
 use rftrace_record::run::parse_signal;
 
 use crate::commands::time::parse_ns;
 
 /// What can be written.
-const KINDS: &str = "signal:NAME, fatal, stall:TIME, every:TIME, call:FUNCTION, call:FUNCTION#NUMBER, slow:FUNCTION>TIME or slow:FUNCTION>max";
+const KINDS: &str = "signal:NAME, fatal, panic, throw, stall:TIME, every:TIME, call:FUNCTION, call:FUNCTION#NUMBER, slow:FUNCTION>TIME or \
+     slow:FUNCTION>max";
 
 /// Shortest time between two dumps, or without a record: each look costs something.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Reads what a dump is made on.
 pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
-    let (kind, detail) = text.split_once(':').map_or((text, None), |(kind, detail)| (kind, Some(detail)));
+    let (event, extent) = split(text)?;
+    let (kind, detail) = event.split_once(':').map_or((event, None), |(kind, detail)| (kind, Some(detail)));
     let time = |detail: &str| match parse_ns(detail).map(Duration::from_nanos)? {
         time if time < SHORTEST => Err(format!("{detail} is too short: 100ms is the least")),
         time => Ok(time),
     };
     let event = match (kind, detail) {
         ("fatal", None) => Event::Fatal,
+        ("panic", None) => Event::Panic,
+        ("throw", None) => Event::Throw,
         ("signal", Some(name)) => match parse_signal(name)? {
             0 => return Err("no signal: leave it out".to_owned()),
             signal => Event::Signal(signal),
@@ -31,17 +35,52 @@ pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
         ("stall", Some(detail)) => Event::Stall(time(detail)?),
         ("every", Some(detail)) => Event::Every(time(detail)?),
         ("call" | "slow", Some(_)) => {
-            rule(0, text).parse::<Filter>().map_err(|error| error.to_string())?;
+            rule(0, event).parse::<Filter>().map_err(|error| error.to_string())?;
             Event::Call
         }
         _ => return Err(format!("a dump is made on {KINDS}")),
     };
-    Ok(DumpOn { text: text.to_owned(), event })
+    let is_of_thread = matches!(event, Event::Call | Event::Panic | Event::Throw);
+    let of_whole = Extent { last: extent.last, ..Extent::default() };
+    if !is_of_thread && extent != of_whole {
+        return Err(
+            "`after`, `thread` and `burst` are for call, slow, panic and throw: what happens in a thread".to_owned()
+        );
+    }
+    if event == Event::Fatal && extent.last.is_some() {
+        return Err("`last` is not for fatal: that has all".to_owned());
+    }
+    Ok(DumpOn { text: text.to_owned(), event, extent })
+}
+
+/// Takes what stands behind the last commas away. A name may have commas too.
+fn split(text: &str) -> Result<(&str, Extent), String> {
+    let mut extent = Extent::default();
+    let mut event = text;
+    while let Some((before, option)) = event.rsplit_once(',') {
+        let time = |value: &str| parse_ns(value).map(Duration::from_nanos);
+        match option.split_once('=') {
+            Some(("after", value)) => extent.after = time(value)?,
+            Some(("last", value)) => extent.last = Some(time(value)?),
+            None if option == "thread" => extent.is_of_thread = true,
+            None if option == "burst" => extent.is_burst = true,
+            _ => break,
+        }
+        event = before;
+    }
+    Ok((event, extent))
 }
 
 /// The rules of a filter that have the tracer look for calls.
 pub(super) fn rules(on: &[DumpOn]) -> impl Iterator<Item = String> {
-    on.iter().enumerate().filter(|(_, on)| on.event == Event::Call).map(|(place, on)| rule(place, &on.text))
+    let calls = on.iter().enumerate().filter(|(_, on)| on.event == Event::Call);
+    // What cannot be read was refused.
+    calls.map(|(place, on)| rule(place, split(&on.text).map_or("", |(event, _)| event)))
+}
+
+/// Whether it has to be noticed that something is raised.
+pub(super) fn has_raised(on: &[DumpOn]) -> bool {
+    on.iter().any(|on| matches!(on.event, Event::Panic | Event::Throw))
 }
 
 fn rule(place: usize, text: &str) -> String {
@@ -49,7 +88,7 @@ fn rule(place: usize, text: &str) -> String {
 }
 
 /// What is wanted of dumps, where `signal` asks for snapshots.
-pub(super) fn options(on: &[DumpOn], most: usize, signal: i32) -> Result<Options> {
+pub(super) fn options(on: &[DumpOn], (most, most_bytes, keep): (usize, u64, Keep), signal: i32) -> Result<Options> {
     let mut signals = on.iter().filter_map(|on| match on.event {
         Event::Signal(signal) => Some(signal),
         _ => None,
@@ -58,7 +97,7 @@ pub(super) fn options(on: &[DumpOn], most: usize, signal: i32) -> Result<Options
     if signals.any(|other| other != chosen) {
         bail!("--dump-on names two signals: one asks for dumps");
     }
-    Ok(Options { on: on.to_vec(), most, signal: chosen })
+    Ok(Options { on: on.to_vec(), most, keep, most_bytes, signal: chosen })
 }
 
 #[cfg(test)]
@@ -75,8 +114,22 @@ mod tests {
             ("call:app::f#100", Event::Call),
             ("slow:<A as B>::f>max", Event::Call),
             ("every:500ms", Event::Every(Duration::from_millis(500))),
+            ("panic", Event::Panic),
+            ("throw", Event::Throw),
         ] {
-            assert_eq!(parse(text), Ok(DumpOn { text: text.to_owned(), event }));
+            assert_eq!(parse(text), Ok(DumpOn { text: text.to_owned(), event, extent: Extent::default() }));
+        }
+        let ms = Duration::from_millis;
+        for (text, event, extent) in [
+            ("panic,after=10ms", Event::Panic, Extent { after: ms(10), ..Extent::default() }),
+            ("stall:2s,last=50ms", Event::Stall(ms(2000)), Extent { last: Some(ms(50)), ..Extent::default() }),
+            (
+                "call:<A, B>::f#7,thread,burst,last=1s",
+                Event::Call,
+                Extent { is_of_thread: true, is_burst: true, last: Some(ms(1000)), ..Extent::default() },
+            ),
+        ] {
+            assert_eq!(parse(text), Ok(DumpOn { text: text.to_owned(), event, extent }));
         }
     }
 
@@ -94,6 +147,13 @@ mod tests {
             ("call:f#first", "`first` is not the number of a call"),
             ("slow:f", "slow:FUNCTION>5ms"),
             ("every:1ms", "100ms is the least"),
+            ("panic:x", "a dump is made on"),
+            ("fatal,last=1s", "`last` is not for fatal"),
+            ("fatal,after=1ms", "are for call, slow, panic and throw"),
+            ("signal:USR1,thread", "are for call, slow, panic and throw"),
+            ("every:1s,burst", "are for call, slow, panic and throw"),
+            ("throw,after=soon", "a time is a number and a unit"),
+            ("throw,soon", "a dump is made on"),
         ] {
             let problem = parse(text).unwrap_err();
             assert!(problem.contains(expected), "{text}: {problem}");
@@ -102,15 +162,17 @@ mod tests {
 
     #[test]
     fn calls_are_looked_for_by_the_tracer() {
-        let on = ["fatal", "call:f", "slow:[u8; 3]::g>5ms"].map(|text| parse(text).unwrap());
-        assert_eq!(rules(&on).collect::<Vec<_>>(), ["watch=1:call:f", "watch=2:slow:[u8\\; 3]::g>5ms"]);
+        let on = ["fatal", "call:f,thread", "slow:<[u8; 3], A>::g>5ms,last=1s"].map(|text| parse(text).unwrap());
+        assert_eq!(rules(&on).collect::<Vec<_>>(), ["watch=1:call:f", "watch=2:slow:<[u8\\; 3], A>::g>5ms"]);
     }
+
+    const WANTED: (usize, u64, Keep) = (10, 1 << 30, Keep::First);
 
     #[test]
     fn one_signal_asks_for_dumps() {
         let on = |texts: &[&str]| texts.iter().map(|text| parse(text).unwrap()).collect::<Vec<_>>();
-        assert_eq!(options(&on(&["fatal"]), 10, 12).unwrap().signal, 12);
-        assert_eq!(options(&on(&["signal:HUP", "signal:HUP"]), 10, 12).unwrap().signal, 1);
-        assert!(options(&on(&["signal:HUP", "signal:TERM"]), 10, 12).is_err());
+        assert_eq!(options(&on(&["fatal"]), WANTED, 12).unwrap().signal, 12);
+        assert_eq!(options(&on(&["signal:HUP", "signal:HUP"]), WANTED, 12).unwrap().signal, 1);
+        assert!(options(&on(&["signal:HUP", "signal:TERM"]), WANTED, 12).is_err());
     }
 }

@@ -515,6 +515,7 @@ fn environment(
     };
     // Where a trigger is to have recording go on, the hooks look for it meanwhile.
     flag("RFTRACE_RECORD_OFF", args.disabled && !triggers.has_on);
+    flag("RFTRACE_RECORD_RAISED", dump_on::has_raised(&args.dump_on));
     flag("RFTRACE_RECORD_FORCE", args.force);
     // Where functions are named, these are all.
     flag("RFTRACE_RECORD_PATCHABLE", args.branches.is_empty());

@@ -11,6 +11,7 @@ use indicatif::{HumanBytes, HumanCount};
 
 use rftrace_format::files::GAPS;
 use rftrace_format::gaps;
+use rftrace_record::dumps::NotThere;
 use rftrace_record::entries::Told;
 use rftrace_record::join::KeptStream;
 use rftrace_record::kernel::InKernel;
@@ -160,11 +161,19 @@ pub(crate) fn print_snapshots(joined: &Joined) {
         let reason = gaps::dump_reason(&told).map(|reason| format!(" ({reason})")).unwrap_or_default();
         say!("rftrace: a snapshot lies in {}{reason}", shell_word(snapshot));
     }
-    if joined.more_dumps > 0 {
+    let NotThere { n_more, n_removed, n_without_room } = joined.dumps_not_there;
+    let dumps = |number: usize| of(number as u64, "dump was", "dumps were");
+    if n_more > 0 {
+        say!("rftrace: {} due and not made: --dumps N makes more", dumps(n_more));
+    }
+    if n_without_room > 0 {
         say!(
-            "rftrace: {} due and not made: --dumps N makes more",
-            of(joined.more_dumps as u64, "dump was", "dumps were")
+            "rftrace: {} due and not made, as others took all room: --dumps-size SIZE makes more",
+            dumps(n_without_room)
         );
+    }
+    if n_removed > 0 {
+        say!("rftrace: {} removed when others were made: --dumps N keeps more", dumps(n_removed));
     }
 }
 

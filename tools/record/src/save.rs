@@ -1,0 +1,126 @@
+//! From what was collected of a process to a directory: a part of the trace, or a snapshot.
+//!
+//! Not here: how records become files (`rftrace_frontend::bank`), and where parts go (`parts`).
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rftrace_format::files::GAPS;
+use rftrace_format::gaps;
+use rftrace_format::recording::{Counts, Fork, PART_FILE, Part, Saved};
+use rftrace_frontend::Error;
+use rftrace_frontend::bank::{Collected, SavedBank, Symbols};
+
+/// What threads do that find no room in their bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFull {
+    /// They wait for the recorder, as long as that is at work.
+    Wait,
+    /// They go on, and what they call is not recorded.
+    Drop,
+}
+
+/// How long a thread waits for a recorder that does nothing, as one that was stopped.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl OnFull {
+    /// How long a thread waits for a recorder that does nothing.
+    pub(crate) fn patience(self) -> Duration {
+        if self == Self::Wait { PATIENCE } else { Duration::ZERO }
+    }
+}
+
+/// Removes what a directory was made of, if it was.
+pub(crate) fn discard(collected: Collected, is_saved: bool) -> Result<()> {
+    if is_saved {
+        collected.discard().context("cannot remove what the trace was made of")?;
+    }
+    Ok(())
+}
+
+/// Makes a directory of what was collected, with a file that tells of it, as this does. That of a dump says why it was made.
+pub(crate) fn save_to(
+    part: &Path,
+    collected: &Collected,
+    reason: Option<&str>,
+    on_full: OnFull,
+    symbols: &mut Symbols,
+) -> Result<Part> {
+    let result = collected.write_directory(part, symbols);
+    let mut problems = Vec::new();
+    let saved = match &result {
+        Ok(SavedBank { left_out: Some(left_out), .. }) => {
+            // A part of it would take the place of all.
+            let _ = fs::remove_dir_all(part);
+            problems.push(format!("nothing was saved yet, `rftrace recover` does it when there is room: {left_out}"));
+            Saved::Failed
+        }
+        Ok(saved) => {
+            if saved.damaged_chunks > 0 {
+                problems.push(format!("{} pieces of its bank were overwritten by the program", saved.damaged_chunks));
+            }
+            Saved::Trace(Counts {
+                events: saved.events,
+                threads: saved.threads as u64,
+                lost: saved.lost,
+                full: false,
+                chunks_overwritten: collected.n_overwritten,
+                untraced_threads: saved.untraced_threads.into(),
+                dropped: collected.n_dropped,
+                cut: !collected.is_over(),
+            })
+        }
+        Err(Error::NoEvents { .. }) => Saved::Trace(Counts::default()),
+        Err(error) => {
+            problems.push(format!("nothing was saved: {}", error.with_remedy()));
+            Saved::Failed
+        }
+    };
+    problems.extend(missing(collected, on_full));
+    let told = Part {
+        pid: collected.pid,
+        program: collected.program_nanos,
+        fork: collected.fork.map(|(parent, nanos)| Fork { parent, nanos }),
+        saved,
+        problem: (!problems.is_empty()).then(|| problems.join("; ").replace('\n', " ")),
+    };
+    let path = part.join(PART_FILE);
+    fs::create_dir_all(part)
+        .and_then(|()| fs::write(&path, told.to_string()))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(reason) = reason.filter(|_| result.is_ok()) {
+        let path = part.join(GAPS);
+        let file = File::options().append(true).open(&path);
+        file.and_then(|mut file| file.write_all(gaps::dump_line(reason).as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(told)
+}
+
+/// What of a process was not recorded, and why.
+pub(crate) fn missing(collected: &Collected, on_full: OnFull) -> Option<String> {
+    if collected.problem.is_some() {
+        return collected.problem.clone();
+    }
+    let n_dropped = collected.n_dropped;
+    let why = match &collected.failed {
+        Some(error) => format!("{} could not be written: {error}", collected.spool().display()),
+        None if collected.is_too_large => "the trace has its --max-size then".to_owned(),
+        None if n_dropped > 0 && on_full == OnFull::Wait => {
+            "the recorder did not get to its bank for a second".to_owned()
+        }
+        None if n_dropped > 0 => {
+            "its bank was full: --buffer makes it larger, --on-full wait has the program wait".to_owned()
+        }
+        None => return None,
+    };
+    let what = if n_dropped > 0 {
+        format!("{n_dropped} calls and returns were not recorded")
+    } else {
+        "not all was saved".to_owned()
+    };
+    Some(format!("{what}, as {why}"))
+}
