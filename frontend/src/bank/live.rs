@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 
 use rftrace::abi::{ADDRESS_SHIFT, chunk_state, kind, lease};
 
-use super::collect::{Banks, Fill, Options, PATIENCE, make_free};
+use super::collect::{Banks, Options, PATIENCE, make_free};
 use super::file::{THREADS_AT, slot_state};
 use super::open::OpenFunctions;
+use super::pace::Fill;
 use crate::backend::Chunk;
 use crate::clock::ClockPair;
 use crate::decode::order_times;

@@ -1,7 +1,7 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
 //! `file` is the layout, `journal` what is told of libraries in it, `own` what a recorded process does with its bank, `collect` what the recorder does with all of them
-//! while programs run, `collected` what that is, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
+//! while programs run, `pace` how often, `tap` what of it is shown at once, `collected` what that leaves, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
 //! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it; `writer` is a recorder in the program itself. docs/banks.md tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
@@ -30,6 +30,8 @@ pub(crate) mod own;
 #[cfg(target_os = "linux")]
 pub(crate) mod own;
 #[cfg(target_os = "linux")]
+mod pace;
+#[cfg(target_os = "linux")]
 mod request;
 #[cfg(target_os = "linux")]
 pub(crate) mod save;
@@ -49,7 +51,7 @@ pub(crate) mod writer;
 #[cfg(target_os = "linux")]
 pub use about::Extent;
 #[cfg(target_os = "linux")]
-pub use collect::{Banks, Fill, Options, SHORTEST_PAUSE};
+pub use collect::{Banks, Options};
 #[cfg(target_os = "linux")]
 pub use collected::{Collected, Death, Dump, Written};
 #[cfg(target_os = "linux")]
@@ -63,6 +65,8 @@ pub use live::{Live, Moment, Take};
 #[cfg(target_os = "linux")]
 pub use names::Names;
 pub use own::Bank;
+#[cfg(target_os = "linux")]
+pub use pace::{Fill, SHORTEST_PAUSE};
 #[cfg(target_os = "linux")]
 pub use request::{Answer, Asked, MOST_ANSWER_BYTES, NotAsked, State};
 #[cfg(target_os = "linux")]

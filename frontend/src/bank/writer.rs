@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use rftrace_format::recording::{Entry, FOLDER};
 
-use super::collect::{Banks, Options, SHORTEST_PAUSE};
+use super::collect::{Banks, Options};
 use super::collected::Collected;
 use super::own::Bank;
+use super::pace::SHORTEST_PAUSE;
 use super::save::{SavedBank, Symbols, Writing};
 use crate::Error;
 use crate::backend;
