@@ -46,6 +46,8 @@ pub struct Notice {
 pub enum NoDump {
     /// No such process is recorded.
     NoProcess,
+    /// What is recorded is [only passed on](Banks::keep_nothing).
+    NothingKept,
     /// Dumps hold as much as they may together.
     NoRoom,
     /// Nothing was recorded.
@@ -97,6 +99,9 @@ impl Banks {
     ///
     /// There is none.
     pub fn dump(&mut self, pid: u32, dump: Dump) -> Result<u64, NoDump> {
+        if self.keeps_nothing {
+            return Err(NoDump::NothingKept);
+        }
         let is_it = |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE;
         let found = (0..self.slots.len()).filter(is_it).find(|&number| self.slot(number).pid.load(Relaxed) == pid);
         let number = found.ok_or(NoDump::NoProcess)?;

@@ -499,6 +499,50 @@ fn calls_as_they_come() {
     }
 }
 
+/// A dump is a trace as soon as the answer is there.
+#[test]
+fn a_dump_for_who_asks() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for options in [&[][..], &["--ring"]] {
+        let mut it = Controlled::ready(options, &["plain"]);
+        let made = |it: &Controlled, words: &[&str], name: &str, reason: &str, n_calls: u64| {
+            let place = it.trace().join(name);
+            let said = it.ctl(words);
+            assert_eq!(said, format!("a dump of process {} lies in {}\n", it.pid, place.display()));
+            let counts = &traces::calls_per_task(&traces::open(&place))[0];
+            assert_eq!((counts["leaf"], counts["main"]), (n_calls, 1), "{options:?}");
+            let info = Command::new(rftrace()).arg("info").arg(&place).output().unwrap().stdout;
+            let info = String::from_utf8(info).unwrap();
+            assert!(info.lines().any(|line| line.contains("made for") && line.ends_with(reason)), "{info}");
+        };
+        it.round('a');
+        made(&it, &["dump", "why not?"], "snapshot-1-ctl-why-not", "ctl: why not?", 1);
+        it.round('b');
+        made(&it, &["set", "snapshot", "1"], "snapshot-2-snapshot", "snapshot", 2);
+        it.round('c');
+        it.end();
+        let ended = it.told();
+        assert!(ended.contains("snapshot-1-ctl-why-not (ctl: why not?)"), "{ended}");
+        assert_eq!(traces::calls_per_task(&traces::open(&it.trace()))[0]["leaf"], 3);
+    }
+    // Nothing is kept that it could be made of.
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["live", "--"]).arg(&program().path).arg("plain");
+    command.current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path()).stdin(Stdio::piped());
+    let (mut recorder, text) = reading(&mut command);
+    while !text.recv_timeout(Duration::from_secs(60)).unwrap().contains("main()") {}
+    let mut command = Command::new(rftrace());
+    command.args(["ctl", &recorder.id().to_string(), "dump"]).env("XDG_RUNTIME_DIR", folder.path());
+    let refused = command.output().unwrap();
+    drop(recorder.stdin.take());
+    assert!(recorder.wait().unwrap().success());
+    let refused = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.contains("was made: what is recorded is only shown"), "{refused}");
+}
+
 /// Who does not read holds nobody up.
 #[test]
 fn a_reader_that_stalls() {

@@ -13,11 +13,12 @@ use crate::target::{Target, gone, rules};
 const COMMANDS: &str =
     "status, on, off, filter, depth, min, patch, unpatch, functions, dump, pipe, buffer, get and set";
 
-/// Whether a command changes something.
+/// Whether a command changes what is recorded. A dump does not, and may take long.
 pub(crate) fn is_change(words: &[String]) -> bool {
-    let is_read = |word: &str| matches!(word, "knows" | "status" | "functions" | "buffer" | "get");
+    let is_read = |word: &str| matches!(word, "knows" | "status" | "functions" | "dump" | "buffer" | "get");
     match words.first().map(String::as_str) {
         Some("filter" | "depth" | "min") => words.len() > 1,
+        Some("set") => words.get(1).is_none_or(|name| name != "snapshot"),
         Some(word) => !is_read(word),
         None => false,
     }

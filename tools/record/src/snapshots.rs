@@ -147,6 +147,7 @@ impl Maker {
 fn why(problem: &NoDump) -> String {
     match problem {
         NoDump::NoProcess => "no such process is recorded".to_owned(),
+        NoDump::NothingKept => "what is recorded is only shown".to_owned(),
         NoDump::NoRoom => "dumps hold as much as they may (--dumps-size, --max-size)".to_owned(),
         NoDump::Nothing => "nothing was recorded".to_owned(),
         NoDump::Failed(error) => format!("what was copied could not be written: {error}"),
