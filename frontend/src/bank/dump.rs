@@ -102,13 +102,20 @@ impl Banks {
         if self.keeps_nothing {
             return Err(NoDump::NothingKept);
         }
-        let is_it = |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE;
-        let found = (0..self.slots.len()).filter(is_it).find(|&number| self.slot(number).pid.load(Relaxed) == pid);
+        let began = |&number: &usize| self.slot(number).first_tsc.load(Relaxed);
+        let is_it = |&number: &usize| {
+            let slot = self.slot(number);
+            slot.state.load(Acquire) == slot_state::IN_USE
+                && slot.pid.load(Relaxed) == pid
+                && dump.tsc.is_none_or(|tsc| began(&number) <= tsc)
+        };
+        // Of several programs that the process has run the one that ran then.
+        let found = (0..self.slots.len()).filter(is_it).max_by_key(began);
         let number = found.ok_or(NoDump::NoProcess)?;
         let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
         let now = ClockPair::now().tsc;
         let made = if self.is_ring {
-            let until = dump.tsc.map_or(now, |tsc| now.min(tsc + ticks_in(dump.after)));
+            let until = dump.tsc.map_or(now, |tsc| now.min(tsc.saturating_add(ticks_in(dump.after))));
             self.dump_ring(number, &mut watched, until, Some(dump))
         } else {
             self.copy_stream(number, &mut watched, now, Some(dump)).map(|()| 0)

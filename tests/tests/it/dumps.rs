@@ -473,6 +473,22 @@ fn a_dump_of_the_last_call() {
     assert_eq!(["leaf", "mark"].map(|function| count(&dumps[0], function)), [200, 1]);
 }
 
+/// The process runs another program by the time at which the dump is due.
+#[test]
+fn a_dump_of_the_program_before() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for spec in ["call:mark", "call:mark,after=1h"] {
+        let (folder, output) = record_ring(&["--dump-on", spec], 100, "execs");
+        assert_eq!(output.status.code(), Some(0), "{spec}: {}", told(&output));
+        let dumps = dumps(&folder);
+        assert_eq!(reasons(&dumps), [spec], "{}", told(&output));
+        assert_eq!(["leaf", "mark"].map(|function| count(&dumps[0], function)), [200, 1], "{spec}");
+        assert_eq!(count(&folder.path().join("trace"), "leaf"), 400, "{spec}");
+    }
+}
+
 #[test]
 fn a_dump_of_a_slow_call() {
     if !require(&["gcc"]) {
