@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use rftrace_frontend::bank::{Banks, Collected, Extent, Options, Symbols, spools};
+use rftrace_frontend::bank::{Banks, Collected, Dump, Extent, Options, Symbols, spools};
 
 /// Where slots begin, what is where in them, and how large each is: `frontend/src/bank/file.rs`, for the options below.
 const SLOT_AT: u64 = 64 << 10;
@@ -23,6 +23,7 @@ const SLOT_BYTES: u64 = CHUNKS_AT + BUFFER_BYTES;
 /// As many as there are of these bytes.
 const CHUNK_BYTES: u64 = 1 << 10;
 const IN_USE: u64 = 2;
+const PID: u32 = 0x7fff_ffff;
 
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
@@ -30,6 +31,8 @@ struct Input<'a> {
     /// The recorder is killed before the processes end.
     is_killed: bool,
     is_ring: bool,
+    /// A dump is made: for when, of which thread, and of how much before its end and after.
+    dump: Option<(u64, Option<u8>, u16, u16)>,
     /// Bytes of files that were left that are changed.
     changes: Vec<(bool, u16, u8)>,
     /// So much is cut off them.
@@ -92,7 +95,7 @@ impl Slot<'_> {
             put(8 * u64::from(place), &word.to_le_bytes());
         }
         // No process has this number.
-        put(0, &(IN_USE | 0x7fff_ffff << 32).to_le_bytes());
+        put(0, &(IN_USE | u64::from(PID) << 32).to_le_bytes());
         // `text_bytes`, behind the bank, which has lines of its own.
         put(64 + 64 + 12, &u32::from(self.n_text_bytes).to_le_bytes());
     }
@@ -172,6 +175,17 @@ fuzz_target!(|input: Input<'_>| {
         slot.write(&bank, number);
     }
     banks.poll(|_| false);
+    if let Some((tsc, thread, last, after)) = input.dump {
+        let dump = Dump {
+            tsc: Some(tsc),
+            thread: thread.map(u32::from),
+            is_of_thread: true,
+            last: (last > 0).then(|| Duration::from_nanos(last.into())),
+            after: Duration::from_nanos(after.into()),
+            ..Dump::default()
+        };
+        let _ = banks.dump(PID, dump);
+    }
     if input.is_killed {
         drop(banks);
         for spool in spools(&folder).expect("a readable folder") {
