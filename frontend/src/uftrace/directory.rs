@@ -13,7 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use rftrace_format::clock::{ClockFile, TscClock};
-use rftrace_format::events::{EventLine, event_name};
+use rftrace_format::events::EventLine;
+#[cfg(feature = "std")]
+use rftrace_format::events::event_name;
 use rftrace_format::files::{self, File as TraceFile};
 use rftrace_format::gaps::Gaps;
 use rftrace_format::info::feature;
@@ -75,6 +77,7 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// That for which a dump was made.
+    #[cfg(feature = "std")]
     pub(crate) fn of_dump(tsc: u64, thread: Option<u32>, reason: &str) -> Self {
         Self { tsc, thread, name: event_name(&format!("rftrace:dump:{reason}")) }
     }

@@ -1,7 +1,8 @@
 //! What peers may do: the server lives, others are served meanwhile, and nothing lies outside its folder.
 
+use std::fs;
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rftrace_net::receive::ReceiveOptions;
 
@@ -180,6 +181,12 @@ fn the_server_lives_and_others_are_served() {
         }
         let told = if attack.then == Then::Stay {
             first.end(&server);
+            // What it has sent may not have been read yet.
+            let n_dirs = 2 + usize::from(attack.left.is_some());
+            let patience = Instant::now() + Duration::from_secs(30);
+            while fs::read_dir(server.received()).unwrap().count() < n_dirs && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             let (n_complete, mut cut) = server.end();
             assert_eq!((n_complete, cut.len()), (2, 1), "{what}");
             cut.remove(0)
