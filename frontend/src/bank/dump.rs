@@ -2,12 +2,12 @@
 //! (the rest is in the spool), of a ring all that it holds.
 //!
 //! Nobody waits while a ring is copied, so chunks are taken meanwhile. A chunk is looked at before and after it was packed: if another
-//! thread has taken it, what was packed is dropped. The newest come first. As the oldest are taken first, what is dropped are the
-//! oldest: those that are left have no gap.
+//! thread has taken it, what was packed is dropped. The newest come first. The oldest are taken first, but for a thread that lost its
+//! processor while it was about to take one: so of what is older than a dropped chunk nothing of its thread is copied either.
 //!
 //! Not here: what a dump is made for (the recorder decides), and how it becomes a directory (`save`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -79,6 +79,27 @@ impl Look {
             tid,
             taken_tsc: header.taken_tsc.load(Relaxed),
         })
+    }
+}
+
+/// Of each thread's chunks those that lead up to its newest one without a gap. They come newest first.
+#[derive(Debug, Default)]
+struct Linked {
+    /// What each thread had before the oldest of them.
+    before: HashMap<u32, u64>,
+    indices: HashSet<u64>,
+}
+
+impl Linked {
+    /// Whether what the next newer chunk of the thread goes on from is this one, or one that is there, of another thread that had left it, or
+    /// one that is still to come.
+    fn takes(&self, look: &Look) -> bool {
+        self.before.get(&look.tid).is_none_or(|before| *before <= look.index || self.indices.contains(before))
+    }
+
+    fn add(&mut self, look: &Look) {
+        self.before.insert(look.tid, look.prev_index);
+        self.indices.insert(look.index);
     }
 }
 
@@ -296,7 +317,11 @@ impl Banks {
         let mut copied = Copied { newest_index: looks.first().map_or(0, |look| look.index), ..Copied::default() };
         drop_mislabelled(&mut looks);
         let chunk_bytes = self.layout.chunk_bytes() as u64;
+        let mut linked = Linked::default();
         for look in looks {
+            if !linked.takes(&look) {
+                continue;
+            }
             if !is_dump && !spool.may_go_on(self.taken_bytes, self.most_bytes) {
                 break;
             }
@@ -307,6 +332,7 @@ impl Banks {
                 Look::at(look.place, &chunk) == Some(look)
             };
             if spool.write_if(&chunk, &mut self.packer, is_same).is_some() {
+                linked.add(&look);
                 copied.oldest.insert(look.tid, look.taken_tsc);
                 *(if is_dump { &mut self.dumped_bytes } else { &mut self.taken_bytes }) += chunk_bytes;
             }
@@ -391,10 +417,36 @@ mod tests {
         looks.insert(0, look(10, 4, 1, 50));
         drop_mislabelled(&mut looks);
         assert_eq!(looks, right);
+        assert_eq!(linked(&looks, None), [9, 8, 7, 6]);
         // A handler's chunk, taken while its thread was about to take number 8.
         let nested = [look(9, 6, 1, 81), look(8, 6, 1, 80), look(6, 5, 1, 60)];
         let mut looks = nested.to_vec();
         drop_mislabelled(&mut looks);
         assert_eq!(looks, nested);
+        assert_eq!(linked(&looks, None), [9, 8, 6]);
+    }
+
+    /// The indices of those that are copied, if one is lost meanwhile.
+    fn linked(looks: &[Look], lost: Option<u64>) -> Vec<u64> {
+        let mut linked = Linked::default();
+        let mut copied = Vec::new();
+        for look in looks {
+            if linked.takes(look) && lost != Some(look.index) {
+                linked.add(look);
+                copied.push(look.index);
+            }
+        }
+        copied
+    }
+
+    #[test]
+    fn nothing_of_a_thread_is_older_than_what_was_lost_of_it() {
+        let look = |index, prev_index, tid| Look { place: 0, index, prev_index, tid, taken_tsc: 10 * index };
+        let looks = [look(9, 8, 1), look(8, 6, 1), look(7, 4, 2), look(6, 5, 1), look(5, 3, 1), look(4, 0, 2)];
+        assert_eq!(linked(&looks, Some(6)), [9, 8, 7, 4]);
+        assert_eq!(linked(&looks, Some(7)), [9, 8, 6, 5, 4], "all that is left of it");
+        // Number 3 is gone. Thread 3 has gone on in what thread 2 had left, number 7.
+        assert_eq!(linked(&[look(5, 3, 1), look(2, 0, 1)], None), [5]);
+        assert_eq!(linked(&[look(9, 7, 3), look(7, 4, 2), look(6, 0, 3), look(4, 0, 2)], None), [9, 7, 6, 4]);
     }
 }
