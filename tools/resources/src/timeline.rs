@@ -1,5 +1,6 @@
 //! How much of a resource was there from time to time, for a line in a picture.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use rftrace_format::resources::Resource;
@@ -8,8 +9,11 @@ use rftrace_read::Result;
 use crate::live::{Change, Until, follow};
 use crate::recording::Recording;
 
-/// So many spans of time are told apart: of each the most that was there, and what was there last.
+/// So many spans of time are told apart.
 const SPANS: u64 = 10_000;
+
+/// Of each of them so many points are told: all, or the most that was there and those that came last.
+const POINTS: usize = 4;
 
 /// What a process has.
 #[derive(Default)]
@@ -17,21 +21,23 @@ struct Line {
     now: u64,
     /// The span that the last event is in.
     span: u64,
-    /// When the last event was, and when there was most in its span; ticks and how much. `None` where that was told.
-    last: Option<(u64, u64)>,
-    most: Option<(u64, u64)>,
+    /// What is to be told of it, in order: ticks and how much.
+    points: Vec<(u64, u64)>,
 }
 
 impl Line {
-    /// What was not told of the present span, in order.
-    fn take(&mut self) -> impl Iterator<Item = (u64, u64)> {
-        let (most, last) = (self.most.take(), self.last.take());
-        most.filter(|most| Some(*most) != last).into_iter().chain(last)
+    fn push(&mut self, point: (u64, u64)) {
+        if self.points.len() == POINTS {
+            let most = (0..POINTS).max_by_key(|&at| (self.points[at].1, Reverse(at))).unwrap_or(0);
+            // The most is kept, of the others the oldest goes.
+            self.points.remove(usize::from(most == 0));
+        }
+        self.points.push(point);
     }
 }
 
 /// Tells of each process how much of a resource it has, in bytes of memory or numbers of the others, whenever that changes; where it changes often only the most and
-/// the last of a ten-thousandth of the time. `each` gets the process by its number in the recording, nanoseconds of `CLOCK_MONOTONIC`, which
+/// the last ones of a ten-thousandth of the time. `each` gets the process by its number in the recording, nanoseconds of `CLOCK_MONOTONIC`, which
 /// do not go back for a process, and how much that is. At the end of a process it is 0.
 ///
 /// # Errors
@@ -54,7 +60,7 @@ pub fn timeline(
     follow(recording, resource, Until::End, None, |live, event| {
         while let Some((last, process)) = ends.pop_if(|(last, _)| *last < event.ticks) {
             if let Some(mut line) = lines.remove(&process) {
-                line.take().chain([(last, 0)]).try_for_each(|point| tell(process, point))?;
+                line.points.drain(..).chain([(last, 0)]).try_for_each(|point| tell(process, point))?;
             }
         }
         let (more, less) = match live.follow(event, || event.bytes) {
@@ -65,21 +71,42 @@ pub fn timeline(
         let line = lines.entry(event.process).or_default();
         let span = event.ticks / span_ticks;
         if line.span != span {
-            line.take().try_for_each(|point| tell(event.process, point))?;
+            line.points.drain(..).try_for_each(|point| tell(event.process, point))?;
             line.span = span;
         }
         line.now = line.now.saturating_add(more).saturating_sub(less);
-        let point = (event.ticks, line.now);
-        line.last = Some(point);
-        if line.most.is_none_or(|(_, most)| line.now > most) {
-            line.most = Some(point);
-        }
+        line.push((event.ticks, line.now));
         Ok(())
     })?;
     for (last, process) in ends.into_iter().rev() {
         if let Some(mut line) = lines.remove(&process) {
-            line.take().chain([(last, 0)]).try_for_each(|point| tell(process, point))?;
+            line.points.drain(..).chain([(last, 0)]).try_for_each(|point| tell(process, point))?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(values: &[u64]) -> Vec<(u64, u64)> {
+        let mut line = Line::default();
+        for (ticks, &much) in (0..).zip(values) {
+            line.push((ticks, much));
+        }
+        line.points
+    }
+
+    #[test]
+    fn what_changes_seldom_is_told_whole() {
+        assert_eq!(told(&[1, 2, 1, 0]), [(0, 1), (1, 2), (2, 1), (3, 0)]);
+    }
+
+    #[test]
+    fn of_many_the_most_and_the_last_ones_are_told() {
+        assert_eq!(told(&[1, 2, 9, 2, 1, 9, 4, 3, 0]), [(2, 9), (6, 4), (7, 3), (8, 0)]);
+        assert_eq!(told(&[1, 2, 3, 4, 5, 6]), [(2, 3), (3, 4), (4, 5), (5, 6)]);
+        assert_eq!(told(&[6, 5, 4, 3, 2, 1]), [(0, 6), (3, 3), (4, 2), (5, 1)]);
+    }
 }
