@@ -58,6 +58,13 @@ int64_t rftrace_dump_full_uftrace(Events *events, const char *out_dir, const cha
 int64_t rftrace_dump_trace(Events *events, const char *outfile);
 
 /*
+ * Writes what the buffer holds at this moment as a directory that uftrace reads, out_dir/snapshot-N-REASON, while recording goes on: other
+ * threads do not wait. The reason is an event in the trace. Numbers go on from those that are there. May be called as often as wanted, not in
+ * a signal handler: it allocates memory, as much as the buffer has. Returns 0, or -1: then nothing of it stays.
+ */
+int64_t rftrace_dump(Events *events, const char *out_dir, const char *reason);
+
+/*
  * Records only what the filter lets pass, from now on, also while recording is on: "include=app_*; exclude=*_debug;
  * module=libfoo*; not_module=libbar*; below=work; not_below=malloc; depth=5; min=1us; size=64; entry=poll_*". NULL or ""
  * records everything again. The documentation of Filter in the crate rftrace-frontend describes the rules.

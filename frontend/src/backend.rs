@@ -124,6 +124,12 @@ pub(crate) fn set_filtered(is_filtered: bool) {
 /// buffer.
 #[inline(always)]
 pub(crate) fn unrecorded<T>(work: impl FnOnce() -> T) -> T {
+    unrecorded_as(|_| work())
+}
+
+/// The same for what wants to know the thread's number, if it is traced.
+#[inline(always)]
+pub(crate) fn unrecorded_as<T>(work: impl FnOnce(Option<u32>) -> T) -> T {
     struct Resume(*mut ThreadBlock);
     impl Drop for Resume {
         #[inline(always)]
@@ -132,19 +138,24 @@ pub(crate) fn unrecorded<T>(work: impl FnOnce() -> T) -> T {
             unsafe { rftrace_backend_resume_thread(self.0) };
         }
     }
-    let _resume = Resume(rftrace_backend_suspend_thread());
-    work()
+    let resume = Resume(rftrace_backend_suspend_thread());
+    work(block(resume.0).map(|block| block.tid.load(Relaxed)))
+}
+
+/// What stands for a thread, if it is traced: one that is not has 1 in place of an address.
+#[inline(always)]
+fn block(block: *mut ThreadBlock) -> Option<&'static ThreadBlock> {
+    // SAFETY: blocks stay mapped, and consist of atomics.
+    if block as usize > 1 { unsafe { block.as_ref() } } else { None }
 }
 
 /// The calling thread, if it is traced.
 #[cfg(feature = "std")]
 pub(crate) fn own_thread() -> Option<&'static ThreadBlock> {
-    let block = rftrace_backend_suspend_thread();
+    let own = rftrace_backend_suspend_thread();
     // SAFETY: on this thread, what was suspended last.
-    unsafe { rftrace_backend_resume_thread(block) };
-    // A thread that is not traced has 1 in place of an address.
-    // SAFETY: blocks stay mapped, and consist of atomics.
-    if block.is_aligned() { unsafe { block.as_ref() } } else { None }
+    unsafe { rftrace_backend_resume_thread(own) };
+    block(own)
 }
 
 /// Whether recording is on.

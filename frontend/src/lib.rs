@@ -94,6 +94,8 @@ mod compat;
 #[cfg(feature = "std")]
 mod patch;
 #[cfg(feature = "std")]
+mod ring;
+#[cfg(feature = "std")]
 mod tracer;
 
 #[cfg(feature = "std")]

@@ -116,6 +116,24 @@ pub unsafe extern "C" fn rftrace_dump_trace(events: *mut Events, outfile: *const
     })
 }
 
+/// Writes a directory of what the buffer holds now, below a directory, while recording goes on. 0, or -1 if that fails.
+///
+/// # Safety
+///
+/// `events` is NULL or what [`rftrace_init`] returned. The other arguments are NULL or NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rftrace_dump(events: *mut Events, out_dir: *const c_char, reason: *const c_char) -> i64 {
+    // SAFETY: by this function's contract.
+    let (tracer, out_dir, reason) = unsafe { (tracer(events), text(out_dir), text(reason)) };
+    status(match (tracer, out_dir) {
+        (Some(tracer), Some(out_dir)) => {
+            tracer.dump_to(out_dir.as_ref(), reason.as_deref().unwrap_or("rftrace_dump")).map(drop)
+        }
+        (None, _) => Err(Error::NotInitialized),
+        (_, None) => Err(Error::MissingPath),
+    })
+}
+
 /// Records only what `filter` lets pass; NULL or an empty text: everything. How many functions are recorded, or -1.
 ///
 /// # Safety

@@ -1,17 +1,12 @@
 //! Copies of what is there at a moment, from which traces are made while the program goes on: of a stream what threads are writing to
 //! (the rest is in the spool), of a ring all that it holds.
 //!
-//! Nobody waits while a ring is copied, so chunks are taken meanwhile. A chunk is looked at before and after it was packed: if another
-//! thread has taken it, what was packed is dropped. The newest come first. The oldest are taken first, but for a thread that lost its
-//! processor while it was about to take one: so of what is older than a dropped chunk nothing of its thread is copied either.
-//!
-//! Not here: what a dump is made for (the recorder decides), and how it becomes a directory (`save`).
+//! Not here: which chunks of a ring can be copied while it is written to (`ring`), what a dump is made for (the recorder decides), and how
+//! it becomes a directory (`save`).
 
-use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use rftrace::abi::{chunk_state, lease};
@@ -21,8 +16,8 @@ use super::collected::{Collected, Dump};
 use super::file::slot_state;
 use super::open::OpenFunctions;
 use super::spool::Spool;
-use crate::backend::Chunk;
 use crate::clock::{ClockPair, ticks_in};
+use crate::ring::{self, Copied, Look, Taken};
 
 /// A call of a function that is watched: it was made, or took long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,61 +49,6 @@ pub enum NoDump {
     Nothing,
     /// What was copied could not be written.
     Failed(io::Error),
-}
-
-/// A chunk as its header tells, while nobody takes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Look {
-    place: usize,
-    index: u64,
-    prev_index: u64,
-    tid: u32,
-    taken_tsc: u64,
-}
-
-impl Look {
-    /// Looks at a chunk. `None`: it holds nothing, or is being taken.
-    fn at(place: usize, chunk: &Chunk<'_>) -> Option<Self> {
-        let header = chunk.header;
-        let lease = header.lease.load(Acquire);
-        let tid = header.tid.load(Acquire);
-        (lease::state(lease) != chunk_state::FREE && tid != 0).then(|| Self {
-            place,
-            index: lease::index(lease),
-            prev_index: header.prev_index.load(Relaxed),
-            tid,
-            taken_tsc: header.taken_tsc.load(Relaxed),
-        })
-    }
-}
-
-/// Of each thread's chunks those that lead up to its newest one without a gap. They come newest first.
-#[derive(Debug, Default)]
-struct Linked {
-    /// What each thread had before the oldest of them.
-    before: HashMap<u32, u64>,
-    indices: HashSet<u64>,
-}
-
-impl Linked {
-    /// Whether what the next newer chunk of the thread goes on from is this one, or one that is there, of another thread that had left it, or
-    /// one that is still to come.
-    fn takes(&self, look: &Look) -> bool {
-        self.before.get(&look.tid).is_none_or(|before| *before <= look.index || self.indices.contains(before))
-    }
-
-    fn add(&mut self, look: &Look) {
-        self.before.insert(look.tid, look.prev_index);
-        self.indices.insert(look.index);
-    }
-}
-
-/// What was copied of a ring.
-#[derive(Debug, Default)]
-pub(super) struct Copied {
-    /// When the oldest chunk of each thread was taken, by the tracer's numbers.
-    oldest: HashMap<u32, u64>,
-    newest_index: u64,
 }
 
 impl Banks {
@@ -312,32 +252,18 @@ impl Banks {
 
     /// Packs all that is in a ring, of a process that may go on, into a dump or into its spool.
     pub(super) fn copy_ring(&mut self, number: usize, spool: &mut Spool, is_dump: bool) -> Copied {
-        let mut looks = self.looks(number);
-        looks.sort_unstable_by_key(|look| std::cmp::Reverse(look.index));
-        let mut copied = Copied { newest_index: looks.first().map_or(0, |look| look.index), ..Copied::default() };
-        drop_mislabelled(&mut looks);
         let chunk_bytes = self.layout.chunk_bytes() as u64;
-        let mut linked = Linked::default();
-        for look in looks {
-            if !linked.takes(&look) {
-                continue;
-            }
+        ring::copy(self.looks(number), |look| {
             if !is_dump && !spool.may_go_on(self.taken_bytes, self.most_bytes) {
-                break;
+                return Taken::Enough;
             }
             let chunk = self.chunk(number, look.place);
-            let is_same = || {
-                // What was read of the chunk was read before.
-                fence(Acquire);
-                Look::at(look.place, &chunk) == Some(look)
-            };
-            if spool.write_if(&chunk, &mut self.packer, is_same).is_some() {
-                linked.add(&look);
-                copied.oldest.insert(look.tid, look.taken_tsc);
-                *(if is_dump { &mut self.dumped_bytes } else { &mut self.taken_bytes }) += chunk_bytes;
+            if spool.write_if(&chunk, &mut self.packer, || look.is_still(&chunk)).is_none() {
+                return Taken::Lost;
             }
-        }
-        copied
+            *(if is_dump { &mut self.dumped_bytes } else { &mut self.taken_bytes }) += chunk_bytes;
+            Taken::Copied
+        })
     }
 
     /// Says what is known of a ring beside its chunks.
@@ -382,71 +308,5 @@ impl Banks {
             newest_index: looks.iter().map(|look| look.index).max().unwrap_or(0),
             n_records: looks.iter().map(n_records).sum(),
         }
-    }
-}
-
-/// Leaves out chunks whose thread was held up while it took them: they have the number of the new taking, but all else is the old
-/// thread's. Each thread's chunk tells which one it had before, so where that has a later one, it is such a chunk. `looks` are by
-/// number, the latest first.
-fn drop_mislabelled(looks: &mut Vec<Look>) {
-    let mut later: HashMap<u32, Look> = HashMap::new();
-    let mut wrong = Vec::new();
-    for &look in &*looks {
-        if let Some(later) = later.insert(look.tid, look)
-            && later.prev_index < look.index
-            && later.taken_tsc < look.taken_tsc
-        {
-            wrong.push(later);
-        }
-    }
-    looks.retain(|look| !wrong.contains(look));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_chunk_that_is_just_being_taken_is_left_out() {
-        let look = |index, prev_index, tid, taken_tsc| Look { place: 0, index, prev_index, tid, taken_tsc };
-        let right = [look(9, 8, 1, 90), look(8, 6, 1, 80), look(7, 0, 2, 70), look(6, 5, 1, 60)];
-        let mut looks = right.to_vec();
-        drop_mislabelled(&mut looks);
-        assert_eq!(looks, right);
-        // Number 10 has what was number 5: of a thread with later chunks.
-        looks.insert(0, look(10, 4, 1, 50));
-        drop_mislabelled(&mut looks);
-        assert_eq!(looks, right);
-        assert_eq!(linked(&looks, None), [9, 8, 7, 6]);
-        // A handler's chunk, taken while its thread was about to take number 8.
-        let nested = [look(9, 6, 1, 81), look(8, 6, 1, 80), look(6, 5, 1, 60)];
-        let mut looks = nested.to_vec();
-        drop_mislabelled(&mut looks);
-        assert_eq!(looks, nested);
-        assert_eq!(linked(&looks, None), [9, 8, 6]);
-    }
-
-    /// The indices of those that are copied, if one is lost meanwhile.
-    fn linked(looks: &[Look], lost: Option<u64>) -> Vec<u64> {
-        let mut linked = Linked::default();
-        let mut copied = Vec::new();
-        for look in looks {
-            if linked.takes(look) && lost != Some(look.index) {
-                linked.add(look);
-                copied.push(look.index);
-            }
-        }
-        copied
-    }
-
-    #[test]
-    fn nothing_of_a_thread_is_older_than_what_was_lost_of_it() {
-        let look = |index, prev_index, tid| Look { place: 0, index, prev_index, tid, taken_tsc: 10 * index };
-        let looks = [look(9, 8, 1), look(8, 6, 1), look(7, 4, 2), look(6, 5, 1), look(5, 3, 1), look(4, 0, 2)];
-        assert_eq!(linked(&looks, Some(6)), [9, 8, 7, 4]);
-        assert_eq!(linked(&looks, Some(7)), [9, 8, 6, 5, 4], "all that is left of it");
-        // Number 3 is gone. Thread 3 has gone on in what thread 2 had left, number 7.
-        assert_eq!(linked(&[look(5, 3, 1), look(2, 0, 1)], None), [5]);
-        assert_eq!(linked(&[look(9, 7, 3), look(7, 4, 2), look(6, 0, 3), look(4, 0, 2)], None), [9, 7, 6, 4]);
     }
 }

@@ -187,7 +187,10 @@ impl Collected {
             start_tsc,
             stop_tsc: self.end_tsc,
             is_cut: self.is_cut,
-            mark: dump.map(|dump| Mark::of_dump(dump.tsc.unwrap_or(self.end_tsc), dump.thread, &dump.reason)),
+            marks: dump
+                .map(|dump| Mark::of_dump(dump.tsc.unwrap_or(self.end_tsc), dump.thread, &dump.reason))
+                .into_iter()
+                .collect(),
             clock: rate.map_or_else(|| self.first.clock_to(self.last), |rate| self.first.clock_at_rate(rate.hz)),
             pairs: [self.first, self.last],
             unix_nanos: (self.utc_offset_nanos != 0)

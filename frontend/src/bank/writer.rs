@@ -20,7 +20,7 @@ use std::time::Duration;
 use rftrace_format::recording::{Entry, FOLDER};
 
 use super::collect::{Banks, Options};
-use super::collected::Collected;
+use super::collected::{Collected, Dump};
 use super::own::Bank;
 use super::pace::SHORTEST_PAUSE;
 use super::save::{SavedBank, Symbols, Writing};
@@ -117,8 +117,13 @@ impl Stream {
         self.n_written.load(Relaxed)
     }
 
-    /// Makes a directory of what was recorded until now. Nothing is recorded meanwhile.
-    pub(crate) fn snapshot(&self, directory: &Path, writing: Writing<'_>) -> Result<(SavedBank, u64), Error> {
+    /// Makes a directory of what was recorded until now, and shows in it why, if that is said.
+    pub(crate) fn snapshot(
+        &self,
+        directory: &Path,
+        writing: Writing<'_>,
+        dump: Option<Dump>,
+    ) -> Result<(SavedBank, u64), Error> {
         /// For a copy of what is not on the disk yet.
         const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -132,6 +137,7 @@ impl Stream {
         let collected = collected.map_err(|_| Error::NoStream {
             problem: "there is no snapshot: the disk is full, or as much was written as may be".to_owned(),
         })?;
+        let collected = Collected { dump, ..collected };
         let saved = collected.write_as(directory, &mut Symbols::default(), writing);
         let n_dropped = collected.n_dropped;
         let _ = collected.discard();

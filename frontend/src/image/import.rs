@@ -78,7 +78,7 @@ impl Image {
             start_tsc,
             stop_tsc,
             is_cut: false,
-            mark: None,
+            marks: Vec::new(),
             clock,
             pairs,
             unix_nanos: self.unix_nanos(),

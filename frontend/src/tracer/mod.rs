@@ -1,8 +1,9 @@
-//! The API: `config` gives the tracer a buffer, `switch` has recording on and off and the guard, `save` writes; this file has the
-//! rest of what a [`Tracer`] can do.
+//! The API: `config` gives the tracer a buffer, `switch` has recording on and off and the guard, `save` writes, `dump` while recording goes
+//! on; this file has the rest of what a [`Tracer`] can do.
 //!
 //! Not here: the functions of 0.3 (`compat`), and how things are written (`decode`, `uftrace`).
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
@@ -25,6 +26,7 @@ use crate::patch;
 
 mod config;
 mod cost;
+mod dump;
 mod save;
 #[cfg(target_os = "linux")]
 mod stream;
@@ -51,11 +53,24 @@ struct Alone {
     _at_work: AtWork,
 }
 
+thread_local! {
+    /// Whether this thread is the one.
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        IS_ALONE.set(false);
+    }
+}
+
 /// Waits until nobody else does.
 fn alone() -> Alone {
     static USING: Mutex<()> = Mutex::new(());
     let _at_work = host::at_work();
-    Alone { _using: USING.lock().unwrap_or_else(PoisonError::into_inner), _at_work }
+    let _using = USING.lock().unwrap_or_else(PoisonError::into_inner);
+    IS_ALONE.set(true);
+    Alone { _using, _at_work }
 }
 
 /// The traced program.

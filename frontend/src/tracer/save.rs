@@ -13,8 +13,12 @@ use super::{Alone, Tracer, alone, quiesce, switch, tasks};
 use crate::Error;
 use crate::backend;
 #[cfg(target_os = "linux")]
-use crate::bank::{save::Writing, writer::Stream};
+use crate::bank::{
+    save::{SavedBank, Writing},
+    writer::Stream,
+};
 use crate::clock::ClockPair;
+use crate::decode::{Minima, Task};
 use crate::host;
 use crate::uftrace::directory::{self, Recording, Totals};
 use crate::uftrace::raw;
@@ -182,27 +186,16 @@ impl Tracer {
             let hook_called = control.next_tid.load(Relaxed) > 1 || self.program.choice().is_filtered();
             return Err(Error::NoEvents { hook_called });
         }
-        let last = ClockPair::now();
-        let rate = host::exact_rate();
         let gaps = gaps();
         let path = options.path.unwrap_or(&self.directory);
         let totals = {
             let minima = &self.program.choice().minima();
             let recording = Recording {
-                tasks: &tasks,
-                start_tsc,
                 stop_tsc: control.stop_tsc.load(Relaxed),
-                is_cut: false,
-                mark: None,
-                clock: rate.map_or_else(|| self.first.clock_to(last), |(hz, _)| self.first.clock_at_rate(hz)),
-                pairs: [self.first, last],
-                unix_nanos: self.utc_offset_nanos.and_then(|offset| self.first.nanos.checked_add_signed(offset)),
-                minima,
-                tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()).into(),
-                gaps,
                 n_writers: if options.single_threaded { 1 } else { directory::all_processors() },
                 what_fits: options.what_fits,
-                done: None,
+                gaps,
+                ..self.recording(&tasks, start_tsc, minima)
             };
             if options.records_only {
                 raw::write(&recording, path)?
@@ -216,6 +209,28 @@ impl Tracer {
             self.program.choice().forget_past();
         }
         Ok(saved(path, totals, gaps))
+    }
+
+    /// What was recorded since a moment until now, as it is written by one thread.
+    pub(super) fn recording<'a>(&self, tasks: &'a [Task<'a>], start_tsc: u64, minima: &'a Minima) -> Recording<'a> {
+        let last = ClockPair::now();
+        let rate = host::exact_rate();
+        Recording {
+            tasks,
+            start_tsc,
+            stop_tsc: last.tsc,
+            is_cut: false,
+            marks: Vec::new(),
+            clock: rate.map_or_else(|| self.first.clock_to(last), |(hz, _)| self.first.clock_at_rate(hz)),
+            pairs: [self.first, last],
+            unix_nanos: self.utc_offset_nanos.and_then(|offset| self.first.nanos.checked_add_signed(offset)),
+            minima,
+            tsc_hz_source: rate.map_or("measured", |(_, source)| source.name()).into(),
+            gaps: gaps(),
+            n_writers: 1,
+            what_fits: false,
+            done: None,
+        }
     }
 }
 
@@ -232,7 +247,7 @@ impl Tracer {
         let writing = Writing { minima: Some(&minima), what_fits: options.what_fits, n_writers };
         let path = options.path.unwrap_or(&self.directory);
         let (saved, dropped, left_out) = if options.keep {
-            let (saved, dropped) = stream.snapshot(path, writing)?;
+            let (saved, dropped) = stream.snapshot(path, writing, None)?;
             (saved, dropped, None)
         } else {
             quiesce();
@@ -242,22 +257,28 @@ impl Tracer {
             let _ = CURRENT.compare_exchange(own, std::ptr::null_mut(), AcqRel, Relaxed);
             result?
         };
-        Ok(Saved {
-            path: path.to_owned(),
-            events: saved.events,
-            threads: saved.threads,
-            lost: saved.lost,
-            invariant_tsc: Some(host::linux::sysinfo::invariant_tsc()),
-            full: false,
-            chunks_overwritten: 0,
-            untraced_threads: saved.untraced_threads,
-            dropped,
-            left_out: saved.left_out.or(left_out),
-        })
+        Ok(saved_stream(path, saved, dropped, left_out))
     }
 }
 
-fn saved(path: &Path, totals: Totals, gaps: Gaps) -> Saved {
+/// What was saved of a stream.
+#[cfg(target_os = "linux")]
+pub(super) fn saved_stream(path: &Path, saved: SavedBank, dropped: u64, left_out: Option<String>) -> Saved {
+    Saved {
+        path: path.to_owned(),
+        events: saved.events,
+        threads: saved.threads,
+        lost: saved.lost,
+        invariant_tsc: Some(host::linux::sysinfo::invariant_tsc()),
+        full: false,
+        chunks_overwritten: 0,
+        untraced_threads: saved.untraced_threads,
+        dropped,
+        left_out: saved.left_out.or(left_out),
+    }
+}
+
+pub(super) fn saved(path: &Path, totals: Totals, gaps: Gaps) -> Saved {
     Saved {
         path: path.to_owned(),
         events: totals.n_events,
@@ -284,7 +305,7 @@ fn gaps() -> Gaps {
 }
 
 /// The program's name, for systems that cannot tell its path.
-fn program_name() -> String {
+pub(super) fn program_name() -> String {
     std::env::args_os()
         .next()
         .and_then(|path| Some(Path::new(&path).file_name()?.to_string_lossy().into_owned()))

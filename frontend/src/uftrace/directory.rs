@@ -41,8 +41,8 @@ pub(crate) struct Recording<'a> {
     pub(crate) stop_tsc: u64,
     /// Whether what was recorded after that is left out.
     pub(crate) is_cut: bool,
-    /// A moment that is shown.
-    pub(crate) mark: Option<Mark>,
+    /// Moments that are shown, in any order.
+    pub(crate) marks: Vec<Mark>,
     /// What ticks become nanoseconds by.
     pub(crate) clock: TscClock,
     pub(crate) pairs: [ClockPair; 2],
@@ -111,15 +111,17 @@ pub(crate) fn write(recording: &Recording<'_>, directory: &Path, program: &Progr
     let is_main = |place: &usize| identities[*place].tid == program.pid;
     let main = (0..identities.len()).find(is_main).unwrap_or(0);
     let of_thread = |thread| recording.tasks.iter().position(|task| task.tid == thread);
-    let mark = recording.mark.as_ref().map(|mark| {
-        let place = mark.thread.and_then(of_thread).unwrap_or(main);
-        (place, (mark.tsc, ids.id(mark.name.clone())))
-    });
+    let mut marks = vec![Vec::new(); recording.tasks.len()];
+    let in_window = |mark: &&Mark| mark.tsc >= recording.start_tsc && mark.tsc <= window.cut;
+    for mark in recording.marks.iter().filter(in_window) {
+        if let Some(of_task) = marks.get_mut(mark.thread.and_then(of_thread).unwrap_or(main)) {
+            of_task.push((mark.tsc, ids.id(mark.name.clone())));
+        }
+    }
     let mut written = in_parallel(recording, |place| {
         let identity = identities[place].clone();
-        let mark = mark.filter(|&(at, _)| at == place).map(|(_, mark)| mark);
         let task = &recording.tasks[place];
-        write_task(task, &window, (recording.clock, mark), (&ids, &specs), directory, identity, &left_out)
+        write_task(task, &window, (recording.clock, &marks[place]), (&ids, &specs), directory, identity, &left_out)
     })?;
     written.retain(|task| task.n_records > 0);
     if written.is_empty() {

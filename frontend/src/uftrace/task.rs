@@ -96,8 +96,8 @@ impl EventIds {
 struct TaskWriter<'a> {
     path: &'a Path,
     clock: TscClock,
-    /// When an event is to be shown that was not recorded, and its id, until it is.
-    mark: Option<(u64, u64)>,
+    /// When events are to be shown that were not recorded, and their ids, until they are; the next one last.
+    marks: Vec<(u64, u64)>,
     ids: &'a EventIds,
     specs: &'a Specs<'a>,
     /// A task without events gets no file.
@@ -148,8 +148,8 @@ impl Emit for &mut TaskWriter<'_> {
     // costs two hooks.
     #[inline(always)]
     fn emit(&mut self, event: Event, values: &[u8]) -> io::Result<()> {
-        if self.mark.is_some() {
-            self.write_mark_before(event)?;
+        if !self.marks.is_empty() {
+            self.write_marks_before(event)?;
         }
         let nanos = self.clock.nanos(event.tsc);
         let mut bytes = encode_event(event, nanos, self.ids);
@@ -191,30 +191,37 @@ impl TaskWriter<'_> {
         Ok(())
     }
 
-    /// Writes the mark if its moment is before an event; where all functions end that are still open it is that too.
+    /// Writes the marks whose moments are before an event; where all functions end that are still open it is that too.
     #[cold]
-    fn write_mark_before(&mut self, event: Event) -> io::Result<()> {
+    fn write_marks_before(&mut self, event: Event) -> io::Result<()> {
         let is_exit = event.kind == EventKind::Exit;
-        let Some((tsc, id)) = self.mark.filter(|&(tsc, _)| tsc < event.tsc || tsc == event.tsc && is_exit) else {
-            return Ok(());
-        };
-        self.mark = None;
-        let nanos = self.clock.nanos(tsc);
-        if self.written.n_records == 0 {
-            self.begin(nanos)?;
+        let is_before = |&mut (tsc, _): &mut (u64, u64)| tsc < event.tsc || tsc == event.tsc && is_exit;
+        while let Some((tsc, id)) = self.marks.pop_if(is_before) {
+            let nanos = self.clock.nanos(tsc);
+            if self.written.n_records == 0 {
+                self.begin(nanos)?;
+            }
+            self.write_mark(nanos, id, event.depth + usize::from(is_exit));
+            if self.block.len() + 2 * RECORD_BYTES > BLOCK_BYTES {
+                self.flush()?;
+            }
         }
-        let depth = u16::try_from(event.depth + usize::from(is_exit)).unwrap_or(u16::MAX);
-        let mark = Record { time_ns: nanos, kind: Kind::Event, has_payload: false, payload_at: 0, depth, addr: id };
-        self.written.n_records += 1;
-        self.block.extend_from_slice(&mark.encode());
         Ok(())
     }
 
-    /// Writes the mark behind all events, if there are any and it is not written.
-    fn write_mark_at_end(&mut self) {
-        let Some((tsc, id)) = self.mark.take().filter(|_| self.written.n_records > 0) else { return };
-        let time_ns = self.clock.nanos(tsc).max(self.written.last_nanos);
-        let mark = Record { time_ns, kind: Kind::Event, has_payload: false, payload_at: 0, depth: 0, addr: id };
+    /// Writes the other marks behind all events, if there are any.
+    fn write_marks_at_end(&mut self) {
+        if self.written.n_records == 0 {
+            return;
+        }
+        while let Some((tsc, id)) = self.marks.pop() {
+            self.write_mark(self.clock.nanos(tsc).max(self.written.last_nanos), id, 0);
+        }
+    }
+
+    fn write_mark(&mut self, time_ns: u64, id: u64, depth: usize) {
+        let depth = u16::try_from(depth).unwrap_or(u16::MAX);
+        let mark = Record { time_ns, kind: Kind::Event, has_payload: false, payload_at: 0, depth, addr: id };
         self.written.last_nanos = time_ns;
         self.written.n_records += 1;
         self.block.extend_from_slice(&mark.encode());
@@ -304,7 +311,7 @@ impl TaskWriter<'_> {
 pub(super) fn write_task(
     task: &Task<'_>,
     window: &Window<'_>,
-    (clock, mark): (TscClock, Option<(u64, u64)>),
+    (clock, marks): (TscClock, &[(u64, u64)]),
     (ids, specs): (&EventIds, &Specs<'_>),
     directory: &Path,
     identity: Identity,
@@ -312,10 +319,14 @@ pub(super) fn write_task(
 ) -> Result<Written, Error> {
     let path = directory.join(files::records(identity.tid));
     let written = Written { identity, ..Written::default() };
+    let mut marks = marks.to_vec();
+    // Of those at one time the first stays first.
+    marks.reverse();
+    marks.sort_by_key(|&(tsc, _)| std::cmp::Reverse(tsc));
     let mut writer = TaskWriter {
         path: &path,
         clock,
-        mark,
+        marks,
         ids,
         specs,
         file: None,
@@ -323,7 +334,7 @@ pub(super) fn write_task(
         written,
     };
     let result = decode::decode(task, window, &mut writer);
-    writer.write_mark_at_end();
+    writer.write_marks_at_end();
     match result.and_then(|()| writer.flush()) {
         Ok(()) => Ok(writer.written),
         Err(source) => {

@@ -32,6 +32,7 @@ mod library_calls;
 mod merge;
 mod misuse;
 mod names;
+mod own_dumps;
 mod own_streams;
 mod patched;
 mod record;
