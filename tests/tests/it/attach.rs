@@ -208,7 +208,6 @@ fn threads_that_hardly_ever_run() {
     assert!(said.contains("slot same"), "{said}");
 }
 
-/// Threads that wait in system calls are not told that they were interrupted, and those are not over earlier.
 /// A program that was not built for it: what it calls of libraries is recorded, and as often as somebody attaches.
 #[test]
 fn library_calls_of_any_program() {
@@ -248,6 +247,7 @@ fn library_calls_of_any_program() {
     }
 }
 
+/// Threads that wait in system calls are not told that they were interrupted, and those are not over earlier.
 #[test]
 fn waiting_threads_wait_on() {
     if !require(&["gcc"]) {

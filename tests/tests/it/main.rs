@@ -8,6 +8,7 @@ mod aarch64_record;
 mod archive;
 mod attach;
 mod attach_branches;
+mod attach_several;
 mod buffers;
 mod calls;
 mod cargo_rftrace;

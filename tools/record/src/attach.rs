@@ -1,8 +1,11 @@
-//! Recording a program that runs: from attaching to it until its end, a signal to this process, or the end of the time.
+//! Recording programs that run: from attaching to them until their end, a signal to this process, or the end of the time.
 //!
-//! Not here: how the tracer comes into the program and out again (`rftrace-attach`).
+//! Not here: how the tracer comes into a program and out again (`rftrace-attach`).
 
+use std::collections::HashMap;
+use std::fs::File;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,8 +25,8 @@ use super::processes::start_time;
 /// How to record.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The process.
-    pub pid: u32,
+    /// The processes.
+    pub pids: Vec<u32>,
     /// The file of the library that is loaded.
     pub library: PathBuf,
     /// Rules of what is recorded; empty for everything.
@@ -36,11 +39,11 @@ pub struct Options {
     pub is_patched: bool,
     /// How long; `None` until this process is told to end.
     pub limit: Option<Duration>,
-    /// Bytes of the bank.
+    /// Bytes of each process's bank.
     pub buffer_bytes: usize,
     /// What threads do that find it full.
     pub on_full: OnFull,
-    /// Bytes that may be written.
+    /// Bytes that may be written. Each process has an equal part of them.
     pub most_bytes: u64,
 }
 
@@ -60,9 +63,18 @@ pub enum Reason {
 /// What was recorded.
 #[derive(Debug)]
 pub struct Recorded {
-    /// What was in the bank.
+    /// What was in the banks.
     pub banks: BankRecording,
-    /// Why it has ended.
+    /// What became of each process, in the order in which they were named.
+    pub processes: Vec<EndOfProcess>,
+}
+
+/// What became of a process.
+#[derive(Debug)]
+pub struct EndOfProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Why recording it has ended.
     pub reason: Reason,
     /// What became of functions that were to have a hook.
     pub told: Told,
@@ -71,11 +83,68 @@ pub struct Recorded {
     pub stopped: (usize, Duration),
 }
 
-/// Records. `begun` is called when the program is attached to, `tell` as by [`BankRecorder::begin`].
+/// A process that is attached to, and what is known of it.
+pub(crate) struct Attended {
+    attached: Attached,
+    pid: u32,
+    /// When the system started it.
+    started: Option<String>,
+}
+
+impl Attended {
+    /// As [`Attached::begin`].
+    pub(crate) fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(File) -> Result<()>) -> Result<Self> {
+        let started = start_time(pid);
+        Ok(Self { attached: Attached::begin(pid, wanted, prepare)?, pid, started })
+    }
+
+    fn has_ended(&self) -> bool {
+        start_time(self.pid) != self.started
+    }
+
+    /// Looks after it; `look` is called when libraries have come. Returns why it is not to be attended any more.
+    fn look(&mut self, look: &mut impl FnMut(u32, &Attached)) -> Option<Reason> {
+        match self.attached.look() {
+            Ok(State::Ended) => return Some(Reason::Ended),
+            Ok(State::OtherProgram) => return Some(Reason::OtherProgram),
+            Ok(State::Changed) => look(self.pid, &self.attached),
+            // What could not be done now is tried again.
+            Ok(State::Attached) | Err(_) => {}
+        }
+        None
+    }
+
+    /// Leaves it.
+    pub(crate) fn leave(self) -> Reason {
+        let Self { attached, pid, started } = self;
+        match attached.leave() {
+            Ok(()) => Reason::Left,
+            Err(_) if start_time(pid) != started => Reason::Ended,
+            Err(error) => Reason::NotLeft(error),
+        }
+    }
+}
+
+/// What all recorders have written, as far as each has told.
+struct Sum<F> {
+    parts: Vec<Written>,
+    tell: F,
+}
+
+impl<F: FnMut(Written)> Sum<F> {
+    fn tell(&mut self, of: usize, written: Written) {
+        self.parts[of] = written;
+        let n_records = self.parts.iter().map(|part| part.n_records).sum();
+        let n_bytes = self.parts.iter().map(|part| part.n_bytes).sum();
+        (self.tell)(Written { n_records, n_bytes });
+    }
+}
+
+/// Records. `begun` is called when all programs are attached to, `tell` as by [`BankRecorder::begin`].
 ///
 /// # Errors
 ///
-/// Nothing is recorded: the process cannot be attached to.
+/// Nothing is recorded: one of the processes cannot be attached to, and the others are left again.
 pub fn record(
     output: &Output,
     options: &Options,
@@ -84,36 +153,49 @@ pub fn record(
 ) -> Result<Recorded> {
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
-    let started = start_time(options.pid);
     let Options { library, filter, has_library_calls, branches, is_patched, .. } = options.clone();
     let wanted = Wanted { library, filter, has_library_calls, branches, is_patched };
-    let mut banks = None;
-    let attached = Attached::begin(options.pid, &wanted, |file| {
-        let Options { buffer_bytes, on_full, most_bytes, .. } = *options;
-        let plan = Plan {
-            buffer_bytes,
-            on_full,
-            most_bytes,
-            is_ring: false,
-            dumps: dumps::Options::default(),
-            is_sent: false,
+    let Options { buffer_bytes, on_full, limit, .. } = *options;
+    let n_processes = options.pids.len();
+    let most_bytes = options.most_bytes / n_processes.max(1) as u64;
+    let sum = Arc::new(Mutex::new(Sum { parts: vec![Written::default(); n_processes], tell }));
+    let (mut recorders, mut attended) = (Vec::new(), Vec::new());
+    for (of, &pid) in options.pids.iter().enumerate() {
+        let sum = Arc::clone(&sum);
+        let tell = move |written| sum.lock().unwrap_or_else(PoisonError::into_inner).tell(of, written);
+        let dumps = dumps::Options::default();
+        let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring: false, dumps, is_sent: false };
+        let prepare = |file| {
+            recorders.push(BankRecorder::begin_in(file, 1, output.work(), plan, tell)?);
+            Ok(())
         };
-        banks = Some(BankRecorder::begin_in(file, 1, output.work(), plan, tell)?);
-        Ok(())
-    })?;
-    let banks = banks.context("the process has no bank")?;
+        match Attended::begin(pid, &wanted, prepare) {
+            Ok(process) => attended.push(process),
+            Err(error) => {
+                attended.into_iter().map(Attended::leave).for_each(drop);
+                recorders.into_iter().map(BankRecorder::stop).for_each(drop);
+                return Err(error);
+            }
+        }
+    }
+    drop(sum);
     begun();
     let since = Instant::now();
-    let (mut told, mut stopped) = (Told::default(), (0, Duration::ZERO));
-    let look = |attached: &Attached| {
-        told = told_by(options.pid, attached);
-        stopped = attached.stopped();
+    let mut found: HashMap<u32, (Told, (usize, Duration))> = HashMap::new();
+    let look = |pid, attached: &Attached| {
+        found.insert(pid, (told_by(pid, attached), attached.stopped()));
     };
-    let reason = attend(attached, options.pid, started.as_deref(), look, || {
-        let rest = options.limit.map_or(Duration::MAX, |limit| limit.saturating_sub(since.elapsed()));
+    let reasons = attend(attended, look, || {
+        let rest = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(since.elapsed()));
         (signals.pending().next().is_none() && !rest.is_zero()).then_some(rest)
     });
-    Ok(Recorded { banks: banks.stop(), reason, told, stopped })
+    let banks = recorders.into_iter().map(BankRecorder::stop).reduce(BankRecording::with);
+    let banks = banks.context("no process is recorded")?;
+    let processes = options.pids.iter().zip(reasons).map(|(&pid, reason)| {
+        let (told, stopped) = found.remove(&pid).unwrap_or_default();
+        EndOfProcess { pid, reason, told, stopped }
+    });
+    Ok(Recorded { banks, processes: processes.collect() })
 }
 
 /// What became of functions that were to have a hook. While the process is there: names are read from its files.
@@ -130,42 +212,41 @@ fn told_by(pid: u32, attached: &Attached) -> Told {
     told
 }
 
-/// Looks after a process that was `started` then, until it has ended, or until `go_on` returns nothing; then leaves it. `go_on` is asked
-/// again after what it returns, or some milliseconds. `look` is called at first, and when libraries may have come.
+/// Looks after processes until all have ended, or until `go_on` returns nothing; then leaves them. `go_on` is asked again after what it returns,
+/// or some milliseconds. `look` is called for each at first, and when libraries may have come. Returns why each is not recorded any more.
 pub(crate) fn attend(
-    mut attached: Attached,
-    pid: u32,
-    started: Option<&str>,
-    mut look: impl FnMut(&Attached),
+    attended: Vec<Attended>,
+    mut look: impl FnMut(u32, &Attached),
     mut go_on: impl FnMut() -> Option<Duration>,
-) -> Reason {
+) -> Vec<Reason> {
     const INTERVAL: Duration = Duration::from_millis(10);
     const LOOK: Duration = Duration::from_millis(200);
 
     let mut looked = Instant::now();
-    look(&attached);
+    attended.iter().for_each(|process| look(process.pid, &process.attached));
+    let mut processes: Vec<Result<Attended, Reason>> = attended.into_iter().map(Ok).collect();
     loop {
-        let has_ended = || start_time(pid).as_deref() != started;
-        if has_ended() {
-            return Reason::Ended;
-        }
-        let Some(rest) = go_on() else {
-            return match attached.leave() {
-                Ok(()) => Reason::Left,
-                Err(_) if has_ended() => Reason::Ended,
-                Err(error) => Reason::NotLeft(error),
-            };
-        };
-        if looked.elapsed() >= LOOK {
+        let is_due = looked.elapsed() >= LOOK;
+        if is_due {
             looked = Instant::now();
-            match attached.look() {
-                Ok(State::Ended) => return Reason::Ended,
-                Ok(State::OtherProgram) => return Reason::OtherProgram,
-                Ok(State::Changed) => look(&attached),
-                // What could not be done now is tried again.
-                Ok(State::Attached) | Err(_) => {}
+        }
+        for it in &mut processes {
+            let Ok(process) = it else { continue };
+            let ended = if process.has_ended() {
+                Some(Reason::Ended)
+            } else if is_due {
+                process.look(&mut look)
+            } else {
+                None
+            };
+            if let Some(reason) = ended {
+                *it = Err(reason);
             }
         }
+        let rest = if processes.iter().any(Result::is_ok) { go_on() } else { None };
+        let Some(rest) = rest else {
+            return processes.into_iter().map(|it| it.map_or_else(|reason| reason, Attended::leave)).collect();
+        };
         thread::sleep(rest.min(INTERVAL));
     }
 }

@@ -319,6 +319,12 @@ impl BankRecording {
         Ok((!collected.is_empty()).then_some(Self { collected, on_full, dumps, places, symbols }))
     }
 
+    /// With what was in the banks of another recorder.
+    pub(crate) fn with(mut self, other: Self) -> Self {
+        self.collected.extend(other.collected);
+        self
+    }
+
     /// How many processes have records in a folder that no part was made of.
     pub(crate) fn n_left_in(work: &Path) -> usize {
         bank::spools(work).map_or(0, |spools| spools.len())

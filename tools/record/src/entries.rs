@@ -76,6 +76,17 @@ impl Told {
         told
     }
 
+    /// With what others say.
+    #[must_use]
+    pub fn with(mut self, other: Self) -> Self {
+        self.functions += other.functions;
+        self.library_calls += other.library_calls;
+        self.left_out.extend(other.left_out);
+        self.left_out.sort();
+        self.left_out.dedup();
+        self
+    }
+
     /// Takes functions out of those that were done, for which there are lines why they were not.
     pub(crate) fn leave_out(&mut self, lines: impl Iterator<Item = String>) {
         let n_before = self.left_out.len();

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
-use rftrace_attach::{Attached, Wanted};
+use rftrace_attach::Wanted;
 use rftrace_frontend::bank::SHORTEST_PAUSE;
 pub use rftrace_frontend::bank::{Live, Moment, Names, Take};
 
-use super::attach::{Reason, attend};
+use super::attach::{Attended, Reason, attend};
 use super::banks::{NO_MEMORY, NO_THREAD, OnFull};
-use super::processes::start_time;
 use super::sys;
 
 /// How to look.
@@ -60,11 +59,10 @@ pub fn run<W: Watch>(
     mut is_over: impl FnMut() -> bool,
 ) -> Result<(W, Reason)> {
     let Options { pid, buffer_bytes, on_full, every, .. } = *options;
-    let started = start_time(pid);
     let Options { library, filter, has_library_calls, branches, .. } = options.clone();
     let wanted = Wanted { library, filter, has_library_calls, branches, is_patched: false };
     let mut live = None;
-    let attached = Attached::begin(pid, &wanted, |file| {
+    let process = Attended::begin(pid, &wanted, |file| {
         live = Some(Live::new(file, buffer_bytes, on_full.patience()).context(NO_MEMORY)?);
         Ok(())
     })?;
@@ -75,15 +73,15 @@ pub fn run<W: Watch>(
     let reading = match reading.context(NO_THREAD) {
         Ok(reading) => reading,
         Err(error) => {
-            attached.leave()?;
+            process.leave();
             return Err(error);
         }
     };
     begun();
-    let reason = attend(attached, pid, started.as_deref(), |_| (), || (!is_over()).then_some(Duration::MAX));
+    let mut reasons = attend(vec![process], |_, _| (), || (!is_over()).then_some(Duration::MAX));
     has_ended.store(true, Relaxed);
     let to = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    Ok((to, reason))
+    Ok((to, reasons.remove(0)))
 }
 
 /// Processor time that this process took so far.

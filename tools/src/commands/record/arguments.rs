@@ -31,6 +31,7 @@ Examples:
   rftrace record --libcalls /usr/bin/git log    what it calls of libraries
   sudo rftrace record --kernel ./app            with its system calls, and the kernel's functions in them
   rftrace record -p 4711 --for 10s              a program that runs, for ten seconds
+  rftrace record -p $(pgrep -d, -x app)         all programs of that name, in one trace
   rftrace record -p 4711 -P '*'                 all functions of any program that runs
   rftrace record -p 4711 --libcalls             what any program calls of libraries
   rftrace record --resources memory ./app       who takes memory and does not give it back
@@ -56,10 +57,10 @@ pub(crate) struct RecordArgs {
     /// Where to write to. A trace that is there gets the suffix `.old`.
     #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
-    /// Record a program that runs: it goes on when the recording ends, by Ctrl-C or --for. It has to call the tracer, as below,
+    /// Record a program that runs, or several: they go on when the recording ends, by Ctrl-C or --for. They have to call the tracer, as below,
     /// but with -P and --libcalls, and to be linked dynamically.
-    #[arg(short, long, value_name = "PID", conflicts_with_all = ["ring", "stop", "patch_except", "patch_within", "disabled", "schedule", "kernel", "events", "force", "resources"])]
-    pub(super) pid: Option<u32>,
+    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["ring", "stop", "patch_except", "patch_within", "disabled", "schedule", "kernel", "events", "force", "resources"])]
+    pub(super) pid: Vec<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
     pub(super) duration: Option<u64>,
@@ -332,14 +333,14 @@ impl RecordArgs {
             auto_args: self.auto_args,
             libcalls: self.libcalls,
             dump_on: &self.dump_on,
-            is_attached: self.pid.is_some(),
+            is_attached: !self.pid.is_empty(),
         }
     }
 
     /// What is not there for all processors: options, and whether they are given.
     pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 9] {
         [
-            ("--pid", self.pid.is_some()),
+            ("--pid", !self.pid.is_empty()),
             ("--argument", !self.arguments.is_empty()),
             ("--auto-args", self.auto_args),
             ("--retval", !self.results.is_empty()),

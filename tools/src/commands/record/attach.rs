@@ -1,11 +1,12 @@
-//! `rftrace record -p`: recording a program that runs.
+//! `rftrace record -p`: recording programs that run.
 //!
 //! Not here: how that is done (`rftrace-attach`, `rftrace-record`).
 
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use rftrace_record::attach::{self, Options, Reason, Recorded};
+use rftrace_record::attach::{self, EndOfProcess, Options, Reason, Recorded};
+use rftrace_record::entries::Told;
 use rftrace_record::join::{self, Beside};
 use rftrace_record::output::Output;
 
@@ -30,11 +31,12 @@ pub(super) struct Request {
 
 /// Takes the tracer out of a process in which a recorder that was killed has left it.
 pub(super) fn leave(options: &Options) -> Result<()> {
-    let pid = options.pid;
-    if !attach::leave(pid, &options.library)? {
-        bail!("process {pid} holds no tracer that could be taken out");
+    for &pid in &options.pids {
+        if !attach::leave(pid, &options.library)? {
+            bail!("process {pid} holds no tracer that could be taken out");
+        }
+        say!("rftrace: process {pid} goes on without the tracer");
     }
-    say!("rftrace: process {pid} goes on without the tracer");
     Ok(())
 }
 
@@ -51,23 +53,29 @@ pub(crate) fn tell_of_end(pid: u32, reason: &Reason) {
     }
 }
 
-/// Records a process. Returns the trace; there is none if what was recorded stays where it is.
+/// Records processes. Returns the trace; there is none if what was recorded stays where it is.
 pub(super) fn record(request: &Request) -> Result<Option<Output>> {
     let options = &request.options;
-    let pid = options.pid;
     let output = Output::prepare(request.output.as_deref(), request.is_live)?;
     let mut progress = (!request.is_quiet).then(Progress::new);
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let begun = || {
         if !request.is_quiet {
             let until = if options.limit.is_some() { "" } else { "; Ctrl-C ends that" };
-            say!("rftrace: recording process {pid}{until}");
+            let pids: Vec<String> = options.pids.iter().map(u32::to_string).collect();
+            let processes = if pids.len() > 1 { "processes" } else { "process" };
+            say!("rftrace: recording {processes} {}{until}", pids.join(", "));
         }
     };
-    let Recorded { banks, reason, told, stopped } =
+    let Recorded { banks, processes } =
         attach::record(&output, options, begun, tell).inspect_err(|_| output.discard())?;
-    if !(request.is_quiet && matches!(reason, Reason::Ended)) {
-        tell_of_end(pid, &reason);
+    let (mut told, mut stops) = (Told::default(), Vec::new());
+    for EndOfProcess { pid, reason, told: of_it, stopped } in processes {
+        if !(request.is_quiet && matches!(reason, Reason::Ended)) {
+            tell_of_end(pid, &reason);
+        }
+        told = told.with(of_it);
+        stops.push(stopped);
     }
     let cost = cost::measured(false, options.has_library_calls);
     let joined = match join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() }) {
@@ -105,7 +113,7 @@ pub(super) fn record(request: &Request) -> Result<Option<Output>> {
             request.is_kept,
             request.is_quiet,
         )?;
-        summary::tell_of_stop(stopped, request.is_quiet);
+        stops.into_iter().for_each(|stopped| summary::tell_of_stop(stopped, request.is_quiet));
     }
     if request.has_lines
         && let Err(error) = rftrace_symbols::add_source_lines(output.dir())

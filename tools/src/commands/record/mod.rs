@@ -59,8 +59,8 @@ const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
 /// the program's answer.
 pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     processor::check(&args.of_one_processor())?;
-    if let Some(pid) = args.pid {
-        return run_attached(&args, pid);
+    if !args.pid.is_empty() {
+        return run_attached(&args);
     }
     args.give_way_to_finish();
     args.check()?;
@@ -164,7 +164,7 @@ pub(crate) fn run_live(mut args: RecordArgs) -> Result<()> {
         ("--output", args.output.is_some()),
         ("--ring", args.ring),
         ("--stop", args.stop),
-        ("--pid", args.pid.is_some()),
+        ("--pid", !args.pid.is_empty()),
         ("--to", args.to.is_some()),
         ("--live", args.live),
         ("--resources", !args.resources.is_empty()),
@@ -189,9 +189,9 @@ fn write_pipe(pipe: Pipe) {
     }
 }
 
-/// Records a program that runs.
+/// Records programs that run.
 #[cfg(target_arch = "x86_64")]
-fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
+fn run_attached(args: &RecordArgs) -> Result<()> {
     if args.triggers()?.start.is_some() {
         bail!(
             "-T FUNCTION begins to record at a function: a program that runs is recorded at once; -T FUNCTION@finish ends that"
@@ -199,8 +199,12 @@ fn run_attached(args: &RecordArgs, pid: u32) -> Result<()> {
     }
     let filter = values::rules(&args.what(), false)?;
     check_rules(&filter)?;
+    let mut pids = args.pid.clone();
+    // One that is named twice is one.
+    pids.sort_unstable();
+    pids.dedup();
     let options = rftrace_record::attach::Options {
-        pid,
+        pids,
         library: Preload::find(preload::TRACER)?.path().to_owned(),
         filter,
         has_library_calls: args.libcalls,
@@ -242,7 +246,7 @@ pub(crate) fn check_rules(rules: &str) -> Result<()> {
 
 /// Refused before.
 #[cfg(not(target_arch = "x86_64"))]
-fn run_attached(_args: &RecordArgs, _pid: u32) -> Result<()> {
+fn run_attached(_args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
