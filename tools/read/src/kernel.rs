@@ -148,6 +148,7 @@ impl<'t> InKernel<'t> {
     }
 
     /// Whether there is nothing, and will be nothing.
+    #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left.is_empty() && self.open.is_empty()
     }

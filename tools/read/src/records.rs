@@ -10,6 +10,7 @@ use rftrace_format::values::{MAX_PAYLOAD, ValueSpec};
 
 use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};
+use crate::functions::Functions;
 use crate::inlined::Folding;
 use crate::kernel::InKernel;
 use crate::reading::Reading;
@@ -55,6 +56,7 @@ pub struct Records<'t> {
     passed_ns: u64,
     folding: Option<Folding>,
     chooser: Option<Chooser>,
+    functions: Functions<'t>,
     warnings: Warnings,
     n_read: u64,
 }
@@ -102,6 +104,7 @@ impl<'t> Records<'t> {
             passed_ns: 0,
             folding: trace.folds_inlined().then(Folding::default),
             chooser: trace.choice().map(|choice| Chooser::new(Arc::clone(choice))),
+            functions: Functions::among(trace, task, n_tasks),
             warnings: Warnings::default(),
             n_read: 0,
         }
@@ -117,6 +120,14 @@ impl<'t> Records<'t> {
         &self.warnings
     }
 
+    /// There is no more.
+    #[cold]
+    fn close(&mut self) {
+        self.file.close();
+        self.switches = &[];
+        self.kernel = InKernel::new(&[]);
+    }
+
     /// The next one of those that were chosen.
     fn read_chosen(&mut self) -> Result<Option<Record>> {
         loop {
@@ -128,9 +139,8 @@ impl<'t> Records<'t> {
                 return Ok(None);
             }
             let record = self.read_folded()?;
-            let names = TaskNames { trace: self.trace, task: self.task };
             match (&mut self.chooser, record) {
-                (Some(chooser), Some(record)) => chooser.apply(record, &names),
+                (Some(chooser), Some(record)) => chooser.apply(record, &self.functions),
                 (Some(chooser), None) => chooser.finish(),
                 (None, _) => {}
             }
@@ -142,7 +152,7 @@ impl<'t> Records<'t> {
         loop {
             let Some(record) = self.read()? else { return Ok(None) };
             let Some(folding) = &mut self.folding else { return Ok(Some(record)) };
-            let same_function = |a, b| self.trace.same_function(self.task, record.time_ns, a, b);
+            let same_function = |a, b| self.functions.are_same(record.time_ns, a, b);
             if let Some(record) = folding.apply(record, same_function) {
                 return Ok(Some(record));
             }
@@ -219,13 +229,14 @@ impl<'t> Records<'t> {
         }
         loop {
             self.file.fill(RECORD_BYTES)?;
-            let Some(first) = self.file.rest().first_chunk() else {
+            let decoded = self.file.rest().first_chunk().map(Record::decode);
+            let Some(decoded) = decoded else {
                 let n_left = self.file.rest().len();
                 self.warnings.add(Warning::CutRecord, u64::from(n_left > 0));
                 self.file.consume(n_left);
                 return Ok(None);
             };
-            let Some(mut record) = Record::decode(first) else {
+            let Some(mut record) = decoded else {
                 self.warnings.add(Warning::CorruptStretch, 1);
                 self.file.consume(UNIT);
                 self.resync()?;
@@ -314,34 +325,33 @@ impl<'t> Records<'t> {
 impl Iterator for Records<'_> {
     type Item = Result<Record>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let result = self.read_chosen().transpose();
+        let is_plain = self.chooser.is_none() && self.folding.is_none() && self.head.is_none();
+        let result = if is_plain && self.switches.is_empty() && self.kernel.is_over() {
+            // As most are: nothing comes between the records, and none is left out.
+            self.read_file().transpose()
+        } else {
+            self.read_chosen().transpose()
+        };
         if let Some(Err(_)) = result {
-            self.file.close();
-            self.switches = &[];
-            self.kernel = InKernel::new(&[]);
+            self.close();
         }
         result
     }
 }
 
-/// The names of functions, as a task sees them.
-struct TaskNames<'t> {
-    trace: &'t Trace,
-    task: &'t Task,
-}
-
-impl Names for TaskNames<'_> {
+impl Names for Functions<'_> {
     fn function(&self, time_ns: u64, addr: u64) -> Cow<'_, str> {
-        self.trace.function_name(self.task, time_ns, addr)
+        self.name(time_ns, addr)
     }
 
     fn same_function(&self, time_ns: u64, a: u64, b: u64) -> bool {
-        self.trace.same_function(self.task, time_ns, a, b)
+        self.are_same(time_ns, a, b)
     }
 
     fn is_loss(&self, event: u64) -> bool {
-        let name = self.trace.events().known(event);
+        let name = self.event_name(event);
         name.is_some_and(|name| name.starts_with("rftrace:lost_") || name == OVERWRITTEN)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::BufRead;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -94,6 +95,13 @@ impl Session {
         let name = base_name(&mapping.path).into();
         self.opened.push((time_ns, Module { name, start, end, symbols, sources: None, values: None, mapping }));
         Ok(())
+    }
+
+    /// From when until when no library is loaded but those that are at `time_ns`.
+    pub(crate) fn libraries_stay(&self, time_ns: u64) -> Range<u64> {
+        let times = || self.opened.iter().map(|&(since, _)| since);
+        let from = times().filter(|&since| since <= time_ns).max();
+        from.unwrap_or(0)..times().filter(|&since| since > time_ns).min().unwrap_or(u64::MAX)
     }
 
     /// The function around `addr` at `time_ns`.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io::BufRead;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -318,10 +319,7 @@ impl Trace {
     /// The name of the function around `addr`, as a task sees it at `time_ns`: borrowed, or, if it is unknown, the address
     /// in angle brackets.
     pub fn function_name(&self, task: &Task, time_ns: u64, addr: u64) -> Cow<'_, str> {
-        match self.symbol(task, time_ns, addr) {
-            Some(symbol) => Cow::Borrowed(&symbol.name),
-            None => Cow::Owned(format!("<{addr:x}>")),
-        }
+        shown_name(self.symbol(task, time_ns, addr), addr)
     }
 
     /// The name of the file that `addr` is in, as a task sees it at `time_ns`.
@@ -365,6 +363,18 @@ impl Trace {
     pub fn session_at(&self, task: &Task, time_ns: u64) -> Option<usize> {
         let after = task.sessions.partition_point(|&(since, _)| since <= time_ns);
         task.sessions.get(after.saturating_sub(1)).map(|&(_, idx)| idx)
+    }
+
+    /// From when until when the names of a task's functions stay as they are at `time_ns`: as long as it runs one program, and that loads
+    /// no library.
+    pub(crate) fn names_hold(&self, task: &Task, time_ns: u64) -> Range<u64> {
+        let n_begun = task.sessions.partition_point(|&(since, _)| since <= time_ns);
+        let begun = |idx: usize| task.sessions.get(idx).map(|&(since, _)| since);
+        // Before the first one its names are those of the first one.
+        let program = n_begun.checked_sub(1).and_then(begun).unwrap_or(0)..begun(n_begun).unwrap_or(u64::MAX);
+        let session = self.session_at(task, time_ns).and_then(|idx| self.sessions.get(idx));
+        let libraries = session.map_or(0..u64::MAX, |session| session.libraries_stay(time_ns));
+        program.start.max(libraries.start)..program.end.min(libraries.end)
     }
 
     /// Reads where functions are in the source, for [`Trace::source`]: from the trace's `.dbg` files and, for modules without one, from what
@@ -446,9 +456,17 @@ impl Trace {
         Ok(Some(each(specs, window.rest())))
     }
 
-    fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
+    pub(crate) fn symbol(&self, task: &Task, time_ns: u64, addr: u64) -> Option<&Symbol> {
         let session = self.session_at(task, time_ns).and_then(|idx| self.sessions.get(idx));
         session.and_then(|session| session.symbol(time_ns, addr)).or_else(|| self.kernel_symbols.find(addr))
+    }
+}
+
+/// How a function is called that was looked up by an address in it.
+pub(crate) fn shown_name(symbol: Option<&Symbol>, addr: u64) -> Cow<'_, str> {
+    match symbol {
+        Some(symbol) => Cow::Borrowed(&symbol.name),
+        None => Cow::Owned(format!("<{addr:x}>")),
     }
 }
 

@@ -121,11 +121,18 @@ impl Warnings {
     }
 
     /// Counts `warning` so many times more.
+    #[inline]
     pub fn add(&mut self, warning: Warning, count: u64) {
         if count > 0 {
-            let sum = self.0.entry(warning).or_default();
-            *sum = sum.saturating_add(count);
+            self.add_some(warning, count);
         }
+    }
+
+    /// Apart, as most records have no flaws.
+    #[cold]
+    fn add_some(&mut self, warning: Warning, count: u64) {
+        let sum = self.0.entry(warning).or_default();
+        *sum = sum.saturating_add(count);
     }
 
     /// Adds what another reader has met.

@@ -49,6 +49,7 @@ impl Window {
     }
 
     /// Gets at least the next `count` bytes, or all that are left.
+    #[inline]
     pub(crate) fn fill(&mut self, count: usize) -> Result<()> {
         if self.rest().len() < count && !self.is_at_end {
             self.read()?;
@@ -89,6 +90,7 @@ impl Window {
         self.is_at_end = true;
     }
 
+    #[cold]
     fn read(&mut self) -> Result<()> {
         self.bytes.drain(..self.pos);
         self.pos = 0;

@@ -33,6 +33,21 @@ impl Spread {
         *self.lengths.entry(ns >> lost_bits << lost_bits).or_default() += 1;
     }
 
+    /// Adds calls that were counted elsewhere.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        self.min_ns = if self.count == 0 { other.min_ns } else { self.min_ns.min(other.min_ns) };
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.count += other.count;
+        self.cost.add(other.cost);
+        for (&ns, &count) in &other.lengths {
+            *self.lengths.entry(ns).or_default() += count;
+        }
+    }
+
     /// The mean; 0 of nothing.
     pub fn average_ns(&self) -> u64 {
         self.cost.off(self.sum_ns).checked_div(self.count).unwrap_or(0)
@@ -73,6 +88,20 @@ mod tests {
             let found = spread.percentile_ns(percent);
             assert!((exact - exact / 32..=exact).contains(&found), "{percent}: {found}");
         }
+    }
+
+    #[test]
+    fn of_two_halves() {
+        let (mut whole, mut halves) = (Spread::default(), [Spread::default(), Spread::default()]);
+        for us in 1..=100_u64 {
+            let cost = Cost::default();
+            whole.add(us * 1000, cost);
+            halves[us.is_multiple_of(3) as usize].add(us * 1000, cost);
+        }
+        let mut sum = Spread::default();
+        halves.iter().for_each(|half| sum.merge(half));
+        sum.merge(&Spread::default());
+        assert_eq!(sum, whole);
     }
 
     #[test]

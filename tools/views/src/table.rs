@@ -10,7 +10,8 @@ use std::str::FromStr;
 use rftrace_read::{Error, Result};
 
 use crate::duration::Duration;
-use crate::report::{CallTimes, Report, Row};
+use crate::report::Report;
+use crate::rows::{CallTimes, Row};
 
 /// A column of a report, by uftrace's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

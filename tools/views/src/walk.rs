@@ -1,6 +1,6 @@
 //! From records to the steps of call stacks: those of one task, and those of all tasks in order of time.
 
-use rftrace_read::{Error, Record, Summary, Task, Trace, Warnings};
+use rftrace_read::{Error, Functions, Record, Summary, Task, Trace, Warnings};
 
 use crate::stack::{CallStack, Step};
 use crate::stats::TaskStats;
@@ -66,6 +66,7 @@ pub fn walk_with_records<E: From<Error>>(
     let mut stats = TaskStats::new(task);
     let mut records = trace.records(task);
     let mut stack = CallStack::new();
+    let functions = Functions::new(trace, task);
     let mut steps = Vec::new();
     let mut cut_ns = None;
     for record in &mut records {
@@ -75,7 +76,7 @@ pub fn walk_with_records<E: From<Error>>(
             break;
         }
         stats.add(trace, &record);
-        stack.apply(&record, |a, b| trace.same_function(task, record.time_ns, a, b), &mut steps);
+        stack.apply(&record, |a, b| functions.are_same(record.time_ns, a, b), &mut steps);
         for step in &steps {
             tell(step, record.time_ns, Some(&record))?;
         }

@@ -1,0 +1,65 @@
+//! What a report has of a function.
+//!
+//! Not here: how it is summed up (`sums`), and how it is shown (`table`).
+
+use std::borrow::Cow;
+
+use crate::by_value::ByValue;
+use crate::lines::Values;
+use crate::spread::Spread;
+
+/// The times and calls of one function, over all tasks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Row {
+    /// The function's name.
+    pub name: String,
+    /// What its calls have in common, where they are [told apart by that](ReportOptions::by_value).
+    pub values: Option<Box<Values>>,
+    /// Where it is in the source, as `path:line`, if [that was read](rftrace_read::Trace::read_sources) and is known.
+    pub source: Option<String>,
+    /// Time in the function and what it called; for a recursive one, only its outermost calls count.
+    pub total_ns: u64,
+    /// Time in the function alone.
+    pub self_ns: u64,
+    /// How often it was called.
+    pub calls: u64,
+    /// The times of single calls, recursive ones too, where they were [asked for](crate::Report::read_spread).
+    pub times: Option<Box<CallTimes>>,
+}
+
+impl Row {
+    /// The arguments and the result that its calls have in common.
+    pub fn texts(&self) -> [Option<&str>; 2] {
+        let values = self.values.as_deref();
+        let arguments = values.and_then(|values| values.arguments.as_deref());
+        [arguments, values.and_then(|values| values.result.as_deref())]
+    }
+
+    /// What the row is of: the function's name, or a call with the values.
+    pub fn label(&self) -> Cow<'_, str> {
+        match &self.values {
+            None => Cow::Borrowed(&self.name),
+            Some(values) => Cow::Owned(values.call(&self.name)),
+        }
+    }
+}
+
+/// What is in a report.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ReportOptions {
+    /// Whether there are the times of single calls, in [`Row::times`].
+    pub spread: bool,
+    /// Functions whose calls have several rows. Of more than one that is for a function the first counts.
+    pub by_value: Vec<ByValue>,
+}
+
+/// The times of a function's calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallTimes {
+    /// With what they called.
+    pub total: Spread,
+    /// In the function alone.
+    pub own: Spread,
+}
