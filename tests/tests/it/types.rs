@@ -304,6 +304,57 @@ fn values_by_type_in_all_modes() {
     }
 }
 
+/// Debug information in files of its own, compressed, and shared by two programs.
+#[test]
+fn values_by_separate_debug_information() {
+    if !require(&["gcc", "objcopy"]) {
+        return;
+    }
+    let program = built("typed.c", &["-O0"]);
+    let program = &program.path;
+    let expected = check(program, &[], "");
+    assert_eq!(check(&built("typed.c", &["-O0", "-gz"]).path, &[], ""), expected);
+    assert_eq!(check(&built("typed.c", &["-O0", "-gsplit-dwarf"]).path, &[], ""), expected);
+    assert_eq!(check(&built("typed.c", &["-O0", "-gsplit-dwarf", "-gdwarf-4"]).path, &[], ""), expected);
+
+    let folder = fixtures::build_folder("types-separate");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let (stripped, debug) = (folder.join("typed"), folder.join("typed.debug"));
+    tools::run(Command::new("objcopy").arg("--only-keep-debug").args([program, &debug]));
+    tools::run(Command::new("objcopy").arg("--strip-debug").args([program, &stripped]));
+    let run = record(&["-a"], &stripped, &[]);
+    assert!(run.stderr.contains("has no debug information (-g,"), "{}", run.stderr);
+    tools::run(Command::new("objcopy").current_dir(&folder).arg("--add-gnu-debuglink=typed.debug").arg("typed"));
+    assert_eq!(check(&stripped, &[], ""), expected);
+    assert!(replay(&record(&["--srcline"], &stripped, &[])).contains("i32()"));
+
+    if require(&["dwz"]) {
+        let pair = ["one", "two"].map(|name| folder.join(name));
+        pair.iter().for_each(|path| _ = std::fs::copy(program, path).unwrap());
+        tools::run(Command::new("dwz").current_dir(&folder).args(["-m", "common", "one", "two"]));
+        assert!(folder.join("common").exists());
+        pair.iter().for_each(|path| assert_eq!(check(path, &[], ""), expected));
+        // What both have in common is gone: what is left has no types.
+        std::fs::remove_file(folder.join("common")).unwrap();
+        let run = record(&["-a"], &pair[0], &[]);
+        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+    }
+}
+
+/// What rustc leaves beside the program.
+#[test]
+fn values_by_split_debug_information_of_rust() {
+    if !require(&["rustc"]) {
+        return;
+    }
+    let options = |split: &'static str| ["-Copt-level=0", split, "-Ccodegen-units=4"];
+    let expected = check(&rust_program("typed", &options("-Csplit-debuginfo=off")), &[], "typed::");
+    for split in ["-Csplit-debuginfo=packed", "-Csplit-debuginfo=unpacked"] {
+        assert_eq!(check(&rust_program("typed", &options(split)), &[], "typed::"), expected, "{split}");
+    }
+}
+
 #[test]
 fn chrome_has_values() {
     if !require(&["gcc"]) {

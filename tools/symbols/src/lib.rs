@@ -12,6 +12,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
+use debug_files::DebugFiles;
 use rftrace_format::map::MapLine;
 use rftrace_format::record::ADDRESS_MASK;
 use rftrace_format::symbols::{Head, SourceLine, SourcePart, short_build_id};
@@ -23,6 +24,7 @@ use rftrace_read::{Error, Kind, Result, Trace};
 
 pub use self::values::{ModuleValues, name_values, read_values};
 
+mod debug_files;
 mod values;
 
 /// So many different addresses are compared with the functions of a binary: more than programs have functions.
@@ -116,7 +118,7 @@ pub fn source_lines(module: &Mapping) -> Option<Vec<u8>> {
     if binary.n_functions() == 0 || binary.build_id().is_some_and(is_other) {
         return None;
     }
-    let debug = Loader::new(path).ok()?;
+    let debug = debug_loader(path).ok()?;
     let start = binary.link_address();
     let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
     let mut text = Vec::new();
@@ -370,7 +372,7 @@ fn write(trace: &Trace, module: &Module, binary: &Binary, place: &Place, lines: 
             "another module of the trace has a path and a build-id that uftrace cannot tell from those of this one";
         return Err(wrong(binary.path(), reason));
     };
-    let debug = lines.then(|| Loader::new(binary.path())).transpose().map_err(|error| {
+    let debug = lines.then(|| debug_loader(binary.path())).transpose().map_err(|error| {
         wrong(binary.path(), format!("its debug information cannot be read ({error}); leave it out (--no-lines)"))
     })?;
     let file = dir.join(&name);
@@ -423,6 +425,13 @@ fn with_inlined(module: &Module, place: &Place) -> usize {
         }
     }
     n_entries.iter().filter(|&&n_entries| n_entries > 1).count()
+}
+
+/// What reads the source lines of a binary.
+fn debug_loader(path: &Path) -> std::result::Result<Loader, Box<dyn std::error::Error>> {
+    let path = path.canonicalize()?;
+    let files = DebugFiles::of(&path);
+    Loader::new_with_sup(files.units, files.common)
 }
 
 /// Writes a line of source for each function that has one. Returns for how many.

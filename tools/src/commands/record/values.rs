@@ -53,8 +53,8 @@ pub(super) fn wanted(args: &Options<'_>, program: &Path) -> Result<Wanted> {
             // Their results are numbers then.
             Ok(_) if !args.auto_args && options(args.arguments).all(|(_, specs)| specs.is_some()) => {}
             Ok(_) => say!(
-                "rftrace: {} tells of no values: it has no debug information (-g, or `debug = true` in Cargo.toml), or none that -A, -R \
-                 and -a read (split files); write which values are wanted, as in -A 'open@arg1/s'",
+                "rftrace: {} tells of no values: it has no debug information (-g, or `debug = true` in Cargo.toml), or it \
+                 lies in files that are not there (.dwo, .dwp, .debug); write which values are wanted, as in -A 'open@arg1/s'",
                 program.display()
             ),
             Err(error) => say!("rftrace: values are known only where -A and -R tell of them: {error}"),

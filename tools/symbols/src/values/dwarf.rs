@@ -8,10 +8,11 @@ use rftrace_format::values::{self, Form, Place as SpecPlace, ValueSpec};
 use super::composed::{Held, Holder, composed};
 use super::entry::{MAX_BYTES, Source, Stores};
 use super::module::{Enumerations, FunctionValues, Layouts, ModuleValues, Shown};
-use super::object::{Dwarf, File, Reader};
+use super::object::File;
 use super::place::{self, FrameBase, Function, Place};
 use super::results;
 use super::returned;
+use super::sections::{Debug, Reader};
 use super::types::{Kind, Type, Types};
 use super::units::{Entry, Units};
 
@@ -36,13 +37,13 @@ struct UnitFacts {
 }
 
 /// Reads the functions of a file.
-pub(super) fn functions(file: &File<'_>, dwarf: &Dwarf<'_>) -> Result<ModuleValues, gimli::Error> {
-    let units = Units::read(dwarf)?;
+pub(super) fn functions(file: &File<'_>, debug: &Debug<'_>) -> Result<ModuleValues, gimli::Error> {
+    let units = Units::read(debug)?;
     let start = file.start();
     let mut named = Named::default();
     // `None` where functions differ that were made one.
     let mut functions: BTreeMap<u64, Option<FunctionValues>> = BTreeMap::new();
-    let all = (0..units.units.len()).map(|unit| facts(&units, unit)).collect::<Result<Vec<_>, _>>()?;
+    let all = (0..units.len()).map(|unit| facts(&units, unit)).collect::<Result<Vec<_>, _>>()?;
     let optimised: BTreeSet<&str> =
         all.iter().flatten().filter(|facts| !facts.is_plain).map(|facts| &*facts.program).collect();
     for (unit, facts) in all.iter().enumerate().filter_map(|(unit, facts)| Some((unit, facts.as_ref()?))) {
@@ -75,6 +76,7 @@ pub(super) fn functions(file: &File<'_>, dwarf: &Dwarf<'_>) -> Result<ModuleValu
         functions,
         enumerations: named.enumerations.all,
         layouts: named.layouts.all,
+        n_missing_units: units.n_missing(),
         ..ModuleValues::default()
     })
 }
@@ -88,7 +90,7 @@ struct Named {
 
 /// Looks through a unit; `None` if it is of another language than C, C++ and Rust.
 fn facts(units: &Units<'_>, number: usize) -> Result<Option<UnitFacts>, gimli::Error> {
-    let unit = &units.units[number];
+    let (unit, dwarf) = (units.unit(number), units.dwarf(number));
     let mut cursor = unit.entries();
     let Some(root) = cursor.next_dfs()? else { return Ok(None) };
     let Some(AttributeValue::Language(language)) = root.attr_value(constants::DW_AT_language) else { return Ok(None) };
@@ -96,11 +98,10 @@ fn facts(units: &Units<'_>, number: usize) -> Result<Option<UnitFacts>, gimli::E
     if !is_rust && !is_c(language) {
         return Ok(None);
     }
-    let producer =
-        root.attr_value(constants::DW_AT_producer).and_then(|value| units.dwarf.attr_string(unit, value).ok());
+    let producer = root.attr_value(constants::DW_AT_producer).and_then(|value| dwarf.attr_string(unit, value).ok());
     let producer = producer.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
     let is_gnu = producer.contains("GNU");
-    let name = root.attr_value(constants::DW_AT_name).and_then(|value| units.dwarf.attr_string(unit, value).ok());
+    let name = root.attr_value(constants::DW_AT_name).and_then(|value| dwarf.attr_string(unit, value).ok());
     let name = name.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
     // rustc compiles a crate in several units.
     let program = name.split_once("/@/").map_or(&*name, |(program, _)| program).to_owned();
@@ -182,11 +183,11 @@ fn is_changed(entry: &DebuggingInformationEntry<Reader<'_>>) -> bool {
 
 /// Where a function begins.
 fn address(units: &Units<'_>, entry: &Entry<'_>) -> Option<u64> {
-    let unit = &units.units[entry.unit];
+    let (unit, dwarf) = (units.unit(entry.unit), units.dwarf(entry.unit));
     if let Some(value) = entry.attribute(constants::DW_AT_low_pc) {
-        return units.dwarf.attr_address(unit, value).ok()?;
+        return dwarf.attr_address(unit, value).ok()?;
     }
-    let mut ranges = units.dwarf.attr_ranges(unit, entry.attribute(constants::DW_AT_ranges)?).ok()??;
+    let mut ranges = dwarf.attr_ranges(unit, entry.attribute(constants::DW_AT_ranges)?).ok()??;
     ranges.next().ok()?.map(|range| range.begin)
 }
 
@@ -202,7 +203,7 @@ struct Reading<'r, 'f, 'd> {
 
 impl<'d> Reading<'_, '_, 'd> {
     fn values(&self, entry: &Entry<'d>, named: &mut Named) -> FunctionValues {
-        let unit = &self.units.units[entry.unit];
+        let (unit, dwarf) = (self.units.unit(entry.unit), self.units.dwarf(entry.unit));
         let frame_base = FrameBase::of(unit, entry.attribute(constants::DW_AT_frame_base));
         let stores = self.is_plain.then(|| Stores::of(self.file.code(self.address, MAX_BYTES), self.address));
         let function = Function { address: self.address, frame_base, stores: stores.as_ref() };
@@ -220,7 +221,7 @@ impl<'d> Reading<'_, '_, 'd> {
                 (Some(parameter), Some(of_type)) => {
                     let size = (of_type.n_bytes, matches!(of_type.kind, Kind::Bool(_)));
                     let location = parameter.attribute(constants::DW_AT_location);
-                    let found = location.and_then(|at| place::place(self.units.dwarf, unit, &function, at, size));
+                    let found = location.and_then(|at| place::place(dwarf, unit, &function, at, size));
                     let shape = holder.as_ref().and_then(|holder| types.shape(holder));
                     found.and_then(|place| match shape {
                         Some(shape) => {
@@ -247,6 +248,7 @@ impl<'d> Reading<'_, '_, 'd> {
 
     fn result(&self, entry: &Entry<'d>, named: &mut Named) -> Option<Shown> {
         let mut types = Types::new(self.units, self.is_rust, &mut named.enumerations);
+        let unit = entry.unit;
         let holder = self.units.inherited(entry, constants::DW_AT_type)?;
         let of_type = types.of(&holder)?;
         let returns_address = || self.is_gnu || self.returns_first_argument(entry);
@@ -256,7 +258,7 @@ impl<'d> Reading<'_, '_, 'd> {
             None => return result(of_type),
         };
         let resolved = types.resolved(&holder)?;
-        let holder = results::holder(&types, &resolved, of_type.n_bytes, returns_address)?;
+        let holder = results::holder(&types, (&resolved, unit), of_type.n_bytes, returns_address)?;
         let (composite, layout) = composed(&shape, holder, SpecPlace::Result)?;
         let number = named.layouts.number(&self.units.name(&resolved), layout);
         let shown = Shown::Fields(composite, number);

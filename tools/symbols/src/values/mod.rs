@@ -6,7 +6,7 @@
 //! - in code that is not optimised, the function's first instructions, which store it where the debug information says that it is.
 //!
 //! So no calling convention has to be known for arguments, and none is believed. `dwarf` walks the functions, `types` tells what is shown
-//! of a type, `shape` of one with fields, `composed` how those are recorded, `results` where they are returned, `returned` what proves it, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do, `units` and `object` read the file, and
+//! of a type, `shape` of one with fields, `composed` how those are recorded, `results` where they are returned, `returned` what proves it, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do, `units`, `sections` and `object` read the files, and
 //! `module` is what was found.
 
 mod composed;
@@ -18,6 +18,7 @@ mod object;
 mod place;
 mod results;
 mod returned;
+mod sections;
 mod shape;
 mod types;
 mod units;
@@ -39,12 +40,12 @@ pub use self::module::ModuleValues;
 pub fn read_values(path: &Path) -> Result<Option<ModuleValues>> {
     // As the system names it in maps.
     let path = &path.canonicalize().map_err(|source| Error::Io { path: path.to_owned(), source })?;
-    let file = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let bytes = object::Bytes::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let wrong = |reason: String| Error::Binary { path: path.to_owned(), reason };
-    let file = object::File::parse(&file).map_err(wrong)?;
-    let Some(dwarf) = file.dwarf().map_err(wrong)? else { return Ok(None) };
+    let file = object::File::parse(&bytes).map_err(wrong)?;
+    let Some(debug) = file.debug() else { return Ok(None) };
     let mut module =
-        dwarf::functions(&file, &dwarf).map_err(|error| wrong(format!("its debug information: {error}")))?;
+        dwarf::functions(&file, debug).map_err(|error| wrong(format!("its debug information: {error}")))?;
     module.path.clone_from(path);
     module.build_id = file.build_id();
     Ok(Some(module))

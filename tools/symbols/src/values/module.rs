@@ -20,6 +20,7 @@ pub struct ModuleValues {
     pub(super) functions: BTreeMap<u64, FunctionValues>,
     pub(super) enumerations: Vec<Enumeration>,
     pub(super) layouts: Vec<(String, Layout)>,
+    pub(super) n_missing_units: usize,
 }
 
 /// The values of a function of which at least one is known.
@@ -73,6 +74,11 @@ impl ModuleValues {
     /// How many functions have values that are known.
     pub fn n_functions(&self) -> usize {
         self.functions.len()
+    }
+
+    /// How many units of its debug information are in files that are not there.
+    pub fn n_missing_units(&self) -> usize {
+        self.n_missing_units
     }
 
     /// What the tracer is told, as [lines](TypesLine).

@@ -1,42 +1,41 @@
-//! What is needed of an ELF file: its debug information, code, symbols and build-id.
+//! What is needed of an ELF file: its code, symbols, build-id, and sections.
+//!
+//! Not here: units of debug information (`units`).
 
-use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use gimli::{EndianSlice, LittleEndian};
-use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::read::elf::ProgramHeader;
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 
-pub(super) type Reader<'d> = EndianSlice<'d, LittleEndian>;
-pub(super) type Dwarf<'d> = gimli::Dwarf<Reader<'d>>;
+use super::sections::{Debug, Elf, Sections};
+use crate::debug_files::DebugFiles;
 
 /// The size of the pages that segments begin at.
 const PAGE: u64 = 4096;
 
-/// A file.
+/// A file, and those with its debug information.
 pub(super) struct File<'f> {
-    elf: ElfFile64<'f, object::LittleEndian>,
-    /// Sections of debug information, by name.
-    sections: HashMap<&'static str, Cow<'f, [u8]>>,
+    elf: Elf<'f>,
+    debug: Debug<'f>,
     /// Functions' names as the linker has them, by address: the shortest that says most of how it was made.
     symbols: HashMap<u64, &'f str>,
 }
 
 impl<'f> File<'f> {
-    pub(super) fn parse(bytes: &'f [u8]) -> Result<Self, String> {
-        let elf = ElfFile64::<object::LittleEndian>::parse(bytes).map_err(|error| error.to_string())?;
+    pub(super) fn parse(bytes: &'f Bytes) -> Result<Self, String> {
+        let elf = Elf::parse(&*bytes.file).map_err(|error| error.to_string())?;
         if elf.architecture() != object::Architecture::X86_64 {
             return Err("it is not for x86-64".to_owned());
         }
-        let mut sections = HashMap::new();
-        for name in SECTIONS {
-            if let Some(section) = elf.section_by_name(name) {
-                let data = section.uncompressed_data().map_err(|error| format!("section {name}: {error}"))?;
-                sections.insert(name, data);
-            }
-        }
         let mut symbols = HashMap::new();
-        for symbol in elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text) {
+        let units = bytes.units.as_deref().map(Elf::parse).transpose().map_err(|error| error.to_string())?;
+        // A stripped file has them in the other one.
+        let other = units.as_ref().filter(|_| elf.symbols().next().is_none());
+        let all = elf.symbols().chain(other.into_iter().flat_map(|other| other.symbols()));
+        for symbol in all.filter(|symbol| symbol.kind() == SymbolKind::Text) {
             let Ok(name) = symbol.name() else { continue };
             let known = symbols.entry(symbol.address()).or_insert(name);
             // Of aliases those of a clone.
@@ -44,18 +43,19 @@ impl<'f> File<'f> {
                 *known = name;
             }
         }
-        Ok(Self { elf, sections, symbols })
+        let parts =
+            |bytes: &'f Option<Vec<u8>>, names| bytes.as_deref().map(|it| Sections::parse(it, names)).transpose();
+        let debug = Debug::new(
+            Sections::of(units.as_ref().unwrap_or(&elf), Sections::PLAIN)?,
+            parts(&bytes.common, Sections::PLAIN)?,
+            parts(&bytes.package, Sections::SPLIT)?,
+        );
+        Ok(Self { elf, debug, symbols })
     }
 
     /// Its debug information; `None` if there is none.
-    pub(super) fn dwarf(&self) -> Result<Option<Dwarf<'_>>, String> {
-        if !self.sections.contains_key(".debug_info") {
-            return Ok(None);
-        }
-        let section = |id: gimli::SectionId| -> Result<Reader<'_>, gimli::Error> {
-            Ok(EndianSlice::new(self.sections.get(id.name()).map_or(&[][..], |data| data), LittleEndian))
-        };
-        Dwarf::load(section).map(Some).map_err(|error| error.to_string())
+    pub(super) fn debug(&self) -> Option<&Debug<'f>> {
+        self.debug.is_there().then_some(&self.debug)
     }
 
     /// The beginning of the lowest segment.
@@ -91,18 +91,21 @@ impl<'f> File<'f> {
     }
 }
 
-/// The sections that tell of functions and types.
-const SECTIONS: [&str; 12] = [
-    ".debug_abbrev",
-    ".debug_addr",
-    ".debug_info",
-    ".debug_line",
-    ".debug_line_str",
-    ".debug_loc",
-    ".debug_loclists",
-    ".debug_ranges",
-    ".debug_rnglists",
-    ".debug_str",
-    ".debug_str_offsets",
-    ".debug_types",
-];
+/// The contents of the files.
+pub(super) struct Bytes {
+    file: Vec<u8>,
+    units: Option<Vec<u8>>,
+    common: Option<Vec<u8>>,
+    package: Option<Vec<u8>>,
+}
+
+impl Bytes {
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
+        let file = fs::read(path)?;
+        let DebugFiles { units, common, package } = DebugFiles::of(path);
+        // What went meanwhile is not there.
+        let read = |path: PathBuf| fs::read(path).ok();
+        let units = Some(units).filter(|units| units != path).and_then(read);
+        Ok(Self { file, units, common: common.and_then(read), package: package.and_then(read) })
+    }
+}

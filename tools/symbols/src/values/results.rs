@@ -30,17 +30,17 @@ struct Scalar {
     is_signed: bool,
 }
 
-/// Where a result is of a structure's type; `None` if that is not sure. `returns_address`: if it is in memory, rax has its address.
+/// Where a result is of a structure's type, of a function of a `unit`; `None` if that is not sure. `returns_address`: if it is in memory, rax has its address.
 pub(super) fn holder<'d>(
     types: &Types<'_, 'd>,
-    entry: &Entry<'d>,
+    (entry, unit): (&Entry<'d>, usize),
     n_bytes: u64,
     returns_address: impl FnOnce() -> bool,
 ) -> Option<Holder> {
     let pieces = if types.is_rust {
         if n_bytes > 2 * WORD { None } else { rust_pieces(types, entry, n_bytes)? }
     } else {
-        match convention(types, entry) {
+        match convention(types, entry, unit) {
             Convention::Memory => None,
             _ if n_bytes > 2 * WORD => None,
             Convention::Value => Some(c_pieces(types, entry, n_bytes)?),
@@ -60,12 +60,12 @@ enum Convention {
 }
 
 /// Whether a structure of C or C++ may be returned in registers.
-fn convention<'d>(types: &Types<'_, 'd>, entry: &Entry<'d>) -> Convention {
+fn convention<'d>(types: &Types<'_, 'd>, entry: &Entry<'d>, unit: usize) -> Convention {
     match entry.attribute(constants::DW_AT_calling_convention) {
         Some(AttributeValue::CallingConvention(constants::DW_CC_pass_by_value)) => Convention::Value,
         Some(AttributeValue::CallingConvention(constants::DW_CC_pass_by_reference)) => Convention::Memory,
-        // C has no other, and older debug information of C++ does not tell.
-        None if types.units.is_c(entry.unit) => Convention::Value,
+        // C has no other. The type may be in a unit that several languages have in common; and older debug information of C++ does not tell.
+        None if types.units.is_c(unit) => Convention::Value,
         _ => Convention::Unknown,
     }
 }

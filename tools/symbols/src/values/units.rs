@@ -1,8 +1,10 @@
 //! The entries of debug information, and how they refer to each other.
 
+use std::ops::Range;
+
 use gimli::{AttributeValue, DebugInfoOffset, DebuggingInformationEntry, DwAt, DwTag, Unit, UnitOffset, constants};
 
-use super::object::{Dwarf, Reader};
+use super::sections::{Debug, Dwarf, Heads, Reader};
 
 /// An entry of the debug information, and the unit that has it.
 #[derive(Clone, Debug)]
@@ -12,10 +14,7 @@ pub(super) struct Entry<'d> {
 }
 
 /// All units of a file.
-pub(super) struct Units<'d> {
-    pub(super) dwarf: &'d Dwarf<'d>,
-    pub(super) units: Vec<Unit<Reader<'d>>>,
-}
+pub(super) struct Units<'d>(Heads<'d>);
 
 impl<'d> Entry<'d> {
     pub(super) fn tag(&self) -> DwTag {
@@ -33,22 +32,35 @@ impl<'d> Entry<'d> {
 }
 
 impl<'d> Units<'d> {
-    pub(super) fn read(dwarf: &'d Dwarf<'d>) -> Result<Self, gimli::Error> {
-        let mut headers = dwarf.units();
-        let mut units = Vec::new();
-        while let Some(header) = headers.next()? {
-            units.push(dwarf.unit(header)?);
-        }
-        Ok(Self { dwarf, units })
+    pub(super) fn read(debug: &'d Debug<'_>) -> Result<Self, gimli::Error> {
+        debug.heads().map(Self)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.units.len()
+    }
+
+    /// How many units are in files that are not there.
+    pub(super) fn n_missing(&self) -> usize {
+        self.0.n_missing
+    }
+
+    pub(super) fn unit(&self, unit: usize) -> &Unit<Reader<'d>> {
+        &self.0.units[unit]
+    }
+
+    /// What a unit belongs to.
+    pub(super) fn dwarf(&self, unit: usize) -> &Dwarf<'d> {
+        &self.0.dwarfs[unit]
     }
 
     pub(super) fn entry(&self, unit: usize, offset: UnitOffset) -> Option<Entry<'d>> {
-        Some(Entry { unit, entry: self.units.get(unit)?.entry(offset).ok()? })
+        Some(Entry { unit, entry: self.0.units.get(unit)?.entry(offset).ok()? })
     }
 
     /// Whether a unit is of C, and not of C++ or Rust.
     pub(super) fn is_c(&self, unit: usize) -> bool {
-        let mut cursor = self.units[unit].entries();
+        let mut cursor = self.unit(unit).entries();
         let root = cursor.next_dfs().ok().flatten();
         let language = root.and_then(|root| root.attr_value(constants::DW_AT_language));
         matches!(
@@ -67,16 +79,20 @@ impl<'d> Units<'d> {
     pub(super) fn follow(&self, entry: &Entry<'d>, name: DwAt) -> Option<Entry<'d>> {
         match entry.attribute(name)? {
             AttributeValue::UnitRef(offset) => self.entry(entry.unit, offset),
-            AttributeValue::DebugInfoRef(offset) => self.at(offset),
+            AttributeValue::DebugInfoRef(offset) => {
+                let common = self.0.n_own..self.len();
+                self.at(offset, if common.contains(&entry.unit) { common } else { 0..self.0.n_own })
+            }
+            AttributeValue::DebugInfoRefSup(offset) => self.at(offset, self.0.n_own..self.len()),
             _ => None,
         }
     }
 
-    /// The entry at an offset of the whole section.
-    fn at(&self, offset: DebugInfoOffset) -> Option<Entry<'d>> {
-        let start = |unit: &Unit<_>| unit.header.debug_info_offset().map_or(usize::MAX, |start| start.0);
-        let unit = self.units.partition_point(|unit| start(unit) <= offset.0).checked_sub(1)?;
-        let within = offset.to_unit_offset(&self.units[unit].header)?;
+    /// The entry at an offset of the whole section, of the file that has these units.
+    fn at(&self, offset: DebugInfoOffset, units: Range<usize>) -> Option<Entry<'d>> {
+        let before = self.0.starts[units.clone()].partition_point(|&start| start <= offset.0).checked_sub(1)?;
+        let unit = units.start + before;
+        let within = offset.to_unit_offset(&self.unit(unit).header)?;
         self.entry(unit, within)
     }
 
@@ -100,7 +116,7 @@ impl<'d> Units<'d> {
         if !entry.entry.has_children() {
             return Ok(());
         }
-        let mut cursor = self.units[entry.unit].entries_at_offset(entry.entry.offset())?;
+        let mut cursor = self.unit(entry.unit).entries_at_offset(entry.entry.offset())?;
         cursor.next_entry()?;
         if !cursor.next_entry()? {
             return Ok(());
@@ -131,7 +147,8 @@ impl<'d> Units<'d> {
     /// The name of an entry; empty if it has none.
     pub(super) fn name(&self, entry: &Entry<'d>) -> String {
         let text = self.inherited(entry, constants::DW_AT_name).and_then(|holder| {
-            let name = self.dwarf.attr_string(&self.units[holder.unit], holder.attribute(constants::DW_AT_name)?);
+            let value = holder.attribute(constants::DW_AT_name)?;
+            let name = self.dwarf(holder.unit).attr_string(self.unit(holder.unit), value);
             name.ok()
         });
         text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
