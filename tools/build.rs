@@ -48,7 +48,8 @@ const ON_X86_64: [&str; 8] = [
 const ON_AARCH64: [&str; 1] = ["_mcount"];
 
 /// What the library for `--resources` exports: the functions that give out something and take it back.
-const OF_RESOURCES: [&str; 81] = [
+const OF_RESOURCES: [&str; 82] = [
+    "rftrace_resources_specified",
     "malloc",
     "calloc",
     "realloc",

@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
             let _ = report.flame_graph("memory", |sums| sums.allocated, &mut sink());
         }
         for process in recording.processes().values().take(3) {
-            let text = FunctracerText { resource, has_time: true, has_names: true, has_release_stacks: true, depth: 9 };
+            let text = FunctracerText { resource: Some(resource), has_time: true, has_names: true, has_release_stacks: true, depth: 9 };
             let section = Section { pid: process.pid, times: (1, u64::MAX), first_index: 0, lines: &[] };
             let _ = text.write(&recording, &section, &mut Names::default(), &mut sink());
             let _ = write_sp_rtrace(&recording, &[resource], process.pid, 9, Some(&mut Names::default()), &mut sink());

@@ -20,7 +20,7 @@
 //! | `resources.dat` | who took memory and gave it back; only rftrace writes it | [`resources`] |
 //! | `.recording` | what `rftrace record` makes the trace of, until it is done | [`recording`] |
 //!
-//! [`files`] has the names; [`branches`] is what a program that is attached to tells its recorder. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
+//! [`files`] has the names; [`branches`] is what a program that is attached to tells its recorder, [`specification`] what a recorder tells a program of functions that take something. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
 //!
 //! # Example
 //!
@@ -59,6 +59,7 @@ pub mod perf;
 pub mod record;
 pub mod recording;
 pub mod resources;
+pub mod specification;
 pub mod symbols;
 pub mod tasks;
 pub mod text;

@@ -37,6 +37,8 @@ pub const RECEIVED: &str = "received";
 pub const TRACER: &str = "rftrace-preload";
 /// That of the library that records who takes memory.
 pub const RESOURCES: &str = "rftrace-preload-resources";
+/// That of the library that leads calls of specified functions to it.
+pub const SPECIFIED: &str = "rftrace-specified-functions";
 
 /// The folder of a snapshot in a trace directory, by its number from 1 on and by what it was made for, if that was not a signal:
 /// `snapshot-3-slow-app.handle-5ms`.

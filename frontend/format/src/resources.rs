@@ -15,6 +15,8 @@
 //! | [`DETAILED`]: an allocation of a descriptor | as above | as above, and behind the text: bytes of another one; what the function returned. Then that: its arguments |
 //! | [`DETAILED`]: a release, a failure, a note | as above | last, or 0; number of its stack. Bytes of a text; what the function got or returned, a `FILE*`. Then the text |
 //! | [`Kind::CloseRange`] | first descriptor | last; 0 |
+//! | one of a specification: [`Kind::SpecifiedAllocation`] and the two behind it | what | size; number of its stack, and above its 32 bits that of the function. When the call began; bytes of a text. Then that: arguments |
+//! | [`Kind::Definition`] | function; from bit 16 on the resource's number; bit 24: it has sizes; 25: it is counted | 0; bytes of a text. Then that: resource, description and function with a NUL between them |
 //! | [`Kind::Stack`] | number; how many frames, in the highest 16 bits | two return addresses each, the innermost first |
 //! | [`Kind::Process`] | process; in the highest half the number of its parent, or 0 | `CLOCK_MONOTONIC` in nanoseconds; bytes of the text. Then the program's path |
 //! | [`Kind::Module`] | base address: what is added to the file's addresses | begin, end. Bytes of build-id and path; bytes of the build-id. Then both |
@@ -54,20 +56,39 @@ pub const LOW: u64 = (1 << 56) - 1;
 /// Two words.
 pub type Unit = [u64; 2];
 
+/// The most resources of specifications that are recorded at a time.
+pub const MAX_SPECIFIED: usize = 24;
+
 /// What can be taken and given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
 pub enum Resource {
     /// Memory of the allocator: blocks by their addresses.
-    Memory = 0,
+    Memory,
     /// Files, sockets and all else that has a descriptor, by its number.
-    File = 1,
+    File,
     /// Threads that somebody has to join, by their `pthread_t`.
-    Thread = 2,
+    Thread,
+    /// What a specification tells of.
+    Specified(Specified),
+}
+
+/// A resource of a specification. Its texts stay as long as the process: a recording has [`MAX_SPECIFIED`] at the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Specified {
+    /// Which one of the recording's, from 0 on.
+    pub number: u8,
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in words.
+    pub description: &'static str,
+    /// Whether each has a size of its own, in bytes.
+    pub has_bytes: bool,
+    /// Whether the same may be taken several times, and is there until it was given back as often.
+    pub is_counted: bool,
 }
 
 impl Resource {
-    /// All of them.
+    /// All that need no specification.
     pub const ALL: [Self; 3] = [Self::Memory, Self::File, Self::Thread];
 
     /// Its name.
@@ -77,13 +98,78 @@ impl Resource {
             Self::Memory => "memory",
             Self::File => "file",
             Self::Thread => "thread",
+            Self::Specified(specified) => specified.name,
+        }
+    }
+
+    /// The number of its bit, where several are told.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Memory => 0,
+            Self::File => 1,
+            Self::Thread => 2,
+            Self::Specified(specified) => Self::ALL.len() as u32 + specified.number as u32,
         }
     }
 
     /// Its bit, where several are told.
     #[must_use]
     pub const fn bit(self) -> u32 {
-        1 << self as u32
+        1 << self.number()
+    }
+
+    /// Whether each has a size in bytes; else they are counted.
+    #[must_use]
+    pub const fn has_bytes(self) -> bool {
+        match self {
+            Self::Memory => true,
+            Self::File | Self::Thread => false,
+            Self::Specified(specified) => specified.has_bytes,
+        }
+    }
+}
+
+/// A function of a specification, as [`Kind::Definition`] tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition<'a> {
+    /// Which one, from 0 on.
+    pub function: u16,
+    /// Of which of the specified resources.
+    pub resource: u8,
+    /// Whether they have sizes, and are counted.
+    pub has_bytes: bool,
+    /// The same may be taken several times.
+    pub is_counted: bool,
+    /// The resource, what it is, the function.
+    pub texts: [&'a str; 3],
+}
+
+impl<'a> Definition<'a> {
+    /// The second word of its unit.
+    #[must_use]
+    pub fn word(&self) -> u64 {
+        u64::from(self.function)
+            | u64::from(self.resource) << 16
+            | u64::from(self.has_bytes) << 24
+            | u64::from(self.is_counted) << 25
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> Vec<u8> {
+        self.texts.join("\0").into_bytes()
+    }
+
+    /// Takes both; `None` for what is none.
+    #[must_use]
+    pub fn of(word: u64, text: &'a str) -> Option<Self> {
+        let mut texts = text.split('\0');
+        let texts = [texts.next()?, texts.next()?, texts.next()?];
+        let resource = (word >> 16) as u8;
+        let (has_bytes, is_counted) = (word >> 24 & 1 != 0, word >> 25 & 1 != 0);
+        let is_one = usize::from(resource) < MAX_SPECIFIED;
+        is_one.then_some(Self { function: word as u16, resource, has_bytes, is_counted, texts })
     }
 }
 
@@ -117,7 +203,7 @@ macro_rules! kinds {
         impl Kind {
             const ALL: &[Self] = &[$(Self::$name,)* $(Self::$other,)*];
 
-            /// What the function does, and with what; `None` for what is no function.
+            /// What the function does, and with what; `None` for what is no function, or one of a specification.
             #[must_use]
             pub const fn role(self) -> Option<(Resource, Action)> {
                 match self {
@@ -260,6 +346,14 @@ kinds! {
         ThrdDetach = 171 "thrd_detach" Thread Release,
     }
     others {
+        /// A function of a specification has taken something.
+        SpecifiedAllocation = 176,
+        /// One has given something back.
+        SpecifiedRelease = 177,
+        /// One was called that does neither.
+        SpecifiedNote = 178,
+        /// A function of a specification.
+        Definition = 71,
         /// A stack.
         Stack = 64,
         /// A process has begun to be recorded.
@@ -297,16 +391,18 @@ impl Kind {
         Self::BY_NUMBER[(word >> 56) as usize]
     }
 
-    /// Whether something was taken.
+    /// What a function does; `None` for what is none.
     #[must_use]
-    pub fn is_allocation(self) -> bool {
-        matches!(self.role(), Some((_, Action::Allocation)))
-    }
-
-    /// Whether something was given back.
-    #[must_use]
-    pub fn is_release(self) -> bool {
-        matches!(self.role(), Some((_, Action::Release)))
+    pub const fn action(self) -> Option<Action> {
+        match self {
+            Self::SpecifiedAllocation => Some(Action::Allocation),
+            Self::SpecifiedRelease => Some(Action::Release),
+            Self::SpecifiedNote => Some(Action::Note),
+            _ => match self.role() {
+                Some((_, action)) => Some(action),
+                None => None,
+            },
+        }
     }
 
     /// The first word of a unit of this kind.
@@ -444,9 +540,20 @@ mod tests {
         for &kind in Kind::ALL {
             assert_eq!(Kind::of(kind.word(u64::MAX)), Some(kind));
             assert_eq!(kind.role().is_some(), !kind.function().is_empty());
+            assert!(kind.role().is_none_or(|(_, action)| kind.action() == Some(action)));
         }
         assert_eq!(Kind::of(0), None);
         assert_eq!(Resource::ALL.map(Resource::bit), [1, 2, 4]);
+    }
+
+    #[test]
+    fn definitions_both_ways() {
+        let texts = ["block", "blocks of the pool", "pool_get"];
+        let definition = Definition { function: 7, resource: 3, has_bytes: true, is_counted: false, texts };
+        let text = definition.text();
+        assert_eq!(Definition::of(definition.word(), core::str::from_utf8(&text).unwrap()), Some(definition));
+        assert_eq!(Definition::of(definition.word(), "block\0blocks"), None);
+        assert_eq!(Definition::of(24 << 16, "a\0b\0c"), None, "too many resources");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!
 //! - `interpose` has the functions, `originals` what they stand for.
 //! - `process` begins to record a program.
+//! - `specifications` is what users say of other functions, as the recorder has compiled it; `machine` executes that.
 //! - `stacks` finds who has called, and gives each stack a number; `modules` is what is known of programs and libraries for that.
 //! - `chunks` is how events are written, `pool` where to: memory of the recorder. `thread` is what each thread knows, `identity` which
 //!   process it is in: that of a fork begins as one of its own.
@@ -16,18 +17,21 @@
 //! **Invariant**: nothing here uses the program's allocator, registers a thread-local destructor, or changes `errno`. No lock is waited
 //! for: what another thread, or an interrupted function of this one, is at, is left out.
 //!
-//! **Invariant**: of the program's memory only stacks are read, as far as they are known to be there.
+//! **Invariant**: of the program's memory only stacks are read, as far as they are known to be there; what else a specification names is read
+//! by a system call that tells where nothing is.
 
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 
 mod chunks;
 mod identity;
 mod interpose;
+mod machine;
 mod memory;
 mod modules;
 mod originals;
 mod pool;
 mod process;
+mod specifications;
 mod stacks;
 mod thread;
 

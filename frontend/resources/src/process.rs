@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use rftrace_format::resources::pool::BYTES;
-use rftrace_format::resources::{DETAILED, Resource};
+use rftrace_format::resources::{DETAILED, MAX_SPECIFIED, Resource};
 
 use crate::identity;
 use crate::modules;
 use crate::originals;
 use crate::pool;
+use crate::specifications;
 use crate::stacks;
 use crate::thread;
 
@@ -25,12 +26,24 @@ const UNKNOWN: u8 = 0;
 const BEGINNING: u8 = 1;
 const RECORDED: u8 = 2;
 const NOT_RECORDED: u8 = 3;
-static STATES: [AtomicU8; Resource::ALL.len()] = [const { AtomicU8::new(UNKNOWN) }; Resource::ALL.len()];
+/// Of each resource, by its number.
+static STATES: [AtomicU8; N_RESOURCES] = [const { AtomicU8::new(UNKNOWN) }; N_RESOURCES];
+const N_RESOURCES: usize = Resource::ALL.len() + MAX_SPECIFIED;
 
 /// Whether it is recorded what this process takes of this. Finds out if nobody has.
 #[inline(always)]
 pub(crate) fn is_recorded(resource: Resource) -> bool {
-    STATES[resource as usize].load(Relaxed) == RECORDED || begin(resource)
+    STATES[resource.number() as usize].load(Relaxed) == RECORDED || begin(resource)
+}
+
+/// The same of one by its number, as far as it was found out.
+pub(crate) fn is_number_recorded(number: usize) -> bool {
+    STATES.get(number).is_some_and(|state| state.load(Relaxed) == RECORDED)
+}
+
+/// Whether it was found out what is recorded.
+pub(crate) fn is_known() -> bool {
+    [RECORDED, NOT_RECORDED].contains(&STATES[0].load(Relaxed))
 }
 
 /// Whether more is recorded: stacks of releases, arguments.
@@ -56,7 +69,7 @@ extern "C" fn start() {
 #[inline(never)]
 fn begin(resource: Resource) -> bool {
     /// The first one says whether somebody has begun to find out.
-    const FIRST: usize = Resource::Memory as usize;
+    const FIRST: usize = 0;
 
     // SAFETY: the C library's; nobody changes it as long as there is one thread.
     let is_early = unsafe { environ.is_null() };
@@ -68,20 +81,20 @@ fn begin(resource: Resource) -> bool {
             return false;
         }
         stacks::prepare();
+        specifications::open();
         pool::leave_older();
         identity::set_number(pool::next_process());
         true
     });
     let wanted = if is_recorded { pool::wanted() } else { 0 };
     IS_DETAILED.store(wanted & DETAILED != 0, Relaxed);
-    for resource in Resource::ALL {
-        let state = if wanted & resource.bit() != 0 { RECORDED } else { NOT_RECORDED };
-        STATES[resource as usize].store(state, Release);
+    for (number, place) in STATES.iter().enumerate() {
+        place.store(if wanted >> number & 1 != 0 { RECORDED } else { NOT_RECORDED }, Release);
     }
     if is_recorded {
         modules::refresh();
     }
-    STATES[resource as usize].load(Relaxed) == RECORDED
+    STATES[resource.number() as usize].load(Relaxed) == RECORDED
 }
 
 /// Maps the recorder's memory, if this process is to be recorded and can be.

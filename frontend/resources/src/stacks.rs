@@ -336,6 +336,11 @@ fn take_other_cache(thread: &Thread) -> Option<&'static Shared> {
     Some(shared)
 }
 
+/// The same of this thread.
+pub(crate) fn readable_end(sp: usize) -> usize {
+    stack_end(thread::current(), sp)
+}
+
 /// Up to where the stack can be read from `sp` on.
 #[inline(always)]
 fn stack_end(thread: &Thread, sp: usize) -> usize {

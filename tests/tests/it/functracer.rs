@@ -151,7 +151,7 @@ fn each_option() {
     for (options, code, words) in [
         (&["-t", "65", "true"][..], 2, "Depth must be between 0 and 64"),
         (&["-l", "/nothing", "true"], 2, "Path must be a valid directory path"),
-        (&["-e", "gobject", "true"], 2, "there are memory, file and thread-resource"),
+        (&["-e", "audio", "true"], 2, "there are memory, file, thread-resource, gobject"),
         (&["-p", "1"], 1, "a running one cannot be attached to"),
         (&["--usage"], 0, "Usage: rftrace functracer"),
         (&["-V"], 0, "functracer 0.18"),

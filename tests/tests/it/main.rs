@@ -45,6 +45,7 @@ mod resources;
 mod rust_at_large;
 mod samplers;
 mod sanitizers;
+mod specified;
 mod storm;
 mod streaming;
 mod strikes;

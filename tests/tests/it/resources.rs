@@ -436,6 +436,7 @@ fn the_library_exports_nothing_else() {
         "pthread_tryjoin_np",
         "pvalloc",
         "realloc",
+        "rftrace_resources_specified",
         "shm_open",
         "signalfd",
         "socket",

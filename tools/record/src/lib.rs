@@ -62,6 +62,8 @@ pub mod sender;
 #[cfg(target_os = "linux")]
 mod snapshots;
 #[cfg(target_os = "linux")]
+pub mod specification;
+#[cfg(target_os = "linux")]
 mod sys;
 #[cfg(target_os = "linux")]
 pub mod terminal;

@@ -38,8 +38,7 @@ impl Preload {
             return Ok(Self { path: library, folder: None });
         }
         // Temporary folders have such names too.
-        let folders = [env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
-        let (folder, path) = folders.iter().find_map(|folder| link_in(folder, wanted.name, &library)).with_context(|| {
+        let (folder, path) = folders().iter().find_map(|folder| link_in(folder, wanted.name, &library)).with_context(|| {
             format!(
                 "the library {} cannot be preloaded: the dynamic linker takes no path with a space, a colon or a dollar sign, and \
                  there is no temporary folder for a link to it (set TMPDIR)",
@@ -47,6 +46,29 @@ impl Preload {
             )
         })?;
         Ok(Self { path, folder: Some(folder) })
+    }
+
+    /// Writes a library that was made for this recording.
+    ///
+    /// # Errors
+    ///
+    /// There is no folder for it.
+    pub fn write(name: &str, library: &[u8]) -> Result<Self> {
+        let permissions = Permissions::from_mode(0o711);
+        let write = |parent: &PathBuf| {
+            let builder = &mut tempfile::Builder::new();
+            let builder = builder.prefix("rftrace-preload-").permissions(permissions.clone());
+            let folder = builder.tempdir_in(parent).ok().filter(|folder| is_plain(folder.path()))?;
+            let path = std::path::absolute(folder.path().join(name)).ok()?;
+            // Not to be changed by anybody, and to be read by children that change their user.
+            std::fs::write(&path, library).ok()?;
+            std::fs::set_permissions(&path, Permissions::from_mode(0o555)).ok()?;
+            Some(Self { path, folder: Some(folder) })
+        };
+        folders()
+            .iter()
+            .find_map(write)
+            .context("there is no temporary folder for a library that is to be preloaded (set TMPDIR)")
     }
 
     /// Its path, as `LD_PRELOAD` takes it.
@@ -60,6 +82,11 @@ impl Preload {
             let _ = folder.keep();
         }
     }
+}
+
+/// Where something temporary may lie.
+fn folders() -> [PathBuf; 4] {
+    [env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()]
 }
 
 fn find_library(Library { name, variable }: Library) -> Result<PathBuf> {

@@ -25,6 +25,7 @@ use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::{BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, pool, written};
 
 use super::processes::thread_lives;
+use super::specification::Plan;
 
 /// Between two looks at the memory, while there is much to be taken and while there is nothing.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(500);
@@ -36,6 +37,8 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct ResourceRecorder {
     memory: Arc<Memory>,
+    /// What processes read of functions that are specified.
+    table: Option<File>,
     is_over: Arc<AtomicBool>,
     is_paused: Arc<AtomicBool>,
     copies: Sender<Copy>,
@@ -62,18 +65,24 @@ pub struct Recorded {
 }
 
 impl ResourceRecorder {
-    /// Makes the memory, and begins to record what is `wanted`; if `is_detailed`, stacks of releases and arguments too. The file is written to `work`, with `most_bytes` bytes at the most.
+    /// Makes the memory, and begins to record what is `wanted` and planned; if `is_detailed`, stacks of releases and arguments too. The file
+    /// is written to `work`, with `most_bytes` bytes at the most.
     ///
     /// # Errors
     ///
     /// There is no memory, no file or no thread for it.
-    pub fn begin(work: &Path, most_bytes: u64, wanted: &[Resource], is_detailed: bool) -> Result<Self> {
+    pub fn begin(work: &Path, most_bytes: u64, wanted: &[Resource], plan: &Plan, is_detailed: bool) -> Result<Self> {
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
         let memory = Arc::new(
-            Memory::new(wanted, is_detailed)
+            Memory::new(wanted, plan, is_detailed)
                 .context("no memory for --resources (is what ulimit -v or -f permits too little?)")?,
         );
+        let table = (!plan.is_empty()).then(|| {
+            let mut file = File::from(memfd_create("rftrace-specification", MFdFlags::MFD_CLOEXEC)?);
+            file.write_all(&plan.table()).map(|()| file)
+        });
+        let table = table.transpose().context("no memory for the specifications")?;
         let path = work.join(RESOURCES);
         let file = File::create(&path).and_then(|mut file| file.write_all(MAGIC).map(|()| file));
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
@@ -91,18 +100,26 @@ impl ResourceRecorder {
             units: Vec::with_capacity(pool::CHUNK_UNITS),
             clock: None,
         };
+        taker.write_beginning(plan);
         let told = Arc::clone(&is_over);
         let thread = thread::Builder::new().name("resources".to_owned()).spawn(move || {
             taker.run(&told);
             taker.recorded
         });
-        Ok(Self { memory, is_over, is_paused, copies, thread: thread.context("no thread for --resources")? })
+        let thread = thread.context("no thread for --resources")?;
+        Ok(Self { memory, table, is_over, is_paused, copies, thread })
     }
 
     /// Where recorded processes find the memory, as long as this one lives.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.memory.file.as_raw_fd())
+    }
+
+    /// Where they find the table of functions that are specified, if there is one.
+    #[must_use]
+    pub fn table(&self) -> Option<String> {
+        self.table.as_ref().map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
     }
 
     /// In which space of process numbers they have to be.
@@ -170,7 +187,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new(wanted: &[Resource], is_detailed: bool) -> io::Result<Self> {
+    fn new(wanted: &[Resource], plan: &Plan, is_detailed: bool) -> io::Result<Self> {
         let file = File::from(memfd_create("rftrace-resources", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(pool::BYTES as u64)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -185,7 +202,7 @@ impl Memory {
             memory.taken(chunk).store(pool::NEVER, Relaxed);
         }
         let details = if is_detailed { DETAILED } else { 0 };
-        let bits = wanted.iter().fold(details, |bits, resource| bits | resource.bit());
+        let bits = wanted.iter().fold(details | plan.bits(), |bits, resource| bits | resource.bit());
         memory.number_32(pool::WANTED_AT).store(bits, Relaxed);
         memory.number_64(pool::BASE_AT).store(ticks(), Relaxed);
         memory.number_64(pool::MAGIC_AT).store(pool::MAGIC, Release);
@@ -272,9 +289,23 @@ struct Taker {
 }
 
 impl Taker {
-    fn run(&mut self, is_over: &AtomicBool) {
+    /// Writes what is recorded.
+    fn write_beginning(&mut self, plan: &Plan) {
         let wanted = self.memory.number_32(pool::WANTED_AT).load(Relaxed);
         self.write(0, 0, 0, &[[Kind::Wanted.word(self.memory.now()), wanted.into()]]);
+        for (word, text) in plan.definitions() {
+            let mut units =
+                vec![[Kind::Definition.word(self.memory.now()), word], [Kind::More.word(0), text.len() as u64]];
+            units.extend(text.chunks(8).map(|bytes| {
+                let mut word = [0; 8];
+                word[..bytes.len()].copy_from_slice(bytes);
+                [Kind::More.word(0), u64::from_le_bytes(word)]
+            }));
+            self.write(0, 0, 0, &units);
+        }
+    }
+
+    fn run(&mut self, is_over: &AtomicBool) {
         let mut pause = SHORTEST_PAUSE;
         while !is_over.load(Relaxed) {
             self.memory.number_32(pool::BEATS_AT).fetch_add(1, Relaxed);
@@ -418,7 +449,7 @@ fn leave_out_events(units: &mut Vec<Unit>) {
     units.retain(|unit| {
         match Kind::of(unit[0]) {
             Some(Kind::More) => {}
-            kind => is_event = kind.is_none_or(|kind| kind.role().is_some()),
+            kind => is_event = kind.is_none_or(|kind| kind.action().is_some()),
         }
         !is_event
     });

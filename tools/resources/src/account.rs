@@ -145,7 +145,7 @@ impl Account {
             counting.add(live, event);
             Ok(())
         })?;
-        if resource != Resource::Memory {
+        if !resource.has_bytes() {
             counting.look_at(&live);
         }
         counting.account.unknown += live.n_early();

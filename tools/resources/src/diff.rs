@@ -117,7 +117,7 @@ impl Difference {
         let write = |out: &mut dyn Write| -> io::Result<()> {
             let Change { allocations, allocated, releases, blocks, bytes, temporary, failures } = self.total;
             let counted = |blocks| number(self.resource, blocks);
-            let has_bytes = self.resource == Resource::Memory;
+            let has_bytes = self.resource.has_bytes();
             let there = |bytes, blocks| {
                 if has_bytes { format!("{} in {}", size(bytes), counted(blocks)) } else { counted(blocks) }
             };

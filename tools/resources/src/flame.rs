@@ -5,7 +5,6 @@ use std::io::Write;
 
 use inferno::flamegraph::color::MultiPalette;
 use inferno::flamegraph::{self, Palette};
-use rftrace_format::resources::Resource;
 use rftrace_read::{Error, Result};
 
 use crate::account::Sums;
@@ -40,10 +39,8 @@ impl Report {
         let lines: Vec<String> = stacks.into_iter().map(|(stack, bytes)| format!("{stack} {bytes}")).collect();
         let mut options = flamegraph::Options::default();
         options.title = title.replace(|c: char| c.is_control(), "\u{fffd}");
-        options.count_name = match self.resource {
-            Resource::Memory => "bytes".to_owned(),
-            other => format!("{}s", one_of(other)),
-        };
+        options.count_name =
+            if self.resource.has_bytes() { "bytes".to_owned() } else { format!("{}s", one_of(self.resource)) };
         options.deterministic = true;
         options.colors = Palette::Multi(MultiPalette::Rust);
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(Error::Write)

@@ -28,6 +28,12 @@ pub(crate) struct Live<'r, T> {
     early: HashMap<Place, u64>,
     /// Threads whose numbers others got before whoever has joined them could say so.
     late: HashMap<Place, u32>,
+    /// How often something is held, where that is more than once.
+    references: HashMap<Place, u64>,
+}
+
+fn is_counted(resource: Resource) -> bool {
+    matches!(resource, Resource::Specified(specified) if specified.is_counted)
 }
 
 /// What an event changes.
@@ -59,17 +65,21 @@ impl<'r, T> Live<'r, T> {
             own: HashSet::new(),
             early: HashMap::new(),
             late: HashMap::new(),
+            references: HashMap::new(),
         }
     }
 
     /// Takes the next event; `of` says what is to be known of what it takes.
     pub(crate) fn follow(&mut self, event: &Event, of: impl FnOnce() -> T) -> Change<T> {
         let place = (event.process, event.address);
-        match event.kind.role() {
-            None | Some((_, Action::Note)) => Change::Nothing,
-            Some((_, Action::Failure)) => Change::Failed,
-            Some((resource, Action::Release)) => self.release(resource, place, event),
-            Some((resource, Action::Allocation)) => {
+        let resource = event.resource;
+        match event.action {
+            // It is told that it was there, and gone at once.
+            Action::Note if matches!(resource, Resource::Specified(_)) => Change::TakenAndGivenBack,
+            Action::Note => Change::Nothing,
+            Action::Failure => Change::Failed,
+            Action::Release => self.release(resource, place, event),
+            Action::Allocation => {
                 if self.is_own.get(event.stack as usize) == Some(&true) {
                     self.own.insert(place);
                     return Change::Nothing;
@@ -79,6 +89,11 @@ impl<'r, T> Live<'r, T> {
                 if self.early.get(&place).is_some_and(|&ticks| ticks >= event.began) {
                     self.early.remove(&place);
                     return Change::TakenAndGivenBack;
+                }
+                // Another reference to the same: it is who took the first one that keeps it.
+                if is_counted(resource) && self.blocks.contains_key(&place) {
+                    *self.references.entry(place).or_insert(1) += 1;
+                    return Change::Nothing;
                 }
                 let replaced = self.blocks.insert(place, of());
                 if replaced.is_some() && resource == Resource::Thread {
@@ -98,6 +113,13 @@ impl<'r, T> Live<'r, T> {
             *late -= 1;
             if *late == 0 {
                 self.late.remove(&place);
+            }
+            return Change::Nothing;
+        }
+        if let Some(references) = self.references.get_mut(&place) {
+            *references -= 1;
+            if *references == 1 {
+                self.references.remove(&place);
             }
             return Change::Nothing;
         }
@@ -133,7 +155,7 @@ impl<'r, T> Live<'r, T> {
 
     /// Whether there is room for more.
     fn has_room(&self) -> bool {
-        self.blocks.len() + self.own.len() + self.early.len() <= MAX_LIVE
+        self.blocks.len() + self.own.len() + self.early.len() + self.references.len() <= MAX_LIVE
     }
 }
 
@@ -162,7 +184,7 @@ pub(crate) fn follow<'r, T>(
     mut each: impl FnMut(&mut Live<'r, T>, &Event) -> Result<()>,
 ) -> Result<Live<'r, T>> {
     let is_wanted = |event: &Event| {
-        event.kind.role().is_some_and(|(of, _)| of == resource)
+        event.resource == resource
             && pid.is_none_or(|pid| recording.processes().get(&event.process).is_some_and(|p| p.pid == pid))
     };
     let mut live = Live::new(recording);
@@ -185,7 +207,7 @@ pub(crate) fn follow<'r, T>(
             };
             if result.is_ok() && !live.has_room() {
                 let reason = format!(
-                    "more than {MAX_LIVE} blocks of memory at the same time; look at one process (--pid), or an earlier time (--at)"
+                    "more than {MAX_LIVE} blocks at the same time; look at one process (--pid), or an earlier time (--at)"
                 );
                 result = Err(Error::Export(reason.into()));
             }

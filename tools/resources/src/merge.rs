@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-use rftrace_format::resources::{Action, Kind, LOW, pool};
+use rftrace_format::resources::{Action, Kind, LOW, Resource, pool};
 use rftrace_read::{Error, Result};
 
 use crate::blocks::{self, Block};
@@ -17,6 +17,12 @@ pub struct Event {
     pub ticks: u64,
     /// By which function.
     pub kind: Kind,
+    /// Of what, and what it does.
+    pub resource: Resource,
+    /// What the function does.
+    pub action: Action,
+    /// Its name.
+    pub function: &'static str,
     /// What.
     pub address: u64,
     /// How many bytes were wanted, 1 for what has none; 0 for a release, but for that of a range its last one.
@@ -97,11 +103,22 @@ impl Recording {
         }
     }
 
+    /// What a function does, and its name.
+    fn role(&self, item: &blocks::Item<'_>) -> Option<(Resource, Action, &'static str)> {
+        if let Some((resource, action)) = item.kind.role() {
+            return Some((resource, action, item.kind.function()));
+        }
+        let (action, &[[_, number], ..]) = (item.kind.action()?, item.more) else { return None };
+        // Above the number of the stack.
+        let (resource, function) = self.specified(number >> 32)?;
+        Some((resource, action, function))
+    }
+
     fn events_of(&self, block: &Block) -> Result<Vec<Event>> {
         let (process, tid) = (block.head.process, block.head.tid);
         let units = self.blocks.read(block)?;
         let event = |item: blocks::Item<'_>| {
-            let (_, action) = item.kind.role()?;
+            let (resource, action, function) = self.role(&item)?;
             let (bytes, number) = match (action, item.more) {
                 (Action::Release, []) => (0, 0),
                 (_, &[[bytes, number], ..]) => (bytes & LOW, number as u32),
@@ -113,6 +130,8 @@ impl Recording {
             };
             // Behind that, or the text of an allocation.
             let behind = match (action, item.more) {
+                // Of specified functions there is nothing.
+                _ if item.kind.role().is_none() => usize::MAX,
                 (Action::Allocation, &[_, [_, n_bytes], ..]) => (n_bytes as usize).div_ceil(8).saturating_add(2),
                 (Action::Allocation, _) => usize::MAX,
                 _ => 1,
@@ -126,7 +145,21 @@ impl Recording {
             let detail = detail.filter(|text| !text.is_empty()).map(|text| String::from_utf8_lossy(&text).into());
             let stack = if number == 0 { 0 } else { self.stack_of(process, number) };
             let (ticks, kind, address) = (item.ticks, item.kind, item.word);
-            Some(Event { ticks, kind, address, bytes, began, detail, told, stack, process, tid })
+            Some(Event {
+                ticks,
+                kind,
+                resource,
+                action,
+                function,
+                address,
+                bytes,
+                began,
+                detail,
+                told,
+                stack,
+                process,
+                tid,
+            })
         };
         let mut events: Vec<Event> = blocks::items(&units).filter_map(event).collect();
         // A handler's events may lie before those that it has interrupted.

@@ -3,7 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use rftrace_format::resources::{BlockHead, Kind, LOW, MAX_FRAMES, Resource, Unit};
+use rftrace_format::recording::{RESOURCES, SPECIFIED};
+use rftrace_format::resources::{
+    BlockHead, Definition, Kind, LOW, MAX_FRAMES, MAX_SPECIFIED, Resource, Specified, Unit,
+};
+use rftrace_format::specification::MAX_FUNCTIONS;
+use rftrace_format::text::base_name;
 use rftrace_read::{Error, Result};
 
 use crate::blocks::{self, Block, Blocks, Item};
@@ -40,6 +45,9 @@ pub struct Recording {
     bases: HashMap<(u32, u32), u64>,
     /// A bit for each resource that was recorded.
     wanted: u32,
+    /// Those of specifications, by their numbers, and which functions are of which.
+    specified: BTreeMap<u8, Specified>,
+    functions: HashMap<u64, (u8, &'static str)>,
     /// Events that were lost.
     pub lost: u64,
     /// Whether the recording ended when its file had its greatest size.
@@ -128,6 +136,8 @@ struct Found {
     clock: Option<[(u64, u64); 2]>,
     unix_offset: Option<u64>,
     wanted: u32,
+    specified: BTreeMap<u8, Specified>,
+    functions: HashMap<u64, (u8, &'static str)>,
     lost: u64,
     is_cut: bool,
     has_end: bool,
@@ -161,6 +171,8 @@ impl Recording {
             loaded: Vec::new(),
             bases: HashMap::new(),
             wanted: found.wanted,
+            specified: found.specified,
+            functions: found.functions,
             lost: found.lost,
             is_cut: found.is_cut,
             is_whole: is_whole && found.has_end,
@@ -171,7 +183,14 @@ impl Recording {
 
     /// What was recorded.
     pub fn resources(&self) -> Vec<Resource> {
-        Resource::ALL.into_iter().filter(|resource| self.wanted & resource.bit() != 0).collect()
+        let specified = self.specified.values().map(|&specified| Resource::Specified(specified));
+        Resource::ALL.into_iter().chain(specified).filter(|resource| self.wanted & resource.bit() != 0).collect()
+    }
+
+    /// A function of a specification: of what, and its name.
+    pub(crate) fn specified(&self, function: u64) -> Option<(Resource, &'static str)> {
+        let &(resource, name) = self.functions.get(&function)?;
+        Some((Resource::Specified(*self.specified.get(&resource)?), name))
     }
 
     /// The processes by their numbers in the recording, from 1 on.
@@ -270,6 +289,8 @@ impl Recording {
                 self.modules.push(module);
             }
         }
+        let is_own: Vec<bool> =
+            self.modules.iter().map(|module| [RESOURCES, SPECIFIED].contains(&base_name(&module.path))).collect();
         let mut known: HashMap<Vec<Frame>, u32> = HashMap::new();
         for (process, number, addresses) in stacks {
             let frame = |&address: &u64| {
@@ -283,7 +304,9 @@ impl Recording {
                     None => Frame { module: None, address },
                 }
             };
-            let frames: Vec<Frame> = addresses.iter().map(frame).collect();
+            // What stands between a function and its caller only because it is recorded is none of theirs.
+            let is_own = |frame: &Frame| frame.module.is_some_and(|module| is_own[module as usize]);
+            let frames: Vec<Frame> = addresses.iter().map(frame).filter(|frame| !is_own(frame)).collect();
             let stack = known.get(&frames).copied().unwrap_or_else(|| {
                 self.frames.extend(&frames);
                 self.ends.push(self.frames.len());
@@ -304,6 +327,8 @@ impl Found {
             if let Some((resource, _)) = item.kind.role() {
                 has_events = true;
                 self.wanted |= resource.bit();
+            } else if item.kind.action().is_some() {
+                has_events = true;
             } else {
                 self.add_item(&block.head, &item)?;
             }
@@ -316,6 +341,27 @@ impl Found {
             self.all.push(block);
         }
         check(self.all.len(), MAX_BLOCKS, "blocks")
+    }
+
+    /// Takes what is said of a specified function. Its texts stay, as [`Specified`] is to be copied: a recorder tells of few.
+    fn define(&mut self, definition: &Definition<'_>) -> std::result::Result<(), String> {
+        let stay =
+            |text: &str| -> &'static str { Box::leak(text.replace(char::is_control, "\u{fffd}").into_boxed_str()) };
+        let Definition { function, resource, has_bytes, is_counted, texts: [name, description, called] } = *definition;
+        if self.functions.contains_key(&function.into()) {
+            return Err(format!("two functions have the number {function}: the file is damaged"));
+        }
+        check(self.functions.len(), MAX_FUNCTIONS, "specified functions")?;
+        self.functions.insert(function.into(), (resource, stay(called)));
+        check(self.specified.len(), MAX_SPECIFIED, "specified resources")?;
+        self.specified.entry(resource).or_insert_with(|| Specified {
+            number: resource,
+            name: stay(name),
+            description: stay(description),
+            has_bytes,
+            is_counted,
+        });
+        Ok(())
     }
 
     fn add_item(&mut self, head: &BlockHead, item: &Item<'_>) -> std::result::Result<(), String> {
@@ -365,6 +411,12 @@ impl Found {
                 self.threads.entry((number, head.tid)).or_default().push(thread);
                 self.n_threads += 1;
                 check(self.n_threads, MAX_THREADS, "threads")?;
+            }
+            (Kind::Definition, &[[_, bytes], ref more @ ..]) => {
+                let text = blocks::text(more, bytes).and_then(|text| String::from_utf8(text).ok());
+                let text = text.ok_or("a specified function has no name: the file is damaged")?;
+                let definition = Definition::of(item.word, &text).ok_or("a specified function is damaged")?;
+                self.define(&definition)?;
             }
             (Kind::Wanted, _) => self.wanted |= item.word as u32,
             (Kind::Clock, more) => {

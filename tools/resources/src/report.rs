@@ -140,7 +140,7 @@ impl Report {
                     let all = amount(self.resource, sums.allocated, sums.allocations);
                     writeln!(out, "\n{there} still there; {all} taken, {} temporary:", sums.temporary)?;
                 }
-                if self.resource == Resource::File {
+                if self.resource == Resource::File || matches!(self.resource, Resource::Specified(_)) {
                     Self::write_held(held, sums.blocks, out)?;
                 }
                 Self::write_names(names, depth, out)?;
@@ -159,7 +159,7 @@ impl Report {
         let line = |line: &Line| {
             let mut value = sums_json(&line.sums);
             value["kind"] = self.resource.name().into();
-            if self.resource != Resource::Memory {
+            if !self.resource.has_bytes() {
                 value["held"] =
                     line.held.iter().map(|held| json!({ "id": held.what, "detail": held.detail.as_deref() })).collect();
             }
@@ -226,16 +226,17 @@ impl Account {
             let Sums { allocations, allocated, temporary, releases, blocks, bytes, failures } = self.total;
             let resource = self.resource;
             let counted = |blocks| number(resource, blocks);
-            let taken = match resource {
-                Resource::Memory => format!("{} taken, {} in all", counted(allocations), Size(allocated)),
-                _ => format!("{} taken", counted(allocations)),
+            let taken = if resource.has_bytes() {
+                format!("{} taken, {} in all", counted(allocations), Size(allocated))
+            } else {
+                format!("{} taken", counted(allocations))
             };
             let name = resource.name();
             let indent = " ".repeat(name.len() + 1);
             writeln!(out, "{name}: {taken}; {temporary} temporary")?;
             writeln!(out, "{indent} {} given back", counted(releases))?;
             let at = recording.since_start(self.peak_at.0) as f64 / 1e9;
-            let peak = if resource == Resource::Memory { Size(self.peak).to_string() } else { counted(self.peak) };
+            let peak = if resource.has_bytes() { Size(self.peak).to_string() } else { counted(self.peak) };
             writeln!(out, "{indent} {peak} at the most, after {at:.3} s")?;
             writeln!(out, "{indent} {} still there", amount(resource, bytes, blocks))?;
             if failures > 0 {
@@ -250,10 +251,8 @@ impl Account {
                 writeln!(out, "\n  PROCESS      TAKEN      STILL THERE  PROGRAM")?;
                 for (number, sums) in processes {
                     let Some(process) = recording.processes().get(number) else { continue };
-                    let there = match resource {
-                        Resource::Memory => Size(sums.bytes).to_string(),
-                        _ => sums.blocks.to_string(),
-                    };
+                    let there =
+                        if resource.has_bytes() { Size(sums.bytes).to_string() } else { sums.blocks.to_string() };
                     writeln!(out, "{:9} {:10} {there:>16}  {}", process.pid, sums.allocations, process.program)?;
                 }
             }

@@ -26,6 +26,8 @@ pub fn one_of(resource: Resource) -> &'static str {
         Resource::Memory => "block",
         Resource::File => "descriptor",
         Resource::Thread => "thread",
+        // Its own name is that of all of them.
+        Resource::Specified(_) => "block",
     }
 }
 
@@ -38,8 +40,9 @@ pub(crate) fn number(resource: Resource, number: u64) -> String {
 /// So many of a resource, with their bytes where it has such.
 #[must_use]
 pub fn amount(resource: Resource, bytes: u64, blocks: u64) -> String {
-    match resource {
-        Resource::Memory => format!("{} in {}", Size(bytes), number(resource, blocks)),
-        _ => number(resource, blocks),
+    if resource.has_bytes() {
+        format!("{} in {}", Size(bytes), number(resource, blocks))
+    } else {
+        number(resource, blocks)
     }
 }

@@ -1,14 +1,31 @@
 //! What the subcommands share.
 
 use std::borrow::Cow;
+#[cfg(feature = "full")]
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "full")]
+use anyhow::Context;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use rftrace_format::files::{INFO, records};
 use rftrace_read::{Demangle, Error, Gaps, Summary, Trace};
+
+/// Writes to a file, or to stdout.
+#[cfg(feature = "full")]
+pub(crate) fn write_to(
+    file: Option<&Path>,
+    write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<()>,
+) -> Result<()> {
+    let Some(path) = file else { return Ok(print(write)?) };
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut out = BufWriter::new(file);
+    write(&mut out)?;
+    out.flush().with_context(|| format!("cannot write {}", path.display()))
+}
 
 #[derive(Args, Clone)]
 pub(crate) struct DirArg {

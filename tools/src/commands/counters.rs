@@ -69,5 +69,6 @@ fn name(resource: Resource) -> &'static str {
         Resource::Memory => "bytes of memory",
         Resource::File => "descriptors",
         Resource::Thread => "threads to join",
+        Resource::Specified(specified) => specified.name,
     }
 }

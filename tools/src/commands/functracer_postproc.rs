@@ -3,14 +3,14 @@
 //! Not here: how (`rftrace-resources`).
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use rftrace_resources::{Order, Postprocessor};
 
-use super::common::print;
+use super::common::write_to;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -92,12 +92,4 @@ pub(crate) fn run(args: &PostprocArgs) -> Result<()> {
         say!("rftrace: {path} is not here: no names of its functions");
     }
     Ok(())
-}
-
-fn write_to(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<()>) -> Result<()> {
-    let Some(path) = file else { return Ok(print(write)?) };
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut out = BufWriter::new(file);
-    write(&mut out)?;
-    out.flush().with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,7 +1,7 @@
 //! `rftrace resources`.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -17,7 +17,7 @@ use rftrace_resources::{
 use serde_json::{Value, json};
 
 use super::choice::parse_pattern;
-use super::common::{DirArg, print};
+use super::common::{DirArg, write_to};
 use super::time::parse_ns;
 
 const EXAMPLES: &str = "\
@@ -39,9 +39,9 @@ Examples:
 pub(crate) struct ResourcesArgs {
     #[command(flatten)]
     dir: DirArg,
-    /// Only these: memory, file, thread.
-    #[arg(short, long, value_name = "KINDS", value_delimiter = ',', value_enum)]
-    kind: Vec<ResourceKind>,
+    /// Only these: memory, file, thread, or what a specification calls it.
+    #[arg(short, long, value_name = "KINDS", value_delimiter = ',')]
+    kind: Vec<String>,
     /// The order of stacks: by bytes or blocks that are still there, by all bytes that were taken, by blocks that were given back at
     /// once.
     #[arg(short, long, value_name = "ORDER", default_value = "bytes", value_enum)]
@@ -98,27 +98,6 @@ pub(crate) struct ResourcesArgs {
     output: Option<PathBuf>,
 }
 
-/// What `--resources` records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ResourceKind {
-    /// `malloc` and its like, and so what is made of them: `new` of C++, `alloc` of Rust.
-    Memory,
-    /// Files, sockets, pipes and all else that has a descriptor.
-    File,
-    /// Threads that have to be joined or detached.
-    Thread,
-}
-
-impl From<ResourceKind> for Resource {
-    fn from(kind: ResourceKind) -> Self {
-        match kind {
-            ResourceKind::Memory => Self::Memory,
-            ResourceKind::File => Self::File,
-            ResourceKind::Thread => Self::Thread,
-        }
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SortArg {
     Bytes,
@@ -163,19 +142,16 @@ fn open(dir: &Path) -> Result<Recording> {
 }
 
 /// What is to be shown of a recording, of which it has to have all that was asked for.
-fn chosen(recording: &Recording, kinds: &[ResourceKind]) -> Result<Vec<Resource>> {
+fn chosen(recording: &Recording, kinds: &[&str]) -> Result<Vec<Resource>> {
     let recorded = recording.resources();
-    let asked: Vec<Resource> = kinds.iter().map(|&kind| kind.into()).collect();
-    if let Some(missing) = asked.iter().find(|resource| !recorded.contains(resource)) {
-        let names: Vec<&str> = recorded.iter().map(|resource| resource.name()).collect();
+    let names: Vec<&str> = recorded.iter().map(|resource| resource.name()).collect();
+    if let Some(missing) = kinds.iter().find(|kind| !names.contains(kind)) {
         bail!(
-            "{} was not recorded; there is {}: record it with --resources {}",
-            missing.name(),
+            "{missing} was not recorded; there is {}: record it with --resources {missing}",
             if names.is_empty() { "nothing".to_owned() } else { names.join(", ") },
-            missing.name()
         );
     }
-    Ok(recorded.into_iter().filter(|resource| asked.is_empty() || asked.contains(resource)).collect())
+    Ok(recorded.into_iter().filter(|resource| kinds.is_empty() || kinds.contains(&resource.name())).collect())
 }
 
 /// The patterns of a file.
@@ -199,13 +175,14 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
     let until = args.at.map_or(Until::End, Until::Nanos);
     let output = args.output.as_deref();
     if args.heaptrack {
-        chosen(&recording, &[ResourceKind::Memory])?;
+        chosen(&recording, &["memory"])?;
         let mut names = Names::default();
         write_to(output, |out| write_heaptrack(&recording, until, args.pid, &mut names, out))?;
         warn_of_recording(&recording, names.changed());
         return Ok(());
     }
-    let resources = chosen(&recording, &args.kind)?;
+    let kinds: Vec<&str> = args.kind.iter().map(String::as_str).collect();
+    let resources = chosen(&recording, &kinds)?;
     if let Some(dialect) = args.text {
         return write_text(&recording, &resources, dialect, &args);
     }
@@ -314,6 +291,7 @@ fn draw(recording: &Recording, resources: &[Resource], of: Flame, args: &Resourc
         Resource::Memory => "Memory",
         Resource::File => "Descriptors",
         Resource::Thread => "Threads",
+        Resource::Specified(specified) => specified.description,
     };
     let (when, bytes): (_, fn(&Sums) -> u64) = match of {
         Flame::Live => ("still there", |sums| sums.bytes),
@@ -348,8 +326,13 @@ fn write_text(recording: &Recording, resources: &[Resource], dialect: Text, args
                 let names: Vec<&str> = resources.iter().map(|resource| resource.name()).collect();
                 bail!("--text functracer is of one kind: choose one with --kind; there are {}", names.join(", "));
             };
-            let text =
-                FunctracerText { resource, has_time: true, has_names: args.resolve, has_release_stacks: true, depth };
+            let text = FunctracerText {
+                resource: Some(resource),
+                has_time: true,
+                has_names: args.resolve,
+                has_release_stacks: true,
+                depth,
+            };
             write_to(args.output.as_deref(), |out| {
                 for &pid in &pids {
                     let mut of_pid = recording.processes().values().filter(|process| process.pid == pid);
@@ -372,27 +355,22 @@ fn write_text(recording: &Recording, resources: &[Resource], dialect: Text, args
 fn tell_of_leaks(report: &Report) -> bool {
     let (resource, total, suppressed) = (report.resource, report.total(), report.suppressed);
     // To the byte.
-    let amount = |bytes: u64, blocks: u64| match resource {
-        Resource::Memory => format!("{bytes} bytes in {blocks} block{}", if blocks == 1 { "" } else { "s" }),
-        _ => amount(resource, bytes, blocks),
+    let amount = |bytes: u64, blocks: u64| match resource.has_bytes() {
+        true => format!("{bytes} bytes in {blocks} block{}", if blocks == 1 { "" } else { "s" }),
+        false => amount(resource, bytes, blocks),
     };
     let left_out = match suppressed.blocks {
         0 => String::new(),
         1 => format!("; {} does not count", amount(suppressed.bytes, 1)),
         blocks => format!("; {} do not count", amount(suppressed.bytes, blocks)),
     };
-    let verb = if total.blocks == 1 && resource != Resource::Memory { "was" } else { "were" };
-    say!("rftrace: {} {verb} not given back{left_out}", amount(total.bytes, total.blocks));
+    let verb = if total.blocks == 1 && !resource.has_bytes() { "was" } else { "were" };
+    let of = match resource {
+        Resource::Specified(specified) => format!("{}: ", specified.name),
+        _ => String::new(),
+    };
+    say!("rftrace: {of}{} {verb} not given back{left_out}", amount(total.bytes, total.blocks));
     total.blocks > 0
-}
-
-/// Writes to a file, or to stdout.
-fn write_to(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> rftrace_read::Result<()>) -> Result<()> {
-    let Some(path) = file else { return Ok(print(write)?) };
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut out = BufWriter::new(file);
-    write(&mut out)?;
-    out.flush().with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Says what is missing. `changed` are programs and libraries without names.
@@ -413,7 +391,10 @@ fn warn_of_recording(recording: &Recording, changed: &[String]) {
 
 /// Says what was odd. That programs close what they have from others is not.
 fn warn_of_account(account: &Account) {
-    let things = format!("{}s", one_of(account.resource));
+    let things = match account.resource {
+        Resource::Specified(specified) => format!("{}s of {}", one_of(account.resource), specified.name),
+        resource => format!("{}s", one_of(resource)),
+    };
     if account.unknown > 0 && account.resource != Resource::File {
         say!(
             "rftrace: {} {things} were given back that were not taken while it was recorded, or by what is not seen",

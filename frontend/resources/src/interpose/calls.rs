@@ -41,6 +41,77 @@ impl Call {
         is_recorded.then(|| Self { began: pool::ticks_before(), registers })
     }
 
+    /// Begins one of a specified function.
+    pub(super) fn specified(resource: usize, registers: Registers) -> Option<Self> {
+        if !process::is_number_recorded(resource) || !identity::is_own_memory() {
+            return None;
+        }
+        let writing = Writing::begin(registers.sp);
+        writing.make_room();
+        writing.thread().taken.set([0; 2]);
+        writing.thread().given_back.set(0);
+        Some(Self { began: pool::ticks_before(), registers })
+    }
+
+    /// Goes on with one that has begun then.
+    pub(super) fn again(began: u64, registers: Registers) -> Self {
+        Self { began, registers }
+    }
+
+    pub(super) fn began(self) -> u64 {
+        self.began
+    }
+
+    /// Records that a specified function has taken something of a size. Unless `is_nested`, a function that it has called may have done so.
+    pub(super) fn specified_taken(
+        self,
+        kind: Kind,
+        function: u64,
+        resource: u32,
+        (what, size): (u64, u64),
+        text: &[u8],
+        is_nested: bool,
+    ) {
+        let thread = thread::current();
+        let key = key(resource, what);
+        let [newest, older] = thread.taken.get();
+        if !is_nested {
+            if [newest, older].contains(&key) {
+                return;
+            }
+            thread.taken.set([key, newest]);
+        }
+        let writing = Writing::begin(self.registers.sp);
+        let stack = stacks::number(&writing, self.registers);
+        if let Some(place) = writing.reserve(3 + text.len().div_ceil(8)) {
+            place.more(1, size, u64::from(stack) | function << 32);
+            place.more(2, self.began, text.len() as u64);
+            chunks::write_text(place, 3, [text, &[]]);
+            place.finish(kind, pool::ticks_after(), what);
+        }
+    }
+
+    /// Records that a specified function has given something back when it was called.
+    pub(super) fn specified_given_back(self, function: u64, resource: u32, what: u64, is_nested: bool) {
+        let thread = thread::current();
+        let key = key(resource, what);
+        if !is_nested {
+            if thread.given_back.get() == key {
+                return;
+            }
+            thread.given_back.set(key);
+        }
+        thread.taken.set(thread.taken.get().map(|taken| if taken == key { 0 } else { taken }));
+        let writing = Writing::begin(self.registers.sp);
+        let stack = if process::is_detailed() { stacks::number(&writing, self.registers) } else { 0 };
+        if let Some(place) = writing.reserve(3) {
+            place.more(1, 0, u64::from(stack) | function << 32);
+            place.more(2, self.began, 0);
+            // A signal handler may have filled the chunk that there was.
+            place.finish(Kind::SpecifiedRelease, self.began.max(writing.chunk_taken()), what);
+        }
+    }
+
     /// Records that something was taken, unless a function that the called one has called did so. `told` is what is recorded besides where
     /// more is wanted: what the function returned, and its arguments.
     pub(super) fn taken(self, kind: Kind, what: u64, detail: &[u8], told: impl FnOnce() -> Told) {
@@ -129,6 +200,11 @@ impl Call {
             place.finish(kind, pool::ticks_after(), what);
         }
     }
+}
+
+/// One thing of a specified resource, other than those of others.
+fn key(resource: u32, what: u64) -> u64 {
+    what.wrapping_add(1) ^ u64::from(resource) << 56
 }
 
 /// What a function got or returned, and its arguments as text.

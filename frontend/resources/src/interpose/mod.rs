@@ -4,6 +4,7 @@
 //! are found. So no frame of this library is on the stack above them.
 //!
 //! - `allocator` has those for memory, which are the quickest; `files` and `threads` have the others.
+//! - `specified` has those that a user has specified, whatever they are.
 //! - `calls` is how those are recorded.
 
 use std::arch::naked_asm;
@@ -65,4 +66,5 @@ macro_rules! interpose_one {
 mod allocator;
 mod calls;
 mod files;
+mod specified;
 mod threads;

@@ -7,15 +7,15 @@ use jiff::tz::TimeZone;
 use rftrace_format::resources::Resource;
 use rftrace_read::{Error, Result};
 
-use super::{Call, calls, is_file, local_time, time_of_day};
+use super::{Call, calls, is_told, local_time, time_of_day};
 use crate::names::Names;
 use crate::recording::{Frame, Recording};
 
 /// How it is written.
 #[derive(Clone, Copy, Debug)]
 pub struct FunctracerText {
-    /// The plugin: what it is of.
-    pub resource: Resource,
+    /// The plugin: what it is of; all that was recorded without one.
+    pub resource: Option<Resource>,
     /// With the time of each call.
     pub has_time: bool,
     /// With names of functions.
@@ -77,7 +77,7 @@ impl FunctracerText {
         let mut told = BTreeSet::new();
         for loaded in processes.iter().flat_map(|&process| recording.loaded(process)) {
             let path = &recording.modules()[loaded.module as usize].path;
-            if loaded.ticks <= until && is_file(path) && told.insert((path, loaded.range)) {
+            if loaded.ticks <= until && is_told(path) && told.insert((path, loaded.range)) {
                 let text = format!("{path} => 0x{:08x}-0x{:08x}", loaded.range.0, loaded.range.1);
                 // What was there before comes first.
                 lines.push(((loaded.ticks.max(from), 1), Line::Text(text)));
@@ -122,7 +122,7 @@ impl FunctracerText {
         }
         writeln!(out)?;
         // Threads are given back with callers always.
-        let is_told = call.size.is_some() || self.has_release_stacks || self.resource == Resource::Thread;
+        let is_told = call.size.is_some() || self.has_release_stacks || self.resource == Some(Resource::Thread);
         let Some(stack) = call.stack.filter(|_| is_told) else { return Ok(()) };
         for frame in recording.stack(stack).iter().take(self.depth) {
             write!(out, "   0x{:08x}", absolute(recording, call.process, *frame).wrapping_sub(1))?;

@@ -8,7 +8,9 @@ use std::rc::Rc;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use rftrace_format::recording::{RESOURCES, SPECIFIED};
 use rftrace_format::resources::{Action, Kind, Resource};
+use rftrace_format::text::base_name;
 use rftrace_read::Result;
 
 use crate::merge::Event;
@@ -45,10 +47,10 @@ impl Call {
         let (told, details) = event.told.clone().map_or((None, None), |(told, text)| (Some(told), Some(text)));
         Self {
             ticks: event.ticks,
-            name: event.kind.function(),
+            name: event.function,
             size: None,
             id: told.unwrap_or(event.address),
-            details: details.filter(|text| !text.is_empty()),
+            details: details.or_else(|| specified(event)).filter(|text| !text.is_empty()),
             stack: Some(event.stack),
             process: event.process,
             shares_index: false,
@@ -56,17 +58,24 @@ impl Call {
     }
 }
 
-/// All calls of a resource by some processes, between two times; if `is_odd`, as functracer tells them.
+/// The arguments of a specified function.
+fn specified(event: &Event) -> Option<Rc<str>> {
+    event.detail.clone().filter(|_| matches!(event.resource, Resource::Specified(_)))
+}
+
+/// All calls of a resource, or of each, by some processes, between two times; if `is_odd`, as functracer tells them.
 pub(crate) fn calls(
     recording: &Recording,
-    (resource, is_odd): (Resource, bool),
+    (resource, is_odd): (Option<Resource>, bool),
     processes: &BTreeSet<u32>,
     (from, until): (u64, u64),
 ) -> Result<Vec<Call>> {
     let mut events = Vec::new();
     recording.events(|event| {
-        let is_of = event.kind.role().is_some_and(|(of, _)| of == resource);
-        if is_of && processes.contains(&event.process) && (from..=until).contains(&event.ticks) {
+        if resource.is_none_or(|resource| event.resource == resource)
+            && processes.contains(&event.process)
+            && (from..=until).contains(&event.ticks)
+        {
             events.push(Some(event.clone()));
         }
         event.ticks <= until
@@ -116,9 +125,9 @@ fn add(event: &Event, calls: &mut Vec<Call>) {
         Kind::Fdopen => calls.push(Call { size: Some(1), ..call }),
         // The function goes on to take something.
         Kind::ReallocFree | Kind::FreopenClose | Kind::FdopenClose => calls.push(Call { stack: None, ..release }),
-        kind if kind.role().is_some_and(|(_, action)| action == Action::Allocation) => {
-            let is_memory = kind.role().is_some_and(|(resource, _)| resource == Resource::Memory);
-            calls.push(Call { size: Some(if is_memory { event.bytes } else { 1 }), ..call });
+        _ if event.action == Action::Allocation || event.kind == Kind::SpecifiedNote => {
+            let has_size = !matches!(event.resource, Resource::File | Resource::Thread);
+            calls.push(Call { size: Some(if has_size { event.bytes } else { 1 }), ..call });
         }
         _ => calls.push(release),
     }
@@ -136,7 +145,7 @@ fn time_of_day(nanos: u64, zone: &TimeZone, form: &str) -> String {
     time.to_zoned(zone.clone()).strftime(form).to_string()
 }
 
-/// Only paths of files: the vDSO has none.
-pub(crate) fn is_file(path: &str) -> bool {
-    path.starts_with('/') && !path.contains(char::is_control)
+/// Only paths of files, which the vDSO has none of, and none of what records.
+pub(crate) fn is_told(path: &str) -> bool {
+    path.starts_with('/') && !path.contains(char::is_control) && ![RESOURCES, SPECIFIED].contains(&base_name(path))
 }

@@ -8,7 +8,7 @@ use rftrace_format::resources::Resource;
 use rftrace_read::{Error, Result};
 
 use super::functracer::absolute;
-use super::{Call, calls, is_file, local_time};
+use super::{Call, calls, is_told, local_time};
 use crate::names::Names;
 use crate::recording::Recording;
 
@@ -18,6 +18,7 @@ fn words(resource: Resource) -> (&'static str, &'static str) {
         Resource::Memory => ("memory", "memory allocation in bytes"),
         Resource::File => ("fd", "file descriptors"),
         Resource::Thread => ("thread", "joinable threads"),
+        Resource::Specified(specified) => (specified.name, specified.description),
     }
 }
 
@@ -47,7 +48,9 @@ pub fn write_sp_rtrace(
     let mut all: Vec<(usize, Call)> = Vec::new();
     for (number, &resource) in resources.iter().enumerate() {
         all.extend(
-            calls(recording, (resource, false), &processes, (0, u64::MAX))?.into_iter().map(|call| (number, call)),
+            calls(recording, (Some(resource), false), &processes, (0, u64::MAX))?
+                .into_iter()
+                .map(|call| (number, call)),
         );
     }
     all.sort_by_key(|(_, call)| call.ticks);
@@ -61,12 +64,14 @@ pub fn write_sp_rtrace(
         writeln!(out, "backtrace depth={depth}, origin=rftrace, ")?;
         for (number, &resource) in resources.iter().enumerate() {
             let (name, description) = words(resource);
-            writeln!(out, "<{:x}> : {name} ({description})", 1u32 << number)?;
+            let is_counted = matches!(resource, Resource::Specified(specified) if specified.is_counted);
+            let counted = if is_counted { " [refcount]" } else { "" };
+            writeln!(out, "<{:x}> : {name} ({description}){counted}", 1u32 << number)?;
         }
         let mut told = BTreeSet::new();
         for loaded in processes.iter().flat_map(|&process| recording.loaded(process)) {
             let path = &recording.modules()[loaded.module as usize].path;
-            if is_file(path) && told.insert((path, loaded.range)) {
+            if is_told(path) && told.insert((path, loaded.range)) {
                 writeln!(out, ": {path} => {:#x}-{:#x}", loaded.range.0, loaded.range.1)?;
             }
         }

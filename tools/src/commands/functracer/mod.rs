@@ -14,15 +14,15 @@ use clap::{Args, Command};
 use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::Resource;
 use rftrace_record::follow::{Fate, Happened, follow};
-use rftrace_record::preload::{self, Preload};
 use rftrace_record::program;
 use rftrace_record::resources::ResourceRecorder;
+use rftrace_record::specification::Specification;
 use rftrace_resources::FunctracerText;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
-use super::record::resources::{Backtraces, environment, tell_of_losses};
+use super::record::resources::{Backtraces, Kind, environment, libraries, parse, plan, tell_of_losses};
 
 mod sections;
 
@@ -35,7 +35,7 @@ Examples:
   rftrace functracer -s -r -e file ./program
   rftrace functracer-postproc -l -c allocs-4711.0.trace
 
-The plugins are memory, file and thread-resource. docs/resources.md tells what is otherwise than with functracer.";
+The plugins are memory, file, thread-resource, memtransfer, gobject; besides mmap, shmposix and shmsysv. docs/resources.md tells what is otherwise than with functracer.";
 
 /// The most backtraces that functracer has on x86.
 const MAX_DEPTH: usize = 64;
@@ -56,9 +56,10 @@ pub(crate) struct FunctracerArgs {
     /// Tell on stderr what happens to the program.
     #[arg(short, long, action = clap::ArgAction::Count)]
     debug: u8,
-    /// Which set of functions to track: memory, file, thread-resource; also as the path of functracer's plugin.
+    /// Which set of functions to track: memory, file, thread-resource, memtransfer, gobject, mmap, shmposix, shmsysv; also as the path of
+    /// functracer's plugin; or FILE.toml, which specifies others.
     #[arg(short = 'e', long, value_name = "PLUGIN", default_value = "memory", value_parser = plugin, overrides_with = "track")]
-    track: Resource,
+    track: Kind,
     /// Save to a file instead of stdout.
     #[arg(short, long, action = clap::ArgAction::Count)]
     file: u8,
@@ -92,13 +93,19 @@ pub(crate) struct FunctracerArgs {
 }
 
 /// A plugin by its name, or the path of functracer's.
-fn plugin(text: &str) -> Result<Resource, String> {
+fn plugin(text: &str) -> Result<Kind, String> {
     let name = Path::new(text).file_name().and_then(OsStr::to_str).unwrap_or(text);
     match name.strip_suffix(".so").unwrap_or(name) {
-        "memory" => Ok(Resource::Memory),
-        "file" => Ok(Resource::File),
-        "thread-resource" | "thread" => Ok(Resource::Thread),
-        name => Err(format!("there is no plugin {name}; there are memory, file and thread-resource")),
+        "thread-resource" => Ok(Kind::BuiltIn(Resource::Thread)),
+        name if name.ends_with(".toml") => parse(text),
+        name if parse(name).is_ok() => parse(name),
+        name => {
+            let others: Vec<&str> = Specification::built_in().collect();
+            Err(format!(
+                "there is no plugin {name}; there are memory, file, thread-resource, {}, and files that end with .toml",
+                others.join(", ")
+            ))
+        }
     }
 }
 
@@ -135,20 +142,22 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
     };
     let program = program::find(&args.command[0])?;
     program::check(&program, true)?;
-    let library = Preload::find(preload::RESOURCES)?;
+    let resource = match &args.track {
+        Kind::BuiltIn(resource) => Some(*resource),
+        Kind::Specified(_) => None,
+    };
+    let (wanted, plan) = plan(&[args.track], &program)?;
+    let libraries = libraries(&plan)?;
     let work = tempfile::Builder::new().prefix("rftrace-").tempdir().context("cannot make a temporary directory")?;
-    let recorder = ResourceRecorder::begin(work.path(), MOST_BYTES, &[args.track], true)?;
+    let recorder = ResourceRecorder::begin(work.path(), MOST_BYTES, &wanted, &plan, true)?;
     let mut command = Process::new(&program);
     std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]).args(&args.command[1..]);
-    let mut preloaded = OsString::from(library.path());
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preloaded.push(":");
-        preloaded.push(others);
-    }
+    let mut preloaded: Vec<OsString> = libraries.iter().map(|library| library.path().into()).collect();
+    preloaded.extend(std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()));
     let way = if args.depth == 0 { Backtraces::None } else { Backtraces::Cfi };
-    command.env("LD_PRELOAD", preloaded).envs(environment(&recorder, way)?);
+    command.env("LD_PRELOAD", preloaded.join(OsStr::new(":"))).envs(environment(&recorder, way)?);
     let text = FunctracerText {
-        resource: args.track,
+        resource,
         has_time: args.time > 0,
         has_names: args.resolve_name > 0,
         has_release_stacks: args.free_backtraces > 0,
@@ -173,7 +182,7 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
     tell_of_losses(&recorded, MOST_BYTES as usize);
     let code = ended?;
     written?;
-    drop((work, library));
+    drop((work, libraries));
     std::process::exit(code)
 }
 

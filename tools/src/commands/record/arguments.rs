@@ -14,7 +14,6 @@ use rftrace_record::run;
 
 use super::triggers::Triggers;
 use super::{dump_on, resources, triggers, values};
-use crate::commands::resources::ResourceKind;
 use crate::commands::size::parse_size;
 use crate::commands::time::parse_ns;
 
@@ -151,10 +150,10 @@ pub(crate) struct RecordArgs {
     /// Record calls of the program of functions of libraries too: `malloc`, `write`. The program need not be built for it.
     #[arg(long, visible_alias = "libcall")]
     pub(super) libcalls: bool,
-    /// Record who takes memory, files or threads and does not give them back, for `rftrace resources`. The program need not be built for
-    /// it.
-    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
-    pub(super) resources: Vec<ResourceKind>,
+    /// Record who takes something and does not give it back, for `rftrace resources`: memory, file, thread; gobject, memtransfer, mmap,
+    /// shmposix, shmsysv; or what a file of your own specifies, FILE.toml. The program need not be built for it.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = resources::parse)]
+    pub(super) resources: Vec<resources::Kind>,
     /// With --resources: how it is found who has called.
     #[arg(long, value_name = "HOW", default_value = "cfi", requires = "resources", value_enum)]
     pub(super) backtraces: resources::Backtraces,

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::HumanBytes;
+use rftrace_format::resources::Resource;
 use rftrace_net::{Protocol, Token};
 use rftrace_record::banks::BankRecorder;
 use rftrace_record::control::Control;
@@ -30,7 +31,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::common::shell_word;
-use super::resources::ResourceKind;
 
 mod arguments;
 #[cfg(target_arch = "x86_64")]
@@ -71,14 +71,15 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         args.signal_snapshot = plan.dumps.signal;
     }
     let mut preloads = vec![Preload::find(preload::TRACER)?];
-    if !args.resources.is_empty() {
-        preloads.push(Preload::find(preload::RESOURCES)?);
-    }
     let program = program::find(&args.command[0])?;
     if !args.force {
         program::check(&program, args.hooks_others() || !args.resources.is_empty())?;
     }
-    if args.resources.contains(&ResourceKind::Memory) {
+    let planned = resources::plan(&args.resources, &program)?;
+    if !args.resources.is_empty() {
+        preloads.extend(resources::libraries(&planned.1)?);
+    }
+    if planned.0.contains(&Resource::Memory) {
         resources::tell_of_allocator(&program);
     }
     let schedule = match (args.schedule, args.no_schedule) {
@@ -109,7 +110,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
     let wanted = values::wanted(&args.what(), &program)?;
     environment.extend(wanted.variables());
-    let resources = resources::begin(&args.resources, output.work(), args.most_bytes())?;
+    let resources = resources::begin(&planned, output.work(), args.most_bytes())?;
     if let Some(recorder) = &resources {
         environment.extend(resources::environment(recorder, args.backtraces)?);
     }

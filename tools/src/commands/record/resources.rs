@@ -6,12 +6,14 @@ use std::path::Path;
 use anyhow::Result;
 use clap::ValueEnum;
 use indicatif::{HumanBytes, HumanCount};
+use rftrace_format::recording::SPECIFIED;
 use rftrace_format::resources::Resource;
+use rftrace_record::preload::{self, Preload};
 use rftrace_record::program;
 use rftrace_record::resources::{Recorded, ResourceRecorder};
+use rftrace_record::specification::{Plan, Specification};
 
 use crate::commands::common::shell_word;
-use crate::commands::resources::ResourceKind;
 
 /// How it is found who has called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -24,27 +26,68 @@ pub(crate) enum Backtraces {
     None,
 }
 
+/// What `--resources` names.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    /// What needs no specification.
+    BuiltIn(Resource),
+    /// What a file specifies, or one that is built in.
+    Specified(Specification),
+}
+
+/// A kind by its name, or by the path of a specification.
+pub(crate) fn parse(text: &str) -> Result<Kind, String> {
+    match Resource::ALL.into_iter().find(|resource| resource.name() == text) {
+        Some(resource) => Ok(Kind::BuiltIn(resource)),
+        None => Specification::open(text).map(Kind::Specified).map_err(|error| format!("{error:#}")),
+    }
+}
+
+/// What is wanted: what needs no specification, and what is specified for a program.
+pub(crate) fn plan(kinds: &[Kind], program: &Path) -> Result<(Vec<Resource>, Plan)> {
+    let (mut wanted, mut specifications) = (Vec::new(), Vec::new());
+    for kind in kinds {
+        match kind {
+            Kind::BuiltIn(resource) => wanted.push(*resource),
+            Kind::Specified(specification) => specifications.push(specification.clone()),
+        }
+    }
+    Ok((wanted, Plan::of(specifications, program)?))
+}
+
+/// The libraries that are preloaded for it, in their order.
+pub(crate) fn libraries(plan: &Plan) -> Result<Vec<Preload>> {
+    let stubs = plan.library().map(|library| Preload::write(SPECIFIED, &library)).transpose()?;
+    // Those that the stubs lead to are looked up behind the library that they lead to.
+    Ok(stubs.into_iter().chain([Preload::find(preload::RESOURCES)?]).collect())
+}
+
 /// Begins to record these, if there are any.
-pub(super) fn begin(kinds: &[ResourceKind], work: &Path, most_bytes: usize) -> Result<Option<ResourceRecorder>> {
-    let wanted: Vec<Resource> = kinds.iter().map(|&kind| kind.into()).collect();
-    if wanted.is_empty() {
+pub(super) fn begin(
+    (wanted, plan): &(Vec<Resource>, Plan),
+    work: &Path,
+    most_bytes: usize,
+) -> Result<Option<ResourceRecorder>> {
+    if wanted.is_empty() && plan.is_empty() {
         return Ok(None);
     }
-    ResourceRecorder::begin(work, most_bytes as u64, &wanted, false).map(Some)
+    ResourceRecorder::begin(work, most_bytes as u64, wanted, plan, false).map(Some)
 }
 
 /// What the library is told.
-pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Result<[(&'static str, OsString); 3]> {
+pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Result<Vec<(&'static str, OsString)>> {
     let way = match way {
         Backtraces::Cfi => "cfi",
         Backtraces::Fp => "fp",
         Backtraces::None => "none",
     };
-    Ok([
+    let table = recorder.table().map(|path| ("RFTRACE_RESOURCES_TABLE", path.into()));
+    let others = [
         ("RFTRACE_RESOURCES", recorder.path().into()),
         ("RFTRACE_RESOURCES_SPACE", ResourceRecorder::space()?.into()),
         ("RFTRACE_RESOURCES_BACKTRACES", way.into()),
-    ])
+    ];
+    Ok(others.into_iter().chain(table).collect())
 }
 
 /// Says that the program has an allocator of its own, which nothing outside of it can take the place of.

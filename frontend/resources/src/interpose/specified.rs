@@ -1,0 +1,363 @@
+//! The functions of specifications: calls of them come here from a library that the recorder has made (`rftrace-record`).
+//!
+//! The called function is called again from here, as only then it is known what it returns. It gets all that is in registers, and as much of
+//! its caller's stack as arguments may be in. What unwinds finds its way by the frame's information; nothing is to be undone here.
+//!
+//! A call by this library itself is passed on untouched: what is specified may be `memcpy`.
+
+use std::arch::global_asm;
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rftrace_format::resources::{Kind, MAX_DETAIL_BYTES, Resource};
+use rftrace_format::specification::{BEFORE, Does, Entry, MAX_IDS, NESTED};
+
+use super::calls::Call;
+use crate::machine::{self, Values};
+use crate::process;
+use crate::specifications;
+use crate::stacks::{self, Registers};
+use crate::thread;
+
+/// What the library with stubs knows of a function.
+#[repr(C)]
+struct Known {
+    /// The function that is meant; null until it was looked up.
+    original: AtomicPtr<c_void>,
+    name: *const c_char,
+    number: u64,
+}
+
+/// What lies below the frame pointer while a function runs.
+#[repr(C)]
+struct Frame {
+    vectors: [[u64; 2]; 8],
+    /// rdi, rsi, rdx, rcx, r8, r9.
+    integers: [u64; 6],
+    /// Its lowest byte is how many vectors a function with any number of arguments gets.
+    rax: u64,
+    r10: u64,
+    known: *const Known,
+    original: *mut c_void,
+    /// So much of the caller's stack may be arguments.
+    stack_bytes: usize,
+    /// rax, rdx; xmm0, xmm1.
+    results: [u64; 2],
+    result_vectors: [[u64; 2]; 2],
+    /// When it was called, and what it was to give back then; how many of these are known.
+    began: u64,
+    released: [u64; MAX_IDS],
+    n_released: usize,
+}
+
+/// The most that is copied of the caller's stack.
+const MOST_STACK_BYTES: usize = 512;
+const FRAME_BYTES: usize = size_of::<Frame>().next_multiple_of(16);
+
+/// From the frame pointer to a field.
+macro_rules! at {
+    ($field:ident) => {
+        offset_of!(Frame, $field) as isize - FRAME_BYTES as isize
+    };
+}
+
+global_asm!(
+    // r11: what is known of the function. All else is as its caller has left it, and the stack pointer is a multiple of 16 and 8 more.
+    ".text",
+    ".globl rftrace_resources_specified",
+    ".type rftrace_resources_specified, @function",
+    ".hidden _end",
+    "rftrace_resources_specified:",
+    ".cfi_startproc",
+    // Is the caller in this library? Nothing that had to be relocated may be needed for that.
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "push rcx",
+    ".cfi_adjust_cfa_offset 8",
+    "mov rax, [rsp + 16]",
+    "lea rcx, [rip + __ehdr_start]",
+    "cmp rax, rcx",
+    "jb 2f",
+    "lea rcx, [rip + _end]",
+    "cmp rcx, rax",
+    "2:",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "jb 3f",
+    "cmp qword ptr [r11], 0",
+    "je 3f",
+    "jmp [r11]",
+    "3:",
+    "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbp, 0",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "sub rsp, {frame_bytes}",
+    "mov [rbp + {known}], r11",
+    "mov [rbp + {rax}], rax",
+    "mov [rbp + {r10}], r10",
+    "mov [rbp + {integers}], rdi",
+    "mov [rbp + {integers} + 8], rsi",
+    "mov [rbp + {integers} + 16], rdx",
+    "mov [rbp + {integers} + 24], rcx",
+    "mov [rbp + {integers} + 32], r8",
+    "mov [rbp + {integers} + 40], r9",
+    "movups [rbp + {vectors}], xmm0",
+    "movups [rbp + {vectors} + 16], xmm1",
+    "movups [rbp + {vectors} + 32], xmm2",
+    "movups [rbp + {vectors} + 48], xmm3",
+    "movups [rbp + {vectors} + 64], xmm4",
+    "movups [rbp + {vectors} + 80], xmm5",
+    "movups [rbp + {vectors} + 96], xmm6",
+    "movups [rbp + {vectors} + 112], xmm7",
+    "mov rdi, rsp",
+    "mov rsi, rbp",
+    "call {before}",
+    // Arguments on the stack, if the function is called from here.
+    "mov rcx, [rbp + {stack_bytes}]",
+    "sub rsp, rcx",
+    "lea rsi, [rbp + 16]",
+    "mov rdi, rsp",
+    "rep movsb",
+    "test eax, eax",
+    "movups xmm0, [rbp + {vectors}]",
+    "movups xmm1, [rbp + {vectors} + 16]",
+    "movups xmm2, [rbp + {vectors} + 32]",
+    "movups xmm3, [rbp + {vectors} + 48]",
+    "movups xmm4, [rbp + {vectors} + 64]",
+    "movups xmm5, [rbp + {vectors} + 80]",
+    "movups xmm6, [rbp + {vectors} + 96]",
+    "movups xmm7, [rbp + {vectors} + 112]",
+    "mov rdi, [rbp + {integers}]",
+    "mov rsi, [rbp + {integers} + 8]",
+    "mov rdx, [rbp + {integers} + 16]",
+    "mov rcx, [rbp + {integers} + 24]",
+    "mov r8, [rbp + {integers} + 32]",
+    "mov r9, [rbp + {integers} + 40]",
+    "mov rax, [rbp + {rax}]",
+    "mov r10, [rbp + {r10}]",
+    "mov r11, [rbp + {original}]",
+    "jne 4f",
+    // Nothing is to be known of its end: it takes this frame's place.
+    ".cfi_remember_state",
+    "leave",
+    ".cfi_def_cfa rsp, 8",
+    ".cfi_restore rbp",
+    "jmp r11",
+    "4:",
+    ".cfi_restore_state",
+    "call r11",
+    "mov [rbp + {results}], rax",
+    "mov [rbp + {results} + 8], rdx",
+    "movups [rbp + {result_vectors}], xmm0",
+    "movups [rbp + {result_vectors} + 16], xmm1",
+    "lea rdi, [rbp - {frame_bytes}]",
+    "mov rsi, rbp",
+    "call {after}",
+    "mov rax, [rbp + {results}]",
+    "mov rdx, [rbp + {results} + 8]",
+    "movups xmm0, [rbp + {result_vectors}]",
+    "movups xmm1, [rbp + {result_vectors} + 16]",
+    "leave",
+    ".cfi_def_cfa rsp, 8",
+    ".cfi_restore rbp",
+    "ret",
+    ".cfi_endproc",
+    ".size rftrace_resources_specified, . - rftrace_resources_specified",
+    frame_bytes = const FRAME_BYTES,
+    vectors = const at!(vectors),
+    known = const at!(known),
+    rax = const at!(rax),
+    r10 = const at!(r10),
+    integers = const at!(integers),
+    original = const at!(original),
+    stack_bytes = const at!(stack_bytes),
+    results = const at!(results),
+    result_vectors = const at!(result_vectors),
+    before = sym before,
+    after = sym after,
+);
+
+/// Looks up the function, once. This library must not need it for that.
+#[inline(always)]
+fn original(known: &Known) -> *mut c_void {
+    let found = known.original.load(Relaxed);
+    if !found.is_null() {
+        return found;
+    }
+    // SAFETY: a name in the library with stubs, which stays; that library lies before this one, so the next function is none of its.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, known.name) };
+    // Only what the recorder has found in a library is caught. If that is not loaded yet somebody calls too early.
+    let found = if found.is_null() { missing as *mut c_void } else { found };
+    if found != missing as *mut c_void {
+        known.original.store(found, Relaxed);
+    }
+    found
+}
+
+/// What answers in the place of a function that is not there.
+extern "C" fn missing() -> usize {
+    <c_int as super::calls::Missing>::missing() as usize
+}
+
+/// Called with the frame before the function. Returns whether its end is to be known.
+extern "C" fn before(frame: &mut Frame, rbp: usize) -> u32 {
+    // SAFETY: as the stub has passed it.
+    let known = unsafe { &*frame.known };
+    frame.original = thread::keeping_errno(|| original(known));
+    frame.stack_bytes = 0;
+    // Only the first call of this library's own comes here.
+    if is_own(registers(rbp)) {
+        return 0;
+    }
+    let Some((entry, call)) = begin(known.number as usize, registers(rbp)) else { return 0 };
+    thread::keeping_errno(|| {
+        frame.began = call.began();
+        let values = frame.values(rbp, None);
+        if entry.has(BEFORE) {
+            let mut released = Released::none();
+            released.find(&entry, &values);
+            record(known.number, &entry, call, &values, released);
+            return 0;
+        }
+        let mut released = Released::none();
+        released.find(&entry, &values);
+        (frame.released, frame.n_released) = (released.ids, released.n_ids);
+        // What is above the return address belongs to the caller, and is there as long as the stack is.
+        let end = stacks::readable_end(rbp + 16);
+        frame.stack_bytes = end.saturating_sub(rbp + 16).min(MOST_STACK_BYTES) & !15;
+        1
+    })
+}
+
+/// Called with the frame behind the function.
+extern "C" fn after(frame: &mut Frame, rbp: usize) {
+    // SAFETY: as above.
+    let known = unsafe { &*frame.known };
+    let Some(entry) = specifications::function(known.number as usize) else { return };
+    thread::keeping_errno(|| {
+        let call = Call::again(frame.began, registers(rbp));
+        let released = Released { ids: frame.released, n_ids: frame.n_released };
+        record(known.number, &entry, call, &frame.values(rbp, Some(frame.results[0])), released);
+    });
+}
+
+/// Whether the caller is in this library.
+fn is_own(registers: Registers) -> bool {
+    unsafe extern "C" {
+        static __ehdr_start: u8;
+        static _end: u8;
+    }
+    // SAFETY: there the return address is.
+    let caller = unsafe { *(registers.sp as *const usize) };
+    (&raw const __ehdr_start as usize..&raw const _end as usize).contains(&caller)
+}
+
+fn registers(rbp: usize) -> Registers {
+    // SAFETY: there the frame pointer of the caller was put.
+    Registers { sp: rbp + 8, bp: unsafe { *(rbp as *const usize) } }
+}
+
+/// Begins a call, where such are recorded.
+fn begin(number: usize, registers: Registers) -> Option<(Entry<'static>, Call)> {
+    // The first call may be what finds out what is recorded.
+    if !process::is_known() {
+        process::is_recorded(Resource::Memory);
+    }
+    let entry = specifications::function(number)?;
+    Some((entry, Call::specified(entry.resource() as usize, registers)?))
+}
+
+impl Frame {
+    fn values(&self, rbp: usize, result: Option<u64>) -> Values<'_> {
+        Values { integers: &self.integers, stack: rbp + 16, result: result.unwrap_or(0) }
+    }
+}
+
+/// What a function is to give back.
+struct Released {
+    ids: [u64; MAX_IDS],
+    n_ids: usize,
+}
+
+impl Released {
+    fn none() -> Self {
+        Self { ids: [0; MAX_IDS], n_ids: 0 }
+    }
+
+    fn find(&mut self, entry: &Entry<'_>, values: &Values<'_>) {
+        match entry.does() {
+            Does::Release => entry.ids().for_each(|steps| self.add(steps, values)),
+            Does::Reallocate => self.add(entry.old(), values),
+            Does::Allocate | Does::Note => {}
+        }
+    }
+
+    fn add(&mut self, steps: &[u8], values: &Values<'_>) {
+        if let (Some(place), Some(id)) = (self.ids.get_mut(self.n_ids), machine::run(steps, values)) {
+            *place = id;
+            self.n_ids += 1;
+        }
+    }
+}
+
+/// Records what a call has done.
+fn record(number: u64, entry: &Entry<'_>, call: Call, values: &Values<'_>, released: Released) {
+    // What cannot be evaluated has failed.
+    if !entry.failed().is_empty() && machine::run(entry.failed(), values) != Some(0) {
+        return;
+    }
+    let mut buffer = [0u8; MAX_DETAIL_BYTES];
+    let n_bytes = arguments(entry, values, &mut buffer);
+    let text = &buffer[..n_bytes];
+    let (resource, is_nested) = (entry.resource(), entry.has(NESTED));
+    for &id in &released.ids[..released.n_ids] {
+        // A realloc of nothing gives nothing back.
+        if entry.does() != Does::Reallocate || id != 0 {
+            call.specified_given_back(number, resource, id, is_nested);
+        }
+    }
+    if entry.does() == Does::Release {
+        return;
+    }
+    let size = machine::run(entry.size(), values).unwrap_or(0);
+    if entry.does() == Does::Note {
+        let id = entry.ids().next().and_then(|steps| machine::run(steps, values)).unwrap_or(0);
+        call.specified_taken(Kind::SpecifiedNote, number, resource, (id, size), text, true);
+        return;
+    }
+    for id in entry.ids().filter_map(|steps| machine::run(steps, values)) {
+        call.specified_taken(Kind::SpecifiedAllocation, number, resource, (id, size), text, is_nested);
+    }
+}
+
+/// Writes the arguments that are told: `path: /etc/hosts, flags: 2`.
+fn arguments(entry: &Entry<'_>, values: &Values<'_>, buffer: &mut [u8]) -> usize {
+    let mut at = 0;
+    let mut put = |bytes: &[u8]| {
+        for (place, byte) in buffer[at.min(MAX_DETAIL_BYTES)..].iter_mut().zip(bytes) {
+            *place = *byte;
+            at += 1;
+        }
+    };
+    for (place, argument) in entry.arguments().enumerate() {
+        let Some(value) = machine::run(argument.steps, values) else { continue };
+        put(if place > 0 { b", " } else { b"" });
+        put(argument.name);
+        put(b": ");
+        if argument.is_text {
+            let mut text = [0; MAX_DETAIL_BYTES];
+            let n_bytes = machine::text(value, &mut text);
+            put(&text[..n_bytes]);
+        } else {
+            let mut digits = [0; 20];
+            put(machine::digits(value as i64, &mut digits));
+        }
+    }
+    at
+}

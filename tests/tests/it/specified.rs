@@ -1,0 +1,242 @@
+//! `rftrace record --resources FILE.toml`, and the specifications that are built in: functions of any library are counted, and programs do as
+//! they do without.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use rftrace_tests::fixtures::folder;
+use rftrace_tests::{CProgram, Program, require, tools};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::record::rftrace;
+use super::resources::{functions, record_kinds, resources, sums, values};
+
+/// A C++ program with the library of a pool.
+fn pool_user() -> &'static Path {
+    static BUILT: OnceLock<[Program; 2]> = OnceLock::new();
+    let build = || {
+        let library = CProgram::new(&["pool_library.cpp"]).without_hooks().without_library();
+        let library = library.with(&["-shared", "-fPIC", "-O1", "-g", "-w"]).build();
+        let path = library.path.to_str().unwrap();
+        let user = CProgram::new(&["pool_user.cpp"]).without_hooks().without_library();
+        let user = user.with(&["-g", "-O1", "-pthread", "-Wl,--no-as-needed", path]).build();
+        [library, user]
+    };
+    &BUILT.get_or_init(build)[1].path
+}
+
+fn c_program() -> &'static Path {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    let build = || {
+        CProgram::new(&["specified.c"])
+            .without_hooks()
+            .without_library()
+            .with(&["-g", "-O1", "-fno-builtin", "-w"])
+            .build()
+    };
+    &BUILT.get_or_init(build).path
+}
+
+fn specification() -> PathBuf {
+    folder("specifications").join("pool.toml")
+}
+
+/// What it says when a specification is wrong.
+#[track_caller]
+fn refused(text: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("own.toml"), text).unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["record", "--resources", "own.toml", "-o", "trace"]).arg(pool_user()).current_dir(folder.path());
+    let output = command.output().unwrap();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(!folder.path().join("trace").exists());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn counted(values: &Value, kind: &str) -> [u64; 4] {
+    ["allocations", "allocated_bytes", "blocks", "bytes"].map(|key| values[kind][key].as_u64().unwrap())
+}
+
+#[test]
+fn a_pool_of_the_users_own_is_counted() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let kinds = format!("memory,{}", specification().display());
+    let (folder, told) = record_kinds(&kinds, &[], pool_user(), &[]);
+    let values = values(&folder, &["--kind", "block,ticket"]);
+    // 30 and 16 bytes, 100 that become 200, three objects of 40, and those of the threads.
+    let bytes = 30 + 16 + 100 + 200 + 120 + 20_000 * 16;
+    assert_eq!(counted(&values, "block"), [20_005, bytes, 1, 30], "{values:#}\n{told}");
+    assert_eq!(sums(&values, &["leak", "main"]), [1, 30, 1, 30], "{values:#}");
+    let stacks = values["stacks"].as_array().unwrap();
+    let stack = stacks.iter().find(|stack| functions(stack).contains(&"leak")).unwrap();
+    // Nothing of what records it is in the stack.
+    assert_eq!(functions(stack)[..2], ["leak", "main"], "{stack:#}");
+    // Both of a pair, of which one is given back, and a note.
+    assert_eq!(counted(&values, "ticket")[0], 3, "{values:#}");
+    let held: Vec<&Value> = stacks
+        .iter()
+        .filter(|stack| stack["kind"] == "ticket")
+        .flat_map(|stack| stack["held"].as_array().unwrap())
+        .collect();
+    assert_eq!(held.iter().map(|held| held["id"].as_u64().unwrap()).collect::<Vec<_>>(), [101], "{values:#}");
+    assert_eq!(
+        (&values["block"]["unknown_releases"], &values["block"]["doubled"]),
+        (&0.into(), &0.into()),
+        "{values:#}"
+    );
+
+    let leaks = resources(&folder, &["--leaks", "--kind", "block"]);
+    let told = String::from_utf8_lossy(&leaks.stderr).into_owned();
+    assert!(
+        leaks.status.code() == Some(1) && told.contains("block: 30 bytes in 1 block were not given back"),
+        "{told}"
+    );
+    // Arguments are told where calls are.
+    let text =
+        String::from_utf8_lossy(&resources(&folder, &["--text", "functracer", "--kind", "block"]).stdout).into_owned();
+    assert!(text.contains(" pool_get(30) = 0x") && text.contains(" (pool: 1)\n"), "{text}");
+    let output = resources(&folder, &["--kind", "blocks"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("blocks was not recorded; there is memory, block, ticket"), "{told}");
+}
+
+#[test]
+fn what_is_wrong_with_a_specification_is_told_before_anything_runs() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let text = fs::read_to_string(specification()).unwrap();
+    let told = refused(&text.replace("\"pool_get\"", "\"pool_gett\""));
+    assert!(
+        told.contains("own.toml:11: there is no function pool_gett") && told.contains("the nearest is pool_get"),
+        "{told}"
+    );
+    let told = refused(&text.replace("\"pool::make\"", "\"leak\""));
+    assert!(told.contains("leak is called within") && told.contains("not caught there"), "{told}");
+    let told = refused(&text.replace("arg1 * arg2", "arg1 x arg2"));
+    assert!(told.contains("own.toml:14: `arg1 x arg2`: `x` does not belong there"), "{told}");
+    let told = refused(&text.replace("symbol = \"pool_drop\"", "symbol = \"pool_put\""));
+    assert!(told.contains("pool_put is specified at own.toml:28 already"), "{told}");
+    let told = refused(&format!(
+        "{text}\n[[function]]\nsymbol = \"f\"\nlibrary = \"libnothing.so*\"\nresource = \"block\"\nkind = \"note\"\n"
+    ));
+    assert!(told.contains("loads no library libnothing.so*"), "{told}");
+    // What may be missing is.
+    let folder = tempfile::tempdir().unwrap();
+    let optional = "[[function]]\nsymbol = \"f\"\noptional = true\nresource = \"block\"\nkind = \"note\"\n";
+    fs::write(folder.path().join("own.toml"), format!("{text}\n{optional}")).unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["record", "--resources", "own.toml", "-o", "trace"]).arg(pool_user()).current_dir(folder.path());
+    assert_eq!(command.output().unwrap().status.code(), Some(3));
+}
+
+fn functracer(plugin: &str, way: &str) -> (TempDir, Output) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["functracer", "-s", "-r", "-t", "1", "-e", plugin]).arg(c_program()).arg(way);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    (folder, output)
+}
+
+/// The calls of functracer's text: function and size.
+fn calls(output: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let call = |line: &str| {
+        let (number, call) = line.split_once(". ")?;
+        number.parse::<u64>().ok()?;
+        Some(call.split(" = ").next()?.to_owned())
+    };
+    text.lines().filter_map(call).collect()
+}
+
+#[test]
+fn what_is_moved_in_memory_is_told_as_by_functracer() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (_folder, output) = functracer("/usr/lib/functracer/memtransfer.so", "memtransfer");
+    let expected = [
+        "memcpy(7)",
+        "memmove(5)",
+        "memset(33)",
+        "mempcpy(3)",
+        "memccpy(9)",
+        "bcopy(4)",
+        "bzero(5)",
+        "strcpy(10)",
+        "strcat(13)",
+        // Of these the result's length, which has the rest of what was there.
+        "strncpy(13)",
+        "strncat(15)",
+        "stpcpy(4)",
+        "stpncpy(2)",
+        "strdup(10)",
+        "strndup(4)",
+        "wmemcpy(12)",
+        "wmemmove(8)",
+        "wmemset(32)",
+        "wmempcpy(4)",
+        "wcscpy(20)",
+        "wcscat(28)",
+        "wcsncpy(28)",
+        "wcsncat(32)",
+        "wcsdup(20)",
+        "wcpcpy(12)",
+        "wcpncpy(8)",
+    ];
+    // The program's startup may do so too.
+    let calls = calls(&output);
+    let first = calls.len().saturating_sub(expected.len());
+    assert_eq!(calls[first..], expected, "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains(": memtransfer+0x"), "{text}");
+}
+
+#[test]
+fn mappings_and_shared_memory_are_counted() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let (folder, told) = record_kinds("mmap", &[], c_program(), &["mmap"]);
+    let found = values(&folder, &[]);
+    assert_eq!(sums(&found, &["mappings"]), [3, 3 * 4096 + 4096 + 2 * 4096, 1, 3 * 4096], "{found:#}\n{told}");
+    let (folder, told) = record_kinds("shmsysv,shmposix", &[], c_program(), &["shm"]);
+    let found = values(&folder, &[]);
+    assert_eq!(counted(&found, "shmsysv")[2], 1, "{found:#}\n{told}");
+    assert_eq!(counted(&found, "shm-mapping"), [2, 8192 + 4096, 1, 8192], "{found:#}\n{told}");
+    let text = String::from_utf8_lossy(&resources(&folder, &["--text", "sp-rtrace"]).stdout).into_owned();
+    assert!(
+        text.contains(": shm-mapping (mappings of shared memory)\n") && text.contains("\t$name = /rftrace-test-"),
+        "{text}"
+    );
+}
+
+#[test]
+fn objects_of_gobject_are_counted_by_their_references() {
+    if !require(&["gcc", "pkg-config"]) {
+        return;
+    }
+    let flags = Command::new("pkg-config").args(["--cflags", "--libs", "gobject-2.0"]).output().unwrap();
+    if !flags.status.success() {
+        tools::missing("libglib2.0-dev");
+        return;
+    }
+    let flags = String::from_utf8(flags.stdout).unwrap();
+    let flags: Vec<&str> = ["-g", "-O1", "-Wl,--no-as-needed"].into_iter().chain(flags.split_whitespace()).collect();
+    let program = CProgram::new(&["gobject.c"]).without_hooks().without_library().with(&flags).build();
+    let (folder, told) = record_kinds("gobject", &[], &program.path, &[]);
+    let found = values(&folder, &[]);
+    // One is kept; 1000, a holder with its child, and one more are given back.
+    assert_eq!(counted(&found, "gobject"), [1004, 4 * 1004, 1, 4], "{found:#}\n{told}");
+    assert_eq!(found["gobject"]["unknown_releases"], 0, "{found:#}");
+    assert_eq!(sums(&found, &["keep", "main"])[2], 1, "{found:#}");
+    let text = String::from_utf8_lossy(&resources(&folder, &["--text", "sp-rtrace"]).stdout).into_owned();
+    assert!(text.contains(": gobject (references to objects of GObject) [refcount]\n"), "{text}");
+}

@@ -1,0 +1,127 @@
+//! The functions of a program and its libraries, by their names.
+
+use std::borrow::Cow;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use cpp_demangle::DemangleOptions;
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol, SymbolFlags};
+use rftrace_read::Pattern;
+
+/// A program or library that will be loaded with it.
+#[derive(Debug)]
+pub(super) struct Module {
+    pub(super) path: PathBuf,
+    pub(super) is_program: bool,
+    /// Those that others can call.
+    pub(super) exported: Vec<String>,
+    /// Those that only it has a name for.
+    pub(super) internal: Vec<String>,
+}
+
+impl Module {
+    pub(super) fn open(path: &Path, is_program: bool) -> Result<Self> {
+        let shown = || format!("cannot read {}", path.display());
+        let data = fs::read(path).with_context(shown)?;
+        let file = object::File::parse(&*data).with_context(shown)?;
+        let is_function = |symbol: &object::Symbol<'_, '_>| {
+            let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { return false };
+            !symbol.is_undefined() && [elf::STT_FUNC, elf::STT_GNU_IFUNC].contains(&st_info.st_type())
+        };
+        let names = |symbols: &mut dyn Iterator<Item = object::Symbol<'_, '_>>| {
+            let names = symbols.filter(|symbol| is_function(symbol)).filter_map(|symbol| {
+                // Versions stand behind an @ in some tables.
+                let name = symbol.name().ok()?;
+                Some(name.split('@').next().unwrap_or(name).to_owned())
+            });
+            let mut names: Vec<String> = names.collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        };
+        let exported = names(&mut file.dynamic_symbols());
+        let mut internal = names(&mut file.symbols());
+        internal.retain(|name| exported.binary_search(name).is_err());
+        Ok(Self { path: path.to_owned(), is_program, exported, internal })
+    }
+
+    pub(super) fn name(&self) -> Cow<'_, str> {
+        self.path.file_name().unwrap_or_default().to_string_lossy()
+    }
+}
+
+/// The program and all libraries that are loaded with it, as its dynamic linker says. Nothing of the program runs for that.
+pub(super) fn modules(program: &Path) -> Result<Vec<Module>> {
+    let mut all = vec![Module::open(program, true)?];
+    let Some(linker) = linker(program)? else { return Ok(all) };
+    let listed = Command::new(&linker).arg("--list").arg(program).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let listed =
+        listed.with_context(|| format!("cannot run {}, to know the libraries of the program", linker.display()))?;
+    for line in String::from_utf8_lossy(&listed.stdout).lines() {
+        // `libc.so.6 => /lib/libc.so.6 (0x…)`, or without an arrow.
+        let line = line.trim();
+        let path = line.split_once(" => ").map_or(line, |(_, path)| path);
+        let path = path.rsplit_once(" (").map_or(path, |(path, _)| path);
+        if path.starts_with('/') && Path::new(path).is_file() {
+            all.push(Module::open(Path::new(path), false)?);
+        }
+    }
+    Ok(all)
+}
+
+/// The dynamic linker that a program names.
+fn linker(program: &Path) -> Result<Option<PathBuf>> {
+    let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&*data) else { return Ok(None) };
+    let endian = header.endian()?;
+    let named = header.program_headers(endian, &*data)?.iter().find_map(|one| one.interpreter(endian, &*data).ok()?);
+    Ok(named.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned())))
+}
+
+/// What is looked for: a name, a glob, a demangled name.
+pub(super) struct Wanted(Pattern);
+
+impl Wanted {
+    pub(super) fn new(text: &str) -> Result<Self> {
+        match Pattern::new(text) {
+            Ok(pattern) => Ok(Self(pattern)),
+            Err(error) => bail!("{error}"),
+        }
+    }
+
+    pub(super) fn is(&self, name: &str) -> bool {
+        if self.0.matches(name) {
+            return true;
+        }
+        let [plain, full] = readable(name);
+        let is_so = |name: Option<String>| name.is_some_and(|name| self.0.matches(&name));
+        // All characters of a pattern are those of the name, so parameters are looked at only where they are asked for.
+        is_so(plain) || self.0.has_parameters() && is_so(full)
+    }
+}
+
+/// The name of a C++ or Rust function as it is written in the source, without parameters and with them.
+pub(super) fn readable(name: &str) -> [Option<String>; 2] {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return [Some(format!("{rust:#}")), None];
+    }
+    if !name.starts_with("_Z") || name.len() > 4096 {
+        return [None, None];
+    }
+    let Ok(symbol) = cpp_demangle::Symbol::new(name) else { return [None, None] };
+    let options = [DemangleOptions::new().no_params().no_return_type(), DemangleOptions::new().no_return_type()];
+    options.map(|options| symbol.demangle_with_options(&options).ok())
+}
+
+/// The name that is most like this one.
+pub(super) fn nearest(wanted: &str, modules: &[&Module]) -> Option<String> {
+    let all = modules.iter().flat_map(|module| module.exported.iter().chain(&module.internal));
+    let all = all.map(|name| readable(name)[0].clone().unwrap_or_else(|| name.clone()));
+    let near = all.map(|name| (strsim::damerau_levenshtein(wanted, &name), name));
+    let (distance, name) = near.min()?;
+    (distance <= wanted.len() / 3 + 1).then_some(name)
+}

@@ -1,0 +1,183 @@
+//! What is made of specifications for a recording of a program: which functions are caught, and the table for the library in it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rftrace_format::resources::{Definition, MAX_SPECIFIED, Resource};
+use rftrace_format::specification::{self, Function, MAX_FUNCTIONS};
+use rftrace_read::Pattern;
+
+use super::functions::{self, Module, nearest, readable};
+use super::{Described, Specification, Wanted, stubs};
+
+/// What is told to the recorder and the program.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    resources: Vec<Described>,
+    /// The functions that are caught, by their symbols.
+    functions: Vec<(String, Function<Vec<u8>>)>,
+}
+
+impl Plan {
+    /// Finds the functions of a program and its libraries that specifications speak of.
+    ///
+    /// # Errors
+    ///
+    /// There is no such function, or it cannot be caught; or there are too many. The message names the place.
+    pub fn of(specifications: Vec<Specification>, program: &Path) -> Result<Self> {
+        if specifications.is_empty() {
+            return Ok(Self::default());
+        }
+        let mut modules = functions::modules(program)?;
+        let mut plan = Self::default();
+        let mut caught: BTreeMap<String, String> = BTreeMap::new();
+        for Specification { resources, functions } in specifications {
+            let first = plan.resources.len() as u32;
+            for resource in resources {
+                if plan.resources.iter().any(|one| one.name == resource.name) {
+                    bail!(
+                        "--resources: two specifications have a resource {}; give one of them another name",
+                        resource.name
+                    );
+                }
+                plan.resources.push(resource);
+            }
+            if plan.resources.len() > MAX_SPECIFIED {
+                bail!("--resources: {} kinds of specifications; {MAX_SPECIFIED} are the most", plan.resources.len());
+            }
+            for wanted in functions {
+                for name in find(&wanted, &mut modules)? {
+                    let readable = readable(&name)[0].clone().unwrap_or_else(|| name.clone());
+                    if let Some(place) = caught.insert(name.clone(), wanted.place.clone()) {
+                        bail!(
+                            "{}: {readable} is specified at {place} already; one function has one meaning in a recording",
+                            wanted.place
+                        );
+                    }
+                    let number = Resource::ALL.len() as u32 + first + wanted.compiled.resource;
+                    plan.functions.push((name, Function { resource: number, ..wanted.compiled.clone() }));
+                }
+            }
+        }
+        if plan.functions.len() > MAX_FUNCTIONS {
+            bail!(
+                "--resources: {} functions; {MAX_FUNCTIONS} are the most: are the globs too wide?",
+                plan.functions.len()
+            );
+        }
+        Ok(plan)
+    }
+
+    /// Whether nothing is specified.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.resources.is_empty()
+    }
+
+    /// Bits of what is recorded.
+    pub(crate) fn bits(&self) -> u32 {
+        (0..self.resources.len()).fold(0, |bits, number| bits | 1 << (Resource::ALL.len() + number))
+    }
+
+    /// The table for the program.
+    pub(crate) fn table(&self) -> Vec<u8> {
+        let functions: Vec<_> = self.functions.iter().map(|(_, function)| function.clone()).collect();
+        specification::encode(&functions)
+    }
+
+    /// What is told of functions in the recording.
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        self.functions.iter().enumerate().map(|(number, (name, function))| {
+            let resource = function.resource as usize - Resource::ALL.len();
+            let described = &self.resources[resource];
+            let name = readable(name)[0].clone().unwrap_or_else(|| name.clone());
+            let definition = Definition {
+                function: number as u16,
+                resource: resource as u8,
+                has_bytes: described.has_bytes,
+                is_counted: described.is_counted,
+                texts: [&described.name, &described.description, &name],
+            };
+            (definition.word(), definition.text())
+        })
+    }
+
+    /// The library that catches the calls; `None` if there are none.
+    #[must_use]
+    pub fn library(&self) -> Option<Vec<u8>> {
+        let names: Vec<&str> = self.functions.iter().map(|(name, _)| name.as_str()).collect();
+        (!names.is_empty()).then(|| stubs::library(&names))
+    }
+}
+
+/// The symbols that are meant.
+fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<String>> {
+    let place = &wanted.place;
+    // A library that is loaded later is named by its path.
+    if let Some(path) = wanted.library.as_deref().filter(|library| library.contains('/')) {
+        let path = PathBuf::from(path);
+        if !modules.iter().any(|module| module.path == path) {
+            match Module::open(&path, false) {
+                Ok(module) => modules.push(module),
+                Err(_) if wanted.is_optional => return Ok(Vec::new()),
+                Err(error) => return Err(error.context(format!("{place}: library"))),
+            }
+        }
+    }
+    let library = wanted.library.as_deref().map(Pattern::new).transpose();
+    let library = library.map_err(|error| anyhow::anyhow!("{place}: library: {error}"))?;
+    let is_meant = |module: &&Module| {
+        let path = module.path.to_string_lossy();
+        library.as_ref().is_none_or(|library| library.matches(&module.name()) || library.matches(&path))
+    };
+    let meant: Vec<&Module> = modules.iter().filter(is_meant).collect();
+    if meant.is_empty() && wanted.is_optional {
+        return Ok(Vec::new());
+    }
+    if meant.is_empty() {
+        bail!(
+            "{place}: the program loads no library {}. One that it loads later is named by its path; with `optional = true` it may be \
+             missing",
+            library.as_ref().map_or("", |library| library.text())
+        );
+    }
+    let mut found: Vec<String> = Vec::new();
+    for (number, symbol) in wanted.symbols.iter().enumerate() {
+        let pattern = functions::Wanted::new(symbol).with_context(|| format!("{place}: symbol"))?;
+        let outer: Vec<&&Module> = meant.iter().filter(|module| !module.is_program).collect();
+        let names = outer.iter().flat_map(|module| &module.exported).filter(|name| pattern.is(name));
+        let before = found.len();
+        found.extend(names.cloned());
+        if found.len() > before {
+            continue;
+        }
+        // Aliases are other names that it may have.
+        if number > 0 || wanted.is_optional {
+            continue;
+        }
+        let has = |module: &&&Module| module.exported.iter().chain(&module.internal).any(|name| pattern.is(name));
+        if let Some(module) = meant.iter().find(has) {
+            bail!(
+                "{place}: {symbol} is called within {} only, and is not caught there: calls are caught that go from one module to another. \
+                 Put it into a library, or record it with -P",
+                module.name()
+            );
+        }
+        let aliases = &wanted.symbols[1..];
+        let is_there = |alias: &String| {
+            let pattern = functions::Wanted::new(alias);
+            pattern.is_ok_and(|pattern| outer.iter().any(|module| module.exported.iter().any(|name| pattern.is(name))))
+        };
+        if aliases.iter().any(is_there) {
+            continue;
+        }
+        let near = nearest(symbol, &meant).map_or_else(String::new, |name| format!("; the nearest is {name}"));
+        bail!(
+            "{place}: there is no function {symbol} in the program and its libraries{near}. With `optional = true` it may be missing"
+        );
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
