@@ -58,6 +58,13 @@ int64_t rftrace_dump_full_uftrace(Events *events, const char *out_dir, const cha
 int64_t rftrace_dump_trace(Events *events, const char *outfile);
 
 /*
+ * The text, of up to 200 characters, is an event in the trace at this moment of the calling thread: mark:TEXT, with _ for blanks. Does nothing
+ * while recording is off. Not in a signal handler. `rftrace record` has a function of this name for the programs that it runs: one that does not
+ * link this library finds it by dlsym(RTLD_DEFAULT, "rftrace_mark"), or declares it weak.
+ */
+void rftrace_mark(const char *text);
+
+/*
  * Writes what the buffer holds at this moment as a directory that uftrace reads, out_dir/snapshot-N-REASON, while recording goes on: other
  * threads do not wait. The reason is an event in the trace. Numbers go on from those that are there. May be called as often as wanted, not in
  * a signal handler: it allocates memory, as much as the buffer has. Returns 0, or -1: then nothing of it stays.

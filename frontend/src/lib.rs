@@ -130,4 +130,4 @@ pub fn machine_tsc_hz() -> Option<u64> {
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use tracer::StreamOptions;
 #[cfg(feature = "std")]
-pub use tracer::{Config, Recorder, SaveOptions, Saved, Statistics, Tracer};
+pub use tracer::{Config, Recorder, SaveOptions, Saved, Statistics, Tracer, mark};

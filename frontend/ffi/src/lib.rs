@@ -116,6 +116,19 @@ pub unsafe extern "C" fn rftrace_dump_trace(events: *mut Events, outfile: *const
     })
 }
 
+/// Shows a text at this moment in the trace.
+///
+/// # Safety
+///
+/// `mark` is NULL or NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rftrace_mark(mark: *const c_char) {
+    // SAFETY: by this function's contract.
+    if let Some(mark) = unsafe { text(mark) } {
+        rftrace_frontend::mark(&mark);
+    }
+}
+
 /// Writes a directory of what the buffer holds now, below a directory, while recording goes on. 0, or -1 if that fails.
 ///
 /// # Safety

@@ -4,6 +4,7 @@
 //! Not here: how requests come and answers go (`rftrace_frontend::bank`), and the handler (`signals`).
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rftrace_frontend::Filter;
 use rftrace_frontend::bank::MOST_ANSWER_BYTES;
@@ -11,6 +12,9 @@ use rftrace_frontend::bank::MOST_ANSWER_BYTES;
 use crate::process;
 use crate::save::{RECORDING, Recording};
 use crate::work;
+
+/// Whether the recorder has asked to be told of panics and exceptions.
+pub(crate) static IS_TOLD_OF_RAISED: AtomicBool = AtomicBool::new(false);
 
 /// Answers a request, if there is one.
 pub(crate) fn answer() {
@@ -64,6 +68,10 @@ fn obey(recording: &Recording, request: &str) -> Result<Vec<u8>, String> {
         "patch" => tracer.patch().to_string(),
         "unpatch" => {
             tracer.unpatch();
+            String::new()
+        }
+        "raised" => {
+            IS_TOLD_OF_RAISED.store(true, Relaxed);
             String::new()
         }
         "patched" => tracer.patched_sites().to_string(),

@@ -1,15 +1,16 @@
 //! Functions of the C library and the unwinder that this takes the place of: that with which an exception begins, those after which there is no program any more, or a thread that may
 //! do nothing, and those that tell the program which signal handlers there are.
 
-use std::ffi::{c_int, c_long, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace_frontend::bank::Loaded;
 
 use crate::arch::passed_on;
-use crate::control;
+use crate::control::{self, IS_TOLD_OF_RAISED};
 use crate::originals::{errno, leave, original, real_dlclose, set_errno};
 use crate::process;
-use crate::save::{self, Moment, RECORDING};
+use crate::save::{self, Moment, RECORDING, Recording};
 use crate::signals;
 use crate::work;
 
@@ -40,6 +41,18 @@ unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
         set_errno(errno);
     }
     result
+}
+
+/// For programs that look for it (`dlsym`, or a weak symbol): a text at this moment in the trace.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rftrace_mark(text: *const c_char) {
+    if text.is_null() || RECORDING.get().is_none() || !process::is_owner() {
+        return;
+    }
+    let errno = errno();
+    // SAFETY: the caller's argument ends with a NUL.
+    work::alone(|| rftrace_frontend::mark(&unsafe { CStr::from_ptr(text) }.to_string_lossy()));
+    set_errno(errno);
 }
 
 #[unsafe(no_mangle)]
@@ -137,7 +150,8 @@ extern "C" fn before_syscall(place: usize, number: c_long, first: c_ulong, secon
 
 /// An exception is about to be raised. Returns the unwinder's function, which finds the stack as if it had been called.
 extern "C" fn before_raise(place: usize, exception: *const u64) -> *mut c_void {
-    if let Some(bank) = RECORDING.get().filter(|recording| recording.settings.tells_of_raised).and_then(|it| it.bank) {
+    let is_told = |recording: &&Recording| recording.settings.tells_of_raised || IS_TOLD_OF_RAISED.load(Relaxed);
+    if let Some(bank) = RECORDING.get().filter(is_told).and_then(|it| it.bank) {
         // SAFETY: the unwinder's caller passes an exception, which begins with its class (Itanium C++ ABI, 1.2).
         let class = unsafe { exception.read() };
         // The lower half is the language: `C++` with what kind of it, and `RUST`, which std writes as bytes, older ones as a number.

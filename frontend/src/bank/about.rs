@@ -2,7 +2,7 @@
 //!
 //! Words of 8 bytes, little-endian: a magic and the version of the layout; bytes of the bank; bytes of the spool that belong to this; its records; ticks and nanoseconds
 //! of a moment; ticks per second, 0 if no one says so exactly. Then blobs, each a word with its length before it: what the slot begins with;
-//! its table of threads; maps of different times and names of threads, each with a NUL behind it; who tells the ticks per second; libraries that were unloaded, as in the journal; what was not
+//! its table of threads; maps of different times and names of threads, each with a NUL behind it; who tells the ticks per second; libraries that were unloaded and marks, as in the journal; what was not
 //! recorded, if anything.
 
 use std::collections::HashMap;
@@ -18,10 +18,8 @@ use rftrace::abi;
 use super::collect::{Banks, Options, Watched};
 use super::collected::{Collected, Rate};
 use super::file::{TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION};
-use super::journal::add_unloaded;
 use super::spool::{about_file, facts_folder};
 use crate::clock::ClockPair;
-use crate::host::linux::modules::Unloaded;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS, TABLE_BYTES};
 
 /// `\x93RFA\r\n\x1a\n`.
@@ -67,8 +65,7 @@ impl Banks {
         let names =
             watched.names.iter().flat_map(|(tid, name)| [tid.to_string().as_bytes(), b" ", name, b"\0"].concat());
         let source = rate.map(|rate| rate.source.clone().into_bytes()).unwrap_or_default();
-        let unloaded = watched.unloaded.iter().flat_map(Unloaded::encode).collect();
-        for blob in [maps, names.collect::<Vec<u8>>(), source, unloaded] {
+        for blob in [maps, names.collect::<Vec<u8>>(), source, watched.told.encode()] {
             push(&mut about, &blob);
         }
         // At once: who is killed now leaves the one before.
@@ -92,10 +89,10 @@ impl Banks {
         let &[MAGIC, VERSION, buffer_bytes, file_bytes, n_records, tsc, nanos, hz] = words.as_slice() else {
             return Err(bad("another version of rftrace has written it: that one can make a trace of it"));
         };
-        let [first, threads, maps, names, source, unloaded] = [(); 6].map(|()| next(&mut rest));
+        let [first, threads, maps, names, source, told] = [(); 6].map(|()| next(&mut rest));
         let problem = next(&mut rest).map(|problem| String::from_utf8_lossy(problem).into_owned());
         let (first, threads) = first.zip(threads).ok_or_else(cut)?;
-        let ((maps, names), (source, unloaded)) = maps.zip(names).zip(source.zip(unloaded)).ok_or_else(cut)?;
+        let ((maps, names), (source, told)) = maps.zip(names).zip(source.zip(told)).ok_or_else(cut)?;
         let is_right = first.len() >= TEXT_AT && first.len() <= THREADS_AT && threads.len() <= TABLE_BYTES;
         if !is_right || !(abi::MIN_CHUNK_BYTES as u64..1 << 44).contains(&buffer_bytes) {
             return Err(cut());
@@ -117,7 +114,7 @@ impl Banks {
         let mut watched = banks.watch(0);
         watched.maps = ended_by_nul(maps).map(<[u8]>::to_vec).collect();
         watched.names = names_of(names);
-        add_unloaded(unloaded, &mut watched.unloaded);
+        watched.told.add(told);
         watched.spool.path = spool.to_owned();
         watched.spool.n_records = n_records;
         watched.spool.n_bytes = match extent {

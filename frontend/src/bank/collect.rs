@@ -23,11 +23,12 @@ use super::file::{
 use super::open::OpenFunctions;
 use super::pace::Fill;
 use super::spool::Spool;
+use super::told::Told;
 use super::world::World;
 use crate::backend::{Chunk, exit_word};
 use crate::clock::{ClockPair, ticks_in};
 use crate::host;
-use crate::host::linux::modules::{self, Unloaded};
+use crate::host::linux::modules;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::program::Identity;
 use crate::image::packed::encode::Packer;
@@ -119,8 +120,8 @@ pub(super) struct Watched {
     pub(super) names: HashMap<u32, Vec<u8>>,
     /// What surrounds it, by maps that it had.
     pub(super) world: Option<(Vec<Vec<u8>>, Box<World>)>,
-    /// Libraries that are not there any more.
-    pub(super) unloaded: Vec<Unloaded>,
+    /// What it has told, or others have of it.
+    pub(super) told: Told,
     /// Since when a chunk is full and not written, by its index.
     waiting: HashMap<u64, Instant>,
 }
@@ -201,7 +202,7 @@ impl Banks {
             if !self.is_ring {
                 n_taken = n_taken.max(self.drain(number, &mut watched, false));
             }
-            self.read_journal(number, slot, &mut watched.unloaded);
+            self.read_journal(number, slot, &mut watched.told);
             // First: what it does between the look and the answer is taken at its end.
             let is_over = is_over(watched.pid) || self.is_followed(number);
             self.take_snapshot(number, &mut watched);
@@ -302,13 +303,13 @@ impl Banks {
             maps: Vec::new(),
             names: HashMap::new(),
             world: None,
-            unloaded: Vec::new(),
+            told: Told::default(),
             waiting: HashMap::new(),
         }
     }
 
     /// Writes chunks that are full, or at the end all that hold something. Returns how many they were.
-    fn drain(&mut self, number: usize, watched: &mut Watched, is_last: bool) -> usize {
+    pub(super) fn drain(&mut self, number: usize, watched: &mut Watched, is_last: bool) -> usize {
         let chunk_bytes = self.layout.chunk_bytes();
         let mut n_taken = 0;
         let mut place = 0;
@@ -403,7 +404,7 @@ impl Banks {
             None
         };
         let slot = self.slot(number);
-        self.read_journal(number, slot, &mut watched.unloaded);
+        self.read_journal(number, slot, &mut watched.told);
         watched.spool.flush();
         let n_lost = self.slot(number).bank.n_lost.load(Relaxed);
         if !self.keeps_nothing && (watched.spool.n_bytes > 0 || n_lost > 0) {
@@ -456,7 +457,8 @@ impl Banks {
             exe,
             command_line,
             maps,
-            unloaded: watched.unloaded.clone(),
+            unloaded: watched.told.unloaded.clone(),
+            marks: watched.told.marks.clone(),
             hooked,
             open: self.open_functions(number),
             threads,

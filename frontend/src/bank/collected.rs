@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::told::Marked;
 use super::world::World;
 use crate::clock::ClockPair;
 use crate::host::linux::modules::Unloaded;
@@ -61,6 +62,8 @@ pub struct Collected {
     pub(crate) maps: Vec<Vec<u8>>,
     /// Libraries that it had no more at its end, in the order in which it unloaded them.
     pub(crate) unloaded: Vec<Unloaded>,
+    /// Moments that were marked.
+    pub(crate) marks: Vec<Marked>,
     /// Functions that were hooked and do not call the tracer: an address and a size each.
     pub(crate) hooked: Vec<u8>,
     pub(crate) threads: HashMap<u32, Identity>,

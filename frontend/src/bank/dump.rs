@@ -85,6 +85,24 @@ impl Banks {
         made
     }
 
+    /// Has all that is in full pieces of a process's bank on the disk, as far as it goes there. Returns whether there is such a process.
+    ///
+    /// # Errors
+    ///
+    /// What was recorded cannot be written.
+    pub fn flush(&mut self, pid: u32) -> io::Result<bool> {
+        let Some(number) = self.slot_of(pid) else { return Ok(false) };
+        let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
+        if !self.is_ring {
+            self.drain(number, &mut watched, false);
+        }
+        watched.spool.flush();
+        self.keep_about(number, &watched);
+        let problem = watched.spool.failed.as_ref().map(|error| io::Error::new(error.kind(), error.to_string()));
+        self.slots[number] = Some(watched);
+        problem.map_or(Ok(true), Err)
+    }
+
     /// A dump is not there any more that held so many bytes of a ring.
     pub fn forget_dump(&mut self, n_bytes: u64) {
         self.dumped_bytes = self.dumped_bytes.saturating_sub(n_bytes);

@@ -7,7 +7,7 @@
 //! | 16 KiB | texts: the path of the program, its command line, its maps, functions with entry branches and slots of library calls, functions that are open; each a length in 4 bytes, then so many bytes |
 //! | 1 MiB | the table of threads (`host/linux/thread_table.rs`) |
 //! | then | what the recorder asks, the rules in force, what the process answers (`request`) |
-//! | then | the journal of libraries that were unloaded (`journal.rs`), 64 KiB |
+//! | then | the journal of libraries that were unloaded, and of marks (`journal.rs`), 64 KiB |
 //! | then, at a multiple of 64 KiB | chunks |
 //!
 //! Memory is taken where something is written. Whatever a process writes there, the recorder believes none of it.
@@ -22,7 +22,7 @@ use crate::host::linux::thread_table;
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 5 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 6 << 32 | abi::VERSION as u64;
 
 /// What the file begins with.
 #[derive(Debug)]

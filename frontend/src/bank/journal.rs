@@ -1,4 +1,5 @@
-//! Which libraries a process has unloaded, and when: what it tells in its slot, as maps that are looked at now and then miss what comes and goes.
+//! Which libraries a process has unloaded, and when: what it tells in its slot, as maps that are looked at now and then miss what comes and goes. And
+//! the moments that it has [marked](Marked).
 //!
 //! The journal is a ring of bytes that the process writes and the recorder reads: for each library 8 bytes each of ticks, its first and its last address, 4 bytes for the
 //! length of its path, and the path, little-endian.
@@ -15,6 +16,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use super::collect::Banks;
 use super::file::{JOURNAL_AT, JOURNAL_BYTES, Slot};
 use super::own::Bank;
+use super::told::{self, Marked, Told};
 use crate::clock::tsc::ticks;
 use crate::elf::file::page_size;
 use crate::host::linux::modules::{Unloaded, map_lines_path};
@@ -73,27 +75,34 @@ impl Loaded {
 impl Bank {
     /// Tells what of `before` has been unloaded. Other threads do not do so meanwhile. What there is no room for is not told.
     pub fn tell_unloaded(&self, before: Loaded) {
-        let Some((slot, journal)) = self.own_slot().zip(self.journal()) else { return };
         for unloaded in before.unloaded_since() {
             // As maps name it.
             let path = fs::canonicalize(&unloaded.path).unwrap_or_else(|_| unloaded.path.clone());
-            let bytes = Unloaded { path, ..unloaded }.encode();
-            let written = slot.journal_written.load(Relaxed);
-            let n_used = written.wrapping_sub(slot.journal_read.load(Acquire)) as usize;
-            if n_used + bytes.len() > JOURNAL_BYTES {
+            if !self.tell_journal(&Unloaded { path, ..unloaded }.encode()) {
                 return;
             }
-            for (offset, byte) in (written..).zip(&bytes) {
-                journal[offset as usize % JOURNAL_BYTES].store(*byte, Relaxed);
-            }
-            slot.journal_written.store(written + bytes.len() as u64, Release);
         }
+    }
+
+    /// Writes something that is read as a whole. Returns whether there was room.
+    pub(super) fn tell_journal(&self, bytes: &[u8]) -> bool {
+        let Some((slot, journal)) = self.own_slot().zip(self.journal()) else { return false };
+        let written = slot.journal_written.load(Relaxed);
+        let n_used = written.wrapping_sub(slot.journal_read.load(Acquire)) as usize;
+        if n_used + bytes.len() > JOURNAL_BYTES {
+            return false;
+        }
+        for (offset, byte) in (written..).zip(bytes) {
+            journal[offset as usize % JOURNAL_BYTES].store(*byte, Relaxed);
+        }
+        slot.journal_written.store(written + bytes.len() as u64, Release);
+        true
     }
 }
 
 impl Banks {
     /// Takes what a process has told since the last time.
-    pub(super) fn read_journal(&self, number: usize, slot: &Slot, found: &mut Vec<Unloaded>) {
+    pub(super) fn read_journal(&self, number: usize, slot: &Slot, told: &mut Told) {
         let (written, read) = (slot.journal_written.load(Acquire), slot.journal_read.load(Relaxed));
         if written == read {
             return;
@@ -105,23 +114,33 @@ impl Banks {
         };
         let place = |offset: usize| read.wrapping_add(offset as u64) as usize % JOURNAL_BYTES;
         let bytes: Vec<u8> = (0..n_bytes).map(|offset| journal[place(offset)].load(Relaxed)).collect();
-        add_unloaded(&bytes, found);
+        told.add(&bytes);
         slot.journal_read.store(written, Release);
     }
 }
 
-/// What is told of libraries, at the most: a program that unloads without end takes no more memory.
-const MOST: usize = 1 << 16;
+impl Bank {
+    /// Tells a mark of now. Other threads do not do so meanwhile, nor tell of libraries. Returns whether there was room.
+    pub fn tell_mark(&self, thread: Option<u32>, text: &str) -> bool {
+        self.tell_journal(&Marked::now(thread, text).encode())
+    }
+}
 
-/// Adds what is encoded in `bytes`, which may be anything.
-pub(super) fn add_unloaded(bytes: &[u8], found: &mut Vec<Unloaded>) {
-    let mut rest = bytes;
-    while let Some(unloaded) = Unloaded::decode(&mut rest).filter(|_| found.len() < MOST) {
-        // One library that comes and goes has one name.
-        match found.last_mut() {
-            Some(last) if last.is_same_load(&unloaded) => last.tsc = unloaded.tsc,
-            _ => found.push(unloaded),
+impl Banks {
+    /// Marks the present moment in a process. Returns whether that is recorded, and has room for it.
+    pub fn mark(&mut self, pid: u32, text: &str) -> bool {
+        let Some(number) = self.slot_of(pid) else { return false };
+        // One that has just begun.
+        if self.slots[number].is_none() && self.slot(number).first_tsc.load(Acquire) == 0 {
+            return false;
         }
+        let mut watched = self.slots[number].take().unwrap_or_else(|| self.watch(number));
+        let has_room = watched.told.marks.len() < told::MOST_MARKS;
+        if has_room {
+            watched.told.marks.push(Marked::now(None, text));
+        }
+        self.slots[number] = Some(watched);
+        has_room
     }
 }
 
@@ -137,15 +156,21 @@ mod tests {
     fn what_is_told_is_read() {
         let all = [unloaded(1, 0x1000, "/a"), unloaded(2, 0x1000, "/b"), unloaded(3, 0x1000, "/b")];
         let bytes: Vec<u8> = all.iter().flat_map(Unloaded::encode).collect();
-        let mut found = Vec::new();
-        add_unloaded(&bytes, &mut found);
-        assert_eq!(found, [all[0].clone(), all[2].clone()]);
+        let marks = [(None, "before"), (Some(7), "")];
+        let marks = marks.map(|(thread, text)| Marked { tsc: 4, thread, text: text.to_owned() });
+        let bytes = [marks[0].encode(), bytes, marks[1].encode()].concat();
+        let mut told = Told::default();
+        told.add(&bytes);
+        assert_eq!((told.unloaded.clone(), told.marks.clone()), (vec![all[0].clone(), all[2].clone()], marks.to_vec()));
+        let mut again = Told::default();
+        again.add(&told.encode());
+        assert_eq!((again.unloaded, again.marks), (told.unloaded, told.marks));
         for length in 0..bytes.len() {
-            add_unloaded(&bytes[..length], &mut Vec::new());
+            Told::default().add(&bytes[..length]);
         }
-        let mut found = Vec::new();
-        add_unloaded(&[0xff; 100], &mut found);
-        assert_eq!(found, []);
+        let mut told = Told::default();
+        told.add(&[0xff; 100]);
+        assert!(told.unloaded.is_empty() && told.marks.is_empty());
     }
 
     #[test]

@@ -435,6 +435,11 @@ pub(crate) fn opened(bank: &Bank, first: ClockPair) {
     slot.state.store(slot_state::IN_USE, Release);
 }
 
+/// Tells a mark of this program to its bank. Returns whether it has one, with room.
+pub(crate) fn tell_mark(thread: Option<u32>, text: &str) -> bool {
+    own().is_some_and(|bank| bank.tell_mark(thread, text))
+}
+
 /// This process is about to fork.
 pub(crate) extern "C" fn fork_begins() {
     if let Some(bank) = own() {

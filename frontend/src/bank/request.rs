@@ -212,6 +212,12 @@ impl Banks {
         })
     }
 
+    /// Whether they are rings.
+    #[must_use]
+    pub fn is_ring(&self) -> bool {
+        self.is_ring
+    }
+
     /// The processes that record now.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {

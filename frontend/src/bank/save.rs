@@ -190,6 +190,7 @@ impl Collected {
             marks: dump
                 .map(|dump| Mark::of_dump(dump.tsc.unwrap_or(self.end_tsc), dump.thread, &dump.reason))
                 .into_iter()
+                .chain(self.marks.iter().map(|mark| Mark::of_text(mark.tsc, mark.thread, &mark.text)))
                 .collect(),
             clock: rate.map_or_else(|| self.first.clock_to(self.last), |rate| self.first.clock_at_rate(rate.hz)),
             pairs: [self.first, self.last],

@@ -16,6 +16,7 @@ use super::collect::{Banks, Watched};
 use super::collected::{Collected, Death, Rate};
 use super::file::MOST_MINIMA;
 use super::spool::whole_file;
+use super::told::{self, Marked};
 use super::world::World;
 use crate::clock::ClockPair;
 use crate::clock::tsc::TscSource;
@@ -87,6 +88,19 @@ fn split(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&text[..end], &text[end + 1..]))
 }
 
+/// A mark: when, in which thread, and its text.
+fn mark(value: &[u8]) -> Option<Marked> {
+    let text = one_line(value);
+    let mut words = text.splitn(3, ' ');
+    let (tsc, thread) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let text = words.next()?;
+    (text.len() <= told::MOST_BYTES).then(|| Marked {
+        tsc,
+        thread: Some(thread).filter(|&it| it != 0),
+        text: text.to_owned(),
+    })
+}
+
 /// Lines that are written one behind the other.
 struct Lines(Vec<u8>);
 
@@ -141,6 +155,9 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
     lines.put("utc_offset_nanos", collected.utc_offset_nanos.to_string());
     for (since, ticks) in &collected.minima {
         lines.put("minimum", format!("{since} {ticks}"));
+    }
+    for Marked { tsc, thread, text } in &collected.marks {
+        lines.put("mark", format!("{tsc} {} {text}", thread.unwrap_or(0)));
     }
     lines.put("end_tsc", collected.end_tsc.to_string());
     lines.put("exe", &collected.exe);
@@ -250,6 +267,7 @@ impl Parsed {
         }
         Some(Collected {
             unloaded: Vec::new(),
+            marks: self.all("mark").iter().filter_map(|value| mark(value)).take(told::MOST_MARKS).collect(),
             pid: self.number("pid").filter(|&pid: &u32| is_tid(pid.into()))?,
             program_nanos: self.number("program")?,
             fork: self.pair("fork"),

@@ -10,7 +10,7 @@ use rftrace::abi::{self, InitArgs, init};
 
 #[cfg(target_os = "linux")]
 use super::stream::{self, StreamOptions};
-use super::{CURRENT, PROGRAM, Traced, Tracer, alone, quiesce, switch};
+use super::{CURRENT, PROGRAM, Traced, Tracer, alone, marks, quiesce, switch};
 use crate::Error;
 use crate::Mode;
 use crate::backend;
@@ -321,7 +321,7 @@ impl Config {
         }
         let program = PROGRAM.get_or_init(|| Traced { known: Known::collect(), choice: Mutex::default() });
         // Whoever reads the old buffer does so first.
-        let _alone = alone();
+        let alone = alone();
         let mut choice = program.choice();
         // Before a filter chooses among them. As long as recording is off their hook does nothing.
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -389,6 +389,7 @@ impl Config {
             _ => {}
         }
         choice.forget_past();
+        marks::forget(&alone);
         let tracer = Box::leak(Box::new(Tracer {
             directory: self.directory,
             first: ClockPair::now(),

@@ -22,7 +22,7 @@ use rftrace_format::recording::{snapshot, snapshot_number};
 #[cfg(target_os = "linux")]
 use super::save::saved_stream;
 use super::save::{program_name, saved};
-use super::{Alone, IS_ALONE, Saved, Tracer, alone};
+use super::{Alone, IS_ALONE, Saved, Tracer, alone, marks};
 use crate::Error;
 use crate::backend::{self, Chunk};
 #[cfg(target_os = "linux")]
@@ -127,7 +127,7 @@ impl Tracer {
     /// Writes what was recorded until a moment, which a thread had.
     fn write_dump(
         &self,
-        _alone: &Alone,
+        alone: &Alone,
         directory: &Path,
         reason: &str,
         (now, thread): (u64, Option<u32>),
@@ -152,12 +152,9 @@ impl Tracer {
             return Err(Error::NoEvents { hook_called });
         }
         let minima = self.program.choice().minima();
-        let recording = Recording {
-            stop_tsc: now,
-            is_cut: true,
-            marks: vec![Mark::of_dump(now, thread, reason)],
-            ..self.recording(&tasks, start_tsc, &minima)
-        };
+        let mut marks = marks::all(alone);
+        marks.push(Mark::of_dump(now, thread, reason));
+        let recording = Recording { stop_tsc: now, is_cut: true, marks, ..self.recording(&tasks, start_tsc, &minima) };
         let gaps = recording.gaps;
         let totals = directory::write(&recording, directory, &host::program(&self.program.known, &program_name()))?;
         Ok(saved(directory, totals, gaps))

@@ -27,12 +27,14 @@ use crate::patch;
 mod config;
 mod cost;
 mod dump;
+mod marks;
 mod save;
 #[cfg(target_os = "linux")]
 mod stream;
 pub(crate) mod switch;
 
 pub use config::Config;
+pub use marks::mark;
 pub use save::{SaveOptions, Saved};
 #[cfg(target_os = "linux")]
 pub use stream::StreamOptions;

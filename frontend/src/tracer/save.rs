@@ -9,7 +9,7 @@ use rftrace_format::gaps::Gaps;
 
 #[cfg(target_os = "linux")]
 use super::CURRENT;
-use super::{Alone, Tracer, alone, quiesce, switch, tasks};
+use super::{Alone, Tracer, alone, marks, quiesce, switch, tasks};
 use crate::Error;
 use crate::backend;
 #[cfg(target_os = "linux")]
@@ -169,7 +169,7 @@ impl Tracer {
     }
 
     /// Writes what the buffer holds. Recording must be off.
-    fn write(&self, _alone: &Alone, options: &SaveOptions<'_>) -> Result<Saved, Error> {
+    fn write(&self, alone: &Alone, options: &SaveOptions<'_>) -> Result<Saved, Error> {
         #[cfg(target_os = "linux")]
         if let Some(stream) = &self.stream {
             return self.write_stream(stream, options);
@@ -195,6 +195,7 @@ impl Tracer {
                 n_writers: if options.single_threaded { 1 } else { directory::all_processors() },
                 what_fits: options.what_fits,
                 gaps,
+                marks: marks::all(alone),
                 ..self.recording(&tasks, start_tsc, minima)
             };
             if options.records_only {
@@ -207,6 +208,7 @@ impl Tracer {
         if !options.keep {
             backend::reset();
             self.program.choice().forget_past();
+            marks::forget(alone);
         }
         Ok(saved(path, totals, gaps))
     }

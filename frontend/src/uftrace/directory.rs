@@ -81,6 +81,12 @@ impl Mark {
     pub(crate) fn of_dump(tsc: u64, thread: Option<u32>, reason: &str) -> Self {
         Self { tsc, thread, name: event_name(&format!("rftrace:dump:{reason}")) }
     }
+
+    /// One that has a text.
+    #[cfg(feature = "std")]
+    pub(crate) fn of_text(tsc: u64, thread: Option<u32>, text: &str) -> Self {
+        Self { tsc, thread, name: event_name(&format!("mark:{}", text.trim())) }
+    }
 }
 
 /// What was written.

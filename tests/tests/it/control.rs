@@ -16,17 +16,17 @@ use tempfile::TempDir;
 
 use crate::record::rftrace;
 
-fn program() -> &'static Program {
+pub(crate) fn program() -> &'static Program {
     static BUILT: OnceLock<Program> = OnceLock::new();
     BUILT.get_or_init(|| CProgram::new(&["controlled.c"]).without_library().with(&["-O1", "-lpthread"]).build())
 }
 
 /// A program that is recorded, and does a round when it is told to.
-struct Controlled {
-    folder: TempDir,
-    recorder: Child,
+pub(crate) struct Controlled {
+    pub(crate) folder: TempDir,
+    pub(crate) recorder: Child,
     lines: BufReader<std::process::ChildStdout>,
-    pid: u32,
+    pub(crate) pid: u32,
 }
 
 impl Controlled {
@@ -59,7 +59,7 @@ impl Controlled {
         }
     }
 
-    fn ready(options: &[&str], arguments: &[&str]) -> Self {
+    pub(crate) fn ready(options: &[&str], arguments: &[&str]) -> Self {
         let mut controlled = Self::new(options, arguments);
         controlled.wait_until_ready();
         controlled
@@ -78,46 +78,46 @@ impl Controlled {
         panic!("the program does not start: {}", self.told())
     }
 
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         assert!(!line.is_empty(), "the program has ended: {}", self.told());
         line.trim_end().to_owned()
     }
 
-    fn round(&mut self, letter: char) {
+    pub(crate) fn round(&mut self, letter: char) {
         write!(self.recorder.stdin.as_mut().unwrap(), "{letter}").unwrap();
         assert_eq!(self.line(), "done");
     }
 
-    fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         fs::read_to_string(self.folder.path().join("told")).unwrap()
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(rftrace());
         command.args(["ctl", &self.pid.to_string()]).args(words).env("XDG_RUNTIME_DIR", self.folder.path());
         command
     }
 
-    fn try_ctl(&self, words: &[&str]) -> Output {
+    pub(crate) fn try_ctl(&self, words: &[&str]) -> Output {
         self.command(words).output().unwrap()
     }
 
-    fn ctl(&self, words: &[&str]) -> String {
+    pub(crate) fn ctl(&self, words: &[&str]) -> String {
         let output = self.try_ctl(words);
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn refused(&self, words: &[&str]) -> String {
+    pub(crate) fn refused(&self, words: &[&str]) -> String {
         let output = self.try_ctl(words);
         assert!(!output.status.success() && output.stdout.is_empty(), "{words:?}: {output:?}");
         String::from_utf8(output.stderr).unwrap()
     }
 
     /// Ends the program. Returns what it has said last.
-    fn end(&mut self) -> String {
+    pub(crate) fn end(&mut self) -> String {
         drop(self.recorder.stdin.take());
         let mut rest = String::new();
         self.lines.read_to_string(&mut rest).unwrap();
@@ -126,12 +126,12 @@ impl Controlled {
         rest
     }
 
-    fn trace(&self) -> PathBuf {
+    pub(crate) fn trace(&self) -> PathBuf {
         self.folder.path().join("trace")
     }
 
     /// Ends the program. Returns what it called in each round that was recorded, in any task.
-    fn rounds(&mut self) -> BTreeMap<String, Vec<String>> {
+    pub(crate) fn rounds(&mut self) -> BTreeMap<String, Vec<String>> {
         self.end();
         let trace = traces::open(&self.trace());
         let mut rounds = BTreeMap::<String, Vec<String>>::new();
@@ -163,7 +163,7 @@ impl Drop for Controlled {
     }
 }
 
-const ALL: [&str; 6] = ["all", "leaf", "deep", "deeper", "deepest", "slow"];
+pub(crate) const ALL: [&str; 6] = ["all", "leaf", "deep", "deeper", "deepest", "slow"];
 
 /// Each name is set, read back, and seen in the trace.
 #[test]
@@ -247,7 +247,17 @@ fn what_is_wrong_is_told() {
         (&["set", "tracing_thresh", "-1"], "microseconds"),
         (&["set", "available_tracers", "nop"], "can only be read"),
         (&["set", "set_ftrace_pid", "7"], "all threads"),
-        (&["set", "set_ftrace_filter", "leaf:traceoff"], "--dump-on"),
+        (&["set", "set_ftrace_notrace", "leaf:traceoff"], "not done by set_ftrace_notrace"),
+        (&["set", "set_ftrace_filter", "leaf:traceoff:3"], "not so many times"),
+        (&["set", "set_ftrace_filter", "leaf:snapshot"], "--ring"),
+        (&["set", "set_ftrace_filter", "!leaf:traceon"], "has no leaf:traceon"),
+        (&["set", "set_ftrace_filter", "leaf:stacktrace"], "there are traceon"),
+        (&["get", "trace_marker"], "can only be set"),
+        (&["set", "trace_marker", " "], "a mark is a text"),
+        (&["set", "snapshot", "7"], "1 to make a dump"),
+        (&["trigger", "add", "call:leaf"], "--ring"),
+        (&["trigger", "add", "crash"], "a dump is made on"),
+        (&["trigger", "del", "call:leaf"], "no dumps are made on call:leaf"),
         (&["set", "set_ftrace_notrace", "!other"], "has no other"),
         (&["set", "buffer_size_kb", "1"], "--buffer"),
         (&["get", "no_such"], "there is no `no_such` here, but available_filter_functions"),

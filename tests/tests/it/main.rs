@@ -14,6 +14,7 @@ mod calls;
 mod cargo_rftrace;
 mod conformance;
 mod control;
+mod control_events;
 mod control_flow;
 mod cycles;
 mod debugger;

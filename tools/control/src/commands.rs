@@ -8,17 +8,19 @@ use crate::names;
 use crate::recording::{Recording, Text};
 use crate::rules::Rules;
 use crate::target::{Target, gone, rules};
+use crate::triggers;
 
 /// The commands, as they are told to who has written none of them.
-const COMMANDS: &str =
-    "status, on, off, filter, depth, min, patch, unpatch, functions, dump, pipe, buffer, get and set";
+const COMMANDS: &str = "status, on, off, filter, depth, min, patch, unpatch, functions, dump, trigger, mark, pipe, buffer, flush, stop, get and set";
 
 /// Whether a command changes what is recorded. A dump does not, and may take long.
 pub(crate) fn is_change(words: &[String]) -> bool {
-    let is_read = |word: &str| matches!(word, "knows" | "status" | "functions" | "dump" | "buffer" | "get");
+    let is_read =
+        |word: &str| matches!(word, "knows" | "status" | "functions" | "dump" | "buffer" | "get" | "mark" | "flush");
     match words.first().map(String::as_str) {
         Some("filter" | "depth" | "min") => words.len() > 1,
-        Some("set") => words.get(1).is_none_or(|name| name != "snapshot"),
+        Some("set") => words.get(1).is_none_or(|name| !matches!(name.as_str(), "snapshot" | "trace_marker")),
+        Some("trigger") => words.get(1).is_some_and(|what| what != "list"),
         Some(word) => !is_read(word),
         None => false,
     }
@@ -66,6 +68,12 @@ pub(crate) fn answer(recording: &dyn Recording, pid: u32, words: &[String]) -> R
         ["functions", pattern] => target.one(|recording, pid| functions(recording, pid, Some(pattern))),
         ["dump"] => target.each(|recording, pid| recording.dump(pid, "ctl")),
         ["dump", reason] => target.each(|recording, pid| recording.dump(pid, &format!("ctl: {reason}"))),
+        ["trigger"] | ["trigger", "list"] => Ok(triggers::list(&target)),
+        ["trigger", "add", spec] => triggers::add(&target, spec),
+        ["trigger", "del", which] => triggers::remove(&target, which),
+        ["mark", text] => target.each(|recording, pid| recording.mark(pid, text)),
+        ["flush"] => target.each(|recording, pid| recording.flush(pid)),
+        ["stop"] => target.each(|recording, pid| recording.stop(pid)),
         ["buffer"] => target.one(buffer),
         ["get", name] => names::get(&target, name),
         ["set", name, values @ ..] => names::set(&target, name, values),

@@ -5,7 +5,7 @@
 //! - [`client`]: finds the recorder of a process, and asks.
 //! - [`server`]: answers, as a [`Recording`] can.
 //! - `commands` says what the words mean; `names` has ftrace's names for the same, `target` the processes that they are for,
-//!   `rules` changes the rules of a filter.
+//!   `rules` changes the rules of a filter, `triggers` what dumps are made on.
 //!
 //! Not here: the command lines (`rftrace-tools`), and what a recorder does (`rftrace-record`).
 
@@ -24,6 +24,7 @@ pub mod server;
 #[cfg(target_os = "linux")]
 pub mod socket;
 mod target;
+mod triggers;
 
 pub use names::{NAMES, Name};
-pub use recording::{Facts, Function, Recording, Text};
+pub use recording::{Facts, Function, Recording, Text, Trigger, Watched};

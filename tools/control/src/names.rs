@@ -6,6 +6,7 @@
 use crate::recording::Recording;
 use crate::rules::Rules;
 use crate::target::{Target, gone, rules};
+use crate::triggers;
 
 /// A name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +27,12 @@ const fn both(name: &'static str) -> Name {
     Name { name, is_read: true, is_set: true }
 }
 
+const fn set_only(name: &'static str) -> Name {
+    Name { name, is_read: false, is_set: true }
+}
+
 /// All names.
-pub const NAMES: [Name; 19] = [
+pub const NAMES: [Name; 21] = [
     read("available_filter_functions"),
     read("available_tracers"),
     both("current_tracer"),
@@ -41,6 +46,8 @@ pub const NAMES: [Name; 19] = [
     both("set_ftrace_pid"),
     read("trace"),
     read("trace_pipe"),
+    set_only("trace_marker"),
+    set_only("free_buffer"),
     both("snapshot"),
     both("buffer_size_kb"),
     read("buffer_total_size_kb"),
@@ -74,7 +81,11 @@ fn unknown(name: &str) -> String {
 pub(crate) fn get(target: &Target<'_>, name: &str) -> Result<String, String> {
     let name = without_processor(name);
     if let Some(keys) = keys(name) {
-        return target.one(|recording, pid| Ok(patterns(&rules(recording, pid)?, name, keys)));
+        return target.one(|recording, pid| {
+            let shown = patterns(&rules(recording, pid)?, name, keys);
+            let commands = if name == FILTER { commands(recording, pid)? } else { String::new() };
+            Ok(shown + &commands)
+        });
     }
     match name {
         "available_filter_functions" => target.one(|recording, pid| functions(recording, pid, false)),
@@ -111,12 +122,18 @@ pub(crate) fn get(target: &Target<'_>, name: &str) -> Result<String, String> {
         }
         "stats" => target.each(stats),
         "dyn_ftrace_total_info" => target.each(|recording, pid| Ok(recording.ask(pid, "patched")? + "\n")),
+        _ if NAMES.iter().any(|known| known.name == name) => Err(format!("{name} can only be set")),
         _ => Err(unknown(name)),
     }
 }
 
 pub(crate) fn set(target: &Target<'_>, name: &str, values: &[&str]) -> Result<String, String> {
     let name = without_processor(name);
+    if name == "trace_marker" {
+        let text = values.join(" ");
+        let text = text.strip_prefix('>').unwrap_or(&text).trim();
+        return target.each(|recording, pid| recording.mark(pid, text));
+    }
     let lines: Vec<&str> = values.iter().flat_map(|value| value.lines()).collect();
     if let Some(keys) = keys(name) {
         return set_patterns(target, name, keys, &lines);
@@ -151,9 +168,12 @@ pub(crate) fn set(target: &Target<'_>, name: &str, values: &[&str]) -> Result<St
         }
         "snapshot" => match value {
             "1" => target.each(|recording, pid| recording.dump(pid, "snapshot")),
-            _ => Err("a dump is a trace: it is forgotten by removing its directory, snapshot-N in that of the trace"
-                .to_owned()),
+            "0" | "2" => {
+                target.each(|recording, pid| Ok(format!("{} dumps are removed\n", recording.forget_snapshots(pid))))
+            }
+            _ => Err("snapshot is 1 to make a dump; 0 or 2 removes those that were made so".to_owned()),
         },
+        "free_buffer" => target.each(|recording, pid| recording.stop(pid)),
         "set_ftrace_pid" if matches!(value, "" | "no pid") => Ok(String::new()),
         "set_ftrace_pid" => Err("single threads cannot be chosen: all threads of a process are recorded".to_owned()),
         "buffer_size_kb" => Err("a bank has its size from the beginning: --buffer of `rftrace record`".to_owned()),
@@ -190,8 +210,16 @@ fn set_patterns(
         adds = first.starts_with(">>");
         *first = first.trim_start_matches('>');
     }
-    let patterns: Vec<&str> =
+    let lines: Vec<&str> =
         lines.into_iter().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let is_command = |line: &&str| name == FILTER && split_command(line).is_some();
+    let (commanded, patterns): (Vec<&str>, Vec<&str>) = lines.into_iter().partition(is_command);
+    let told: String =
+        commanded.iter().map(|command| set_command(target, command)).collect::<Result<Vec<_>, _>>()?.concat();
+    // As in ftrace a command leaves the filter as it is.
+    if !commanded.is_empty() && patterns.is_empty() {
+        return Ok(told);
+    }
     // What is only taken away leaves the others.
     let adds = adds || !patterns.is_empty() && patterns.iter().all(|pattern| pattern.starts_with('!'));
     target.change_rules(|rules| {
@@ -206,14 +234,14 @@ fn set_patterns(
             };
             let (key, value) = match (pattern.split_once(":mod:"), module_key) {
                 (Some(("" | "*", module)), Some(module_key)) => (module_key, module),
-                (Some(_), Some(_)) => return Err(format!("{pattern}: of a module all functions are chosen, as in `*:mod:libfoo*`")),
+                (Some(_), Some(_)) => {
+                    return Err(format!("{pattern}: of a module all functions are chosen, as in `*:mod:libfoo*`"));
+                }
                 (Some(_), None) => return Err(format!("{name} takes no modules")),
                 (None, _) => (key, pattern),
             };
             if let Some((function, command)) = split_command(value) {
-                return Err(format!(
-                    "`{command}` for {function} is not done by {name}: what a call sets off is said by --dump-on of `rftrace record`"
-                ));
+                return Err(format!("`{command}` for {function} is not done by {name}, but by {FILTER}"));
             }
             match is_taken_away {
                 true if !rules.remove(key, value) => return Err(format!("{name} has no {value}")),
@@ -223,6 +251,69 @@ fn set_patterns(
         }
         Ok(())
     })
+}
+
+/// The name that takes commands too.
+const FILTER: &str = "set_ftrace_filter";
+/// The key of rules that switch recording.
+const TRIGGER: &str = "trigger";
+/// What dumps that a command has made are made on: once for each time.
+const TIMES: &str = ",burst,times=";
+
+/// What calls set off: `f:traceoff:unlimited`, `f:snapshot:count=3`.
+fn commands(recording: &dyn Recording, pid: u32) -> Result<String, String> {
+    let switches = rules(recording, pid)?;
+    let switches = switches.get(TRIGGER).filter_map(|rule| rule.rsplit_once('@')).filter_map(|(function, action)| {
+        let action = action.replace('_', "");
+        matches!(&*action, "traceon" | "traceoff").then(|| format!("{function}:{action}:unlimited\n"))
+    });
+    let dumps = recording.triggers().into_iter().filter_map(|trigger| {
+        let function = trigger.text.strip_prefix("call:")?;
+        let (function, count) = match function.rsplit_once(TIMES) {
+            Some((function, times)) => (function, format!("count={times}")),
+            None => (function, "unlimited".to_owned()),
+        };
+        Some(format!("{function}:snapshot:{count}\n"))
+    });
+    Ok(switches.chain(dumps).collect())
+}
+
+/// Has calls of a function do something: `f:traceoff`, `f:snapshot:3`; with `!` in front not any more.
+fn set_command(target: &Target<'_>, line: &str) -> Result<String, String> {
+    let (is_taken_away, line) = match line.strip_prefix('!') {
+        Some(rest) => (true, rest.trim()),
+        None => (false, line),
+    };
+    let Some((function, command)) = split_command(line) else { return Err(format!("{line} is no command")) };
+    let (command, count) = command.split_once(':').map_or((command, None), |(command, count)| (command, Some(count)));
+    let count = match count {
+        None | Some("unlimited") => None,
+        Some(count) => match count.trim_start_matches("count=").parse::<u32>() {
+            Ok(count @ 1..) => Some(count),
+            _ => return Err(format!("{line}: `{count}` is no number of times")),
+        },
+    };
+    match command {
+        "traceon" | "traceoff" if count.is_some() => {
+            Err(format!("{line}: {command} is done by each call, not so many times"))
+        }
+        "traceon" | "traceoff" => {
+            let rule = format!("{function}@{}", command.replace("trace", "trace_"));
+            target.change_rules(|rules| match is_taken_away {
+                true if !rules.remove(TRIGGER, &rule) => Err(format!("{FILTER} has no {line}")),
+                true => Ok(()),
+                false => {
+                    rules.add(TRIGGER, rule.clone());
+                    Ok(())
+                }
+            })
+        }
+        "snapshot" | "dump" => {
+            let spec = format!("call:{function}{}", count.map_or_else(String::new, |count| format!("{TIMES}{count}")));
+            if is_taken_away { triggers::remove(target, &spec) } else { triggers::add(target, &spec) }
+        }
+        _ => Err(format!("{line}: there are traceon, traceoff, snapshot and dump")),
+    }
 }
 
 /// ftrace's commands for a function: `f:traceoff`, `f:snapshot:3`.

@@ -36,6 +36,28 @@ pub struct Function {
     pub is_recorded: bool,
 }
 
+/// What dumps are made on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    /// Its number; no other one ever has it.
+    pub number: usize,
+    /// As it was written.
+    pub text: String,
+    /// What processes do for it, if anything.
+    pub watched: Watched,
+}
+
+/// What a process does for a trigger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// Nothing: the recorder sees it.
+    ByRecorder,
+    /// It looks for calls, by this value of the key `watch` of its filter.
+    Calls(String),
+    /// It tells of panics and exceptions.
+    Raised,
+}
+
 /// Text, as it comes.
 pub type Text = Box<dyn Iterator<Item = Vec<u8>>>;
 
@@ -76,6 +98,43 @@ pub trait Recording: Send + Sync {
     ///
     /// As of [`ask`](Self::ask).
     fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String>;
+
+    /// Shows a text at this moment in the trace of a process.
+    ///
+    /// # Errors
+    ///
+    /// It is not shown.
+    fn mark(&self, pid: u32, text: &str) -> Result<String, String>;
+
+    /// Has what was recorded so far on the disk, but for what threads are filling.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    fn flush(&self, pid: u32) -> Result<String, String>;
+
+    /// Ends the recording of a process for good.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ask`](Self::ask).
+    fn stop(&self, pid: u32) -> Result<String, String>;
+
+    /// What dumps are made on.
+    fn triggers(&self) -> Vec<Trigger>;
+
+    /// Has dumps made on something more, as `--dump-on` has it. Processes are to be told.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    fn add_trigger(&self, spec: &str) -> Result<Trigger, String>;
+
+    /// Has no more dumps made on it.
+    fn remove_trigger(&self, number: usize);
+
+    /// Removes the dumps of a process that were made by ftrace's `snapshot`. Returns how many they were.
+    fn forget_snapshots(&self, pid: u32) -> usize;
 
     /// Makes a trace of what was recorded so far.
     ///

@@ -25,6 +25,10 @@ impl<'a> Target<'a> {
         Ok(Self { recording, pids })
     }
 
+    pub(crate) fn recording(&self) -> &'a dyn Recording {
+        self.recording
+    }
+
     /// For one process. Where there are several, and they do not agree, who asks has to say which.
     pub(crate) fn one(&self, what: impl Fn(&dyn Recording, u32) -> Result<String, String>) -> Result<String, String> {
         let mut all = self.pids.iter().map(|&pid| what(self.recording, pid));

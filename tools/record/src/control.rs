@@ -2,20 +2,21 @@
 //!
 //! Not here: who asks, and what the words mean (`rftrace-control`); how a process is asked (`rftrace_frontend::bank`).
 
+use std::collections::HashSet;
 use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace_control::server::Server;
-use rftrace_control::{Facts, Function, Recording, Text};
+use rftrace_control::{Facts, Function, Recording, Text, Trigger, Watched};
 use rftrace_frontend::bank::{Answer, Asked, MOST_ANSWER_BYTES, Names, NotAsked};
 
 use super::access::Access;
 use super::banks::BankRecorder;
-use super::dumps::DumpControl;
+use super::dumps::{DumpControl, DumpOn, Event};
 use super::pipe::{Pipe, What};
 use super::processes::{n_threads, start_time};
 use super::run::is_in_mask;
@@ -33,8 +34,15 @@ impl Control {
     /// # Errors
     ///
     /// There can be no socket.
-    pub fn begin(work: &Path, banks: &BankRecorder) -> std::io::Result<Self> {
-        Ok(Self { server: Server::begin(work, Arc::new(Recorded { banks: banks.access(), dumps: banks.dumps() }))? })
+    pub fn begin(work: &Path, banks: &BankRecorder, spelling: Spelling) -> std::io::Result<Self> {
+        let recorded = Recorded {
+            banks: banks.access(),
+            dumps: banks.dumps(),
+            spelling,
+            stopped: Mutex::default(),
+            snapshots: Mutex::default(),
+        };
+        Ok(Self { server: Server::begin(work, Arc::new(recorded))? })
     }
 
     /// The recording is over.
@@ -43,10 +51,24 @@ impl Control {
     }
 }
 
+/// How it is written what dumps are made on.
+#[derive(Clone, Copy, Debug)]
+pub struct Spelling {
+    /// Reads it.
+    pub read: fn(&str) -> Result<DumpOn, String>,
+    /// By which value of the key `watch` a process looks for it, if it has to, under a number.
+    pub watch: fn(usize, &DumpOn) -> Option<String>,
+}
+
 /// What is recorded into banks.
 struct Recorded {
     banks: Access,
     dumps: DumpControl,
+    spelling: Spelling,
+    /// Processes whose recording has ended for good.
+    stopped: Mutex<HashSet<u32>>,
+    /// Dumps that were made by `snapshot`, and of which processes.
+    snapshots: Mutex<Vec<(u32, PathBuf)>>,
 }
 
 /// How long a process may take until it begins with what it is asked.
@@ -58,7 +80,20 @@ const BEGINNING: Duration = Duration::from_secs(1);
 
 const OVER: &str = "the recording has ended";
 
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Recorded {
+    fn trigger(&self, number: usize, on: &DumpOn) -> Trigger {
+        let watched = match (on.event, (self.spelling.watch)(number, on)) {
+            (_, Some(watch)) => Watched::Calls(watch),
+            (Event::Panic | Event::Throw, None) => Watched::Raised,
+            (_, None) => Watched::ByRecorder,
+        };
+        Trigger { number, text: on.text.clone(), watched }
+    }
+
     fn request(&self, pid: u32, request: &str) -> Result<Vec<u8>, String> {
         let asked = self.send(pid, request)?;
         let (since, mut pause) = (Instant::now(), Duration::from_micros(50));
@@ -190,6 +225,9 @@ impl Recording for Recorded {
     }
 
     fn ask(&self, pid: u32, request: &str) -> Result<String, String> {
+        if request == "on" && lock(&self.stopped).contains(&pid) {
+            return Err(format!("the recording of process {pid} was stopped, which is for good"));
+        }
         self.request(pid, request).map(|answer| String::from_utf8_lossy(&answer).into_owned())
     }
 
@@ -222,10 +260,77 @@ impl Recording for Recorded {
         Ok(Box::new(Pipe::begin(&self.banks, pid, what).ok_or(OVER)?))
     }
 
+    fn mark(&self, pid: u32, text: &str) -> Result<String, String> {
+        let text = text.replace(char::is_control, " ");
+        if text.trim().is_empty() {
+            return Err("a mark is a text".to_owned());
+        }
+        match self.banks.with(move |banks| banks.mark(pid, &text)) {
+            Some(true) => Ok(String::new()),
+            Some(false) => Err(format!("process {pid} has ended, or has 65536 marks")),
+            None => Err(OVER.to_owned()),
+        }
+    }
+
+    fn flush(&self, pid: u32) -> Result<String, String> {
+        match self.banks.with(move |banks| banks.flush(pid).map(|is_there| (is_there, banks.written()))) {
+            Some(Ok((true, written))) => {
+                Ok(format!("{} calls and returns are on the disk, {} bytes\n", written.n_records, written.n_bytes))
+            }
+            Some(Ok((false, _))) => Err(format!("process {pid} has ended")),
+            Some(Err(error)) => Err(format!("what was recorded of process {pid} cannot be written: {error}")),
+            None => Err(OVER.to_owned()),
+        }
+    }
+
+    fn stop(&self, pid: u32) -> Result<String, String> {
+        self.ask(pid, "off")?;
+        lock(&self.stopped).insert(pid);
+        let flushed = self.flush(pid)?;
+        Ok(format!("the recording of process {pid} has ended; its trace is made when the program ends\n{flushed}"))
+    }
+
+    fn triggers(&self) -> Vec<Trigger> {
+        self.dumps.list().into_iter().map(|(number, on)| self.trigger(number, &on)).collect()
+    }
+
+    fn add_trigger(&self, spec: &str) -> Result<Trigger, String> {
+        let on = (self.spelling.read)(spec)?;
+        let is_ring = self.banks.with(|banks| banks.is_ring()).ok_or(OVER)?;
+        match on.event {
+            _ if !is_ring => return Err("dumps on events are of rings: `rftrace record --ring`".to_owned()),
+            Event::Signal(signal) if signal != self.dumps.signal() => {
+                return Err(
+                    "the signal that asks for dumps is chosen when the program starts (--signal-snapshot)".to_owned()
+                );
+            }
+            _ => {}
+        }
+        let number = self.dumps.add(on.clone());
+        Ok(self.trigger(number, &on))
+    }
+
+    fn remove_trigger(&self, number: usize) {
+        self.dumps.remove(number);
+    }
+
+    fn forget_snapshots(&self, pid: u32) -> usize {
+        let mut snapshots = lock(&self.snapshots);
+        let own = snapshots.extract_if(.., |(of, _)| *of == pid);
+        own.filter(|(_, place)| fs::remove_dir_all(place).is_ok()).count()
+    }
+
     fn dump(&self, pid: u32, reason: &str) -> Result<String, String> {
+        let is_snapshot = reason == "snapshot";
         let reason = reason.replace(char::is_control, " ");
         match self.dumps.dump(pid, &reason).recv_timeout(WORK) {
-            Ok(Ok(place)) => Ok(format!("a dump of process {pid} lies in {}\n", place.display())),
+            Ok(Ok(place)) => {
+                let told = format!("a dump of process {pid} lies in {}\n", place.display());
+                if is_snapshot {
+                    lock(&self.snapshots).push((pid, place));
+                }
+                Ok(told)
+            }
             Ok(Err(problem)) => Err(format!("no dump of process {pid} was made: {problem}")),
             Err(RecvTimeoutError::Timeout) => Ok(format!("a dump of process {pid} is being made\n")),
             Err(RecvTimeoutError::Disconnected) => Err(OVER.to_owned()),

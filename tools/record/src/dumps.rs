@@ -55,6 +55,8 @@ pub struct Extent {
     pub last: Option<Duration>,
     /// Each time, not once a second at the most.
     pub is_burst: bool,
+    /// So many times at the most.
+    pub times: Option<u32>,
 }
 
 /// Which dumps stay where more are due than may be.
@@ -139,8 +141,8 @@ pub(crate) struct Dumps {
     every: HashMap<(u32, usize), Instant>,
     /// Processes that do nothing, for which a dump was made already.
     stalled: HashSet<(u32, usize)>,
-    /// When the last dump was due by each number, of calls.
-    called: HashMap<usize, Instant>,
+    /// When the last dump was due by each number, of calls, and how many were.
+    called: HashMap<usize, (Instant, u32)>,
     /// Those that are made later, or with the next look.
     waiting: Vec<(Instant, Due)>,
     /// No more are made.
@@ -231,13 +233,16 @@ impl Dumps {
         };
         // What a process writes there may be anything.
         let Some((number, on)) = self.each().find(is_it) else { return };
-        let last = self.called.get(&number);
-        if !on.extent.is_burst && last.is_some_and(|&last| now.duration_since(last) < CALL_PAUSE) {
+        let (last, n_due) = self.called.get(&number).map_or((None, 0), |&(last, n_due)| (Some(last), n_due));
+        if on.extent.times.is_some_and(|times| n_due >= times) {
+            return;
+        }
+        if !on.extent.is_burst && last.is_some_and(|last| now.duration_since(last) < CALL_PAUSE) {
             self.not_there.n_more += 1;
             return;
         }
         let due = (now + on.extent.after, Due::new(notice.pid, on, Some(notice)));
-        self.called.insert(number, now);
+        self.called.insert(number, (now, n_due.saturating_add(1)));
         self.waiting.push(due);
     }
 
@@ -388,6 +393,12 @@ impl DumpControl {
         self.dumps().on.get_mut(number).and_then(Option::take).is_some()
     }
 
+    /// The signal that asks for one; 0 for none.
+    #[must_use]
+    pub fn signal(&self) -> i32 {
+        self.dumps().options.signal
+    }
+
     /// What dumps are made on, with numbers.
     #[must_use]
     pub fn list(&self) -> Vec<(usize, DumpOn)> {
@@ -477,7 +488,8 @@ mod tests {
     #[test]
     fn a_burst_and_what_comes_after() {
         let after = Duration::from_millis(10);
-        let extent = Extent { after, is_of_thread: true, last: Some(Duration::from_secs(1)), is_burst: true };
+        let last = Some(Duration::from_secs(1));
+        let extent = Extent { after, is_of_thread: true, last, is_burst: true, times: Some(4) };
         let mut dumps = dumps_with(&[("panic", Event::Panic, extent)], 10, Keep::First);
         let start = Instant::now();
         (0..3).for_each(|_| dumps.notice(start, &notice(RAISED[0], 0)));
@@ -489,6 +501,9 @@ mod tests {
         // The process is over: there is nothing more to come.
         dumps.notice(start, &notice(RAISED[0], 0));
         assert_eq!(dumps.take_due(start, &[8]).len(), 1);
+        assert!(dumps.waited_for().is_empty());
+        // That was the fourth.
+        dumps.notice(start, &notice(RAISED[0], 0));
         assert!(dumps.waited_for().is_empty());
     }
 

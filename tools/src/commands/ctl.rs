@@ -57,6 +57,15 @@ enum Command {
     Functions { pattern: Option<String> },
     /// Make a trace of what was recorded so far.
     Dump { reason: Option<String> },
+    /// Have dumps of a ring made on events.
+    #[command(subcommand)]
+    Trigger(Trigger),
+    /// Show a text at this moment in the trace.
+    Mark { text: String },
+    /// Write what was recorded so far to the disk, but for what threads are filling.
+    Flush,
+    /// End the recording for good. The program goes on; its trace is made when it ends.
+    Stop,
     /// Show calls as they come, until the program ends.
     Pipe,
     /// How large the memory for what is recorded is.
@@ -73,9 +82,24 @@ enum Command {
     },
 }
 
+#[derive(Subcommand)]
+enum Trigger {
+    /// A dump is made whenever that happens: call:FUNCTION, slow:FUNCTION>5ms, stall:2s and the like, as in --dump-on of `rftrace record`.
+    Add { spec: String },
+    /// No more: by what was written, or by the number in the list.
+    Del { spec: String },
+    /// Show on what dumps are made.
+    List,
+}
+
 fn names_help() -> String {
     let row = |name: &rftrace_control::Name| {
-        format!("  {}{}", name.name, if name.is_set { "" } else { " (can only be read)" })
+        let note = match (name.is_read, name.is_set) {
+            (true, true) => "",
+            (true, false) => " (can only be read)",
+            (false, _) => " (can only be set)",
+        };
+        format!("  {}{note}", name.name)
     };
     format!("Names:\n{}", NAMES.iter().map(row).collect::<Vec<_>>().join("\n"))
 }
@@ -94,6 +118,12 @@ impl Command {
             Self::Unpatch => with("unpatch", None),
             Self::Functions { pattern } => with("functions", pattern),
             Self::Dump { reason } => with("dump", reason),
+            Self::Trigger(Trigger::Add { spec }) => ["trigger".to_owned(), "add".to_owned(), spec].into(),
+            Self::Trigger(Trigger::Del { spec }) => ["trigger".to_owned(), "del".to_owned(), spec].into(),
+            Self::Trigger(Trigger::List) => with("trigger", Some("list".to_owned())),
+            Self::Mark { text } => with("mark", Some(text)),
+            Self::Flush => with("flush", None),
+            Self::Stop => with("stop", None),
             Self::Pipe => with("pipe", None),
             Self::Buffer => with("buffer", None),
             Self::Get { name } => with("get", Some(name)),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use rftrace_frontend::Filter;
+use rftrace_record::control::Spelling;
 use rftrace_record::dumps::{DumpOn, Event, Extent, Keep, Options};
 use rftrace_record::run::parse_signal;
 
@@ -44,7 +45,8 @@ pub(super) fn parse(text: &str) -> Result<DumpOn, String> {
     let of_whole = Extent { last: extent.last, ..Extent::default() };
     if !is_of_thread && extent != of_whole {
         return Err(
-            "`after`, `thread` and `burst` are for call, slow, panic and throw: what happens in a thread".to_owned()
+            "`after`, `thread`, `burst` and `times` are for call, slow, panic and throw: what happens in a thread"
+                .to_owned(),
         );
     }
     if event == Event::Fatal && extent.last.is_some() {
@@ -63,6 +65,10 @@ fn split(text: &str) -> Result<(&str, Extent), String> {
             Some(("after", value)) => extent.after = time(value)?,
             Some(("last", value)) => extent.last = Some(time(value)?),
             None if option == "thread" => extent.is_of_thread = true,
+            Some(("times", value)) => match value.parse() {
+                Ok(times @ 1..) => extent.times = Some(times),
+                _ => return Err(format!("`{value}` is no number of times")),
+            },
             None if option == "burst" => extent.is_burst = true,
             _ => break,
         }
@@ -73,9 +79,16 @@ fn split(text: &str) -> Result<(&str, Extent), String> {
 
 /// The rules of a filter that have the tracer look for calls.
 pub(super) fn rules(on: &[DumpOn]) -> impl Iterator<Item = String> {
-    let calls = on.iter().enumerate().filter(|(_, on)| on.event == Event::Call);
+    on.iter().enumerate().filter_map(|(place, on)| Some(format!("watch={}", watch(place, on)?.replace(';', "\\;"))))
+}
+
+/// How it is written, for who is told while the program runs.
+pub(super) const SPELLING: Spelling = Spelling { read: parse, watch };
+
+/// The value of the rule by which the tracer looks for it.
+fn watch(number: usize, on: &DumpOn) -> Option<String> {
     // What cannot be read was refused.
-    calls.map(|(place, on)| rule(place, split(&on.text).map_or("", |(event, _)| event)))
+    (on.event == Event::Call).then(|| format!("{number}:{}", split(&on.text).map_or("", |(event, _)| event)))
 }
 
 /// Whether it has to be noticed that something is raised.
@@ -128,6 +141,7 @@ mod tests {
                 Event::Call,
                 Extent { is_of_thread: true, is_burst: true, last: Some(ms(1000)), ..Extent::default() },
             ),
+            ("throw,times=3", Event::Throw, Extent { times: Some(3), ..Extent::default() }),
         ] {
             assert_eq!(parse(text), Ok(DumpOn { text: text.to_owned(), event, extent }));
         }
@@ -153,6 +167,7 @@ mod tests {
             ("signal:USR1,thread", "are for call, slow, panic and throw"),
             ("every:1s,burst", "are for call, slow, panic and throw"),
             ("throw,after=soon", "a time is a number and a unit"),
+            ("throw,times=0", "`0` is no number of times"),
             ("throw,soon", "a dump is made on"),
         ] {
             let problem = parse(text).unwrap_err();

@@ -96,7 +96,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let banks = plan.map(|plan| BankRecorder::begin(output.work(), plan, tell)).transpose()?;
     let sender = begin_to_send(&args, banks.is_some(), token.clone(), &output)?;
-    let control = banks.as_ref().map(|banks| Control::begin(output.work(), banks)).transpose();
+    let control = banks.as_ref().map(|banks| Control::begin(output.work(), banks, dump_on::SPELLING)).transpose();
     let control = control.unwrap_or_else(|error| {
         say!("rftrace: this recording cannot be controlled (rftrace ctl): {error}");
         None

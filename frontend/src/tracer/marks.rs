@@ -1,0 +1,55 @@
+//! Marks of the program: texts at moments of the recording.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use super::Alone;
+use crate::backend;
+use crate::bank::own;
+use crate::clock::ClockPair;
+use crate::host;
+use crate::uftrace::directory::Mark;
+
+/// Those of a buffer, the oldest first.
+static MARKS: Mutex<VecDeque<Mark>> = Mutex::new(VecDeque::new());
+
+/// Marks in memory. The oldest go when there are more.
+const MOST: usize = 1 << 16;
+
+/// Marks the present moment of the calling thread: the text is an event in the trace, `mark:TEXT`, at its place among the calls. Does nothing while
+/// recording is off. At most 1 KiB, with `_` for blanks, of which a trace has 200 characters; 65,536 of them, then the oldest are gone.
+///
+/// As [`trace_marker`](https://docs.kernel.org/trace/ftrace.html) of Linux. It takes about a microsecond, and must not be called in a signal handler.
+///
+/// ```no_run
+/// rftrace_frontend::mark("the second phase begins");
+/// ```
+#[inline(always)]
+pub fn mark(text: &str) {
+    if backend::is_enabled() {
+        backend::unrecorded_as(|thread| keep(thread, text));
+    }
+}
+
+fn keep(thread: Option<u32>, text: &str) {
+    // Who forks finds the lock free.
+    let _at_work = host::at_work();
+    let mut marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
+    if own::tell_mark(thread, text) {
+        return;
+    }
+    if marks.len() >= MOST {
+        marks.pop_front();
+    }
+    marks.push_back(Mark::of_text(ClockPair::now().tsc, thread, text));
+}
+
+/// Those that there are.
+pub(super) fn all(_alone: &Alone) -> Vec<Mark> {
+    MARKS.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+}
+
+/// Forgets them: a new recording begins.
+pub(super) fn forget(_alone: &Alone) {
+    MARKS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}

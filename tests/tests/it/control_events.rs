@@ -1,0 +1,173 @@
+//! `rftrace ctl`: what happens at moments. Marks, dumps on events, functions that switch recording, its end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rftrace_tests::{require, traces};
+
+use crate::control::{ALL, Controlled};
+use crate::record::rftrace;
+
+/// The dumps that there are, by their names.
+fn dumps(it: &Controlled) -> Vec<String> {
+    let names = fs::read_dir(it.trace()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("snapshot-")).collect();
+    names.sort();
+    names
+}
+
+/// Waits for so many of them.
+fn wait_for_dumps(it: &Controlled, n: usize) -> Vec<String> {
+    let since = Instant::now();
+    while dumps(it).len() < n {
+        assert!(since.elapsed() < Duration::from_secs(60), "{:?}: {}", dumps(it), it.told());
+        thread::sleep(Duration::from_millis(5));
+    }
+    dumps(it)
+}
+
+fn n_leaves(trace: &Path) -> u64 {
+    traces::calls_per_task(&traces::open(trace))[0]["leaf"]
+}
+
+#[test]
+fn dumps_on_what_is_added() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut it = Controlled::ready(&["--ring"], &["plain"]);
+    assert_eq!(it.ctl(&["trigger", "list"]), "");
+    it.ctl(&["filter", "exclude=deeper"]);
+    it.ctl(&["trigger", "add", "call:leaf,burst"]);
+    assert!(it.refused(&["trigger", "add", "call:leaf,burst"]).contains("already"));
+    let problem = it.refused(&["trigger", "add", "call:no_such"]);
+    assert!(problem.contains("call:no_such: there is no such function"), "{problem}");
+    assert_eq!(it.ctl(&["trigger", "list"]), "0 call:leaf,burst\n");
+    assert_eq!(it.ctl(&["filter"]), "exclude=deeper\n");
+    it.round('a');
+    assert_eq!(wait_for_dumps(&it, 1), ["snapshot-1-call-leaf-burst"]);
+    // Another filter does not take it away.
+    it.ctl(&["filter", ""]);
+    it.round('b');
+    wait_for_dumps(&it, 2);
+    assert_eq!(n_leaves(&it.trace().join("snapshot-2-call-leaf-burst")), 2);
+    it.ctl(&["trigger", "del", "call:leaf,burst"]);
+    it.round('c');
+    // A number is never another one's.
+    it.ctl(&["trigger", "add", "slow:slow>1ms"]);
+    it.ctl(&["trigger", "add", "panic"]);
+    assert_eq!(it.ctl(&["trigger", "list"]), "2 slow:slow>1ms\n3 panic\n");
+    it.round('d');
+    assert_eq!(wait_for_dumps(&it, 3)[2], "snapshot-3-slow-slow-1ms");
+    it.ctl(&["trigger", "del", "2"]);
+    it.ctl(&["trigger", "add", "every:100ms"]);
+    wait_for_dumps(&it, 5);
+    it.ctl(&["trigger", "del", "every:100ms"]);
+    let refused = it.refused(&["trigger", "add", "signal:HUP"]);
+    assert!(refused.contains("--signal-snapshot"), "{refused}");
+    assert!(it.rounds().len() == 5);
+}
+
+/// ftrace's commands for functions.
+#[test]
+fn calls_that_do_something() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut it = Controlled::ready(&["--ring"], &["plain"]);
+    it.ctl(&["set", "set_ftrace_filter", "deep:traceoff"]);
+    let all = "#### all functions enabled ####\n";
+    assert_eq!(it.ctl(&["get", "set_ftrace_filter"]), format!("{all}deep:traceoff:unlimited\n"));
+    it.round('a');
+    it.ctl(&["set", "set_ftrace_filter", "!deep:traceoff"]);
+    it.ctl(&["set", "tracing_on", "1"]);
+    it.ctl(&["set", "set_ftrace_filter", "deepest:snapshot:2", "leaf:dump"]);
+    let read = it.ctl(&["get", "set_ftrace_filter"]);
+    assert_eq!(read, format!("{all}deepest:snapshot:count=2\nleaf:snapshot:unlimited\n"));
+    it.ctl(&["set", "set_ftrace_filter", "!leaf:snapshot"]);
+    for (letter, n) in [('b', 1), ('c', 2), ('d', 2), ('e', 2)] {
+        it.round(letter);
+        wait_for_dumps(&it, n);
+    }
+    // One asks, and forgets what he has asked for.
+    it.ctl(&["set", "snapshot", "1"]);
+    assert_eq!(dumps(&it).len(), 3);
+    assert_eq!(it.ctl(&["set", "snapshot", "0"]), "1 dumps are removed\n");
+    assert_eq!(dumps(&it), [1, 2].map(|n| format!("snapshot-{n}-call-deepest-burst-times-2")));
+    let rounds = it.rounds();
+    assert_eq!(rounds["round_a"], ["all", "leaf"]);
+    assert_eq!(rounds["round_e"], ALL);
+}
+
+#[test]
+fn the_end_of_a_recording() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut it = Controlled::ready(&[], &["plain"]);
+    it.round('a');
+    assert!(it.ctl(&["flush"]).contains(" calls and returns are on the disk, "));
+    assert!(it.ctl(&["stop"]).contains("has ended"));
+    it.round('b');
+    for words in [&["on"][..], &["set", "tracing_on", "1"], &["set", "current_tracer", "function_graph"]] {
+        assert!(it.refused(words).contains("which is for good"));
+    }
+    it.ctl(&["set", "free_buffer", "1"]);
+    let rounds = it.rounds();
+    assert_eq!(rounds["round_a"], ALL);
+    assert!(!rounds.contains_key("round_b"));
+}
+
+/// Replays a trace, as text without times.
+fn replay(program: &str, trace: &Path) -> Option<String> {
+    let output = Command::new(program).args(["replay", "--no-pager", "-f", "none", "-d"]).arg(trace).output().ok()?;
+    assert!(output.status.success(), "{output:?}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// Marks from outside and from the program are where they were made, in all views and formats.
+#[test]
+fn marks() {
+    if !require(&["gcc", "uftrace"]) {
+        return;
+    }
+    for options in [&[][..], &["--ring"], &["--keep-stream"]] {
+        let mut it = Controlled::ready(options, &["marks"]);
+        it.ctl(&["mark", "before all"]);
+        it.round('a');
+        it.ctl(&["set", "trace_marker", "between", "two"]);
+        it.round('b');
+        it.ctl(&["mark", &"long ".repeat(500)]);
+        it.end();
+        let trace = it.trace();
+        let order = ["mark:before_all", "round_a()", "mark:in_the_round", "leaf()", "mark:between_two", "round_b()"];
+        let has_all = |text: &str, who: &str| {
+            let mut rest = text;
+            for what in order {
+                let at = rest.find(what).unwrap_or_else(|| panic!("{who} {options:?}: {what} in {text}"));
+                rest = &rest[at..];
+            }
+            assert_eq!(text.matches("mark:").count(), 5, "{who}: {text}");
+        };
+        has_all(&replay(rftrace().to_str().unwrap(), &trace).unwrap(), "rftrace");
+        if options == ["--keep-stream"] {
+            continue;
+        }
+        has_all(&replay("uftrace", &trace).unwrap(), "uftrace");
+        for format in ["--chrome", "--perfetto", "--firefox", "--uftrace"] {
+            let to: PathBuf = it.folder.path().join("exported");
+            let mut command = Command::new(rftrace());
+            let output = command.args(["dump", format, "-d"]).arg(&trace).arg("-o").arg(&to).output().unwrap();
+            assert!(output.status.success(), "{format}: {output:?}");
+            let file = if format == "--uftrace" { to.join("events.txt") } else { to.clone() };
+            let exported = String::from_utf8_lossy(&fs::read(&file).unwrap()).into_owned();
+            let _ = fs::remove_file(&to);
+            for what in ["mark:before_all", "mark:in_the_round", "mark:between_two"] {
+                assert!(exported.contains(what), "{format}: {what}");
+            }
+        }
+    }
+}

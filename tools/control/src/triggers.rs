@@ -1,0 +1,73 @@
+//! What dumps are made on: added, taken away and listed while programs run.
+//!
+//! The recorder has one list for all its processes. A process is told of what it has to look for itself: by a rule of its filter, or a request.
+
+use crate::recording::{Trigger, Watched};
+use crate::target::Target;
+
+/// The key of a rule by which a process looks for calls.
+const WATCH: &str = "watch";
+
+/// Has dumps made on something more.
+pub(crate) fn add(target: &Target<'_>, spec: &str) -> Result<String, String> {
+    let recording = target.recording();
+    if recording.triggers().iter().any(|known| known.text == spec) {
+        return Err(format!("dumps are made on {spec} already"));
+    }
+    let trigger = recording.add_trigger(spec)?;
+    let told = match &trigger.watched {
+        Watched::ByRecorder => Ok(String::new()),
+        Watched::Raised => target.change("raised"),
+        Watched::Calls(watch) => watch_calls(target, watch),
+    };
+    if let Err(problem) = told {
+        recording.remove_trigger(trigger.number);
+        return Err(problem);
+    }
+    Ok(format!("dumps are made on {spec}\n"))
+}
+
+/// Has processes look for calls. If none has such functions, none does.
+fn watch_calls(target: &Target<'_>, watch: &str) -> Result<String, String> {
+    let told = target.change_rules(|rules| {
+        rules.add(WATCH, watch.to_owned());
+        Ok(())
+    })?;
+    let event = watch.split_once(':').map_or(watch, |(_, event)| event);
+    let has_effect = |line: &str| {
+        let without = line.split_once("without effect: ").map_or("", |(_, rules)| rules);
+        !without.split(", ").any(|rule| rule == event)
+    };
+    if told.lines().any(has_effect) {
+        return Ok(told);
+    }
+    unwatch(target, watch)?;
+    Err(format!("{event}: there is no such function that can be recorded (`functions` lists all)"))
+}
+
+fn unwatch(target: &Target<'_>, watch: &str) -> Result<String, String> {
+    target.change_rules(|rules| {
+        rules.remove(WATCH, watch);
+        Ok(())
+    })
+}
+
+/// Has no more dumps made on what is written so, or has this number.
+pub(crate) fn remove(target: &Target<'_>, which: &str) -> Result<String, String> {
+    let recording = target.recording();
+    let is_it = |trigger: &Trigger| trigger.text == which || which.parse() == Ok(trigger.number);
+    let found = recording.triggers().into_iter().find(is_it);
+    let trigger =
+        found.ok_or_else(|| format!("no dumps are made on {which}: `trigger list` shows on what they are"))?;
+    recording.remove_trigger(trigger.number);
+    // What a process goes on to look for is nothing any more.
+    if let Watched::Calls(watch) = &trigger.watched {
+        unwatch(target, watch)?;
+    }
+    Ok(format!("no more dumps are made on {}\n", trigger.text))
+}
+
+/// What dumps are made on, a number and what was written on each line.
+pub(crate) fn list(target: &Target<'_>) -> String {
+    target.recording().triggers().iter().map(|trigger| format!("{} {}\n", trigger.number, trigger.text)).collect()
+}
