@@ -23,13 +23,13 @@ struct Input<'a> {
     symbols: &'a [u8],
 }
 
-const TAGS: [&[u8; 4]; 8] = [b"PROC", b"ABOU", b"CHNZ", b"CHNK", b"SYMS", b"BEAT", b"END\n", b"EVIL"];
+const TAGS: [&[u8; 4]; 9] = [b"PROC", b"ABOU", b"CHNZ", b"CHNK", b"SYMS", b"BEAT", b"END\n", b"FILE", b"EVIL"];
 
 /// What is known of a process, without its last line.
 const LINES: &str = "rftrace spool 1\nlast=200 200\npid=7\nprogram=1\nrecords=2\ndropped=0\noverwritten=0\nuntraced_threads=0\nchunk_bytes=1024\n\
-first=100 100\nutc_offset_nanos=0\nmin_ticks=0\nend_tsc=0\nexe=/a\ncommand_line=a\nthread=1 7 a\nmodule=1000 2000 1 ab /a\n";
+first=100 100\nutc_offset_nanos=0\nmin_ticks=0\nend_tsc=0\nexe=/a\ncommand_line=a\nthread=1 7 a\nmodule=1000 2000 1 ab /a\nopened=150 3000 4000 0 - /b\n";
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "last",
     "pid",
     "fork",
@@ -44,6 +44,7 @@ const KEYS: [&str; 20] = [
     "thread",
     "open",
     "module",
+    "opened",
     "stack",
     "exact_rate",
     "tsc_hz",

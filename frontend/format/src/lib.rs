@@ -20,7 +20,7 @@
 //! | `resources.dat` | who took memory and gave it back; only rftrace writes it | [`resources`] |
 //! | `.recording` | what `rftrace record` makes the trace of, until it is done | [`recording`] |
 //!
-//! [`files`] has the names; [`branches`] is what a program that is attached to tells its recorder, [`specification`] what a recorder tells a program of functions that take something. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
+//! [`files`] has the names; [`branches`] is what a program that is attached to tells its recorder, [`companion`] which files of a trace a receiver gets as they are, [`specification`] what a recorder tells a program of functions that take something. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
 //!
 //! # Example
 //!
@@ -45,6 +45,7 @@ extern crate alloc;
 
 pub mod branches;
 pub mod clock;
+pub mod companion;
 pub mod composite;
 pub mod cost;
 pub mod events;

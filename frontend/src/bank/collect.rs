@@ -24,7 +24,7 @@ use super::open::OpenFunctions;
 use super::pace::Fill;
 use super::spool::Spool;
 use super::told::Told;
-use super::world::World;
+use super::world::Seen;
 use crate::backend::{Chunk, exit_word};
 use crate::clock::{ClockPair, ticks_in};
 use crate::host;
@@ -119,7 +119,7 @@ pub(super) struct Watched {
     pub(super) maps: Vec<Vec<u8>>,
     pub(super) names: HashMap<u32, Vec<u8>>,
     /// What surrounds it, by maps that it had.
-    pub(super) world: Option<(Vec<Vec<u8>>, Box<World>)>,
+    pub(super) world: Option<Seen>,
     /// What it has told, or others have of it.
     pub(super) told: Told,
     /// Since when a chunk is full and not written, by its index.

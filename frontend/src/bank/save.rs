@@ -248,7 +248,7 @@ impl Collected {
         told: &mut ToldModules,
         mut tell: impl FnMut(Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
-        for module in self.world.iter().flat_map(|world| &world.modules) {
+        for module in self.world.iter().flat_map(|world| world.all_modules()) {
             if !told.0.insert(key(module)) {
                 continue;
             }
@@ -342,7 +342,9 @@ impl Collected {
 
     /// The same of another machine.
     fn program_in(&self, world: &World, symbols: &mut Symbols) -> Program {
-        let named = |module: &Module| (module.clone(), symbols.of(module, self.hooked()));
+        let mut named = |module: &Module| (module.clone(), symbols.of(module, self.hooked()));
+        let modules = world.modules.iter().map(&mut named).collect();
+        let opened = world.opened.iter().map(|(module, since)| (named(module), *since)).collect();
         let mut system = world.system.clone();
         system.exe_name = map_path(&self.exe_path());
         system.command_line = sysinfo::command_line(&self.command_line);
@@ -350,8 +352,8 @@ impl Collected {
             pid: self.pid,
             identify: Identify::Table(self.threads.clone()),
             exe_name: system.exe_name.clone(),
-            modules: world.modules.iter().map(named).collect(),
-            opened: Vec::new(),
+            modules,
+            opened,
             without_names: None,
             stack: world.stack,
             system,

@@ -17,7 +17,7 @@ use super::collected::{Collected, Death, Rate};
 use super::file::MOST_MINIMA;
 use super::spool::whole_file;
 use super::told::{self, Marked};
-use super::world::World;
+use super::world::{Seen, World};
 use crate::clock::ClockPair;
 use crate::clock::tsc::TscSource;
 use crate::host::linux::modules::Module;
@@ -54,11 +54,12 @@ impl Banks {
             return;
         }
         let world = match watched.world.take() {
-            Some((maps, world)) if maps == collected.maps => world,
-            _ => Box::new(World::here(&collected.maps, &collected.exe_path())),
+            Some(seen) if seen.maps == collected.maps && seen.unloaded == collected.unloaded => seen.world,
+            _ => Box::new(World::here(&collected.maps, &collected.unloaded, &collected.exe_path())),
         };
         let text = text(collected, &world, is_over);
-        watched.world = Some((collected.maps.clone(), world));
+        let (maps, unloaded) = (collected.maps.clone(), collected.unloaded.clone());
+        watched.world = Some(Seen { maps, unloaded, world });
         // At once: who reads it has this one or the one before.
         let file = whole_file(&watched.spool.path);
         let new = file.with_extension(format!("{WHOLE}-new"));
@@ -99,6 +100,14 @@ fn mark(value: &[u8]) -> Option<Marked> {
         thread: Some(thread).filter(|&it| it != 0),
         text: text.to_owned(),
     })
+}
+
+/// Where a module is, and which it is, as [`module`] reads it.
+fn module_text(module: &Module) -> Vec<u8> {
+    let Module { path, start, end, build_id, is_main, deleted, .. } = module;
+    let bits = u8::from(*is_main) | u8::from(*deleted) << 1;
+    let head = format!("{start:x} {end:x} {bits} {} ", build_id.as_deref().unwrap_or("-"));
+    [head.as_bytes(), path.as_os_str().as_bytes()].concat()
 }
 
 /// Lines that are written one behind the other.
@@ -172,12 +181,12 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
         let words: Vec<String> = words.iter().map(|word| format!("{word:x}")).collect();
         lines.put("open", format!("{number} {}", words.join(" ")));
     }
-    let World { modules, stack, exact_rate, tsc_hz, invariant_tsc, system } = world;
+    let World { modules, opened, stack, exact_rate, tsc_hz, invariant_tsc, system } = world;
     for module in modules {
-        let Module { path, start, end, build_id, is_main, deleted, .. } = module;
-        let bits = u8::from(*is_main) | u8::from(*deleted) << 1;
-        let head = format!("{start:x} {end:x} {bits} {} ", build_id.as_deref().unwrap_or("-"));
-        lines.put("module", [head.as_bytes(), path.as_os_str().as_bytes()].concat());
+        lines.put("module", module_text(module));
+    }
+    for (module, since) in opened {
+        lines.put("opened", [format!("{since} ").as_bytes(), &module_text(module)].concat());
     }
     if let Some((start, end)) = stack {
         lines.put("stack", format!("{start:x} {end:x}"));
@@ -330,6 +339,15 @@ impl Parsed {
                 modules.push(module);
             }
         }
+        // Of these several may have one place, but none that of a module that is always there.
+        let is_alone = |opened: &Module| modules.iter().all(|it| opened.end <= it.start || it.end <= opened.start);
+        let opened = self.all("opened").iter().take(MAX_MODULES).filter_map(|value| {
+            let end = value.iter().position(|&byte| byte == b' ')?;
+            let since = str::from_utf8(&value[..end]).ok()?.parse().ok()?;
+            Some((module(&value[end + 1..]).filter(is_alone)?, since))
+        });
+        let mut opened: Vec<(Module, u64)> = opened.collect();
+        opened.sort_by_key(|&(_, since)| since);
         let processors = self.text("processors");
         let mut processors = processors.splitn(3, ' ');
         let mut number = || processors.next().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -341,6 +359,7 @@ impl Parsed {
         let stack = stack.split_once(' ').and_then(|(start, end)| Some((hex(start)?, hex(end)?)));
         World {
             modules,
+            opened,
             stack: stack.filter(|(start, end)| start < end),
             exact_rate: self.rate("exact_rate"),
             tsc_hz: self.rate("tsc_hz"),

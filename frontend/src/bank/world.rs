@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::clock::tsc::TscSource;
 use crate::elf::file::build_id;
 use crate::host;
-use crate::host::linux::modules::{self, Module, map_path};
+use crate::host::linux::modules::{self, Module, ModulesAt, Unloaded, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::machine::SystemInfo;
 
@@ -17,6 +17,8 @@ use crate::host::machine::SystemInfo;
 pub(crate) struct World {
     /// The program first.
     pub(crate) modules: Vec<Module>,
+    /// Libraries whose place another one had before or after, and since when each is meant, in ticks.
+    pub(crate) opened: Vec<(Module, u64)>,
     /// The range of the main stack.
     pub(crate) stack: Option<(u64, u64)>,
     /// The exact rate of the counter, where there is one.
@@ -28,19 +30,34 @@ pub(crate) struct World {
     pub(crate) system: SystemInfo,
 }
 
+/// The world of a process, and what was known of the process when it was looked at.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) maps: Vec<Vec<u8>>,
+    pub(super) unloaded: Vec<Unloaded>,
+    pub(super) world: Box<World>,
+}
+
 impl World {
-    /// That of this machine, for a program whose maps at different times these are, the latest last.
-    pub(crate) fn here(maps: &[Vec<u8>], exe: &Path) -> Self {
+    /// That of this machine, for a program whose maps at different times these are, the latest last, and that has `unloaded` these libraries.
+    pub(crate) fn here(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path) -> Self {
+        let ModulesAt { always, at_times } = modules::modules_at(maps, unloaded, exe);
         let mut system = sysinfo::collect();
         system.exe_name = map_path(exe);
         system.build_id = build_id(exe).ok().flatten();
         Self {
-            modules: modules::modules_of(maps, exe),
+            modules: always,
+            opened: at_times,
             stack: maps.last().and_then(|maps| modules::stack(maps)),
             exact_rate: host::exact_rate(),
             tsc_hz: sysinfo::tsc_hz(),
             invariant_tsc: sysinfo::invariant_tsc(),
             system,
         }
+    }
+
+    /// Those that are there all the time, then the others.
+    pub(crate) fn all_modules(&self) -> impl Iterator<Item = &Module> {
+        self.modules.iter().chain(self.opened.iter().map(|(module, _)| module))
     }
 }

@@ -15,6 +15,7 @@
 mod address;
 #[cfg(unix)]
 mod error;
+mod held;
 #[cfg(unix)]
 pub mod line;
 #[cfg(unix)]

@@ -23,6 +23,8 @@ use std::fmt;
 
 use rftrace_format::files::MAGIC;
 
+use crate::held::Held;
+
 const START: u16 = 0xface;
 const HEAD_BYTES: usize = 8;
 const NUMBER_BYTES: usize = 4;
@@ -126,7 +128,7 @@ impl Error for Malformed {}
 pub struct Reader {
     state: State,
     /// What was read of what `state` waits for.
-    held: Vec<u8>,
+    held: Held,
     has_name: bool,
     has_info: bool,
 }
@@ -158,7 +160,7 @@ enum State {
 
 impl Default for Reader {
     fn default() -> Self {
-        Self { state: State::Head, held: Vec::new(), has_name: false, has_info: false }
+        Self { state: State::Head, held: Held::default(), has_name: false, has_info: false }
     }
 }
 
@@ -172,7 +174,7 @@ impl Reader {
     /// Whether the directory's name has come and no message is half read: the peer may have nothing to say.
     #[must_use]
     pub fn is_between(&self) -> bool {
-        self.has_name && self.state == State::Head && self.held.is_empty()
+        self.has_name && self.state == State::Head && self.held.bytes().is_empty()
     }
 
     /// Takes bytes from the beginning of `input` and returns what they say; `None` when it is empty.
@@ -184,7 +186,7 @@ impl Reader {
         let event = self.advance(input);
         if event.is_err() {
             self.state = State::Over;
-            self.held = Vec::new();
+            self.held = Held::default();
         }
         event
     }
@@ -193,7 +195,7 @@ impl Reader {
         loop {
             match self.state {
                 State::Head => {
-                    let Some(head) = self.hold(HEAD_BYTES, input) else { return Ok(None) };
+                    let Some(head) = self.held.take_filled(HEAD_BYTES, input) else { return Ok(None) };
                     let [a, b, c, d, length @ ..] = head.as_slice() else { return Ok(None) };
                     let kind = u16::from_be_bytes([*c, *d]);
                     let bytes = number(length);
@@ -203,18 +205,18 @@ impl Reader {
                     }
                 }
                 State::DirName { bytes } => {
-                    let Some(name) = self.hold(bytes as usize, input) else { return Ok(None) };
+                    let Some(name) = self.held.take_filled(bytes as usize, input) else { return Ok(None) };
                     self.state = State::Head;
                     return Ok(Some(Event::DirName(name)));
                 }
                 State::Info { bytes } => {
-                    let Some(mut info) = self.hold(bytes as usize, input) else { return Ok(None) };
+                    let Some(mut info) = self.held.take_filled(bytes as usize, input) else { return Ok(None) };
                     turn_info(&mut info)?;
                     self.state = State::Head;
                     return Ok(Some(Event::Info(info)));
                 }
                 State::Number { kind, contents } => {
-                    let Some(held) = self.hold(NUMBER_BYTES, input) else { return Ok(None) };
+                    let Some(held) = self.held.take_filled(NUMBER_BYTES, input) else { return Ok(None) };
                     let number = number(&held);
                     let part = match kind {
                         _ if number > MAX_MESSAGE_BYTES => return Err(Malformed::Number(number)),
@@ -233,7 +235,7 @@ impl Reader {
                     return Ok(Some(Event::Begin(part, contents)));
                 }
                 State::FileName { bytes, contents } => {
-                    let Some(name) = self.hold(bytes as usize, input) else { return Ok(None) };
+                    let Some(name) = self.held.take_filled(bytes as usize, input) else { return Ok(None) };
                     self.state = contents_of(contents);
                     return Ok(Some(Event::Begin(Part::File(name), contents)));
                 }
@@ -283,15 +285,6 @@ impl Reader {
             _ => State::Number { kind, contents: bytes - NUMBER_BYTES as u32 },
         };
         Ok(())
-    }
-
-    /// Collects so many bytes, and hands them out when they are complete.
-    fn hold(&mut self, bytes: usize, input: &mut &[u8]) -> Option<Vec<u8>> {
-        let missing = bytes.saturating_sub(self.held.len()).min(input.len());
-        let (taken, rest) = input.split_at_checked(missing)?;
-        self.held.extend_from_slice(taken);
-        *input = rest;
-        (self.held.len() == bytes).then(|| std::mem::take(&mut self.held))
     }
 }
 

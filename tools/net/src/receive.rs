@@ -401,8 +401,13 @@ impl<'a> Incoming<'a> {
                         let mark = self.server.options.mark.as_deref();
                         self.spools = Some(Spools::new(store, hello.versions, mark)?);
                     }
-                    stream::Event::End => return Ok(true),
-                    event => self.spools.as_mut().ok_or(Error::Closed)?.take(event)?,
+                    event => {
+                        let is_end = event == stream::Event::End;
+                        self.spools.as_mut().ok_or(Error::Closed)?.take(event)?;
+                        if is_end {
+                            return Ok(true);
+                        }
+                    }
                 }
             }
             if follows == Follows::Sections {

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use nix::fcntl::{OFlag, renameat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
+use rftrace_format::companion::COMPANIONS;
 use rftrace_format::recording::{FOLDER, RECEIVED, SPOOL, SYMBOLS, WHOLE};
 
 use crate::error::{Error, Result};
@@ -18,6 +19,8 @@ use crate::stream::{Event, Piece};
 const IMAGE_MAGIC: [u8; 8] = *b"\x93RFT\r\n\x1a\n";
 /// Where a text is until it is whole.
 const NEW: &str = "new";
+/// Where files of the trace are until the end has come.
+const NEW_FILES: &str = "companions.new";
 
 /// What one peer has sent.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(crate) struct Spools {
     process: u32,
     /// The text that is coming.
     new: Option<File>,
+    /// Files of the trace, by their numbers.
+    files: Option<Store>,
     /// A file that shows that this is going on.
     mark: Option<String>,
     pub(crate) n_processes: u32,
@@ -46,7 +51,8 @@ impl Spools {
         if let Some(mark) = mark {
             folder.append(mark, &[])?;
         }
-        Ok(Self { folder, begin, process: 0, new: None, mark: mark.map(str::to_owned), n_processes: 0, bytes: 0 })
+        let mark = mark.map(str::to_owned);
+        Ok(Self { folder, begin, process: 0, new: None, files: None, mark, n_processes: 0, bytes: 0 })
     }
 
     /// Takes what comes next.
@@ -70,7 +76,21 @@ impl Spools {
             Event::Symbols(module, piece) => {
                 self.text(&piece, &format!("{SYMBOLS}{module}"))?;
             }
-            Event::Hello(_) | Event::Beat | Event::End => {}
+            Event::File(file, piece) => {
+                let files = match &mut self.files {
+                    Some(files) => files,
+                    none => none.insert(self.folder.make_folder(NEW_FILES)?),
+                };
+                files.append(&file.word().to_string(), &piece.bytes)?;
+                self.bytes += piece.bytes.len() as u64;
+            }
+            Event::End => {
+                if self.files.take().is_some() {
+                    let (dir, path) = (self.folder.dir(), self.folder.path().join(COMPANIONS));
+                    renameat(dir, NEW_FILES, dir, COMPANIONS).map_err(io::Error::from).map_err(Error::at(&path))?;
+                }
+            }
+            Event::Hello(_) | Event::Beat => {}
         }
         Ok(())
     }

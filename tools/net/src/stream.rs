@@ -20,14 +20,20 @@
 //! | CHNZ, CHNK | a chunk of the process |
 //! | SYMS | a number as for PROC, then as ABOU: a file of symbols of a module |
 //! | BEAT | none: there is nothing to tell |
-//! | END | processes, chunks: the stream is complete |
+//! | FILE | which file of the trace ([`Companion`]), bytes of it, where this piece begins; the piece. Behind all chunks, each file once |
+//! | END | processes, chunks, files: the stream is complete |
 //!
 //! The receiver answers once, by a line: `ok NAME` when all is there, `no REASON` when it takes no more.
 //!
 //! Not here: where it is stored (`spools`), and what texts and chunks mean (`rftrace-frontend`).
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
+
+use rftrace_format::companion::Companion;
+
+use crate::held::Held;
 
 /// What a stream begins with.
 pub const MAGIC: [u8; 8] = *b"\x93RFS\r\n\x1a\n";
@@ -53,6 +59,7 @@ const PACKED: [u8; 4] = *b"CHNZ";
 const CHUNK: [u8; 4] = *b"CHNK";
 const SYMBOLS: [u8; 4] = *b"SYMS";
 const BEAT: [u8; 4] = *b"BEAT";
+const FILE: [u8; 4] = *b"FILE";
 const END: [u8; 4] = *b"END\n";
 
 /// What follows the beginning.
@@ -103,6 +110,8 @@ pub enum Event {
     Symbols(u32, Piece),
     /// The peer is there.
     Beat,
+    /// A piece of a file of the trace.
+    File(Companion, Piece),
     /// The stream is complete.
     End,
 }
@@ -129,7 +138,7 @@ pub enum Malformed {
     Number([u8; 4], u64),
     /// A section comes before what it belongs to.
     Order([u8; 4]),
-    /// The end tells of other numbers of processes and chunks than came.
+    /// The end tells of other numbers of processes, chunks and files than came.
     End,
     /// Something follows the end, or an error.
     Over,
@@ -153,7 +162,7 @@ impl fmt::Display for Malformed {
             Self::Checksum(of) => write!(f, "a section {} has a wrong checksum", tag(of)),
             Self::Number(of, number) => write!(f, "{number} cannot be in a section {}", tag(of)),
             Self::Order(of) => write!(f, "a section {} belongs to nothing", tag(of)),
-            Self::End => f.write_str("the end tells of other processes and chunks than came"),
+            Self::End => f.write_str("the end tells of other processes, chunks or files than came"),
             Self::Over => f.write_str("more follows the end"),
         }
     }
@@ -166,7 +175,7 @@ impl Error for Malformed {}
 pub struct Reader {
     state: State,
     /// What was read of what `state` waits for.
-    held: Vec<u8>,
+    held: Held,
     /// The process that sections belong to.
     process: Option<u32>,
     /// How many there were, of which `n_known` something is known.
@@ -174,6 +183,8 @@ pub struct Reader {
     n_known: u32,
     n_modules: u32,
     n_chunks: u64,
+    /// Those that have begun to come.
+    files: BTreeSet<Companion>,
     /// The text that has not come as a whole.
     text: Option<Text>,
 }
@@ -182,7 +193,7 @@ pub struct Reader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Text {
     tag: [u8; 4],
-    number: u32,
+    number: u64,
     total: u64,
     /// What has come.
     end: u64,
@@ -201,12 +212,13 @@ impl Default for Reader {
     fn default() -> Self {
         Self {
             state: State::Hello,
-            held: Vec::new(),
+            held: Held::default(),
             process: None,
             n_processes: 0,
             n_known: 0,
             n_modules: 0,
             n_chunks: 0,
+            files: BTreeSet::new(),
             text: None,
         }
     }
@@ -229,7 +241,7 @@ impl Reader {
         let event = self.advance(input);
         if event.is_err() {
             self.state = State::Over;
-            self.held = Vec::new();
+            self.held = Held::default();
         }
         event
     }
@@ -239,30 +251,30 @@ impl Reader {
             match self.state {
                 State::Hello => {
                     // At once: who speaks something else may never send more.
-                    let n_magic = self.held.len().min(MAGIC.len());
+                    let n_magic = self.held.bytes().len().min(MAGIC.len());
                     let is_ours =
                         |bytes: &[u8]| MAGIC.iter().skip(n_magic).zip(bytes).all(|(wanted, byte)| wanted == byte);
                     if !is_ours(input) {
                         return Err(Malformed::Magic);
                     }
-                    if !self.hold(HELLO_BYTES, input) {
+                    if !self.held.fill(HELLO_BYTES, input) {
                         return Ok(None);
                     }
-                    let version = number(&self.held, 8, 4) as u32;
+                    let version = number(self.held.bytes(), 8, 4) as u32;
                     if version != VERSION {
                         return Err(Malformed::Version(version));
                     }
-                    let bytes = number(&self.held, 56, 2) as u16;
+                    let bytes = number(self.held.bytes(), 56, 2) as u16;
                     if usize::from(bytes) > MAX_NAME_BYTES {
                         return Err(Malformed::Name(bytes));
                     }
                     self.state = State::Name { bytes: bytes.into() };
                 }
                 State::Name { bytes } => {
-                    if !self.hold((HELLO_BYTES + bytes).next_multiple_of(WORD), input) {
+                    if !self.held.fill((HELLO_BYTES + bytes).next_multiple_of(WORD), input) {
                         return Ok(None);
                     }
-                    let held = std::mem::take(&mut self.held);
+                    let held = self.held.take();
                     let follows = match number(&held, 12, 4) as u32 {
                         1 => Follows::Sections,
                         2 => Follows::Messages,
@@ -278,11 +290,11 @@ impl Reader {
                     })));
                 }
                 State::Section => {
-                    if !self.hold(WORD, input) {
+                    if !self.held.fill(WORD, input) {
                         return Ok(None);
                     }
-                    let tag = tag(&self.held);
-                    let bytes = number(&self.held, 4, 4) as u32;
+                    let tag = tag(self.held.bytes());
+                    let bytes = number(self.held.bytes(), 4, 4) as u32;
                     let possible = match tag {
                         PROC => WORD..=WORD,
                         ABOUT => 2 * WORD..=MAX_SECTION_BYTES,
@@ -290,7 +302,8 @@ impl Reader {
                         // The header of a chunk, and a chunk.
                         PACKED | CHUNK => 64..=MAX_SECTION_BYTES,
                         BEAT => 0..=0,
-                        END => 2 * WORD..=2 * WORD,
+                        FILE => 3 * WORD..=MAX_SECTION_BYTES,
+                        END => 3 * WORD..=3 * WORD,
                         _ => return Err(Malformed::Tag(tag)),
                     };
                     let length = bytes as usize;
@@ -301,10 +314,10 @@ impl Reader {
                     self.state = State::Contents { bytes: length };
                 }
                 State::Contents { bytes } => {
-                    if !self.hold(WORD + bytes + WORD, input) {
+                    if !self.held.fill(WORD + bytes + WORD, input) {
                         return Ok(None);
                     }
-                    let section = std::mem::take(&mut self.held);
+                    let section = self.held.take();
                     self.state = State::Section;
                     return self.event(section, bytes).map(Some);
                 }
@@ -317,6 +330,9 @@ impl Reader {
     /// Whether a section may come here.
     fn check_order(&self, tag: [u8; 4]) -> Result<(), Malformed> {
         let is_right = match tag {
+            FILE => self.text.is_none_or(|text| text.tag == tag),
+            // Files are what was made of the rest.
+            _ if !self.files.is_empty() && !matches!(tag, BEAT | END) => false,
             ABOUT => self.process.is_some() && self.text.is_none_or(|text| text.tag == tag),
             SYMBOLS => self.text.is_none_or(|text| text.tag == tag),
             PACKED | CHUNK => self.process.is_some_and(|process| process < self.n_known) && self.text.is_none(),
@@ -347,7 +363,7 @@ impl Reader {
             ABOUT => {
                 let process = self.process.unwrap_or_default();
                 let piece =
-                    self.piece(tag, process, [word(0), word(1)], contents.get(2 * WORD..).unwrap_or_default())?;
+                    self.piece(tag, process.into(), [word(0), word(1)], contents.get(2 * WORD..).unwrap_or_default())?;
                 if piece.is_last {
                     self.n_known = self.n_known.max(process + 1);
                 }
@@ -361,12 +377,21 @@ impl Reader {
                 let module = module.ok_or(Malformed::Number(tag, word(0)))?;
                 self.n_modules = n_modules;
                 let piece =
-                    self.piece(tag, module, [word(1), word(2)], contents.get(3 * WORD..).unwrap_or_default())?;
+                    self.piece(tag, module.into(), [word(1), word(2)], contents.get(3 * WORD..).unwrap_or_default())?;
                 Event::Symbols(module, piece)
             }
             BEAT => Event::Beat,
+            FILE => {
+                let file = Companion::of_word(word(0)).ok_or(Malformed::Number(tag, word(0)))?;
+                let is_first = word(2) == 0;
+                if self.files.insert(file) != is_first {
+                    return Err(Malformed::Number(tag, word(0)));
+                }
+                let bytes = contents.get(3 * WORD..).unwrap_or_default();
+                Event::File(file, self.piece(tag, word(0), [word(1), word(2)], bytes)?)
+            }
             END => {
-                if [word(0), word(1)] != [self.n_processes.into(), self.n_chunks] {
+                if [word(0), word(1), word(2)] != [self.n_processes.into(), self.n_chunks, self.files.len() as u64] {
                     return Err(Malformed::End);
                 }
                 self.state = State::Over;
@@ -380,13 +405,15 @@ impl Reader {
     }
 
     /// A piece of a text of `total` bytes, that begins at `start` and has zeros behind its end.
-    fn piece(&mut self, tag: [u8; 4], number: u32, [total, start]: [u64; 2], bytes: &[u8]) -> Result<Piece, Malformed> {
+    fn piece(&mut self, tag: [u8; 4], number: u64, [total, start]: [u64; 2], bytes: &[u8]) -> Result<Piece, Malformed> {
         let before = self.text.take();
         let is_next = match before {
             None => start == 0,
             Some(text) => text == Text { tag, number, total, end: start },
         };
-        if total > MAX_TEXT_BYTES || !is_next {
+        // Files go to the disk piece by piece.
+        let most = if tag == FILE { u64::MAX } else { MAX_TEXT_BYTES };
+        if total > most || !is_next {
             return Err(Malformed::Number(tag, if is_next { total } else { start }));
         }
         let left = total - start;
@@ -400,16 +427,6 @@ impl Reader {
             self.text = Some(Text { tag, number, total, end: start + bytes.len() as u64 });
         }
         Ok(Piece { is_first: start == 0, is_last, bytes: bytes.to_vec() })
-    }
-
-    /// Collects so many bytes. Returns whether they are there.
-    fn hold(&mut self, bytes: usize, input: &mut &[u8]) -> bool {
-        let missing = bytes.saturating_sub(self.held.len()).min(input.len());
-        if let Some((taken, rest)) = input.split_at_checked(missing) {
-            self.held.extend_from_slice(taken);
-            *input = rest;
-        }
-        self.held.len() == bytes
     }
 }
 
@@ -470,8 +487,8 @@ pub fn process(number: u32) -> Vec<u8> {
     section(PROC, &[number.into()], &[])
 }
 
-/// Bytes of a text in one section.
-const PIECE_BYTES: usize = 1 << 20;
+/// Bytes of a text, or file, in one section.
+pub const PIECE_BYTES: usize = 1 << 20;
 
 /// What is known of a process, in as many sections as it takes.
 pub fn about(text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
@@ -499,10 +516,16 @@ pub fn beat() -> Vec<u8> {
     section(BEAT, &[], &[])
 }
 
-/// The end, behind so many processes and chunks.
+/// A piece of a file of `total` bytes, from `start` on: at most [`PIECE_BYTES`], and none only where the file is empty.
 #[must_use]
-pub fn end(n_processes: u32, n_chunks: u64) -> Vec<u8> {
-    section(END, &[n_processes.into(), n_chunks], &[])
+pub fn file(which: Companion, total: u64, start: u64, piece: &[u8]) -> Vec<u8> {
+    section(FILE, &[which.word(), total, start], piece)
+}
+
+/// The end, behind so many processes, chunks and files.
+#[must_use]
+pub fn end(n_processes: u32, n_chunks: u64, n_files: u64) -> Vec<u8> {
+    section(END, &[n_processes.into(), n_chunks, n_files], &[])
 }
 
 /// How long the section is, checksum included, that begins with these bytes of a spool; `None` if there are too few to tell.
@@ -541,7 +564,18 @@ mod tests {
             (process(0), Event::Process(0)),
             (chunk(2), Event::Chunk(chunk(2))),
             (one(about(b"later").collect()), Event::About(piece(b"later"))),
-            (end(2, 2), Event::End),
+            (file(Companion::Perf(3), 8, 0, b"switches"), Event::File(Companion::Perf(3), piece(b"switches"))),
+            (file(Companion::Clock, 0, 0, b""), Event::File(Companion::Clock, piece(b""))),
+            (
+                file(Companion::Info, 13, 0, b"info one"),
+                Event::File(Companion::Info, Piece { is_last: false, ..piece(b"info one") }),
+            ),
+            (beat(), Event::Beat),
+            (
+                file(Companion::Info, 13, 8, b"after"),
+                Event::File(Companion::Info, Piece { is_first: false, ..piece(b"after") }),
+            ),
+            (end(2, 2, 3), Event::End),
         ];
         pairs.into_iter().unzip()
     }
@@ -610,8 +644,21 @@ mod tests {
             ([hello(&greeting()), about(b"x").collect::<Vec<_>>().concat()].concat(), Malformed::Order(ABOUT)),
             ([hello(&greeting()), process(1)].concat(), Malformed::Number(PROC, 1)),
             ([begin.clone(), process(1)].concat(), Malformed::Order(PROC)),
-            ([known.clone(), end(1, 1)].concat(), Malformed::End),
-            ([known.clone(), end(2, 0)].concat(), Malformed::End),
+            ([known.clone(), end(1, 1, 0)].concat(), Malformed::End),
+            ([known.clone(), end(2, 0, 0)].concat(), Malformed::End),
+            ([known.clone(), end(1, 0, 1)].concat(), Malformed::End),
+            ([known.clone(), section(FILE, &[1, 1, 0], b"x")].concat(), Malformed::Number(FILE, 1)),
+            ([known.clone(), section(FILE, &[u64::MAX, 1, 0], b"x")].concat(), Malformed::Number(FILE, u64::MAX)),
+            ([known.clone(), section(FILE, &[9 << 32, 9, 8], b"x")].concat(), Malformed::Number(FILE, 9 << 32)),
+            ([known.clone(), section(FILE, &[9 << 32, 9, 0], b"")].concat(), Malformed::Number(FILE, 0)),
+            ([known.clone(), file(Companion::Gaps, 1, 0, b"x").repeat(2)].concat(), Malformed::Number(FILE, 4 << 32)),
+            (
+                [known.clone(), file(Companion::Gaps, 9, 0, b"x"), file(Companion::Clock, 9, 1, b"y")].concat(),
+                Malformed::Number(FILE, 3 << 32),
+            ),
+            ([known.clone(), file(Companion::Gaps, 9, 0, b"x"), end(1, 0, 1)].concat(), Malformed::Order(END)),
+            ([known.clone(), file(Companion::Gaps, 1, 0, b"x"), process(0)].concat(), Malformed::Order(PROC)),
+            ([known.clone(), file(Companion::Gaps, 1, 0, b"x"), chunk(0)].concat(), Malformed::Order(PACKED)),
             ([known.clone(), section(ABOUT, &[u64::MAX, 0], b"x")].concat(), Malformed::Number(ABOUT, u64::MAX)),
             ([known.clone(), section(ABOUT, &[100, 8], b"x")].concat(), Malformed::Number(ABOUT, 8)),
             ([known.clone(), section(ABOUT, &[100, 0], b"")].concat(), Malformed::Number(ABOUT, 0)),
@@ -619,7 +666,7 @@ mod tests {
                 [known.clone(), section(ABOUT, &[100, 0], &[0; 8]), section(ABOUT, &[99, 8], &[0; 8])].concat(),
                 Malformed::Number(ABOUT, 8),
             ),
-            ([known.clone(), section(ABOUT, &[100, 0], &[0; 8]), end(1, 0)].concat(), Malformed::Order(END)),
+            ([known.clone(), section(ABOUT, &[100, 0], &[0; 8]), end(1, 0, 0)].concat(), Malformed::Order(END)),
             ([known.clone(), section(SYMBOLS, &[1, 8, 0], &[0; 8])].concat(), Malformed::Number(SYMBOLS, 1)),
             ([known.clone(), section(SYMBOLS, &[0, 16, 8], &[0; 8])].concat(), Malformed::Number(SYMBOLS, 0)),
         ];

@@ -7,6 +7,7 @@ use rftrace_format::cost::CallCost;
 use rftrace_frontend::bank::Extent;
 
 use super::banks::BankRecording;
+use super::companions;
 use super::cost;
 use super::kernel::KernelRecording;
 use super::output::{self, Output};
@@ -147,7 +148,7 @@ fn join_all(output: &Output, ended: Option<&Ended>, beside: Beside, notes: Vec<S
         }
         joined.keep(has_schedule, &dir)?;
     }
-    joined.has_resources = output.link_resources(&dir)?;
+    joined.has_resources = output.link_resources(&dir)? | companions::put(output.work(), &dir)?;
     joined.bytes = output::bytes_in(&dir)?;
     joined.snapshots = output.publish(&dir)?;
     Ok(joined)

@@ -13,6 +13,8 @@ pub mod attach;
 #[cfg(target_os = "linux")]
 pub mod banks;
 mod callsites;
+#[cfg(target_os = "linux")]
+mod companions;
 mod compiled;
 #[cfg(target_os = "linux")]
 pub mod control;

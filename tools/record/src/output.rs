@@ -205,7 +205,7 @@ pub fn bytes_in(dir: &Path) -> Result<u64> {
 }
 
 /// What lies in a folder.
-fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let reading = || format!("cannot read {}", dir.display());
     let entries = fs::read_dir(dir).with_context(reading)?;
     entries.map(|entry| Ok(entry.with_context(reading)?.path())).collect()

@@ -1,20 +1,21 @@
 //! What is recorded goes to a receiver while the program runs: a thread reads what comes to spools, and sends it. So a receiver that is slow,
 //! or goes, keeps nobody from anything: what it has not got lies on the disk.
 //!
-//! Not here: the protocol (`rftrace_net::stream`), and what is recorded (`banks`).
+//! Not here: the protocol (`rftrace_net::stream`), what is recorded (`banks`), and which files are sent when the trace is made (`companions`).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write as _, stderr};
+use std::io::{ErrorKind, Read as _, Write as _, stderr};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rftrace_format::companion::Companion;
 use rftrace_format::recording::{SPOOL, WHOLE};
 use rftrace_frontend::bank::{Banks, SPOOL_VERSIONS, Symbols, ToldModules};
 use rftrace_net::outgoing::Outgoing;
@@ -22,6 +23,7 @@ use rftrace_net::stream::{self, Follows, Hello, section_bytes};
 use rftrace_net::{Address, Token};
 
 use super::banks::NO_THREAD;
+use super::companions;
 
 /// Between two looks at spools.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -56,11 +58,22 @@ pub struct Sent {
     pub bytes: u64,
 }
 
-/// Sends what comes to the spools in a folder.
+/// Sends what comes to the spools in a folder, and then what the trace has beside.
 #[derive(Debug)]
 pub struct Sender {
-    is_over: Arc<AtomicBool>,
+    told: Arc<Told>,
     thread: JoinHandle<Result<Sent>>,
+}
+
+/// What its thread is told, and tells.
+#[derive(Debug, Default)]
+struct Told {
+    /// Nothing more comes to the spools.
+    is_over: AtomicBool,
+    /// All in them was sent.
+    are_spools_sent: AtomicBool,
+    /// The trace that was made of them; the inner `None` if there is none.
+    trace: Mutex<Option<Option<PathBuf>>>,
 }
 
 impl Sender {
@@ -70,12 +83,12 @@ impl Sender {
     ///
     /// There is no thread for it.
     pub fn begin(work: &Path, receiver: Receiver) -> Result<Self> {
-        let is_over = Arc::<AtomicBool>::default();
-        let (told, work) = (Arc::clone(&is_over), work.to_owned());
+        let told = Arc::<Told>::default();
+        let (seen, work) = (Arc::clone(&told), work.to_owned());
         let send = move || {
-            let sent = send(&work, &receiver, &told);
+            let sent = send(&work, &receiver, &seen);
             if let Err(error) = &sent
-                && !told.load(Relaxed)
+                && !seen.is_over.load(Relaxed)
             {
                 let _ = writeln!(
                     stderr(),
@@ -86,28 +99,56 @@ impl Sender {
             sent
         };
         let thread = thread::Builder::new().name("sender".to_owned()).spawn(send).context(NO_THREAD)?;
-        Ok(Self { is_over, thread })
+        Ok(Self { told, thread })
     }
 
-    /// Nothing more comes to the spools: waits until the receiver has all. `is_given_up` ends that.
+    /// Nothing more comes to the spools: waits until all in them was sent. They are not needed after that. `is_given_up` ends it.
     ///
     /// # Errors
     ///
     /// The receiver does not take it, or was given up.
-    pub fn finish(self, is_given_up: &AtomicBool) -> Result<Sent> {
-        self.is_over.store(true, Relaxed);
+    pub fn finish_spools(self, is_given_up: &AtomicBool) -> Result<Self> {
+        self.told.is_over.store(true, Relaxed);
+        self.thread.thread().unpark();
+        while !self.told.are_spools_sent.load(Relaxed) {
+            if self.thread.is_finished() {
+                self.join()?;
+                bail!("it has ended before its time");
+            }
+            pause_unless(is_given_up)?;
+        }
+        Ok(self)
+    }
+
+    /// Behind [`finish_spools`](Self::finish_spools): sends what `trace` has beside the records, if it was made, and waits until the receiver has
+    /// all.
+    ///
+    /// # Errors
+    ///
+    /// As of that; or a file cannot be read.
+    pub fn finish(self, trace: Option<&Path>, is_given_up: &AtomicBool) -> Result<Sent> {
+        *self.told.trace.lock().unwrap_or_else(PoisonError::into_inner) = Some(trace.map(Path::to_owned));
         self.thread.thread().unpark();
         while !self.thread.is_finished() {
-            if is_given_up.load(Relaxed) {
-                bail!("that was ended");
-            }
-            thread::sleep(Duration::from_millis(5));
+            pause_unless(is_given_up)?;
         }
+        self.join()
+    }
+
+    fn join(self) -> Result<Sent> {
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-fn send(work: &Path, receiver: &Receiver, is_over: &AtomicBool) -> Result<Sent> {
+fn pause_unless(is_given_up: &AtomicBool) -> Result<()> {
+    if is_given_up.load(Relaxed) {
+        bail!("that was ended");
+    }
+    thread::sleep(Duration::from_millis(5));
+    Ok(())
+}
+
+fn send(work: &Path, receiver: &Receiver, told: &Told) -> Result<Sent> {
     let hello = Hello {
         follows: Follows::Sections,
         versions: SPOOL_VERSIONS,
@@ -119,15 +160,17 @@ fn send(work: &Path, receiver: &Receiver, is_over: &AtomicBool) -> Result<Sent> 
     let mut to = Outgoing::connect(&receiver.address, &hello, receiver.timeout).map_err(net)?;
     let mut spools = Spools::default();
     let mut heard = Instant::now();
-    loop {
-        // What was written before it is sent below.
-        let is_last = is_over.load(Relaxed);
+    // None, until there is nothing more to come to the spools.
+    let mut trace = None;
+    let trace: Option<PathBuf> = loop {
         let before = to.n_bytes();
-        spools.send(work, is_last, &mut |bytes| to.send(bytes).map_err(net))?;
-        if is_last {
-            to.send(&stream::end(spools.n_processes, spools.n_chunks)).map_err(net)?;
-            let bytes = to.n_bytes();
-            return Ok(Sent { name: to.finish().map_err(net)?, bytes });
+        if !told.are_spools_sent.load(Relaxed) {
+            // What was written before it is sent below.
+            let is_last = told.is_over.load(Relaxed);
+            spools.send(work, is_last, &mut |bytes| to.send(bytes).map_err(net))?;
+            told.are_spools_sent.store(is_last, Relaxed);
+        } else if let Some(made) = trace {
+            break made;
         }
         if to.n_bytes() > before {
             heard = Instant::now();
@@ -135,7 +178,35 @@ fn send(work: &Path, receiver: &Receiver, is_over: &AtomicBool) -> Result<Sent> 
             to.send(&stream::beat()).map_err(net)?;
             heard = Instant::now();
         }
-        thread::park_timeout(PAUSE);
+        trace = told.trace.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if trace.is_none() {
+            thread::park_timeout(PAUSE);
+        }
+    };
+    let files = trace.map(|dir| companions::files_of(&dir)).transpose()?.unwrap_or_default();
+    for (which, path) in &files {
+        send_file(*which, path, &mut |bytes| to.send(bytes).map_err(net))?;
+    }
+    to.send(&stream::end(spools.n_processes, spools.n_chunks, files.len() as u64)).map_err(net)?;
+    let bytes = to.n_bytes();
+    Ok(Sent { name: to.finish().map_err(net)?, bytes })
+}
+
+/// Sends a file piece by piece.
+fn send_file(which: Companion, path: &Path, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let reading = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(reading)?;
+    let total = file.metadata().with_context(reading)?.len();
+    let mut piece = vec![0; stream::PIECE_BYTES];
+    let mut start = 0;
+    loop {
+        let wanted = (total - start).min(piece.len() as u64) as usize;
+        file.read_exact(&mut piece[..wanted]).with_context(reading)?;
+        send(&stream::file(which, total, start, &piece[..wanted]))?;
+        start += wanted as u64;
+        if start == total {
+            return Ok(());
+        }
     }
 }
 

@@ -373,3 +373,108 @@ fn where_to_send_is_checked_before_the_program_runs() {
     }
     assert_eq!(run(&["record", "--no-local", "/bin/true"]).0, Some(2));
 }
+
+/// A program with values of three kinds, a library that it is linked with, two that it closes before its end, a fork and an exec.
+fn rich_program(folder: &Path) -> Option<std::path::PathBuf> {
+    let sources = [
+        ("near.c", "int near(int n) { return n + 1; }\n"),
+        ("far.c", "int far(int n) { return n + 2; }\n"),
+        // Which most often gets its place.
+        ("next.c", "int next(int n) { return n + 3; }\n"),
+        (
+            "rich.c",
+            "#include <dlfcn.h>\n#include <stdlib.h>\n#include <string.h>\n#include <sys/wait.h>\n#include <unistd.h>\n
+            enum colour { RED, GREEN };
+            int near(int);
+            int paint(enum colour colour, const char *what) { return colour == GREEN && strlen(what) > 2; }
+            int main(int n_args, char **args) {
+                if (n_args > 1) return near(3) + 3;
+                for (int i = 0; i < 1000; i++) near(i);
+                void *far = dlopen(\"./libfar.so\", RTLD_NOW);
+                int (*call)(int) = (int (*)(int))dlsym(far, \"far\");
+                call(1); dlclose(far);
+                void *next = dlopen(\"./libnext.so\", RTLD_NOW);
+                call = (int (*)(int))dlsym(next, \"next\");
+                call(1); dlclose(next);
+                free(malloc(4096));
+                paint(GREEN, \"a wall\");
+                if (fork() == 0) { paint(RED, \"a door\"); execl(args[0], args[0], \"again\", NULL); }
+                int status; wait(&status);
+                return WEXITSTATUS(status);
+            }\n",
+        ),
+    ];
+    for (name, text) in sources {
+        fs::write(folder.join(name), text).unwrap();
+    }
+    let builds: [&[&str]; 4] = [
+        &["-shared", "-fPIC", "-o", "libnear.so", "near.c"],
+        &["-shared", "-fPIC", "-o", "libfar.so", "far.c"],
+        &["-shared", "-fPIC", "-o", "libnext.so", "next.c"],
+        &["-o", "rich", "rich.c", "-L.", "-lnear", "-Wl,-rpath,$ORIGIN"],
+    ];
+    for build in builds {
+        let mut gcc = Command::new("gcc");
+        let output = crate::import::output(gcc.current_dir(folder).args(["-g", "-pg", "-O0"]).args(build))?;
+        assert!(output.status.success(), "{output:?}");
+    }
+    Some(folder.join("rich"))
+}
+
+/// What is beside the records too: context switches, who takes memory, values and their types, source lines, how the program ended.
+#[test]
+fn a_received_trace_is_the_local_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = rich_program(folder.path()) else { return };
+    let traces = folder.path().join("traces");
+    let mut recv = Recv::start(&traces, &["--listen", "127.0.0.1:0"]);
+    let to = recv.address.clone();
+    let record = |options: &[&str], dir: &str| {
+        let mut command = rftrace(&["record", "--to", &to, "-o", dir]);
+        let out = command.args(options).arg(&program).current_dir(&folder).output().unwrap();
+        let (code, _, stderr) = parts(&out);
+        assert!(code == Some(7) && stderr.contains("rftrace: sent to "), "{code:?} {stderr}");
+        stderr
+    };
+    let all = ["--schedule", "--auto-args", "--resources=memory", "--srcline"];
+    let stderr = record(&all, "kept");
+    let line = recv.line();
+    assert!(line.contains("a complete trace, of 3 processes"), "{line}");
+    let (kept, sent) = (folder.path().join("kept"), traces.join("kept"));
+    let names = |dir: &Path| {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&kept), names(&sent), "{stderr}");
+    for name in names(&kept) {
+        assert!(fs::read(kept.join(&name)).unwrap() == fs::read(sent.join(&name)).unwrap(), "{name}");
+    }
+    for command in ["replay", "report", "info", "resources"] {
+        let shown = |dir: &Path| {
+            let (code, stdout, stderr) = run(&[command, utf8(dir)]);
+            assert_eq!(code, Some(0), "{command}: {stderr}");
+            // The directory's own name is the only difference.
+            stdout.replace(utf8(dir), "DIR")
+        };
+        assert_eq!(shown(&kept), shown(&sent), "{command}");
+    }
+    let shown = |command: &str| run(&[command, utf8(&sent)]).1;
+    let calls = shown("replay");
+    for call in
+        ["paint(GREEN, \"a wall\") = 1;", "paint(RED, \"a door\")", "near();", "far();", "next();", "/* linux:schedule"]
+    {
+        assert!(calls.contains(call), "{call} in {calls}");
+    }
+    let info = shown("info");
+    assert!(info.lines().any(|line| line.trim_start().starts_with("exit status") && line.ends_with(" 7")), "{info}");
+    assert!(sent.join("resources.dat").exists() && names(&sent).iter().any(|name| name.ends_with(".dbg")));
+
+    // Nothing of it depends on the trace that stays here.
+    record(&[&all[..], &["--no-local"]].concat(), "gone");
+    assert!(recv.line().contains("a complete trace, of 3 processes"));
+    assert!(!folder.path().join("gone").exists());
+    assert_eq!(names(&traces.join("gone")).len(), names(&sent).len());
+    assert!(run(&["replay", utf8(&traces.join("gone"))]).1.contains("paint(GREEN, \"a wall\") = 1;"));
+}

@@ -141,8 +141,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         say!("rftrace: {error:#}");
         None
     });
-    let sent = sender.map(|sender| send_the_rest(&args, sender)).transpose()?;
-    if args.to.is_some() && sent.is_none() {
+    let sender = sender.map(send_spools).transpose()?;
+    if args.to.is_some() && sender.is_none() {
         // The run's own handlers stay, and do nothing any more: who waits for a receiver may end that.
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             flag::register_conditional_shutdown(signal, code, Arc::new(true.into()))?;
@@ -152,8 +152,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     if let Some(recorded) = &resources {
         resources::tell_of_losses(recorded, args.most_bytes());
     }
-    let sending = Sending { token, sent };
-    if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended, &sending) {
+    let sending = Sending { token, sender };
+    if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended, sending) {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
@@ -231,7 +231,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         is_quiet: args.quiet,
     };
     if let Some(output) = attach::record(&request)? {
-        send_to_receiver(args, &output, &Sending { token, sent: None });
+        send_to_receiver(args, &output, Sending { token, sender: None });
     }
     Ok(())
 }
@@ -285,18 +285,15 @@ fn finish(
     (notes, entries, wanted): (&Notes, &mut Entries, &Wanted),
     beside: Beside,
     ended: &Ended,
-    sending: &Sending,
+    sending: Sending,
 ) -> Result<()> {
     if args.keep_stream {
         return keep_stream(args, output, (notes, entries, wanted), beside, ended);
     }
-    if let (Some(Ok(_)), true, false) = (&sending.sent, args.no_local, args.live) {
-        output.discard();
-        return notes.read().map(|notes| notes.iter().for_each(|note| say!("rftrace: {note}")));
-    }
     let joined = match join::join(&output, ended, beside, notes.read()?) {
         Ok(joined) => joined,
         Err(error) => {
+            sending.end(args, None);
             let dir = shell_word(output.dir());
             let work = output.keep();
             return Err(error.context(format!(
@@ -315,12 +312,15 @@ fn finish(
                 resources::tell_of_place(output.dir());
             }
             summary::print_snapshots(&joined);
-            return output.finish();
+            output.finish()?;
+            send_to_receiver(args, &output, sending);
+            return Ok(());
         }
         if joined.errors.is_empty() {
             say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended));
         }
         summary::print_snapshots(&joined);
+        sending.end(args, None);
         if joined.left_over > 0 {
             left_over(output.keep());
         } else {
@@ -400,8 +400,28 @@ fn keep_stream(
 /// What is sent elsewhere.
 struct Sending {
     token: Option<Token>,
-    /// What became of it, if it was sent while the program ran.
-    sent: Option<Result<Sent>>,
+    /// What was recorded, if it was sent while the program ran, or why it was not.
+    sender: Option<Result<Spooled>>,
+}
+
+/// All that was recorded was sent, and not yet what the trace has beside.
+struct Spooled {
+    sender: Sender,
+    is_given_up: Arc<AtomicBool>,
+}
+
+impl Sending {
+    /// Waits until the receiver has all, what `trace` has beside records too. `None` if nothing was sent while the program ran.
+    fn end(self, args: &RecordArgs, trace: Option<&Path>) -> Option<Result<Sent>> {
+        let sent = self.sender?.and_then(|spooled| spooled.sender.finish(trace, &spooled.is_given_up));
+        match (&sent, &args.to) {
+            (Ok(sent), Some(to)) if !args.quiet => {
+                say!("rftrace: sent to {to}: {} of {}", HumanBytes(sent.bytes), sent.name);
+            }
+            _ => {}
+        }
+        Some(sent)
+    }
 }
 
 /// Begins to send what is recorded, if that is wanted and there are banks to take it from.
@@ -412,26 +432,20 @@ fn begin_to_send(args: &RecordArgs, has_banks: bool, token: Option<Token>, outpu
     Sender::begin(output.work(), receiver).map(Some)
 }
 
-/// Waits until the receiver has all. Who does not want to wait ends that by a signal, and the trace will be here.
-fn send_the_rest(args: &RecordArgs, sender: Sender) -> Result<Result<Sent>> {
+/// Waits until all that was recorded was sent. Who does not want to wait ends that by a signal, and the trace will be here.
+fn send_spools(sender: Sender) -> Result<Result<Spooled>> {
     let is_given_up = Arc::<AtomicBool>::default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::clone(&is_given_up))?;
     }
-    let sent = sender.finish(&is_given_up);
-    match (&sent, &args.to) {
-        (Ok(sent), Some(to)) if !args.quiet => {
-            say!("rftrace: sent to {to}: {} of {}", HumanBytes(sent.bytes), sent.name);
-        }
-        _ => {}
-    }
-    Ok(sent)
+    Ok(sender.finish_spools(&is_given_up).map(|sender| Spooled { sender, is_given_up }))
 }
 
 /// Sends the trace where it was wanted, unless it is there already, and removes it then if that was wanted too.
-fn send_to_receiver(args: &RecordArgs, output: &Output, sending: &Sending) {
+fn send_to_receiver(args: &RecordArgs, output: &Output, sending: Sending) {
     let Some(to) = &args.to else { return };
-    match &sending.sent {
+    let token = sending.token.clone();
+    match sending.end(args, Some(output.dir())) {
         Some(Ok(_)) => {
             if let Some(error) = args.no_local.then(|| output.remove_trace()).and_then(Result::err) {
                 say!("rftrace: {error:#}");
@@ -453,7 +467,7 @@ fn send_to_receiver(args: &RecordArgs, output: &Output, sending: &Sending) {
         // Who ends it is not told more.
         say!("rftrace: sending {dir} to {to}; Ctrl-C ends that, and the trace stays");
     }
-    match super::send::send(output.dir(), to, sending.token.as_ref(), RECEIVER_PATIENCE) {
+    match super::send::send(output.dir(), to, token.as_ref(), RECEIVER_PATIENCE) {
         Err(error) if is_kept => {
             say!("rftrace: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}");
         }
