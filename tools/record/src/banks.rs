@@ -320,7 +320,8 @@ impl BankRecording {
     }
 
     /// With what was in the banks of another recorder.
-    pub(crate) fn with(mut self, other: Self) -> Self {
+    #[must_use]
+    pub fn with(mut self, other: Self) -> Self {
         self.collected.extend(other.collected);
         self
     }

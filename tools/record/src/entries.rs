@@ -88,7 +88,7 @@ impl Told {
     }
 
     /// Takes functions out of those that were done, for which there are lines why they were not.
-    pub(crate) fn leave_out(&mut self, lines: impl Iterator<Item = String>) {
+    pub fn leave_out(&mut self, lines: impl Iterator<Item = String>) {
         let n_before = self.left_out.len();
         self.left_out.extend(lines);
         self.functions.done = self.functions.done.saturating_sub((self.left_out.len() - n_before) as u64);
