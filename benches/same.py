@@ -76,11 +76,14 @@ def share(err):
 
 
 def uftrace_share(err):
-    """The same as uftrace says with -v: patched, failed, skipped and without a room."""
+    """The same as uftrace says with -v. It sees functions with a symbol alone."""
+    whole = re.search(rb"patched all \((\d+)\) functions", err)
+    if whole:
+        return f"{int(whole[1]):,} of {int(whole[1]):,} that it sees"
     found = re.search(rb"patched:\s+(\d+)", err)
     total = re.search(rb"total:\s+(\d+)", err)
     if not found or not total or not int(total[1]):
-        return "?"
+        return "none"
     return f"{int(found[1]):,} of {int(total[1]):,} ({100 * int(found[1]) / int(total[1]):.1f} %)"
 
 
@@ -88,8 +91,11 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     rftrace, names = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     work = tempfile.mkdtemp(prefix="same-")
+    # Nobody else changes this one.
+    here = os.path.join(work, "rftrace")
+    subprocess.run(["git", "clone", "-q", "--no-hardlinks", own, here], check=True)
     archive, source = os.path.join(work, "archive.tar"), os.path.join(work, "source.c")
     subprocess.run(["tar", "-cf", archive, "README.md", "docs"], cwd=here, check=True)
     with open(source, "w", encoding="utf-8") as file:
