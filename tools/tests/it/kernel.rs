@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -256,7 +256,7 @@ impl Instance {
         fs::OpenOptions::new()
             .write(true)
             .open(self.0.join(name))
-            .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()))
+            .and_then(|mut file| file.write_all(text.as_bytes()))
             .unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 
@@ -296,11 +296,19 @@ fn pages_are_read_as_the_kernel_reads_them() {
         fs::metadata("/proc/self").expect("proc");
         thread::yield_now();
     }
+    let mut sink = fs::OpenOptions::new().write(true).open("/dev/null").expect("a sink");
+    for _ in 0..100 {
+        sink.write_all(b"x").expect("room");
+    }
     // A time that needs more bits than an event has.
     thread::sleep(Duration::from_millis(200));
     instance.set("tracing_on", "0");
     let text = instance.read("trace");
     assert!(!text.contains("LOST"), "{text}");
+    let name = instance.0.file_name().and_then(OsStr::to_str).expect("a name");
+    if let Some(shown) = crate::import::text(Command::new("trace-cmd").args(["show", "-B", name])) {
+        assert_eq!(shown, text, "trace-cmd reads the same");
+    }
     // ` tests-123 [001] ..... 60123155530614: sys_enter: NR 72 (…)`
     let line = |line: &str| {
         let (head, rest) = line.split_once(": ")?;
@@ -336,7 +344,9 @@ fn pages_are_read_as_the_kernel_reads_them() {
         }
     }
     found.sort();
-    assert!(found.len() > 600, "{}", found.len());
+    assert!(found.len() > 800, "{}", found.len());
+    let n_writes = found.iter().filter(|(_, name, number)| name == "sys_enter" && *number == Some(1)).count();
+    assert!(n_writes >= 100, "{n_writes}");
     assert_eq!(found, expected);
 }
 
@@ -480,4 +490,31 @@ fn a_signal_leaves_no_instance() {
     let said = String::from_utf8_lossy(&output.stderr);
     // Before the program was started, or as if it had got the signal.
     assert!(matches!(output.status.code(), Some(1 | 143)), "{:?} {said}", output.status);
+}
+
+#[test]
+fn what_a_killed_recorder_has_left_is_removed() {
+    let Some(folder) = program() else { return };
+    let mut child = start(record_command(folder.path(), &["--kernel", "--events=sched", "-q"]).arg("wait"));
+    let left = Path::new(INSTANCES).join(format!("rftrace-{}", child.id()));
+    let is_on = || fs::read_to_string(left.join("tracing_on")).is_ok_and(|on| on.trim() == "1");
+    while !is_on() && child.try_wait().expect("a child").is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let kernel_records = is_on();
+    let program = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap_or_default();
+    // As SIGKILL does, and the program goes on.
+    child.kill().expect("a child");
+    if !kernel_records {
+        end(child);
+        return;
+    }
+    child.wait().expect("it ends");
+    // Another test's recorder may have done it by now.
+    let Some(output) = end(start(&mut record_command(folder.path(), &["--kernel", "-q"]))) else { return };
+    assert!(output.status.success(), "{output:?}");
+    assert!(!left.exists());
+    for pid in program.split_ascii_whitespace() {
+        Command::new("kill").args(["-KILL", pid]).status().expect("kill");
+    }
 }
