@@ -27,6 +27,7 @@ mod full;
 mod functracer;
 mod images;
 mod interrupted;
+mod kept;
 mod kernel;
 mod known_work;
 mod kvm;

@@ -196,7 +196,7 @@ fn what_is_moved_in_memory_is_told_as_by_functracer() {
     let first = calls.len().saturating_sub(expected.len());
     assert_eq!(calls[first..], expected, "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains(": memtransfer+0x"), "{text}");
+    assert!(text.contains(": main+0x"), "{text}");
 }
 
 #[test]

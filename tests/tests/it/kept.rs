@@ -1,0 +1,137 @@
+//! Programs whose losses are known, in C, C++ and Rust: `rftrace resources` tells them to the byte, valgrind the same ones with the same paths,
+//! heaptrack the same totals. The table of that is in docs/resources.md.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rftrace_tests::fixtures::{self, folder};
+use rftrace_tests::{CProgram, require, tools};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::resources::{record_kinds, resources, sums, values};
+
+/// What is lost: by the lines of the program's own file, innermost first, blocks and bytes.
+type Lost = BTreeMap<Vec<u64>, [u64; 2]>;
+
+/// What `rftrace resources --leaks` says.
+#[track_caller]
+fn by_rftrace(folder: &TempDir, source: &str) -> Lost {
+    let output = resources(folder, &["--leaks", "--json", "--limit", "0", "--depth", "0"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let values: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut lost = Lost::new();
+    for stack in values["stacks"].as_array().unwrap() {
+        let frames = stack["frames"].as_array().unwrap().iter();
+        let own = frames.filter(|frame| frame["file"].as_str().is_some_and(|file| file.ends_with(source)));
+        let sum = lost.entry(own.map(|frame| frame["line"].as_u64().unwrap()).collect()).or_default();
+        sum[0] += stack["blocks"].as_u64().unwrap();
+        sum[1] += stack["bytes"].as_u64().unwrap();
+    }
+    lost
+}
+
+/// What valgrind says is definitely lost.
+fn by_valgrind(program: &Path, source: &str) -> Lost {
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("told.xml");
+    let mut command = Command::new("valgrind");
+    command.args(["--leak-check=full", "--xml=yes", "--num-callers=64"]);
+    command.arg(format!("--xml-file={}", told.display())).arg(program);
+    assert_eq!(command.output().unwrap().status.code(), Some(7));
+    let text = fs::read_to_string(told).unwrap();
+    let value = |text: &str, name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once("</")?.0.to_owned())
+    };
+    let mut lost = Lost::new();
+    for error in text.split("<error>").skip(1).filter(|error| error.contains("<kind>Leak_DefinitelyLost</kind>")) {
+        let own = error.split("<frame>").filter(|frame| value(frame, "file").as_deref() == Some(source));
+        let path = own.filter_map(|frame| value(frame, "line")?.parse().ok()).collect();
+        let sum = lost.entry(path).or_default();
+        sum[0] += value(error, "leakedblocks").unwrap().parse::<u64>().unwrap();
+        sum[1] += value(error, "leakedbytes").unwrap().parse::<u64>().unwrap();
+    }
+    lost
+}
+
+/// Allocations, and bytes that are kept, of what `main` has called, as heaptrack records it. Storage of threads is as large as libraries make
+/// it, so that is left out.
+fn by_heaptrack(program: &Path) -> [u64; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let recorded = Command::new("heaptrack").arg(program).current_dir(folder.path()).output().unwrap();
+    let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let recording = names.into_iter().next().unwrap_or_else(|| panic!("{recorded:?}"));
+    ["allocations", "leaked"].map(|cost| {
+        let stacks = folder.path().join(cost);
+        let mut print = Command::new("heaptrack_print");
+        print.args(["--flamegraph-cost-type", cost, "-F"]).arg(&stacks).arg("-f").arg(&recording);
+        let printed = print.output().unwrap();
+        let text = fs::read_to_string(&stacks).unwrap_or_else(|error| panic!("{error}: {printed:?}"));
+        let lines = text.lines().filter(|line| line.contains("main") && !line.contains("_dl_allocate_tls"));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    })
+}
+
+/// Records a program and compares what all say. `lost` is what is known of it: blocks and bytes.
+#[track_caller]
+fn compare(program: &Path, source: &str, lost: &[[u64; 2]]) {
+    let (folder, told) = record_kinds("memory", &[], program, &[]);
+    let found = values(&folder, &[]);
+    assert_eq!((&found["memory"]["doubled"], &found["memory"]["lost"]), (&0.into(), &0.into()), "{found:#}\n{told}");
+    assert_eq!(found["memory"]["unknown_releases"], 0, "{found:#}");
+    let own = by_rftrace(&folder, source);
+    let mut sizes: Vec<[u64; 2]> = own.values().copied().collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, lost, "{own:?}");
+    if require(&["valgrind"]) {
+        assert_eq!(by_valgrind(program, source), own);
+    }
+    if require(&["heaptrack", "heaptrack_print"]) {
+        let [allocations, _, _, bytes] = sums(&found, &["main"]);
+        let [of_threads, _, _, their_bytes] = sums(&found, &["main", "_dl_allocate_tls"]);
+        assert_eq!(by_heaptrack(program), [allocations - of_threads, bytes - their_bytes]);
+    }
+}
+
+#[test]
+fn what_a_c_program_loses() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["kept.c"]).without_hooks().without_library();
+    let program = program.with(&["-g", "-O1", "-fno-builtin", "-pthread"]).build();
+    compare(&program.path, "kept.c", &[[1, 500], [5, 500]]);
+    // What is given back twice is nobody's. The C library ends the program for it.
+    let (folder, _) = record_kinds("memory", &[], &program.path, &["twice"]);
+    let output = resources(&folder, &["--json", "--limit", "0"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["memory"]["unknown_releases"], 1, "{found:#}");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("1 blocks were given back that were not taken"), "{told}");
+}
+
+#[test]
+fn what_a_cpp_program_loses() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let program = CProgram::new(&["kept_cpp.cpp"]).without_hooks().without_library();
+    let program = program.with(&["-g", "-O1", "-fno-builtin", "-pthread"]).build();
+    compare(&program.path, "kept_cpp.cpp", &[[1, 77], [5, 160]]);
+}
+
+#[test]
+fn what_a_rust_program_loses() {
+    if !require(&["rustc"]) {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("kept");
+    let mut rustc = Command::new("rustc");
+    fixtures::without_settings(&mut rustc);
+    tools::run(rustc.args(["-g", "-O", "--edition=2024", "-o"]).arg(&program).arg(folder("kept.rs")));
+    compare(&program, "kept.rs", &[[5, 615]]);
+}
