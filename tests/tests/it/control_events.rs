@@ -1,8 +1,9 @@
 //! `rftrace ctl`: what happens at moments. Marks, dumps on events, functions that switch recording, its end.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -170,4 +171,64 @@ fn marks() {
             }
         }
     }
+}
+
+/// ftrace's names as files: what is written is set, and shown as it holds.
+#[test]
+fn a_folder_of_files() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut it = Controlled::ready(&[], &["plain"]);
+    let folder = it.folder.path().join("ftrace");
+    let mut command = Command::new(rftrace());
+    command.args(["ctl", &it.pid.to_string(), "--dir"]).arg(&folder).env("XDG_RUNTIME_DIR", it.folder.path());
+    let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(server.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("has ftrace's files of process"), "{line}");
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let wait = |name: &str, is_it: &dyn Fn(&str) -> bool| {
+        let since = Instant::now();
+        while !is_it(&read(name)) {
+            assert!(since.elapsed() < Duration::from_secs(60), "{name}: {:?}", read(name));
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let set = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    assert_eq!(read("tracing_on"), "1\n");
+    assert!(read("available_filter_functions").contains("deepest [program]\n"));
+    set("set_ftrace_notrace", "leaf\ndeeper\n");
+    // It has what was written already; others follow when that is in force.
+    wait("enabled_functions", &|text| !text.contains("leaf"));
+    assert_eq!(read("set_ftrace_notrace"), "leaf\ndeeper\n");
+    set("trace_marker", "by a file\n");
+    it.round('a');
+    set("set_ftrace_notrace", "\n");
+    wait("set_ftrace_notrace", &str::is_empty);
+    // What cannot be set is told, and the file has what holds.
+    set("max_graph_depth", "many\n");
+    wait("max_graph_depth", &|text| text == "0\n");
+    line.clear();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("max_graph_depth: a depth is a number of levels"), "{line}");
+    // The FIFO has calls as long as somebody reads.
+    let pipe = BufReader::new(fs::File::open(folder.join("trace_pipe")).unwrap());
+    let mut lines = pipe.lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().contains("FUNCTION"));
+    it.round('b');
+    assert!(lines.any(|line| line.contains("round_b()")));
+    drop(lines);
+    it.ctl(&["off"]);
+    wait("tracing_on", &|text| text == "0\n");
+    it.ctl(&["on"]);
+    let trace = it.trace();
+    let rounds = it.rounds();
+    assert_eq!(rounds["round_a"], ["all", "deep", "deepest", "slow"]);
+    assert_eq!(rounds["round_b"], ALL);
+    assert!(replay(rftrace().to_str().unwrap(), &trace).unwrap().contains("mark:by_a_file"));
+    // The program has ended, and with it the command and the folder.
+    assert!(server.wait().unwrap().success());
+    assert!(!folder.exists());
 }

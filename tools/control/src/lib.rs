@@ -3,6 +3,7 @@
 //! - [`protocol`]: lines of words there, an answer back.
 //! - [`socket`]: where a recorder listens, and who may talk to it.
 //! - [`client`]: finds the recorder of a process, and asks.
+//! - [`folder`]: the names as files.
 //! - [`server`]: answers, as a [`Recording`] can.
 //! - `commands` says what the words mean; `names` has ftrace's names for the same, `target` the processes that they are for,
 //!   `rules` changes the rules of a filter, `triggers` what dumps are made on.
@@ -15,6 +16,8 @@
 #[cfg(target_os = "linux")]
 pub mod client;
 mod commands;
+#[cfg(target_os = "linux")]
+pub mod folder;
 mod names;
 pub mod protocol;
 mod recording;

@@ -310,7 +310,13 @@ fn set_command(target: &Target<'_>, line: &str) -> Result<String, String> {
         }
         "snapshot" | "dump" => {
             let spec = format!("call:{function}{}", count.map_or_else(String::new, |count| format!("{TIMES}{count}")));
-            if is_taken_away { triggers::remove(target, &spec) } else { triggers::add(target, &spec) }
+            // Who writes all that there is once more changes nothing.
+            let is_there = target.recording().triggers().iter().any(|trigger| trigger.text == spec);
+            match is_taken_away {
+                true => triggers::remove(target, &spec),
+                false if is_there => Ok(String::new()),
+                false => triggers::add(target, &spec),
+            }
         }
         _ => Err(format!("{line}: there are traceon, traceoff, snapshot and dump")),
     }

@@ -2,13 +2,18 @@
 //!
 //! Not here: how it is told (`rftrace-control`), and what it does then (`rftrace-record`).
 
-use std::io::{BufRead, Write, stdout};
+use std::io::{self, BufRead, ErrorKind, Write, stdout};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use rftrace_control::NAMES;
 use rftrace_control::client::{Client, NoRecorder};
+use rftrace_control::{NAMES, folder};
 use rftrace_read::Error;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,7 +25,8 @@ Examples:
   rftrace ctl 4711 dump 'before the restart'
   rftrace ctl 4711 set set_graph_function 'app::serve' '*::poll'
   rftrace ctl 4711 set set_ftrace_notrace '>>' '*::drop'
-  rftrace ctl 4711 get tracing_on";
+  rftrace ctl 4711 get tracing_on
+  rftrace ctl 4711 --dir ftrace &          then: echo 0 > ftrace/tracing_on; cat ftrace/trace_pipe";
 
 /// Controls the recording of a program that runs: switches it, changes what is recorded, has dumps made.
 ///
@@ -31,8 +37,11 @@ Examples:
 pub(crate) struct CtlArgs {
     /// The process that is recorded, or that of `rftrace record`: then it is for all that are.
     pid: u32,
+    /// Have ftrace's names as files in this folder, which is made, until Ctrl-C or the end of the program: what is written to one is set.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -136,7 +145,11 @@ impl Command {
 pub(crate) fn run(args: CtlArgs) -> Result<()> {
     let pid = args.pid;
     let mut client = connect(pid)?;
-    let words = args.command.words();
+    let words = match (args.dir, args.command) {
+        (Some(dir), None) => return serve(pid, &dir),
+        (Some(_), Some(_)) => bail!("--dir has files in place of a command: one of both"),
+        (None, command) => command.map_or_else(|| vec!["status".to_owned()], Command::words),
+    };
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let asked = client.ask(&words).with_context(|| format!("cannot talk to the recorder of process {pid}"))?;
     match asked {
@@ -150,6 +163,19 @@ pub(crate) fn run(args: CtlArgs) -> Result<()> {
         }
         Err(problem) => bail!("{problem}"),
     }
+}
+
+/// Has a folder with ftrace's names as files.
+fn serve(pid: u32, dir: &Path) -> Result<()> {
+    let is_over = Arc::<AtomicBool>::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register(signal, Arc::clone(&is_over)).context("cannot handle signals")?;
+    }
+    let connect = |pid| {
+        Client::connect(pid).map_err(|_| io::Error::new(ErrorKind::NotConnected, "its recorder is not there any more"))
+    };
+    folder::serve(pid, connect, dir, &is_over, |text| say!("rftrace: {text}"))
+        .with_context(|| format!("cannot have ftrace's files in {}", dir.display()))
 }
 
 /// Passes on what comes, at once.
