@@ -1,7 +1,7 @@
 //! Files of a trace that go from one machine to another beside what was recorded while a program ran: what is made of that at its end, and
 //! what was recorded by others than the program. They are a closed set, so a number names each of them.
 //!
-//! Not here: records, tasks, maps and symbols, which the receiver makes itself.
+//! Not here: records, tasks, maps, symbols and an index, which the receiver makes itself.
 
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -57,7 +57,7 @@ impl Companion {
             File::Perf(processor) => Self::Perf(processor),
             File::Kernel(processor) => Self::Kernel(processor),
             File::SourceLines => Self::Lines(n_before(&format!("{}.sym", name.strip_suffix(".dbg")?))?),
-            File::Tasks | File::OldTasks | File::Map | File::Symbols | File::Records(_) => return None,
+            File::Tasks | File::OldTasks | File::Map | File::Symbols | File::Records(_) | File::Index => return None,
         })
     }
 

@@ -22,6 +22,9 @@ pub const KERNEL_SYMBOLS: &str = "kallsyms";
 /// Counters.
 pub const COUNTERS: &str = "extern.dat";
 
+/// Where to begin in records, and which functions are where in them. It may be removed at any time.
+pub const INDEX: &str = "index";
+
 /// Who took memory, and gave it back.
 pub const RESOURCES: &str = "resources.dat";
 
@@ -79,6 +82,8 @@ pub enum File {
     KernelSymbols,
     /// [`RESOURCES`].
     Resources,
+    /// [`INDEX`].
+    Index,
     /// `task`, what uftrace's first versions wrote. It is read in place of [`TASKS`] where it is there.
     OldTasks,
 }
@@ -99,6 +104,7 @@ impl File {
             GAPS => return Some(Self::Gaps),
             COUNTERS => return Some(Self::Counters),
             RESOURCES => return Some(Self::Resources),
+            INDEX => return Some(Self::Index),
             "task" => return Some(Self::OldTasks),
             KERNEL_HEADER => return Some(Self::KernelHeader),
             KERNEL_SYMBOLS => return Some(Self::KernelSymbols),
@@ -149,6 +155,7 @@ mod tests {
             ("kernel_header", File::KernelHeader),
             ("kallsyms", File::KernelSymbols),
             ("task", File::OldTasks),
+            ("index", File::Index),
         ] {
             assert_eq!(File::of(name), Some(kind), "{name}");
         }

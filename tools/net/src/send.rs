@@ -100,7 +100,7 @@ impl Directory {
             let path = entry.map_err(Error::at(dir))?.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             let part = match TraceFile::of(name) {
-                None | Some(TraceFile::Info) => continue,
+                None | Some(TraceFile::Info | TraceFile::Index) => continue,
                 Some(TraceFile::Records(tid)) => Part::Task(tid),
                 Some(TraceFile::Perf(processor)) => Part::Perf(processor),
                 Some(TraceFile::Kernel(processor)) => Part::Kernel(processor),

@@ -264,6 +264,8 @@ fn file_name(name: &[u8]) -> Result<Option<&str>> {
     let is_taken = match TraceFile::of(name) {
         Some(TraceFile::Map) => is_sid(name),
         Some(TraceFile::Info | TraceFile::Records(_) | TraceFile::Perf(_) | TraceFile::Kernel(_)) | None => false,
+        // It is of the files of the sender, by their times.
+        Some(TraceFile::Index) => false,
         Some(_) => true,
     };
     Ok(is_taken.then_some(name))

@@ -131,6 +131,40 @@ impl Chooser {
         }
     }
 
+    /// Whether all is left out until a function is entered that is in `below`.
+    pub(crate) fn is_idle(&self) -> bool {
+        let waits = !self.waiting.is_empty() || !self.chosen.is_empty();
+        !self.choice.below.is_empty() && !waits && self.open.last().is_none_or(|frame| !frame.is_in)
+    }
+
+    /// Drops what is shown, for who wants to know what is open alone.
+    pub(crate) fn forget_chosen(&mut self) {
+        self.chosen.clear();
+    }
+
+    /// What is open, as a copy would begin with: addresses with times of entry.
+    pub(crate) fn open(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
+        self.open.iter().map(|frame| (frame.addr, frame.entered_ns))
+    }
+
+    /// Whether the depth of the next record tells how much is open.
+    pub(crate) fn trusts_depth(&self) -> bool {
+        self.trusts_depth
+    }
+
+    /// Goes on elsewhere, where these functions are open. Nothing that is shown may be open here, or the time must not have begun.
+    pub(crate) fn restart(&mut self, open: &[(Option<u64>, u64)], trusts_depth: bool, names: &impl Names) {
+        self.open.clear();
+        self.n_shown = 0;
+        self.trusts_depth = trusts_depth;
+        for &(addr, entered_ns) in open.iter().take(Self::MAX_DEPTH) {
+            let listed = addr.map_or(Listed::default(), |addr| self.listed(entered_ns, addr, names));
+            let frame = self.frame(addr, entered_ns, listed);
+            self.n_shown += usize::from(frame.is_shown);
+            self.open.push(frame);
+        }
+    }
+
     /// How many functions and records it holds.
     pub(crate) fn n_held(&self) -> usize {
         self.open.len() + self.waiting.len() + self.chosen.len()

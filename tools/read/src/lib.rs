@@ -7,6 +7,7 @@
 //! - [`Trace::open`] reads a directory's metadata.
 //! - [`Trace::records`] and [`Trace::all_records`] read what was recorded, of one task or of all in order of time.
 //! - [`Trace::choose`] has only a part of it read: some functions, levels, times.
+//!   [`Trace::use_index`] goes past what is not in that part.
 //! - [`info::read`] and [`read_clock`] read one file; [`lines`] reads any text of a trace line by line. What a line or a record
 //!   looks like is in the crate [`rftrace_format`].
 //!
@@ -57,6 +58,8 @@ mod events;
 mod facts;
 pub mod files;
 mod functions;
+mod index;
+mod indexing;
 pub mod info;
 pub mod inlined;
 mod kernel;
@@ -64,6 +67,7 @@ pub mod lines;
 pub mod maps;
 mod reading;
 mod records;
+mod seeker;
 mod session;
 mod sources;
 mod summary;

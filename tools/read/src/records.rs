@@ -11,9 +11,11 @@ use rftrace_format::values::{MAX_PAYLOAD, ValueSpec};
 use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};
 use crate::functions::Functions;
+use crate::index::N_FLAWS;
 use crate::inlined::Folding;
 use crate::kernel::InKernel;
 use crate::reading::Reading;
+use crate::seeker::Seeker;
 use crate::switches::Switch;
 use crate::trace::{Task, Trace};
 use crate::warning::{Warning, Warnings};
@@ -27,6 +29,10 @@ pub const OVERWRITTEN: &str = "rftrace:overwritten_records";
 
 /// The largest number of lost records that is believed.
 const MAX_LOST: u64 = u32::MAX as u64;
+
+/// What may be wrong in a file of records.
+const FLAWS: [Warning; N_FLAWS] =
+    [Warning::CutRecord, Warning::CorruptStretch, Warning::TimeBackwards, Warning::PayloadSkipped];
 
 /// Reads the records of one task, in order of time.
 ///
@@ -57,6 +63,8 @@ pub struct Records<'t> {
     folding: Option<Folding>,
     chooser: Option<Chooser>,
     functions: Functions<'t>,
+    /// Goes past what is not chosen.
+    seeker: Option<Seeker>,
     warnings: Warnings,
     n_read: u64,
 }
@@ -81,7 +89,7 @@ impl Trace {
         let mut start_ns = None;
         for task in self.tasks() {
             let mut records = self.records(task);
-            records.chooser = None;
+            records.take_all();
             let first = records.next().transpose()?.map(|record| record.time_ns);
             start_ns = start_ns.into_iter().chain(first).min();
         }
@@ -93,6 +101,10 @@ impl<'t> Records<'t> {
     fn new(trace: &'t Trace, task: &'t Task, n_tasks: usize) -> Self {
         let path = trace.dat_file(task);
         let switches = trace.switches(task);
+        let functions = Functions::among(trace, task, n_tasks);
+        let has_index = trace.in_kernel(task).is_empty() && !trace.folds_inlined();
+        let seeker = trace.index().zip(trace.choice()).filter(|_| has_index);
+        let seeker = seeker.and_then(|(index, choice)| Seeker::new(index, task.tid(), choice, &functions));
         Self {
             trace,
             task,
@@ -104,7 +116,8 @@ impl<'t> Records<'t> {
             passed_ns: 0,
             folding: trace.folds_inlined().then(Folding::default),
             chooser: trace.choice().map(|choice| Chooser::new(Arc::clone(choice))),
-            functions: Functions::among(trace, task, n_tasks),
+            functions,
+            seeker,
             warnings: Warnings::default(),
             n_read: 0,
         }
@@ -138,6 +151,7 @@ impl<'t> Records<'t> {
             if chooser.has_ended() {
                 return Ok(None);
             }
+            self.skip()?;
             let record = self.read_folded()?;
             match (&mut self.chooser, record) {
                 (Some(chooser), Some(record)) => chooser.apply(record, &self.functions),
@@ -145,6 +159,69 @@ impl<'t> Records<'t> {
                 (None, _) => {}
             }
         }
+    }
+
+    /// Goes on where something is chosen, as far as an index tells.
+    fn skip(&mut self) -> Result<()> {
+        let (Some(seeker), Some(chooser)) = (&mut self.seeker, &mut self.chooser) else { return Ok(()) };
+        // What was read already stays.
+        let has_head = self.head.is_some();
+        let Some(idx) = seeker.skip(self.file.position(), || !has_head && chooser.is_idle()) else { return Ok(()) };
+        let here = self.file.position();
+        let (place, open) = seeker.place(idx);
+        self.file.seek(place.position);
+        // Where nothing can be read the index is of something else, as where something else is there.
+        let is_read = self.file.fill(RECORD_BYTES).is_ok();
+        let is_end = seeker.is_end(idx);
+        if !is_read
+            || (is_end && !self.file.rest().is_empty())
+            || (!is_end && !self.file.rest().starts_with(&place.first))
+        {
+            self.file.seek(here);
+            self.seeker = None;
+            return Ok(());
+        }
+        for (warning, count) in std::iter::zip(FLAWS, place.flaws) {
+            self.warnings.add(warning, count.saturating_sub(self.warnings.count(warning)));
+        }
+        self.last_ns = place.last_ns.max(self.last_ns);
+        let n_before = self.switches.partition_point(|switch| switch.time_ns() < place.last_ns);
+        self.switches = self.switches.get(n_before..).unwrap_or_default();
+        chooser.restart(&open, place.trusts_depth, &self.functions);
+        Ok(())
+    }
+
+    /// Leaves nothing out, whatever is chosen.
+    pub(crate) fn take_all(&mut self) {
+        (self.chooser, self.seeker) = (None, None);
+    }
+
+    /// Where the reader is in the file.
+    pub(crate) fn position(&self) -> u64 {
+        self.file.position()
+    }
+
+    /// How many records of the file were read.
+    #[cfg(test)]
+    pub(crate) fn n_read(&self) -> u64 {
+        self.n_read
+    }
+
+    /// Reads what is in the file alone, whatever is chosen, for an index: where that begins and its first bytes, and the record.
+    pub(crate) fn read_raw(&mut self) -> Result<(u64, Option<[u8; RECORD_BYTES]>, Option<Record>)> {
+        self.file.fill(RECORD_BYTES)?;
+        let (position, first) = (self.file.position(), self.file.rest().first_chunk().copied());
+        Ok((position, first, self.read_file()?))
+    }
+
+    /// How often each flaw that a file may have was met.
+    pub(crate) fn flaws(&self) -> [u64; N_FLAWS] {
+        FLAWS.map(|flaw| self.warnings.count(flaw))
+    }
+
+    /// The time of the record that was read last.
+    pub(crate) fn last_ns(&self) -> u64 {
+        self.last_ns
     }
 
     /// The next one that is not left out.

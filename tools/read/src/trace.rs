@@ -20,6 +20,7 @@ use crate::chosen::Choice;
 use crate::demangle::Demangle;
 use crate::error::Result;
 use crate::events::EventNames;
+use crate::index::Index;
 use crate::kernel::{KernelRecords, KernelSymbols};
 use crate::lines::Lines;
 use crate::maps::Mapping;
@@ -49,6 +50,8 @@ pub struct Trace {
     cost: Option<CallCost>,
     choice: Option<Arc<Choice>>,
     reading: Option<Arc<Reading>>,
+    /// By which what is not chosen is passed over.
+    index: Option<Arc<Index>>,
     warnings: Warnings,
     /// Of each task with values what was read of them last, by its number.
     payloads: Mutex<HashMap<u32, Window>>,
@@ -197,6 +200,7 @@ impl Trace {
             cost: None,
             choice: None,
             reading: None,
+            index: None,
             warnings,
             payloads: Mutex::default(),
         })
@@ -251,6 +255,15 @@ impl Trace {
 
     pub(crate) fn choice(&self) -> Option<&Arc<Choice>> {
         self.choice.as_ref()
+    }
+
+    pub(crate) fn index(&self) -> Option<&Arc<Index>> {
+        self.index.as_ref()
+    }
+
+    /// Has what is not chosen passed over by this.
+    pub(crate) fn set_index(&mut self, index: Index) {
+        self.index = Some(Arc::new(index));
     }
 
     /// Has all who read records tell how far they are, and stop when they are told to.

@@ -44,7 +44,10 @@ impl ShownArgs {
         let mut choice = self.calls.choice();
         choice.times = self.range.times(trace)?;
         trace.choose(choice);
-        if self.range.tid.is_empty() { Ok(()) } else { keep_tasks(trace, &self.range.tid) }
+        if !self.range.tid.is_empty() {
+            keep_tasks(trace, &self.range.tid)?;
+        }
+        Ok(trace.use_index()?)
     }
 
     /// Opens a trace, of which only these calls are shown, whenever and of whatever task: [`Self::range`] is left to the caller.

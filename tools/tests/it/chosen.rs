@@ -4,9 +4,11 @@ use proptest::prelude::*;
 use rftrace_read::{Choice, Pattern};
 use rftrace_views::{Call, CallTree};
 
+use crate::cli::rftrace;
 use crate::dir::{A, B, C, Files, MAIN, MARK, entry, event, exit, lost, trace};
 use crate::hostile::copies_go_on;
 use crate::replay::replay;
+use crate::uftrace::uftrace;
 
 fn pattern(text: &str) -> Pattern {
     Pattern::new(text).expect("a pattern")
@@ -217,4 +219,45 @@ proptest! {
         let found: String = part.calls().map(|(depth, call)| line(depth, call)).collect();
         prop_assert_eq!(found, expected);
     }
+}
+
+/// What is shown is the same with an index, wherever that may be; others read the trace as before.
+#[test]
+fn an_index_is_made_for_a_large_trace() {
+    let mut records = vec![entry(10, 0, MAIN)];
+    records.extend((0..300_000_u64).flat_map(|n| {
+        let function = if n == 200_000 { B } else { A };
+        let time = 100 * n;
+        [entry(time + 20, 1, function), entry(time + 30, 2, C), exit(time + 40, 2, C), exit(time + 50, 1, function)]
+    }));
+    records.push(exit(40_000_000, 0, MAIN));
+    let dir = trace(&records);
+    let cache = tempfile::tempdir().expect("a folder");
+    let index = dir.path().join("index");
+    let show = |args: &[&str]| {
+        let mut command = rftrace(args);
+        let output = command.arg(dir.path()).env("XDG_CACHE_HOME", cache.path()).output().expect("it starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let of_b = ["replay", "--builtin", "-F", "b", "-f", "none"];
+    let expected = "b() {\n  c();\n} /* b */\n";
+    assert_eq!(show(&of_b), expected);
+    let made = std::fs::read(&index).expect("an index");
+    assert_eq!(show(&of_b), expected);
+    let late = ["report", "--no-correct", "--from", "29999905ns", "--format", "csv", "-f", "call,total"];
+    let text = show(&late);
+    assert!(text.contains("\"a\",1,30\n") && text.contains("\"c\",1,10\n"), "{text}");
+    assert_eq!(std::fs::read(&index).expect("an index"), made, "it is still of use");
+    if let Some(output) = uftrace("report", dir.path(), &[]) {
+        assert!(output.contains("300000  c"), "{output}");
+    }
+
+    // Where it cannot be, it is in the cache.
+    std::fs::remove_file(&index).expect("it is there");
+    std::fs::create_dir(&index).expect("a folder");
+    assert_eq!(show(&of_b), expected);
+    assert_eq!(show(&late), text);
+    let cached: Vec<_> = std::fs::read_dir(cache.path().join("rftrace")).expect("a folder").collect();
+    assert_eq!(cached.len(), 1, "{cached:?}");
 }

@@ -1,0 +1,319 @@
+//! `index`: where to begin in a task's records, and which parts of them have which functions.
+//!
+//! A task's file is cut into blocks. Of each there is what a reader needs to begin with it: where it is, and which functions are open; and
+//! which functions are entered in it.
+//!
+//! ```text
+//! MAGIC, with the version
+//! checksum of all that follows             u64
+//! number of tasks                          u32
+//! of each task:
+//!   its number, what it was made of        u32, u64
+//!   numbers of functions, places, frames, entered   4 × u32
+//!   functions                              address, when it was seen: 2 × u64
+//!   places                                 `PLACE_BYTES`
+//!   frames, of all places                  address or all ones, time of entry: 2 × u64
+//!   entered, of all places                 u32, an index of functions
+//! ```
+//!
+//! All numbers are little-endian. Of the open functions a place has only those that the place before has not.
+//!
+//! Not here: making one (`indexing`), reading by it (`seeker`).
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use rftrace_format::record::RECORD_BYTES;
+
+/// The first bytes; the last one of them is the version.
+const MAGIC: &[u8; 16] = b"rftrace-index\0\0\x01";
+
+/// The most blocks of a task: in 10^8 records one has 24 000, which are read in a millisecond.
+pub(crate) const MAX_PLACES: usize = 4096;
+
+/// The most functions, open functions of all places, and functions entered in all blocks. What comes when there are as many is one block.
+pub(crate) const MAX_FUNCTIONS: usize = 1 << 18;
+pub(crate) const MAX_FRAMES: usize = 1 << 21;
+pub(crate) const MAX_ENTERED: usize = 1 << 22;
+
+const PLACE_BYTES: usize = 8 + RECORD_BYTES + 8 + 8 * N_FLAWS + 4 * 4;
+
+/// How many kinds of flaws a task's records may have.
+pub(crate) const N_FLAWS: usize = 4;
+
+/// A function that is open: its address, if its entry is among the records, and when it was entered.
+pub(crate) type OpenFrame = (Option<u64>, u64);
+
+/// The indices of a trace's tasks, by their numbers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Index {
+    pub(crate) tasks: HashMap<u32, TaskIndex>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct TaskIndex {
+    /// What it was made of: sizes and times of files.
+    pub(crate) stamp: u64,
+    /// The address of each, and when that was seen. One may stand here several times.
+    pub(crate) functions: Vec<(u64, u64)>,
+    /// In order.
+    pub(crate) places: Vec<Place>,
+    pub(crate) frames: Vec<OpenFrame>,
+    pub(crate) entered: Vec<u32>,
+}
+
+/// The beginning of a block, and what is in the block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Where in the file.
+    pub(crate) position: u64,
+    /// The record that is there.
+    pub(crate) first: [u8; RECORD_BYTES],
+    /// The time of the record before.
+    pub(crate) last_ns: u64,
+    /// The flaws met before.
+    pub(crate) flaws: [u64; N_FLAWS],
+    /// How many of the functions that are open at the place before are so still.
+    pub(crate) n_shared: usize,
+    /// The others, among the frames.
+    pub(crate) frames: Range<usize>,
+    /// The functions that are entered in the block, among those entered.
+    pub(crate) entered: Range<usize>,
+    /// What is in the block is shown whatever is chosen, or it is not known what that is.
+    pub(crate) must_read: bool,
+    /// The number of open functions is what the next record says.
+    pub(crate) trusts_depth: bool,
+}
+
+impl TaskIndex {
+    /// The functions that are open at a place, outermost first.
+    pub(crate) fn open_at(&self, place: usize) -> Vec<OpenFrame> {
+        let mut open = Vec::new();
+        for place in &self.places[..=place] {
+            open.truncate(place.n_shared);
+            open.extend_from_slice(&self.frames[place.frames.clone()]);
+        }
+        open
+    }
+
+    fn parse(input: &mut Input<'_>) -> Option<(u32, Self)> {
+        let tid = input.u32()?;
+        let stamp = input.u64()?;
+        let mut counts = [0; 4];
+        for count in &mut counts {
+            *count = input.u32()? as usize;
+        }
+        let [n_functions, n_places, n_frames, n_entered] = counts;
+        let mut index = Self { stamp, ..Self::default() };
+        for _ in 0..input.has(n_functions, 16, MAX_FUNCTIONS)? {
+            index.functions.push((input.u64()?, input.u64()?));
+        }
+        let mut ends = (0, 0);
+        let mut depth = 0;
+        for _ in 0..input.has(n_places, PLACE_BYTES, MAX_PLACES + 1)? {
+            let place = Place::parse(input, ends)?;
+            ends = (place.frames.end, place.entered.end);
+            if place.n_shared > depth
+                || index.places.last().is_some_and(|last| {
+                    place.position <= last.position
+                        || place.last_ns < last.last_ns
+                        || std::iter::zip(place.flaws, last.flaws).any(|(now, before)| now < before)
+                })
+            {
+                return None;
+            }
+            depth = place.n_shared + place.frames.len();
+            index.places.push(place);
+        }
+        if ends != (n_frames, n_entered) {
+            return None;
+        }
+        for _ in 0..input.has(n_frames, 16, MAX_FRAMES)? {
+            let addr = input.u64()?;
+            index.frames.push(((addr != u64::MAX).then_some(addr), input.u64()?));
+        }
+        for _ in 0..input.has(n_entered, 4, MAX_ENTERED)? {
+            index.entered.push(input.u32().filter(|&function| (function as usize) < n_functions)?);
+        }
+        Some((tid, index))
+    }
+
+    fn write(&self, tid: u32, out: &mut Vec<u8>) {
+        out.extend(tid.to_le_bytes());
+        out.extend(self.stamp.to_le_bytes());
+        for count in [self.functions.len(), self.places.len(), self.frames.len(), self.entered.len()] {
+            out.extend(small(count));
+        }
+        for &(addr, time_ns) in &self.functions {
+            out.extend(addr.to_le_bytes());
+            out.extend(time_ns.to_le_bytes());
+        }
+        self.places.iter().for_each(|place| place.write(out));
+        for &(addr, time_ns) in &self.frames {
+            out.extend(addr.unwrap_or(u64::MAX).to_le_bytes());
+            out.extend(time_ns.to_le_bytes());
+        }
+        out.extend(self.entered.iter().flat_map(|function| function.to_le_bytes()));
+    }
+}
+
+impl Place {
+    const MUST_READ: u32 = 1;
+    const TRUSTS_DEPTH: u32 = 2;
+
+    /// Reads one whose frames and functions begin here.
+    fn parse(input: &mut Input<'_>, (frames, entered): (usize, usize)) -> Option<Self> {
+        let position = input.u64()?;
+        let first = *input.bytes(RECORD_BYTES)?.first_chunk()?;
+        let last_ns = input.u64()?;
+        let mut flaws = [0; N_FLAWS];
+        for count in &mut flaws {
+            *count = input.u64()?;
+        }
+        let n_shared = input.u32()? as usize;
+        let frames = frames..frames + input.u32()? as usize;
+        let entered = entered..entered + input.u32()? as usize;
+        let flags = input.u32()?;
+        let (must_read, trusts_depth) = (flags & Self::MUST_READ != 0, flags & Self::TRUSTS_DEPTH != 0);
+        Some(Self { position, first, last_ns, flaws, n_shared, frames, entered, must_read, trusts_depth })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend(self.position.to_le_bytes());
+        out.extend(self.first);
+        out.extend(self.last_ns.to_le_bytes());
+        out.extend(self.flaws.iter().flat_map(|count| count.to_le_bytes()));
+        let flags =
+            if self.must_read { Self::MUST_READ } else { 0 } | if self.trusts_depth { Self::TRUSTS_DEPTH } else { 0 };
+        for count in [self.n_shared, self.frames.len(), self.entered.len(), flags as usize] {
+            out.extend(small(count));
+        }
+    }
+}
+
+impl Index {
+    /// Reads one; `None` if it is none, or of another version, or anything in it cannot be.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (sum, rest) = bytes.strip_prefix(MAGIC)?.split_first_chunk()?;
+        if u64::from_le_bytes(*sum) != hash(rest) {
+            return None;
+        }
+        let mut input = Input(rest);
+        let mut index = Self::default();
+        for _ in 0..input.u32()? {
+            let (tid, task) = TaskIndex::parse(&mut input)?;
+            index.tasks.insert(tid, task);
+        }
+        input.0.is_empty().then_some(index)
+    }
+
+    /// The bytes that [`Index::parse`] reads.
+    pub(crate) fn write(&self) -> Vec<u8> {
+        let mut rest = small(self.tasks.len()).to_vec();
+        let mut tasks: Vec<_> = self.tasks.iter().collect();
+        tasks.sort_unstable_by_key(|&(tid, _)| tid);
+        tasks.iter().for_each(|(tid, task)| task.write(**tid, &mut rest));
+        [MAGIC.as_slice(), &hash(&rest).to_le_bytes(), &rest].concat()
+    }
+}
+
+/// All counts have a limit below this.
+fn small(count: usize) -> [u8; 4] {
+    u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes()
+}
+
+/// FNV-1a of words and what is left: for bytes that were damaged, not for those that were forged.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let values = words.iter().map(|word| u64::from_le_bytes(*word)).chain(rest.iter().map(|&byte| byte.into()));
+    values.fold(0xcbf2_9ce4_8422_2325, |sum, value| (sum ^ value).wrapping_mul(0x0100_0000_01b3).rotate_left(23))
+}
+
+/// What is left to read.
+struct Input<'b>(&'b [u8]);
+
+impl<'b> Input<'b> {
+    fn bytes(&mut self, count: usize) -> Option<&'b [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(*self.bytes(4)?.first_chunk()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.bytes(8)?.first_chunk()?))
+    }
+
+    /// So many of this size, if they are there and no more than may be.
+    fn has(&self, count: usize, bytes: usize, most: usize) -> Option<usize> {
+        (count <= most && count * bytes <= self.0.len()).then_some(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Index {
+        let place = |position: u64, n_shared, frames, entered| Place {
+            position,
+            first: [7; RECORD_BYTES],
+            last_ns: position,
+            flaws: [0, 1, 0, position],
+            n_shared,
+            frames,
+            entered,
+            must_read: position == 16,
+            trusts_depth: position == 0,
+        };
+        let task = TaskIndex {
+            stamp: 5,
+            functions: vec![(0x1000, 1), (0x2000, 2)],
+            places: vec![place(0, 0, 0..2, 0..2), place(16, 1, 2..3, 2..2), place(32, 2, 3..3, 2..3)],
+            frames: vec![(None, 3), (Some(0x1000), 4), (Some(0x2000), 9)],
+            entered: vec![0, 1, 1],
+        };
+        Index { tasks: HashMap::from([(7, task), (9, TaskIndex::default())]) }
+    }
+
+    #[test]
+    fn it_is_read_as_it_was_written() {
+        let index = sample();
+        assert_eq!(Index::parse(&index.write()), Some(index));
+        let open = |place| sample().tasks[&7].open_at(place);
+        assert_eq!(open(0), [(None, 3), (Some(0x1000), 4)]);
+        assert_eq!(open(2), [(None, 3), (Some(0x2000), 9)]);
+    }
+
+    #[test]
+    fn whatever_is_wrong_it_is_none() {
+        let bytes = sample().write();
+        for length in 0..bytes.len() {
+            assert_eq!(Index::parse(&bytes[..length]), None, "{length}");
+        }
+        let start = MAGIC.len() + 8;
+        let mut n_read = 0;
+        for place in 0..bytes.len() {
+            for value in [0, 1, 0x7f, 0xff] {
+                let mut bytes = bytes.clone();
+                if std::mem::replace(&mut bytes[place], value) == value {
+                    continue;
+                }
+                assert_eq!(Index::parse(&bytes), None, "{place}");
+                // And with a sum that fits: what is read can be used.
+                let sum = hash(&bytes[start..]).to_le_bytes();
+                bytes[start - 8..start].copy_from_slice(&sum);
+                for index in Index::parse(&bytes).iter().flat_map(|index| index.tasks.values()) {
+                    (0..index.places.len()).for_each(|place| drop(index.open_at(place)));
+                    let entered = index.places.iter().flat_map(|place| &index.entered[place.entered.clone()]);
+                    assert!(entered.into_iter().all(|&function| index.functions.get(function as usize).is_some()));
+                    n_read += 1;
+                }
+            }
+        }
+        assert!(n_read > 100, "{n_read}");
+    }
+}
