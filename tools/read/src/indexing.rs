@@ -46,11 +46,12 @@ impl Trace {
     ///
     /// A `.dat` file cannot be read.
     pub fn use_index(&mut self) -> Result<()> {
-        self.use_index_from(MIN_BYTES, MIN_BLOCK_BYTES)
+        let cached = cache_file(self.dir());
+        self.use_index_from(MIN_BYTES, MIN_BLOCK_BYTES, cached)
     }
 
-    /// The same, for tasks of so many bytes at least, in blocks of so many at least.
-    fn use_index_from(&mut self, min_bytes: u64, min_block_bytes: u64) -> Result<()> {
+    /// The same, for tasks of so many bytes at least, in blocks of so many at least, with this file where the directory may not be written.
+    fn use_index_from(&mut self, min_bytes: u64, min_block_bytes: u64, cached: Option<PathBuf>) -> Result<()> {
         let gains = |choice: &Arc<Choice>| !choice.below.is_empty() || choice.times.start > 0;
         if !self.choice().is_some_and(gains) || self.folds_inlined() {
             return Ok(());
@@ -70,7 +71,6 @@ impl Trace {
         if wanted.is_empty() {
             return Ok(());
         }
-        let cached = cache_file(self.dir());
         let own = self.dir().join(INDEX);
         let read = |path: &Path| Index::parse(&files::read(path, MAX_FILE_BYTES).ok()?);
         let has_all = |index: &Index| wanted.iter().all(|wanted| wanted.is_in(index));
@@ -422,7 +422,7 @@ mod tests {
                     let mut trace = Trace::open(dir.path()).unwrap();
                     trace.choose(choice.clone());
                     let expected = read(&trace);
-                    trace.use_index_from(0, min_block_bytes).unwrap();
+                    trace.use_index_from(0, min_block_bytes, None).unwrap();
                     let gains = !choice.below.is_empty() || choice.times.start > 0;
                     assert_eq!(trace.index().is_some(), gains);
                     let found = read(&trace);
@@ -430,7 +430,7 @@ mod tests {
                     // And by that in the file.
                     let mut again = Trace::open(dir.path()).unwrap();
                     again.choose(choice.clone());
-                    again.use_index_from(0, min_block_bytes).unwrap();
+                    again.use_index_from(0, min_block_bytes, None).unwrap();
                     assert_eq!(again.index(), trace.index());
                     (n_with, n_without) = (n_with + found.2, n_without + expected.2);
                 }
@@ -446,7 +446,7 @@ mod tests {
         let open = || {
             let mut trace = Trace::open(dir.path()).unwrap();
             trace.choose(choice(&["f39"], 0..u64::MAX));
-            trace.use_index_from(0, 500).unwrap();
+            trace.use_index_from(0, 500, None).unwrap();
             trace
         };
         let expected = read(&open());
@@ -469,7 +469,7 @@ mod tests {
         let trace = open();
         assert_ne!(fs::read(&file).unwrap(), right);
         assert!(read(&trace).0.len() < expected.0.len());
-        // A folder cannot be replaced: then it is for this trace alone, or in the cache.
+        // A folder cannot be replaced: then it is for this trace alone.
         fs::write(dir.path().join("7.dat"), &data).unwrap();
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
@@ -489,14 +489,14 @@ mod tests {
             };
             let expected = read(&open());
             let mut trace = open();
-            trace.use_index_from(0, 500).unwrap();
+            trace.use_index_from(0, 500, None).unwrap();
             let mut index = Index::parse(&fs::read(&file).unwrap()).unwrap();
             for place in &mut index.tasks.get_mut(&7).unwrap().places {
                 place.position += 3;
             }
             fs::write(&file, index.write()).unwrap();
             let mut trace = open();
-            trace.use_index_from(0, 500).unwrap();
+            trace.use_index_from(0, 500, None).unwrap();
             assert_eq!(trace.index().map(|index| &**index), Some(&index), "it is what is used");
             let found = read(&trace);
             assert_eq!((found.0, found.1), (expected.0, expected.1));
@@ -504,7 +504,7 @@ mod tests {
             // Whatever else it says, reading ends.
             let mut trace = open();
             fs::remove_file(&file).unwrap();
-            trace.use_index_from(0, 500).unwrap();
+            trace.use_index_from(0, 500, None).unwrap();
             let right = fs::read(&file).unwrap();
             for number in 0..150 {
                 let mut bytes = right[24..].to_vec();
