@@ -26,6 +26,14 @@ use crate::token::Token;
 
 /// What is read at a time.
 const PIECE_BYTES: usize = 64 << 10;
+/// What a kernel's image begins with, and how much of it tells it from a stream of ours.
+const IMAGE_MAGIC: &[u8; 8] = b"\x93RFT\r\n\x1a\n";
+const BEGINNING_BYTES: usize = 4;
+/// The most bytes of such an image: all that it holds is in memory when a trace is made of it, some eight times as much.
+const MAX_IMAGE_BYTES: u64 = 256 << 20;
+/// The directory of an image, and its name there.
+const IMAGE_DIR: &[u8] = b"kernel";
+const IMAGE: &str = "kernel.img";
 /// How long no connections are taken when the system has no room for more.
 const NO_ROOM: Duration = Duration::from_millis(100);
 
@@ -81,6 +89,8 @@ pub struct Received {
     pub bytes: u64,
     /// How many processes it is of, where it is what was recorded of programs while they ran: the directory is to become a trace.
     pub processes: Option<u32>,
+    /// The image that has come, if a kernel has sent it: the directory is to become a trace.
+    pub image: Option<PathBuf>,
     /// Files that were left out, as no trace has such.
     pub left_out: usize,
     /// The names of the first ones.
@@ -302,6 +312,8 @@ impl Server {
             let silence = if incoming.may_be_silent() { self.options.idle } else { self.options.timeout };
             self.wait(&[&*stream], Some(silence))?;
             let n_read = match stream.read(&mut piece) {
+                // A kernel's line ends so.
+                Ok(0) if matches!(incoming.protocol, Protocol::Kernel) => return Ok(()),
                 Ok(0) => return Err(Error::Closed),
                 Ok(n_read) => n_read,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => continue,
@@ -359,33 +371,75 @@ struct Incoming<'a> {
 
 /// What a peer speaks.
 enum Protocol {
-    /// Not known: nothing has come.
-    Unknown,
+    /// Not known: these bytes have come.
+    Unknown(Vec<u8>),
     Uftrace(Reader),
     Own(stream::Reader),
+    /// What a kernel sends by a line.
+    Kernel,
+}
+
+impl Protocol {
+    /// That of a peer whose first bytes these are; `None` if more are needed.
+    fn of(first: &[u8]) -> Option<Self> {
+        let begins = |magic: &[u8]| magic.iter().zip(first).take(BEGINNING_BYTES).all(|(wanted, byte)| wanted == byte);
+        match (begins(IMAGE_MAGIC), begins(&stream::MAGIC)) {
+            (true, true) => None,
+            (true, false) => Some(Self::Kernel),
+            // Messages of uftrace begin with another byte.
+            _ if first.first() == stream::MAGIC.first() => Some(Self::Own(stream::Reader::new())),
+            _ => Some(Self::Uftrace(Reader::new())),
+        }
+    }
 }
 
 impl<'a> Incoming<'a> {
     fn new(server: &'a Server) -> Self {
-        Self { server, protocol: Protocol::Unknown, is_own: false, n_received: 0, store: None, spools: None }
+        Self {
+            server,
+            protocol: Protocol::Unknown(Vec::new()),
+            is_own: false,
+            n_received: 0,
+            store: None,
+            spools: None,
+        }
     }
 
     /// Whether the peer may have nothing to tell at this moment. Of ours it says so from time to time.
     fn may_be_silent(&self) -> bool {
-        matches!(&self.protocol, Protocol::Uftrace(reader) if reader.is_between())
+        match &self.protocol {
+            Protocol::Uftrace(reader) => reader.is_between(),
+            Protocol::Kernel => true,
+            Protocol::Own(_) | Protocol::Unknown(_) => false,
+        }
     }
 
     /// Takes some bytes. Returns whether the end has come.
-    fn take(&mut self, mut input: &[u8]) -> Result<bool> {
+    fn take(&mut self, input: &[u8]) -> Result<bool> {
         self.n_received += input.len() as u64;
-        if let (Protocol::Unknown, Some(first)) = (&self.protocol, input.first()) {
-            // Messages of uftrace begin with another one.
-            self.is_own = *first == stream::MAGIC[0];
-            self.protocol =
-                if self.is_own { Protocol::Own(stream::Reader::new()) } else { Protocol::Uftrace(Reader::new()) };
-        }
+        let Protocol::Unknown(first) = &mut self.protocol else { return self.take_known(input) };
+        first.extend_from_slice(input);
+        let Some(protocol) = Protocol::of(first) else { return Ok(false) };
+        let first = std::mem::take(first);
+        self.is_own = matches!(protocol, Protocol::Own(_));
+        self.protocol = protocol;
+        self.take_known(&first)
+    }
+
+    fn take_known(&mut self, mut input: &[u8]) -> Result<bool> {
         if self.n_received > self.server.options.max_bytes {
             return Err(Error::TooLarge(self.server.options.max_bytes));
+        }
+        if let Protocol::Kernel = self.protocol {
+            check_token(self.server.options.token.as_ref(), None)?;
+            if self.n_received > MAX_IMAGE_BYTES {
+                return Err(Error::TooLarge(MAX_IMAGE_BYTES));
+            }
+            let store = match &mut self.store {
+                Some(store) => store,
+                none => none.insert(self.server.root.make(IMAGE_DIR)?),
+            };
+            return store.append(IMAGE, input).map(|()| false);
         }
         if let Protocol::Own(reader) = &mut self.protocol {
             let mut follows = Follows::Sections;
@@ -460,6 +514,9 @@ impl<'a> Incoming<'a> {
             received.left_out = store.n_left_out;
             received.left_out_names = std::mem::take(&mut store.left_out);
         }
+        if let (Protocol::Kernel, Some(dir)) = (&self.protocol, &received.dir) {
+            received.image = Some(dir.join(IMAGE));
+        }
         if let Some(spools) = &mut self.spools {
             spools.finish();
             received.processes = Some(spools.n_processes);
@@ -483,6 +540,7 @@ fn nothing(peer: String, error: Error) -> Received {
         files: 0,
         bytes: 0,
         processes: None,
+        image: None,
         left_out: 0,
         left_out_names: Vec::new(),
         has_incomplete_info: false,

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, stdin};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use indicatif::HumanCount;
-use rftrace_frontend::{Image, ImportOptions};
+use rftrace_frontend::{Image, ImportOptions, Imported};
 use rftrace_net::line;
 use rftrace_net::receive::{ReceiveOptions, Received, Server};
 use rftrace_net::{Address, PORT, Token, UFTRACE_PORT};
@@ -36,6 +36,9 @@ Examples:
   rftrace recv --unix /run/user/1000/traces       only this user reaches it
   rftrace recv --serial /dev/ttyS0 --binary kernel.elf
                                                   what a kernel sends while it runs
+  rftrace recv --binary kernel.elf
+    qemu-system-x86_64 -kernel kernel.elf -serial tcp:127.0.0.1:8091
+                                                  the same by a connection
 
 Nothing is encrypted (no TLS). From other machines traces come by ssh, which has passwords and encryption:
   ssh -N -L 8091:127.0.0.1:8091 RECEIVER          on the machine that sends; then as above
@@ -95,7 +98,7 @@ struct KernelArgs {
     /// Read it from a serial port or a named pipe. Set the port's speed with `stty`.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "unix", "token_file", "once"])]
     serial: Option<PathBuf>,
-    /// With --stdin and --serial: the kernel's ELF file, for the names of its functions.
+    /// The ELF file of kernels, for the names of their functions: of what comes by --stdin, --serial or a connection.
     #[arg(long, value_name = "ELF")]
     binary: Option<PathBuf>,
 }
@@ -104,9 +107,6 @@ struct KernelArgs {
 pub(crate) fn run(args: RecvArgs) -> Result<()> {
     if args.kernel.stdin || args.kernel.serial.is_some() {
         return receive_of_kernel(&args);
-    }
-    if args.kernel.binary.is_some() {
-        bail!("--binary is for what comes by --stdin or --serial; other traces have names");
     }
     let mut options = ReceiveOptions::new(&args.output);
     options.max_bytes = args.max_size as u64;
@@ -125,7 +125,7 @@ pub(crate) fn run(args: RecvArgs) -> Result<()> {
     }
     let addresses: Vec<String> = server.addresses().map_err(whole)?.iter().map(Address::to_string).collect();
     say!("rftrace: listening on {}; traces go to {}", addresses.join(" and "), args.output.display());
-    let n_complete = server.run(&|received| say!("rftrace: {}", told(&received))).map_err(whole)?;
+    let n_complete = server.run(&|received| say!("rftrace: {}", told(&received, &args))).map_err(whole)?;
     if args.once && n_complete == 0 {
         bail!("no complete trace has come");
     }
@@ -147,7 +147,10 @@ fn listen(args: &RecvArgs, options: ReceiveOptions) -> Result<Server, rftrace_ne
 }
 
 /// What is said of what has come. What was recorded of programs while they ran becomes a trace first.
-fn told(received: &Received) -> String {
+fn told(received: &Received, args: &RecvArgs) -> String {
+    if let Some(image) = &received.image {
+        return told_of_kernel(received, image, args);
+    }
     let Some(dir) = received.dir.as_deref().filter(|_| received.processes.is_some()) else {
         return received.to_string();
     };
@@ -162,6 +165,29 @@ fn told(received: &Received) -> String {
             "{received}; no trace could be made of it, which `rftrace recover {}` tries again: {error:#}",
             shell_word(dir)
         ),
+    }
+}
+
+/// What is said of what a kernel has sent by a connection. A trace is made of whatever has come, as of a line.
+fn told_of_kernel(received: &Received, image: &Path, args: &RecvArgs) -> String {
+    /// An image is in memory for that: one at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let peer = &received.peer;
+    let why = received.ended.as_ref().err().map(|error| format!(", {error};")).unwrap_or_default();
+    match import(image, &args.output, args.kernel.binary.as_deref()) {
+        Ok((dir, imported)) => {
+            // Nothing else is in it.
+            let _ = received.dir.as_ref().map(fs::remove_dir);
+            let warnings: String = imported.warnings.iter().map(|warning| format!("; {warning}")).collect();
+            let (events, threads) = (HumanCount(imported.events), imported.threads);
+            format!(
+                "{peer}: of a kernel,{why} {events} events of {threads} threads lie in {}{warnings}",
+                shell_word(&dir)
+            )
+        }
+        Err(error) => format!("{peer}: of a kernel,{why} {error:#}"),
     }
 }
 
@@ -202,17 +228,27 @@ fn receive_of_kernel(args: &RecvArgs) -> Result<()> {
         Err(error @ rftrace_net::Error::TooLarge(_)) => say!("rftrace: {error}"),
         Err(error) => return Err(whole(error)),
     }
-    let again =
-        || format!("no trace could be made of what came, which `rftrace import {}` tries again", shell_word(&stored));
-    let image = Image::read(&stored).with_context(again)?;
-    let mut options = ImportOptions::default();
-    options.binary.clone_from(&args.kernel.binary);
-    let dir = new_directory(&args.output, image.name()).with_context(again)?;
-    let imported = image.write_directory(&dir, &options).with_context(again)?;
-    fs::remove_file(&stored).with_context(|| format!("cannot remove {}", stored.display()))?;
+    let (dir, imported) = import(&stored, &args.output, args.kernel.binary.as_deref())?;
     imported.warnings.iter().for_each(|warning| say!("rftrace: {warning}"));
     say!("rftrace: {} events of {} threads lie in {}", HumanCount(imported.events), imported.threads, shell_word(&dir));
     Ok(())
+}
+
+/// Makes a trace of an image in a new directory, and removes it.
+fn import(image: &Path, parent: &Path, binary: Option<&Path>) -> Result<(PathBuf, Imported)> {
+    let again =
+        || format!("no trace could be made of what came, which `rftrace import {}` tries again", shell_word(image));
+    let read = Image::read(image).with_context(again)?;
+    let mut options = ImportOptions::default();
+    options.binary = binary.map(Path::to_owned);
+    let dir = new_directory(parent, read.name()).with_context(again)?;
+    let imported = read.write_directory(&dir, &options).inspect_err(|_| {
+        // If nothing is in it.
+        let _ = fs::remove_dir(&dir);
+    });
+    let imported = imported.with_context(again)?;
+    fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
+    Ok((dir, imported))
 }
 
 /// A new directory by the name that a kernel gives itself, as far as that can be one.

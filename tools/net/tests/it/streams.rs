@@ -439,3 +439,44 @@ fn only_who_shows_the_token_is_served() {
     assert_eq!(files(told.dir.as_ref().unwrap()), honest_files());
     assert_eq!(server.end().0, 2);
 }
+
+#[test]
+fn an_image_of_a_kernel_is_kept_as_it_comes() {
+    let image = [&b"\x93RFT\r\n\x1a\n"[..], &[7; 100_000]].concat();
+    let server = Running::start(|_| {});
+    for (size, name) in [(1, "kernel"), (4096, "kernel-2")] {
+        let peer = server.connect();
+        peer.set_nodelay(true).unwrap();
+        // The first bytes may come one by one.
+        image[..20].chunks(size).for_each(|piece| push(&peer, piece));
+        push(&peer, &image[20..]);
+        peer.shutdown(Shutdown::Write).unwrap();
+        let told = server.told_of(&peer);
+        let path = server.received().join(name).join("kernel.img");
+        assert!(told.ended.is_ok() && told.image.as_ref() == Some(&path), "{told}");
+        assert!(fs::read(path).unwrap() == image);
+    }
+    // Too little to tell what it is.
+    let peer = server.connect();
+    push(&peer, b"\x93RF");
+    peer.shutdown(Shutdown::Write).unwrap();
+    let told = server.told_of(&peer);
+    assert!(told.dir.is_none() && told.to_string().contains("closed the connection"), "{told}");
+    assert_eq!(server.end().0, 2);
+
+    // It shows no token, and may not be larger than others.
+    let folder = tempfile::tempdir().unwrap();
+    let right = token(folder.path(), "right", 7);
+    let server = Running::start(|options: &mut ReceiveOptions| options.token = Some(right));
+    let peer = server.connect();
+    push(&peer, &image);
+    let told = server.told_of(&peer);
+    assert!(told.dir.is_none() && told.to_string().contains("not shown the token"), "{told}");
+    server.end();
+    let server = Running::start(|options| options.max_bytes = 50_000);
+    let peer = server.connect();
+    push(&peer, &image);
+    let told = server.told_of(&peer);
+    assert!(told.bytes <= 50_000 && told.to_string().contains("more than 50000 bytes"), "{told}");
+    server.end();
+}
