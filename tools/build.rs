@@ -9,7 +9,7 @@ const TRACER: &str = "rftrace-preload";
 const RESOURCES: &str = "rftrace-preload-resources";
 
 /// What the tracer exports: the functions of the C library, and one of the unwinder, that it takes the place of.
-const OF_TRACER: [&str; 23] = [
+const OF_TRACER: [&str; 24] = [
     "__monstartup",
     "_mcleanup",
     "_exit",
@@ -29,6 +29,7 @@ const OF_TRACER: [&str; 23] = [
     "execveat",
     "daemon",
     "dlclose",
+    "dlsym",
     "prctl",
     "syscall",
     "_Unwind_RaiseException",

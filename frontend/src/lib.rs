@@ -108,7 +108,7 @@ pub use elf::patchable::patchable_entries;
 #[cfg(feature = "import")]
 pub use error::Error;
 #[cfg(feature = "std")]
-pub use filter::{Filter, Function, Selected};
+pub use filter::{AskValues, Filter, Function, Selected};
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub use image::contents::Image;
 #[cfg(all(feature = "import", target_os = "linux"))]

@@ -24,6 +24,11 @@ pub const COST: &str = "cost.txt";
 /// The file of a part, or of a snapshot, that tells what was saved. See [`Part`].
 pub const PART_FILE: &str = "part.txt";
 
+/// The socket at which a recorder answers what the values of functions are: asked by lines of [modules](TypesLine::Module).
+pub const TYPES: &str = "types";
+/// The end of an answer: what is without it is not whole.
+pub const TYPES_END: &str = "end\n";
+
 /// What names of files begin with that have the records of a process, as they came.
 pub const SPOOL: &str = "spool-";
 /// What the name of a file ends with that tells all that is known of the process of a spool.

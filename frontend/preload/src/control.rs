@@ -3,7 +3,6 @@
 //!
 //! Not here: how requests come and answers go (`rftrace_frontend::bank`), and the handler (`signals`).
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rftrace_frontend::Filter;
@@ -11,6 +10,7 @@ use rftrace_frontend::bank::MOST_ANSWER_BYTES;
 
 use crate::process;
 use crate::save::{RECORDING, Recording};
+use crate::types;
 use crate::work;
 
 /// Whether the recorder has asked to be told of panics and exceptions.
@@ -84,17 +84,13 @@ fn obey(recording: &Recording, request: &str) -> Result<Vec<u8>, String> {
 /// Puts a filter in the place of the one in force. Answers how many functions it chooses of how many, and on further lines the rules that match
 /// nothing.
 fn filter(recording: &Recording, rules: &str) -> Result<String, String> {
-    let Recording { settings, tracer, bank } = recording;
+    let Recording { tracer, bank, .. } = recording;
     let answer = if rules.trim().is_empty() {
         tracer.clear_filter();
         String::new()
     } else {
         let filter: Filter = rules.parse().map_err(|error: rftrace_frontend::Error| error.with_remedy())?;
-        let filter = match filter.needs_types() && !settings.types.as_os_str().is_empty() {
-            true => filter.known_values(&fs::read_to_string(&settings.types).unwrap_or_default()),
-            false => filter,
-        };
-        let selected = tracer.set_filter(&filter).map_err(|error| error.with_remedy())?;
+        let selected = tracer.set_filter(&filter.known_values(types::ask)).map_err(|error| error.with_remedy())?;
         let lines = [format!("{} {}", selected.n_recorded, selected.n_functions)];
         lines.into_iter().chain(selected.without_effect).collect::<Vec<_>>().join("\n")
     };

@@ -2,6 +2,7 @@
 //! do nothing, and those that tell the program which signal handlers there are.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rftrace_frontend::bank::Loaded;
@@ -168,6 +169,38 @@ extern "C" fn before_raise(place: usize, exception: *const u64) -> *mut c_void {
     original(place)
 }
 
+/// Libraries may have come: functions of theirs are about to be called. Returns the C library's function.
+extern "C" fn before_dlsym(place: usize) -> *mut c_void {
+    /// How many libraries had come when the filter was obeyed.
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+
+    let original = original(place);
+    let Some(recording) = RECORDING.get().filter(|_| process::is_owner() && !work::is_at_work()) else {
+        return original;
+    };
+    let n_loads = n_loads();
+    if SEEN.swap(n_loads, Relaxed) != n_loads {
+        let errno = errno();
+        work::alone(|| recording.tracer.refresh_filter());
+        set_errno(errno);
+    }
+    original
+}
+
+/// How often a library was loaded into this process.
+fn n_loads() -> u64 {
+    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+        // SAFETY: `dl_iterate_phdr` passes a module, and what it was given.
+        unsafe { found.cast::<u64>().write((*info).dlpi_adds) };
+        1
+    }
+
+    let mut found = 0_u64;
+    // SAFETY: the callback is of this type.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found
+}
+
 passed_on!(execve, before_exec, 2);
 passed_on!(execv, before_exec, 3);
 passed_on!(execvp, before_exec, 4);
@@ -182,3 +215,4 @@ passed_on!(daemon, before_exec, 11);
 passed_on!(prctl, before_prctl, 12);
 passed_on!(syscall, before_syscall, 13);
 passed_on!(_Unwind_RaiseException, before_raise, 15);
+passed_on!(dlsym, before_dlsym, 16);

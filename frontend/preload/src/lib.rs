@@ -10,6 +10,7 @@
 //! - `process` knows which process this is: that of the beginning, a child, or a guest in its parent's memory.
 //! - `control` does what `rftrace ctl` asks.
 //! - `signals` saves before the program is killed, and hides this from the program.
+//! - `types` asks what is known of functions' values.
 //! - `arch` is what differs between processors, and what only some of them have.
 //! - `measure` is for the recorder alone: what a recorded call costs here.
 //! - `interpose` takes the place of functions of the C library, which `originals` has.
@@ -38,6 +39,7 @@ mod save;
 mod settings;
 mod signals;
 mod start;
+mod types;
 mod work;
 
 pub use measure::measure;

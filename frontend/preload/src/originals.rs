@@ -1,6 +1,6 @@
 //! The C library's own functions, and the unwinder's, behind those of this library.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,8 +23,11 @@ const NAMES: [&CStr; N_NAMES] = [
     c"syscall",
     c"dlclose",
     c"_Unwind_RaiseException",
+    DLSYM,
 ];
-const N_NAMES: usize = 16;
+const N_NAMES: usize = 17;
+/// This cannot be asked for itself.
+const DLSYM: &CStr = c"dlsym";
 const DLCLOSE: usize = 14;
 const SIGACTION: usize = 1;
 
@@ -38,14 +41,26 @@ pub(crate) fn find() {
     });
 }
 
+/// The version of the C library's first functions, which it has for ever.
+const FIRST_VERSION: &CStr = if cfg!(target_arch = "aarch64") { c"GLIBC_2.17" } else { c"GLIBC_2.2.5" };
+
+unsafe extern "C" {
+    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+}
+
 /// The one at a place; null if the C library has none.
 pub(crate) fn original(place: usize) -> *mut c_void {
     let known = ORIGINALS[place].load(Relaxed);
     if !known.is_null() {
         return known;
     }
-    // SAFETY: the name ends with a NUL.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[place].as_ptr()) };
+    let found = if NAMES[place] == DLSYM {
+        // SAFETY: the names end with a NUL.
+        unsafe { dlvsym(libc::RTLD_NEXT, DLSYM.as_ptr(), FIRST_VERSION.as_ptr()) }
+    } else {
+        // SAFETY: the name ends with a NUL.
+        unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[place].as_ptr()) }
+    };
     ORIGINALS[place].store(found, Relaxed);
     found
 }

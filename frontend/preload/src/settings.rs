@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     pub(crate) branches: Branches,
     /// `RFTRACE_RECORD_RAISED`: the recorder is told of panics and exceptions.
     pub(crate) tells_of_raised: bool,
-    /// `RFTRACE_RECORD_TYPES`: a file that says what the values of functions are; empty for none.
+    /// `RFTRACE_RECORD_TYPES`: where the recorder answers what the values of functions are; empty for nowhere.
     pub(crate) types: PathBuf,
     /// `RFTRACE_RECORD_RULES`: where to say which rules of the filter match anything; empty for nowhere.
     pub(crate) rules: PathBuf,

@@ -20,6 +20,7 @@ use crate::process;
 use crate::save::{self, Moment, RECORDING, Recording};
 use crate::settings::Settings;
 use crate::signals;
+use crate::types;
 use crate::work;
 
 /// Called by the dynamic linker before the program's own constructors.
@@ -63,11 +64,11 @@ fn begin(settings: Settings) {
         Some(bank) => config.bank(bank),
         None => config,
     };
-    // Without the recorder nothing is known.
-    let config = match settings.types.as_os_str().is_empty() {
-        true => config,
-        false => config.known_values(fs::read_to_string(&settings.types).unwrap_or_default()),
-    };
+    // A system call that a filter of these forbids may be the program's end.
+    if !has_filter() {
+        types::begin(&settings.types);
+    }
+    let config = config.known_values(types::ask);
     let config = match settings.branches.choose(config) {
         Ok(config) => config,
         Err(problem) => return refuse(&settings, &problem),

@@ -13,7 +13,7 @@ use crate::decode::Minima;
 use crate::filter::rules::{Filter, Function, Selected};
 use crate::filter::select::{self, Selection};
 use crate::filter::table::SiteTable;
-use crate::filter::values::PublishedValues;
+use crate::filter::values::{KnownValues, PublishedValues};
 use crate::host::{self, Catalogue, Known};
 use crate::patch;
 
@@ -26,6 +26,8 @@ pub(crate) struct Choice {
     /// Made for the first filter.
     table: Option<SiteTable>,
     minima: Minima,
+    /// What debug information tells of values, as far as it was asked for.
+    known_values: KnownValues,
     /// What the hooks know of values.
     values: PublishedValues,
     /// Whether each of the filter's [optional rules](Filter::optional_rules) has an effect.
@@ -36,7 +38,10 @@ impl Choice {
     /// Looks up what `filter` chooses, and reserves memory for it; nothing changes yet.
     pub(crate) fn prepare(&mut self, filter: &Filter, known: &Known) -> Result<Selection, Error> {
         self.catalogue.refresh(known);
-        let selection = select::select(filter, &self.catalogue)?;
+        if let Some(ask) = filter.asks() {
+            self.known_values.ask(ask, self.catalogue.traced_modules());
+        }
+        let selection = select::select(filter, &self.catalogue, &self.known_values)?;
         // Before recording is filtered for the first time, see `SiteTable::publish`.
         if self.table.is_none() {
             let control = &backend::control().filter;
@@ -95,6 +100,14 @@ impl Choice {
     /// Whether each of the filter's optional rules has an effect.
     pub(crate) fn in_effect(&self) -> Vec<bool> {
         self.in_effect.clone()
+    }
+
+    /// Obeys the filter with what is loaded now.
+    pub(crate) fn refresh(&mut self, known: &Known) {
+        if let Some(filter) = self.filter.clone() {
+            // What is wrong with it was told when it was set.
+            let _ = self.set(&filter, known);
+        }
     }
 
     /// Whether there is a filter.

@@ -26,4 +26,6 @@ mod watches;
 #[cfg(feature = "std")]
 pub use self::rules::{Filter, Function, Selected};
 #[cfg(feature = "std")]
+pub use self::values::AskValues;
+#[cfg(feature = "std")]
 pub(crate) use self::values::KnownValues;

@@ -1,12 +1,11 @@
 //! The rules of a filter, as the API has them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use rftrace_format::values::ValueSpec;
 use rftrace_pattern::Pattern;
 
-use super::values::KnownValues;
+use super::values::AskValues;
 use super::watches::WatchRule;
 use crate::Error;
 
@@ -77,8 +76,8 @@ pub struct Filter {
     pub(super) watches: Vec<WatchRule>,
     /// Nothing is recorded before a trigger says so.
     pub(super) begins_paused: bool,
-    /// What a recorder knows of functions by their debug information.
-    pub(super) known: Option<Arc<KnownValues>>,
+    /// Who knows of functions by their debug information.
+    pub(super) known: Option<AskValues>,
     /// What is wrong with a rule that was given; told when the filter is used.
     pub(super) flaw: Option<Flaw>,
 }
@@ -295,12 +294,13 @@ impl Filter {
         self.watches.iter().any(WatchRule::is_switch)
     }
 
-    /// Tells what is known of functions by their debug information, as [lines](rftrace_format::recording::TypesLine): `args` and `result`
-    /// among the specs of [`values`](Self::values) are for these. For what a recorder preloads.
+    /// Whom to ask what is known of functions by their debug information: `args` and `result` among the specs of
+    /// [`values`](Self::values) are for these. A result that is told beside `result` is for modules of which nothing is known. For what a
+    /// recorder preloads.
     #[doc(hidden)]
     #[must_use]
-    pub fn known_values(mut self, text: &str) -> Self {
-        self.known = Some(Arc::new(KnownValues::parse(text)));
+    pub fn known_values(mut self, ask: AskValues) -> Self {
+        self.known = Some(ask);
         self
     }
 
@@ -342,6 +342,11 @@ impl Filter {
             return Err(Error::BadFilter { place: rule.text(), problem });
         }
         self.flaw.clone().map_or(Ok(()), |flaw| Err(flaw.into_error()))
+    }
+
+    /// Whom to ask for values, if any rule needs that.
+    pub(super) fn asks(&self) -> Option<AskValues> {
+        self.known.filter(|_| self.needs_types())
     }
 
     /// The minimum duration.

@@ -7,7 +7,7 @@ use rftrace_format::values::Place;
 use rftrace_pattern::Pattern;
 
 use super::rules::{Filter, Function, Rule, RuleKind, Selected};
-use super::values::SiteValues;
+use super::values::{KnownValues, SiteValues};
 use super::watches::AtSite;
 use crate::Error;
 use crate::host::{Catalogue, HAS_NAMES, TracedFunction};
@@ -34,8 +34,8 @@ pub(crate) struct Selection {
     pub(crate) selected: Selected,
 }
 
-/// Obeys `filter` with the functions of `catalogue`.
-pub(crate) fn select(filter: &Filter, catalogue: &Catalogue) -> Result<Selection, Error> {
+/// Obeys `filter` with the functions of `catalogue`, of whose values something is known.
+pub(crate) fn select(filter: &Filter, catalogue: &Catalogue, known: &KnownValues) -> Result<Selection, Error> {
     filter.check()?;
     if !HAS_NAMES {
         refuse_names(filter)?;
@@ -56,7 +56,7 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue) -> Result<Selection
         let mut action = chooser.action(&function);
         // What is left out has none: rules about it alone have no effect.
         if let Some(with_values) = with_values(action)
-            && let Some(of_function) = chooser.values(&function)
+            && let Some(of_function) = chooser.values(&function, known)
         {
             action = with_values;
             let of_site = |&child_ip: &u64| SiteValues { child_ip, ..of_function.clone() };
@@ -203,7 +203,7 @@ impl<'f> Chooser<'f> {
     }
 
     /// Which values are recorded of a function, and what is looked for in its calls, if anything is.
-    fn values(&mut self, function: &TracedFunction<'_>) -> Option<SiteValues> {
+    fn values(&mut self, function: &TracedFunction<'_>, known: &KnownValues) -> Option<SiteValues> {
         let mut site =
             SiteValues { child_ip: 0, arguments: Vec::new(), result: Vec::new(), watches: Vec::new(), levels: 0 };
         if function.is_own() || self.filter.values.is_empty() && self.filter.watches.is_empty() {
@@ -228,6 +228,8 @@ impl<'f> Chooser<'f> {
             by_type = [by_type[0] | rule.by_type[0], by_type[1] | rule.by_type[1]];
             for spec in &rule.specs {
                 match spec.place {
+                    // That is for what nothing is known of.
+                    Place::Result if rule.by_type[1] && function.is_known(known) => {}
                     Place::Result => site.result = vec![spec.code()],
                     _ if site.arguments.len() < MAX_ARGUMENTS && !site.arguments.contains(&spec.code()) => {
                         site.arguments.push(spec.code());
@@ -238,7 +240,7 @@ impl<'f> Chooser<'f> {
         }
         // Who has said which they are is believed.
         if by_type != [false; 2]
-            && let Some((arguments, result)) = self.filter.known.as_ref().and_then(|known| function.known_values(known))
+            && let Some((arguments, result)) = function.known_values(known)
         {
             if by_type[0] && site.arguments.is_empty() {
                 site.arguments = arguments.to_vec();

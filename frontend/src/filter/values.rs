@@ -63,9 +63,16 @@ impl PublishedValues {
     }
 }
 
+/// Asks a recorder what is known of the values of functions in modules, by these' paths and build-ids: [lines](TypesLine).
+pub type AskValues = fn(&[(String, Option<String>)]) -> String;
+
 /// The values of functions as their debug information tells them.
 #[derive(Debug, Default)]
-pub(crate) struct KnownValues(Vec<KnownModule>);
+pub(crate) struct KnownValues {
+    modules: Vec<KnownModule>,
+    /// Those that were asked for.
+    asked: Vec<(String, Option<String>)>,
+}
 
 /// Those of a module.
 #[derive(Debug)]
@@ -77,8 +84,17 @@ struct KnownModule {
 }
 
 impl KnownValues {
+    /// Asks for those of modules, each once.
+    pub(crate) fn ask(&mut self, ask: AskValues, modules: impl Iterator<Item = (String, Option<String>)>) {
+        let new: Vec<_> = modules.filter(|module| !self.asked.contains(module)).collect();
+        if !new.is_empty() {
+            self.add(&ask(&new));
+            self.asked.extend(new);
+        }
+    }
+
     /// Reads [lines](TypesLine). What is no such line is left out.
-    pub(crate) fn parse(text: &str) -> Self {
+    fn add(&mut self, text: &str) {
         let mut modules: Vec<KnownModule> = Vec::new();
         for line in text.lines().filter_map(TypesLine::parse) {
             match (line, modules.last_mut()) {
@@ -93,17 +109,25 @@ impl KnownValues {
                 (TypesLine::Function { .. }, None) => {}
             }
         }
-        Self(modules)
+        self.modules.extend(modules);
+    }
+
+    /// Whether anything is known of a module.
+    pub(crate) fn has(&self, module: (&str, Option<&str>)) -> bool {
+        self.module(module).is_some()
     }
 
     /// The codes of the arguments and of the result of the function at an address of a module, from that's beginning.
-    pub(crate) fn of(&self, (path, build_id): (&str, Option<&str>), address: u64) -> Option<(&[u16], &[u16])> {
-        let is_it = |module: &&KnownModule| match (&module.build_id, build_id) {
+    pub(crate) fn of(&self, module: (&str, Option<&str>), address: u64) -> Option<(&[u16], &[u16])> {
+        let (arguments, result) = self.module(module)?.functions.get(&address)?;
+        Some((arguments, result))
+    }
+
+    fn module(&self, (path, build_id): (&str, Option<&str>)) -> Option<&KnownModule> {
+        self.modules.iter().find(|module| match (&module.build_id, build_id) {
             (Some(own), Some(id)) => own == id,
             (None, None) => module.path == path,
             _ => false,
-        };
-        let (arguments, result) = self.0.iter().find(is_it)?.functions.get(&address)?;
-        Some((arguments, result))
+        })
     }
 }

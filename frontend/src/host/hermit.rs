@@ -112,6 +112,10 @@ impl Catalogue {
         iter::empty()
     }
 
+    pub(crate) fn traced_modules(&self) -> impl Iterator<Item = (String, Option<String>)> {
+        iter::empty()
+    }
+
     pub(crate) fn module_names(&self) -> impl Iterator<Item = &str> {
         iter::empty()
     }
@@ -144,6 +148,10 @@ impl<'c> TracedFunction<'c> {
 
     pub(crate) fn known_values<'k>(&self, _known: &'k KnownValues) -> Option<(&'k [u16], &'k [u16])> {
         None
+    }
+
+    pub(crate) fn is_known(&self, _known: &KnownValues) -> bool {
+        false
     }
 
     pub(crate) fn is_own(&self) -> bool {

@@ -18,7 +18,7 @@ use crate::bank::own::{self, Bank};
 #[cfg(target_os = "linux")]
 use crate::bank::writer::Stream;
 use crate::clock::{self, ClockPair};
-use crate::filter::Filter;
+use crate::filter::{AskValues, Filter};
 use crate::host::{self, Known};
 use crate::patch;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -45,7 +45,7 @@ pub struct Config {
     directory: PathBuf,
     filter: Option<Filter>,
     /// See [`Config::known_values`].
-    known_values: Option<String>,
+    known_values: Option<AskValues>,
     patched: bool,
     prefault: bool,
     bank: Option<&'static Bank>,
@@ -153,11 +153,11 @@ impl Config {
         self
     }
 
-    /// Tells the filter what is known of functions by their debug information, see [`Filter::known_values`].
+    /// Tells the filter whom to ask what is known of functions by their debug information, see [`Filter::known_values`].
     #[doc(hidden)]
     #[must_use]
-    pub fn known_values(mut self, text: String) -> Self {
-        self.known_values = Some(text);
+    pub fn known_values(mut self, ask: AskValues) -> Self {
+        self.known_values = Some(ask);
         self
     }
 
@@ -426,7 +426,7 @@ impl Config {
             Some(text) => Some(Filter::parse(&text).map_err(in_variable)?),
             None => self.filter.clone(),
         };
-        Ok(match &self.known_values {
+        Ok(match self.known_values {
             Some(known) => filter.map(|filter| filter.known_values(known)),
             None => filter,
         })

@@ -209,6 +209,24 @@ impl Tracer {
         backend::unrecorded(|| self.program.choice().in_effect())
     }
 
+    /// Obeys the filter in force with what is loaded now. For what a recorder preloads.
+    #[doc(hidden)]
+    pub fn refresh_filter(&self) {
+        backend::unrecorded(|| {
+            let _at_work = host::at_work();
+            let mut choice = self.program.choice();
+            if self.is_current() {
+                choice.refresh(&self.program.known);
+            }
+        });
+    }
+
+    /// Whether recording is filtered. For what a recorder preloads.
+    #[doc(hidden)]
+    pub fn is_filtered(&self) -> bool {
+        backend::unrecorded(|| self.program.choice().is_filtered())
+    }
+
     /// Records everything from now on.
     ///
     /// Like [`set_filter`](Self::set_filter), this changes code if call sites are patched.

@@ -63,3 +63,4 @@ mod uftrace;
 mod unfinished;
 mod unwinding;
 mod values;
+mod values_elsewhere;

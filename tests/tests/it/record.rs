@@ -509,6 +509,7 @@ fn the_library_exports_nothing_else() {
         "bsd_signal",
         "daemon",
         "dlclose",
+        "dlsym",
         "execl",
         "execle",
         "execlp",

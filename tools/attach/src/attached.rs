@@ -30,6 +30,8 @@ pub struct Wanted {
     pub branches: Vec<String>,
     /// Whether calls of the tracer become NOPs and jumps.
     pub is_patched: bool,
+    /// Where somebody answers what values functions have, if that is needed.
+    pub types: Option<PathBuf>,
 }
 
 impl Wanted {
@@ -326,7 +328,8 @@ fn begin_on(
     let branches: String =
         wanted.branches.iter().map(|pattern| format!("branch={}\n", pattern.replace('\n', " "))).collect();
     let settings = format!(
-        "bank=/proc/self/fd/{number_of_bank}\nfilter={}\n{branches}libcalls={}\npatched={}\nmcount={:x}\nfentry={:x}\n",
+        "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\npatched={}\nmcount={:x}\nfentry={:x}\n",
+        wanted.types.as_deref().unwrap_or(Path::new("")).display(),
         wanted.filter.replace('\n', " "),
         u8::from(wanted.has_library_calls),
         u8::from(wanted.is_patched),

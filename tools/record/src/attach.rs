@@ -37,6 +37,8 @@ pub struct Options {
     pub branches: Vec<String>,
     /// Whether calls of the tracer become NOPs and jumps.
     pub is_patched: bool,
+    /// Where somebody answers what values functions have, if that is needed.
+    pub types: Option<PathBuf>,
     /// How long; `None` until this process is told to end.
     pub limit: Option<Duration>,
     /// Bytes of each process's bank.
@@ -153,8 +155,8 @@ pub fn record(
 ) -> Result<Recorded> {
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
-    let Options { library, filter, has_library_calls, branches, is_patched, .. } = options.clone();
-    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched };
+    let Options { library, filter, has_library_calls, branches, is_patched, types, .. } = options.clone();
+    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched, types };
     let Options { buffer_bytes, on_full, limit, .. } = *options;
     let n_processes = options.pids.len();
     let most_bytes = options.most_bytes / n_processes.max(1) as u64;

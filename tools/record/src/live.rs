@@ -60,7 +60,7 @@ pub fn run<W: Watch>(
 ) -> Result<(W, Reason)> {
     let Options { pid, buffer_bytes, on_full, every, .. } = *options;
     let Options { library, filter, has_library_calls, branches, .. } = options.clone();
-    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched: false };
+    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched: false, types: None };
     let mut live = None;
     let process = Attended::begin(pid, &wanted, |file| {
         live = Some(Live::new(file, buffer_bytes, on_full.patience()).context(NO_MEMORY)?);

@@ -1,34 +1,96 @@
 //! What recorded processes are told of functions' values, and where they say which rules of the filter match anything.
 
-use std::fs::File;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use rftrace_format::recording::{TYPES, TYPES_END, TypesLine};
 
-/// A file in memory with what debug information tells of values.
+/// Answers recorded processes what is known of the values of functions.
 #[derive(Debug)]
-pub struct Types(File);
+pub struct Types {
+    socket: PathBuf,
+    /// The folder that the socket is in, of which processes are told: the path of that may be longer than a socket's.
+    folder: File,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The most bytes of a question.
+const MOST_ASKED: u64 = 1 << 20;
+
+/// How long a process may take to ask.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Types {
-    /// Makes it, of [lines](rftrace_format::recording::TypesLine).
+    /// Answers from now on, from a socket in the folder `work`. `answer` returns [lines](TypesLine) for a path and a build-id.
     ///
     /// # Errors
     ///
-    /// There is no memory for it.
-    pub fn create(lines: &str) -> Result<Self> {
-        let memory = memfd_create("rftrace-types", MFdFlags::MFD_CLOEXEC).context("no memory for types")?;
-        let mut file = File::from(memory);
-        file.write_all(lines.as_bytes()).context("no memory for types")?;
-        Ok(Self(file))
+    /// The socket cannot be made.
+    pub fn begin(work: &Path, mut answer: impl FnMut(&str, Option<&str>) -> String + Send + 'static) -> Result<Self> {
+        let socket = work.join(TYPES);
+        let failed = || format!("cannot make the socket {}", socket.display());
+        let folder = File::open(work).with_context(failed)?;
+        let _ = fs::remove_file(&socket);
+        let listener =
+            UnixListener::bind(format!("/proc/self/fd/{}/{TYPES}", folder.as_raw_fd())).with_context(failed)?;
+        let is_over = Arc::<AtomicBool>::default();
+        let told = Arc::clone(&is_over);
+        let thread = thread::Builder::new().name("types".to_owned()).spawn(move || {
+            for stream in listener.incoming() {
+                if told.load(Relaxed) {
+                    return;
+                }
+                // Who does not wait for the answer does without.
+                let _ = stream.and_then(|stream| serve(stream, &mut answer));
+            }
+        });
+        let thread = Some(thread.context("no thread for types")?);
+        Ok(Self { socket, folder, is_over, thread })
     }
 
     /// Where other processes find it, as long as this one lives.
+    #[must_use]
     pub fn path(&self) -> String {
-        path(&self.0)
+        format!("{}/{TYPES}", path(&self.folder))
     }
+}
+
+impl Drop for Types {
+    fn drop(&mut self) {
+        self.is_over.store(true, Relaxed);
+        // Whoever connects wakes the thread.
+        if UnixStream::connect(self.path()).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
+        }
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+fn serve(mut stream: UnixStream, answer: &mut impl FnMut(&str, Option<&str>) -> String) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut asked = String::new();
+    (&stream).take(MOST_ASKED).read_to_string(&mut asked)?;
+    for line in asked.lines() {
+        if let Some(TypesLine::Module { build_id, path }) = TypesLine::parse(line) {
+            stream.write_all(answer(path, build_id).as_bytes())?;
+        }
+    }
+    stream.write_all(TYPES_END.as_bytes())
 }
 
 /// A byte for each rule that all recorded processes share, behind one that says that any process has obeyed the filter.
@@ -91,8 +153,23 @@ mod tests {
     }
 
     #[test]
-    fn types_are_read_by_their_path() {
-        let types = Types::create("10 0 1\n").unwrap();
-        assert_eq!(fs::read_to_string(types.path()).unwrap(), "10 0 1\n");
+    fn types_are_answered_at_their_path() {
+        let dir = tempfile::tempdir().unwrap();
+        // Longer than a socket's path may be.
+        let work = dir.path().join("long".repeat(40));
+        fs::create_dir(&work).unwrap();
+        let types = Types::begin(&work, |path, build_id| format!("# {path} {build_id:?}\n")).unwrap();
+        for _ in 0..2 {
+            let mut stream = UnixStream::connect(types.path()).unwrap();
+            let asked = TypesLine::Module { build_id: Some("ab"), path: "/a b" }.to_string();
+            stream.write_all(asked.as_bytes()).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, "# /a b Some(\"ab\")\nend\n");
+        }
+        let path = types.path();
+        drop(types);
+        assert!(UnixStream::connect(path).is_err() && !work.join(TYPES).exists());
     }
 }

@@ -30,6 +30,7 @@ use crate::memory;
 use crate::process;
 use crate::save::RECORDING;
 use crate::start::__cxa_atexit;
+use crate::types;
 use crate::work;
 
 unsafe extern "C" {
@@ -79,6 +80,8 @@ struct Settings {
     has_library_calls: bool,
     /// `branch`, once for each: patterns of functions that get a branch.
     branches: Vec<String>,
+    /// `types`: where the recorder answers what values functions have.
+    types: PathBuf,
     /// `patched`: whether call sites are.
     is_patched: bool,
     /// `mcount` and `fentry`: the addresses of this library's hooks, in hexadecimal.
@@ -124,6 +127,7 @@ impl Settings {
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
             let address = || usize::from_str_radix(value, 16).unwrap_or(0);
             match key {
+                "types" => settings.types = value.into(),
                 "bank" => settings.bank = value.into(),
                 "filter" => value.clone_into(&mut settings.filter),
                 "branch" => settings.branches.push(value.to_owned()),
@@ -172,6 +176,7 @@ unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_in
     let again = || {
         let attached = attached().ok_or("nothing is attached")?;
         let n_slots = attached.redirect().map_err(|error| error.to_string())?;
+        attached.tracer.refresh_filter();
         if attached.has_branches {
             prepare_branches();
             show(attached.tracer);
@@ -231,8 +236,10 @@ fn begin(settings: &Settings) -> Result<String, String> {
     let mut config = Config::new().prefault(false).bank(bank).library_calls(settings.has_library_calls);
     config = config.branches_from_outside().patched(settings.is_patched);
     config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
+    types::begin(&settings.types);
     if !settings.filter.is_empty() {
-        config = config.filter(settings.filter.parse::<Filter>().map_err(|error| told(&error))?);
+        config =
+            config.known_values(types::ask).filter(settings.filter.parse::<Filter>().map_err(|error| told(&error))?);
     }
     let tracer = config.install().map_err(|error| {
         let _ = bank.leave();

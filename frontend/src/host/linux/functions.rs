@@ -81,6 +81,12 @@ impl Catalogue {
         tables.flat_map(|table| table.symbols().iter().map(|symbol| table.name(symbol)))
     }
 
+    /// The paths and build-ids of modules with functions that can be recorded.
+    pub(crate) fn traced_modules(&self) -> impl Iterator<Item = (String, Option<String>)> {
+        let traced = self.modules.iter().filter(|it| !it.child_ips.is_empty() && !it.module.is_recorders());
+        traced.map(|it| (it.module.path.to_string_lossy().into_owned(), it.module.build_id.clone()))
+    }
+
     /// The names of all modules, the program's first.
     pub(crate) fn module_names(&self) -> impl Iterator<Item = &str> {
         self.modules.iter().map(|module| &*module.name)
@@ -173,6 +179,12 @@ impl<'c> TracedFunction<'c> {
     pub(crate) fn known_values<'k>(&self, known: &'k KnownValues) -> Option<(&'k [u16], &'k [u16])> {
         let module = &self.module.module;
         known.of((&module.path.to_string_lossy(), module.build_id.as_deref()), self.found.symbol?.address)
+    }
+
+    /// Whether `known` says anything of its module.
+    pub(crate) fn is_known(&self, known: &KnownValues) -> bool {
+        let module = &self.module.module;
+        known.has((&module.path.to_string_lossy(), module.build_id.as_deref()))
     }
 
     /// Whether it is one of the tracer's own.

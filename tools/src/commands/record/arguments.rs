@@ -309,7 +309,7 @@ impl RecordArgs {
     /// Refuses what makes no sense together, before anything is made.
     pub(super) fn check(&self) -> Result<()> {
         // Whether types are known matters to none of the rules' words.
-        values::rules(&self.what(), true)?.parse::<rftrace_frontend::Filter>().context("what to record")?;
+        values::rules(&self.what())?.parse::<rftrace_frontend::Filter>().context("what to record")?;
         let is_finish = |on: &DumpOn| on.event == Event::Signal(self.signal_finish);
         if self.dump_on.iter().any(is_finish) {
             bail!("--signal and --dump-on name the same signal");
@@ -332,7 +332,6 @@ impl RecordArgs {
             auto_args: self.auto_args,
             libcalls: self.libcalls,
             dump_on: &self.dump_on,
-            is_attached: !self.pid.is_empty(),
         }
     }
 

@@ -11,13 +11,14 @@ use rftrace_record::join::{self, Beside};
 use rftrace_record::output::Output;
 
 use super::progress::Progress;
-use super::{cost, summary};
+use super::{cost, summary, values};
 use crate::commands::common::shell_word;
 
 /// What is wanted.
-#[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct Request<'a> {
     pub(super) options: Options,
+    /// What is recorded.
+    pub(super) what: values::Options<'a>,
     /// The directory; `None` for the usual one.
     pub(super) output: Option<PathBuf>,
     /// Show the calls at the end.
@@ -54,9 +55,14 @@ pub(crate) fn tell_of_end(pid: u32, reason: &Reason) {
 }
 
 /// Records processes. Returns the trace; there is none if what was recorded stays where it is.
-pub(super) fn record(request: &Request) -> Result<Option<Output>> {
-    let options = &request.options;
+pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     let output = Output::prepare(request.output.as_deref(), request.is_live)?;
+    let pids = &request.options.pids;
+    let program = pids.first().map(|pid| PathBuf::from(format!("/proc/{pid}/exe"))).unwrap_or_default();
+    let wanted = values::wanted(&request.what, &program, output.work()).inspect_err(|_| output.discard())?;
+    pids.iter().for_each(|&pid| wanted.read_ahead(pid));
+    let filter = wanted.rules().to_owned();
+    let options = &Options { filter, types: wanted.types(), ..request.options.clone() };
     let mut progress = (!request.is_quiet).then(Progress::new);
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let begun = || {
@@ -115,6 +121,7 @@ pub(super) fn record(request: &Request) -> Result<Option<Output>> {
         )?;
         stops.into_iter().for_each(|stopped| summary::tell_of_stop(stopped, request.is_quiet));
     }
+    wanted.name_values(output.dir(), request.is_quiet);
     if request.has_lines
         && let Err(error) = rftrace_symbols::add_source_lines(output.dir())
     {

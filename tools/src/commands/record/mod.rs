@@ -108,7 +108,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let piping = pipe.map(|pipe| thread::spawn(move || write_pipe(pipe)));
     let mut entries = Entries::create()?;
     let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
-    let wanted = values::wanted(&args.what(), &program)?;
+    let wanted = values::wanted(&args.what(), &program, output.work())?;
     environment.extend(wanted.variables());
     let resources = resources::begin(&planned, output.work(), args.most_bytes())?;
     if let Some(recorder) = &resources {
@@ -198,8 +198,6 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
             "-T FUNCTION begins to record at a function: a program that runs is recorded at once; -T FUNCTION@finish ends that"
         );
     }
-    let filter = values::rules(&args.what(), false)?;
-    check_rules(&filter)?;
     let mut pids = args.pid.clone();
     // One that is named twice is one.
     pids.sort_unstable();
@@ -207,7 +205,9 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
     let options = rftrace_record::attach::Options {
         pids,
         library: Preload::find(preload::TRACER)?.path().to_owned(),
-        filter,
+        // Known as soon as there is a place for the trace.
+        filter: String::new(),
+        types: None,
         has_library_calls: args.libcalls,
         branches: args.branches.clone(),
         is_patched: args.patched,
@@ -224,6 +224,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         args.to.as_ref().map(|to| super::send::read_token(args.token_file.as_deref(), to)).transpose()?.flatten();
     let request = attach::Request {
         options,
+        what: args.what(),
         output: args.output.clone(),
         is_live: args.live,
         is_kept: (!args.live || args.output.is_some()) && !args.no_local,
@@ -331,7 +332,7 @@ fn finish(
     let is_kept = !args.live || args.output.is_some();
     summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), is_kept, args.quiet)?;
     if joined.processes > 0 {
-        wanted.name_values(output.dir());
+        wanted.name_values(output.dir(), args.quiet);
     }
     if args.srcline {
         match rftrace_symbols::add_source_lines(output.dir()) {

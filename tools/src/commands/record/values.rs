@@ -1,7 +1,10 @@
 //! The filter of `rftrace record`, and what is known of values: by debug information, and of functions of the C library.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use rftrace_frontend::Binary;
@@ -27,8 +30,6 @@ pub(super) struct Options<'a> {
     pub(super) auto_args: bool,
     pub(super) libcalls: bool,
     pub(super) dump_on: &'a [DumpOn],
-    /// Whether it is a program that runs.
-    pub(super) is_attached: bool,
 }
 
 /// What the preloaded library is told to record, and what it says of that.
@@ -36,57 +37,104 @@ pub(super) struct Wanted {
     /// The rules; empty for none.
     rules: String,
     effects: RuleEffects,
-    /// What the program's debug information tells, if that is wanted.
-    modules: Vec<ModuleValues>,
+    /// Answers what debug information tells, if that is wanted.
     types: Option<Types>,
+    known: Arc<Mutex<KnownModules>>,
 }
 
-/// Reads the filter, and what is known of the functions of `program` where it is wanted.
-pub(super) fn wanted(args: &Options<'_>, program: &Path) -> Result<Wanted> {
-    let mut modules = Vec::new();
-    if needs_types(args)? {
-        let known = rftrace_symbols::read_values(program);
-        let (known, has_calls) = if args.libcalls { with_library_calls(known, program)? } else { (known, false) };
-        match known {
-            Ok(Some(module)) if module.n_functions() > 0 => modules.push(module),
-            Ok(_) if has_calls => {}
-            // Their results are numbers then.
-            Ok(_) if !args.auto_args && options(args.arguments).all(|(_, specs)| specs.is_some()) => {}
-            Ok(_) => say!(
-                "rftrace: {} tells of no values: it has no debug information (-g, or `debug = true` in Cargo.toml), or it \
-                 lies in files that are not there (.dwo, .dwp, .debug); write which values are wanted, as in -A 'open@arg1/s'",
-                program.display()
-            ),
-            Err(error) => say!("rftrace: values are known only where -A and -R tell of them: {error}"),
-        }
+/// What was read of debug information.
+#[derive(Default)]
+struct KnownModules {
+    /// Of each file that was asked for, by path and build-id; `None` where nothing is known.
+    modules: HashMap<(PathBuf, Option<String>), Option<ModuleValues>>,
+    /// Whether functions of libraries are recorded that the program calls.
+    has_library_calls: bool,
+    /// What is to be said of files of which nothing is known.
+    notes: BTreeSet<String>,
+}
+
+impl KnownModules {
+    /// What a process is told of a file that it has loaded.
+    fn lines(&mut self, path: &Path, build_id: Option<&str>) -> String {
+        self.read(path, build_id).map(ModuleValues::lines).unwrap_or_default()
     }
-    let rules = rules(args, !modules.is_empty())?;
-    let filter: Filter = rules.parse().context("what to record")?;
-    let effects = RuleEffects::create(filter.optional_rules())?;
-    let lines: String = modules.iter().map(ModuleValues::lines).collect();
-    let types = filter.needs_types().then(|| Types::create(&lines)).transpose()?;
-    Ok(Wanted { rules, effects, modules, types })
+
+    fn read(&mut self, path: &Path, build_id: Option<&str>) -> Option<&ModuleValues> {
+        let Self { modules, has_library_calls, notes } = self;
+        let read = || match read_module(path, build_id, *has_library_calls) {
+            Ok(Some(module)) => Some(module),
+            Ok(None) => {
+                notes.insert(format!("{} has no debug information", path.display()));
+                None
+            }
+            Err(error) => {
+                notes.insert(format!("{error:#}"));
+                None
+            }
+        };
+        modules.entry((path.to_owned(), build_id.map(str::to_owned))).or_insert_with(read).as_ref()
+    }
 }
 
-/// Adds what is known of functions of libraries that the program calls, and says whether there are such.
-fn with_library_calls(
-    known: rftrace_read::Result<Option<ModuleValues>>,
-    program: &Path,
-) -> Result<(rftrace_read::Result<Option<ModuleValues>>, bool)> {
-    let program = program.canonicalize().with_context(|| program.display().to_string())?;
-    let binary = Binary::read(&program)?;
+/// Reads what is known of a file. `None` if nothing is.
+fn read_module(path: &Path, build_id: Option<&str>, has_library_calls: bool) -> Result<Option<ModuleValues>> {
+    let known = rftrace_symbols::read_values(path)?.filter(|module| module.n_functions() > 0);
     let mut module = match known {
-        Ok(Some(module)) => module,
-        Ok(None) => ModuleValues::unknown(program, binary.build_id().map(str::to_owned)),
-        Err(_) => return Ok((known, false)),
+        Some(module) => module,
+        None if has_library_calls => {
+            ModuleValues::unknown(path.to_owned(), Binary::read(path)?.build_id().map(str::to_owned))
+        }
+        None => return Ok(None),
     };
-    let before = module.n_functions();
-    module.add_library_calls(binary.imports());
-    let has_calls = module.n_functions() > before;
-    Ok((Ok(Some(module)), has_calls))
+    if module.build_id() != build_id {
+        bail!("{} is another file than the one that runs", path.display());
+    }
+    if has_library_calls {
+        module.add_library_calls(Binary::read(path)?.imports());
+    }
+    Ok((module.n_functions() > 0).then_some(module))
+}
+
+/// Reads the filter, and what is known of the functions of `program` where it is wanted. `work`: the folder of the recording.
+pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<Wanted> {
+    let known = Arc::new(Mutex::new(KnownModules { has_library_calls: args.libcalls, ..KnownModules::default() }));
+    let rules = rules(args)?;
+    let filter: Filter = rules.parse().context("what to record")?;
+    let types = if needs_types(args)? {
+        // That of one that runs may be deleted.
+        let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+        let build_id = Binary::read(&program).ok().and_then(|binary| binary.build_id().map(str::to_owned));
+        let mut known_now = lock(&known);
+        let is_known = known_now.read(&program, build_id.as_deref()).is_some();
+        let notes = std::mem::take(&mut known_now.notes);
+        // Their results are numbers then.
+        if !is_known && (args.auto_args || options(args.arguments).any(|(_, specs)| specs.is_none())) {
+            let why = notes.into_iter().next().unwrap_or_default();
+            say!(
+                "rftrace: {why} (-g, or `debug = true` in Cargo.toml), or it lies in files that are not there (.dwo, .dwp, .debug); write \
+                 which values are wanted, as in -A 'open@arg1/s'"
+            );
+        }
+        drop(known_now);
+        let known = Arc::clone(&known);
+        Some(Types::begin(work, move |path, build_id| lock(&known).lines(Path::new(path), build_id))?)
+    } else {
+        None
+    };
+    let effects = RuleEffects::create(filter.optional_rules())?;
+    Ok(Wanted { rules, effects, types, known })
+}
+
+fn lock(known: &Mutex<KnownModules>) -> MutexGuard<'_, KnownModules> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Wanted {
+    /// The rules; empty for none.
+    pub(super) fn rules(&self) -> &str {
+        &self.rules
+    }
+
     /// What the preloaded library is told.
     pub(super) fn variables(&self) -> Vec<(&'static str, OsString)> {
         if self.rules.is_empty() {
@@ -107,12 +155,42 @@ impl Wanted {
         Ok(())
     }
 
-    /// Writes names of enumerations into the trace in `dir`.
-    pub(super) fn name_values(&self, dir: &Path) {
-        if !self.modules.is_empty()
-            && let Err(error) = rftrace_symbols::name_values(dir, &self.modules)
+    /// Where processes are answered what values functions have, if that is wanted.
+    pub(super) fn types(&self) -> Option<PathBuf> {
+        self.types.as_ref().map(|types| types.path().into())
+    }
+
+    /// Reads what is known of all files that a process has loaded, so that it does not wait for that later.
+    pub(super) fn read_ahead(&self, pid: u32) {
+        if self.types.is_none() {
+            return;
+        }
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let paths: BTreeSet<&str> = maps
+            .lines()
+            .filter(|line| line.contains(" r-xp "))
+            .filter_map(|line| line.find('/').map(|at| &line[at..]))
+            .collect();
+        for path in paths.into_iter().map(Path::new) {
+            let Ok(binary) = Binary::read(path) else { continue };
+            lock(&self.known).read(path, binary.build_id());
+        }
+        // Most of these have no function that is recorded.
+        lock(&self.known).notes.clear();
+    }
+
+    /// Writes names of enumerations into the trace in `dir`, and says of what nothing was known.
+    pub(super) fn name_values(&self, dir: &Path, is_quiet: bool) {
+        let known = lock(&self.known);
+        let modules: Vec<&ModuleValues> = known.modules.values().flatten().collect();
+        if !modules.is_empty()
+            && let Err(error) = rftrace_symbols::name_values(dir, &modules)
         {
             say!("rftrace: values of enumerations are shown as numbers: {error}");
+        }
+        if !known.notes.is_empty() && !is_quiet {
+            let notes: Vec<&str> = known.notes.iter().map(String::as_str).collect();
+            say!("rftrace: values only where -A and -R tell of them: {}", notes.join("; "));
         }
     }
 }
@@ -142,28 +220,24 @@ pub(crate) fn function_rules(filter: &[String], notrace: &[String], depth: Optio
     rules
 }
 
-/// The filter, in the frontend's language. `has_types`: debug information tells of values.
-pub(super) fn rules(args: &Options<'_>, has_types: bool) -> Result<String> {
+/// The filter, in the frontend's language.
+pub(super) fn rules(args: &Options<'_>) -> Result<String> {
     let mut rules = function_rules(args.filter, args.notrace, args.depth);
     rules.extend(args.time_filter.map(|nanos| format!("min={nanos}ns")));
     rules.extend(args.rules.iter().cloned());
     rules.extend(triggers::read(args.triggers, args.is_disabled, args.depth)?.rules);
-    if args.is_attached && needs_types(args)? {
-        bail!(
-            "with -p debug information is not read: write which values are wanted, as in -A 'open@arg1/s' -R 'open@retval'"
-        );
-    }
     for (name, specs) in options(args.arguments) {
         rules.push(format!("values={name}@{}", specs.unwrap_or("args")));
     }
     for (name, spec) in options(args.results) {
-        let spec = spec.unwrap_or(if has_types { "result" } else { "retval" });
-        if spec != "result" && !spec.starts_with("retval") {
+        // Without debug information it is a number.
+        let spec = spec.unwrap_or("result,retval");
+        if !spec.starts_with("result") && !spec.starts_with("retval") {
             bail!("-R {name}@{spec}: a result is `retval`, as in -R '{name}@retval/i32'; arguments are for -A");
         }
         rules.push(format!("values={name}@{spec}"));
     }
-    if args.auto_args && has_types {
+    if args.auto_args {
         rules.push("values=*@args,result".to_owned());
     }
     rules.extend(dump_on::rules(args.dump_on));

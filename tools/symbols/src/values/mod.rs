@@ -56,7 +56,7 @@ pub fn read_values(path: &Path) -> Result<Option<ModuleValues>> {
 /// # Errors
 ///
 /// [`Error::Io`] and [`Error::WriteFile`].
-pub fn name_values(dir: &Path, modules: &[ModuleValues]) -> Result<()> {
+pub fn name_values(dir: &Path, modules: &[&ModuleValues]) -> Result<()> {
     let failed = |source| Error::Io { path: dir.to_owned(), source };
     for entry in fs::read_dir(dir).map_err(failed)? {
         let path = entry.map_err(failed)?.path();

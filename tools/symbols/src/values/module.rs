@@ -71,6 +71,11 @@ impl ModuleValues {
         Self { path, build_id, ..Self::default() }
     }
 
+    /// The build-id of the file.
+    pub fn build_id(&self) -> Option<&str> {
+        self.build_id.as_deref()
+    }
+
     /// How many functions have values that are known.
     pub fn n_functions(&self) -> usize {
         self.functions.len()

@@ -1,0 +1,125 @@
+//! `rftrace record -a` of what is not the program that was started: libraries, programs that it becomes, programs that run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rftrace_tests::traces::uftrace;
+use rftrace_tests::{CProgram, Program, fixtures, require};
+
+use crate::attach::Running;
+use crate::record::{record, replay, rftrace};
+
+fn source() -> CProgram {
+    CProgram::new(&["values_elsewhere.c"]).without_library()
+}
+
+/// The program, the library that it loads, and the program that it becomes.
+fn built(options: &[&str]) -> [PathBuf; 3] {
+    let folder = fixtures::build_folder(&format!("values-elsewhere{}", options.join("")));
+    std::fs::create_dir_all(&folder).unwrap();
+    let at = |name: &str| folder.join(name);
+    let [program, linked, plugged, other] = ["program", "liblinked.so", "libplugged.so", "other"].map(at);
+    for (path, function) in [(&linked, "-DFUNCTION=linked"), (&plugged, "-DFUNCTION=plugged")] {
+        source().with(&["-fPIC", "-shared", function]).with(options).build_as(path);
+    }
+    for path in [&program, &other] {
+        source().with(&[linked.to_str().unwrap(), "-ldl"]).with(options).build_as(path);
+    }
+    [program, plugged, other]
+}
+
+fn arguments(paths: &[PathBuf; 3]) -> [&str; 2] {
+    [paths[1].to_str().unwrap(), paths[2].to_str().unwrap()]
+}
+
+#[test]
+fn libraries_and_other_programs_have_values() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for options in [&["-O0"][..], &["-O2", "-mfentry"]] {
+        let paths = built(options);
+        let run = record(&["-a"], &paths[0], &arguments(&paths));
+        assert_eq!(run.status.code(), Some(0), "{options:?}: {}", run.stderr);
+        let expected = [
+            "linked(\"linked\", 5) = LEFT;",
+            "plugged(\"plugged\", 7) = RIGHT;",
+            "own(4) = 8;",
+            "plugged(\"forked\", 8) = LEFT;",
+            "own(9) = 18;",
+        ];
+        let shown = replay(&run);
+        for expected in expected {
+            assert!(shown.contains(expected), "{options:?}: no {expected} in {shown}{}", run.stderr);
+        }
+        if require(&["uftrace"]) {
+            let shown = uftrace(&["replay", "-f", "none"], &run.path("trace"));
+            for expected in expected {
+                assert!(shown.contains(expected), "{options:?}: no {expected} in {shown}");
+            }
+        }
+    }
+}
+
+/// A filter chooses among functions of libraries that are loaded later, too.
+#[test]
+fn functions_of_libraries_that_are_loaded_are_chosen() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let paths = built(&["-O0"]);
+    let run = record(&["-A", "plug*", "-R", "own", "-N", "linked"], &paths[0], &arguments(&paths));
+    let shown = replay(&run);
+    assert!(shown.contains("plugged(\"plugged\", 7);") && shown.contains("own() = 8;"), "{shown}");
+    assert!(!shown.contains("linked()"), "{shown}");
+    let run = record(&["-F", "own", "-F", "plugged"], &paths[0], &arguments(&paths));
+    let shown = replay(&run);
+    assert!(shown.contains("plugged();") && !shown.contains("linked"), "{shown}{}", run.stderr);
+}
+
+#[test]
+fn what_has_no_debug_information_is_told() {
+    if !require(&["gcc", "objcopy"]) {
+        return;
+    }
+    let paths = built(&["-O0", "-fno-inline"]);
+    let strip = |path: &Path| Command::new("objcopy").arg("--strip-debug").arg(path).status().unwrap();
+    assert!(strip(&paths[1]).success() && strip(&paths[2]).success());
+    let run = record(&["-a"], &paths[0], &arguments(&paths));
+    let shown = replay(&run);
+    assert!(shown.contains("linked(\"linked\", 5) = LEFT;") && shown.contains("plugged();"), "{shown}");
+    for path in &paths[1..] {
+        assert!(run.stderr.contains(&format!("{} has no debug information", path.display())), "{}", run.stderr);
+    }
+    // A result is a number then.
+    let run = record(&["-R", "plugged", "-R", "linked"], &paths[0], &arguments(&paths));
+    let shown = replay(&run);
+    assert!(shown.contains("linked() = LEFT;") && shown.contains("plugged() = 1;"), "{shown}");
+    std::fs::remove_dir_all(paths[0].parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_program_that_runs_has_values() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program: Program = CProgram::new(&["attached.c"]).without_library().with(&["-O0", "-lpthread"]).build();
+    let running = Running::begin(&program.path, "");
+    running.record_some(&["-A", "leaf", "-R", "leaf", "--for", "50ms"]);
+    let output = Command::new(rftrace()).args(["replay", "-f", "none", "-d"]).arg(running.trace()).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let mut n_calls = 0;
+    for line in shown.lines().map(str::trim) {
+        // What was entered, and has not ended.
+        let Some((argument, result)) =
+            line.strip_prefix("leaf(").and_then(|rest| rest.strip_suffix(';')?.split_once(") = "))
+        else {
+            continue;
+        };
+        let [argument, result] = [argument, result].map(|text| text.parse::<i64>().unwrap());
+        assert_eq!(result, 3 * argument + 1, "{line}");
+        n_calls += 1;
+    }
+    assert!(n_calls > 100, "{shown}");
+    assert_eq!(running.end().0.code(), Some(7));
+}
