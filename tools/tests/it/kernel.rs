@@ -497,21 +497,23 @@ fn what_a_killed_recorder_has_left_is_removed() {
     let Some(folder) = program() else { return };
     let mut child = start(record_command(folder.path(), &["--kernel", "--events=sched", "-q"]).arg("wait"));
     let left = Path::new(INSTANCES).join(format!("rftrace-{}", child.id()));
-    let is_on = || fs::read_to_string(left.join("tracing_on")).is_ok_and(|on| on.trim() == "1");
-    while !is_on() && child.try_wait().expect("a child").is_none() {
+    // The recorder's children: the program. It is started when all is ready.
+    let id = child.id();
+    let programs = || fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+    while programs().is_empty() && child.try_wait().expect("a child").is_none() {
         thread::sleep(Duration::from_millis(1));
     }
-    let kernel_records = is_on();
-    let program = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap_or_default();
-    // As SIGKILL does, and the program goes on.
-    child.kill().expect("a child");
-    if !kernel_records {
+    let program = programs();
+    if program.is_empty() {
         end(child);
         return;
     }
+    // The program goes on.
+    child.kill().expect("a child");
     child.wait().expect("it ends");
-    // Another test's recorder may have done it by now.
-    let Some(output) = end(start(&mut record_command(folder.path(), &["--kernel", "-q"]))) else { return };
+    // The program goes on, so its directory is in use.
+    let Some(other) = self::program() else { return };
+    let Some(output) = end(start(&mut record_command(other.path(), &["--kernel", "-q"]))) else { return };
     assert!(output.status.success(), "{output:?}");
     assert!(!left.exists());
     for pid in program.split_ascii_whitespace() {

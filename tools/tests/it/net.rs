@@ -462,9 +462,14 @@ fn a_received_trace_is_the_local_one() {
     }
     let shown = |command: &str| run(&[command, utf8(&sent)]).1;
     let calls = shown("replay");
-    for call in
-        ["paint(GREEN, \"a wall\") = 1;", "paint(RED, \"a door\")", "near();", "far();", "next();", "/* linux:schedule"]
-    {
+    for call in [
+        "paint(GREEN, \"a wall\") = 1;",
+        "paint(RED, \"a door\")",
+        "near(999) = 1000;",
+        "far(",
+        "next(",
+        "/* linux:schedule",
+    ] {
         assert!(calls.contains(call), "{call} in {calls}");
     }
     let info = shown("info");
