@@ -9,6 +9,7 @@ use rftrace_frontend::bank::Loaded;
 
 use crate::arch::passed_on;
 use crate::control::{self, IS_TOLD_OF_RAISED};
+use crate::notes;
 use crate::originals::{errno, leave, original, real_dlclose, set_errno};
 use crate::process;
 use crate::save::{self, Moment, RECORDING, Recording};
@@ -181,7 +182,13 @@ extern "C" fn before_dlsym(place: usize) -> *mut c_void {
     let n_loads = n_loads();
     if SEEN.swap(n_loads, Relaxed) != n_loads {
         let errno = errno();
-        work::alone(|| recording.tracer.refresh_filter());
+        work::alone(|| {
+            recording.tracer.refresh_filter();
+            // Rules may match functions of what has come.
+            if !recording.settings.rules.as_os_str().is_empty() {
+                notes::tell_of_rules(&recording.settings.rules, &recording.tracer.rules_in_effect());
+            }
+        });
         set_errno(errno);
     }
     original

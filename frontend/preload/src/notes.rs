@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -30,6 +30,16 @@ const NOTE_BYTES: usize = 512;
 /// Looks for the notes, while the process can still reach them.
 pub(crate) fn begin(path: &Path) {
     BEGINNING.get_or_init(|| Beginning { notes: map(path).unwrap_or_default(), user: user(), root: root() });
+}
+
+/// Tells `rftrace record` that a program has obeyed the filter, and which of its rules match anything there.
+pub(crate) fn tell_of_rules(path: &Path, in_effect: &[bool]) {
+    let Ok(file) = File::options().write(true).open(path) else { return };
+    let matched = (1..).zip(in_effect).filter(|&(_, &is_matched)| is_matched);
+    for place in [0].into_iter().chain(matched.map(|(place, _)| place)) {
+        // It only loses what the user is told.
+        let _ = file.write_all_at(&[1], place);
+    }
 }
 
 /// The notes at a path, which may be another file by now, of another process.

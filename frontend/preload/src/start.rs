@@ -1,8 +1,7 @@
 //! The beginning of a recording.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -79,7 +78,7 @@ fn begin(settings: Settings) {
     };
     settings.branches.tell(tracer, bank);
     if !settings.rules.as_os_str().is_empty() {
-        tell_of_rules(&settings.rules, &tracer.rules_in_effect());
+        notes::tell_of_rules(&settings.rules, &tracer.rules_in_effect());
     }
     if !settings.trigger.is_empty()
         && let Err(problem) = trigger::arm(tracer, &settings.trigger)
@@ -118,16 +117,6 @@ fn open_bank(settings: &Settings) -> Option<&'static Bank> {
             notes::tell(&format!("what it recorded was kept in memory of its own, as it could have no bank: {error}"));
             None
         }
-    }
-}
-
-/// Tells `rftrace record` that a program has obeyed the filter, and which of its rules match anything there.
-fn tell_of_rules(path: &Path, in_effect: &[bool]) {
-    let Ok(file) = File::options().write(true).open(path) else { return };
-    let matched = (1..).zip(in_effect).filter(|&(_, &is_matched)| is_matched);
-    for place in [0].into_iter().chain(matched.map(|(place, _)| place)) {
-        // It only loses what the user is told.
-        let _ = file.write_all_at(&[1], place);
     }
 }
 

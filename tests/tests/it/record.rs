@@ -527,6 +527,7 @@ fn the_library_exports_nothing_else() {
         "rftrace_attach_control",
         "rftrace_attach_told",
         "rftrace_detach",
+        "rftrace_mark",
         "sigaction",
         "signal",
         "syscall",
