@@ -1,11 +1,17 @@
 //! `rftrace view`.
 
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use rftrace_page::Server;
 use rftrace_read::Error;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use super::choice::ShownArgs;
 use super::common::{DirArg, PlainArgs, find_program, print, print_warnings};
@@ -79,6 +85,30 @@ pub(crate) fn run(args: ViewArgs) -> Result<()> {
         say!("rftrace: no browser was started, as there is no xdg-open: open the address by hand");
     }
     Ok(server.run()?)
+}
+
+/// Runs it for a trace that was just recorded, as a process of its own: this one has handlers for signals, which end that one. Returns when it has
+/// ended.
+pub(crate) fn show(dir: &Path) -> Result<()> {
+    const INTERVAL: Duration = Duration::from_millis(20);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
+    let program = std::env::current_exe().context("cannot find the program rftrace itself")?;
+    // It is `cargo rftrace` by its first argument alone.
+    let mut server = Command::new(program)
+        .arg0("rftrace")
+        .args(["view", "--"])
+        .arg(dir)
+        .spawn()
+        .context("cannot run rftrace view")?;
+    loop {
+        if server.try_wait()?.is_some() {
+            return Ok(());
+        }
+        if signals.pending().next().is_some() {
+            let _ = server.kill();
+        }
+        thread::sleep(INTERVAL);
+    }
 }
 
 /// Has the desktop open an address. Returns whether there is a program for that.

@@ -4,8 +4,9 @@ use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
+use rftrace_tests::CProgram;
 use rftrace_views::Report;
 use serde_json::{Value, json};
 
@@ -508,4 +509,31 @@ fn measure() {
         browser.screenshot(&pictures.join("range.png"));
     }
     assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// The page of a program that was just recorded; then the exit status is the program's.
+#[test]
+fn what_was_recorded_is_opened() {
+    if !rftrace_tests::require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["counters.c"]).without_library().with(&["-O1"]).build();
+    let folder = tempfile::tempdir().expect("a directory");
+    // There is no browser there.
+    let mut record = rftrace(&["record", "--view", "--force", "-o", "trace", "--", "/bin/sh", "-c", "\"$0\"; exit 3"]);
+    record.arg(&program.path).env("PATH", "/nowhere").current_dir(&folder).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = record.spawn().expect("it starts");
+    let mut url = String::new();
+    BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut url).expect("the address");
+    let mut view = View { process, url: url.trim().to_owned() };
+    let (host, path) = view.parts();
+    let page = view.ask("GET", path, host);
+    assert!(page.contains("200 OK") && page.contains("html"), "{page}");
+    // As Ctrl-C in a terminal, but to the recorder alone.
+    let interrupted = Command::new("kill").args(["-INT", &view.process.id().to_string()]).status().expect("kill");
+    assert!(interrupted.success());
+    assert_eq!(view.process.wait().expect("it ends").code(), Some(3));
+    // The server is gone too.
+    let host = view.parts().0.to_owned();
+    assert!(TcpStream::connect(host).is_err());
 }

@@ -37,6 +37,8 @@ use session::{Orders, Session};
 use status::status;
 use toolchain::Toolchain;
 
+use super::view;
+
 const EXAMPLES: &str = "\
 Examples:
   cargo rftrace run --release -- --verbose file.txt   build, run, and see where the time went
@@ -79,6 +81,10 @@ struct Options {
     /// Show this many functions in the report.
     #[arg(long, value_name = "N", default_value_t = 10)]
     limit: usize,
+    /// Open the trace in the browser behind that, as `rftrace view` does, until Ctrl-C: that of the program that `run` runs, of test binaries
+    /// and benchmarks the largest one.
+    #[arg(long, conflicts_with = "leaks")]
+    view: bool,
     /// No report, only errors.
     #[arg(short, long)]
     quiet: bool,
@@ -242,6 +248,11 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     }
     if !options.quiet {
         summary::print(&session.runs()?, options.limit, exit.success())?;
+    }
+    if options.view
+        && let Some(trace) = session.largest_trace()?
+    {
+        view::show(&trace)?;
     }
     Ok(code_of(exit))
 }

@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use crate::commands::record::RecordArgs;
 
 /// Those that `cargo rftrace` has itself, decides, or has no use for: it reads what was recorded. No other option may name one of them.
-const OWN: [&str; 7] = ["output", "live", "quiet", "command", "to", "no_local", "token_file"];
+const OWN: [&str; 8] = ["output", "live", "view", "quiet", "command", "to", "no_local", "token_file"];
 
 /// What was given of them, as arguments.
 #[derive(Debug, Default)]

@@ -82,6 +82,16 @@ impl Session {
     pub(super) fn runs(&self) -> Result<Vec<ProgramRun>> {
         runs(self.0.path())
     }
+
+    /// The trace with the most in it, if there is any.
+    pub(super) fn largest_trace(&self) -> Result<Option<PathBuf>> {
+        Ok(self
+            .runs()?
+            .into_iter()
+            .filter_map(|run| run.trace)
+            .filter(|trace| trace.exists())
+            .max_by_key(|trace| bytes_of(trace)))
+    }
 }
 
 /// Bytes of the files in a trace's directory, as far as there are any.

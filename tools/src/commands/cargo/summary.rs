@@ -17,7 +17,7 @@ use rftrace_views::{Duration, Report, Row, TaskStats};
 use super::names::shortened;
 use super::session::{ProgramRun, bytes_of};
 use super::status::{FAINT, GOOD, HEADING, WARNING, status, styled, warning};
-use crate::commands::common::{find_program, losses, shell_word};
+use crate::commands::common::{losses, shell_word};
 use crate::commands::record::summary::BRANCHES_FILE;
 use crate::commands::unfinished;
 
@@ -202,13 +202,11 @@ fn print_next(recorded: &[Recorded]) {
     // That of a binary without tests may be empty.
     let Some(largest) = largest(recorded) else { return };
     let dir = shell_word(&largest.dir);
-    let mut next = vec![
+    let next = [
         (format!("rftrace replay {dir}"), "every call, in order of time"),
-        (format!("rftrace dump {dir} --flamegraph -o f.svg"), "a picture for a browser"),
+        (format!("rftrace view {dir}"), "timeline, flame graph and call tree, in the browser"),
+        (format!("rftrace tui {dir}"), "call graph to browse, in the terminal"),
     ];
-    if find_program("uftrace").is_some() {
-        next.push((format!("uftrace tui -d {dir}"), "call graph to browse"));
-    }
     let width = next.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
     for (idx, (command, what)) in next.iter().enumerate() {
         let word = if idx == 0 { "Next" } else { "" };

@@ -214,6 +214,9 @@ pub(crate) struct RecordArgs {
     /// Run the program even if it seems not to call the tracer: a script, or a program that loads libraries which do.
     #[arg(long)]
     pub(super) force: bool,
+    /// Open the trace in the browser when it is there, as `rftrace view` does, until Ctrl-C.
+    #[arg(long, conflicts_with_all = ["live", "keep_stream", "no_local", "leave"])]
+    pub(super) view: bool,
     /// Say nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::HumanBytes;
+use rftrace_format::files::INFO;
 use rftrace_format::resources::Resource;
 use rftrace_net::{Protocol, Token};
 use rftrace_record::banks::BankRecorder;
@@ -31,6 +32,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::common::shell_word;
+use super::view;
 
 mod arguments;
 #[cfg(target_arch = "x86_64")]
@@ -153,8 +155,11 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         resources::tell_of_losses(recorded, args.most_bytes());
     }
     let sending = Sending { token, sender };
+    let dir = output.dir().to_owned();
     if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended, sending) {
         say!("rftrace: {error:#}");
+    } else if args.view && dir.join(INFO).exists() {
+        view::show(&dir)?;
     }
     std::process::exit(code)
 }
@@ -168,6 +173,7 @@ pub(crate) fn run_live(mut args: RecordArgs) -> Result<()> {
         ("--pid", !args.pid.is_empty()),
         ("--to", args.to.is_some()),
         ("--live", args.live),
+        ("--view", args.view),
         ("--resources", !args.resources.is_empty()),
         ("--kernel", args.kernel.is_some()),
         ("--events", !args.events.is_empty()),
@@ -232,6 +238,9 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         is_quiet: args.quiet,
     };
     if let Some(output) = attach::record(&request)? {
+        if args.view {
+            view::show(output.dir())?;
+        }
         send_to_receiver(args, &output, Sending { token, sender: None });
     }
     Ok(())
