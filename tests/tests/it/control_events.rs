@@ -232,3 +232,37 @@ fn a_folder_of_files() {
     assert!(server.wait().unwrap().success());
     assert!(!folder.exists());
 }
+
+/// How long it takes, processes of `rftrace ctl` included. The figures are in docs/performance.md; this holds where others have the processors.
+#[test]
+fn nobody_waits_for_long() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut it = Controlled::ready(&[], &["plain"]);
+    let mut switched: Vec<Duration> = (0..11)
+        .map(|round| {
+            let since = Instant::now();
+            it.ctl(&[["off", "on"][round % 2]]);
+            since.elapsed()
+        })
+        .collect();
+    switched.sort_unstable();
+    assert!(switched[5] < Duration::from_secs(1), "{switched:?}");
+    it.ctl(&["on"]);
+    let mut reader = it.command(&["pipe"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines().map(Result::unwrap);
+    lines.next().unwrap();
+    let mut shown: Vec<Duration> = ('a'..='e')
+        .map(|letter| {
+            it.round(letter);
+            let since = Instant::now();
+            assert!(lines.any(|line| line.contains(&format!("round_{letter}()"))));
+            since.elapsed()
+        })
+        .collect();
+    shown.sort_unstable();
+    assert!(shown[2] < Duration::from_secs(2), "{shown:?}");
+    it.end();
+    assert!(reader.wait().unwrap().success());
+}
