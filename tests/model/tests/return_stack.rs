@@ -6,7 +6,7 @@
 //! and each thread's records are balanced. Where the tracer can know all it must also record exactly what the model did.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 
 use proptest::prelude::*;
@@ -272,7 +272,13 @@ struct Thread {
     stack: usize,
     /// Recorded functions, outermost first: the tree's present branch.
     open: Vec<usize>,
+    /// Where the return addresses of recorded functions were.
+    slots: HashMap<usize, usize>,
     events: Vec<Event>,
+    /// Whether the newest record is one of lost calls.
+    is_lost_last: bool,
+    /// How many functions were open behind the last jump, where that is not noticed yet.
+    jumped_to: Option<usize>,
     tid: u32,
 }
 
@@ -306,7 +312,15 @@ impl Program {
         lab.enable();
         let mut memory = vec![0usize; WORDS + PAGE / 8];
         let base = memory.as_mut_ptr().expose_provenance().next_multiple_of(PAGE);
-        let threads = THREAD_STACKS.map(|stack| Thread { stack, open: Vec::new(), events: Vec::new(), tid: 0 });
+        let threads = THREAD_STACKS.map(|stack| Thread {
+            stack,
+            open: Vec::new(),
+            slots: HashMap::new(),
+            events: Vec::new(),
+            is_lost_last: false,
+            jumped_to: None,
+            tid: 0,
+        });
         THREAD.set(0);
         Self {
             lab,
@@ -475,7 +489,10 @@ impl Program {
         let id = call.child_ip;
         let mut recorded = false;
         if style.traced {
-            recorded = self.expect_entry(id, caller.map(|caller| (caller, stack)), stack);
+            recorded = self.expect_entry(id, caller.map(|caller| (caller, stack)), stack, parent_loc);
+            // What a realigned frame's entry is named by is told by its static chain.
+            let frame = if style.realigned && !style.fentry { slot } else { parent_loc };
+            self.thread().slots.insert(id, frame);
             self.move_signal(stack_pointer, call.frame_pointer);
             if style.action != 0 {
                 self.choose(call.child_ip, style.action);
@@ -508,20 +525,31 @@ impl Program {
     }
 
     /// What the trace has to show when a function is entered. Returns whether its entry is recorded.
-    fn expect_entry(&mut self, id: usize, caller: Option<(Frame, usize)>, stack: usize) -> bool {
+    fn expect_entry(&mut self, id: usize, caller: Option<(Frame, usize)>, stack: usize, parent_loc: usize) -> bool {
         if !self.enabled {
             return false;
+        }
+        let thread = self.thread();
+        if thread.only_counts()
+            && thread.open.last().and_then(|last| thread.slots.get(last)).is_some_and(|&slot| slot > parent_loc)
+        {
+            self.n_lost += 1;
+            return false;
+        }
+        if let Some(jumped_to) = thread.jumped_to {
+            thread.close_to(jumped_to);
         }
         if let Some((_, _)) = caller {
             self.expect_running(stack);
         }
         let thread = self.thread();
         if thread.open.len() == RETURN_STACK_ENTRIES {
+            thread.is_lost_last = true;
             self.n_lost += 1;
             return false;
         }
         thread.open.push(id);
-        thread.events.push(Event::Entry(id as u64));
+        thread.push(Event::Entry(id as u64));
         true
     }
 
@@ -538,7 +566,7 @@ impl Program {
         let missing: Vec<usize> = frames.into_iter().filter(|id| !thread.open.contains(id)).collect();
         for id in missing {
             thread.open.push(id);
-            thread.events.push(Event::Entry(id as u64));
+            thread.push(Event::Entry(id as u64));
         }
     }
 
@@ -608,7 +636,11 @@ impl Program {
             if frame.recorded
                 && let Some(place) = thread.open.iter().position(|&id| id == frame.id)
             {
-                thread.close_to(place);
+                if thread.only_counts() {
+                    thread.jumped_to = Some(place);
+                } else {
+                    thread.close_to(place);
+                }
             }
         }
     }
@@ -641,11 +673,23 @@ impl Program {
 }
 
 impl Thread {
+    /// Whether calls are counted as lost without a look at more than where they are: behind another one. What a jump has left seems to be
+    /// open then.
+    fn only_counts(&self) -> bool {
+        self.open.len() == RETURN_STACK_ENTRIES && self.is_lost_last
+    }
+
     fn close_to(&mut self, n: usize) {
+        self.jumped_to = None;
         while self.open.len() > n {
             let id = self.open.pop().expect("longer than n");
-            self.events.push(Event::Exit(id as u64));
+            self.push(Event::Exit(id as u64));
         }
+    }
+
+    fn push(&mut self, event: Event) {
+        self.events.push(event);
+        self.is_lost_last = false;
     }
 }
 
@@ -871,5 +915,43 @@ fn an_outermost_call_may_be_one_of_a_function_that_was_left() {
         Op::Switch(main),
         call(1, false),
     ];
+    try_out(ops, Check::All);
+}
+
+/// A jump leaves a function while the return stack is full: the next call, in a realigned frame below, is one more that is lost.
+#[test]
+fn a_jump_at_the_limit_is_noticed_at_the_next_return() {
+    let style = |realigned| Style {
+        fentry: false,
+        frame_pointer: true,
+        traced: true,
+        realigned,
+        words: 0,
+        pushed: 0,
+        action: 0,
+    };
+    let call = |n, realigned| Op::Call { n, style: style(realigned) };
+    let (deep, up) = (call(1045, false), [3, 2, 1, 2, 3, 3, 2, 1, 1, 3, 2, 3]);
+    let mut ops = vec![
+        call(1, true),
+        Op::Longjmp(1),
+        call(1, true),
+        call(1, true),
+        call(2, true),
+        deep,
+        Op::Unwind(2),
+        call(1, true),
+    ];
+    ops.extend(up.map(|n| if n == 1 { Op::Unwind(1) } else { Op::Return(n) }));
+    ops.extend([
+        call(1, true),
+        call(2, true),
+        call(3, true),
+        Op::Return(1),
+        Op::Return(1),
+        Op::Unwind(4),
+        Op::Longjmp(1),
+        call(1, true),
+    ]);
     try_out(ops, Check::All);
 }
