@@ -537,3 +537,33 @@ fn what_was_recorded_is_opened() {
     let host = view.parts().0.to_owned();
     assert!(TcpStream::connect(host).is_err());
 }
+
+/// What axe-core says of the page, in light and dark, with each of its tabs. `RFTRACE_AXE` names the script, which `.ci/run` gets from PyPI.
+#[test]
+fn axe_finds_no_fault() {
+    if !rftrace_tests::require(&["chromium"]) {
+        return;
+    }
+    let Some(axe) = env::var_os("RFTRACE_AXE") else {
+        return rftrace_tests::tools::skip("RFTRACE_AXE does not name axe.min.js");
+    };
+    let axe = std::fs::read_to_string(axe).expect("axe.min.js");
+    let dir = sample();
+    let view = View::start(dir.path(), &[]);
+    let mut browser = Browser::start();
+    for is_dark in [false, true] {
+        browser.dark(is_dark);
+        browser.open(&view.url);
+        browser.value(&format!("{axe}; 0"));
+        let n_tabs = browser.value("document.querySelectorAll('[role=tab]').length").as_u64().expect("a number");
+        assert!(n_tabs > 1);
+        for tab in 0..n_tabs {
+            browser.value(&format!("document.querySelectorAll('[role=tab]')[{tab}].click(); rftrace.app.summed"));
+            let found = browser.value(
+                "axe.run().then(found => [found.passes.length, found.violations.map(it => [it.id, it.help, it.nodes.map(node => node.html)])])",
+            );
+            assert!(found[0].as_u64().is_some_and(|passed| passed > 10), "{found}");
+            assert_eq!(found[1], json!([]), "tab {tab}, dark {is_dark}");
+        }
+    }
+}
