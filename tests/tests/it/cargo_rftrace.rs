@@ -123,7 +123,7 @@ fn a_program_runs_as_without_and_is_recorded() {
         assert!(run.stderr.contains(text), "{text:?} in {}", run.stderr);
     }
     assert!(run.stderr.contains(" 1  app::main\n"), "{}", run.stderr);
-    for next in ["rftrace replay ", "rftrace dump "] {
+    for next in ["rftrace replay ", "rftrace view ", "rftrace tui "] {
         assert!(run.stderr.contains(&format!("{next}target/rftrace/traces/app")), "{}", run.stderr);
     }
 
@@ -235,6 +235,7 @@ fn the_users_flags_and_runner_are_kept() {
         let run = workspace.run(&["run"]);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         assert!(run.stdout.contains(&format!("flags:{flags}\nRUSTFLAGS=None\n")), "{config}: {}", run.stdout);
+        assert!(workspace.path("target/rftrace/traces/app/info").exists(), "{config}: {}", run.stderr);
         assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2, "{config}");
     }
     let run = ended(workspace.cargo_rftrace(&["run"]).env("RUSTFLAGS", "--cfg one"));

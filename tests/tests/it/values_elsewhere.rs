@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rftrace_tests::traces::uftrace;
 use rftrace_tests::{CProgram, Program, fixtures, require};
@@ -13,9 +14,10 @@ fn source() -> CProgram {
     CProgram::new(&["values_elsewhere.c"]).without_library()
 }
 
-/// The program, the library that it loads, and the program that it becomes.
+/// The program, the library that it loads, and the program that it becomes. Each time others: tests run at the same time.
 fn built(options: &[&str]) -> [PathBuf; 3] {
-    let folder = fixtures::build_folder(&format!("values-elsewhere{}", options.join("")));
+    static BUILT: AtomicUsize = AtomicUsize::new(0);
+    let folder = fixtures::build_folder(&format!("values-elsewhere-{}", BUILT.fetch_add(1, Ordering::Relaxed)));
     std::fs::create_dir_all(&folder).unwrap();
     let at = |name: &str| folder.join(name);
     let [program, linked, plugged, other] = ["program", "liblinked.so", "libplugged.so", "other"].map(at);
