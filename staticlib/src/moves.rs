@@ -161,8 +161,9 @@ pub(crate) fn bring_back(stack: ReturnStack<'_>, frame: usize) -> bool {
         if !places.publish(&open) {
             break;
         }
-        // Of two threads that do this one has it. What is only being moved here may stay where it is.
-        if held_by_another(Some(stack), &left.open).is_some() || !left.take() {
+        // Of two threads that do this one has it. What is only being moved here may stay where it is. Where another thread holds a younger one
+        // with this frame, what is here is dead: on top of this return stack it would be believed without a look elsewhere.
+        if is_held_elsewhere(stack, &left.open) || !left.take() {
             places.take_last_back();
             break;
         }
@@ -234,6 +235,11 @@ pub(crate) fn held_elsewhere(
     let left = left::innermost(frame).map_or(0, |left| left.open.sequence);
     let held = others(own).filter_map(|stack| Some((stack, stack.find(frame)?)));
     held.filter(|(_, entry)| entry.sequence() > left).max_by_key(|(_, entry)| entry.sequence())
+}
+
+/// Whether another thread holds this entry, or a younger one with its frame.
+fn is_held_elsewhere(own: ReturnStack<'_>, open: &Open) -> bool {
+    others(Some(own)).filter_map(|stack| stack.find(open.frame)).any(|entry| entry.sequence() >= open.sequence)
 }
 
 /// This very entry, if another thread holds it.

@@ -955,3 +955,46 @@ fn a_jump_at_the_limit_is_noticed_at_the_next_return() {
     ]);
     try_out(ops, Check::All);
 }
+
+/// The frames of a stack that has gone on on another thread: a caller of which only an earlier call was left there is not brought back with
+/// what it called.
+#[test]
+fn callers_are_brought_back_only_if_they_live() {
+    let style = |fentry, realigned, words| Style {
+        fentry,
+        frame_pointer: !fentry,
+        traced: true,
+        realigned,
+        words,
+        pushed: 1,
+        action: 0,
+    };
+    let call = |n, style| Op::Call { n, style };
+    // The thread before has ended within a call with the frame of the present one's.
+    let ended = vec![
+        call(1, style(false, true, 0)),
+        Op::EndThread,
+        call(2, style(true, false, 0)),
+        Op::Switch(0),
+        Op::Thread(1),
+        call(1, style(false, false, 0)),
+        Op::Switch(THREAD_STACKS[0]),
+        Op::Return(1),
+        Op::Return(1),
+    ];
+    // A jump has left it.
+    let jumped = vec![
+        Op::Switch(5),
+        call(3, style(false, false, 14)),
+        Op::Longjmp(2),
+        call(2, style(true, false, 0)),
+        Op::Switch(0),
+        Op::Thread(1),
+        Op::Switch(5),
+        Op::Unwind(1),
+        Op::Return(1),
+    ];
+    for ops in [ended, jumped] {
+        try_out(ops, Check::Balance);
+    }
+}
