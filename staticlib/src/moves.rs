@@ -142,9 +142,15 @@ pub(crate) fn record_exit_with(stack: ReturnStack<'_>, entry: Entry<'_>, values:
 /// A frame that was left runs again: moves its entry back from the table, with those of its callers on that stack, and
 /// records that they are entered. Returns whether it did; not while recording is off, or the return stack is full.
 pub(crate) fn bring_back(stack: ReturnStack<'_>, frame: usize) -> bool {
-    // Where the frame is that of an open function, what the table has is dead.
-    if SWITCH.state(Relaxed) == enabled::OFF || stack.find(frame).is_some() {
+    if SWITCH.state(Relaxed) == enabled::OFF {
         return false;
+    }
+    // Of an open function with that frame and what the table has the older one is dead.
+    while let Some(entry) = stack.find(frame) {
+        let is_dead = |open: &Open| left::innermost(frame).is_some_and(|left| left.open.sequence > open.sequence);
+        if !entry.open().is_some_and(|open| is_dead(&open) && entry.claim_as(&open, left::next_number())) {
+            return false;
+        }
     }
     let n_entries = count_with_callers(stack, frame);
     if n_entries == 0 {

@@ -53,7 +53,7 @@ pub(crate) fn observe<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool)
     let caller_frame = if call.slot.is_hooked() { frame } else { call.caller_frame };
     let looks_hooked = |other| arch::may_be_hooked(frame, other);
     // A frame that is dead may have been where that of a function is that is not traced.
-    let named = stack.find(caller_frame).filter(|_| looks_hooked(caller_frame));
+    let named = stack.find(caller_frame).filter(|caller| looks_hooked(caller_frame) && is_youngest(*caller));
     let is_near_caller = is_near(frame, caller_frame);
     if may_resume && named.is_none() && is_near_caller && left::in_use() && looks_hooked(caller_frame) {
         let is_left = left::count(caller_frame) != 0 && has_living_caller(stack, caller_frame)
@@ -66,7 +66,8 @@ pub(crate) fn observe<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool)
     // copy of the slot. Without one it is what is open on this stack; if nothing is, all that is there may have been left.
     let by_pointer = || if is_near_caller { nearest_above(stack, frame, caller_frame) } else { None };
     let by_place = || nearest_above(stack, frame, frame.wrapping_add(1));
-    let Some(caller) = named.or_else(by_pointer).or_else(by_place) else {
+    let found = named.or_else(by_pointer).or_else(by_place).filter(|&caller| is_youngest(caller));
+    let Some(caller) = found else {
         let left = if may_resume { left::nearest_above(frame) } else { None };
         let resumed = left.filter(|&left| looks_hooked(left) && has_living_caller(stack, left));
         return resumed.map_or(Happened::OtherStack, Happened::Resumed);
@@ -92,6 +93,12 @@ fn is_nested(stack: ReturnStack<'_>, top: Option<Entry<'_>>, frame: usize) -> bo
         return !frames.next().is_some_and(|inner| is_near(inner, frame));
     }
     top.frame().is_some_and(|top| frame < top && is_near(frame, top))
+}
+
+/// Whether no later call with its frame was left: that would be the living one.
+fn is_youngest(entry: Entry<'_>) -> bool {
+    let left = entry.frame().filter(|_| left::in_use()).and_then(left::innermost);
+    left.is_none_or(|left| left.open.sequence <= entry.sequence())
 }
 
 /// The open function with the nearest frame at or above `from`, for a call with this frame.

@@ -998,3 +998,40 @@ fn callers_are_brought_back_only_if_they_live() {
         try_out(ops, Check::Balance);
     }
 }
+
+/// A stack is empty again, and its first call has the frame of one that a jump has left on it: that one is still at the bottom of the return
+/// stack when the later one is left, and is not taken for it.
+#[test]
+fn what_goes_on_is_the_later_call_with_a_frame() {
+    let style = |traced, realigned| Style {
+        fentry: false,
+        frame_pointer: true,
+        traced,
+        realigned,
+        words: 0,
+        pushed: 0,
+        action: 0,
+    };
+    let call = |n, traced, realigned| Op::Call { n, style: style(traced, realigned) };
+    let ops = vec![
+        Op::Thread(1),
+        call(1, false, true),
+        Op::Switch(2),
+        call(3, true, true),
+        Op::Longjmp(1),
+        Op::Unwind(1),
+        Op::TailCall(style(false, true)),
+        Op::Switch(7),
+        call(1, true, true),
+        Op::Switch(2),
+        Op::Longjmp(1),
+        call(2, true, false),
+        Op::Return(1),
+        Op::Switch(7),
+        call(1, true, false),
+        Op::Switch(2),
+        call(1, true, false),
+        Op::Return(2),
+    ];
+    try_out(ops, Check::Returns);
+}
