@@ -219,14 +219,11 @@ extern "C" fn before(frame: &mut Frame, rbp: usize) -> u32 {
     thread::keeping_errno(|| {
         frame.began = call.began();
         let values = frame.values(rbp, None);
+        let released = Released::of(&entry, &values);
         if entry.has(BEFORE) {
-            let mut released = Released::none();
-            released.find(&entry, &values);
             record(known.number, &entry, call, &values, released);
             return 0;
         }
-        let mut released = Released::none();
-        released.find(&entry, &values);
         (frame.released, frame.n_released) = (released.ids, released.n_ids);
         // What is above the return address belongs to the caller, and is there as long as the stack is.
         let end = stacks::readable_end(rbp + 16);
@@ -286,16 +283,14 @@ struct Released {
 }
 
 impl Released {
-    fn none() -> Self {
-        Self { ids: [0; MAX_IDS], n_ids: 0 }
-    }
-
-    fn find(&mut self, entry: &Entry<'_>, values: &Values<'_>) {
+    fn of(entry: &Entry<'_>, values: &Values<'_>) -> Self {
+        let mut released = Self { ids: [0; MAX_IDS], n_ids: 0 };
         match entry.does() {
-            Does::Release => entry.ids().for_each(|steps| self.add(steps, values)),
-            Does::Reallocate => self.add(entry.old(), values),
+            Does::Release => entry.ids().for_each(|steps| released.add(steps, values)),
+            Does::Reallocate => released.add(entry.old(), values),
             Does::Allocate | Does::Note => {}
         }
+        released
     }
 
     fn add(&mut self, steps: &[u8], values: &Values<'_>) {

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use indicatif::HumanBytes;
-use rftrace_format::files::INFO;
 use rftrace_format::resources::Resource;
 use rftrace_net::{Protocol, Token};
 use rftrace_record::banks::BankRecorder;
@@ -155,11 +154,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         resources::tell_of_losses(recorded, args.most_bytes());
     }
     let sending = Sending { token, sender };
-    let dir = output.dir().to_owned();
     if let Err(error) = finish(&args, &program, output, (&notes, &mut entries, &wanted), beside, &ended, sending) {
         say!("rftrace: {error:#}");
-    } else if args.view && dir.join(INFO).exists() {
-        view::show(&dir)?;
     }
     std::process::exit(code)
 }
@@ -238,10 +234,10 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         is_quiet: args.quiet,
     };
     if let Some(output) = attach::record(&request)? {
+        send_to_receiver(args, &output, Sending { token, sender: None });
         if args.view {
             view::show(output.dir())?;
         }
-        send_to_receiver(args, &output, Sending { token, sender: None });
     }
     Ok(())
 }
@@ -370,7 +366,8 @@ fn finish(
     }
     output.finish()?;
     send_to_receiver(args, &output, sending);
-    Ok(())
+    // Who cannot look at it has it all the same, and the program's exit status.
+    if args.view { view::show(output.dir()) } else { Ok(()) }
 }
 
 /// Leaves what was recorded as it is, and says what that is.
