@@ -3,15 +3,13 @@
 //! Not here: what is in it (`index`), reading by it (`seeker`).
 
 use std::collections::HashMap;
-use std::fs::{self, File, Metadata};
-use std::io::Write;
+use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::UNIX_EPOCH;
-use std::{env, thread};
+use std::thread;
 
-use rftrace_format::files::{File as TraceFile, INDEX};
+use rftrace_format::files::INDEX;
 use rftrace_format::record::{Kind, Record};
 
 use crate::chosen::{Choice, Chooser, Names};
@@ -19,17 +17,12 @@ use crate::error::Result;
 use crate::files;
 use crate::functions::Functions;
 use crate::index::{Index, MAX_ENTERED, MAX_FRAMES, MAX_FUNCTIONS, MAX_PLACES, OpenFrame, Place, TaskIndex, hash};
+use crate::kept::{MAX_FILE_BYTES, MIN_BYTES, cache_file, keep, metadata_hash, state};
 use crate::records::Records;
 use crate::trace::{Task, Trace};
 
-/// Tasks with less than a million records are read as quickly without one.
-const MIN_BYTES: u64 = 16 << 20;
-
 /// A block has so many bytes at least: a hundredth of a millisecond.
 const MIN_BLOCK_BYTES: u64 = 64 << 10;
-
-/// The largest file that is read.
-const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// The most threads that make one.
 const MAX_THREADS: usize = 16;
@@ -39,6 +32,8 @@ impl Trace {
     /// file `index` in the directory, which is made if it is not there or is of other data; all records are read for that. Where
     /// the directory may not be written the file is in the user's cache (`$XDG_CACHE_HOME/rftrace`), or it is for this trace alone.
     ///
+    /// What is made of the whole trace, such as the sums of a graph, is kept in the same way from then on ([`Kept`](crate::Kept)).
+    ///
     /// Nothing else changes. Small tasks have no index, nor those with records of the kernel, and there is none where calls of
     /// inlined functions are [left out](Trace::fold_inlined).
     ///
@@ -46,7 +41,8 @@ impl Trace {
     ///
     /// A `.dat` file cannot be read.
     pub fn use_index(&mut self) -> Result<()> {
-        let cached = cache_file(self.dir());
+        self.keep_indices();
+        let cached = cache_file(self.dir(), INDEX);
         self.use_index_from(MIN_BYTES, MIN_BLOCK_BYTES, cached)
     }
 
@@ -77,16 +73,10 @@ impl Trace {
         let mut index = read(&own).filter(has_all).or_else(|| read(cached.as_ref()?)).unwrap_or_default();
         if !has_all(&index) {
             let missing: Vec<_> = wanted.iter().filter(|wanted| !wanted.is_in(&index)).collect();
+            self.tell_of_index();
             let made = make_all(self, &missing)?;
             index.tasks.extend(made);
-            let bytes = index.write();
-            // Whoever cannot keep it makes it again.
-            if keep(&own, &bytes).is_err()
-                && let Some(cached) = cached
-            {
-                let _ = cached.parent().map(fs::create_dir_all);
-                let _ = keep(&cached, &bytes);
-            }
+            keep(&own, cached.as_deref(), &index.write());
         }
         self.set_index(index);
         Ok(())
@@ -106,52 +96,9 @@ impl Wanted<'_> {
     }
 }
 
-/// What tells a file from what it was before.
-fn state(file: &Metadata) -> [u64; 2] {
-    let modified = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    [file.len(), modified.map_or(0, |since| since.as_nanos() as u64)]
-}
-
 fn stamp(metadata: u64, file: &Metadata) -> u64 {
     let [length, modified] = state(file);
     hash([metadata, length, modified].map(u64::to_le_bytes).as_flattened())
-}
-
-/// Of the files by which records are understood.
-fn metadata_hash(dir: &Path) -> u64 {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let kinds = [TraceFile::Info, TraceFile::Tasks, TraceFile::OldTasks, TraceFile::Map, TraceFile::Symbols];
-        let is_one = TraceFile::of(&name).is_some_and(|kind| kinds.contains(&kind) || kind == TraceFile::SourceLines);
-        if is_one && let Ok(metadata) = fs::metadata(entry.path()) {
-            found.push((name, state(&metadata)));
-        }
-    }
-    found.sort_unstable();
-    hash(format!("{found:?}").as_bytes())
-}
-
-/// The file of a directory that may not be written.
-fn cache_file(dir: &Path) -> Option<PathBuf> {
-    let of_user = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = of_user("XDG_CACHE_HOME").or_else(|| Some(of_user("HOME")?.join(".cache")))?;
-    let dir = dir.canonicalize().ok()?;
-    Some(cache.join("rftrace").join(format!("{INDEX}-{:016x}", hash(dir.as_os_str().as_encoded_bytes()))))
-}
-
-/// Writes a file anew. What is there may be a link to elsewhere: it goes.
-fn keep(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let written = File::create_new(path)?.write_all(bytes);
-    if written.is_err() {
-        // The disk is full: a part of it is of no use.
-        let _ = fs::remove_file(path);
-    }
-    written
 }
 
 /// Makes those of several tasks, some at a time.

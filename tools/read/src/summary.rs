@@ -1,9 +1,11 @@
 //! What a reader has met.
 
+use serde::{Deserialize, Serialize};
+
 use crate::warning::Warnings;
 
 /// How much was read, and what was wrong with it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Summary {
     /// The number of records.

@@ -52,6 +52,10 @@ pub struct Trace {
     reading: Option<Arc<Reading>>,
     /// By which what is not chosen is passed over.
     index: Option<Arc<Index>>,
+    /// Whether what is made of all records is kept, and who is told that it is made.
+    keeps_indices: bool,
+    tells_of_index: Option<fn()>,
+    demangle: Demangle,
     warnings: Warnings,
     /// Of each task with values what was read of them last, by its number.
     payloads: Mutex<HashMap<u32, Window>>,
@@ -201,6 +205,9 @@ impl Trace {
             choice: None,
             reading: None,
             index: None,
+            keeps_indices: false,
+            tells_of_index: None,
+            demangle,
             warnings,
             payloads: Mutex::default(),
         })
@@ -264,6 +271,30 @@ impl Trace {
     /// Has what is not chosen passed over by this.
     pub(crate) fn set_index(&mut self, index: Index) {
         self.index = Some(Arc::new(index));
+    }
+
+    pub(crate) fn keep_indices(&mut self) {
+        self.keeps_indices = true;
+    }
+
+    pub(crate) fn keeps_indices(&self) -> bool {
+        self.keeps_indices
+    }
+
+    /// Has this called before all records are read for what is kept for the next time, which takes a while.
+    pub fn on_index(&mut self, tells: Option<fn()>) {
+        self.tells_of_index = tells;
+    }
+
+    /// For who makes what is kept: tells whoever wants to know that all records are read for it.
+    pub fn tell_of_index(&self) {
+        if let Some(tells) = self.tells_of_index {
+            tells();
+        }
+    }
+
+    pub(crate) fn demangle(&self) -> Demangle {
+        self.demangle
     }
 
     /// Has all who read records tell how far they are, and stop when they are told to.

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A flaw in a trace that did not stop the reader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Warning {
     /// A line of a text file that is not understood; it was ignored.
@@ -101,7 +103,7 @@ impl Warning {
 /// How often each flaw was met.
 ///
 /// Its `Display` is one line for each kind, without a newline at the end.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warnings(BTreeMap<Warning, u64>);
 
 impl Warnings {

@@ -1,5 +1,6 @@
 //! Opens what a command shows: a trace, or what is no trace yet (`unfinished`).
 
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -17,5 +18,13 @@ pub(crate) fn open(dir: &Path) -> Result<Trace> {
 pub(crate) fn open_named(dir: &Path, names: Names) -> Result<Trace> {
     let cannot_open = || format!("cannot open the trace {}", dir.display());
     let shown = unfinished::shown(dir).with_context(cannot_open)?;
-    Trace::open_named(&shown, names.into()).with_context(cannot_open)
+    let mut trace = Trace::open_named(&shown, names.into()).with_context(cannot_open)?;
+    if io::stderr().is_terminal() {
+        trace.on_index(Some(tell_of_index));
+    }
+    Ok(trace)
+}
+
+fn tell_of_index() {
+    say!("rftrace: reading all of it, and keeping an index for the next time");
 }

@@ -29,6 +29,8 @@ pub(crate) struct TuiArgs {
 pub(crate) fn run(args: TuiArgs) -> Result<()> {
     let mut trace = args.shown.open(&args.dir.path())?;
     args.correction.apply(&mut trace);
+    // The screen has a line of its own for that.
+    trace.on_index(None);
     match rftrace_tui::run(&mut trace)? {
         Some(summary) => print_warnings(&trace, &summary),
         None => Ok(()),

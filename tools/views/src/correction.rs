@@ -6,6 +6,7 @@
 //! Not here: how much it is, which was measured when the trace was recorded ([`Trace::correct_times`](rftrace_read::Trace)).
 
 use rftrace_read::CallCost;
+use serde::{Deserialize, Serialize};
 
 use crate::stack::{EndedCall, is_hooked};
 
@@ -13,7 +14,7 @@ use crate::stack::{EndedCall, is_hooked};
 const LEAST_CALL_PS: u64 = 1000;
 
 /// What recording took of a time, and of how many calls it is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cost {
     ps: u64,
     n_calls: u64,
@@ -33,7 +34,7 @@ impl Cost {
 }
 
 /// What recording took of calls' time with what they called, and of their own.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Costs {
     pub(crate) total: Cost,
     pub(crate) own: Cost,

@@ -10,6 +10,7 @@ use rftrace_read::{CallCost, Error, Pattern, Result, SCHEDULE, Summary, Task, Tr
 
 use crate::correction::{Cost, Costs, correction};
 use crate::duration::Duration;
+use crate::paths::{Last, Paths};
 use crate::stack::Step;
 use crate::walk::walk;
 
@@ -105,13 +106,18 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Reads all records of `trace`. Of `function`, if it is given, its calls and those in them are taken, and how it was called;
+    /// Reads all records of `trace`, or what is [kept](rftrace_read::Kept) of them. Of `function`, if it is given, its calls and those in them are taken, and how it was called;
     /// calls of it within it are a part of the outermost one.
     ///
     /// # Errors
     ///
     /// A `.dat` file cannot be read.
     pub fn read(trace: &Trace, function: Option<&Pattern>) -> Result<Self> {
+        Self::of(trace, function, Paths::kept(trace)?)
+    }
+
+    /// By all ways on which functions were called, or else by the records.
+    pub(crate) fn of(trace: &Trace, function: Option<&Pattern>, paths: Option<Paths>) -> Result<Self> {
         let program = trace.tasks().first().map_or("", |task| task.process_name());
         let title = function.map_or(program, Pattern::text).to_owned();
         let mut reader = Reader {
@@ -128,16 +134,13 @@ impl Graph {
             left_out: 0,
         };
         reader.names.number(&title);
-        let mut summary = Summary::default();
-        for task in trace.tasks() {
-            let mut open = Vec::new();
-            let walked = walk(trace, task, |step, _| {
-                reader.apply(task, &mut open, step);
-                Ok::<_, Error>(())
-            })?;
-            walked.add_to(&mut summary);
-        }
-        summary.nameless_calls = reader.nameless_calls;
+        let summary = match paths {
+            Some(paths) => {
+                reader.take(&paths);
+                paths.summary
+            }
+            None => reader.read()?,
+        };
         let Reader { names, sources, mut nodes, costs, mut backtraces, left_out, .. } = reader;
         for (node, costs) in nodes.iter_mut().zip(&costs) {
             costs.off(&mut node.total_ns, &mut node.self_ns);
@@ -383,6 +386,65 @@ struct Open {
 }
 
 impl Reader<'_> {
+    /// Reads all records.
+    fn read(&mut self) -> Result<Summary> {
+        let mut summary = Summary::default();
+        for task in self.trace.tasks() {
+            let mut open = Vec::new();
+            let walked = walk(self.trace, task, |step, _| {
+                self.apply(task, &mut open, step);
+                Ok::<_, Error>(())
+            })?;
+            walked.add_to(&mut summary);
+        }
+        summary.nameless_calls = self.nameless_calls;
+        Ok(summary)
+    }
+
+    /// The same, by all ways on which functions were called.
+    fn take(&mut self, paths: &Paths) {
+        // For each way what an open function would have.
+        let mut all: Vec<Open> = Vec::with_capacity(paths.paths.len());
+        for path in &paths.paths {
+            let of_around = path.around.map(|around| all[around as usize]);
+            let around = of_around.map_or(self.function.is_none().then_some(0), |open| open.node);
+            let Some(name) = paths.last_name(path) else {
+                all.push(Open { function: None, node: around, is_counted: false, backtrace: None });
+                continue;
+            };
+            let called = match path.last {
+                Last::Called { addr, .. } => Some(addr),
+                Last::Assumed | Last::Waited => None,
+            };
+            let is_asked_for =
+                around.is_none() && called.is_some() && self.function.is_some_and(|function| function.matches(name));
+            let name = self.names.number(name);
+            let function = called.map(|addr| (name, addr));
+            let backtrace = is_asked_for.then(|| {
+                let mut frames = vec![function];
+                let mut next = path.around;
+                while let Some(number) = next {
+                    frames.push(all[number as usize].function);
+                    next = paths.paths[number as usize].around;
+                }
+                frames.reverse();
+                self.backtrace(frames)
+            });
+            let node = if is_asked_for { Some(0) } else { around.and_then(|around| self.child(around, name)) };
+            self.left_out += if around.is_some() && node.is_none() { path.calls } else { 0 };
+            if let Some(node) = node {
+                self.add(node, [path.total_ns, path.self_ns], path.costs, path.calls);
+            }
+            if let Some(backtrace) = backtrace {
+                let backtrace = &mut self.backtraces[backtrace];
+                backtrace.calls += path.calls;
+                backtrace.total_ns = backtrace.total_ns.saturating_add(path.total_ns);
+                backtrace.cost.add(path.costs.total);
+            }
+            all.push(Open { function, node: node.or(around), is_counted: node.is_some(), backtrace });
+        }
+    }
+
     fn apply(&mut self, task: &Task, open: &mut Vec<Open>, step: &Step) {
         let around = open.last().map_or(self.function.is_none().then_some(0), |open| open.node);
         match *step {
@@ -409,7 +471,7 @@ impl Reader<'_> {
                 let Some(Open { node, is_counted, backtrace, .. }) = open.pop() else { return };
                 let costs = Costs::of(self.trace.cost(), &ended);
                 if let Some(node) = node.filter(|_| is_counted) {
-                    self.add(node, [ended.total_ns, ended.self_ns], costs);
+                    self.add(node, [ended.total_ns, ended.self_ns], costs, 1);
                 }
                 if let Some(backtrace) = backtrace {
                     let backtrace = &mut self.backtraces[backtrace];
@@ -421,7 +483,7 @@ impl Reader<'_> {
             Step::Event { waited_ns: Some(waited_ns), .. } => {
                 let name = self.names.number(SCHEDULE);
                 if let Some(node) = around.and_then(|around| self.child(around, name)) {
-                    self.add(node, [waited_ns; 2], Costs::default());
+                    self.add(node, [waited_ns; 2], Costs::default(), 1);
                 }
             }
             Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}
@@ -437,7 +499,7 @@ impl Reader<'_> {
         }
     }
 
-    fn add(&mut self, node: usize, [total_ns, self_ns]: [u64; 2], costs: Costs) {
+    fn add(&mut self, node: usize, [total_ns, self_ns]: [u64; 2], costs: Costs, calls: u64) {
         if self.trace.cost().is_some() {
             self.costs.resize(self.nodes.len(), Costs::default());
             self.costs[node].total.add(costs.total);
@@ -446,7 +508,7 @@ impl Reader<'_> {
         let node = &mut self.nodes[node];
         node.total_ns = node.total_ns.saturating_add(total_ns);
         node.self_ns = node.self_ns.saturating_add(self_ns);
-        node.calls += 1;
+        node.calls += calls;
     }
 
     /// The node of a function that is called from another one; `None` if there are too many.

@@ -43,6 +43,7 @@ mod correction;
 mod duration;
 mod graph;
 mod lines;
+mod paths;
 mod replay;
 mod report;
 mod rows;

@@ -29,7 +29,7 @@ pub struct Line {
 }
 
 /// The values of a call and of its return, as text.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(serde::Serialize, serde::Deserialize, Debug, Clone, Default, PartialEq, Eq)]
 pub struct Values {
     /// The arguments, if any are recorded.
     pub arguments: Option<String>,

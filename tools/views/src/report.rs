@@ -46,13 +46,13 @@ impl Report {
         Self::read_with(trace, &ReportOptions { spread: true, ..ReportOptions::default() })
     }
 
-    /// Like [`Report::read`], with what is asked for.
+    /// Like [`Report::read`], with what is asked for. Where single calls are, and rows are of functions, it is [kept](rftrace_read::Kept).
     ///
     /// # Errors
     ///
     /// Those of [`Report::read`].
     pub fn read_with(trace: &Trace, options: &ReportOptions) -> Result<Self> {
-        let Sums { rows, nameless_calls, waited_ns, mut summary, tasks } = sums::read(trace, options)?;
+        let Sums { rows, nameless_calls, waited_ns, mut summary, tasks } = sums::kept(trace, options)?;
         summary.nameless_calls = nameless_calls;
         let waited_ns = waited_ns.or(trace.has_schedule()?.then_some(0));
         Ok(Self { rows, tasks, summary, waited_ns, has_sources: trace.has_sources(), cost: trace.cost() })

@@ -4,12 +4,14 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use crate::by_value::ByValue;
 use crate::lines::Values;
 use crate::spread::Spread;
 
 /// The times and calls of one function, over all tasks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Row {
     /// The function's name.
@@ -56,7 +58,7 @@ pub struct ReportOptions {
 }
 
 /// The times of a function's calls.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallTimes {
     /// With what they called.
     pub total: Spread,

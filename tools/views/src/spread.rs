@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::correction::Cost;
 
 /// Of the bits of a duration so many are kept, for quantiles: they are right to one part in 32.
 const KEPT_BITS: u32 = 5;
 
 /// Durations of calls of one function.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
     count: u64,
     sum_ns: u64,

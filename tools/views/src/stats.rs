@@ -1,9 +1,10 @@
 //! How much was recorded of each task.
 
 use rftrace_read::{Kind, OVERWRITTEN, Record, Result, Summary, Task, Trace, Warnings};
+use serde::{Deserialize, Serialize};
 
 /// What there is in the records of one task.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TaskStats {
     /// The task's number.

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use rftrace_read::{Error, Functions, Record, Result, SCHEDULE, Summary, Task, Trace};
+use rftrace_read::{Error, Functions, Kept, Record, Result, SCHEDULE, Summary, Task, Trace};
+use serde::{Deserialize, Serialize};
 
 use crate::assumed::AssumedFunctions;
 use crate::correction::Costs;
@@ -27,7 +28,7 @@ const OTHERS: &str = "(other functions)";
 const MAX_THREADS: usize = 16;
 
 /// What there is in a trace.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Sums {
     /// In the order in which they are found if one task is read after the other.
     pub(crate) rows: Vec<Row>,
@@ -36,6 +37,27 @@ pub(crate) struct Sums {
     pub(crate) summary: Summary,
     pub(crate) nameless_calls: u64,
     pub(crate) waited_ns: Option<u64>,
+}
+
+/// What is kept of a trace, if it is, or what is read of it.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub(crate) fn kept(trace: &Trace, options: &ReportOptions) -> Result<Sums> {
+    // Others are as quickly read as they are seldom asked for.
+    if !options.spread || !options.by_value.is_empty() || !trace.keeps() {
+        return read(trace, options);
+    }
+    if let Some(sums) = trace.kept(Kept::Report).and_then(|bytes| postcard::from_bytes(&bytes).ok()) {
+        return Ok(sums);
+    }
+    trace.tell_of_index();
+    let sums = read(trace, options)?;
+    if let Ok(bytes) = postcard::to_stdvec(&sums) {
+        trace.keep(Kept::Report, &bytes);
+    }
+    Ok(sums)
 }
 
 /// Reads all records of `trace`.

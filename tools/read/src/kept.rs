@@ -1,0 +1,225 @@
+//! What is made of a whole trace and kept for the next time: in its directory or, where that may not be written, in the user's cache.
+//!
+//! ```text
+//! MAGIC, with the version
+//! what it was made of       u64
+//! checksum of what follows  u64
+//! what was made
+//! ```
+//!
+//! Numbers are little-endian.
+//!
+//! Not here: what is made (`index` has places in records, the crates that show traces have sums).
+
+use std::env;
+use std::fs::{self, File, Metadata};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rftrace_format::files::{File as TraceFile, INDEX_GRAPH, INDEX_PAGE, INDEX_REPORT};
+
+use crate::files;
+use crate::index::hash;
+use crate::trace::Trace;
+
+/// The first bytes; the last one of them is the version.
+const MAGIC: &[u8; 16] = b"rftrace-kept\0\0\0\x01";
+
+/// What has less than a million records is read as quickly without.
+pub(crate) const MIN_BYTES: u64 = 16 << 20;
+
+/// The largest file that is read.
+pub(crate) const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// The most that the user's cache holds.
+const MAX_CACHE_BYTES: u64 = 1 << 30;
+
+/// What is kept of a whole trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kept {
+    /// The sums of a graph.
+    Graph,
+    /// The rows of a report.
+    Report,
+    /// What a page shows at first.
+    Page,
+}
+
+impl Kept {
+    fn file(self) -> &'static str {
+        match self {
+            Self::Graph => INDEX_GRAPH,
+            Self::Report => INDEX_REPORT,
+            Self::Page => INDEX_PAGE,
+        }
+    }
+}
+
+impl Trace {
+    /// Whether what is made of it is kept: it is long, and all of it is shown, and [`Trace::use_index`] was called.
+    pub fn keeps(&self) -> bool {
+        self.keeps_indices() && !self.is_chosen() && !self.has_sources() && self.records_bytes() >= MIN_BYTES
+    }
+
+    /// The length of all tasks' records, in bytes.
+    pub fn records_bytes(&self) -> u64 {
+        let length = |task| fs::metadata(self.dat_file(task)).map_or(0, |file| file.len());
+        self.tasks().iter().map(length).sum()
+    }
+
+    /// What was kept, if it was made of what the trace is now, and is shown as now.
+    pub fn kept(&self, what: Kept) -> Option<Vec<u8>> {
+        if !self.keeps() {
+            return None;
+        }
+        let stamp = self.stamp();
+        let read = |path: &Path| {
+            let mut bytes = files::read(path, MAX_FILE_BYTES).ok()?;
+            let (own_stamp, rest) = bytes.strip_prefix(MAGIC)?.split_first_chunk()?;
+            let (sum, rest) = rest.split_first_chunk()?;
+            let fits = u64::from_le_bytes(*own_stamp) == stamp && u64::from_le_bytes(*sum) == hash(rest);
+            let n_before = bytes.len() - rest.len();
+            fits.then(|| bytes.split_off(n_before))
+        };
+        read(&self.dir().join(what.file())).or_else(|| read(&cache_file(self.dir(), what.file())?))
+    }
+
+    /// Keeps something. Where that fails it is made anew the next time.
+    pub fn keep(&self, what: Kept, bytes: &[u8]) {
+        if !self.keeps() || bytes.len() as u64 > MAX_FILE_BYTES - 32 {
+            return;
+        }
+        let (stamp, sum) = (self.stamp().to_le_bytes(), hash(bytes).to_le_bytes());
+        let whole = [MAGIC.as_slice(), &stamp, &sum, bytes].concat();
+        keep(&self.dir().join(what.file()), cache_file(self.dir(), what.file()).as_deref(), &whole);
+    }
+
+    /// What it is made of, and how that is shown.
+    fn stamp(&self) -> u64 {
+        let tids: Vec<_> = self.tasks().iter().map(|task| task.tid()).collect();
+        let shown = (self.demangle(), self.folds_inlined(), self.cost(), env!("CARGO_PKG_VERSION"));
+        hash(format!("{:?} {tids:?} {shown:?}", states(self.dir(), |kind| kind != TraceFile::Index)).as_bytes())
+    }
+}
+
+/// What tells a file from what it was before.
+pub(crate) fn state(file: &Metadata) -> [u64; 2] {
+    let modified = file.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    [file.len(), modified.map_or(0, |since| since.as_nanos() as u64)]
+}
+
+/// Of a trace's files of some kinds.
+fn states(dir: &Path, is_one: impl Fn(TraceFile) -> bool) -> Vec<(String, [u64; 2])> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if TraceFile::of(&name).is_some_and(&is_one)
+            && let Ok(metadata) = fs::metadata(entry.path())
+        {
+            found.push((name, state(&metadata)));
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// Of the files by which records are understood.
+pub(crate) fn metadata_hash(dir: &Path) -> u64 {
+    let kinds = [TraceFile::Info, TraceFile::Tasks, TraceFile::OldTasks, TraceFile::Map, TraceFile::Symbols];
+    let found = states(dir, |kind| kinds.contains(&kind) || kind == TraceFile::SourceLines);
+    hash(format!("{found:?}").as_bytes())
+}
+
+/// Where a file is whose directory may not be written.
+pub(crate) fn cache_file(dir: &Path, name: &str) -> Option<PathBuf> {
+    let of_user = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = of_user("XDG_CACHE_HOME").or_else(|| Some(of_user("HOME")?.join(".cache")))?;
+    let dir = dir.canonicalize().ok()?;
+    Some(cache.join("rftrace").join(format!("{name}-{:016x}", hash(dir.as_os_str().as_encoded_bytes()))))
+}
+
+/// Keeps a file in the directory or, if that cannot be, in the cache. Whoever cannot keep it makes it again.
+pub(crate) fn keep(own: &Path, cached: Option<&Path>, bytes: &[u8]) {
+    if write(own, bytes).is_ok() {
+        return;
+    }
+    let Some((cached, cache)) = cached.and_then(|cached| Some((cached, cached.parent()?))) else { return };
+    let _ = fs::create_dir_all(cache);
+    let _ = write(cached, bytes);
+    prune(cache, MAX_CACHE_BYTES);
+}
+
+/// Writes a file anew. What is there may be a link to elsewhere: it goes.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let written = File::create_new(path)?.write_all(bytes);
+    if written.is_err() {
+        // The disk is full: a part of it is of no use.
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
+/// Removes the oldest indices of a cache, as far as all have more bytes than that.
+fn prune(cache: &Path, max_bytes: u64) {
+    let mut found: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"index-");
+        // Not of what a link leads to.
+        if let Ok(file) = entry.metadata()
+            && is_ours
+            && file.is_file()
+        {
+            found.push((file.modified().unwrap_or(UNIX_EPOCH), file.len(), entry.path()));
+        }
+    }
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    let mut sum = 0;
+    for (_, length, path) in found {
+        sum += length;
+        if sum > max_bytes {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_go_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, length: usize, age: u64| {
+            let path = dir.path().join(name);
+            fs::write(&path, vec![0; length]).unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+        };
+        file("index-1", 400, 5);
+        file("index-graph-2", 400, 10);
+        file("index-3", 400, 20);
+        file("index-page-4", 100, 30);
+        file("other", 4000, 40);
+        fs::create_dir(dir.path().join("index-folder")).unwrap();
+        let names = || {
+            let mut names: Vec<_> = fs::read_dir(dir.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        prune(dir.path(), 2000);
+        assert_eq!(names().len(), 6);
+        prune(dir.path(), 1000);
+        assert_eq!(names(), ["index-1", "index-folder", "index-graph-2", "other"]);
+    }
+}
