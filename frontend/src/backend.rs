@@ -14,8 +14,8 @@ use rftrace::abi::{
 };
 
 unsafe extern "C" {
-    fn rftrace_backend_init_v9(args: *const InitArgs) -> u32;
-    safe fn rftrace_backend_control_v9() -> *const Control;
+    fn rftrace_backend_init_v10(args: *const InitArgs) -> u32;
+    safe fn rftrace_backend_control_v10() -> *const Control;
     safe fn rftrace_backend_switch() -> *const Switch;
     safe fn rftrace_backend_enable();
     safe fn rftrace_backend_disable();
@@ -49,7 +49,7 @@ unsafe extern "C" {
 #[inline]
 pub(crate) unsafe fn initialize(args: &InitArgs) -> u32 {
     // SAFETY: by this function's contract.
-    unsafe { rftrace_backend_init_v9(args) }
+    unsafe { rftrace_backend_init_v10(args) }
 }
 
 /// The smallest buffer that the tracer takes, wherever it lies.
@@ -61,7 +61,7 @@ pub(crate) const fn minimum_bytes() -> usize {
 #[inline]
 pub(crate) fn control() -> &'static Control {
     // SAFETY: the function returns the address of a static variable all of whose fields are atomics.
-    unsafe { &*rftrace_backend_control_v9() }
+    unsafe { &*rftrace_backend_control_v10() }
 }
 
 /// Starts recording. Inlined, as is all that runs while recording is on: this crate may be instrumented too.

@@ -199,7 +199,7 @@ pub struct InitArgs {
     pub thread_start_key: u32,
 }
 
-/// What `rftrace_backend_init_v9` returns.
+/// What `rftrace_backend_init_v10` returns.
 pub mod init {
     /// The memory was taken.
     pub const OK: u32 = 0;

@@ -1,8 +1,8 @@
 //! What the tracer and its frontends share: records, chunks, per-thread blocks and the control block.
 //!
 //! This folder is compiled into both sides and is the only definition. **A change of any layout or meaning in it
-//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v9`,
-//! `rftrace_backend_control_v9`): sides that do not fit then fail to link instead of misreading each other.
+//! must raise [`VERSION`] and the suffix of the two versioned symbols** (`rftrace_backend_init_v10`,
+//! `rftrace_backend_control_v10`): sides that do not fit then fail to link instead of misreading each other.
 //!
 //! Here are the symbols and the version; the rest is in files of their own, whose names are all passed on here:
 //!
@@ -20,8 +20,9 @@
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
 //! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
 //! | `rftrace_entry` | the hook of entry branches, which stubs jump to, see below |
-//! | `rftrace_backend_init_v9(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
-//! | `rftrace_backend_control_v9() -> *const Control` | the control block, for reading the chunks |
+//! | `rftrace_sled_entry`, `rftrace_sled_exit` | the hooks that sleds call, at the beginning of a function and where it ends; on x86-64 Linux |
+//! | `rftrace_backend_init_v10(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
+//! | `rftrace_backend_control_v10() -> *const Control` | the control block, for reading the chunks |
 //! | `rftrace_backend_enable()` | starts recording |
 //! | `rftrace_backend_disable()` | stops recording |
 //! | `rftrace_backend_begin_disable() -> u32` | marks that recording is about to be stopped: an enable takes the mark away |
@@ -54,6 +55,14 @@
 //! the copy. The function returns by a trampoline that keeps all registers too: its callers were not compiled for hooks, and
 //! may rely on any register that the function does not change.
 //!
+//! # Sleds
+//!
+//! A frontend may write calls into the sleds that compilers leave for XRay: of `rftrace_sled_entry` at the beginning of a function, before its
+//! first instruction; of `rftrace_sled_exit` before each `ret` and each jump to another function, when its frame is gone. In both its
+//! return address lies directly above that of the call. All registers but the flags are kept. The function is recorded by the address
+//! behind its first call, and its return address stays what it is: see [`UNHOOKED`]. Where it ends without a call, its exit is recorded
+//! by what follows.
+//!
 //! # The feature `threadhook`
 //!
 //! A kernel whose tasks have no thread-local storage at `fs` defines `rftrace_thread_area`: it returns in r11 the address of
@@ -74,7 +83,7 @@ pub use record::*;
 pub use thread::*;
 pub use values::*;
 
-/// The version of this interface. Part of the names of `rftrace_backend_init_v9` and `rftrace_backend_control_v9`.
-pub const VERSION: u32 = 9;
+/// The version of this interface. Part of the names of `rftrace_backend_init_v10` and `rftrace_backend_control_v10`.
+pub const VERSION: u32 = 10;
 /// The oldest version whose records and chunks mean the same.
 pub const OLDEST_RECORDS: u32 = 5;

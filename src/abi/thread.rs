@@ -15,7 +15,7 @@ pub const RETURN_STACK_ENTRIES: usize = 1023;
 #[derive(Debug)]
 #[repr(C)]
 pub struct ReturnEntry {
-    /// The return address (`parent_ip`) that the trampoline's address replaced.
+    /// The return address (`parent_ip`) that the trampoline's address replaced; or with [`UNHOOKED`] that which is still in its place.
     pub parent_ip: AtomicUsize,
     /// What names the function's frame: on x86-64 the address of its return address (`parent_loc`), on aarch64 the CFA. 0 in an entry that is free
     /// or half-written, odd in one that another thread claims.
@@ -27,6 +27,9 @@ pub struct ReturnEntry {
     /// the same frame the later is the living one, but for a chain of tail calls, whose members all live.
     pub sequence: AtomicU64,
 }
+
+/// Set in a [`ReturnEntry::parent_ip`]: the function's return is not hooked, a sled tells of it. No address of a program has this bit.
+pub const UNHOOKED: usize = 1 << (usize::BITS - 1);
 
 /// Cells of a bucket in the table of left frames.
 pub const LEFT_BUCKET_CELLS: usize = 64;

@@ -19,7 +19,7 @@ use crate::thread;
 /// The memory that `args` names is writable, all zero, used by nobody else and stays mapped as long as the program
 /// runs, also when another buffer has taken its place. `thread_start`, if given, may be called on any thread.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rftrace_backend_init_v9(args: *const InitArgs) -> u32 {
+pub(crate) unsafe extern "C" fn rftrace_backend_init_v10(args: *const InitArgs) -> u32 {
     // SAFETY: by this function's contract `args` points to a live InitArgs.
     let args = unsafe { &*args };
     let start = args.buffer as usize;
@@ -84,7 +84,7 @@ fn take_other_memory(args: &InitArgs) -> u32 {
 
 /// The control block.
 #[unsafe(no_mangle)]
-extern "C" fn rftrace_backend_control_v9() -> *const Control {
+extern "C" fn rftrace_backend_control_v10() -> *const Control {
     &raw const CONTROL
 }
 

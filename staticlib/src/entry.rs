@@ -1,7 +1,7 @@
 //! The slow path of the hooks that are called when a function is entered. It does the whole work of its hook, so that it
 //! never has to be tried again.
 
-use crate::abi::{ADDRESS_SHIFT, ThreadBlock, action, enabled, kind, state};
+use crate::abi::{ADDRESS_SHIFT, ThreadBlock, UNHOOKED, action, enabled, kind, state};
 use crate::arch;
 use crate::buffer;
 use crate::busy;
@@ -46,7 +46,21 @@ pub(crate) extern "C" fn entry_slow_at_start(
     enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), registers, Hook::KeepingReturn);
 }
 
-/// What both do. `on_return` is how the function returns if no interrupt has called it.
+/// The same for a function with a sled at its beginning; others tell of its return.
+#[cfg(not(target_os = "none"))]
+#[allow(dead_code, reason = "not all processors have sleds")]
+pub(crate) extern "C" fn entry_slow_at_sled(
+    parent_loc: usize,
+    child_ip: usize,
+    stack_pointer: usize,
+    frame_pointer: usize,
+    further: usize,
+    registers: usize,
+) {
+    enter(parent_loc, child_ip, stack_pointer, (frame_pointer, further), registers, Hook::Sled);
+}
+
+/// What all do. `on_return` is how the function returns if no interrupt has called it.
 #[inline(always)]
 fn enter(
     parent_loc: usize,
@@ -157,6 +171,9 @@ enum Hook {
     /// It keeps more registers.
     #[cfg(not(target_os = "none"))]
     KeepingReturn,
+    /// A sled tells of it.
+    #[cfg(not(target_os = "none"))]
+    Sled,
     /// It has interrupted code that had this stack pointer.
     Interrupt {
         stack_pointer: usize,
@@ -164,13 +181,15 @@ enum Hook {
 }
 
 impl Hook {
-    /// What the function is to return to.
-    fn trampoline(self) -> usize {
+    /// What the function is to return to, if that is changed.
+    fn trampoline(self) -> Option<usize> {
         match self {
-            Self::Return => arch::trampoline(),
+            Self::Return => Some(arch::trampoline()),
             #[cfg(not(target_os = "none"))]
-            Self::KeepingReturn => arch::entry_trampoline(),
-            Self::Interrupt { .. } => arch::interrupt_trampoline(),
+            Self::KeepingReturn => Some(arch::entry_trampoline()),
+            #[cfg(not(target_os = "none"))]
+            Self::Sled => None,
+            Self::Interrupt { .. } => Some(arch::interrupt_trampoline()),
         }
     }
 
@@ -179,7 +198,7 @@ impl Hook {
         match self {
             Self::Return => arch::sequence(now),
             #[cfg(not(target_os = "none"))]
-            Self::KeepingReturn => arch::sequence(now),
+            Self::KeepingReturn | Self::Sled => arch::sequence(now),
             Self::Interrupt { stack_pointer } => {
                 let had_interrupts = arch::keep_interrupts_off(frame);
                 arch::interrupt_sequence(stack_pointer, had_interrupts)
@@ -236,6 +255,12 @@ fn push(block: &ThreadBlock, opening: Opening, values: Option<&Values>, trampoli
     }
     let sequence = hook.sequence(frame, now);
     let exit_word = entry_word | state | kind::EXIT;
-    entry.publish(&Open { frame, parent_ip: slot.return_address(), exit_word, sequence });
-    slot.set_return_address(trampoline.unwrap_or_else(|| hook.trampoline()));
+    let parent_ip = slot.return_address();
+    let Some(trampoline) = trampoline.or_else(|| hook.trampoline()) else {
+        // Where T is in the slot, as a function that was called by a jump has it, that stands for what is below.
+        let unhooked = if slot.is_hooked() { 0 } else { UNHOOKED };
+        return entry.publish(&Open { frame, parent_ip: parent_ip | unhooked, exit_word, sequence });
+    };
+    entry.publish(&Open { frame, parent_ip, exit_word, sequence });
+    slot.set_return_address(trampoline);
 }

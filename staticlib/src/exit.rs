@@ -1,4 +1,5 @@
-//! The slow paths of the trampolines: a function has returned, or an exception leaves it.
+//! The slow paths of the trampolines: a function has returned, or an exception leaves it. And of sleds: it is about to return, or to jump to
+//! another one.
 //!
 //! A return has two steps. First it is found where to go on, and nothing is changed: as long as the address is only in the
 //! tracer's registers, unwinders still need the entry. When it is where the trampoline's unwind information tells of it, the
@@ -23,17 +24,37 @@ const PATIENCE: u32 = 100;
 /// Where the function returns to that has just returned to the trampoline.
 pub(crate) extern "C" fn exit_find(frame: usize) -> usize {
     begin(frame);
-    look_up(frame, |_| true).parent_ip
+    look_up(frame, is_hooked).parent_ip
 }
 
 /// Records the exit of the function that [`exit_find`] was asked about, and takes its entry away. `frame_pointer` is its
 /// caller's, if that keeps one; the words between are not used.
 pub(crate) extern "C" fn exit_done(frame: usize, _: usize, _: usize, frame_pointer: usize) {
+    leave(frame, frame_pointer, &look_up(frame, is_hooked));
+}
+
+/// A sled of a function: it is about to return, or to jump to another function. Nothing is done if its entry is not known, as it was not
+/// recorded, or if its return is hooked.
+#[cfg(not(target_os = "none"))]
+#[allow(dead_code, reason = "not all processors have sleds")]
+pub(crate) extern "C" fn exit_at_sled(frame: usize, _: usize, _: usize, frame_pointer: usize) {
+    if thread::existing_block().is_none() {
+        return;
+    }
+    // What returns by T to T was called by a jump, and may have a sled.
+    let is_own = |open: &Open| open.is_unhooked() || open.is_tail_call();
+    if let Some(ended) = try_look_up(frame, |_| true).filter(is_own) {
+        begin(frame);
+        leave(frame, frame_pointer, &ended);
+    }
+}
+
+/// Records the exit of a function, and takes its entry away.
+fn leave(frame: usize, frame_pointer: usize, ended: &Open) {
     let reach = arch::reach(frame, frame, arch::frame_of_pointer(frame_pointer));
-    let ended = look_up(frame, |_| true);
     let own = thread::existing_block().map(ReturnStack::of);
     for _ in 0..PATIENCE {
-        if own.is_some_and(|stack| end(stack, &ended)) {
+        if own.is_some_and(|stack| end(stack, ended)) {
             break;
         }
         // It was left, or entered on another thread.
@@ -43,7 +64,7 @@ pub(crate) extern "C" fn exit_done(frame: usize, _: usize, _: usize, frame_point
         }
         let n_moves = left::n_moves();
         // Another thread that takes it for its own may move it meanwhile.
-        if moves::forget(own, &ended) || left::n_moves() == n_moves {
+        if moves::forget(own, ended) || left::n_moves() == n_moves {
             break;
         }
     }
@@ -62,7 +83,7 @@ pub(crate) extern "C" fn exit_done_with_values(
     _: usize,
     registers: usize,
 ) {
-    let ended = look_up(frame, |_| true);
+    let ended = look_up(frame, is_hooked);
     if let Some(stack) = thread::existing_block().map(ReturnStack::of)
         && let Some(entry) = stack.find(frame)
         && entry.sequence() == ended.sequence
@@ -96,7 +117,7 @@ fn end(stack: ReturnStack<'_>, ended: &Open) -> bool {
 #[cfg_attr(target_os = "none", allow(dead_code))]
 pub(crate) extern "C" fn unwound_find(frame: usize) -> usize {
     begin(frame);
-    look_up(frame, |open| !open.is_tail_call()).parent_ip
+    look_up(frame, |open| is_hooked(open) && !open.is_tail_call()).parent_ip
 }
 
 /// Records the exits of these frames and takes their entries away.
@@ -151,6 +172,11 @@ pub(crate) fn close_all(block: &ThreadBlock) -> bool {
     let stack = ReturnStack::of(block);
     busy::begin_end(stack);
     moves::leave_above(stack, None)
+}
+
+/// Whether the function returns by T.
+fn is_hooked(open: &Open) -> bool {
+    !open.is_unhooked()
 }
 
 fn begin(frame: usize) {

@@ -51,11 +51,14 @@ pub(crate) fn observe<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool)
     }
     // After a tail call the frame is hooked already, and belongs to the caller.
     let caller_frame = if call.slot.is_hooked() { frame } else { call.caller_frame };
-    let looks_hooked = |other| arch::may_be_hooked(frame, other);
+    // As far as its slot tells, of one that was left.
+    let may_live = |other| {
+        arch::may_be_hooked(frame, other) || left::innermost(other).is_some_and(|left| left.open.may_live(frame))
+    };
     // A frame that is dead may have been where that of a function is that is not traced.
-    let named = stack.find(caller_frame).filter(|caller| looks_hooked(caller_frame) && is_youngest(*caller));
+    let named = stack.find(caller_frame).filter(|caller| looks_open(*caller, frame) && is_youngest(*caller));
     let is_near_caller = is_near(frame, caller_frame);
-    if may_resume && named.is_none() && is_near_caller && left::in_use() && looks_hooked(caller_frame) {
+    if may_resume && named.is_none() && is_near_caller && left::in_use() && may_live(caller_frame) {
         let is_left = left::count(caller_frame) != 0 && has_living_caller(stack, caller_frame)
             || held_elsewhere(Some(stack), caller_frame).is_some();
         if is_left {
@@ -69,7 +72,7 @@ pub(crate) fn observe<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool)
     let found = named.or_else(by_pointer).or_else(by_place).filter(|&caller| is_youngest(caller));
     let Some(caller) = found else {
         let left = if may_resume { left::nearest_above(frame) } else { None };
-        let resumed = left.filter(|&left| looks_hooked(left) && has_living_caller(stack, left));
+        let resumed = left.filter(|&left| may_live(left) && has_living_caller(stack, left));
         return resumed.map_or(Happened::OtherStack, Happened::Resumed);
     };
     let Some(inner) = stack.above(Some(caller)).last() else {
@@ -95,6 +98,11 @@ fn is_nested(stack: ReturnStack<'_>, top: Option<Entry<'_>>, frame: usize) -> bo
     top.frame().is_some_and(|top| frame < top && is_near(frame, top))
 }
 
+/// Whether a function may still be open, by what is in its slot, when that of `frame` is called.
+fn looks_open(entry: Entry<'_>, frame: usize) -> bool {
+    entry.open().is_some_and(|open| open.may_live(frame))
+}
+
 /// Whether no later call with its frame was left: that would be the living one.
 fn is_youngest(entry: Entry<'_>) -> bool {
     let left = entry.frame().filter(|_| left::in_use()).and_then(left::innermost);
@@ -104,8 +112,6 @@ fn is_youngest(entry: Entry<'_>) -> bool {
 /// The open function with the nearest frame at or above `from`, for a call with this frame.
 fn nearest_above(stack: ReturnStack<'_>, frame: usize, from: usize) -> Option<Entry<'_>> {
     let distance = |entry: &Entry<'_>| entry.frame().map_or(usize::MAX, |other| other.wrapping_sub(from));
-    let is_candidate = |entry: &Entry<'_>| {
-        distance(entry) < arch::MAX_FRAME_BYTES && entry.frame().is_some_and(|other| arch::may_be_hooked(frame, other))
-    };
+    let is_candidate = |entry: &Entry<'_>| distance(entry) < arch::MAX_FRAME_BYTES && looks_open(*entry, frame);
     stack.entries().filter(is_candidate).min_by_key(distance)
 }

@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::compiler_fence;
 use core::{iter, ptr};
 
-use crate::abi::{ReturnEntry, ThreadBlock, kind};
+use crate::abi::{ReturnEntry, ThreadBlock, UNHOOKED, kind};
 use crate::arch;
 
 /// The return stack of a thread.
@@ -42,6 +42,19 @@ impl Open {
     /// Whether the function was called by a jump at the end of another one, so that it returns to the trampoline.
     pub(crate) fn is_tail_call(&self) -> bool {
         arch::is_trampoline(self.parent_ip)
+    }
+
+    /// Whether its return is not hooked.
+    pub(crate) fn is_unhooked(&self) -> bool {
+        arch::HAS_SLEDS && self.parent_ip & UNHOOKED != 0
+    }
+
+    /// Whether its frame may live, by what is in its slot, when that of `running` runs on the same stack.
+    pub(crate) fn may_live(&self, running: usize) -> bool {
+        match self.is_unhooked() {
+            true => arch::may_return_to(running, self.frame, self.parent_ip & !UNHOOKED),
+            false => arch::may_be_hooked(running, self.frame),
+        }
     }
 }
 

@@ -58,7 +58,7 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
 ///
 /// # Safety
 ///
-/// As of `rftrace_backend_init_v9`. What the buffer before was is not the parent's memory any more: a hook that this fork has
+/// As of `rftrace_backend_init_v10`. What the buffer before was is not the parent's memory any more: a hook that this fork has
 /// interrupted may write there.
 #[cfg(not(target_os = "none"))]
 #[unsafe(no_mangle)]
@@ -80,7 +80,7 @@ unsafe extern "C" fn rftrace_backend_forked(args: *const InitArgs) -> u32 {
     buffer::forget_takers();
     if !args.is_null() {
         // SAFETY: by this function's contract.
-        return unsafe { control::rftrace_backend_init_v9(args) };
+        return unsafe { control::rftrace_backend_init_v10(args) };
     }
     buffer::keep_only_chunk_of(own);
     control::begin_cycle();

@@ -163,6 +163,7 @@ pub struct CProgram {
     library: bool,
     /// What the names of the compilers begin with.
     prefix: &'static str,
+    by_clang: bool,
 }
 
 impl CProgram {
@@ -170,7 +171,7 @@ impl CProgram {
     #[must_use]
     pub fn new(sources: &[&str]) -> Self {
         let sources = sources.iter().map(|&source| source.to_owned()).collect();
-        Self { sources, arguments: vec!["-pg".to_owned()], library: true, prefix: "" }
+        Self { sources, arguments: vec!["-pg".to_owned()], library: true, prefix: "", by_clang: false }
     }
 
     /// Adds arguments for the compiler, behind the sources.
@@ -201,6 +202,13 @@ impl CProgram {
         self.without_library()
     }
 
+    /// Builds by clang, without rftrace.
+    #[must_use]
+    pub fn by_clang(mut self) -> Self {
+        self.by_clang = true;
+        self.without_library()
+    }
+
     /// Compiles and links.
     ///
     /// # Panics
@@ -221,7 +229,13 @@ impl CProgram {
     /// When that fails.
     pub fn build_as(&self, path: &Path) {
         let is_cpp = self.sources.first().is_some_and(|source| source.ends_with(".cpp"));
-        let mut compiler = Command::new(format!("{}{}", self.prefix, if is_cpp { "g++" } else { "gcc" }));
+        let compiler = match (self.by_clang, is_cpp) {
+            (true, true) => "clang++",
+            (true, false) => "clang",
+            (false, true) => "g++",
+            (false, false) => "gcc",
+        };
+        let mut compiler = Command::new(format!("{}{compiler}", self.prefix));
         compiler.args(["-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(folder("c"));
         compiler.arg("-I").arg(repository().join("frontend/ffi"));
         compiler.args(self.sources.iter().map(|source| folder("c").join(source)));

@@ -1,6 +1,6 @@
 //! Functions at whose beginning a compiler has left room for a hook: lists of addresses of NOPs.
 //!
-//! Not here: what becomes of that room (`patch::entry`).
+//! Not here: what becomes of that room (`patch::entry`); XRay's sleds (`sleds`).
 //!
 //! Sources: GCC's manual (`-fpatchable-function-entry`, `-mrecord-mcount`), clang's `patchable_function_entry`.
 
@@ -11,6 +11,7 @@ use object::elf;
 use object::read::elf::{FileHeader, SectionHeader};
 
 use super::file::{ENDIAN, Header, map_file};
+use super::sleds::sled_functions;
 
 /// Sections whose words are addresses of NOPs: of `-fpatchable-function-entry`, which rustc has as `-Z patchable-function-entry`, and of
 /// `-mrecord-mcount`, where `-mnop-mcount` has made NOPs of the calls.
@@ -40,13 +41,14 @@ fn try_lists(file: &[u8]) -> Result<Vec<Range<u64>>, object::Error> {
 }
 
 /// The number of functions of a program at whose beginning there is room for a hook: by GCC's and clang's `-fpatchable-function-entry`,
-/// rustc's `-Z patchable-function-entry`, GCC's `-mfentry -mrecord-mcount -mnop-mcount`. 0 if the file cannot be read.
+/// rustc's `-Z patchable-function-entry`, GCC's `-mfentry -mrecord-mcount -mnop-mcount`, or by a sled of XRay. 0 if the file cannot be read.
 #[doc(hidden)]
 #[must_use]
 pub fn patchable_entries(path: &Path) -> u64 {
     const WORD_BYTES: u64 = 8;
-    map_file(path)
-        .map_or(0, |file| patchable_lists(&file).iter().map(|list| (list.end - list.start) / WORD_BYTES).sum())
+    let n_rooms =
+        |file: &[u8]| patchable_lists(file).iter().map(|list| (list.end - list.start) / WORD_BYTES).sum::<u64>();
+    map_file(path).map_or(0, |file| n_rooms(&file) + sled_functions(&file))
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]

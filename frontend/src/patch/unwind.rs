@@ -23,6 +23,9 @@ const RSP: u8 = 7;
 /// DWARF's number of the return address; while a frame is unwound, of its program counter.
 const RETURN_ADDRESS: u8 = 16;
 
+/// The rules of what was called: def_cfa rsp 8, offset of the return address -8.
+const CALLED: [u8; 5] = [0x0c, RSP, 0x08, 0x80 | RETURN_ADDRESS, 0x01];
+
 /// Computes the address of a stub's site.
 #[rustfmt::skip]
 const SITE: [u8; 32] = [
@@ -71,12 +74,19 @@ pub(super) fn section(area: &Area, reader: Reader) -> Section {
     let mut rules = vec![0x0c, RSP, 0x01, 0x16, RSP, 0x02, 0x77, 0x00, 0x16, RETURN_ADDRESS, expression.len() as u8];
     rules.append(&mut expression);
     let stubs = append_pair(&mut bytes, augmentation, &rules, area.stubs());
-    // def_cfa rsp 8, offset of the return address -8
-    let rules = [0x0c, RSP, 0x08, 0x80 | RETURN_ADDRESS, 0x01];
-    let thunks = append_pair(&mut bytes, b"zR\0", &rules, area.thunks());
+    let thunks = append_pair(&mut bytes, b"zR\0", &CALLED, area.thunks());
     // The end.
     bytes.extend_from_slice(&[0; 4]);
     Section { bytes, descriptions: [stubs, thunks] }
+}
+
+/// The section `.eh_frame` of thunks, which are called and go on elsewhere at once, and where their description begins in it.
+pub(super) fn called(thunks: std::ops::Range<usize>) -> (Vec<u8>, usize) {
+    let mut bytes = Vec::new();
+    let description = append_pair(&mut bytes, b"zR\0", &CALLED, thunks);
+    // The end.
+    bytes.extend_from_slice(&[0; 4]);
+    (bytes, description)
 }
 
 /// Appends a CIE for stubs, with these rules.

@@ -195,7 +195,8 @@ impl Config {
 
     /// Whether functions get a branch, and are recorded, at whose beginning a compiler has left room for it: by
     /// `-fpatchable-function-entry` (GCC, clang), `-Z patchable-function-entry` (rustc) or `-mfentry -mrecord-mcount -mnop-mcount` (GCC), in
-    /// the program and in its libraries. Not on other systems than Linux on x86-64.
+    /// the program and in its libraries. Those with XRay's sleds (`-fxray-instrument` of clang, `-Z instrument-xray` of rustc) are recorded at
+    /// these, where they begin and where they end. Not on other systems than Linux on x86-64.
     ///
     /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -158,6 +158,11 @@ pub(crate) fn may_be_hooked(_running: usize, _frame: usize) -> bool {
     true
 }
 
+/// As [`may_be_hooked`].
+pub(crate) fn may_return_to(_running: usize, _frame: usize, _address: usize) -> bool {
+    true
+}
+
 /// How far frame pointers lead up the stack: they tell of no frames, so that is not known.
 pub(crate) fn reach(_running: usize, frame: usize, _caller: usize) -> Reach {
     Reach { up_to: frame, is_cut: true }

@@ -7,8 +7,9 @@
 //! |---|---|
 //! | `is_frame`, `frames`, `caller_frame`, `frame_of_pointer` | the frames of a function and of its caller, by what the hook finds |
 //! | `Slot` | where the return address of a function is that is running |
-//! | `may_be_hooked`, `reach` | what is above it on the same stack, as far as that may be read |
+//! | `may_be_hooked`, `may_return_to`, `reach` | what is above it on the same stack, as far as that may be read |
 //! | `whole_address` | an address by its low 48 bits |
+//! | `HAS_SLEDS` | whether some returns are told of by sleds |
 //! | `sequence`, `ticks` | which of two calls with one frame is the younger one; the time |
 //! | `trampoline`, `entry_trampoline`, `is_trampoline` | where hooked functions return to |
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
@@ -53,7 +54,7 @@ pub(crate) use local::local_block;
 pub(crate) use local::{set_first_thread_block, set_thread_block, thread_block};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_frames::{
-    Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, reach, sequence, whole_address,
+    Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, may_return_to, reach, sequence, whole_address,
 };
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_machine::{
@@ -66,7 +67,7 @@ pub(crate) use x86_64_shadow_stack::has_shadow_stack;
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64_frames::{
-    Slot, caller_frame, frame_of_pointer, frames, is_frame, may_be_hooked, reach, whole_address,
+    Slot, caller_frame, frame_of_pointer, frames, is_frame, may_be_hooked, may_return_to, reach, whole_address,
 };
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64_machine::{
@@ -80,6 +81,9 @@ compile_error!("the feature `threadhook` is for kernels: build it for a target w
 
 #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_os = "linux"))))]
 compile_error!("rftrace supports x86-64, and aarch64 Linux; others need their module in staticlib/src/arch");
+
+/// Whether there are functions whose returns are not hooked, see [`UNHOOKED`](crate::abi::UNHOOKED): addresses must leave that bit free.
+pub(crate) const HAS_SLEDS: bool = cfg!(all(target_arch = "x86_64", not(target_os = "none")));
 
 /// Stands for the block of a thread that is not traced (any more). The hooks take what is not above it for no block.
 pub(crate) const UNTRACED: *mut ThreadBlock = ptr::without_provenance_mut(UNTRACED_ADDRESS);

@@ -75,6 +75,11 @@ pub(crate) fn may_be_hooked(running: usize, frame: usize) -> bool {
     !is_there(running, frame) || is_hooked(frame)
 }
 
+/// Whether any frame may be that of a function which returns there, when that of `running` runs: as [`may_be_hooked`].
+pub(crate) fn may_return_to(running: usize, frame: usize, address: usize) -> bool {
+    !is_there(running, frame) || return_address(frame) == address
+}
+
 /// How far frame pointers lead up the stack on which `running` runs: from `frame`, which is on it, to that of its caller and so
 /// on. `caller` is that of the caller of `running`. What is not in the page of `running` is not read.
 pub(crate) fn reach(running: usize, frame: usize, caller: usize) -> Reach {

@@ -24,6 +24,9 @@ const MAX_REALIGN_BYTES: usize = 4096;
 pub const REALIGNS: usize = 8;
 
 /// As the real one.
+pub(crate) const HAS_SLEDS: bool = true;
+
+/// As the real one.
 pub(crate) const UNTRACED: *mut ThreadBlock = std::ptr::without_provenance_mut(1);
 
 static TICKS: AtomicU64 = AtomicU64::new(1);
@@ -435,7 +438,7 @@ mod interrupts;
 #[path = "../../../staticlib/src/arch/reach.rs"]
 mod reach;
 pub(crate) use frames::{
-    Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, reach, sequence, whole_address,
+    Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, may_return_to, reach, sequence, whole_address,
 };
 pub(crate) use interrupts::{
     Interrupted, frame_below, had_interrupts, interrupt_sequence, interrupt_trampoline, interrupted,

@@ -260,7 +260,7 @@ fn each_way_counts_what_mcount_counts() {
         return;
     }
     let workspace = Workspace::new();
-    let [mcount, patchable, entry] = ["mcount", "patchable", "entry"].map(|hooks| {
+    let [mcount, patchable, xray, entry] = ["mcount", "patchable", "xray", "entry"].map(|hooks| {
         let mut run = workspace.cargo_rftrace(&["--hooks", hooks, "run", "--", "3"]);
         let run = ended(run.env("RUSTUP_TOOLCHAIN", "nightly"));
         assert_eq!(run.code, Some(3), "{}", run.stderr);
@@ -271,6 +271,7 @@ fn each_way_counts_what_mcount_counts() {
     // All functions, also what is generic in the standard library; and none of what is compiled there already.
     assert_eq!(mcount, entry);
     assert_eq!(mcount, patchable);
+    assert_eq!(mcount, xray);
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub(super) fn left_out(run: &Run) -> BTreeMap<String, String> {
     fields.map(|fields| (fields[2].clone(), fields[3].clone())).collect()
 }
 
-const COUNTS: [(&str, u64); 17] = [
+pub(super) const COUNTS: [(&str, u64); 17] = [
     ("main", 1),
     ("leaf", 8307),
     ("middle", 4100),

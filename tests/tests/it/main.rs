@@ -47,6 +47,7 @@ mod resources;
 mod rust_at_large;
 mod samplers;
 mod sanitizers;
+mod sleds;
 mod specified;
 mod storm;
 mod streaming;

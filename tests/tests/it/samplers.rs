@@ -197,7 +197,7 @@ fn messages_of_the_commands() {
     }
     let run = gdb(&shares().path, &["rftrace-records", "rftrace-sample", "rftrace-sample -n 0", "rftrace-records x"]);
     for message in [
-        "no symbol rftrace_backend_control_v9",
+        "no symbol rftrace_backend_control_v10",
         "no program is running",
         "invalid count value: '0'",
         "x: not a number above 0",

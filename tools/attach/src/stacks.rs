@@ -13,7 +13,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 use nix::libc::user_regs_struct;
-use rftrace::abi::{Control, LEFT_BUCKET_BYTES, LeftCell, RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock};
+use rftrace::abi::{Control, LEFT_BUCKET_BYTES, LeftCell, RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock, UNHOOKED};
 
 use super::process::Process;
 use super::sys::words;
@@ -155,8 +155,10 @@ impl<'a> Stacks<'a> {
             sequence: word(element, offset_of!(ReturnEntry, sequence)),
         };
         let bytes = self.process.bytes(start, bytes);
-        // One that is free or claimed has no frame.
-        bytes.chunks_exact(size).map(open).filter(|open| open.frame != 0 && open.frame % 8 == 0).collect()
+        // One that is free or claimed has no frame; of a function with sleds the return address is where it was.
+        let is_hooked =
+            |open: &Open| open.frame != 0 && open.frame.is_multiple_of(8) && open.parent_ip & UNHOOKED as u64 == 0;
+        bytes.chunks_exact(size).map(open).filter(is_hooked).collect()
     }
 
     /// Empties a return stack.

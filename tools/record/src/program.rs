@@ -99,7 +99,11 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
             }
             false => "",
         };
-        let room = if own.has_all { ", or -fpatchable-function-entry=5 to those of the compiler" } else { "" };
+        let room = if own.has_all {
+            ", or -fpatchable-function-entry=5 to those of the compiler; clang: -fxray-instrument -fxray-instruction-threshold=1"
+        } else {
+            ""
+        };
         bail!(
             "{shown} does not call the tracer. Build it with calls of `{hook}`:\n  \
              Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {arch}-unknown-linux-gnu\n        \

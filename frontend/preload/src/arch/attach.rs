@@ -34,7 +34,7 @@ use crate::types;
 use crate::work;
 
 unsafe extern "C" {
-    safe fn rftrace_backend_control_v9() -> *const c_void;
+    safe fn rftrace_backend_control_v10() -> *const c_void;
 }
 
 /// Where the tracer's control block is, for who gives return addresses back; 0 until it has recorded.
@@ -245,7 +245,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
         let _ = bank.leave();
         told(&error)
     })?;
-    rftrace_attach_control.store(rftrace_backend_control_v9() as usize, Relaxed);
+    rftrace_attach_control.store(rftrace_backend_control_v10() as usize, Relaxed);
     process::begin();
     register();
     let hooks = Hooks { mcount: settings.mcount, fentry: settings.fentry };

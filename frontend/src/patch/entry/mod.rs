@@ -5,6 +5,7 @@
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
 //! - `library` says which slots may lead to stubs; `pointers` what becomes of their contents.
 //! - `module` is what a module's file tells; `installed` keeps what there is.
+//! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
 //! - `wanted` is which functions are to have one, and `rooms` in which a compiler has left room for it; `outcome` is what the API shows.
 //!
 //! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or in a program that
@@ -24,6 +25,7 @@ mod outcome;
 mod pointers;
 mod relocate;
 mod rooms;
+mod sleds;
 mod stubs;
 mod wanted;
 
@@ -42,6 +44,7 @@ pub use self::installed::{hook_library_calls, release_library_calls};
 use self::module::{Function, Module, examine, is_cold};
 pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
 use self::rooms::Rooms;
+use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds, Thunks};
 use self::stubs::{Area, GoesOn, Wanted};
 pub(crate) use self::wanted::Choice;
 use super::module::{Image, with_modules};
@@ -53,6 +56,7 @@ use super::unwind::{self, Reader};
 use super::{control, debugger};
 use crate::elf::file::page_size;
 use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
+use crate::elf::sleds::{Sled, SledKind};
 use crate::elf::table::SymbolTable;
 use crate::host;
 
@@ -177,14 +181,70 @@ impl Pass<'_> {
         }
         self.now.modules.push(id);
         let module = Module::read(image);
-        self.add_branches(&module);
+        // Where branches are written by somebody else, these functions are as all others.
+        let sleds = match &module.file {
+            Some(file) if self.now.way == Way::Itself => Sleds::of(image, file, |address| module.address(address)),
+            _ => Sleds::default(),
+        };
+        self.add_sleds(&module, &sleds);
+        self.add_branches(&module, &sleds);
         if self.now.choice.has_library_calls && image.name.is_empty() {
             self.add_library_calls(&module);
         }
     }
 
-    /// Gives the chosen functions of a module their branches, or prepares them.
-    fn add_branches(&mut self, module: &Module<'_>) {
+    /// Gives the chosen functions that have sleds their calls.
+    fn add_sleds(&mut self, module: &Module<'_>, sleds: &Sleds) {
+        let image = module.image;
+        let mut chosen = Vec::new();
+        for (start, own) in sleds.functions() {
+            let symbol = module.symbol(start);
+            let last = own.iter().map(|sled| sled.address as usize + SLED_BYTES).max().unwrap_or(start);
+            let end = symbol.map_or(last, |symbol| start + symbol.size as usize);
+            let function = Function { start, end, symbol };
+            let is_chosen = || self.now.choice.has_patchable || self.is_named(module, &function);
+            if self.is_excepted(module, &function) || !is_chosen() {
+                continue;
+            }
+            let is_as_in_file = |sled: &Sled| {
+                let place = sled.address as usize;
+                let bytes = image.bytes(place..place + SLED_BYTES);
+                bytes.is_some_and(|bytes| module.is_as_in_file(place, bytes) == Some(true))
+            };
+            // Where the function ends in a way that was changed, that is not seen.
+            let own: Vec<Sled> =
+                own.iter().copied().filter(|sled| sleds::is_whole(image, sled) && is_as_in_file(sled)).collect();
+            match own.iter().find(|sled| sled.kind == SledKind::Entry).map(|sled| sled.address as usize) {
+                Some(entry) => chosen.push((function, entry, own)),
+                None => self.leave(module, &function, WholeReason::Changed),
+            }
+        }
+        if chosen.is_empty() {
+            return;
+        }
+        let all: Vec<Sled> = chosen.iter().flat_map(|(_, _, own)| own.iter().copied()).collect();
+        let made = match is_only_thread() {
+            false => Err((WholeReason::Threads, None)),
+            true => call_thunks(image, &all).map_err(|(reason, error)| (reason, Some(error))),
+        };
+        match made {
+            Ok(()) => {
+                for (function, entry, _) in chosen {
+                    self.now.outcome.patched += 1;
+                    let child_ip = entry + CALL_BYTES;
+                    self.part.sites.push(Site { address: function.start, child_ip, module: image.start() });
+                    self.part.sizes.push(function.end - function.start);
+                }
+            }
+            Err((reason, error)) => {
+                self.now.outcome.refusal = error.map(|error| error.to_string());
+                chosen.iter().for_each(|(function, ..)| self.leave(module, function, reason));
+            }
+        }
+    }
+
+    /// Gives the chosen functions of a module their branches, or prepares them. Not those with sleds.
+    fn add_branches(&mut self, module: &Module<'_>, sleds: &Sleds) {
         let image = module.image;
         let rooms = match &module.file {
             Some(file) if self.now.choice.has_patchable => Rooms::of(image, file, |address| module.address(address)),
@@ -200,7 +260,7 @@ impl Pass<'_> {
         let mut wanted = Vec::new();
         for (start, end) in functions.ranges() {
             let function = Function { start, end, symbol: module.symbol(start) };
-            if !self.is_chosen(module, &function, &rooms) {
+            if sleds.has(start) || !self.is_chosen(module, &function, &rooms) {
                 continue;
             }
             if let Some(branch) = self.known.get(&start).filter(|branch| is_there(image, branch)) {
@@ -255,14 +315,21 @@ impl Pass<'_> {
 
     /// Whether a function is among those that were chosen.
     fn is_chosen(&self, module: &Module<'_>, function: &Function<'_>, rooms: &Rooms) -> bool {
-        let (choice, image) = (&self.now.choice, module.image);
+        let image = module.image;
         let is_linkage = || function.symbol.is_none() && functions::is_linkage(image, function.start);
-        let is_excepted = || module.raw_name(function).is_some_and(|symbol| choice.excepts(symbol));
         !is_cold(module, function)
             && !is_linkage()
-            && !is_excepted()
-            && (rooms.has(image, function.start)
-                || choice.has(&module.name, image.name.is_empty(), || module.name_of(function)))
+            && !self.is_excepted(module, function)
+            && (rooms.has(image, function.start) || self.is_named(module, function))
+    }
+
+    /// Whether a pattern is for it.
+    fn is_named(&self, module: &Module<'_>, function: &Function<'_>) -> bool {
+        self.now.choice.has(&module.name, module.image.name.is_empty(), || module.name_of(function))
+    }
+
+    fn is_excepted(&self, module: &Module<'_>, function: &Function<'_>) -> bool {
+        module.raw_name(function).is_some_and(|symbol| self.now.choice.excepts(symbol))
     }
 
     /// Makes stubs, for somebody else who writes the branches. Returns which functions have one.
@@ -384,35 +451,56 @@ fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<bool>, (WholeReason,
     let not_writable = |error| (WholeReason::NotWritable, error);
     let pages = Pages::all().map_err(not_writable)?;
     let area = make_stubs(image, wanted, &pages)?;
-    let text = wanted.first().map_or(0, |first| first.name)..wanted.last().map_or(0, |last| last.name + BRANCH_BYTES);
+    let branches = wanted.iter().enumerate().map(|(idx, function)| {
+        let mut branch = vec![0xe9];
+        branch.extend_from_slice(&distance(function.name + BRANCH_BYTES, area.stub(idx)?).to_le_bytes());
+        Some((function.name, branch))
+    });
+    write(&branches.collect::<Vec<_>>(), &pages).map_err(not_writable)
+}
+
+/// Has sleds call the hooks.
+fn call_thunks(image: &Image<'_>, sleds: &[Sled]) -> Result<(), (WholeReason, io::Error)> {
+    let not_writable = |error| (WholeReason::NotWritable, error);
+    let pages = Pages::all().map_err(not_writable)?;
+    let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
+    let thunks = Thunks::new(&(image.start()..image.end()), &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
+    let (range, (frames, description)) = (thunks.range(), thunks.frames());
+    debugger::register(&(range.end..range.end), &range, &frames);
+    unwind::register_section(range.start, frames, &[description]);
+    let calls: Vec<_> = sleds.iter().map(|sled| Some((sled.address as usize, thunks.call(sled)))).collect();
+    write(&calls, &pages).map(drop).map_err(not_writable)
+}
+
+/// Writes code, of which there are addresses and bytes, in a module that stays loaded, and while there is one thread. `pages` are those of this
+/// process. Returns which were written; an error if none was.
+fn write(code: &[Option<(usize, Vec<u8>)>], pages: &[Pages]) -> io::Result<Vec<bool>> {
+    let start = code.iter().flatten().map(|(address, _)| *address).min().unwrap_or(0);
+    let end = code.iter().flatten().map(|(address, bytes)| address + bytes.len()).max().unwrap_or(0);
+    let text = start..end;
     let pages: Vec<Pages> = pages.iter().filter_map(|pages| pages.cut_to(&text)).collect();
     let is_writable = pages.iter().try_for_each(Pages::make_writable);
-    let file = if is_writable.is_err() { Some(ProcMem::open().map_err(not_writable)?) } else { None };
-    let mut done = Vec::with_capacity(wanted.len());
+    let file = if is_writable.is_err() { Some(ProcMem::open()?) } else { None };
     let mut failed = None;
-    for (idx, function) in wanted.iter().enumerate() {
-        let written = area.stub(idx).is_some_and(|stub| {
-            let mut branch = [0xe9; BRANCH_BYTES];
-            branch[1..].copy_from_slice(&distance(function.name + BRANCH_BYTES, stub).to_le_bytes());
-            let result = match &file {
-                Some(file) => file.write(function.name, &branch),
-                None => {
-                    // SAFETY: code of a module that stays loaded, which was made writable and which no thread runs: this is the
-                    // only one. It lies within the function, or in what is unused behind it.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(branch.as_ptr(), function.name as *mut u8, BRANCH_BYTES);
-                    }
-                    Ok(())
+    let mut write = |(address, bytes): &(usize, Vec<u8>)| {
+        let result = match &file {
+            Some(file) => file.write(*address, bytes),
+            None => {
+                // SAFETY: code of a module that stays loaded, which was made writable and which no thread runs: this is the
+                // only one. It lies within a function, or in what is unused behind it.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), *address as *mut u8, bytes.len());
                 }
-            };
-            result.map_err(|error| failed = Some(error)).is_ok()
-        });
-        done.push(written);
-    }
+                Ok(())
+            }
+        };
+        result.map_err(|error| failed = Some(error)).is_ok()
+    };
+    let done: Vec<bool> = code.iter().map(|code| code.as_ref().is_some_and(&mut write)).collect();
     let mut refusal = None;
     pages.iter().for_each(|pages| pages.restore(&mut refusal));
     match failed {
-        Some(error) if !done.contains(&true) => Err(not_writable(error)),
+        Some(error) if !done.contains(&true) => Err(error),
         _ => Ok(done),
     }
 }

@@ -77,7 +77,7 @@ impl<'a> Module<'a> {
     }
 
     /// Whether the file has these bytes where they are in memory.
-    fn is_as_in_file(&self, start: usize, bytes: &[u8]) -> Option<bool> {
+    pub(super) fn is_as_in_file(&self, start: usize, bytes: &[u8]) -> Option<bool> {
         let told = self.code.as_ref()?.bytes(self.link_address(start), bytes.len())?;
         Some(told == bytes)
     }

@@ -46,7 +46,7 @@ impl Rooms {
 }
 
 /// Whether nothing but NOPs stands there, at least so many bytes.
-fn are_nops(image: &Image<'_>, address: usize, bytes: usize) -> bool {
+pub(super) fn are_nops(image: &Image<'_>, address: usize, bytes: usize) -> bool {
     let Some((text, code)) = image.text(address) else { return false };
     let decoder = Decoder::with_ip(64, &code[address - text..], address as u64, DecoderOptions::NONE);
     let mut instructions = decoder.into_iter().take_while(|instruction| (instruction.ip() as usize) < address + bytes);

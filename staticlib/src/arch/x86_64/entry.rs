@@ -5,8 +5,8 @@ use core::mem::{offset_of, size_of};
 
 use super::{ENTRY_SAVED, KEPT_ENTRY_SAVED, TRAMPOLINE_BYTES};
 use crate::abi::{
-    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, enabled, kind,
-    state,
+    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, UNHOOKED, action,
+    enabled, kind, state,
 };
 use crate::arch::{self, MAX_FRAME_BYTES, MAX_REALIGN_BYTES};
 use crate::control_block::{CONTROL, SWITCH};
@@ -115,13 +115,15 @@ macro_rules! check_state {
 // reserves a record and an entry, writes them and hooks the return. r11 = the thread's block, rcx = the place for the
 // entry. Afterwards r11 has done its duty; rax, rcx and rdx are free.
 //
-// `filtered` passes the state of the function below on; `trampoline` is what the function returns to.
+// `filtered` passes the state of the function below on; `trampoline` is what the function returns to. `sled`: its return stays as it is,
+// which its entry says.
 macro_rules! record_and_hook {
     (
         hook = $hook:expr,
         path = $path:literal,
         parent_loc = $parent_loc:literal,
         trampoline = $trampoline:literal,
+        sled = $sled:literal,
         filtered = $filtered:literal
     ) => {
         concat!(
@@ -153,12 +155,20 @@ macro_rules! record_and_hook {
             $parent_loc,
             "\n",
             "mov rax, [rdx]\n",
+            ".if ",
+            $sled,
+            "\n",
+            "bts rax, {unhooked_bit}\n",
+            "mov [rcx + {parent_ip}], rax\n",
+            "mov [rcx + {parent_loc}], rdx\n",
+            ".else\n",
             "mov [rcx + {parent_ip}], rax\n",
             "mov [rcx + {parent_loc}], rdx\n",
             "lea rax, [rip + ",
             $trampoline,
             "]\n",
             "mov [rdx], rax\n",
+            ".endif\n",
         )
     };
 }
@@ -172,6 +182,9 @@ macro_rules! record_and_hook {
 // `entered`: a stub has jumped here from the function's first byte, before any of its instructions. It has pushed where the function
 // goes on, then its address, which is the child_ip: above the saved registers are `above` bytes and the return address. The way back
 // is a jump too; what lies below rsp then is read at once, and signal handlers leave it alone (the red zone of the psABI).
+//
+// `sled`: the call that a frontend has written into a sled at the function's beginning. As `__fentry__`, but that the return is not
+// hooked: sleds tell of that too.
 macro_rules! entry_hook {
     (
         $name:literal,
@@ -179,6 +192,7 @@ macro_rules! entry_hook {
         at_function_start = $fentry:literal,
         patched = $patched:literal,
         entered = $entered:literal,
+        sled = $sled:literal,
         trampoline = $trampoline:literal,
         pair = $pair:literal,
         saved = $saved:expr,
@@ -242,7 +256,7 @@ macro_rules! entry_hook {
             compare_slots!(hook = $name, parent_loc = $parent_loc, at_function_start = $fentry),
             concat!("ja .L", $name, "_same_slot"),
             check_interrupt!(hook = $name, path = "plain"),
-            record_and_hook!(hook = $name, path = "plain", parent_loc = $parent_loc, trampoline = $trampoline, filtered = "0"),
+            record_and_hook!(hook = $name, path = "plain", parent_loc = $parent_loc, trampoline = $trampoline, sled = $sled, filtered = "0"),
             concat!(".if ", $patched, " | ", $entered),
             concat!("jmp ", $pair),
             ".endif",
@@ -279,9 +293,14 @@ macro_rules! entry_hook {
             // The same slot with T in it is a tail call: the entry goes on top, with T as its parent_ip, and both exits
             // are recorded when the frame returns.
             concat!(".L", $name, "_same_slot:"),
+            // A sled's entry would have to say that T is there.
+            concat!(".if ", $sled),
+            concat!("jmp .L", $name, "_slow"),
+            ".else",
             compare_trampoline!(hook = $name),
             concat!("je .L", $name, "_plain_reserve"),
             concat!("jmp .L", $name, "_slow"),
+            ".endif",
             // Recording is filtered. rax = what to do with this function, by the table of functions.
             concat!(".L", $name, "_filtered:"),
             "cmp r11, {untraced}",
@@ -319,7 +338,7 @@ macro_rules! entry_hook {
             check_interrupt!(hook = $name, path = "filtered"),
             concat!(".L", $name, "_filtered_nested:"),
             check_state!(hook = $name),
-            record_and_hook!(hook = $name, path = "filtered", parent_loc = $parent_loc, trampoline = $trampoline, filtered = "1"),
+            record_and_hook!(hook = $name, path = "filtered", parent_loc = $parent_loc, trampoline = $trampoline, sled = $sled, filtered = "1"),
             concat!(".if ", $patched, " | ", $entered),
             concat!("jmp ", $pair),
             ".else",
@@ -327,9 +346,13 @@ macro_rules! entry_hook {
             ".endif",
             // The same slot: a tail call?
             concat!(".L", $name, "_filtered_same_slot:"),
+            concat!(".if ", $sled),
+            concat!("jmp .L", $name, "_slow"),
+            ".else",
             compare_trampoline!(hook = $name),
             concat!("je .L", $name, "_filtered_nested"),
             concat!("jmp .L", $name, "_slow"),
+            ".endif",
             // Only its entry is recorded.
             concat!(".L", $name, "_not_recorded:"),
             "cmp eax, {point}",
@@ -398,6 +421,7 @@ macro_rules! entry_hook {
             word = const offset_of!(Record, word),
             kind_exit = const kind::EXIT,
             kind_point = const kind::POINT,
+            unhooked_bit = const UNHOOKED.trailing_zeros(),
             address_shift = const ADDRESS_SHIFT,
             keeps_r11 = const ($saved == KEPT_ENTRY_SAVED) as u8,
             entry_saved = const $saved,
@@ -414,6 +438,7 @@ entry_hook!(
     at_function_start = "0",
     patched = "0",
     entered = "0",
+    sled = "0",
     trampoline = ".Lrftrace_trampoline",
     pair = ".Lrftrace_pair",
     saved = ENTRY_SAVED,
@@ -426,6 +451,7 @@ entry_hook!(
     at_function_start = "1",
     patched = "0",
     entered = "0",
+    sled = "0",
     trampoline = ".Lrftrace_trampoline",
     pair = ".Lrftrace_pair",
     saved = ENTRY_SAVED,
@@ -438,6 +464,7 @@ entry_hook!(
     at_function_start = "0",
     patched = "1",
     entered = "0",
+    sled = "0",
     trampoline = ".Lrftrace_trampolines",
     pair = ".Lrftrace_pair",
     saved = ENTRY_SAVED,
@@ -450,6 +477,7 @@ entry_hook!(
     at_function_start = "1",
     patched = "1",
     entered = "0",
+    sled = "0",
     trampoline = ".Lrftrace_trampolines",
     pair = ".Lrftrace_pair",
     saved = ENTRY_SAVED,
@@ -463,11 +491,26 @@ entry_hook!(
     at_function_start = "2",
     patched = "0",
     entered = "1",
+    sled = "0",
     trampoline = ".Lrftrace_entry_trampoline",
     pair = "rftrace_entry_pair",
     saved = KEPT_ENTRY_SAVED,
     above = 16,
     slow = entry::entry_slow_at_start
+);
+#[cfg(not(target_os = "none"))]
+entry_hook!(
+    "rftrace_sled_entry",
+    parent_loc = "[rsp + {entry_saved} + 8]",
+    at_function_start = "2",
+    patched = "0",
+    entered = "0",
+    sled = "1",
+    trampoline = ".Lrftrace_trampoline",
+    pair = ".Lrftrace_pair",
+    saved = KEPT_ENTRY_SAVED,
+    above = 8,
+    slow = entry::entry_slow_at_sled
 );
 
 // Where the call at `rftrace_entry_pair` goes, to the function: as rftrace_pair.

@@ -40,6 +40,8 @@ mod pieces;
 mod entry;
 mod exit;
 mod saved;
+#[cfg(not(target_os = "none"))]
+mod sled;
 
 /// What the trampoline pushes before it looks at its stack slot: rcx, rax, rdx, and with `interruptsafe` room for the
 /// return address and r11.

@@ -1,6 +1,7 @@
 //! How the calls of a program's functions are recorded.
 //!
-//! With `mcount` the compiler puts a call of the tracer into each function, with `patchable` room for a branch, by unstable flags. With
+//! With `mcount` the compiler puts a call of the tracer into each function, with `patchable` room for a branch, with `xray` room for a call where
+//! it begins and where it ends, by unstable flags. With
 //! `entry` it compiles as ever, and the functions of the program that runs get branches. All ways the same functions are meant: those that are compiled for this program, so
 //! not those of the standard library, which is compiled already.
 
@@ -21,6 +22,8 @@ pub(super) enum Hooks {
     Mcount,
     /// Room for branches that the compiler leaves: a nightly toolchain, and `-Z patchable-function-entry`.
     Patchable,
+    /// Room for calls at the beginning and at the ends of functions: a nightly toolchain, and `-Z instrument-xray`.
+    Xray,
     /// Branches at the beginning of functions: any toolchain, stable too, without a flag.
     Entry,
 }
@@ -32,6 +35,8 @@ impl Hooks {
             Self::Mcount => Some(["-Z", "instrument-mcount"]),
             // A branch of five bytes.
             Self::Patchable => Some(["-Z", "patchable-function-entry=5"]),
+            // Without this one only those that are large or have loops.
+            Self::Xray => Some(["-Z", "instrument-xray=always"]),
             Self::Entry => None,
         }
     }
@@ -40,7 +45,7 @@ impl Hooks {
     pub(super) fn prepared(self, program: &Path, sites: &CallSites) -> u64 {
         match self {
             Self::Mcount => sites.count,
-            Self::Patchable => patchable_entries(program),
+            Self::Patchable | Self::Xray => patchable_entries(program),
             Self::Entry => 0,
         }
     }
@@ -50,6 +55,7 @@ impl Hooks {
         let how = match self {
             Self::Mcount => "calls of mcount (-Z instrument-mcount)",
             Self::Patchable => "branches where the compiler has left room (-Z patchable-function-entry)",
+            Self::Xray => "calls in sleds that the compiler has left (-Z instrument-xray)",
             Self::Entry if is_chosen => "branches at functions' beginnings",
             Self::Entry => "branches at functions' beginnings, as there is no nightly toolchain (--hooks=entry)",
         };

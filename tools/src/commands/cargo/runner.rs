@@ -39,7 +39,7 @@ pub(super) fn run(name: &Path, args: Vec<OsString>) -> Result<ExitCode> {
         if let Some(trace) = &trace {
             if !orders.quiet && !orders.is_leaks {
                 let what = match orders.hooks {
-                    Hooks::Mcount | Hooks::Patchable => {
+                    Hooks::Mcount | Hooks::Patchable | Hooks::Xray => {
                         format!("{} instrumented functions", HumanCount(orders.hooks.prepared(&program, &sites)))
                     }
                     Hooks::Entry => "the program's functions, but for those of the standard library".to_owned(),

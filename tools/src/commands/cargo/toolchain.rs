@@ -27,11 +27,13 @@ pub(super) struct Toolchain {
 }
 
 impl Toolchain {
-    /// For `mcount` and `patchable` the present one if it is a nightly or may be used as such, else rustup's nightly; for `entry` the present one. If
+    /// For `mcount`, `patchable` and `xray` the present one if it is a nightly or may be used as such, else rustup's nightly; for `entry` the present one. If
     /// nothing is said, what there is a toolchain for, `mcount` first.
     pub(super) fn choose(bootstrap: bool, hooks: Option<Hooks>) -> Result<(Self, Hooks)> {
         if bootstrap && hooks == Some(Hooks::Entry) {
-            bail!("--bootstrap is for --hooks=mcount and --hooks=patchable: --hooks=entry needs no unstable flag");
+            bail!(
+                "--bootstrap is for --hooks=mcount, --hooks=patchable and --hooks=xray: --hooks=entry needs no unstable flag"
+            );
         }
         let bootstrap = bootstrap || env::var_os("RUSTC_BOOTSTRAP").is_some_and(|value| value == "1");
         let present = Self::asked(None, bootstrap).context(

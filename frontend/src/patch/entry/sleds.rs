@@ -1,0 +1,191 @@
+//! XRay's sleds: a compiler has left room at the beginning of functions and wherever they return or jump to another one. Each gets a call.
+//!
+//! ```text
+//! beginning    jmp +9; nine bytes of NOPs      →  call thunk; NOP        rftrace_sled_entry
+//! return       ret; ten bytes of NOPs          →  call thunk; ret        rftrace_sled_exit
+//! tail call    jmp +9; nine bytes of NOPs      →  call thunk; NOP        rftrace_sled_exit
+//! ```
+//!
+//! Hooks are out of reach of most programs, so a page near the module has a thunk for either: a jump by a word. Stacks are as behind the
+//! call, so the module's own unwind information holds for the function, and a thunk needs none but that it was called.
+//!
+//! Not here: which functions are chosen (`mod`), how the table is read (`elf::sleds`).
+
+use std::io;
+use std::ops::Range;
+
+use super::rooms::are_nops;
+use crate::elf::file::page_size;
+use crate::elf::sleds::{ELEMENT_BYTES, Sled, SledKind, sled_tables};
+use crate::patch::module::Image;
+use crate::patch::stubs::{distance, map_code, places};
+use crate::patch::unwind;
+
+unsafe extern "C" {
+    fn rftrace_sled_entry();
+    fn rftrace_sled_exit();
+}
+
+/// Bytes of a sled.
+pub(super) const SLED_BYTES: usize = 11;
+/// Bytes of the call in it. Behind that call is what records and filters name a function by.
+pub(super) const CALL_BYTES: usize = 5;
+const CALL: u8 = 0xe8;
+const RETURN: u8 = 0xc3;
+const JUMP_OVER: [u8; 2] = [0xeb, 9];
+/// `nop word ptr [rax + rax]`, as long as what a call leaves of a sled.
+const NOP: [u8; SLED_BYTES - CALL_BYTES] = [0x66, 0x0f, 0x1f, 0x44, 0, 0];
+
+/// `jmp [rip + …]`
+const JUMP: [u8; 2] = [0xff, 0x25];
+const FILLER: u8 = 0xcc;
+const WORD: usize = size_of::<usize>();
+const THUNKS_AT: usize = 2 * WORD;
+const THUNK_BYTES: usize = 16;
+
+/// The sleds of a module, by function and address.
+#[derive(Debug, Default)]
+pub(super) struct Sleds(Vec<Sled>);
+
+impl Sleds {
+    /// Those that a module lists. `place` tells where something lies that has an address in its file.
+    pub(super) fn of(image: &Image<'_>, file: &[u8], place: impl Fn(u64) -> Option<usize>) -> Self {
+        let mut all = Vec::new();
+        for table in sled_tables(file) {
+            let Some(start) = place(table.addresses.start) else { continue };
+            let bytes = (table.addresses.end - table.addresses.start) as usize;
+            // The dynamic linker has made addresses of what is not relative.
+            let elements = image.bytes(start..start.saturating_add(bytes)).unwrap_or_default().as_chunks().0;
+            let places = (start as u64..).step_by(ELEMENT_BYTES);
+            all.extend(elements.iter().zip(places).filter_map(|(element, place)| Sled::read(element, place)));
+        }
+        all.sort_unstable();
+        all.dedup();
+        Self(all)
+    }
+
+    /// The functions that have one at their beginning, ascending, with all their sleds.
+    pub(super) fn functions(&self) -> impl Iterator<Item = (usize, &[Sled])> {
+        let all = self.0.chunk_by(|one, next| one.function == next.function);
+        let is_entry = |sled: &Sled| sled.kind == SledKind::Entry;
+        all.filter(move |sleds| sleds.iter().any(is_entry)).map(|sleds| (sleds[0].function as usize, sleds))
+    }
+
+    /// Whether the function at `start` is one of them.
+    pub(super) fn has(&self, start: usize) -> bool {
+        let first = self.0.partition_point(|sled| sled.function < start as u64);
+        let own = self.0[first..].iter().take_while(|sled| sled.function == start as u64);
+        own.into_iter().any(|sled| sled.kind == SledKind::Entry)
+    }
+}
+
+/// Whether a sled is as the compiler has left it.
+pub(super) fn is_whole(image: &Image<'_>, sled: &Sled) -> bool {
+    let address = sled.address as usize;
+    let Some(bytes) = address.checked_add(SLED_BYTES).and_then(|end| image.bytes(address..end)) else { return false };
+    let rest = match sled.kind {
+        SledKind::Exit if bytes[0] == RETURN => 1,
+        SledKind::Entry | SledKind::TailCall if bytes.starts_with(&JUMP_OVER) => JUMP_OVER.len(),
+        _ => return false,
+    };
+    are_nops(image, address + rest, SLED_BYTES - rest)
+}
+
+/// The thunks of a module.
+#[derive(Debug)]
+pub(super) struct Thunks {
+    start: usize,
+}
+
+impl Thunks {
+    /// Makes them within reach of `module`, for unwinders too. `mapped` are the mapped ranges of this process, ascending.
+    pub(super) fn new(module: &Range<usize>, mapped: &[Range<usize>]) -> io::Result<Self> {
+        let page = usize::try_from(page_size()).unwrap_or(4096);
+        let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
+        for start in places(module, page, mapped, page) {
+            match map_code(start, &contents(page)) {
+                Ok(()) => return Ok(Self { start }),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The addresses of both.
+    pub(super) fn range(&self) -> Range<usize> {
+        self.start + THUNKS_AT..self.start + THUNKS_AT + 2 * THUNK_BYTES
+    }
+
+    /// Their unwind information, which is the same for all who read it, and where its description begins.
+    pub(super) fn frames(&self) -> (Vec<u8>, usize) {
+        unwind::called(self.range())
+    }
+
+    /// What is written into a sled.
+    pub(super) fn call(&self, sled: &Sled) -> Vec<u8> {
+        let place = usize::from(sled.kind != SledKind::Entry);
+        let thunk = self.start + THUNKS_AT + place * THUNK_BYTES;
+        let mut bytes = vec![CALL];
+        bytes.extend_from_slice(&distance(sled.address as usize + CALL_BYTES, thunk).to_le_bytes());
+        match sled.kind {
+            SledKind::Exit => bytes.push(RETURN),
+            SledKind::Entry | SledKind::TailCall => bytes.extend_from_slice(&NOP),
+        }
+        bytes
+    }
+}
+
+/// What lies in the page of thunks.
+fn contents(page: usize) -> Vec<u8> {
+    let hooks = [rftrace_sled_entry as *const () as usize, rftrace_sled_exit as *const () as usize];
+    let mut contents: Vec<u8> = hooks.iter().flat_map(|hook| hook.to_le_bytes()).collect();
+    for idx in 0..hooks.len() {
+        let thunk = contents.len();
+        contents.extend_from_slice(&JUMP);
+        let end = contents.len() + size_of::<i32>();
+        contents.extend_from_slice(&distance(end, idx * WORD).to_le_bytes());
+        contents.resize(thunk + THUNK_BYTES, FILLER);
+    }
+    contents.resize(page, FILLER);
+    contents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+
+    #[test]
+    fn calls_lead_to_the_hooks() {
+        const START: usize = 0x10_0000;
+        let thunks = Thunks { start: START };
+        let code = contents(4096);
+        let kinds = [(SledKind::Entry, 0), (SledKind::Exit, 1), (SledKind::TailCall, 1)];
+        for (kind, word) in kinds {
+            let bytes = thunks.call(&Sled { function: 0x40_0000, address: 0x40_1000, kind });
+            assert!(bytes.len() <= SLED_BYTES);
+            let mut decoder = Decoder::with_ip(64, &bytes, 0x40_1000, DecoderOptions::NONE);
+            let thunk = decoder.decode().near_branch_target() as usize;
+            assert!(thunks.range().contains(&thunk));
+            let next = decoder.decode().mnemonic();
+            assert_eq!(next, if kind == SledKind::Exit { Mnemonic::Ret } else { Mnemonic::Nop });
+            assert_eq!(decoder.position(), bytes.len());
+            let mut decoder = Decoder::with_ip(64, &code[thunk - START..], thunk as u64, DecoderOptions::NONE);
+            assert_eq!(decoder.decode().ip_rel_memory_address() as usize, START + word * WORD);
+        }
+    }
+
+    #[test]
+    fn functions_without_a_beginning_have_no_sleds() {
+        let sled = |function, address, kind| Sled { function, address, kind };
+        let sleds = Sleds(vec![
+            sled(1, 1, SledKind::Entry),
+            sled(1, 20, SledKind::Exit),
+            sled(50, 60, SledKind::Exit),
+            sled(80, 84, SledKind::Entry),
+        ]);
+        let functions: Vec<_> = sleds.functions().map(|(start, own)| (start, own.len())).collect();
+        assert_eq!(functions, [(1, 2), (80, 1)]);
+        assert_eq!([1, 50, 80, 90].map(|start| sleds.has(start)), [true, false, true, false]);
+    }
+}
