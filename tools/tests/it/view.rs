@@ -456,7 +456,7 @@ fn too_much_is_refused() {
 }
 
 /// How long the first picture and frames take: `RFTRACE_VIEW_TRACE=DIR cargo test -p rftrace-tools --test it --
-/// view::measure --ignored --nocapture`; the variable may name a file of `rftrace dump --html` too. With
+/// view::measure --ignored --nocapture`; the variable may name a file of `rftrace dump --html` too, or the address of an optimised `rftrace view`. With
 /// `RFTRACE_VIEW_PICTURES` pictures are put there.
 #[test]
 #[ignore = "it measures a trace that is named by RFTRACE_VIEW_TRACE"]
@@ -466,7 +466,9 @@ fn measure() {
     let view = Path::new(&dir).is_dir().then(|| View::start(Path::new(&dir), &[]));
     let served = begun.elapsed();
     let mut browser = Browser::start();
-    browser.open(&view.as_ref().map_or_else(|| format!("file://{dir}"), |view| view.url.clone()));
+    let is_served = dir.starts_with("http:");
+    let named = || if is_served { dir.clone() } else { format!("file://{dir}") };
+    browser.open(&view.as_ref().map_or_else(named, |view| view.url.clone()));
     let first = browser.value("rftrace.firstPicture");
     let memory = browser
         .value("Math.round(performance.measureUserAgentSpecificMemory ? 0 : performance.memory?.usedJSHeapSize / 1e6)");
