@@ -62,6 +62,7 @@ impl Sled {
 /// Where a table lies when its file is loaded, and where in the file: as many bytes.
 #[derive(Debug)]
 pub(crate) struct SledTable {
+    #[allow(dead_code, reason = "only where code is patched")]
     pub(crate) addresses: Range<u64>,
     stored: Range<u64>,
 }
