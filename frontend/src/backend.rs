@@ -22,8 +22,8 @@ unsafe extern "C" {
     safe fn rftrace_backend_set_core(core: u32);
     /// See [`rftrace::abi`]; the destructor of a thread-specific key.
     pub(crate) unsafe fn rftrace_backend_thread_exit(block: *mut c_void);
-    safe fn rftrace_backend_suspend_thread() -> *mut ThreadBlock;
-    unsafe fn rftrace_backend_resume_thread(block: *mut ThreadBlock);
+    pub(crate) safe fn rftrace_backend_suspend_thread() -> *mut ThreadBlock;
+    pub(crate) unsafe fn rftrace_backend_resume_thread(block: *mut ThreadBlock);
 }
 
 #[cfg(feature = "std")]
@@ -32,6 +32,7 @@ unsafe extern "C" {
     safe fn rftrace_backend_begin_disable() -> u32;
     safe fn rftrace_backend_end_disable(marked: u32) -> u8;
     safe fn rftrace_backend_filter(active: u8);
+    unsafe fn rftrace_backend_exclude_thread(block: *mut ThreadBlock, is_excluded: u8);
 }
 
 #[cfg(all(feature = "std", target_os = "linux"))]
@@ -118,6 +119,17 @@ pub(crate) fn reset() {
 #[cfg(feature = "std")]
 pub(crate) fn set_filtered(is_filtered: bool) {
     rftrace_backend_filter(u8::from(is_filtered));
+}
+
+/// Records nothing of a thread from now on, or again.
+///
+/// # Safety
+///
+/// The block is one of the tracer's.
+#[cfg(feature = "std")]
+pub(crate) unsafe fn exclude_thread(block: *const ThreadBlock, is_excluded: bool) {
+    // SAFETY: by this function's contract; it consists of atomics.
+    unsafe { rftrace_backend_exclude_thread(block.cast_mut(), u8::from(is_excluded)) };
 }
 
 /// Runs `work` without recording this thread: this crate may be instrumented, and what it does at length would fill the

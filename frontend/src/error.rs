@@ -80,6 +80,11 @@ pub enum Error {
         /// A similar name of a function, or module, that can be recorded.
         similar: Option<String>,
     },
+    /// More threads are named than can be chosen one by one.
+    TooManyThreads {
+        /// How many.
+        n_threads: usize,
+    },
     /// Nothing was recorded.
     NoEvents {
         /// Whether any instrumented function was called while tracing was on, since the program began.
@@ -170,6 +175,12 @@ impl fmt::Display for Error {
             Self::NotInitialized => write!(f, "rftrace is not initialised: call init first"),
             Self::MissingPath => write!(f, "no path to write to was given"),
             Self::BadFilter { place, problem } => write!(f, "bad filter: {place}: {problem}"),
+            Self::TooManyThreads { n_threads } => {
+                write!(
+                    f,
+                    "{n_threads} threads are named, and 256 can be chosen one by one; name those that are not to be recorded"
+                )
+            }
             Self::NothingMatches { rule, untraced: Some(name), .. } => write!(
                 f,
                 "{rule} matches no function that can be recorded; `{name}` was not built with -Z instrument-mcount (Rust) or \

@@ -126,7 +126,8 @@ pub use patch::{hook_library_calls, prepare_branches, prepared_branches, redirec
 pub fn machine_tsc_hz() -> Option<u64> {
     host::linux::sysinfo::tsc_hz().map(|(hz, _)| hz)
 }
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use host::linux::chosen::Threads;
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use tracer::StreamOptions;
 #[cfg(feature = "std")]

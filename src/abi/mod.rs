@@ -31,6 +31,7 @@
 //! | `rftrace_backend_filter(u8)` | not 0: recording is filtered as [`FilterControl`] says; 0: everything is recorded |
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
 //! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
+//! | `rftrace_backend_exclude_thread(*mut ThreadBlock,u8)` | not 0: nothing of that thread is recorded from now on; 0: it is again. Any thread may call it |
 //! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | the calling thread, whose block this is (or null), ends |
 //! | `rftrace_backend_confine()` | the tracer makes no system call from now on, see [`FilterControl::confined`] |
 //! | `rftrace_backend_set_core(u32)` | the calling thread runs on this core from now on |

@@ -55,8 +55,13 @@ pub struct LeftCell {
     pub entry: ReturnEntry,
 }
 
+/// The [`ThreadBlock::chunk_mask`] that sends a thread to its slow paths wherever its next record would be: it was excluded from what
+/// is recorded, or is not excluded any more and has not noticed yet. No record's address has this bit.
+pub const EXCLUDED_MASK: usize = 1;
+
 /// All the tracer keeps for one thread. Only its own thread (and signal handlers on it) writes to it, but for
-/// `frame` of an entry, which other threads may claim, and `chunk_mask`, which becomes 0 with a new buffer.
+/// `frame` of an entry, which other threads may claim, `chunk_mask`, which becomes 0 with a new buffer, and what
+/// [excludes](EXCLUDED_MASK) the thread.
 ///
 /// Invariants: `sp` lies between `base` and `limit`; entries at or above `sp` have `frame` 0; `stack[0]` is a
 /// sentinel whose `frame` is no function's; `cursor` is 0, the end of a chunk, or the place of the next
@@ -76,7 +81,8 @@ pub struct ThreadBlock {
     pub limit: AtomicPtr<ReturnEntry>,
     /// Address of the next record. `cursor & chunk_mask == 0` sends the hooks to their slow paths.
     pub cursor: AtomicUsize,
-    /// Size of a chunk minus 1; 0 until the thread has come to the buffer that is in use. Other threads may set it to 0.
+    /// Size of a chunk minus 1; 0 until the thread has come to the buffer that is in use. Other threads may set it to 0, or
+    /// from another value to [`EXCLUDED_MASK`].
     pub chunk_mask: AtomicUsize,
     /// The thread's id, from 1.
     pub tid: AtomicU32,
@@ -105,6 +111,8 @@ pub struct ThreadBlock {
     pub exit_rounds: AtomicU32,
     /// The core on which the thread runs, plus 1; 0 if nobody has told.
     pub core: AtomicU32,
+    /// When the thread was excluded from what is recorded, in ticks; 0: it is not. For it all is then as if recording were off.
+    pub excluded_tsc: AtomicU64,
     /// Sentinel and entries.
     pub stack: [ReturnEntry; RETURN_STACK_ENTRIES + 1],
 }

@@ -11,7 +11,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicUsize, compiler_fence};
 
 use crate::abi::{
-    self, ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, Record, ThreadBlock, enabled, init, kind, state, takers,
+    self, ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, EXCLUDED_MASK, Record, ThreadBlock, enabled, init, kind, state,
+    takers,
 };
 use crate::arch;
 use crate::chunk::{self, Chunk, Kept, Owned};
@@ -97,7 +98,7 @@ pub(crate) fn reserve(block: &ThreadBlock) -> Option<Reserved> {
 /// Reserves some records of this thread at once, which lie in one chunk, or one if no chunk has room for so many.
 pub(crate) fn reserve_many(block: &ThreadBlock, n_records: usize) -> Option<ManyReserved> {
     loop {
-        if SWITCH.state(Relaxed) == enabled::OFF {
+        if SWITCH.state(Relaxed) == enabled::OFF || is_excluded(block) {
             return None;
         }
         let mask = block.chunk_mask.load(Relaxed);
@@ -186,7 +187,11 @@ pub(crate) fn has_exit_to_come(exit_word: u64) -> bool {
 pub(crate) fn park(block: &ThreadBlock) {
     if block.resync.load(Relaxed) == 0 {
         let off = SWITCH.state(Relaxed) == enabled::OFF;
-        let tsc = if off { CONTROL.stop_tsc.load(Relaxed) } else { arch::ticks() };
+        let tsc = match block.excluded_tsc.load(Relaxed) {
+            _ if off => CONTROL.stop_tsc.load(Relaxed),
+            0 => arch::ticks(),
+            excluded_tsc => excluded_tsc,
+        };
         block.resync_tsc.store(tsc, Relaxed);
         block.resync.store(1, Relaxed);
     }
@@ -205,6 +210,13 @@ fn take_chunk(block: &ThreadBlock, cursor: usize) -> bool {
     match block.chunk_mask.load(Relaxed) {
         0 => {
             change_buffer(block);
+            true
+        }
+        EXCLUDED_MASK => {
+            // Another thread may set it to 0 no more, as the buffer is not replaced now.
+            let mask = CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(1);
+            let _ = block.chunk_mask.compare_exchange(EXCLUDED_MASK, mask, SeqCst, Relaxed);
+            stay_excluded(block);
             true
         }
         mask => {
@@ -240,7 +252,44 @@ fn change_buffer(block: &ThreadBlock) {
     forget(&block.parked_cursor);
     forget(&block.cursor);
     compiler_fence(SeqCst);
-    block.chunk_mask.store(CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(1), Relaxed);
+    block.chunk_mask.store(CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(1), SeqCst);
+    stay_excluded(block);
+}
+
+/// Whether nothing of this thread is recorded.
+pub(crate) fn is_excluded(block: &ThreadBlock) -> bool {
+    block.excluded_tsc.load(Relaxed) != 0
+}
+
+/// From now on nothing of a thread is recorded, or again. Any thread may call it.
+///
+/// It keeps its chunks. Its hooks go to their slow paths, where they find out.
+pub(crate) fn exclude(block: &ThreadBlock, is_excluded: bool) {
+    if is_excluded {
+        let _ = block.excluded_tsc.compare_exchange(0, arch::ticks(), SeqCst, Relaxed);
+        // No call adds to it.
+        block.lost_record.store(0, Relaxed);
+        stay_excluded(block);
+    } else {
+        block.excluded_tsc.store(0, SeqCst);
+    }
+}
+
+/// Sends the hooks of a thread to their slow paths if it is excluded. Who excludes says so first and looks at the mask then, and who gives the
+/// thread a mask looks afterwards whether it is excluded: one of both sees what the other has done.
+fn stay_excluded(block: &ThreadBlock) {
+    if block.excluded_tsc.load(SeqCst) != 0 {
+        let has_mask = |mask: usize| (mask != 0).then_some(EXCLUDED_MASK);
+        let _ = block.chunk_mask.fetch_update(SeqCst, SeqCst, has_mask);
+    }
+}
+
+/// Size of a chunk minus 1; 0 if the thread has not come to the buffer that is in use.
+fn chunk_mask(block: &ThreadBlock) -> usize {
+    match block.chunk_mask.load(Relaxed) {
+        EXCLUDED_MASK => CONTROL.chunk_bytes.load(Relaxed).wrapping_sub(1),
+        mask => mask,
+    }
 }
 
 /// Goes on in a chunk that an ended thread has left, if this thread has none yet and such a chunk is there.
@@ -340,7 +389,7 @@ fn release(kept_index: u64) {
 pub(crate) fn leave(block: &ThreadBlock, cursor: usize) {
     let kept_index = block.kept_index.swap(0, Relaxed);
     as_taker(|| {
-        let mask = block.chunk_mask.load(Relaxed);
+        let mask = chunk_mask(block);
         // Else they are those of a buffer that was replaced.
         if mask != 0 {
             release(kept_index);
@@ -363,7 +412,7 @@ pub(crate) fn forget_takers() {
 /// Only the thread of `own` is left: the chunks of all others have lost their writers.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
-    let own = own.filter(|own| own.chunk_mask.load(Relaxed) != 0);
+    let own = own.filter(|own| chunk_mask(own) != 0);
     let Some(own) = own else {
         return chunk::forget_writers(|_| false);
     };
@@ -371,7 +420,7 @@ pub(crate) fn keep_only_chunk_of(own: Option<&ThreadBlock>) {
         0 => own.parked_cursor.load(Relaxed),
         cursor => cursor,
     };
-    let mask = own.chunk_mask.load(Relaxed);
+    let mask = chunk_mask(own);
     let current = if cursor == 0 { 0 } else { Chunk::of_cursor(cursor, mask).header().index() };
     let indices = [current, own.kept_index.load(Relaxed), own.last_index.load(Relaxed)];
     let taking = own.taking.load(Relaxed);

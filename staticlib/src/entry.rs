@@ -77,7 +77,7 @@ fn enter(
     if action == action::SKIP {
         return;
     }
-    let Some(block) = thread::current_block() else {
+    let Some(block) = thread::current_block().filter(|block| !buffer::is_excluded(block)) else {
         return;
     };
     let stack = ReturnStack::of(block);

@@ -140,9 +140,9 @@ pub(crate) fn record_exit_with(stack: ReturnStack<'_>, entry: Entry<'_>, values:
 }
 
 /// A frame that was left runs again: moves its entry back from the table, with those of its callers on that stack, and
-/// records that they are entered. Returns whether it did; not while recording is off, or the return stack is full.
+/// records that they are entered. Returns whether it did; not while recording is off, or the thread excluded, or the return stack is full.
 pub(crate) fn bring_back(stack: ReturnStack<'_>, frame: usize) -> bool {
-    if SWITCH.state(Relaxed) == enabled::OFF {
+    if SWITCH.state(Relaxed) == enabled::OFF || buffer::is_excluded(stack.block()) {
         return false;
     }
     // Of an open function with that frame and what the table has the older one is dead.

@@ -58,6 +58,7 @@ fn start_thread() {
     block.resync.store(0, Relaxed);
     block.exit_rounds.store(0, Relaxed);
     block.core.store(0, Relaxed);
+    block.excluded_tsc.store(0, Relaxed);
     block.base.store(base, Relaxed);
     block.sp.store(base, Relaxed);
     block.psp.store((&raw const block.sp).cast_mut(), Release);
@@ -201,6 +202,18 @@ extern "C" fn rftrace_backend_suspend_thread() -> *mut ThreadBlock {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_backend_resume_thread(block: *mut ThreadBlock) {
     arch::set_thread_block(block);
+}
+
+/// From now on nothing of a thread is recorded, or again, with `is_excluded` 0. For what is open in it, and returns meanwhile, it is as if
+/// recording were off. Any thread may call it.
+///
+/// # Safety
+///
+/// `block` is one of the tracer's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rftrace_backend_exclude_thread(block: *mut ThreadBlock, is_excluded: u8) {
+    // SAFETY: blocks stay mapped and are never written as a whole.
+    buffer::exclude(unsafe { &*block }, is_excluded != 0);
 }
 
 /// The calling thread runs on this core from now on: a kernel tells it at each switch of tasks.

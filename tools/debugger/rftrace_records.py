@@ -4,7 +4,7 @@ import struct
 
 # What is known of src/abi/: its VERSION, which is part of a symbol's name, sizes, and offsets of fields. All else here
 # goes by these. The test `samplers::offsets_are_those_of_the_tracer` compares them with the tracer's.
-VERSION = 9
+VERSION = 10
 CONTROL_SYMBOL = "rftrace_backend_control_v{}"
 LAYOUT = {
     "Control.chunk_bytes": 8,

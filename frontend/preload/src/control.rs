@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use rftrace_frontend::Filter;
 use rftrace_frontend::bank::MOST_ANSWER_BYTES;
+use rftrace_frontend::{Filter, Threads};
 
 use crate::process;
 use crate::save::{RECORDING, Recording};
@@ -75,6 +75,7 @@ fn obey(recording: &Recording, request: &str) -> Result<Vec<u8>, String> {
             String::new()
         }
         "patched" => tracer.patched_sites().to_string(),
+        "threads" => threads(recording, argument)?,
         "functions" => return functions(recording, argument),
         _ => return Err(format!("this program's library knows no `{command}`")),
     };
@@ -98,6 +99,21 @@ fn filter(recording: &Recording, rules: &str) -> Result<String, String> {
         bank.tell_rules(rules);
     }
     Ok(answer)
+}
+
+/// Which threads are recorded, `ONLY/NOT`, each list with commas; with such lists they are chosen.
+fn threads(recording: &Recording, lists: &str) -> Result<String, String> {
+    let read = |list: &str| -> Result<Vec<u32>, String> {
+        let ids = list.split(',').filter(|id| !id.is_empty());
+        ids.map(|id| id.parse().map_err(|_| format!("{id} is no number of a thread"))).collect()
+    };
+    let shown = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    if let Some((only, not)) = lists.split_once('/') {
+        let threads = Threads { only: read(only)?, not: read(not)? };
+        recording.tracer.set_threads(&threads).map_err(|error| error.to_string())?;
+    }
+    let Threads { only, not } = recording.tracer.threads();
+    Ok(format!("{}/{}", shown(&only), shown(&not)))
 }
 
 /// The functions above an address, as many as an answer has room for: of each its address, and in the highest bit whether it is recorded.

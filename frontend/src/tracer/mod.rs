@@ -21,6 +21,8 @@ use crate::clock::ClockPair;
 use crate::decode::{self, Task};
 use crate::filter::control::Choice;
 use crate::filter::{Filter, Function, Selected};
+#[cfg(target_os = "linux")]
+use crate::host::linux::chosen::{self, Threads};
 use crate::host::{self, AtWork, Known};
 use crate::patch;
 
@@ -250,6 +252,35 @@ impl Tracer {
             let _at_work = host::at_work();
             self.program.choice().functions(&self.program.known)
         })
+    }
+
+    /// Chooses the threads that are recorded from now on, by what the system calls them (`gettid`): those that run, and those that begin later or are
+    /// forked. What another one has open stays open in the trace, until it is recorded again or the recording ends; that its functions return is
+    /// not recorded, nor what they call.
+    ///
+    /// # Errors
+    ///
+    /// More than [`Threads::MOST`] are named; nothing was changed.
+    #[cfg(target_os = "linux")]
+    #[inline(always)]
+    pub fn set_threads(&self, threads: &Threads) -> Result<(), Error> {
+        backend::unrecorded(|| {
+            let _at_work = host::at_work();
+            let n_threads = threads.only.len().max(threads.not.len());
+            if n_threads > Threads::MOST {
+                return Err(Error::TooManyThreads { n_threads });
+            }
+            chosen::choose(threads);
+            Ok(())
+        })
+    }
+
+    /// The threads that were chosen.
+    #[cfg(target_os = "linux")]
+    #[inline(always)]
+    #[must_use]
+    pub fn threads(&self) -> Threads {
+        backend::unrecorded(chosen::chosen)
     }
 
     /// What the calling thread was about to do for this tracer will never be gone on with: it has left the stack that it did it

@@ -171,6 +171,22 @@ impl Lab {
         backend::disable();
     }
 
+    /// Nothing of a thread is recorded any more, or again.
+    ///
+    /// # Safety
+    ///
+    /// The block is one of the tracer's.
+    pub unsafe fn exclude(&self, block: *mut ThreadBlock, is_excluded: bool) {
+        // SAFETY: by this function's contract.
+        unsafe { backend::exclude_thread(block, is_excluded) };
+    }
+
+    /// The same for all threads that have a block.
+    pub fn exclude_all(&self, is_excluded: bool) {
+        // SAFETY: they are the tracer's.
+        backend::threads().for_each(|block| unsafe { self.exclude(ptr::from_ref(block).cast_mut(), is_excluded) });
+    }
+
     /// Gives the full chunks back. Recording is off and nobody takes a chunk.
     pub fn reset(&self) {
         backend::reset();
@@ -361,8 +377,12 @@ pub fn is_shared(address: usize) -> bool {
     let in_buffer = address.wrapping_sub(areas.buffer.0);
     if in_block < areas.blocks.1 {
         let field = in_block % size_of::<ThreadBlock>();
-        [offset_of!(ThreadBlock, next_free), offset_of!(ThreadBlock, chunk_mask)].contains(&field)
-            || field >= offset_of!(ThreadBlock, stack)
+        let shared = [
+            offset_of!(ThreadBlock, next_free),
+            offset_of!(ThreadBlock, chunk_mask),
+            offset_of!(ThreadBlock, excluded_tsc),
+        ];
+        shared.contains(&field) || field >= offset_of!(ThreadBlock, stack)
     } else if in_buffer < areas.buffer.1 {
         in_buffer % areas.chunk_bytes < CHUNK_HEADER_BYTES
     } else {

@@ -7,11 +7,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FailurePersistence, RngSeed};
-use rftrace_model::abi::{MAX_CHUNK_BYTES, RETURN_STACK_ENTRIES, action, site_slot, state};
+use rftrace_model::abi::{MAX_CHUNK_BYTES, RETURN_STACK_ENTRIES, ThreadBlock, action, site_slot, state};
 use rftrace_model::arch::{self, Call};
 use rftrace_model::lab::{self, Event, Lab, Options};
 use rftrace_model::steer;
@@ -55,6 +56,8 @@ enum Op {
     /// The thread ends, with its stack; the next time it is another one.
     EndThread,
     Enable(bool),
+    /// Nothing of a thread is recorded any more, or again.
+    Exclude(usize, bool),
     Filter(Filter),
     /// A signal arrives after so many steps of the tracer.
     Signal {
@@ -138,6 +141,7 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         |(active, only_within, max_depth, min_ticks)| Op::Filter(Filter { active, only_within, max_depth, min_ticks });
     let filter = (any::<bool>(), any::<bool>(), 1..30u32, 0..60u64).prop_map(filter);
     let calls = prop_oneof![30 => 1..4usize, 1 => deep];
+    let exclude = (if mix.threads { 0..N_THREADS } else { 0..1 }, any::<bool>());
     let mut choices = vec![
         (40, (calls, style(mix)).prop_map(|(n, style)| Op::Call { n, style }).boxed()),
         (30, prop_oneof![20 => 1..4usize, 1 => 20..1_100usize].prop_map(Op::Return).boxed()),
@@ -149,6 +153,7 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         (on(mix.threads, 6), (0..N_THREADS).prop_map(Op::Thread).boxed()),
         (on(mix.threads, 2), Just(Op::EndThread).boxed()),
         (on(mix.on_off, 6), any::<bool>().prop_map(Op::Enable).boxed()),
+        (on(mix.on_off, 6), exclude.prop_map(|(thread, is_excluded)| Op::Exclude(thread, is_excluded)).boxed()),
         (on(mix.filters, 6), filter.boxed()),
         (on(mix.signals, 12), (0..80usize, any::<bool>()).prop_map(signal).boxed()),
     ];
@@ -280,6 +285,9 @@ struct Thread {
     /// How many functions were open behind the last jump, where that is not noticed yet.
     jumped_to: Option<usize>,
     tid: u32,
+    /// Where the tracer keeps what it knows of it, once it has made a call.
+    block: *mut ThreadBlock,
+    is_excluded: bool,
 }
 
 struct Program {
@@ -320,6 +328,8 @@ impl Program {
             is_lost_last: false,
             jumped_to: None,
             tid: 0,
+            block: ptr::null_mut(),
+            is_excluded: false,
         });
         THREAD.set(0);
         Self {
@@ -343,6 +353,11 @@ impl Program {
 
     fn thread(&mut self) -> &mut Thread {
         &mut self.threads[THREAD.get()]
+    }
+
+    /// Whether calls of the thread that runs are recorded.
+    fn is_recording(&mut self) -> bool {
+        self.enabled && !self.thread().is_excluded
     }
 
     fn current(&mut self) -> usize {
@@ -397,6 +412,15 @@ impl Program {
                     self.lab.disable();
                 }
                 self.enabled = on;
+            }
+            Op::Exclude(number, is_excluded) => {
+                let thread = &mut self.threads[number];
+                if !thread.block.is_null() {
+                    // SAFETY: a block of the tracer.
+                    unsafe { self.lab.exclude(thread.block, is_excluded) };
+                    thread.is_excluded = is_excluded;
+                    thread.is_lost_last &= !is_excluded;
+                }
             }
             Op::Filter(Filter { active, only_within, max_depth, min_ticks }) => {
                 let filter = &self.lab.control().filter;
@@ -521,12 +545,13 @@ impl Program {
         if self.lab.block_number(block).is_some() {
             // SAFETY: a block of the tracer.
             self.thread().tid = unsafe { &*block }.tid.load(Relaxed);
+            self.thread().block = block;
         }
     }
 
     /// What the trace has to show when a function is entered. Returns whether its entry is recorded.
     fn expect_entry(&mut self, id: usize, caller: Option<(Frame, usize)>, stack: usize, parent_loc: usize) -> bool {
-        if !self.enabled {
+        if !self.is_recording() {
             return false;
         }
         let thread = self.thread();
@@ -615,7 +640,7 @@ impl Program {
         for frame in group {
             if frame.recorded {
                 let is_open = self.thread().open.contains(&frame.id);
-                if self.enabled || is_open {
+                if self.is_recording() || is_open {
                     self.expect_running(stack);
                     let thread = self.thread();
                     if let Some(place) = thread.open.iter().position(|&id| id == frame.id) {
@@ -656,6 +681,7 @@ impl Program {
         let thread = self.thread();
         thread.close_to(0);
         let (tid, events) = (std::mem::take(&mut thread.tid), std::mem::take(&mut thread.events));
+        (thread.block, thread.is_excluded) = (ptr::null_mut(), false);
         self.ended.push((tid, events));
         arch::begin_thread();
     }

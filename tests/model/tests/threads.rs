@@ -583,6 +583,65 @@ fn buffers_are_replaced(system: System, n_threads: u64, lives: usize) {
     }
 }
 
+/// Threads are excluded and recorded again while they call; with `replaces` another buffer comes meanwhile.
+fn threads_are_excluded(system: System, n_threads: u64, replaces: bool) {
+    let options =
+        Options { buffer_bytes: 256 * MIN_CHUNK_BYTES, n_blocks: n_threads as usize, n_left_buckets: 0, ring: false };
+    let lab = Arc::new(Lab::new(options));
+    lab.enable();
+    let calls = system.calls.min(60);
+    let n_begun = Arc::new(AtomicU64::new(0));
+    let (begun, yield_now) = (Arc::clone(&n_begun), system.yield_now);
+    let work = move |worker: &mut Worker| {
+        worker.call(0);
+        begun.fetch_add(1, SeqCst);
+        // Each has a block when the first is excluded.
+        while begun.load(SeqCst) < n_threads {
+            yield_now();
+        }
+        (0..calls).for_each(|i| worker.call(i % 3));
+    };
+    let mut found: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    let mut read = || {
+        for (tid, segments) in lab.segments() {
+            found.entry(tid).or_default().extend(words(&segments, 0));
+        }
+    };
+    let workers = run(system, &lab, n_threads, work, |phase| {
+        while n_begun.load(SeqCst) < n_threads {
+            (system.yield_now)();
+        }
+        for round in 0..3 {
+            phase.next();
+            lab.exclude_all(true);
+            phase.next();
+            (system.yield_now)();
+            if replaces && round == 1 {
+                lab.disable();
+                while lab.control().shared.n_takers.load(SeqCst) != 0 {
+                    (system.yield_now)();
+                }
+                read();
+                while lab.replace_buffer(200 * MIN_CHUNK_BYTES, false) != init::OK {
+                    (system.yield_now)();
+                }
+                lab.enable();
+            }
+            (system.yield_now)();
+            phase.next();
+            lab.exclude_all(false);
+            phase.next();
+            (system.yield_now)();
+        }
+    });
+    lab.disable();
+    check_segments(&lab, &workers);
+    read();
+    for worker in &workers {
+        check_steps(worker, found.get(&worker.tid).map_or(&[], Vec::as_slice));
+    }
+}
+
 /// A stack and the functions that run on it.
 struct Fiber {
     /// That of all stacks, side by side.
@@ -811,6 +870,12 @@ mod schedules {
     }
 
     #[test]
+    fn threads_are_excluded() {
+        explore(1_000, |system| super::threads_are_excluded(system, 3, false));
+        explore(500, |system| super::threads_are_excluded(system, 2, true));
+    }
+
+    #[test]
     fn coroutines_move_between_threads() {
         explore(100, |system| super::coroutines_move_between_threads(system, 2, 1, super::FAR, 6));
         explore(100, |system| super::coroutines_move_between_threads(system, 3, 2, super::FAR, 6));
@@ -881,6 +946,12 @@ mod real {
     fn threads_with_a_shadow_stack_are_left_alone() {
         let _alone = lab::alone();
         super::threads_with_a_shadow_stack_are_left_alone();
+    }
+
+    #[test]
+    fn threads_are_excluded() {
+        repeat(|| super::threads_are_excluded(REAL, 3, false));
+        repeat(|| super::threads_are_excluded(REAL, 2, true));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) struct Controlled {
 }
 
 impl Controlled {
-    fn new(options: &[&str], arguments: &[&str]) -> Self {
+    pub(crate) fn new(options: &[&str], arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = Command::new(rftrace());
@@ -48,7 +48,7 @@ impl Controlled {
     }
 
     /// Waits until the program does rounds. Returns what it has said before.
-    fn wait_until_ready(&mut self) -> String {
+    pub(crate) fn wait_until_ready(&mut self) -> String {
         let mut before = String::new();
         loop {
             let line = self.line();
@@ -246,7 +246,8 @@ fn what_is_wrong_is_told() {
         (&["set", "tracing_on", "2"], "0 or 1"),
         (&["set", "tracing_thresh", "-1"], "microseconds"),
         (&["set", "available_tracers", "nop"], "can only be read"),
-        (&["set", "set_ftrace_pid", "7"], "all threads"),
+        (&["set", "set_ftrace_pid", "0"], "`0` is no number of a thread"),
+        (&["set", "set_ftrace_pid", "4194305"], "there is no thread 4194305"),
         (&["set", "set_ftrace_notrace", "leaf:traceoff"], "not done by set_ftrace_notrace"),
         (&["set", "set_ftrace_filter", "leaf:traceoff:3"], "not so many times"),
         (&["set", "set_ftrace_filter", "leaf:snapshot"], "--ring"),

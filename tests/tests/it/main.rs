@@ -16,6 +16,7 @@ mod conformance;
 mod control;
 mod control_events;
 mod control_flow;
+mod control_threads;
 mod cycles;
 mod debugger;
 mod deep;

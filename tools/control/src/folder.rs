@@ -97,8 +97,8 @@ struct Folder {
     dir: PathBuf,
     client: Client,
     has_ended: bool,
-    /// What each file had when it was last written here.
-    shown: HashMap<String, Vec<u8>>,
+    /// What each file had when it was last written or read here.
+    found: HashMap<String, Vec<u8>>,
 }
 
 impl Folder {
@@ -107,7 +107,7 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::read_dir(dir)?.next().is_none() => {}
             made => made?,
         }
-        Ok(Self { dir: dir.to_owned(), client, has_ended: false, shown: HashMap::new() })
+        Ok(Self { dir: dir.to_owned(), client, has_ended: false, found: HashMap::new() })
     }
 
     /// The names that plain files have.
@@ -124,9 +124,14 @@ impl Folder {
         let is_read = NAMES.iter().any(|known| known.name == name && known.is_read);
         let text = if is_read { self.ask(&["get", name]) } else { Ok(Vec::new()) };
         let text = text.unwrap_or_else(|problem| format!("# {problem}\n").into_bytes());
+        let before = self.found.get(name);
         // Who is about to write it is not disturbed as long as nothing has changed.
-        if !self.has_ended && self.shown.get(name) != Some(&text) {
+        if !self.has_ended && before != Some(&text) {
             let path = self.dir.join(name);
+            // Somebody has written it meanwhile: it will be set.
+            if before.is_some_and(|before| fs::read(&path).is_ok_and(|now| now != *before)) {
+                return Ok(());
+            }
             // By another name: nothing seems to be set by this.
             let new = self.dir.join(format!(".{name}"));
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -134,7 +139,7 @@ impl Folder {
             // Closed by the name that nobody sets.
             drop(file);
             fs::rename(new, path)?;
-            self.shown.insert(name.to_owned(), text);
+            self.found.insert(name.to_owned(), text);
         }
         Ok(())
     }
@@ -144,11 +149,13 @@ impl Folder {
         if !Self::names().any(|known| known == name) {
             return Ok(None);
         }
-        let text = String::from_utf8_lossy(&fs::read(self.dir.join(name)).unwrap_or_default()).into_owned();
+        let found = fs::read(self.dir.join(name)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&found).into_owned();
+        // It has what was written.
+        self.found.insert(name.to_owned(), found);
         let words = ["set", name].into_iter().chain(text.lines());
         let asked = self.ask(&words.collect::<Vec<_>>());
-        // It has what was written; and a name changes others.
-        self.shown.remove(name);
+        // A name changes others.
         self.show_all()?;
         Ok(asked.err())
     }

@@ -27,6 +27,7 @@ pub mod server;
 #[cfg(target_os = "linux")]
 pub mod socket;
 mod target;
+mod threads;
 mod triggers;
 
 pub use names::{NAMES, Name};

@@ -6,6 +6,7 @@
 use crate::recording::Recording;
 use crate::rules::Rules;
 use crate::target::{Target, gone, rules};
+use crate::threads::{self, NOT_PIDS, ONLY_PIDS, Threads};
 use crate::triggers;
 
 /// A name.
@@ -32,7 +33,7 @@ const fn set_only(name: &'static str) -> Name {
 }
 
 /// All names.
-pub const NAMES: [Name; 21] = [
+pub const NAMES: [Name; 22] = [
     read("available_filter_functions"),
     read("available_tracers"),
     both("current_tracer"),
@@ -43,7 +44,8 @@ pub const NAMES: [Name; 21] = [
     both("set_graph_notrace"),
     both("max_graph_depth"),
     both("tracing_thresh"),
-    both("set_ftrace_pid"),
+    both(ONLY_PIDS),
+    both(NOT_PIDS),
     read("trace"),
     read("trace_pipe"),
     set_only("trace_marker"),
@@ -104,7 +106,7 @@ pub(crate) fn get(target: &Target<'_>, name: &str) -> Result<String, String> {
             let nanos = rules.get("min").last().and_then(nanos).unwrap_or(0);
             Ok(format!("{}\n", micros(nanos)))
         }),
-        "set_ftrace_pid" => Ok("no pid\n".to_owned()),
+        ONLY_PIDS | NOT_PIDS => target.one(|recording, pid| Ok(Threads::of(recording, pid)?.shown(name))),
         "snapshot" => {
             Ok("# 1: makes a dump of what was recorded so far. Dumps are traces, beside that of the whole.\n"
                 .to_owned())
@@ -137,6 +139,9 @@ pub(crate) fn set(target: &Target<'_>, name: &str, values: &[&str]) -> Result<St
     let lines: Vec<&str> = values.iter().flat_map(|value| value.lines()).collect();
     if let Some(keys) = keys(name) {
         return set_patterns(target, name, keys, &lines);
+    }
+    if let ONLY_PIDS | NOT_PIDS = name {
+        return threads::set(target, name, &lines);
     }
     let value = match lines.as_slice() {
         [] => "",
@@ -174,8 +179,6 @@ pub(crate) fn set(target: &Target<'_>, name: &str, values: &[&str]) -> Result<St
             _ => Err("snapshot is 1 to make a dump; 0 or 2 removes those that were made so".to_owned()),
         },
         "free_buffer" => target.each(|recording, pid| recording.stop(pid)),
-        "set_ftrace_pid" if matches!(value, "" | "no pid") => Ok(String::new()),
-        "set_ftrace_pid" => Err("single threads cannot be chosen: all threads of a process are recorded".to_owned()),
         "buffer_size_kb" => Err("a bank has its size from the beginning: --buffer of `rftrace record`".to_owned()),
         _ if NAMES.iter().any(|known| known.name == name) => Err(format!("{name} can only be read")),
         _ => Err(unknown(name)),

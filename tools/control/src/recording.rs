@@ -72,6 +72,9 @@ pub trait Recording: Send + Sync {
     /// What is known of a process.
     fn facts(&self, pid: u32) -> Option<Facts>;
 
+    /// Whether a process has a thread with this number.
+    fn has_thread(&self, pid: u32, id: u32) -> bool;
+
     /// Whether recording is on; `None` if that cannot be told.
     fn is_on(&self, pid: u32) -> Option<bool>;
 

@@ -29,6 +29,11 @@ impl<'a> Target<'a> {
         self.recording
     }
 
+    /// Whether one of the processes has a thread with this number.
+    pub(crate) fn has_thread(&self, id: u32) -> bool {
+        self.pids.iter().any(|&pid| self.recording.has_thread(pid, id))
+    }
+
     /// For one process. Where there are several, and they do not agree, who asks has to say which.
     pub(crate) fn one(&self, what: impl Fn(&dyn Recording, u32) -> Result<String, String>) -> Result<String, String> {
         let mut all = self.pids.iter().map(|&pid| what(self.recording, pid));

@@ -216,6 +216,10 @@ impl Recording for Recorded {
         })
     }
 
+    fn has_thread(&self, pid: u32, id: u32) -> bool {
+        Path::new(&format!("/proc/{pid}/task/{id}")).exists()
+    }
+
     fn is_on(&self, pid: u32) -> Option<bool> {
         self.banks.with(move |banks| banks.is_on(pid)).flatten()
     }

@@ -6,6 +6,8 @@
 #[cfg(feature = "std")]
 mod arch;
 #[cfg(feature = "std")]
+pub(crate) mod chosen;
+#[cfg(feature = "std")]
 mod fork;
 #[cfg(feature = "std")]
 pub(crate) mod functions;

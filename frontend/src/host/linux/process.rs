@@ -12,6 +12,7 @@ use memmap2::Mmap;
 
 use rftrace::abi::{LEFT_BUCKET_BYTES, ThreadBlock};
 
+use super::chosen;
 use super::fork;
 use super::modules::{self, Module};
 use super::sysinfo;
@@ -101,6 +102,7 @@ unsafe extern "C" fn forked() {
     let status = unsafe { backend::forked(forked.args()) };
     forked.go_on(status);
     threads::forked();
+    chosen::forked();
 }
 
 /// Gives the memory of a buffer that is not in use back to the system. It stays mapped: a thread may be in a hook, and write

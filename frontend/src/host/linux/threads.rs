@@ -88,6 +88,11 @@ fn entry(number: u32) -> Option<&'static Entry> {
     (!entries.is_null() && number < MAX_THREADS).then(|| unsafe { &*entries.add(number) })
 }
 
+/// The system's id of the thread with the tracer's number `number`, if it is known.
+pub(super) fn system_tid(number: u32) -> Option<u32> {
+    entry(number)?.system_tid()
+}
+
 /// What the system calls the thread with the tracer's number `number`.
 pub(crate) fn identify(number: u32) -> Identity {
     let Some(entry) = entry(number) else { return Identity::of_number(number) };

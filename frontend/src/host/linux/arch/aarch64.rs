@@ -7,11 +7,12 @@ use std::mem::offset_of;
 use rftrace::abi::ThreadBlock;
 
 use crate::backend;
+use crate::host::linux::chosen;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::linux::threads::ENTRIES;
 
 /// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread. If there is another table by
-/// then, it enters it there too (`threads::copy_to`).
+/// then, it enters it there too (`threads::copy_to`). Where not all threads are recorded it looks whether this one is (`chosen`).
 ///
 /// Registers on entry: `w0` the key, `x1` the block. The system call changes x0 only.
 #[unsafe(naked)]
@@ -38,13 +39,31 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
         "cmp x7, x2",
         "b.ne 3b",
         "mov x0, x6",
-        "2: b {set}",
+        "2: adrp x2, {any_chosen}",
+        "ldr w2, [x2, :lo12:{any_chosen}]",
+        "cbnz w2, 4f",
+        "b {set}",
+        "4: stp x29, x30, [sp, #-32]!",
+        "mov x29, sp",
+        "stp x0, x1, [sp, #16]",
+        "bl {suspend}",
+        "ldr x0, [sp, #24]",
+        "bl {look}",
+        "ldr x0, [sp, #24]",
+        "bl {resume}",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "b {set}",
         entries = sym ENTRIES,
         tid = const offset_of!(ThreadBlock, tid),
         max_threads = const MAX_THREADS,
         entry_bytes = const size_of::<Entry>(),
         entry_tid = const offset_of!(Entry, tid),
         sys_gettid = const libc::SYS_gettid,
+        any_chosen = sym chosen::ANY,
+        suspend = sym backend::rftrace_backend_suspend_thread,
+        look = sym chosen::look,
+        resume = sym backend::rftrace_backend_resume_thread,
         set = sym libc::pthread_setspecific,
     );
 }

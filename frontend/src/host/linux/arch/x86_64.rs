@@ -7,11 +7,12 @@ use std::mem::offset_of;
 use rftrace::abi::ThreadBlock;
 
 use crate::backend;
+use crate::host::linux::chosen;
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 use crate::host::linux::threads::ENTRIES;
 
 /// Enters the calling thread, then stores its block under the key: what the tracer calls on a new thread. If there is another table by
-/// then, it enters it there too (`threads::copy_to`).
+/// then, it enters it there too (`threads::copy_to`). Where not all threads are recorded it looks whether this one is (`chosen`).
 ///
 /// Registers on entry: `edi` the key, `rsi` the block. The system call changes rax, rcx and r11, which belong to the callee.
 #[unsafe(naked)]
@@ -32,13 +33,32 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
         "mov rdx, [rip + {entries}]",
         "cmp rcx, rdx",
         "jne 3b",
-        "2: jmp {set}",
+        "2: cmp dword ptr [rip + {any_chosen}], 0",
+        "jne 4f",
+        "jmp {set}",
+        // The stack is aligned for calls by what is pushed.
+        "4: push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {suspend}",
+        "mov rdi, [rsp + 8]",
+        "call {look}",
+        "mov rdi, [rsp + 8]",
+        "call {resume}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp {set}",
         entries = sym ENTRIES,
         tid = const offset_of!(ThreadBlock, tid),
         max_threads = const MAX_THREADS,
         entry_bytes = const size_of::<Entry>(),
         entry_tid = const offset_of!(Entry, tid),
         sys_gettid = const libc::SYS_gettid,
+        any_chosen = sym chosen::ANY,
+        suspend = sym backend::rftrace_backend_suspend_thread,
+        look = sym chosen::look,
+        resume = sym backend::rftrace_backend_resume_thread,
         set = sym libc::pthread_setspecific,
     );
 }

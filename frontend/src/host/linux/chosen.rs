@@ -1,0 +1,131 @@
+//! Which threads are recorded, by what the system calls them: a choice that holds for threads that begin later too.
+//!
+//! A thread is looked at when the choice is made, if the tracer knows it by then, and when it makes its first call.
+//!
+//! **Invariant**: who makes a choice publishes it before it looks at the threads, and a thread is listed, and its id known, before it looks
+//! at the choice. It looks again if another one came meanwhile. So the last choice is what holds for it.
+//!
+//! Not here: how the tracer leaves a thread out (`rftrace_backend_exclude_thread`).
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::{Mutex, PoisonError};
+
+use rftrace::abi::ThreadBlock;
+
+use super::threads;
+use crate::backend;
+
+/// Which threads are recorded. The ids are those of the system; that of a process is its main thread's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Threads {
+    /// Only these, as [`set_ftrace_pid`](https://docs.kernel.org/trace/ftrace.html) of Linux; if it is empty, all.
+    pub only: Vec<u32>,
+    /// Not these, whatever else is chosen (`set_ftrace_notrace_pid`).
+    pub not: Vec<u32>,
+}
+
+impl Threads {
+    /// How many may be named, in each of the lists.
+    pub const MOST: usize = 256;
+}
+
+/// What is in force. All of it may be read at any time, by hooks too.
+struct Choice {
+    /// Odd while the lists are being written.
+    generation: AtomicU64,
+    only: List,
+    not: List,
+}
+
+struct List {
+    n_ids: AtomicU32,
+    ids: [AtomicU32; Threads::MOST],
+}
+
+impl List {
+    const fn empty() -> Self {
+        Self { n_ids: AtomicU32::new(0), ids: [const { AtomicU32::new(0) }; Threads::MOST] }
+    }
+
+    fn set(&self, ids: &[u32]) {
+        self.ids.iter().zip(ids).for_each(|(place, &id)| place.store(id, SeqCst));
+        self.n_ids.store(ids.len() as u32, SeqCst);
+    }
+
+    fn ids(&self) -> impl Iterator<Item = u32> {
+        self.ids.iter().take(self.n_ids.load(SeqCst) as usize).map(|id| id.load(SeqCst))
+    }
+}
+
+static CHOICE: Choice = Choice { generation: AtomicU64::new(0), only: List::empty(), not: List::empty() };
+
+/// Not 0: not all threads are recorded. Read by what the tracer calls on a new thread.
+pub(super) static ANY: AtomicU32 = AtomicU32::new(0);
+
+impl Choice {
+    fn is_excluded(&self, tid: u32) -> bool {
+        let is_only = self.only.n_ids.load(SeqCst) == 0 || self.only.ids().any(|id| id == tid);
+        !is_only || self.not.ids().any(|id| id == tid)
+    }
+}
+
+/// From now on these threads are recorded. The lists are not longer than [`Threads::MOST`].
+pub(crate) fn choose(threads: &Threads) {
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    CHOICE.generation.fetch_add(1, SeqCst);
+    CHOICE.only.set(&threads.only);
+    CHOICE.not.set(&threads.not);
+    ANY.store(u32::from(*threads != Threads::default()), SeqCst);
+    CHOICE.generation.fetch_add(1, SeqCst);
+    fence(SeqCst);
+    for block in backend::threads() {
+        loop {
+            let number = block.tid.load(SeqCst);
+            if let Some(tid) = threads::system_tid(number) {
+                // SAFETY: it is on the tracer's list.
+                unsafe { backend::exclude_thread(block, CHOICE.is_excluded(tid)) };
+            }
+            // Else it is another thread's by now.
+            if block.tid.load(SeqCst) == number {
+                break;
+            }
+        }
+    }
+}
+
+/// What is in force.
+pub(crate) fn chosen() -> Threads {
+    Threads { only: CHOICE.only.ids().collect(), not: CHOICE.not.ids().collect() }
+}
+
+/// Whether the calling thread, whose block this is, is recorded: it begins, or has another id than before. It is not recorded while it finds out:
+/// this crate may be instrumented.
+pub(super) extern "C" fn look(block: &ThreadBlock) {
+    // SAFETY: the call has no conditions.
+    let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    loop {
+        let generation = CHOICE.generation.load(SeqCst);
+        // Who writes the lists looks at this thread then.
+        if !generation.is_multiple_of(2) {
+            return;
+        }
+        // SAFETY: a block of the tracer.
+        unsafe { backend::exclude_thread(block, CHOICE.is_excluded(tid)) };
+        fence(SeqCst);
+        if CHOICE.generation.load(Acquire) == generation {
+            return;
+        }
+    }
+}
+
+/// The same for the only thread of a child that was forked.
+pub(super) fn forked() {
+    if ANY.load(Relaxed) != 0
+        && let Some(block) = backend::own_thread()
+    {
+        backend::unrecorded(|| look(block));
+    }
+}
