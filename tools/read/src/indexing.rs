@@ -83,6 +83,23 @@ impl Trace {
     }
 }
 
+#[cfg(fuzzing)]
+impl Trace {
+    /// For the fuzzer: makes an index of short blocks, has what is behind its checksum changed, and uses what can be read of that.
+    #[doc(hidden)]
+    pub fn use_changed_index(&mut self, change: impl FnOnce(&mut Vec<u8>)) -> Result<bool> {
+        self.use_index_from(0, 64, None)?;
+        let Some(index) = self.index() else { return Ok(false) };
+        let whole = index.write();
+        let (start, rest) = whole.split_at(16);
+        let mut rest = rest[8..].to_vec();
+        change(&mut rest);
+        let Some(index) = Index::parse(&[start, &hash(&rest).to_le_bytes(), &rest].concat()) else { return Ok(false) };
+        self.set_index(index);
+        Ok(true)
+    }
+}
+
 /// A task that is to be in the index.
 struct Wanted<'t> {
     task: &'t Task,
