@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::slice;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use framehop::x86_64::UnwinderX86_64;
@@ -235,9 +235,4 @@ impl<'a> Found<'a> {
 fn lasting(bytes: &[u8]) -> &'static [u8] {
     // SAFETY: what the program begins with is never unloaded.
     unsafe { slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }
-}
-
-/// Whether there is a module at all.
-pub(crate) fn is_ready() -> bool {
-    !KNOWN.load(Relaxed).is_null()
 }

@@ -5,7 +5,7 @@
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use rftrace_format::resources::{LOW, pool};
 
@@ -13,8 +13,6 @@ use rftrace_format::resources::{LOW, pool};
 static POOL: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// The ticks from which times are counted.
 static BASE: AtomicU64 = AtomicU64::new(0);
-/// Where the last free chunk was found.
-static HINT: AtomicUsize = AtomicUsize::new(0);
 /// There was no chunk: no thread waits for one any more.
 static IS_SHORT: AtomicU32 = AtomicU32::new(0);
 
@@ -102,14 +100,12 @@ pub(crate) fn take(process: u32, tid: u32) -> Option<usize> {
     }
     let (mut beats, mut waited) = (number_32(pool::BEATS_AT).load(Relaxed), 0);
     loop {
-        let first = HINT.load(Relaxed);
         let mut any_full = false;
-        for step in 0..pool::CHUNKS {
-            let chunk = (first + step) % pool::CHUNKS;
+        // The first one that is free: as long as the recorder keeps up, little of the memory is ever touched.
+        for chunk in 0..pool::CHUNKS {
             let state = number_32(pool::STATES_AT + 4 * chunk);
             match state.load(Relaxed) {
                 pool::FREE if state.compare_exchange(pool::FREE, pool::TAKEN, AcqRel, Relaxed).is_ok() => {
-                    HINT.store(if step > pool::CHUNKS / 2 { 0 } else { chunk }, Relaxed);
                     IS_SHORT.store(0, Relaxed);
                     let head = pool::HEADS_AT + pool::HEAD_BYTES * chunk;
                     number_32(head + 8).store(process, Relaxed);

@@ -163,6 +163,34 @@ fn frame_pointers_and_no_backtraces() {
     assert_eq!(found["memory"]["bytes"], 500, "{found:#}");
 }
 
+/// What is remembered of the last stack makes none wrong: by frame pointers nothing is remembered.
+#[test]
+fn deep_stacks_are_those_of_frame_pointers() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let with = ["-g", "-O1", "-fno-builtin", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let program = CProgram::new(&["resources_deep.c"]).without_hooks().without_library().with(&with).build();
+    let [by_cfi, by_fp] = ["cfi", "fp"].map(|way| {
+        let (folder, _) = record(&["--backtraces", way], &program.path, &[]);
+        let found = values(&folder, &[]);
+        let within_main = |stack: &Value| {
+            let frames = stack["frames"].as_array().unwrap();
+            let n_frames = frames.iter().take_while(|frame| frame["function"] != "main").count();
+            let frames =
+                frames.iter().take(n_frames + 1).map(|frame| format!("{} {}", frame["function"], frame["line"]));
+            (frames.collect::<Vec<_>>(), stack["allocations"].as_u64().unwrap())
+        };
+        let mut stacks: Vec<_> = found["stacks"].as_array().unwrap().iter().map(within_main).collect();
+        stacks.sort();
+        stacks
+    });
+    // Three calls of each depth, two blocks at each level.
+    assert_eq!(by_cfi.iter().map(|(_, allocations)| allocations).sum::<u64>(), 6 * 2224);
+    assert!(by_cfi.iter().any(|(frames, _)| frames.len() == 64));
+    assert_eq!(by_cfi, by_fp);
+}
+
 #[test]
 fn leaks_are_those_of_valgrind() {
     if !require(&["gcc", "valgrind"]) {

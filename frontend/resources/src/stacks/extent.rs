@@ -1,0 +1,102 @@
+//! Where a stack begins, and how far it can be read.
+
+use crate::thread::{self, Thread};
+
+unsafe extern "C" {
+    /// Where the stack of the first thread ends; the dynamic linker's.
+    static __libc_stack_end: usize;
+}
+
+/// The registers of a function at its first instruction.
+#[derive(Clone, Copy)]
+pub(crate) struct Registers {
+    /// Where its return address is.
+    pub(crate) sp: usize,
+    pub(crate) bp: usize,
+}
+
+/// What may be read of the stack.
+#[derive(Clone, Copy)]
+pub(super) struct Stack {
+    pub(super) low: usize,
+    end: usize,
+}
+
+impl Stack {
+    /// This thread's, from there on.
+    #[inline(always)]
+    pub(super) fn from(thread: &Thread, sp: usize) -> Self {
+        Self { low: sp, end: stack_end(thread, sp) }
+    }
+
+    #[inline(always)]
+    pub(super) fn read(self, address: u64) -> Result<u64, ()> {
+        let place = address as usize;
+        if place < self.low || place >= self.end - 7 {
+            return Err(());
+        }
+        // SAFETY: within this thread's stack.
+        Ok(unsafe { (place as *const u64).read_unaligned() })
+    }
+
+    pub(super) fn contains(self, address: u64) -> bool {
+        (self.low..self.end).contains(&(address as usize))
+    }
+}
+
+/// Up to where this thread's stack can be read from `sp` on.
+pub(crate) fn readable_end(sp: usize) -> usize {
+    stack_end(thread::current(), sp)
+}
+
+#[inline(always)]
+fn stack_end(thread: &Thread, sp: usize) -> usize {
+    /// The system leaves at least twice as much free below the end of the first thread's stack.
+    const FIRST: usize = 64 << 20;
+
+    // SAFETY: a variable of the dynamic linker.
+    let first = unsafe { __libc_stack_end } | 0xfff;
+    if sp < first && first - sp < FIRST {
+        return first;
+    }
+    let pointer = thread::pointer();
+    let low = thread.stack_low.get();
+    if low != 0 && (low..pointer).contains(&sp) { pointer } else { look_at_stack(thread, sp) }
+}
+
+/// Looks how far a stack can be read: up to the storage of the thread, where the C library has made it; else the page of `sp`.
+#[cold]
+#[inline(never)]
+fn look_at_stack(thread: &Thread, sp: usize) -> usize {
+    const PAGE: usize = 4096;
+    const AT_ONCE: usize = 64;
+    /// A stack that is deeper when it is first seen is not looked at.
+    const MOST: usize = 4096;
+
+    let pointer = thread::pointer();
+    let start = sp & !(PAGE - 1);
+    let low = thread.stack_low.get();
+    // From the new lowest page to what is known already.
+    let end = if (start..pointer).contains(&low) { low } else { pointer };
+    if start >= end || end - start > MOST * PAGE {
+        return start + PAGE;
+    }
+    let mut next = start;
+    while next < end {
+        let mut bytes = [0u8; AT_ONCE];
+        let n_pages = (end - next).div_ceil(PAGE).min(AT_ONCE);
+        let pages: [libc::iovec; AT_ONCE] =
+            std::array::from_fn(|number| libc::iovec { iov_base: (next + number * PAGE) as *mut _, iov_len: 1 });
+        let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: n_pages };
+        // SAFETY: the system writes only to the buffer, and tells what of the program cannot be read.
+        let read = thread::keeping_errno(|| unsafe {
+            libc::process_vm_readv(libc::getpid(), &raw const to, 1, pages.as_ptr(), n_pages as u64, 0)
+        });
+        if read != n_pages as isize {
+            return start + PAGE;
+        }
+        next += n_pages * PAGE;
+    }
+    thread.stack_low.set(start);
+    pointer
+}

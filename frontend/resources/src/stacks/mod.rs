@@ -1,0 +1,140 @@
+//! Who has called: the return addresses on the stack. Each stack gets a number, and is written once.
+//!
+//! - `unwind` finds it by unwind information, and remembers what it has found last.
+//! - `extent` is how far a stack can be read, `hash` by what a stack is known again, `table` the numbers.
+
+mod extent;
+mod hash;
+mod table;
+mod unwind;
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rftrace_format::resources::{Kind, MAX_FRAMES};
+
+pub(crate) use self::extent::{Registers, readable_end};
+
+use self::extent::Stack;
+use self::hash::FromInside;
+use self::table::{Addresses, Found, found};
+use crate::chunks::Writing;
+use crate::modules;
+use crate::pool;
+use crate::thread::Thread;
+
+/// How stacks are found.
+const NONE: u8 = 0;
+const FRAME_POINTERS: u8 = 1;
+const UNWIND_INFORMATION: u8 = 2;
+static WAY: AtomicU8 = AtomicU8::new(NONE);
+
+/// Reads how stacks are to be found.
+pub(crate) fn prepare() {
+    // SAFETY: the name ends with a NUL, and what is returned is only read here.
+    let way = unsafe {
+        let way = libc::getenv(c"RFTRACE_RESOURCES_BACKTRACES".as_ptr());
+        if way.is_null() { 0 } else { *way.cast::<u8>() }
+    };
+    let way = match way {
+        _ if !table::prepare() => NONE,
+        b'n' => NONE,
+        b'f' => FRAME_POINTERS,
+        _ => UNWIND_INFORMATION,
+    };
+    WAY.store(way, Relaxed);
+    if way == UNWIND_INFORMATION {
+        unwind::prepare();
+    }
+    // What goes wrong in an unwinder is nothing that the program's users should see.
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+/// The number of the present stack; 0 for none.
+#[inline(always)]
+pub(crate) fn number(writing: &Writing, registers: Registers) -> u32 {
+    if WAY.load(Relaxed) == NONE { 0 } else { find(writing, registers) }
+}
+
+fn find(writing: &Writing, registers: Registers) -> u32 {
+    let mut addresses = [MaybeUninit::uninit(); MAX_FRAMES];
+    match walk(writing.thread(), registers, &mut addresses) {
+        Found::Numbered(number) => number,
+        Found::New(hash, n_frames) => add(writing, registers, addresses, hash, n_frames),
+    }
+}
+
+/// Writes a stack that was not seen before.
+#[cold]
+#[inline(never)]
+fn add(writing: &Writing, registers: Registers, mut addresses: Addresses, mut hash: u64, mut n_frames: usize) -> u32 {
+    /// # Safety
+    ///
+    /// So many were written.
+    unsafe fn written(addresses: &Addresses, n_frames: usize) -> &[u64] {
+        // SAFETY: as above.
+        unsafe { addresses[..n_frames].assume_init_ref() }
+    }
+
+    // SAFETY: so many were found.
+    let is_known = modules::known().is_some_and(|known| known.has_all(unsafe { written(&addresses, n_frames) }));
+    if !is_known && modules::refresh() {
+        match walk(writing.thread(), registers, &mut addresses) {
+            Found::Numbered(number) => return number,
+            Found::New(new_hash, new_n_frames) => (hash, n_frames) = (new_hash, new_n_frames),
+        }
+    }
+    // SAFETY: as above.
+    let frames = unsafe { written(&addresses, n_frames) };
+    loop {
+        let (number, is_new) = table::place(hash);
+        if !is_new {
+            return number;
+        }
+        if !table::take(number, hash) {
+            continue;
+        }
+        let Some(units) = writing.reserve(1 + n_frames.div_ceil(2)) else { return 0 };
+        for (number, pair) in frames.chunks(2).enumerate() {
+            units.more(1 + number, pair[0], pair.get(1).copied().unwrap_or(0));
+        }
+        units.finish(Kind::Stack, pool::ticks_before(), u64::from(number) | (n_frames as u64) << 48);
+        return number;
+    }
+}
+
+/// Finds who has called.
+#[inline(always)]
+fn walk(thread: &Thread, registers: Registers, addresses: &mut Addresses) -> Found {
+    let stack = Stack::from(thread, registers.sp);
+    if WAY.load(Relaxed) == UNWIND_INFORMATION
+        && let Some(found) = unwind::walk(thread, stack, registers, addresses)
+    {
+        return found;
+    }
+    by_frame_pointers(stack, registers, addresses)
+}
+
+#[inline(always)]
+fn by_frame_pointers(stack: Stack, registers: Registers, addresses: &mut Addresses) -> Found {
+    let (mut n_frames, mut hash) = (0, FromInside::NONE);
+    let mut add = |address| {
+        addresses[n_frames].write(address);
+        n_frames += 1;
+        hash.add(address);
+        n_frames < MAX_FRAMES
+    };
+    if let Ok(first) = stack.read(registers.sp as u64) {
+        add(first);
+        let (mut at, mut below) = (registers.bp as u64, registers.sp as u64);
+        while at > below && at.is_multiple_of(8) {
+            let (Ok(next), Ok(back)) = (stack.read(at), stack.read(at + 8)) else { break };
+            if back < 4096 || !add(back) {
+                break;
+            }
+            (below, at) = (at, next);
+        }
+    }
+    found(hash.hash().of(n_frames), n_frames, || {})
+}

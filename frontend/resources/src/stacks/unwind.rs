@@ -1,0 +1,253 @@
+//! Stacks by unwind information. What was walked last is remembered: what of it is still so need not be walked again.
+//!
+//! Not here: what is done with a stack (the module above), and what is known of programs and libraries (`modules`).
+
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
+use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
+use rftrace_format::resources::MAX_FRAMES;
+
+use super::extent::{Registers, Stack};
+use super::hash::Hash;
+use super::table::{Addresses, Found, found};
+use crate::memory;
+use crate::modules::{self, Known};
+use crate::thread::Thread;
+
+/// What an unwinder remembers: rules by code address, and the stack that it has walked last.
+struct Cache {
+    rules: [CacheX86_64<MustNotAllocateDuringUnwind>; N_RULES],
+    last: Walk,
+}
+
+/// One of framehop's caches has 509 places, one for each address: too few for programs with many callers.
+const N_RULES: usize = 1 << RULES_BITS;
+const RULES_BITS: u32 = 3;
+const CACHE_BYTES: usize = size_of::<Cache>() + N_RULES * (10 << 10);
+
+/// So many frames are remembered at the most.
+const DEPTH: usize = 4 * MAX_FRAMES;
+
+/// A stack that was walked, the outermost frame first.
+struct Walk {
+    n_frames: usize,
+    /// The first one is the outermost there is.
+    is_whole: bool,
+    /// By what it was walked.
+    known: *const Known,
+    frames: [Frame; DEPTH],
+}
+
+#[derive(Clone, Copy)]
+struct Frame {
+    step: Step,
+    /// That of this frame and those outside of it.
+    hash: Hash,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Step {
+    /// Where the return address is, what it is, and the frame pointer behind it.
+    slot: u64,
+    address: u64,
+    bp: u64,
+}
+
+/// Why a walk has ended.
+#[derive(Clone, Copy)]
+enum End {
+    /// The stack has no more frames, or none that can be found.
+    OfStack,
+    /// There are as many as are wanted.
+    Enough,
+    /// So many frames from the outermost one on are those of the last time.
+    AsBefore(usize),
+}
+
+impl Walk {
+    const NONE: Self = Self {
+        n_frames: 0,
+        is_whole: false,
+        known: ptr::null(),
+        frames: [Frame { step: Step { slot: 0, address: 0, bp: 0 }, hash: Hash::NONE }; DEPTH],
+    };
+
+    /// So many frames, from the outermost one on, are still so: all return addresses are where they were.
+    #[inline(always)]
+    fn unchanged(&self, stack: Stack) -> usize {
+        let is_so = |frame: &&Frame| stack.read(frame.step.slot) == Ok(frame.step.address);
+        self.frames[..self.n_frames].iter().take_while(is_so).count()
+    }
+
+    /// Whether the first so many frames, with so many new ones, are as many as are wanted.
+    fn is_enough(&self, n_old: usize, n_new: usize) -> bool {
+        self.is_whole || n_old + n_new >= MAX_FRAMES
+    }
+
+    /// Puts new frames, the innermost first, in place of those before, up to where the walk has ended.
+    #[inline(always)]
+    fn replace(&mut self, end: End, steps: &[Step]) {
+        let n_old = match end {
+            End::AsBefore(n_old) => n_old,
+            End::OfStack | End::Enough => {
+                self.is_whole = matches!(end, End::OfStack);
+                0
+            }
+        };
+        self.n_frames = n_old;
+        if n_old + steps.len() > DEPTH {
+            self.forget_outer();
+        }
+        let mut hash = self.frames[..self.n_frames].last().map_or(Hash::NONE, |frame| frame.hash);
+        let places = self.frames[self.n_frames..].iter_mut();
+        for (place, &step) in places.zip(steps.iter().rev()) {
+            hash = hash.with(step.address);
+            *place = Frame { step, hash };
+        }
+        self.n_frames += steps.len();
+    }
+
+    #[cold]
+    fn forget_outer(&mut self) {
+        let rest = self.n_frames.min(DEPTH / 2);
+        self.frames.copy_within(self.n_frames - rest..self.n_frames, 0);
+        self.n_frames = rest;
+        self.is_whole = false;
+    }
+
+    /// The innermost frames, as many as are wanted.
+    #[inline(always)]
+    fn found(&self, addresses: &mut Addresses) -> Found {
+        let (outside, frames) = self.frames[..self.n_frames].split_at(self.n_frames.saturating_sub(MAX_FRAMES));
+        let hash = |frames: &[Frame]| frames.last().map_or(Hash::NONE, |frame| frame.hash);
+        let hash = hash(&self.frames[..self.n_frames]).without(hash(outside)).of(frames.len());
+        found(hash, frames.len(), || {
+            for (place, frame) in addresses.iter_mut().zip(frames.iter().rev()) {
+                place.write(frame.step.address);
+            }
+        })
+    }
+}
+
+/// The unwinder has failed: it is not asked again.
+static IS_FLAWED: AtomicBool = AtomicBool::new(false);
+
+/// What unwinders remember. Each is one thread's for as long as that unwinds.
+static CACHES: [Shared; N_CACHES] =
+    [const { Shared { is_taken: AtomicBool::new(false), cache: AtomicPtr::new(ptr::null_mut()) } }; N_CACHES];
+const N_CACHES: usize = 64;
+static NEXT_CACHE: AtomicUsize = AtomicUsize::new(1);
+
+#[repr(align(64))]
+struct Shared {
+    is_taken: AtomicBool,
+    cache: AtomicPtr<Cache>,
+}
+
+impl Cache {
+    /// Rules and a stack of which nothing is known. `None` where there is no memory for it.
+    fn make() -> Option<Box<Self>> {
+        let rules = || std::array::from_fn(|_| CacheX86_64::new_in());
+        memory::reserve(CACHE_BYTES).then(|| Box::new(Self { rules: rules(), last: Walk::NONE }))
+    }
+
+    fn walk(&mut self, known: &Known, stack: Stack, registers: Registers, addresses: &mut Addresses) -> Found {
+        let Self { rules, last } = self;
+        if !ptr::eq(last.known, known) {
+            (last.known, last.n_frames) = (known, 0);
+        }
+        let mut old = last.unchanged(stack);
+        let mut end = End::OfStack;
+        let mut n_new = 0;
+        let mut steps = [MaybeUninit::<Step>::uninit(); MAX_FRAMES];
+        let walked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let Ok(first) = stack.read(registers.sp as u64) else { return };
+            let mut state = UnwindRegsX86_64::new(first, registers.sp as u64 + 8, registers.bp as u64);
+            let mut next = Some(first);
+            let mut read = |address| stack.read(address);
+            while let Some(address) = next.and_then(FrameAddress::from_return_address) {
+                let code = address.address();
+                // Behind a signal handler the unwinder goes wrong.
+                if stack.contains(code) {
+                    break;
+                }
+                let step = Step { slot: state.sp().wrapping_sub(8), address: code, bp: state.bp() };
+                while old > 0 && last.frames[old - 1].step.slot < step.slot {
+                    old -= 1;
+                }
+                // The same state in the same frame: the way from here is that of the last time.
+                if old > 0 && last.frames[old - 1].step == step && last.is_enough(old, n_new) {
+                    end = End::AsBefore(old);
+                    break;
+                }
+                if n_new == MAX_FRAMES {
+                    end = End::Enough;
+                    break;
+                }
+                steps[n_new].write(step);
+                n_new += 1;
+                let rules = &mut rules[(code.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - RULES_BITS)) as usize];
+                next = known.unwinder.unwind_frame(address, &mut state, rules, &mut read).ok().flatten();
+            }
+        }));
+        // SAFETY: so many were written.
+        last.replace(end, unsafe { steps[..n_new].assume_init_ref() });
+        let found = last.found(addresses);
+        if walked.is_err() {
+            IS_FLAWED.store(true, Relaxed);
+        }
+        found
+    }
+}
+
+/// Makes some for threads that begin at the same time.
+pub(super) fn prepare() {
+    for shared in &CACHES[1..8] {
+        let Some(cache) = Cache::make() else { return };
+        shared.cache.store(Box::into_raw(cache), Relaxed);
+    }
+}
+
+/// Finds who has called. `None` where nothing is known of programs, no cache is free, or the unwinder has failed.
+#[inline(always)]
+pub(super) fn walk(thread: &Thread, stack: Stack, registers: Registers, addresses: &mut Addresses) -> Option<Found> {
+    let known = modules::known().filter(|_| !IS_FLAWED.load(Relaxed))?;
+    let shared = take_cache(thread)?;
+    // SAFETY: this thread has taken it.
+    let cache = unsafe { &mut *shared.cache.load(Relaxed) };
+    let found = cache.walk(known, stack, registers, addresses);
+    shared.is_taken.store(false, Release);
+    Some(found)
+}
+
+/// Takes a cache that nobody uses.
+#[inline(always)]
+fn take_cache(thread: &Thread) -> Option<&'static Shared> {
+    let shared = &CACHES[thread.cache.get() % N_CACHES];
+    if thread.cache.get() != 0 && !shared.is_taken.swap(true, Acquire) {
+        return Some(shared);
+    }
+    take_other_cache(thread)
+}
+
+#[cold]
+#[inline(never)]
+fn take_other_cache(thread: &Thread) -> Option<&'static Shared> {
+    let first = NEXT_CACHE.fetch_add(1, Relaxed);
+    let mut free = (first..first + N_CACHES).filter(|place| place % N_CACHES != 0);
+    let place = free.find(|place| !CACHES[place % N_CACHES].is_taken.swap(true, Acquire))?;
+    let shared = &CACHES[place % N_CACHES];
+    if shared.cache.load(Relaxed).is_null() {
+        let Some(cache) = modules::alone(Cache::make) else {
+            shared.is_taken.store(false, Release);
+            return None;
+        };
+        shared.cache.store(Box::into_raw(cache), Relaxed);
+    }
+    thread.cache.set(place % N_CACHES);
+    Some(shared)
+}
