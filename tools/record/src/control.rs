@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,7 @@ impl Control {
             banks: banks.access(),
             dumps: banks.dumps(),
             spelling,
+            asked: OneByOne::default(),
             stopped: Mutex::default(),
             snapshots: Mutex::default(),
         };
@@ -65,10 +66,41 @@ struct Recorded {
     banks: Access,
     dumps: DumpControl,
     spelling: Spelling,
+    asked: OneByOne,
     /// Processes whose recording has ended for good.
     stopped: Mutex<HashSet<u32>>,
     /// Dumps that were made by `snapshot`, and of which processes.
     snapshots: Mutex<Vec<(u32, PathBuf)>>,
+}
+
+/// The processes that are being asked. A process has room for one request and its answer, and the next request takes the place of both: so who
+/// asks a process waits until whoever has asked it before has read the answer.
+#[derive(Default)]
+struct OneByOne {
+    pids: Mutex<HashSet<u32>>,
+    has_changed: Condvar,
+}
+
+/// As long as it lives nobody else asks this process.
+struct Alone<'a> {
+    among: &'a OneByOne,
+    pid: u32,
+}
+
+impl OneByOne {
+    fn begin(&self, pid: u32) -> Alone<'_> {
+        let is_asked = |pids: &mut HashSet<u32>| pids.contains(&pid);
+        let mut pids = self.has_changed.wait_while(lock(&self.pids), is_asked).unwrap_or_else(PoisonError::into_inner);
+        pids.insert(pid);
+        Alone { among: self, pid }
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        lock(&self.among.pids).remove(&self.pid);
+        self.among.has_changed.notify_all();
+    }
 }
 
 /// How long a process may take until it begins with what it is asked.
@@ -95,6 +127,7 @@ impl Recorded {
     }
 
     fn request(&self, pid: u32, request: &str) -> Result<Vec<u8>, String> {
+        let _alone = self.asked.begin(pid);
         let asked = self.send(pid, request)?;
         let (since, mut pause) = (Instant::now(), Duration::from_micros(50));
         loop {
