@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rftrace_format::files::{File as TraceFile, INDEX_GRAPH, INDEX_PAGE, INDEX_REPORT};
+use rftrace_format::files::{File as TraceFile, INDEX_GRAPH, INDEX_REPORT};
 
 use crate::files;
 use crate::index::hash;
@@ -43,8 +43,6 @@ pub enum Kept {
     Graph,
     /// The rows of a report.
     Report,
-    /// What a page shows at first.
-    Page,
 }
 
 impl Kept {
@@ -52,7 +50,6 @@ impl Kept {
         match self {
             Self::Graph => INDEX_GRAPH,
             Self::Report => INDEX_REPORT,
-            Self::Page => INDEX_PAGE,
         }
     }
 }
@@ -206,7 +203,7 @@ mod tests {
         file("index-1", 400, 5);
         file("index-graph-2", 400, 10);
         file("index-3", 400, 20);
-        file("index-page-4", 100, 30);
+        file("index-report-4", 100, 30);
         file("other", 4000, 40);
         fs::create_dir(dir.path().join("index-folder")).unwrap();
         let names = || {
