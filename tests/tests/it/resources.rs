@@ -479,3 +479,69 @@ fn the_library_exports_nothing_else() {
     ];
     assert_eq!(names, expected);
 }
+
+#[test]
+fn a_sanitizers_build_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |program: &Path, name: &str, option: &str, place: &str| {
+        for command in [&["record", "--resources", "file", "-o", "trace"][..], &["functracer", "-s"]] {
+            let mut rftrace = Command::new(rftrace());
+            let output = rftrace.args(command).arg(program).current_dir(folder.path()).output().unwrap();
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success() && output.stdout.is_empty(), "{told}");
+            let remedy = format!("Build the program without -fsanitize={option}");
+            for words in [program.to_str().unwrap(), name, place, &remedy] {
+                assert!(told.contains(words), "{words}: {told}");
+            }
+        }
+    };
+    let strip = |program: &Path| {
+        let bare = folder.path().join("bare");
+        assert!(Command::new("strip").arg("-o").arg(&bare).arg(program).status().unwrap().success());
+        bare
+    };
+    let build = |compiler: &str, flags: &[&str]| {
+        let source = fixtures::folder("c").join("resources.c");
+        let program = folder.path().join(flags.concat());
+        let mut command = Command::new(compiler);
+        command.args(["-w", "-g", "-pthread", "-o"]).arg(&program).arg(source).args(flags);
+        assert!(command.status().unwrap().success(), "{command:?}");
+        program
+    };
+    const ALL: [(&str, &str, &str); 4] = [
+        ("AddressSanitizer", "address", "asan"),
+        ("ThreadSanitizer", "thread", "tsan"),
+        ("LeakSanitizer", "leak", "lsan"),
+        ("MemorySanitizer", "memory", "msan"),
+    ];
+    let gcc = require(&["gcc", "strip"]);
+    let clang = require(&["clang"]);
+    for (name, option, short) in ALL {
+        let flag = format!("-fsanitize={option}");
+        // GCC has no MemorySanitizer.
+        if gcc && short != "msan" {
+            refused(&build("gcc", &[&flag]), name, option, &format!("lib{short}.so"));
+            let linked = build("gcc", &[&flag, &format!("-static-lib{short}")]);
+            refused(&linked, name, option, "linked in");
+            refused(&strip(&linked), name, option, "linked in");
+        }
+        if clang {
+            refused(&build("clang", &[&flag]), name, option, "linked in");
+        }
+    }
+    if gcc {
+        // This one only looks at what is calculated.
+        let program = build("gcc", &["-fsanitize=undefined"]);
+        let (folder, _) = record(&[], &program, &["leak"]);
+        assert_eq!(sums(&values(&folder, &[]), &["middle"]), [10, 1000, 5, 500]);
+    }
+    if require(&["nightly"]) {
+        let program = folder.path().join("rust");
+        let source = folder.path().join("rust.rs");
+        fs::write(&source, "fn main() { std::mem::forget(vec![0u8; 10]); }").unwrap();
+        let mut rustc = Command::new("rustc");
+        rustc.args(["+nightly", "-Zsanitizer=address", "-o"]).arg(&program).arg(source);
+        assert!(rustc.status().unwrap().success());
+        refused(&program, "AddressSanitizer", "address", "linked in");
+    }
+}

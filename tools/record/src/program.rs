@@ -5,6 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use object::elf;
@@ -128,6 +129,94 @@ pub fn own_allocator(path: &Path) -> Option<String> {
         defined.filter_map(|symbol| symbol.name().ok()).any(|found| found == name).then(|| name.to_owned())
     };
     KNOWN.into_iter().chain(["malloc"]).find_map(own)
+}
+
+/// A sanitizer that comes with a program, and the file in which it is.
+#[derive(Debug)]
+pub struct Sanitizer {
+    /// As it calls itself.
+    pub name: &'static str,
+    /// What switches it on: `-fsanitize=address`.
+    pub option: String,
+    /// The program, or a library that is loaded with it.
+    pub file: PathBuf,
+}
+
+/// The sanitizer with which the program or one of its libraries was built, if it has one that takes the place of the C library's functions: its
+/// runtime is a library, or is linked in.
+///
+/// # Errors
+///
+/// A file cannot be read.
+pub fn sanitizer(program: &Path) -> Result<Option<Sanitizer>> {
+    /// In names of libraries and functions, in options, and in its own words.
+    const KNOWN: [(&str, &str, &str); 5] = [
+        ("asan", "address", "AddressSanitizer"),
+        ("tsan", "thread", "ThreadSanitizer"),
+        ("msan", "memory", "MemorySanitizer"),
+        ("lsan", "leak", "LeakSanitizer"),
+        ("hwasan", "hwaddress", "HWAddressSanitizer"),
+    ];
+
+    let found = |(_, option, name): (_, &str, _), file: &Path| {
+        Some(Sanitizer { name, option: format!("-fsanitize={option}"), file: file.to_owned() })
+    };
+    for library in libraries(program)? {
+        let name = library.file_name().unwrap_or_default().to_string_lossy();
+        let rest = name.strip_prefix("libclang_rt.").or_else(|| name.strip_prefix("lib")).unwrap_or_default();
+        let short = rest.split(['.', '-', '_']).next().unwrap_or_default();
+        if let Some(known) = KNOWN.into_iter().find(|known| known.0 == short) {
+            return Ok(found(known, &library));
+        }
+    }
+    let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let Ok(file) = object::File::parse(&*data) else { return Ok(None) };
+    let symbols = || file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition());
+    let mut has_allocator = false;
+    for name in symbols().filter_map(|symbol| symbol.name().ok()) {
+        has_allocator |= name == "malloc";
+        let short = name.strip_prefix("__").and_then(|name| name.strip_suffix("_init"));
+        if let Some(known) = KNOWN.into_iter().find(|known| Some(known.0) == short) {
+            return Ok(found(known, program));
+        }
+    }
+    // Where names were taken out it is known by the variable that its runtime reads.
+    let reads = |short: &str| {
+        let variable = format!("\0{}_OPTIONS\0", short.to_uppercase());
+        data.windows(variable.len()).any(|bytes| bytes == variable.as_bytes())
+    };
+    let known = KNOWN.into_iter().find(|known| has_allocator && reads(known.0));
+    Ok(known.and_then(|known| found(known, program)))
+}
+
+/// The libraries that are loaded with a program, as its dynamic linker says. Nothing of the program runs for that.
+///
+/// # Errors
+///
+/// The program cannot be read, or its dynamic linker does not run.
+pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let Some(linker) = linker(program)? else { return Ok(Vec::new()) };
+    let listed = Command::new(&linker).arg("--list").arg(program).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let listed =
+        listed.with_context(|| format!("cannot run {}, to know the libraries of the program", linker.display()))?;
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let paths = listed.lines().filter_map(|line| {
+        // `libc.so.6 => /lib/libc.so.6 (0x…)`, or without an arrow.
+        let line = line.trim();
+        let path = line.split_once(" => ").map_or(line, |(_, path)| path);
+        let path = Path::new(path.rsplit_once(" (").map_or(path, |(path, _)| path));
+        (path.is_absolute() && path.is_file()).then(|| path.to_owned())
+    });
+    Ok(paths.collect())
+}
+
+/// The dynamic linker that a program names.
+fn linker(program: &Path) -> Result<Option<PathBuf>> {
+    let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&*data) else { return Ok(None) };
+    let endian = header.endian()?;
+    let named = header.program_headers(endian, &*data)?.iter().find_map(|one| one.interpreter(endian, &*data).ok()?);
+    Ok(named.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned())))
 }
 
 /// Which rights the program has that who starts it has not, if there are such.

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use cpp_demangle::DemangleOptions;
 use object::elf;
-use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, SymbolFlags};
+use object::{Object, ObjectSymbol, SymbolFlags};
 use rftrace_read::Pattern;
+
+use crate::program::libraries;
 
 /// A program or library that will be loaded with it.
 #[derive(Debug)]
@@ -54,32 +54,13 @@ impl Module {
     }
 }
 
-/// The program and all libraries that are loaded with it, as its dynamic linker says. Nothing of the program runs for that.
+/// The program and all libraries that are loaded with it.
 pub(super) fn modules(program: &Path) -> Result<Vec<Module>> {
     let mut all = vec![Module::open(program, true)?];
-    let Some(linker) = linker(program)? else { return Ok(all) };
-    let listed = Command::new(&linker).arg("--list").arg(program).stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let listed =
-        listed.with_context(|| format!("cannot run {}, to know the libraries of the program", linker.display()))?;
-    for line in String::from_utf8_lossy(&listed.stdout).lines() {
-        // `libc.so.6 => /lib/libc.so.6 (0x…)`, or without an arrow.
-        let line = line.trim();
-        let path = line.split_once(" => ").map_or(line, |(_, path)| path);
-        let path = path.rsplit_once(" (").map_or(path, |(path, _)| path);
-        if path.starts_with('/') && Path::new(path).is_file() {
-            all.push(Module::open(Path::new(path), false)?);
-        }
+    for path in libraries(program)? {
+        all.push(Module::open(&path, false)?);
     }
     Ok(all)
-}
-
-/// The dynamic linker that a program names.
-fn linker(program: &Path) -> Result<Option<PathBuf>> {
-    let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
-    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&*data) else { return Ok(None) };
-    let endian = header.endian()?;
-    let named = header.program_headers(endian, &*data)?.iter().find_map(|one| one.interpreter(endian, &*data).ok()?);
-    Ok(named.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned())))
 }
 
 /// What is looked for: a name, a glob, a demangled name.

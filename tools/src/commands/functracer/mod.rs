@@ -22,7 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
-use super::record::resources::{Backtraces, Kind, environment, libraries, parse, plan, tell_of_losses};
+use super::record::resources::{Backtraces, Kind, check, environment, libraries, parse, plan, tell_of_losses};
 
 mod sections;
 
@@ -142,6 +142,7 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
     };
     let program = program::find(&args.command[0])?;
     program::check(&program, true)?;
+    check(&program)?;
     let resource = match &args.track {
         Kind::BuiltIn(resource) => Some(*resource),
         Kind::Specified(_) => None,

@@ -75,6 +75,9 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let program = program::find(&args.command[0])?;
     if !args.force {
         program::check(&program, args.hooks_others() || !args.resources.is_empty())?;
+        if !args.resources.is_empty() {
+            resources::check(&program)?;
+        }
     }
     let planned = resources::plan(&args.resources, &program)?;
     if !args.resources.is_empty() {

@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use indicatif::{HumanBytes, HumanCount};
 use rftrace_format::recording::SPECIFIED;
 use rftrace_format::resources::Resource;
 use rftrace_record::preload::{self, Preload};
-use rftrace_record::program;
+use rftrace_record::program::{self, Sanitizer};
 use rftrace_record::resources::{Recorded, ResourceRecorder};
 use rftrace_record::specification::{Plan, Specification};
 
@@ -41,6 +41,19 @@ pub(crate) fn parse(text: &str) -> Result<Kind, String> {
         Some(resource) => Ok(Kind::BuiltIn(resource)),
         None => Specification::open(text).map(Kind::Specified).map_err(|error| format!("{error:#}")),
     }
+}
+
+/// Refuses a program with a sanitizer.
+pub(crate) fn check(program: &Path) -> Result<()> {
+    if let Some(Sanitizer { name, option, file }) = program::sanitizer(program)? {
+        let place = if file == program { "linked in" } else { &format!("by {}", file.display()) };
+        bail!(
+            "{} has {name} ({place}), which takes the place of the allocator as --resources does: only one of the two can. Build the program \
+             without {option}, or run it without rftrace",
+            program.display()
+        );
+    }
+    Ok(())
 }
 
 /// What is wanted: what needs no specification, and what is specified for a program.
