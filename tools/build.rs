@@ -37,11 +37,12 @@ const OF_TRACER: [&str; 24] = [
 ];
 
 /// And for each processor the hooks, and what `rftrace record -p` calls.
-const ON_X86_64: [&str; 8] = [
+const ON_X86_64: [&str; 9] = [
     "mcount",
     "__fentry__",
     "rftrace_attach",
     "rftrace_attach_again",
+    "rftrace_attach_answer",
     "rftrace_attach_branches",
     "rftrace_attach_control",
     "rftrace_attach_told",

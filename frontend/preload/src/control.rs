@@ -1,15 +1,15 @@
 //! What `rftrace ctl` asks of this process: switching, filters, patching, the list of functions. A request lies in the bank, and a
-//! signal's handler looks for it.
+//! signal's handler looks for it; or a thread that is borrowed for that, if this process was attached to.
 //!
 //! Not here: how requests come and answers go (`rftrace_frontend::bank`), and the handler (`signals`).
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use rftrace_frontend::bank::MOST_ANSWER_BYTES;
-use rftrace_frontend::{Filter, Threads};
+use rftrace_frontend::bank::{Bank, MOST_ANSWER_BYTES};
+use rftrace_frontend::{Filter, Statistics, Threads, Tracer};
 
 use crate::process;
-use crate::save::{RECORDING, Recording};
+use crate::save::{self, RECORDING, Recording};
 use crate::types;
 use crate::work;
 
@@ -19,22 +19,27 @@ pub(crate) static IS_TOLD_OF_RAISED: AtomicBool = AtomicBool::new(false);
 /// Answers a request, if there is one.
 pub(crate) fn answer() {
     let Some(recording) = RECORDING.get() else { return };
-    if let Some(bank) = recording.bank {
-        bank.answer(|request| obey(recording, request));
+    if let Some(bank) = recording.asked {
+        answer_in(bank, recording.tracer);
     }
+}
+
+/// Answers a request in a bank, if there is one.
+pub(crate) fn answer_in(bank: &Bank, tracer: &Tracer) {
+    bank.answer(|request| obey(tracer, bank, request));
 }
 
 /// Requests come with this signal, or with none any more: 0.
 pub(crate) fn tell_signal(signal: i32) {
     // A child in its parent's memory has handlers of its own.
-    if let Some(bank) = RECORDING.get().and_then(|recording| recording.bank).filter(|_| process::is_owner()) {
+    if let Some(bank) = RECORDING.get().and_then(|recording| recording.asked).filter(|_| process::is_owner()) {
         bank.set_request_signal(signal.cast_unsigned());
     }
 }
 
 /// The rules that are in force from the beginning on.
 pub(crate) fn tell_first_rules(recording: &Recording) {
-    if let Some(bank) = recording.bank {
+    if let Some(bank) = recording.asked {
         bank.tell_rules(&std::env::var("RFTRACE_FILTER").unwrap_or_default());
     }
 }
@@ -42,7 +47,7 @@ pub(crate) fn tell_first_rules(recording: &Recording) {
 /// The signal is about to mean something else: to another program that is about to take this process over, or to this one, `for_good`. What was
 /// asked is done, and no signal is on its way then.
 pub(crate) fn refuse(for_good: bool) {
-    let Some(bank) = RECORDING.get().and_then(|recording| recording.bank).filter(|_| process::is_owner()) else {
+    let Some(bank) = RECORDING.get().and_then(|recording| recording.asked).filter(|_| process::is_owner()) else {
         return;
     };
     work::alone(|| {
@@ -52,8 +57,7 @@ pub(crate) fn refuse(for_good: bool) {
     });
 }
 
-fn obey(recording: &Recording, request: &str) -> Result<Vec<u8>, String> {
-    let tracer = recording.tracer;
+fn obey(tracer: &Tracer, bank: &Bank, request: &str) -> Result<Vec<u8>, String> {
     let (command, argument) = request.split_once(' ').unwrap_or((request, ""));
     let answer = match command {
         "on" => {
@@ -64,7 +68,7 @@ fn obey(recording: &Recording, request: &str) -> Result<Vec<u8>, String> {
             tracer.disable();
             String::new()
         }
-        "filter" => filter(recording, argument)?,
+        "filter" => filter(tracer, bank, argument)?,
         "patch" => tracer.patch().to_string(),
         "unpatch" => {
             tracer.unpatch();
@@ -75,17 +79,37 @@ fn obey(recording: &Recording, request: &str) -> Result<Vec<u8>, String> {
             String::new()
         }
         "patched" => tracer.patched_sites().to_string(),
-        "threads" => threads(recording, argument)?,
-        "functions" => return functions(recording, argument),
+        "state" => state(tracer),
+        "mark" if !tracer.is_recording() => {
+            return Err("recording is off: there is nothing to put a mark into".to_owned());
+        }
+        "mark" => {
+            rftrace_frontend::mark(argument);
+            String::new()
+        }
+        "snapshot" => snapshot()?,
+        "threads" => threads(tracer, argument)?,
+        "functions" => return functions(tracer, argument),
         _ => return Err(format!("this program's library knows no `{command}`")),
     };
     Ok(answer.into_bytes())
 }
 
+/// How far the buffer of this process is filled: pieces, those in use, calls and returns, whether it is full.
+fn state(tracer: &Tracer) -> String {
+    let Statistics { chunks, chunks_used, events, full, .. } = tracer.statistics();
+    format!("{chunks} {chunks_used} {events} {}", u8::from(full))
+}
+
+/// Saves what the buffer of this process holds. Answers where in the folder.
+fn snapshot() -> Result<String, String> {
+    let recording = RECORDING.get().filter(|recording| recording.bank.is_none());
+    save::own_snapshot(recording.ok_or("what is recorded is not in this program")?)
+}
+
 /// Puts a filter in the place of the one in force. Answers how many functions it chooses of how many, and on further lines the rules that match
 /// nothing.
-fn filter(recording: &Recording, rules: &str) -> Result<String, String> {
-    let Recording { tracer, bank, .. } = recording;
+fn filter(tracer: &Tracer, bank: &Bank, rules: &str) -> Result<String, String> {
     let answer = if rules.trim().is_empty() {
         tracer.clear_filter();
         String::new()
@@ -95,14 +119,12 @@ fn filter(recording: &Recording, rules: &str) -> Result<String, String> {
         let lines = [format!("{} {}", selected.n_recorded, selected.n_functions)];
         lines.into_iter().chain(selected.without_effect).collect::<Vec<_>>().join("\n")
     };
-    if let Some(bank) = bank {
-        bank.tell_rules(rules);
-    }
+    bank.tell_rules(rules);
     Ok(answer)
 }
 
 /// Which threads are recorded, `ONLY/NOT`, each list with commas; with such lists they are chosen.
-fn threads(recording: &Recording, lists: &str) -> Result<String, String> {
+fn threads(tracer: &Tracer, lists: &str) -> Result<String, String> {
     let read = |list: &str| -> Result<Vec<u32>, String> {
         let ids = list.split(',').filter(|id| !id.is_empty());
         ids.map(|id| id.parse().map_err(|_| format!("{id} is no number of a thread"))).collect()
@@ -110,19 +132,19 @@ fn threads(recording: &Recording, lists: &str) -> Result<String, String> {
     let shown = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     if let Some((only, not)) = lists.split_once('/') {
         let threads = Threads { only: read(only)?, not: read(not)? };
-        recording.tracer.set_threads(&threads).map_err(|error| error.to_string())?;
+        tracer.set_threads(&threads).map_err(|error| error.to_string())?;
     }
-    let Threads { only, not } = recording.tracer.threads();
+    let Threads { only, not } = tracer.threads();
     Ok(format!("{}/{}", shown(&only), shown(&not)))
 }
 
 /// The functions above an address, as many as an answer has room for: of each its address, and in the highest bit whether it is recorded.
-fn functions(recording: &Recording, above: &str) -> Result<Vec<u8>, String> {
+fn functions(tracer: &Tracer, above: &str) -> Result<Vec<u8>, String> {
     const IS_RECORDED: u64 = 1 << 63;
 
     let above = u64::from_str_radix(above, 16).map_err(|_| "functions: which come next?".to_owned())?;
     let mut functions: Vec<(u64, bool)> =
-        recording.tracer.functions().iter().map(|it| (it.address as u64, it.recorded)).collect();
+        tracer.functions().iter().map(|it| (it.address as u64, it.recorded)).collect();
     functions.sort_unstable();
     functions.dedup_by_key(|function| function.0);
     let next = functions.into_iter().filter(|&(address, _)| address > above).take(MOST_ANSWER_BYTES / size_of::<u64>());

@@ -27,6 +27,8 @@ pub(crate) struct Recording {
     pub(crate) tracer: &'static Tracer,
     /// Where what is recorded goes, if the recorder saves it.
     pub(crate) bank: Option<&'static Bank>,
+    /// Where the recorder asks: that, or one for nothing else.
+    pub(crate) asked: Option<&'static Bank>,
 }
 
 /// The one of this process, once it has begun.
@@ -94,14 +96,23 @@ pub(crate) fn snapshot() {
         work::alone(|| bank.snapshot());
         return;
     }
-    work::alone(|| {
-        let name = Entry::Snapshot { pid: std::process::id(), nanos: process::monotonic_nanos() };
-        let directory = recording.settings.folder.join(name.to_string());
-        if !notes::is_elsewhere() && !quota::is_used_up(&recording.settings.folder, recording.settings.most_bytes) {
-            let result = recording.tracer.save_with(&SaveOptions::new().directory(&directory).keep(true));
-            describe(&directory, Some(&result));
-        }
-    });
+    work::alone(|| _ = own_snapshot(recording));
+}
+
+/// Writes what the buffer of this process holds into a directory of its own, and returns the name of that. This thread is at work.
+pub(crate) fn own_snapshot(recording: &Recording) -> Result<String, String> {
+    let name = Entry::Snapshot { pid: std::process::id(), nanos: process::monotonic_nanos() }.to_string();
+    let folder = &recording.settings.folder;
+    let directory = folder.join(&name);
+    if notes::is_elsewhere() {
+        return Err(notes::elsewhere(folder));
+    }
+    if quota::is_used_up(folder, recording.settings.most_bytes) {
+        return Err("enough was saved already (--max-size)".to_owned());
+    }
+    let result = recording.tracer.save_with(&SaveOptions::new().directory(&directory).keep(true));
+    describe(&directory, Some(&result));
+    Ok(name)
 }
 
 /// Tells of a save, or that none was made because enough was written. If that cannot be done either, `rftrace record` is told.
@@ -182,12 +193,17 @@ fn limit(kind: libc::__rlimit_resource_t) -> Option<libc::rlimit> {
     (unsafe { libc::getrlimit(kind, &raw mut limit) } == 0).then_some(limit)
 }
 
+/// Whether this process may not have as much memory as there is.
+pub(crate) fn is_memory_limited() -> bool {
+    let is_limited = |kind| limit(kind).is_none_or(|limit| limit.rlim_cur != libc::RLIM_INFINITY);
+    is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
+}
+
 /// Whether a save may start threads. Not in a sandbox, which may kill for it, and not when the main thread has ended: the end
 /// of a thread that is the last one for the C library ends the process. Not where memory is limited: a thread that gets none
 /// cannot be given up.
 fn may_start_threads() -> bool {
-    let is_limited = |kind| limit(kind).is_none_or(|limit| limit.rlim_cur != libc::RLIM_INFINITY);
-    if is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA) {
+    if is_memory_limited() {
         return false;
     }
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

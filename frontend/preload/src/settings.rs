@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) notes: PathBuf,
     /// `RFTRACE_RECORD_BANK`: the recorder's banks, if what is recorded goes there.
     pub(crate) bank: Option<PathBuf>,
+    /// `RFTRACE_RECORD_REQUESTS`: where the recorder only asks, if this process keeps what is recorded.
+    pub(crate) requests: Option<PathBuf>,
     /// `RFTRACE_RECORD_MODE`: `ring` or `stop`.
     pub(crate) mode: Mode,
     /// `RFTRACE_RECORD_OFF`: recording is off at first.
@@ -64,6 +66,7 @@ impl Settings {
             most_bytes: text("RFTRACE_RECORD_MOST").parse().unwrap_or(u64::MAX),
             notes: env::var_os("RFTRACE_RECORD_NOTES").unwrap_or_default().into(),
             bank: env::var_os("RFTRACE_RECORD_BANK").map(PathBuf::from),
+            requests: env::var_os("RFTRACE_RECORD_REQUESTS").map(PathBuf::from),
             mode: if text("RFTRACE_RECORD_MODE") == "ring" { Mode::Ring } else { Mode::Stop },
             is_off: text("RFTRACE_RECORD_OFF") == "1",
             trigger: text("RFTRACE_RECORD_TRIGGER"),

@@ -88,7 +88,8 @@ fn begin(settings: Settings) {
     process::begin();
     process::register(&settings.folder);
     let is_off = settings.is_off || trigger::is_armed();
-    let recording = RECORDING.get_or_init(|| Recording { settings, tracer, bank });
+    let asked = bank.or_else(|| open_requests(&settings));
+    let recording = RECORDING.get_or_init(|| Recording { settings, tracer, bank, asked });
     // SAFETY: the functions are of these types. Without a module they are called last of all: whatever registers a function
     // later, the dynamic linker's own included, has it called earlier.
     unsafe {
@@ -118,6 +119,14 @@ fn open_bank(settings: &Settings) -> Option<&'static Bank> {
             None
         }
     }
+}
+
+/// Where the recorder asks this process, which keeps what is recorded. Not where memory is limited: the program is to have all of that.
+fn open_requests(settings: &Settings) -> Option<&'static Bank> {
+    let path = settings.requests.as_deref().filter(|_| !save::is_memory_limited())?;
+    let bank = Bank::open_for_requests(path).ok()?;
+    bank.listen();
+    Some(bank)
 }
 
 /// This program is not recorded. If it is the first one, it is not run either: what was asked for makes no sense.
@@ -164,6 +173,9 @@ unsafe extern "C" fn forked() {
             notes::tell(
                 "it was not recorded, as all banks are taken: too many processes are recorded at the same time",
             );
+        }
+        if let Some(asked) = recording.asked.filter(|_| recording.bank.is_none()) {
+            asked.listen_in_child();
         }
     }
     work::fork_ends();

@@ -196,6 +196,13 @@ impl Banks {
                 }
                 _ => continue,
             }
+            if self.layout.n_chunks() == 0 {
+                // It is only asked there.
+                if is_over(slot.pid.load(Relaxed)) || self.is_followed(number) {
+                    self.give_back(number);
+                }
+                continue;
+            }
             slot.bank.beat.fetch_add(1, Relaxed);
             let mut watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
             self.pass_on(number, &watched, false);
@@ -246,7 +253,7 @@ impl Banks {
     /// Takes all that is left, whatever the processes are at. Returns it, and who has ended since [`ended`](Self::ended) was asked.
     pub fn finish_all(mut self) -> Vec<Collected> {
         for number in 0..self.slots.len() {
-            if self.slot(number).state.load(Acquire) == slot_state::IN_USE {
+            if self.layout.n_chunks() > 0 && self.slot(number).state.load(Acquire) == slot_state::IN_USE {
                 let watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
                 self.finish(number, watched);
             }

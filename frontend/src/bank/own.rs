@@ -30,6 +30,7 @@ use crate::backend;
 use crate::clock::{ClockPair, tsc, utc_offset_nanos};
 use crate::elf::file::page_size;
 use crate::host::linux::{modules, threads};
+use crate::host::monotonic_nanos;
 use crate::patch;
 
 /// The banks of a recorder, one of which is this process's. It stays mapped.
@@ -57,6 +58,9 @@ unsafe impl Send for Bank {}
 unsafe impl Sync for Bank {}
 
 const NO_SLOT: usize = usize::MAX;
+
+/// How often a process looks for a slot that is to record into it.
+const TRIES: usize = 2000;
 
 /// Device and inode.
 type FileId = (u64, u64);
@@ -89,7 +93,37 @@ impl Bank {
     ///
     /// It is no such file, or of another version; there is too little address space; all slots are taken.
     pub fn open(path: &Path) -> io::Result<&'static Self> {
-        Self::open_for(path, true)
+        Self::open_for(path, true, TRIES)
+    }
+
+    /// As [`open`](Self::open), where the recorder only asks, as this process keeps what is recorded itself. Nobody waits for a slot there.
+    ///
+    /// # Errors
+    ///
+    /// As of that.
+    pub fn open_for_requests(path: &Path) -> io::Result<&'static Self> {
+        Self::open_for(path, true, 1)
+    }
+
+    /// The recorder may ask from now on, where that is all that the bank is for.
+    pub fn listen(&self) {
+        let Some(slot) = self.own_slot() else { return };
+        slot.program_nanos.store(monotonic_nanos(), Relaxed);
+        slot.requests.switch_at.store(ptr::from_ref(backend::switch()) as u64, Relaxed);
+        slot.state.store(slot_state::IN_USE, Release);
+    }
+
+    /// As [`listen`](Self::listen), in the child of a fork. It takes another slot; if there is none it is not asked.
+    pub fn listen_in_child(&self) {
+        let before = self.slot.swap(NO_SLOT, Relaxed);
+        if before == NO_SLOT || !self.take_slot(1) {
+            return;
+        }
+        let (number, parent) = (self.slot.load(Relaxed), self.slot_of(before));
+        // SAFETY: both slots have so many bytes of rules; this process's own is nobody else's.
+        unsafe { ptr::copy_nonoverlapping(self.at(before, RULES_AT), self.at(number, RULES_AT), ASKED_BYTES) };
+        self.slot_of(number).requests.inherit(&parent.requests);
+        self.listen();
     }
 
     /// As [`open`](Self::open), for this process alone: in a child that is forked recording is off.
@@ -98,10 +132,10 @@ impl Bank {
     ///
     /// As of that.
     pub fn open_alone(path: &Path) -> io::Result<&'static Self> {
-        Self::open_for(path, false)
+        Self::open_for(path, false, TRIES)
     }
 
-    fn open_for(path: &Path, is_for_children: bool) -> io::Result<&'static Self> {
+    fn open_for(path: &Path, is_for_children: bool, n_tries: usize) -> io::Result<&'static Self> {
         let file = File::options().read(true).write(true).open(path)?;
         let meta = file.metadata()?;
         let bytes = usize::try_from(meta.len()).unwrap_or(0);
@@ -130,7 +164,7 @@ impl Bank {
             is_for_children,
             has_hooked: AtomicBool::new(false),
         };
-        if !bank.take_slot() {
+        if !bank.take_slot(n_tries) {
             return Err(io::Error::other("all banks are taken: too many processes are recorded at the same time"));
         }
         Ok(Box::leak(Box::new(bank)))
@@ -248,23 +282,22 @@ impl Bank {
         self.own_slot().is_some()
     }
 
-    /// Takes a free slot. If there is none waits a little: the recorder gives those of processes back that have ended.
-    fn take_slot(&self) -> bool {
+    /// Takes a free slot. If there is none looks again so many times in all, a millisecond later: the recorder gives those of processes back that
+    /// have ended.
+    fn take_slot(&self, n_tries: usize) -> bool {
         const PAUSE: Duration = Duration::from_millis(1);
-        const TRIES: usize = 2000;
 
-        let free = |_| {
-            let taken = (0..self.layout.n_slots).find(|&number| {
+        let free = |turn| {
+            if turn > 0 {
+                thread::sleep(PAUSE);
+            }
+            (0..self.layout.n_slots).find(|&number| {
                 let state = &self.slot_of(number).state;
                 state.load(Relaxed) == slot_state::FREE
                     && state.compare_exchange(slot_state::FREE, slot_state::TAKEN, AcqRel, Relaxed).is_ok()
-            });
-            if taken.is_none() {
-                thread::sleep(PAUSE);
-            }
-            taken
+            })
         };
-        let taken = (0..TRIES).find_map(free);
+        let taken = (0..n_tries).find_map(free);
         if let Some(number) = taken {
             self.slot_of(number).pid.store(std::process::id(), Relaxed);
         }
@@ -428,6 +461,7 @@ pub(crate) fn opened(bank: &Bank, first: ClockPair) {
     slot.utc_offset_nanos.store(utc_offset_nanos().unwrap_or(0), Relaxed);
     bank.tell_minimum();
     slot.mapped_at.store(bank.start as u64, Relaxed);
+    slot.requests.switch_at.store(ptr::from_ref(backend::switch()) as u64, Relaxed);
     slot.first_index.store(backend::control().shared.first_index.load(Relaxed), Relaxed);
     slot.threads_at.store(&raw const backend::control().threads as u64, Relaxed);
     backend::control().filter.noticed.store((&raw const slot.noticed).cast_mut(), Release);
@@ -472,7 +506,7 @@ pub(crate) fn forked() -> Forked {
     let parent = bank.slot_of(before);
     // The parent's chunks.
     let is_hidden = bank.hide(bank.layout.slot_at(before) + CHUNKS_AT, bank.layout.buffer_bytes).is_ok();
-    let given = if is_hidden && bank.take_slot() { bank.given() } else { None };
+    let given = if is_hidden && bank.take_slot(TRIES) { bank.given() } else { None };
     let Some(given) = given else {
         bank.slot.store(NO_SLOT, Relaxed);
         return Forked::Nothing;
@@ -487,7 +521,7 @@ pub(crate) fn forked() -> Forked {
     unsafe { ptr::copy_nonoverlapping(bank.at(before, RULES_AT), bank.at(number, RULES_AT), ASKED_BYTES) };
     slot.requests.inherit(&parent.requests);
     slot.forked_by.store(parent.pid.load(Relaxed), Relaxed);
-    slot.forked_nanos.store(crate::host::monotonic_nanos(), Relaxed);
+    slot.forked_nanos.store(monotonic_nanos(), Relaxed);
     slot.program_nanos.store(parent.program_nanos.load(Relaxed), Relaxed);
     slot.first_tsc.store(parent.first_tsc.load(Relaxed), Relaxed);
     slot.first_nanos.store(parent.first_nanos.load(Relaxed), Relaxed);

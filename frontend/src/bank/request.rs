@@ -1,5 +1,5 @@
 //! What a recorder asks of a process while it runs: a text in the process's slot, then a signal, whose handler answers there. So the
-//! program has neither a thread nor a file for it.
+//! program has neither a thread nor a file for it. In a program that is attached to, which has no handler, a thread of it is borrowed to answer.
 //!
 //! A request that is not begun in time is taken back: then nothing of it was done, and nothing will be.
 //!
@@ -36,7 +36,6 @@ impl Bank {
     /// Requests come with this signal from now on; 0: none do.
     pub fn set_request_signal(&self, signal: u32) {
         let Some(slot) = self.own_slot() else { return };
-        slot.requests.switch_at.store(ptr::from_ref(backend::switch()) as u64, Relaxed);
         slot.requests.signal.store(signal, SeqCst);
     }
 
@@ -126,7 +125,7 @@ impl Bank {
 pub struct Asked {
     /// The process.
     pub pid: u32,
-    /// The signal that was sent.
+    /// The signal that was sent; 0 for none.
     pub signal: u32,
     slot: usize,
     number: u64,
@@ -241,27 +240,50 @@ impl Banks {
     ///
     /// Nothing was asked.
     pub fn ask(&self, pid: u32, request: &str, send: impl FnOnce(u32) -> io::Result<()>) -> Result<Asked, NotAsked> {
-        let number = self.slot_of(pid).ok_or(NotAsked::NoProcess)?;
+        let number = self.slot_to_ask(pid, request)?;
         let requests = &self.slot(number).requests;
-        let state = requests.state.load(Acquire);
+        // In this order: who is about to become another program looks at it after it has said so.
+        requests.is_sending.store(1, SeqCst);
+        let asked = self.ask_unless_exec(number, pid, request, send);
+        requests.is_sending.store(0, SeqCst);
+        asked
+    }
+
+    /// As [`ask`](Self::ask), without a signal: whoever asks has a thread of the process [answer](Bank::answer) then.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was asked.
+    pub fn ask_of_thread(&self, pid: u32, request: &str) -> Result<Asked, NotAsked> {
+        let number = self.slot_to_ask(pid, request)?;
+        Ok(Asked { pid, signal: 0, slot: number, number: self.write_request(number, request) })
+    }
+
+    /// The slot of a process that can be asked this now.
+    fn slot_to_ask(&self, pid: u32, request: &str) -> Result<usize, NotAsked> {
+        let number = self.slot_of(pid).ok_or(NotAsked::NoProcess)?;
+        let state = self.slot(number).requests.state.load(Acquire);
         if matches!(state & request_phase::MASK, request_phase::ASKED | request_phase::BEGUN) {
             return Err(NotAsked::Busy);
         }
-        if request.len() > ASKED_BYTES {
-            return Err(NotAsked::TooLong);
-        }
-        // In this order: who is about to become another program looks at it after it has said so.
-        requests.is_sending.store(1, SeqCst);
-        let asked = self.ask_unless_exec(number, pid, state, request, send);
-        requests.is_sending.store(0, SeqCst);
-        asked
+        if request.len() > ASKED_BYTES { Err(NotAsked::TooLong) } else { Ok(number) }
+    }
+
+    /// Writes a request, which has room there. Returns its number.
+    fn write_request(&self, slot: usize, request: &str) -> u64 {
+        let requests = &self.slot(slot).requests;
+        // SAFETY: within the slot; the process reads it when it is asked.
+        unsafe { ptr::copy_nonoverlapping(request.as_ptr(), self.at(slot, ASKED_AT), request.len()) };
+        requests.asked_bytes.store(request.len() as u32, Relaxed);
+        let number = (requests.state.load(Relaxed) & !request_phase::MASK).wrapping_add(request_phase::ONE);
+        requests.state.store(number | request_phase::ASKED, Release);
+        number
     }
 
     fn ask_unless_exec(
         &self,
         slot: usize,
         pid: u32,
-        state: u64,
         request: &str,
         send: impl FnOnce(u32) -> io::Result<()>,
     ) -> Result<Asked, NotAsked> {
@@ -274,12 +296,7 @@ impl Banks {
         if signal == 0 {
             return Err(NotAsked::NoHandler);
         }
-        // SAFETY: within the slot; the process reads it when it is asked.
-        unsafe { ptr::copy_nonoverlapping(request.as_ptr(), self.at(slot, ASKED_AT), request.len()) };
-        requests.asked_bytes.store(request.len() as u32, Relaxed);
-        let number = (state & !request_phase::MASK).wrapping_add(request_phase::ONE);
-        requests.state.store(number | request_phase::ASKED, Release);
-        let asked = Asked { pid, signal, slot, number };
+        let asked = Asked { pid, signal, slot, number: self.write_request(slot, request) };
         match send(signal) {
             Ok(()) => Ok(asked),
             Err(error) => {

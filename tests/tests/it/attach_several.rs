@@ -84,7 +84,7 @@ fn where_one_cannot_be_recorded_none_is() {
     }
     let one = Running::begin(&program().path, "waits");
     let code = one.code();
-    let mut untraced = Command::new("sleep").arg("100").spawn().unwrap();
+    let mut untraced = Command::new("sleep").arg("1000").spawn().unwrap();
     let refused = one.record(&["-p", &untraced.id().to_string(), "--for", "100ms"]);
     untraced.kill().unwrap();
     untraced.wait().unwrap();

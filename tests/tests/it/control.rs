@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +25,9 @@ pub(crate) fn program() -> &'static Program {
 pub(crate) struct Controlled {
     pub(crate) folder: TempDir,
     pub(crate) recorder: Child,
+    /// If the recorder has not started it.
+    program: Option<Child>,
+    input: Option<ChildStdin>,
     lines: BufReader<std::process::ChildStdout>,
     pub(crate) pid: u32,
 }
@@ -41,9 +44,36 @@ impl Controlled {
             .stdout(Stdio::piped())
             .stderr(fs::File::create(folder.path().join("told")).unwrap());
         let mut recorder = command.spawn().unwrap();
-        let lines = BufReader::new(recorder.stdout.take().unwrap());
-        let mut controlled = Self { folder, recorder, lines, pid: 0 };
+        let (input, lines) = (recorder.stdin.take(), BufReader::new(recorder.stdout.take().unwrap()));
+        let mut controlled = Self { folder, recorder, program: None, input, lines, pid: 0 };
         controlled.pid = controlled.wait_for_process();
+        controlled
+    }
+
+    /// One that runs, and is attached to. `runtime` is where users' sockets are.
+    pub(crate) fn attached(options: &[&str], arguments: &[&str], runtime: Option<&Path>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(&program().path);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = command.spawn().unwrap();
+        let (input, lines) = (program.stdin.take(), BufReader::new(program.stdout.take().unwrap()));
+        let pid = program.id();
+        let mut command = Command::new(rftrace());
+        command.args(["record", "-o", "trace", "-p", &pid.to_string()]).args(options).current_dir(folder.path());
+        match runtime {
+            Some(runtime) => command.env("XDG_RUNTIME_DIR", runtime),
+            None => command.env("XDG_RUNTIME_DIR", folder.path()),
+        };
+        command.stdin(Stdio::null()).stderr(fs::File::create(folder.path().join("told")).unwrap());
+        let recorder = command.spawn().unwrap();
+        let mut controlled = Self { folder, recorder, program: Some(program), input, lines, pid };
+        controlled.wait_until_ready();
+        let since = Instant::now();
+        while !controlled.told().contains("recording process") {
+            let has_ended = controlled.recorder.try_wait().unwrap();
+            assert!(has_ended.is_none() && since.elapsed() < Duration::from_secs(120), "{}", controlled.told());
+            thread::sleep(Duration::from_millis(5));
+        }
         controlled
     }
 
@@ -86,7 +116,7 @@ impl Controlled {
     }
 
     pub(crate) fn round(&mut self, letter: char) {
-        write!(self.recorder.stdin.as_mut().unwrap(), "{letter}").unwrap();
+        write!(self.input.as_mut().unwrap(), "{letter}").unwrap();
         assert_eq!(self.line(), "done");
     }
 
@@ -118,11 +148,12 @@ impl Controlled {
 
     /// Ends the program. Returns what it has said last.
     pub(crate) fn end(&mut self) -> String {
-        drop(self.recorder.stdin.take());
+        drop(self.input.take());
         let mut rest = String::new();
         self.lines.read_to_string(&mut rest).unwrap();
-        let status = self.recorder.wait().unwrap();
-        assert_eq!(status.code(), Some(0), "{}", self.told());
+        let ended = self.program.iter_mut().chain([&mut self.recorder]).map(|child| child.wait().unwrap().code());
+        let ended: Vec<_> = ended.collect();
+        assert!(ended.iter().all(|code| *code == Some(0)), "{ended:?}: {}", self.told());
         rest
     }
 
@@ -158,8 +189,10 @@ impl Controlled {
 
 impl Drop for Controlled {
     fn drop(&mut self) {
-        let _ = self.recorder.kill();
-        let _ = self.recorder.wait();
+        for child in self.program.iter_mut().chain([&mut self.recorder]) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

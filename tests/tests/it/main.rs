@@ -14,6 +14,8 @@ mod calls;
 mod cargo_rftrace;
 mod conformance;
 mod control;
+mod control_all;
+mod control_elsewhere;
 mod control_events;
 mod control_flow;
 mod control_threads;

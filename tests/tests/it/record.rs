@@ -523,6 +523,7 @@ fn the_library_exports_nothing_else() {
         "prctl",
         "rftrace_attach",
         "rftrace_attach_again",
+        "rftrace_attach_answer",
         "rftrace_attach_branches",
         "rftrace_attach_control",
         "rftrace_attach_told",

@@ -179,6 +179,16 @@ impl Attached {
         Ok(State::Attached)
     }
 
+    /// Has a thread look for what the recorder asks of the process by its bank, and answer there.
+    ///
+    /// # Errors
+    ///
+    /// No thread could be borrowed, or the process has ended: it may have done nothing of what it was asked.
+    pub fn answer(&mut self) -> Result<()> {
+        self.let_late_go();
+        self.ask("rftrace_attach_answer", |_, _| Ok(())).map(drop)
+    }
+
     /// Ends recording. Everything is as it was before, but for the library, which stays.
     ///
     /// # Errors

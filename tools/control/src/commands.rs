@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use rftrace_pattern::Pattern;
 
 use crate::names;
-use crate::recording::{Recording, Text};
+use crate::recording::{BufferKind, Recording, Text};
 use crate::rules::Rules;
-use crate::target::{Target, gone, rules};
+use crate::target::{Target, rules};
 use crate::triggers;
 
 /// The commands, as they are told to who has written none of them.
@@ -102,7 +102,7 @@ fn functions(recording: &dyn Recording, pid: u32, pattern: Option<&str>) -> Resu
 }
 
 fn status(recording: &dyn Recording, pid: u32) -> Result<String, String> {
-    let facts = recording.facts(pid).ok_or_else(|| gone(pid))?;
+    let facts = recording.facts(pid)?;
     let filter = rules(recording, pid)?.shown();
     let mut text = String::new();
     let _ = writeln!(text, "process {pid}: {}", facts.command);
@@ -112,13 +112,22 @@ fn status(recording: &dyn Recording, pid: u32) -> Result<String, String> {
     row("recording", is_on.to_owned());
     row("filter", if filter.is_empty() { "none".to_owned() } else { filter });
     row("threads", facts.n_threads.to_string());
-    let kind = if facts.is_ring { "ring" } else { "bank" };
+    let kind = match facts.kind {
+        BufferKind::Stream => "bank",
+        BufferKind::Ring => "ring",
+        BufferKind::Own { .. } => "buffer",
+    };
     let used = format!("{} of {} pieces in use", facts.n_chunks_used, facts.n_chunks);
     row(kind, format!("{} KiB, {used}", facts.buffer_bytes >> 10));
-    match facts.is_ring {
-        true => row("overwritten", format!("{} pieces", facts.n_overwritten)),
-        false => {
-            row("written", format!("{} calls and returns, {} bytes, of all processes", facts.n_records, facts.n_bytes))
+    match facts.kind {
+        BufferKind::Ring => row("overwritten", format!("{} pieces", facts.n_overwritten)),
+        BufferKind::Stream => {
+            row("written", format!("{} calls and returns, {} bytes, of all processes", facts.n_records, facts.n_bytes));
+        }
+        BufferKind::Own { is_full } => {
+            let rest = if is_full { "it is full, the rest is not recorded" } else { "saved when the program ends" };
+            row("kept", format!("{} calls and returns; {rest}", facts.n_records));
+            return Ok(text);
         }
     }
     row("not recorded", format!("{} calls and returns, as there was no room", facts.n_dropped));
@@ -126,6 +135,6 @@ fn status(recording: &dyn Recording, pid: u32) -> Result<String, String> {
 }
 
 fn buffer(recording: &dyn Recording, pid: u32) -> Result<String, String> {
-    let facts = recording.facts(pid).ok_or_else(|| gone(pid))?;
+    let facts = recording.facts(pid)?;
     Ok(format!("{} KiB in {} pieces, {} in use\n", facts.buffer_bytes >> 10, facts.n_chunks, facts.n_chunks_used))
 }

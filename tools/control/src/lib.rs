@@ -31,4 +31,4 @@ mod threads;
 mod triggers;
 
 pub use names::{NAMES, Name};
-pub use recording::{Facts, Function, Recording, Text, Trigger, Watched};
+pub use recording::{BufferKind, Facts, Function, Recording, Text, Trigger, Watched};

@@ -5,7 +5,7 @@
 
 use crate::recording::Recording;
 use crate::rules::Rules;
-use crate::target::{Target, gone, rules};
+use crate::target::{Target, rules};
 use crate::threads::{self, NOT_PIDS, ONLY_PIDS, Threads};
 use crate::triggers;
 
@@ -111,9 +111,7 @@ pub(crate) fn get(target: &Target<'_>, name: &str) -> Result<String, String> {
             Ok("# 1: makes a dump of what was recorded so far. Dumps are traces, beside that of the whole.\n"
                 .to_owned())
         }
-        "buffer_size_kb" => target.one(|recording, pid| {
-            Ok(format!("{}\n", recording.facts(pid).ok_or_else(|| gone(pid))?.buffer_bytes >> 10))
-        }),
+        "buffer_size_kb" => target.one(|recording, pid| Ok(format!("{}\n", recording.facts(pid)?.buffer_bytes >> 10))),
         "buffer_total_size_kb" => {
             let total = std::cell::Cell::new(0);
             target.each(|recording, pid| {
@@ -341,7 +339,7 @@ fn functions(recording: &dyn Recording, pid: u32, only_recorded: bool) -> Result
 }
 
 fn stats(recording: &dyn Recording, pid: u32) -> Result<String, String> {
-    let facts = recording.facts(pid).ok_or_else(|| gone(pid))?;
+    let facts = recording.facts(pid)?;
     Ok(format!(
         "process: {pid}\npieces: {}\npieces in use: {}\noverrun: {}\ndropped events: {}\nread events: {}\nbytes: {}\n",
         facts.n_chunks, facts.n_chunks_used, facts.n_overwritten, facts.n_dropped, facts.n_records, facts.n_bytes

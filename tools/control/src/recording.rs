@@ -1,16 +1,16 @@
 //! What control needs of a recorder.
 
-/// What is known of a process without asking it.
+/// What is known of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Its command line.
     pub command: String,
     /// Threads that it has.
     pub n_threads: u32,
-    /// Bytes of its bank.
+    /// Bytes of its bank, or its own buffer.
     pub buffer_bytes: u64,
-    /// Whether that is a ring.
-    pub is_ring: bool,
+    /// What becomes of what is in it.
+    pub kind: BufferKind,
     /// Pieces that it is cut into.
     pub n_chunks: u64,
     /// Those that hold something.
@@ -19,10 +19,25 @@ pub struct Facts {
     pub n_overwritten: u64,
     /// Calls and returns that found no room.
     pub n_dropped: u64,
-    /// Calls and returns of all processes that were written to the disk.
+    /// Calls and returns of all processes that were written to the disk; those that its own buffer holds.
     pub n_records: u64,
     /// Bytes that they take there.
     pub n_bytes: u64,
+}
+
+/// What becomes of what is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BufferKind {
+    /// It is taken out while the program runs.
+    #[default]
+    Stream,
+    /// It is there until other records take its place.
+    Ring,
+    /// The program saves it at its end.
+    Own {
+        /// Nothing more is recorded, as there is no room.
+        is_full: bool,
+    },
 }
 
 /// A function that can be recorded.
@@ -70,7 +85,11 @@ pub trait Recording: Send + Sync {
     fn processes(&self) -> Vec<u32>;
 
     /// What is known of a process.
-    fn facts(&self, pid: u32) -> Option<Facts>;
+    ///
+    /// # Errors
+    ///
+    /// It has ended, or would have to be asked and does not answer.
+    fn facts(&self, pid: u32) -> Result<Facts, String>;
 
     /// Whether a process has a thread with this number.
     fn has_thread(&self, pid: u32, id: u32) -> bool;

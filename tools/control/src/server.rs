@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::commands;
 use crate::protocol::{Request, write_answer};
 use crate::recording::Recording;
+pub use crate::socket::Place;
 use crate::socket::{self, Listener, Peer};
 
 /// Clients at a time.
@@ -40,17 +41,18 @@ struct Shared {
     /// Held by who changes something.
     changing: Mutex<()>,
     n_clients: AtomicUsize,
-    n_pipes: AtomicUsize,
+    /// Those that are being answered.
+    n_busy: AtomicUsize,
 }
 
 impl Server {
-    /// Listens, where `work` is the folder that is recorded to.
+    /// Listens at a place.
     ///
     /// # Errors
     ///
     /// Those of the system.
-    pub fn begin(work: &Path, recording: Arc<dyn Recording>) -> io::Result<Self> {
-        let listener = Listener::new(work)?;
+    pub fn begin(at: Place<'_>, recording: Arc<dyn Recording>) -> io::Result<Self> {
+        let listener = Listener::new(at)?;
         let path = listener.path().to_owned();
         let is_over = Arc::<AtomicBool>::default();
         let told = Arc::clone(&is_over);
@@ -58,21 +60,21 @@ impl Server {
             recording,
             changing: Mutex::default(),
             n_clients: AtomicUsize::default(),
-            n_pipes: AtomicUsize::default(),
+            n_busy: AtomicUsize::default(),
         });
-        let pipes = Arc::clone(&shared);
+        let own = Arc::clone(&shared);
         let named = thread::Builder::new().name("control".to_owned());
         let thread = named.spawn(move || serve(&listener, &shared, &told))?;
-        Ok(Self { path, is_over, shared: pipes, thread: Some(thread) })
+        Ok(Self { path, is_over, shared: own, thread: Some(thread) })
     }
 
-    /// The recording is over: waits a little until all who are shown its calls have read the last of them.
+    /// The recording is over: waits a little until all have their answers, and who is shown its calls has read the last of them.
     pub fn finish(self) {
         const PATIENCE: Duration = Duration::from_secs(2);
         const PAUSE: Duration = Duration::from_millis(2);
 
         let since = Instant::now();
-        while self.shared.n_pipes.load(Relaxed) > 0 && since.elapsed() < PATIENCE {
+        while self.shared.n_busy.load(Relaxed) > 0 && since.elapsed() < PATIENCE {
             thread::sleep(PAUSE);
         }
     }
@@ -129,24 +131,25 @@ fn attend(stream: &UnixStream, shared: &Shared) {
     let mut lines = BufReader::new(stream);
     let mut to = stream;
     loop {
-        let answer = match Request::read(&mut lines) {
-            Ok(Some(request)) => match commands::pipe(shared.recording.as_ref(), request.pid, &request.words) {
-                Some(Ok(pipe)) => {
-                    shared.n_pipes.fetch_add(1, Relaxed);
-                    let _ = write_pipe(pipe, to);
-                    shared.n_pipes.fetch_sub(1, Relaxed);
-                    break;
-                }
-                Some(Err(problem)) => Err(problem),
-                None => answer(&request, shared),
-            },
+        let request = match Request::read(&mut lines) {
+            Ok(Some(request)) => request,
             Ok(None) => break,
             Err(error) => {
                 let _ = write_answer(&Err(error.to_string()), &mut to);
                 break;
             }
         };
-        if write_answer(&answer, &mut to).is_err() {
+        shared.n_busy.fetch_add(1, Relaxed);
+        let goes_on = match commands::pipe(shared.recording.as_ref(), request.pid, &request.words) {
+            Some(Ok(pipe)) => {
+                let _ = write_pipe(pipe, to);
+                false
+            }
+            Some(Err(problem)) => write_answer(&Err(problem), &mut to).is_ok(),
+            None => write_answer(&answer(&request, shared), &mut to).is_ok(),
+        };
+        shared.n_busy.fetch_sub(1, Relaxed);
+        if !goes_on {
             break;
         }
     }

@@ -1,5 +1,6 @@
-//! Where a recorder listens: `$XDG_RUNTIME_DIR/rftrace/PID.sock` by its own number, or `ctl` in the folder that it records to. Whoever may
-//! talk to it is its own user, or root.
+//! Where a recorder listens: `$XDG_RUNTIME_DIR/rftrace/PID.sock` by its own number. Where there is no such folder it is `ctl` in the folder that it
+//! records to, of which the environment of recorded processes tells, or for processes whose environment tells nothing `/tmp/rftrace-USER`. Whoever
+//! may talk to it is its own user, or root.
 
 use std::env;
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -15,6 +16,15 @@ use nix::unistd::geteuid;
 /// The name of the socket in the folder that is recorded to.
 pub const NAME: &str = "ctl";
 
+/// Where a recorder listens that has no folder of its user for that.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// In the folder that is recorded to.
+    Of(&'a Path),
+    /// In one that is known by its user.
+    OfUser,
+}
+
 /// A socket that goes when this does.
 #[derive(Debug)]
 pub struct Listener {
@@ -23,18 +33,22 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens, where this user's sockets are or, if there is no such folder, in `work`.
+    /// Listens, where this user's sockets are or, if there is no such folder, elsewhere.
     ///
     /// # Errors
     ///
     /// Those of the system.
-    pub fn new(work: &Path) -> io::Result<Self> {
-        let in_runtime_folder = || {
-            let folder = own_folder(&runtime_folder()?)?;
+    pub fn new(place: Place<'_>) -> io::Result<Self> {
+        let in_folder = |folder: PathBuf| {
+            let folder = own_folder(folder)?;
             remove_old(&folder);
             Self::at(folder.join(socket_name(std::process::id())))
         };
-        in_runtime_folder().or_else(|_| Self::at(work.join(NAME)))
+        let in_runtime_folder = runtime_folder().and_then(|parent| in_folder(parent.join(FOLDER)));
+        in_runtime_folder.or_else(|_| match place {
+            Place::Of(work) => Self::at(work.join(NAME)),
+            Place::OfUser => in_folder(common_folder(geteuid().as_raw())),
+        })
     }
 
     fn at(path: PathBuf) -> io::Result<Self> {
@@ -113,7 +127,17 @@ pub(crate) fn folders(user: u32) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = runtime_folder().into_iter().collect();
     folders.push(PathBuf::from(format!("/run/user/{user}")));
     folders.dedup();
-    folders.into_iter().map(|folder| folder.join(FOLDER)).collect()
+    let mut folders: Vec<PathBuf> = folders.into_iter().map(|folder| folder.join(FOLDER)).collect();
+    folders.push(common_folder(user));
+    // Root attaches to processes of others.
+    folders.push(common_folder(geteuid().as_raw()));
+    folders.dedup();
+    folders
+}
+
+/// The folder for a user's sockets where there is none that the system has made for him.
+fn common_folder(user: u32) -> PathBuf {
+    PathBuf::from(format!("/tmp/{FOLDER}-{user}"))
 }
 
 /// The folder of sockets in a user's folder.
@@ -124,9 +148,8 @@ fn runtime_folder() -> io::Result<PathBuf> {
     folder.ok_or_else(|| ErrorKind::NotFound.into())
 }
 
-/// The folder for sockets below another one, which nobody else may look into.
-fn own_folder(parent: &Path) -> io::Result<PathBuf> {
-    let folder = parent.join(FOLDER);
+/// A folder for sockets, which nobody else may look into.
+fn own_folder(folder: PathBuf) -> io::Result<PathBuf> {
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -189,13 +212,13 @@ mod tests {
     #[test]
     fn a_folder_that_others_may_look_into_is_not_used() {
         let parent = tempfile::tempdir().unwrap();
-        let folder = own_folder(parent.path()).unwrap();
+        let folder = own_folder(parent.path().join(FOLDER)).unwrap();
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
-        assert_eq!(own_folder(parent.path()).unwrap(), folder);
+        assert_eq!(own_folder(folder.clone()).unwrap(), folder);
         fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
-        assert!(own_folder(parent.path()).is_err());
+        assert!(own_folder(folder.clone()).is_err());
         fs::remove_dir(&folder).unwrap();
         std::os::unix::fs::symlink("/", &folder).unwrap();
-        assert!(own_folder(parent.path()).is_err());
+        assert!(own_folder(folder.clone()).is_err());
     }
 }

@@ -17,9 +17,9 @@ impl<'a> Target<'a> {
         if pids.is_empty() {
             return Err(match pid == recording.recorder() {
                 true => format!(
-                    "no process records into a bank of recorder {pid} now: it has just begun, has ended, or has --stop"
+                    "no process is recorded by recorder {pid} now, or none that can be controlled: it has just begun, or has ended"
                 ),
-                false => format!("process {pid} does not record into a bank of recorder {}", recording.recorder()),
+                false => format!("process {pid} is not recorded by recorder {}, or not any more", recording.recorder()),
             });
         }
         Ok(Self { recording, pids })

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,8 +18,10 @@ use signal_hook::iterator::Signals;
 use rftrace_frontend::bank::Names;
 
 use super::banks::{BankRecorder, BankRecording, OnFull, Plan, Written};
+use super::control::{Control, Spelling};
 use super::dumps;
 use super::entries::Told;
+use super::errands::{Errand, Errands, What};
 use super::output::Output;
 use super::processes::start_time;
 
@@ -47,6 +50,8 @@ pub struct Options {
     pub on_full: OnFull,
     /// Bytes that may be written. Each process has an equal part of them.
     pub most_bytes: u64,
+    /// How it is written what dumps are made on, for who controls the recording.
+    pub spelling: Spelling,
 }
 
 /// Why recording has ended.
@@ -142,7 +147,7 @@ impl<F: FnMut(Written)> Sum<F> {
     }
 }
 
-/// Records. `begun` is called when all programs are attached to, `tell` as by [`BankRecorder::begin`].
+/// Records. `begun` is called when all programs are attached to, with why the recording cannot be controlled if that is so, `tell` as by [`BankRecorder::begin`].
 ///
 /// # Errors
 ///
@@ -150,7 +155,7 @@ impl<F: FnMut(Written)> Sum<F> {
 pub fn record(
     output: &Output,
     options: &Options,
-    begun: impl FnOnce(),
+    begun: impl FnOnce(Option<&std::io::Error>),
     tell: impl FnMut(Written) + Send + 'static,
 ) -> Result<Recorded> {
     // First: who ends this process ends it in order.
@@ -181,17 +186,25 @@ pub fn record(
         }
     }
     drop(sum);
-    begun();
+    let (errands, to_do) = Errands::new();
+    let control = Control::of_attached(options.pids.iter().copied().zip(&recorders), errands, options.spelling);
+    begun(control.as_ref().err());
     let since = Instant::now();
     let mut found: HashMap<u32, (Told, (usize, Duration))> = HashMap::new();
     let look = |pid, attached: &Attached| {
         found.insert(pid, (told_by(pid, attached), attached.stopped()));
     };
-    let reasons = attend(attended, look, || {
+    let go_on = || {
         let rest = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(since.elapsed()));
         (signals.pending().next().is_none() && !rest.is_zero()).then_some(rest)
-    });
+    };
+    let reasons = attend(attended, look, go_on, &to_do);
+    // Who waits for something to be done is told that it is not.
+    drop(to_do);
     let banks = recorders.into_iter().map(BankRecorder::stop).reduce(BankRecording::with);
+    if let Ok(control) = control {
+        control.finish();
+    }
     let banks = banks.context("no process is recorded")?;
     let processes = options.pids.iter().zip(reasons).map(|(&pid, reason)| {
         let (told, stopped) = found.remove(&pid).unwrap_or_default();
@@ -215,17 +228,20 @@ fn told_by(pid: u32, attached: &Attached) -> Told {
 }
 
 /// Looks after processes until all have ended, or until `go_on` returns nothing; then leaves them. `go_on` is asked again after what it returns,
-/// or some milliseconds. `look` is called for each at first, and when libraries may have come. Returns why each is not recorded any more.
+/// or some milliseconds. `look` is called for each at first, and when libraries may have come. Meanwhile it does what others want. Returns why each is not recorded
+/// any more.
 pub(crate) fn attend(
     attended: Vec<Attended>,
     mut look: impl FnMut(u32, &Attached),
     mut go_on: impl FnMut() -> Option<Duration>,
+    errands: &Receiver<Errand>,
 ) -> Vec<Reason> {
     const INTERVAL: Duration = Duration::from_millis(10);
     const LOOK: Duration = Duration::from_millis(200);
 
     let mut looked = Instant::now();
     attended.iter().for_each(|process| look(process.pid, &process.attached));
+    let pids: Vec<u32> = attended.iter().map(|process| process.pid).collect();
     let mut processes: Vec<Result<Attended, Reason>> = attended.into_iter().map(Ok).collect();
     loop {
         let is_due = looked.elapsed() >= LOOK;
@@ -249,8 +265,30 @@ pub(crate) fn attend(
         let Some(rest) = rest else {
             return processes.into_iter().map(|it| it.map_or_else(|reason| reason, Attended::leave)).collect();
         };
-        thread::sleep(rest.min(INTERVAL));
+        match errands.recv_timeout(rest.min(INTERVAL)) {
+            Ok(errand) => {
+                let its = pids.iter().position(|&pid| pid == errand.pid);
+                let done = do_errand(errand.what, errand.pid, its.map(|place| &mut processes[place]));
+                errand.end(done);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(rest.min(INTERVAL)),
+        }
     }
+}
+
+fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>>) -> Result<(), String> {
+    let Some(it @ Ok(_)) = process else { return Err(format!("process {pid} is not attached to any more")) };
+    let reason = match (what, it.as_mut()) {
+        (What::Answer, Ok(process)) => return process.attached.answer().map_err(|error| format!("{error:#}")),
+        _ => std::mem::replace(it, Err(Reason::Left)).map_or_else(|reason| reason, Attended::leave),
+    };
+    let problem = match &reason {
+        Reason::NotLeft(error) => Err(format!("process {pid} could not be left: {error:#}")),
+        Reason::Left | Reason::Ended | Reason::OtherProgram => Ok(()),
+    };
+    *it = Err(reason);
+    problem
 }
 
 /// Leaves a process that an earlier recorder has left in the middle of it. Returns whether there was anything to leave.

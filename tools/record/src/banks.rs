@@ -94,6 +94,20 @@ impl BankRecorder {
         Self::begin_in(memory()?, n_slots, work, plan, tell)
     }
 
+    /// Banks without room: processes that keep what is recorded themselves are asked there.
+    ///
+    /// # Errors
+    ///
+    /// As of [`begin`](Self::begin).
+    pub fn for_requests(work: &Path) -> Result<Self> {
+        const SLOTS: usize = 64;
+
+        let dumps = dumps::Options::default();
+        let plan =
+            Plan { buffer_bytes: 0, on_full: OnFull::Drop, most_bytes: 0, is_ring: false, dumps, is_sent: false };
+        Self::begin_in(memory()?, SLOTS, work, plan, |_| ())
+    }
+
     /// As [`begin`](Self::begin), with `n_slots` banks in empty memory, which a process that is to be recorded has made.
     ///
     /// # Errors

@@ -1,26 +1,25 @@
 //! What `rftrace ctl` has a recorder do, while programs run.
 //!
-//! Not here: who asks, and what the words mean (`rftrace-control`); how a process is asked (`rftrace_frontend::bank`).
+//! Not here: who asks, and what the words mean (`rftrace-control`); how a process is asked (`ask`).
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
 
-use rftrace_control::server::Server;
-use rftrace_control::{Facts, Function, Recording, Text, Trigger, Watched};
-use rftrace_frontend::bank::{Answer, Asked, MOST_ANSWER_BYTES, Names, NotAsked};
+use rftrace_control::server::{Place, Server};
+use rftrace_control::{BufferKind, Facts, Function, Recording, Text, Trigger, Watched};
+use rftrace_frontend::bank::{MOST_ANSWER_BYTES, Names};
 
 use super::access::Access;
+use super::ask::{Asker, OVER, WORK, lock};
 use super::banks::BankRecorder;
 use super::dumps::{DumpControl, DumpOn, Event};
-use super::pipe::{Pipe, What};
+use super::errands::{Errands, What};
+use super::own_buffers::{self, State};
+use super::pipe::{self, Pipe};
 use super::processes::{n_threads, start_time};
-use super::run::is_in_mask;
-use super::sys::Process;
 
 /// Listens as long as it lives.
 #[derive(Debug)]
@@ -35,15 +34,40 @@ impl Control {
     ///
     /// There can be no socket.
     pub fn begin(work: &Path, banks: &BankRecorder, spelling: Spelling) -> std::io::Result<Self> {
-        let recorded = Recorded {
-            banks: banks.access(),
-            dumps: banks.dumps(),
-            spelling,
-            asked: OneByOne::default(),
-            stopped: Mutex::default(),
-            snapshots: Mutex::default(),
-        };
-        Ok(Self { server: Server::begin(work, Arc::new(recorded))? })
+        let recorded = Recorded::new(vec![Recorder::new(banks, None)], spelling);
+        Ok(Self { server: Server::begin(Place::Of(work), Arc::new(recorded))? })
+    }
+
+    /// The same, where processes keep what is recorded in buffers of their own, of so many bytes each: in these banks they are only asked.
+    ///
+    /// # Errors
+    ///
+    /// As of [`begin`](Self::begin).
+    pub fn of_own_buffers(
+        work: &Path,
+        requests: &BankRecorder,
+        buffer_bytes: usize,
+        spelling: Spelling,
+    ) -> std::io::Result<Self> {
+        let mut recorded = Recorded::new(vec![Recorder::new(requests, None)], spelling);
+        recorded.own = Some(OwnBuffers { bytes: buffer_bytes as u64, work: work.to_owned() });
+        Ok(Self { server: Server::begin(Place::Of(work), Arc::new(recorded))? })
+    }
+
+    /// The same, of processes that are attached to, each with a recorder of its own. Their environment tells nobody where this listens.
+    ///
+    /// # Errors
+    ///
+    /// As of [`begin`](Self::begin).
+    pub(crate) fn of_attached<'a>(
+        banks: impl Iterator<Item = (u32, &'a BankRecorder)>,
+        errands: Errands,
+        spelling: Spelling,
+    ) -> std::io::Result<Self> {
+        let recorders = banks.map(|(pid, banks)| Recorder::new(banks, Some(pid))).collect();
+        let mut recorded = Recorded::new(recorders, spelling);
+        recorded.asker.errands = Some(errands);
+        Ok(Self { server: Server::begin(Place::OfUser, Arc::new(recorded))? })
     }
 
     /// The recording is over.
@@ -61,62 +85,75 @@ pub struct Spelling {
     pub watch: fn(usize, &DumpOn) -> Option<String>,
 }
 
-/// What is recorded into banks.
-struct Recorded {
+/// Banks, of all that are recorded or of one that is attached to.
+struct Recorder {
     banks: Access,
     dumps: DumpControl,
+    pid: Option<u32>,
+}
+
+impl Recorder {
+    fn new(banks: &BankRecorder, pid: Option<u32>) -> Self {
+        Self { banks: banks.access(), dumps: banks.dumps(), pid }
+    }
+}
+
+/// What processes keep in buffers of their own.
+struct OwnBuffers {
+    /// Bytes of each.
+    bytes: u64,
+    /// Where they save it.
+    work: PathBuf,
+}
+
+/// What is recorded.
+struct Recorded {
+    /// At least one.
+    recorders: Vec<Recorder>,
     spelling: Spelling,
-    asked: OneByOne,
+    asker: Asker,
+    /// If it is not in the banks.
+    own: Option<OwnBuffers>,
     /// Processes whose recording has ended for good.
     stopped: Mutex<HashSet<u32>>,
     /// Dumps that were made by `snapshot`, and of which processes.
     snapshots: Mutex<Vec<(u32, PathBuf)>>,
 }
 
-/// The processes that are being asked. A process has room for one request and its answer, and the next request takes the place of both: so who
-/// asks a process waits until whoever has asked it before has read the answer.
-#[derive(Default)]
-struct OneByOne {
-    pids: Mutex<HashSet<u32>>,
-    has_changed: Condvar,
-}
-
-/// As long as it lives nobody else asks this process.
-struct Alone<'a> {
-    among: &'a OneByOne,
-    pid: u32,
-}
-
-impl OneByOne {
-    fn begin(&self, pid: u32) -> Alone<'_> {
-        let is_asked = |pids: &mut HashSet<u32>| pids.contains(&pid);
-        let mut pids = self.has_changed.wait_while(lock(&self.pids), is_asked).unwrap_or_else(PoisonError::into_inner);
-        pids.insert(pid);
-        Alone { among: self, pid }
-    }
-}
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        lock(&self.among.pids).remove(&self.pid);
-        self.among.has_changed.notify_all();
-    }
-}
-
-/// How long a process may take until it begins with what it is asked.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it may be at it.
-const WORK: Duration = Duration::from_secs(60);
-/// How long it may take until it has a handler, after it has begun.
-const BEGINNING: Duration = Duration::from_secs(1);
-
-const OVER: &str = "the recording has ended";
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Recorded {
+    fn new(recorders: Vec<Recorder>, spelling: Spelling) -> Self {
+        Self {
+            recorders,
+            spelling,
+            asker: Asker::default(),
+            own: None,
+            stopped: Mutex::default(),
+            snapshots: Mutex::default(),
+        }
+    }
+
+    /// The recorder of a process.
+    fn of(&self, pid: u32) -> &Recorder {
+        let is_its = |recorder: &&Recorder| recorder.pid.is_none_or(|own| own == pid);
+        self.recorders.iter().find(is_its).unwrap_or(&self.recorders[0])
+    }
+
+    fn request(&self, pid: u32, request: &str) -> Result<Vec<u8>, String> {
+        self.asker.ask(&self.of(pid).banks, pid, request)
+    }
+
+    fn request_text(&self, pid: u32, request: &str) -> Result<String, String> {
+        self.request(pid, request).map(|answer| String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// Refuses what only a recorder can do that has what is recorded.
+    fn check_banks(&self, what: &str) -> Result<(), String> {
+        match self.own {
+            Some(_) => Err(format!("{what}: with --stop the program itself keeps what is recorded, until it ends")),
+            None => Ok(()),
+        }
+    }
+
     fn trigger(&self, number: usize, on: &DumpOn) -> Trigger {
         let watched = match (on.event, (self.spelling.watch)(number, on)) {
             (_, Some(watch)) => Watched::Calls(watch),
@@ -125,96 +162,6 @@ impl Recorded {
         };
         Trigger { number, text: on.text.clone(), watched }
     }
-
-    fn request(&self, pid: u32, request: &str) -> Result<Vec<u8>, String> {
-        let _alone = self.asked.begin(pid);
-        let asked = self.send(pid, request)?;
-        let (since, mut pause) = (Instant::now(), Duration::from_micros(50));
-        loop {
-            thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(2));
-            match self.banks.with(move |banks| banks.answer(&asked)).unwrap_or(Answer::Ended) {
-                Answer::Done(bytes) => return Ok(bytes),
-                Answer::Refused(problem) => return Err(problem),
-                Answer::Ended => return Err(format!("process {pid} has ended")),
-                Answer::Begun if since.elapsed() < WORK => {}
-                Answer::Begun => {
-                    return Err(format!("process {pid} is at it for a minute: it is not known what becomes of it"));
-                }
-                Answer::Waiting if since.elapsed() < PATIENCE => {}
-                Answer::Waiting => {
-                    if self.banks.with(move |banks| banks.take_back(&asked)).unwrap_or(true) {
-                        return Err(format!("{}; nothing was changed", why_no_answer(pid, asked.signal)));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Asks. Waits for a process that has just begun, or is about to become another program.
-    fn send(&self, pid: u32, request: &str) -> Result<Asked, String> {
-        const PAUSE: Duration = Duration::from_millis(5);
-
-        let since = Instant::now();
-        loop {
-            let text = request.to_owned();
-            let asked = self.banks.with(move |banks| banks.ask(pid, &text, |signal| send_to(pid, signal)));
-            let patience = match asked.ok_or(OVER)? {
-                Ok(asked) => return Ok(asked),
-                Err(NotAsked::NoHandler) if since.elapsed() < BEGINNING => true,
-                Err(NotAsked::Exec | NotAsked::Busy) => since.elapsed() < PATIENCE,
-                Err(NotAsked::NoHandler) => {
-                    return Err(format!(
-                        "process {pid} takes no requests: it has a handler of its own for the signal, or was recorded with \
-                         --signal-control none; another one is chosen by that option"
-                    ));
-                }
-                Err(NotAsked::NoProcess) => return Err(format!("process {pid} has ended")),
-                Err(NotAsked::TooLong) => return Err("this is longer than 16 KiB".to_owned()),
-                Err(NotAsked::Signal(error)) => return Err(format!("process {pid} cannot be asked: {error}")),
-            };
-            if !patience {
-                return Err(format!("process {pid} is about to run another program, or at something else"));
-            }
-            thread::sleep(PAUSE);
-        }
-    }
-}
-
-/// Sends a process a signal, once: if one waits already it will look for all that is there.
-fn send_to(pid: u32, signal: u32) -> std::io::Result<()> {
-    let process = Process::open(pid)?;
-    if is_in_mask(&pid.to_string(), "ShdPnd:", signal.cast_signed()) {
-        return Ok(());
-    }
-    process.send(signal.cast_signed())
-}
-
-/// Why a process does not answer.
-fn why_no_answer(pid: u32, signal: u32) -> String {
-    if start_time(pid).is_none() {
-        return format!("process {pid} has ended");
-    }
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let tasks: Vec<String> = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).collect();
-    let state = |task: &String, letters: &[&str]| {
-        let state = task.lines().find_map(|line| line.strip_prefix("State:"));
-        state.is_some_and(|state| letters.iter().any(|letter| state.trim().starts_with(letter)))
-    };
-    if !tasks.is_empty() && tasks.iter().all(|task| state(task, &["T", "t"])) {
-        return format!("process {pid} is stopped, and did not answer within 2 seconds");
-    }
-    let blocks = |task: &String| {
-        let mask = task.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigBlk:")?.trim(), 16).ok());
-        mask.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
-    };
-    if !tasks.is_empty() && tasks.iter().all(|task| blocks(task) || state(task, &["Z", "X"])) {
-        return format!(
-            "all threads of process {pid} block signal {signal}, by which it is asked (--signal-control of `rftrace record` chooses \
-             another one)"
-        );
-    }
-    format!("process {pid} did not answer within 2 seconds")
 }
 
 impl Recording for Recorded {
@@ -223,30 +170,40 @@ impl Recording for Recorded {
     }
 
     fn processes(&self) -> Vec<u32> {
-        let mut processes = self.banks.with(|banks| banks.processes()).unwrap_or_default();
-        processes.retain(|&pid| start_time(pid).is_some());
+        let of = |recorder: &Recorder| recorder.banks.with(|banks| banks.processes()).unwrap_or_default();
+        let mut processes: Vec<u32> = self.recorders.iter().flat_map(of).collect();
+        // Those that were attached to go on without the tracer.
+        let is_left = |pid: &u32| self.asker.errands.is_some() && lock(&self.stopped).contains(pid);
+        processes.retain(|&pid| start_time(pid).is_some() && !is_left(&pid));
         processes.sort_unstable();
         processes.dedup();
         processes
     }
 
-    fn facts(&self, pid: u32) -> Option<Facts> {
-        let (state, written) = self.banks.with(move |banks| Some((banks.state(pid)?, banks.written())))??;
+    fn facts(&self, pid: u32) -> Result<Facts, String> {
+        let state = self.of(pid).banks.with(move |banks| banks.state(pid)).ok_or(OVER)?;
+        let state = state.ok_or_else(|| format!("process {pid} has ended"))?;
+        let written = self.recorders.iter().filter_map(|recorder| recorder.banks.with(|banks| banks.written()));
+        let written: Vec<_> = written.collect();
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words = command.split(|&byte| byte == 0).map(String::from_utf8_lossy);
         let command = words.collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
-        Some(Facts {
+        let facts = Facts {
             command: command.trim_end().to_owned(),
             n_threads: n_threads(pid).unwrap_or(0),
             buffer_bytes: state.buffer_bytes as u64,
-            is_ring: state.is_ring,
+            kind: if state.is_ring { BufferKind::Ring } else { BufferKind::Stream },
             n_chunks: state.n_chunks as u64,
             n_chunks_used: state.n_used as u64,
             n_overwritten: state.n_overwritten,
             n_dropped: state.n_dropped,
-            n_records: written.n_records,
-            n_bytes: written.n_bytes,
-        })
+            n_records: written.iter().map(|written| written.n_records).sum(),
+            n_bytes: written.iter().map(|written| written.n_bytes).sum(),
+        };
+        let Some(own) = &self.own else { return Ok(facts) };
+        let State { n_chunks, n_chunks_used, n_records, is_full } = State::read(&self.request_text(pid, "state")?)?;
+        let kind = BufferKind::Own { is_full };
+        Ok(Facts { buffer_bytes: own.bytes, kind, n_chunks, n_chunks_used, n_records, n_bytes: 0, ..facts })
     }
 
     fn has_thread(&self, pid: u32, id: u32) -> bool {
@@ -254,18 +211,18 @@ impl Recording for Recorded {
     }
 
     fn is_on(&self, pid: u32) -> Option<bool> {
-        self.banks.with(move |banks| banks.is_on(pid)).flatten()
+        self.of(pid).banks.with(move |banks| banks.is_on(pid)).flatten()
     }
 
     fn rules(&self, pid: u32) -> Option<String> {
-        self.banks.with(move |banks| banks.rules(pid)).flatten()
+        self.of(pid).banks.with(move |banks| banks.rules(pid)).flatten()
     }
 
     fn ask(&self, pid: u32, request: &str) -> Result<String, String> {
         if request == "on" && lock(&self.stopped).contains(&pid) {
             return Err(format!("the recording of process {pid} was stopped, which is for good"));
         }
-        self.request(pid, request).map(|answer| String::from_utf8_lossy(&answer).into_owned())
+        self.request_text(pid, request)
     }
 
     fn functions(&self, pid: u32) -> Result<Vec<Function>, String> {
@@ -293,8 +250,15 @@ impl Recording for Recorded {
     }
 
     fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String> {
-        let what = if goes_on { What::FromNow } else { What::Now };
-        Ok(Box::new(Pipe::begin(&self.banks, pid, what).ok_or(OVER)?))
+        self.check_banks("calls are not shown as they come")?;
+        let what = if goes_on { pipe::What::FromNow } else { pipe::What::Now };
+        let recorder = match (pid, self.recorders.as_slice()) {
+            (Some(pid), _) => self.of(pid),
+            (None, [one]) => one,
+            // Each has its own pace, so what they pass on is in no order.
+            (None, _) => return Err("several processes are attached to: name the one whose calls are shown".to_owned()),
+        };
+        Ok(Box::new(Pipe::begin(&recorder.banks, pid, what).ok_or(OVER)?))
     }
 
     fn mark(&self, pid: u32, text: &str) -> Result<String, String> {
@@ -302,7 +266,10 @@ impl Recording for Recorded {
         if text.trim().is_empty() {
             return Err("a mark is a text".to_owned());
         }
-        match self.banks.with(move |banks| banks.mark(pid, &text)) {
+        if self.own.is_some() {
+            return self.request_text(pid, &format!("mark {text}"));
+        }
+        match self.of(pid).banks.with(move |banks| banks.mark(pid, &text)) {
             Some(true) => Ok(String::new()),
             Some(false) => Err(format!("process {pid} has ended, or has 65536 marks")),
             None => Err(OVER.to_owned()),
@@ -310,7 +277,8 @@ impl Recording for Recorded {
     }
 
     fn flush(&self, pid: u32) -> Result<String, String> {
-        match self.banks.with(move |banks| banks.flush(pid).map(|is_there| (is_there, banks.written()))) {
+        self.check_banks("nothing is written while the program runs")?;
+        match self.of(pid).banks.with(move |banks| banks.flush(pid).map(|is_there| (is_there, banks.written()))) {
             Some(Ok((true, written))) => {
                 Ok(format!("{} calls and returns are on the disk, {} bytes\n", written.n_records, written.n_bytes))
             }
@@ -321,34 +289,42 @@ impl Recording for Recorded {
     }
 
     fn stop(&self, pid: u32) -> Result<String, String> {
+        if let Some(errands) = &self.asker.errands {
+            errands.run(pid, What::Leave).ok_or(OVER)??;
+            lock(&self.stopped).insert(pid);
+            return Ok(format!(
+                "process {pid} goes on without the tracer; the trace is made when no process is attached to any more\n"
+            ));
+        }
         self.ask(pid, "off")?;
         lock(&self.stopped).insert(pid);
-        let flushed = self.flush(pid)?;
+        let flushed = if self.own.is_none() { self.flush(pid)? } else { String::new() };
         Ok(format!("the recording of process {pid} has ended; its trace is made when the program ends\n{flushed}"))
     }
 
     fn triggers(&self) -> Vec<Trigger> {
-        self.dumps.list().into_iter().map(|(number, on)| self.trigger(number, &on)).collect()
+        self.recorders[0].dumps.list().into_iter().map(|(number, on)| self.trigger(number, &on)).collect()
     }
 
     fn add_trigger(&self, spec: &str) -> Result<Trigger, String> {
         let on = (self.spelling.read)(spec)?;
-        let is_ring = self.banks.with(|banks| banks.is_ring()).ok_or(OVER)?;
+        let Recorder { banks, dumps, .. } = &self.recorders[0];
+        let is_ring = banks.with(|banks| banks.is_ring()).ok_or(OVER)?;
         match on.event {
             _ if !is_ring => return Err("dumps on events are of rings: `rftrace record --ring`".to_owned()),
-            Event::Signal(signal) if signal != self.dumps.signal() => {
+            Event::Signal(signal) if signal != dumps.signal() => {
                 return Err(
                     "the signal that asks for dumps is chosen when the program starts (--signal-snapshot)".to_owned()
                 );
             }
             _ => {}
         }
-        let number = self.dumps.add(on.clone());
+        let number = dumps.add(on.clone());
         Ok(self.trigger(number, &on))
     }
 
     fn remove_trigger(&self, number: usize) {
-        self.dumps.remove(number);
+        self.recorders[0].dumps.remove(number);
     }
 
     fn forget_snapshots(&self, pid: u32) -> usize {
@@ -360,7 +336,16 @@ impl Recording for Recorded {
     fn dump(&self, pid: u32, reason: &str) -> Result<String, String> {
         let is_snapshot = reason == "snapshot";
         let reason = reason.replace(char::is_control, " ");
-        match self.dumps.dump(pid, &reason).recv_timeout(WORK) {
+        if let Some(own) = &self.own {
+            let name = self.request_text(pid, "snapshot")?;
+            let place = own_buffers::publish(&own.work, pid, &name, &reason)?;
+            let told = format!("a dump of process {pid} lies in {}\n", place.display());
+            if is_snapshot {
+                lock(&self.snapshots).push((pid, place));
+            }
+            return Ok(told);
+        }
+        match self.of(pid).dumps.dump(pid, &reason).recv_timeout(WORK) {
             Ok(Ok(place)) => {
                 let told = format!("a dump of process {pid} lies in {}\n", place.display());
                 if is_snapshot {

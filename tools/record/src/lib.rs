@@ -8,6 +8,8 @@
 
 #[cfg(target_os = "linux")]
 mod access;
+#[cfg(target_os = "linux")]
+mod ask;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod attach;
 #[cfg(target_os = "linux")]
@@ -26,6 +28,8 @@ pub mod dumps;
 mod ended;
 #[cfg(target_os = "linux")]
 pub mod entries;
+#[cfg(target_os = "linux")]
+mod errands;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod follow;
 #[cfg(target_os = "linux")]
@@ -40,6 +44,8 @@ pub mod live;
 pub mod notes;
 #[cfg(target_os = "linux")]
 pub mod output;
+#[cfg(target_os = "linux")]
+mod own_buffers;
 #[cfg(target_os = "linux")]
 pub mod parts;
 #[cfg(target_os = "linux")]

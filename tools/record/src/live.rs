@@ -17,6 +17,7 @@ pub use rftrace_frontend::bank::{Live, Moment, Names, Take};
 
 use super::attach::{Attended, Reason, attend};
 use super::banks::{NO_MEMORY, NO_THREAD, OnFull};
+use super::errands::Errands;
 use super::sys;
 
 /// How to look.
@@ -78,7 +79,8 @@ pub fn run<W: Watch>(
         }
     };
     begun();
-    let mut reasons = attend(vec![process], |_, _| (), || (!is_over()).then_some(Duration::MAX));
+    let (_nobody, errands) = Errands::new();
+    let mut reasons = attend(vec![process], |_, _| (), || (!is_over()).then_some(Duration::MAX), &errands);
     has_ended.store(true, Relaxed);
     let to = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok((to, reasons.remove(0)))

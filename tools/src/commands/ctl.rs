@@ -31,7 +31,7 @@ Examples:
 /// Controls the recording of a program that runs: switches it, changes what is recorded, has dumps made.
 ///
 /// The program has to be recorded by `rftrace record`, of this user. It is asked by a signal (--signal-control), and answers at once unless it
-/// blocks that; what it is asked is done as a whole or not at all.
+/// blocks that, or by a thread that is borrowed, if it is attached to (-p); what it is asked is done as a whole or not at all.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CtlArgs {
@@ -197,8 +197,8 @@ pub(crate) fn connect(pid: u32) -> Result<Client> {
         Ok(client) => Ok(client),
         Err(NoRecorder::NoProcess) => bail!("there is no process {pid}"),
         Err(NoRecorder::NotRecorded) => bail!(
-            "process {pid} is not recorded by `rftrace record`, or its recorder was killed, or has begun with --stop: start the program \
-             with `rftrace record`, or look at it with `rftrace top {pid}`"
+            "process {pid} is not recorded by `rftrace record`, or its recorder was killed: start the program with `rftrace record`, \
+             attach to it with `rftrace record -p {pid}`, or look at it with `rftrace top {pid}`"
         ),
         Err(NoRecorder::Refused(error)) => Err(error).with_context(|| {
             format!("the recorder of process {pid} does not talk to this user: only to its own, and to root")

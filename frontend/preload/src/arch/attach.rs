@@ -26,6 +26,7 @@ use rftrace_frontend::{
 };
 
 use super::branches;
+use crate::control;
 use crate::memory;
 use crate::process;
 use crate::save::RECORDING;
@@ -188,6 +189,22 @@ unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_in
     unsafe { answered(again, answer, bytes) }
 }
 
+/// Answers what the recorder asks, where it has asked: in the bank.
+///
+/// # Safety
+///
+/// As of [`rftrace_attach`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rftrace_attach_answer(answer: *mut u8, bytes: usize) -> c_int {
+    let look = || {
+        let attached = attached().ok_or("nothing is attached")?;
+        control::answer_in(attached.bank, attached.tracer);
+        Ok(String::new())
+    };
+    // SAFETY: by this function's contract.
+    unsafe { answered(look, answer, bytes) }
+}
+
 /// Ends recording: slots are what they were, and the bank is private memory. Does nothing if nothing is recorded.
 ///
 /// # Safety
@@ -246,6 +263,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
         told(&error)
     })?;
     rftrace_attach_control.store(rftrace_backend_control_v10() as usize, Relaxed);
+    bank.tell_rules(&settings.filter);
     process::begin();
     register();
     let hooks = Hooks { mcount: settings.mcount, fentry: settings.fentry };

@@ -65,7 +65,10 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     let options = &Options { filter, types: wanted.types(), ..request.options.clone() };
     let mut progress = (!request.is_quiet).then(Progress::new);
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
-    let begun = || {
+    let begun = |uncontrolled: Option<&std::io::Error>| {
+        if let Some(error) = uncontrolled {
+            say!("rftrace: this recording cannot be controlled (rftrace ctl): {error}");
+        }
         if !request.is_quiet {
             let until = if options.limit.is_some() { "" } else { "; Ctrl-C ends that" };
             let pids: Vec<String> = options.pids.iter().map(u32::to_string).collect();

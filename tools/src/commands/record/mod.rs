@@ -100,7 +100,14 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
     let banks = plan.map(|plan| BankRecorder::begin(output.work(), plan, tell)).transpose()?;
     let sender = begin_to_send(&args, banks.is_some(), token.clone(), &output)?;
-    let control = banks.as_ref().map(|banks| Control::begin(output.work(), banks, dump_on::SPELLING)).transpose();
+    let requests = args.stop.then(|| BankRecorder::for_requests(output.work())).transpose()?;
+    let control = match (&banks, &requests) {
+        (Some(banks), _) => Control::begin(output.work(), banks, dump_on::SPELLING).map(Some),
+        (None, Some(requests)) => {
+            Control::of_own_buffers(output.work(), requests, args.buffer, dump_on::SPELLING).map(Some)
+        }
+        (None, None) => Ok(None),
+    };
     let control = control.unwrap_or_else(|error| {
         say!("rftrace: this recording cannot be controlled (rftrace ctl): {error}");
         None
@@ -111,7 +118,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     });
     let piping = pipe.map(|pipe| thread::spawn(move || write_pipe(pipe)));
     let mut entries = Entries::create()?;
-    let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref()))?;
+    let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref(), requests.as_ref()))?;
     let wanted = values::wanted(&args.what(), &program, output.work())?;
     environment.extend(wanted.variables());
     let resources = resources::begin(&planned, output.work(), args.most_bytes())?;
@@ -135,6 +142,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     if let Some(control) = control {
         control.finish();
     }
+    requests.map(BankRecorder::stop);
     if let Some(piping) = piping {
         let _ = piping.join();
         output.discard();
@@ -220,6 +228,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         buffer_bytes: args.buffer,
         on_full: args.on_full.into(),
         most_bytes: args.most_bytes() as u64,
+        spelling: dump_on::SPELLING,
     };
     if args.leave {
         return attach::leave(&options);
@@ -498,7 +507,7 @@ fn environment(
     args: &RecordArgs,
     output: &Output,
     notes: &Notes,
-    (entries, banks): (&Entries, Option<&BankRecorder>),
+    (entries, banks, requests): (&Entries, Option<&BankRecorder>, Option<&BankRecorder>),
 ) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables: Vec<(&str, OsString)> = vec![
         ("RFTRACE_RECORD", output.work().into()),
@@ -513,6 +522,7 @@ fn environment(
         ("RFTRACE_RECORD_FINISH", args.signal_finish.to_string().into()),
     ];
     variables.extend(banks.map(|banks| ("RFTRACE_RECORD_BANK", banks.path().into())));
+    variables.extend(requests.map(|requests| ("RFTRACE_RECORD_REQUESTS", requests.path().into())));
     let signals = [
         ("--signal-snapshot", args.signal_snapshot),
         ("--signal-toggle", args.signal_toggle),

@@ -1,0 +1,47 @@
+//! What others want of processes that are attached to. The thread that attends them does it, as the system lets no other one.
+
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+
+/// Something that is wanted of a process.
+#[derive(Debug)]
+pub(crate) struct Errand {
+    pub(crate) pid: u32,
+    pub(crate) what: What,
+    done: SyncSender<Result<(), String>>,
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// That it answers what it was asked.
+    Answer,
+    /// That it is left.
+    Leave,
+}
+
+impl Errand {
+    /// It is done, or why it is not.
+    pub(crate) fn end(self, done: Result<(), String>) {
+        // Who wanted it may have gone.
+        let _ = self.done.send(done);
+    }
+}
+
+/// Has something done.
+#[derive(Clone, Debug)]
+pub(crate) struct Errands(Sender<Errand>);
+
+impl Errands {
+    /// And what the thread gets that does it.
+    pub(crate) fn new() -> (Self, Receiver<Errand>) {
+        let (to, errands) = mpsc::channel();
+        (Self(to), errands)
+    }
+
+    /// Has it done. `None` if processes are not attended any more.
+    pub(crate) fn run(&self, pid: u32, what: What) -> Option<Result<(), String>> {
+        let (done, is_done) = mpsc::sync_channel(1);
+        self.0.send(Errand { pid, what, done }).ok()?;
+        is_done.recv().ok()
+    }
+}
