@@ -205,11 +205,12 @@ impl Banks {
             }
             slot.bank.beat.fetch_add(1, Relaxed);
             let mut watched = self.slots[number].take().unwrap_or_else(|| self.begin(number));
+            // Marks come before the calls that were made after them.
+            self.read_journal(number, slot, &mut watched.told);
             self.pass_on(number, &watched, false);
             if !self.is_ring {
                 n_taken = n_taken.max(self.drain(number, &mut watched, false));
             }
-            self.read_journal(number, slot, &mut watched.told);
             // First: what it does between the look and the answer is taken at its end.
             let is_over = is_over(watched.pid) || self.is_followed(number);
             self.take_snapshot(number, &mut watched);
@@ -400,6 +401,7 @@ impl Banks {
 
     /// The process is over: takes the rest.
     fn finish(&mut self, number: usize, mut watched: Watched) {
+        self.read_journal(number, self.slot(number), &mut watched.told);
         self.pass_on(number, &watched, true);
         let ring = if self.is_ring {
             let mut spool = std::mem::take(&mut watched.spool);
@@ -410,8 +412,6 @@ impl Banks {
             self.drain(number, &mut watched, true);
             None
         };
-        let slot = self.slot(number);
-        self.read_journal(number, slot, &mut watched.told);
         watched.spool.flush();
         let n_lost = self.slot(number).bank.n_lost.load(Relaxed);
         if !self.keeps_nothing && (watched.spool.n_bytes > 0 || n_lost > 0) {
@@ -466,6 +466,7 @@ impl Banks {
             maps,
             unloaded: watched.told.unloaded.clone(),
             marks: watched.told.marks.clone(),
+            n_untold: slot.n_untold.load(Relaxed) + watched.told.n_left_out,
             hooked,
             open: self.open_functions(number),
             threads,

@@ -64,6 +64,8 @@ pub struct Collected {
     pub(crate) unloaded: Vec<Unloaded>,
     /// Moments that were marked.
     pub(crate) marks: Vec<Marked>,
+    /// Marks and unloaded libraries that are not among them.
+    pub n_untold: u64,
     /// Functions that were hooked and do not call the tracer: an address and a size each.
     pub(crate) hooked: Vec<u8>,
     pub(crate) threads: HashMap<u32, Identity>,

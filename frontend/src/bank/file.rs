@@ -22,7 +22,7 @@ use crate::host::linux::thread_table;
 /// Tells a file of banks: `\x93RFB\r\n\x1a\n`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"\x93RFB\r\n\x1a\n");
 /// This layout, and that of chunks.
-pub(crate) const VERSION: u64 = 6 << 32 | abi::VERSION as u64;
+pub(crate) const VERSION: u64 = 7 << 32 | abi::VERSION as u64;
 
 /// What the file begins with.
 #[derive(Debug)]
@@ -126,6 +126,8 @@ pub(crate) struct Slot {
     /// Bytes of the journal that were ever written, and read.
     pub(crate) journal_written: AtomicU64,
     pub(crate) journal_read: AtomicU64,
+    /// Marks, and libraries that were unloaded, for which it had no room.
+    pub(crate) n_untold: AtomicU64,
     /// The signal that was about to kill it when it [ended](Self::end_tsc); 0 for none.
     pub(crate) killed_by: AtomicU32,
     /// What the recorder asks of it.

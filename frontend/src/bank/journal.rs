@@ -73,30 +73,28 @@ impl Loaded {
 }
 
 impl Bank {
-    /// Tells what of `before` has been unloaded. Other threads do not do so meanwhile. What there is no room for is not told.
+    /// Tells what of `before` has been unloaded. Other threads do not do so meanwhile. What there is no room for is counted.
     pub fn tell_unloaded(&self, before: Loaded) {
         for unloaded in before.unloaded_since() {
             // As maps name it.
             let path = fs::canonicalize(&unloaded.path).unwrap_or_else(|_| unloaded.path.clone());
-            if !self.tell_journal(&Unloaded { path, ..unloaded }.encode()) {
-                return;
-            }
+            self.tell_journal(&Unloaded { path, ..unloaded }.encode());
         }
     }
 
-    /// Writes something that is read as a whole. Returns whether there was room.
-    pub(super) fn tell_journal(&self, bytes: &[u8]) -> bool {
-        let Some((slot, journal)) = self.own_slot().zip(self.journal()) else { return false };
+    /// Writes something that is read as a whole. What there is no room for is counted.
+    pub(super) fn tell_journal(&self, bytes: &[u8]) {
+        let Some((slot, journal)) = self.own_slot().zip(self.journal()) else { return };
         let written = slot.journal_written.load(Relaxed);
         let n_used = written.wrapping_sub(slot.journal_read.load(Acquire)) as usize;
         if n_used + bytes.len() > JOURNAL_BYTES {
-            return false;
+            slot.n_untold.fetch_add(1, Relaxed);
+            return;
         }
         for (offset, byte) in (written..).zip(bytes) {
             journal[offset as usize % JOURNAL_BYTES].store(*byte, Relaxed);
         }
         slot.journal_written.store(written + bytes.len() as u64, Release);
-        true
     }
 }
 
@@ -120,9 +118,9 @@ impl Banks {
 }
 
 impl Bank {
-    /// Tells a mark of now. Other threads do not do so meanwhile, nor tell of libraries. Returns whether there was room.
-    pub fn tell_mark(&self, thread: Option<u32>, text: &str) -> bool {
-        self.tell_journal(&Marked::now(thread, text).encode())
+    /// Tells a mark of now. Other threads do not do so meanwhile, nor tell of libraries. What there is no room for is counted.
+    pub fn tell_mark(&self, thread: Option<u32>, text: &str) {
+        self.tell_journal(&Marked::now(thread, text).encode());
     }
 }
 

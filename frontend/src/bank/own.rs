@@ -469,9 +469,9 @@ pub(crate) fn opened(bank: &Bank, first: ClockPair) {
     slot.state.store(slot_state::IN_USE, Release);
 }
 
-/// Tells a mark of this program to its bank. Returns whether it has one, with room.
+/// Tells a mark of this program to its bank. Returns whether it has one.
 pub(crate) fn tell_mark(thread: Option<u32>, text: &str) -> bool {
-    own().is_some_and(|bank| bank.tell_mark(thread, text))
+    own().inspect(|bank| bank.tell_mark(thread, text)).is_some()
 }
 
 /// This process is about to fork.

@@ -42,6 +42,17 @@ pub enum Seen {
         /// A time in ticks and a word each.
         records: Vec<(u64, u64)>,
     },
+    /// A moment was marked.
+    Mark {
+        /// The process.
+        pid: u32,
+        /// The thread, as in [`Records`](Self::Records); the main one, if it was marked from outside.
+        tid: u32,
+        /// When, in ticks.
+        tsc: u64,
+        /// The name of its event in traces.
+        name: String,
+    },
     /// A thread has ended.
     ThreadEnded {
         /// The process.
@@ -72,6 +83,8 @@ struct Told {
     readers: HashMap<usize, Reader>,
     /// How many maps were told, by slot.
     n_maps: HashMap<usize, usize>,
+    /// How many marks.
+    n_marks: HashMap<usize, usize>,
     looked: Option<Instant>,
     is_due: bool,
     /// Returns whether there is to be more.
@@ -118,6 +131,15 @@ impl Take for Pass<'_> {
 }
 
 impl Told {
+    fn tell_marks(&mut self, banks: &Banks, number: usize, watched: &Watched) {
+        let marks = &watched.told.marks;
+        let n_told = self.n_marks.insert(number, marks.len()).unwrap_or(0);
+        for mark in marks.get(n_told..).unwrap_or_default() {
+            let tid = mark.thread.map_or(watched.pid, |thread| banks.system_tid(number, thread).unwrap_or(thread));
+            self.tell(Seen::Mark { pid: watched.pid, tid, tsc: mark.tsc, name: mark.event_name() });
+        }
+    }
+
     fn tell_of_process(&mut self, banks: &Banks, number: usize, watched: &Watched) {
         let n_maps = watched.maps.len() + 1;
         if self.n_maps.insert(number, n_maps) == Some(n_maps) {
@@ -138,6 +160,7 @@ impl Tap for Told {
             return;
         }
         self.tell_of_process(banks, number, watched);
+        self.tell_marks(banks, number, watched);
         let mut reader = self.readers.remove(&number).unwrap_or_default();
         let what = match (is_over, self.is_due) {
             (true, _) => What::Rest,
@@ -147,6 +170,7 @@ impl Tap for Told {
         reader.read(banks, number, what, false, &mut Pass { banks, slot: number, pid, tap: self });
         if is_over {
             self.n_maps.remove(&number);
+            self.n_marks.remove(&number);
             let ClockPair { tsc, nanos } = ClockPair::now();
             let at = Moment { ticks: tsc, nanos };
             self.tell(Seen::Ended { pid, at, n_dropped: banks.slot(number).bank.n_lost.load(Relaxed) });
@@ -176,8 +200,16 @@ impl Tap for Told {
 impl Banks {
     /// Passes on what a process calls, or all do, until `to` returns that there need be no more.
     pub fn tap(&mut self, pid: Option<u32>, to: impl FnMut(Seen) -> bool + Send + 'static) {
-        let (readers, n_maps, to) = (HashMap::new(), HashMap::new(), Box::new(to));
-        self.taps.push(Box::new(Told { pid, readers, n_maps, looked: None, is_due: true, to, is_over: false }));
+        self.taps.push(Box::new(Told {
+            pid,
+            readers: HashMap::new(),
+            n_maps: HashMap::new(),
+            n_marks: HashMap::new(),
+            looked: None,
+            is_due: true,
+            to: Box::new(to),
+            is_over: false,
+        }));
     }
 
     /// Nothing is written: what is recorded is only passed on.

@@ -5,6 +5,7 @@
 
 use crate::clock::ClockPair;
 use crate::host::linux::modules::Unloaded;
+use crate::uftrace::directory::mark_name;
 
 /// A text at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,11 @@ impl Marked {
     /// One of now.
     pub(crate) fn now(thread: Option<u32>, text: &str) -> Self {
         Self { tsc: ClockPair::now().tsc, thread, text: text[..text.floor_char_boundary(MOST_BYTES)].to_owned() }
+    }
+
+    /// The name of its event.
+    pub(super) fn event_name(&self) -> String {
+        mark_name(&self.text)
     }
 
     /// Its bytes, as [`decode`](Self::decode) reads them: where a library's have its first address stands one that none has.
@@ -60,6 +66,8 @@ pub(super) struct Told {
     /// Libraries that are not there any more.
     pub(super) unloaded: Vec<Unloaded>,
     pub(super) marks: Vec<Marked>,
+    /// What was left out, as there is no end of it.
+    pub(super) n_left_out: u64,
 }
 
 impl Told {
@@ -70,6 +78,8 @@ impl Told {
             if let Some(mark) = Marked::decode(&mut rest) {
                 if self.marks.len() < MOST_MARKS {
                     self.marks.push(mark);
+                } else {
+                    self.n_left_out += 1;
                 }
                 continue;
             }
@@ -79,7 +89,7 @@ impl Told {
             match self.unloaded.last_mut() {
                 Some(last) if last.is_same_load(&unloaded) => last.tsc = unloaded.tsc,
                 _ if has_room => self.unloaded.push(unloaded),
-                _ => {}
+                _ => self.n_left_out += 1,
             }
         }
     }

@@ -146,6 +146,7 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
     }
     lines.put("records", collected.n_records.to_string());
     lines.put("dropped", collected.n_dropped.to_string());
+    lines.put("untold", collected.n_untold.to_string());
     lines.put("overwritten", collected.n_overwritten.to_string());
     lines.put("untraced_threads", collected.n_untraced_threads.to_string());
     if let Some(failed) = &collected.failed {
@@ -276,6 +277,7 @@ impl Parsed {
         }
         Some(Collected {
             unloaded: Vec::new(),
+            n_untold: self.number("untold").unwrap_or(0),
             marks: self.all("mark").iter().filter_map(|value| mark(value)).take(told::MOST_MARKS).collect(),
             pid: self.number("pid").filter(|&pid: &u32| is_tid(pid.into()))?,
             program_nanos: self.number("program")?,

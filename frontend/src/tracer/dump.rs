@@ -33,6 +33,8 @@ use crate::host;
 use crate::ring::{self, Look, Taken};
 use crate::uftrace::directory::{self, Mark, Recording};
 
+/// What is not a dump yet is called so, then the process that makes it, and a number.
+const HIDDEN: &str = ".dump-";
 /// Dumps of panics, at the most.
 const MOST_OF_PANICS: usize = 10;
 /// Between two of them.
@@ -110,8 +112,10 @@ impl Tracer {
         let alone = alone();
         let failed = |source| Error::Write { path: directory.to_owned(), source };
         // It is at its place as a whole.
-        let hidden = format!(".dump-{}-{}", std::process::id(), N_DUMPS.fetch_add(1, Relaxed));
+        let hidden = format!("{HIDDEN}{}-{}", std::process::id(), N_DUMPS.fetch_add(1, Relaxed));
         let hidden = directory.join(hidden);
+        #[cfg(target_os = "linux")]
+        remove_left(directory);
         let made = self.write_dump(&alone, &hidden, reason, (now, thread)).and_then(|saved| {
             tell_reason(&hidden, reason)
                 .and_then(|()| publish(&hidden, directory, reason))
@@ -217,6 +221,21 @@ fn copies() -> (Vec<ChunkCopy>, std::collections::HashMap<u32, Vec<u64>>) {
 /// Says in a trace what it was made for.
 fn tell_reason(trace: &Path, reason: &str) -> io::Result<()> {
     File::options().append(true).open(trace.join(GAPS))?.write_all(dump_line(reason).as_bytes())
+}
+
+/// Removes the pieces of dumps whose makers were killed meanwhile.
+#[cfg(target_os = "linux")]
+fn remove_left(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix(HIDDEN)?.split_once('-')?.0.parse::<u32>().ok());
+        // This process makes one at a time, and has not begun.
+        let is_at_work =
+            |maker: u32| maker != std::process::id() && Path::new("/proc").join(maker.to_string()).exists();
+        if maker.is_some_and(|maker| !is_at_work(maker)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Moves a dump to its place, under the next number. Returns where that is.

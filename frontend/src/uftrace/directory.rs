@@ -85,8 +85,14 @@ impl Mark {
     /// One that has a text.
     #[cfg(feature = "std")]
     pub(crate) fn of_text(tsc: u64, thread: Option<u32>, text: &str) -> Self {
-        Self { tsc, thread, name: event_name(&format!("mark:{}", text.trim())) }
+        Self { tsc, thread, name: mark_name(text) }
     }
+}
+
+/// The name of the event of a mark that has a text.
+#[cfg(feature = "std")]
+pub(crate) fn mark_name(text: &str) -> String {
+    event_name(&format!("mark:{}", text.trim()))
 }
 
 /// What was written.

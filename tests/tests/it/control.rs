@@ -496,7 +496,7 @@ fn nix_is_root() -> bool {
 }
 
 /// A command whose text is read as it comes.
-fn reading(command: &mut Command) -> (Child, std::sync::mpsc::Receiver<String>) {
+pub(crate) fn reading(command: &mut Command) -> (Child, std::sync::mpsc::Receiver<String>) {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap());
     let (to, from) = std::sync::mpsc::channel();

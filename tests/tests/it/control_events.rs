@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rftrace_tests::{require, traces};
 
-use crate::control::{ALL, Controlled};
+use crate::control::{ALL, Controlled, reading};
 use crate::record::rftrace;
 
 /// The dumps that there are, by their names.
@@ -138,11 +138,23 @@ fn marks() {
     for options in [&[][..], &["--ring"], &["--keep-stream"]] {
         let mut it = Controlled::ready(options, &["marks"]);
         it.ctl(&["mark", "before all"]);
+        let (mut reader, text) = reading(&mut it.command(&["pipe"]));
+        assert!(text.recv().unwrap().contains("FUNCTION"));
         it.round('a');
         it.ctl(&["set", "trace_marker", "between", "two"]);
         it.round('b');
         it.ctl(&["mark", &"long ".repeat(500)]);
         it.end();
+        // The text has those from then on.
+        let text: Vec<String> = text.iter().collect();
+        let place = |what: &str| {
+            text.iter().position(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {text:#?}"))
+        };
+        assert!(!text.iter().any(|line| line.contains("mark:before_all")), "{text:#?}");
+        let in_order = ["round_a() {", "/* mark:in_the_round */", "leaf()", "/* mark:between_two */", "round_b() {"];
+        assert!(in_order.map(place).is_sorted(), "{text:#?}");
+        assert_eq!(text.iter().filter(|line| line.contains("/* mark:")).count(), 4);
+        assert!(reader.wait().unwrap().success());
         let trace = it.trace();
         let order = ["mark:before_all", "round_a()", "mark:in_the_round", "leaf()", "mark:between_two", "round_b()"];
         let has_all = |text: &str, who: &str| {
@@ -171,6 +183,22 @@ fn marks() {
             }
         }
     }
+}
+
+/// Marks for which there is no room are counted.
+#[test]
+fn more_marks_than_fit() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut it = Controlled::ready(&[], &["flood"]);
+    it.end();
+    let n_kept = replay(rftrace().to_str().unwrap(), &it.trace()).unwrap().matches("mark:more_than").count();
+    // 64 KiB of texts of 27 letters, each with 28 bytes of numbers, and what was read until the recorder stood still.
+    assert!((1191..5000).contains(&n_kept), "{n_kept}");
+    let said = it.told();
+    let rest = format!("{} marks and unloaded libraries are not in the trace", 5000 - n_kept);
+    assert!(said.contains(&rest), "{rest}: {said}");
 }
 
 /// ftrace's names as files: what is written is set, and shown as it holds.

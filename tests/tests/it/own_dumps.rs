@@ -37,6 +37,7 @@ fn recording_goes_on_while_dumps_are_made() {
             assert!(said.next().is_some_and(|line| line.contains("the stream was saved")), "{}", run.stdout);
         }
         let mut before = 0;
+        let mut n_filled = 0;
         for number in 1..=3_u64 {
             let dump = trace.join(format!("snapshot-{number}-moment-{number}"));
             let told = fs::read_to_string(dump.join("record.txt")).unwrap();
@@ -49,17 +50,19 @@ fn recording_goes_on_while_dumps_are_made() {
             assert!(has_moment, "{way}: {number}");
             let n_middle: u64 = texts.iter().map(|text| text.matches("middle").count() as u64).sum();
             if way == "ring" {
-                // A thread that has no processor has what it had.
-                assert!(n_middle > 1_000 && n_middle < 100_000, "{number}: {n_middle}");
+                assert!(n_middle < 400_000, "{number}: {n_middle}");
             } else {
                 assert!(n_middle >= 4 * n * number && n_middle >= before && n_middle <= all, "{way}: {n_middle}");
             }
+            // What was called since the moment is not in it. That is all, where the thread that copies has no processor for so long.
+            n_filled += u32::from(n_middle > 1_000);
             before = n_middle;
             let text = replay(&dump);
             assert_eq!(text.matches(&format!("rftrace:dump:moment_{number} */")).count(), 1, "{way}: {number}");
             let n_marks = text.matches("mark:in_the_moment */").count() as u64;
             assert!(if way == "ring" { n_marks >= 1 } else { n_marks == number }, "{way}: {number}: {n_marks}");
         }
+        assert!(n_filled > 0, "{way}");
         let names = fs::read_dir(&trace).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let hidden: Vec<String> = names.filter(|name| name.starts_with('.')).collect();
         assert!(hidden.is_empty(), "{way}: {hidden:?}");
@@ -99,4 +102,24 @@ fn a_dump_that_cannot_be_leaves_nothing() {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert_eq!(said.matches("dump: cannot write trace/").count(), 3, "{said}");
     assert_eq!(fs::read_to_string(folder.path().join("trace")).unwrap(), "a file");
+}
+
+/// What a process that was killed while it made a dump has left there goes, and what another one makes stays.
+#[test]
+fn pieces_of_dumps_are_removed() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["own_dump.c"]).with(&["-O1", "-lpthread"]).build();
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    // No process has the first number, and one always has the second.
+    for piece in [".dump-4194305-0", ".dump-1-0", ".dump-mine"] {
+        fs::create_dir_all(trace.join(piece)).unwrap();
+        fs::write(trace.join(piece).join("info"), "a piece").unwrap();
+    }
+    let output = Command::new(&program.path).args(["100", "ring"]).current_dir(&folder).output().unwrap();
+    assert!(trace.join("snapshot-3-moment-3").is_dir(), "{output:?}");
+    assert!(!trace.join(".dump-4194305-0").exists());
+    assert!(trace.join(".dump-1-0/info").exists() && trace.join(".dump-mine/info").exists());
 }

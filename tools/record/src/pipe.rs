@@ -121,9 +121,10 @@ impl Iterator for Pipe {
 /// A thread of a process.
 type Key = (u32, u32);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Event {
     Record(u64),
+    Mark(String),
     /// Something is missing; so many functions were open then.
     Gap(usize),
     Ended,
@@ -198,6 +199,7 @@ impl Text {
                 }
                 self.waiting.extend(records.iter().map(|&(tsc, word)| (tsc, key, Event::Record(word))));
             }
+            Seen::Mark { pid, tid, tsc, name } => self.waiting.push((tsc, (pid, tid), Event::Mark(name))),
             Seen::ThreadEnded { pid, tid } => {
                 let last = self.waiting.iter().rev().find(|waiting| waiting.1 == (pid, tid)).map_or(0, |it| it.0);
                 self.waiting.push((last, (pid, tid), Event::Ended));
@@ -235,26 +237,33 @@ impl Text {
         // What comes next in the same thread.
         let mut next = vec![None; waiting.len()];
         let mut last = HashMap::new();
-        for (place, &(tsc, key, event)) in waiting.iter().enumerate().rev() {
-            next[place] = last.insert(key, (tsc, event));
+        for (place, (tsc, key, event)) in waiting.iter().enumerate().rev() {
+            next[place] = last.insert(*key, (*tsc, event));
         }
         let mut leaves = HashMap::<Key, bool>::new();
-        for (&(tsc, key, event), next) in waiting.iter().zip(next) {
-            if leaves.remove(&key).is_some() {
+        for ((tsc, key, event), next) in waiting.iter().zip(next) {
+            if leaves.remove(key).is_some() {
                 // Its return is on the line of the call.
                 continue;
             }
-            if self.event(tsc, key, event, next) {
-                leaves.insert(key, true);
+            if self.event(*tsc, *key, event, next) {
+                leaves.insert(*key, true);
             }
         }
     }
 
     /// Writes an event. Returns whether that was with the next one of the thread.
-    fn event(&mut self, tsc: u64, key: Key, event: Event, next: Option<(u64, Event)>) -> bool {
+    fn event(&mut self, tsc: u64, key: Key, event: &Event, next: Option<(u64, &Event)>) -> bool {
         let mut task = self.tasks.remove(&key).unwrap_or_default();
-        let was_leaf = match event {
+        let was_leaf = match *event {
             Event::Ended => return false,
+            Event::Mark(ref name) => {
+                self.line(tsc, None, key, task.open.len(), &format!("/* {name} */"));
+                if task.was_seen {
+                    self.tasks.insert(key, task);
+                }
+                return false;
+            }
             Event::Gap(n_open) => {
                 if task.was_seen {
                     self.line(tsc, None, key, 0, "/* something is missing here */");
@@ -269,14 +278,14 @@ impl Text {
         was_leaf
     }
 
-    fn record(&mut self, tsc: u64, key: Key, task: &mut Task, word: u64, next: Option<(u64, Event)>) -> bool {
+    fn record(&mut self, tsc: u64, key: Key, task: &mut Task, word: u64, next: Option<(u64, &Event)>) -> bool {
         use rftrace_frontend::bank::word::{self, Kind};
 
         let depth = task.open.len();
         match word::kind(word) {
             Kind::Entry { address, returns } => {
                 let exit = next.filter(
-                    |&(_, next)| matches!(next, Event::Record(next) if word::kind(next) == (Kind::Exit { address })),
+                    |&(_, next)| matches!(next, Event::Record(next) if word::kind(*next) == (Kind::Exit { address })),
                 );
                 let name = self.name(key.0, address);
                 if let Some((end, _)) = exit.filter(|_| returns) {
@@ -394,6 +403,30 @@ mod tests {
         let lines = text_of(&mut text, [records(7, None, &[(6000, 0xa, EXIT)]), until(7000)]);
         assert!(lines[0].starts_with("# 5 calls and returns are not shown"), "{lines:?}");
         assert_eq!(lines[1], "           [     7] | } /* <a> */");
+    }
+
+    #[test]
+    fn marks_are_between_calls() {
+        let mut text = text(false);
+        let mark = |tid, tsc| Seen::Mark { pid: 1, tid, tsc, name: format!("mark:at_{tsc}") };
+        // As they come: marks first.
+        let seen = [
+            mark(7, 500),
+            mark(7, 2500),
+            mark(8, 3200),
+            records(7, Some(0), &[(1000, 0xa, ENTRY), (2000, 0xb, ENTRY), (3000, 0xb, EXIT), (4000, 0xa, EXIT)]),
+            until(5000),
+        ];
+        let lines = [
+            "           [     7] | /* mark:at_500 */",
+            "           [     7] | <a>() {",
+            "           [     7] |   <b>() {",
+            "           [     7] |     /* mark:at_2500 */",
+            "  1.000 us [     7] |   } /* <b> */",
+            "           [     8] | /* mark:at_3200 */",
+            "  3.000 us [     7] | } /* <a> */",
+        ];
+        assert_eq!(text_of(&mut text, seen), lines);
     }
 
     #[test]

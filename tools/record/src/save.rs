@@ -80,6 +80,7 @@ pub(crate) fn save_to(
         }
     };
     problems.extend(missing(collected, on_full));
+    problems.extend(untold(collected));
     let told = Part {
         pid: collected.pid,
         program: collected.program_nanos,
@@ -98,6 +99,13 @@ pub(crate) fn save_to(
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(told)
+}
+
+/// What a process has told of itself that is not in its trace.
+pub(crate) fn untold(collected: &Collected) -> Option<String> {
+    let n_untold = collected.n_untold;
+    let what = "marks and unloaded libraries are not in the trace, as they were more than it keeps, or came too fast";
+    (n_untold > 0).then(|| format!("{n_untold} {what}"))
 }
 
 /// What of a process was not recorded, and why.
