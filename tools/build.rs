@@ -51,7 +51,7 @@ const ON_X86_64: [&str; 9] = [
 const ON_AARCH64: [&str; 1] = ["_mcount"];
 
 /// What the library for `--resources` exports: the functions that give out something and take it back.
-const OF_RESOURCES: [&str; 82] = [
+const OF_RESOURCES: [&str; 85] = [
     "rftrace_resources_specified",
     "malloc",
     "calloc",
@@ -134,6 +134,9 @@ const OF_RESOURCES: [&str; 82] = [
     "thrd_create",
     "thrd_join",
     "thrd_detach",
+    "dlopen",
+    "dlmopen",
+    "dlclose",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

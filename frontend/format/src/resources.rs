@@ -1,4 +1,4 @@
-//! `resources.dat`: who took memory, files and threads, and gave them back. The file, and the memory that recorded processes write the same
+//! `resources.dat`: who took memory, files, threads and libraries, and gave them back. The file, and the memory that recorded processes write the same
 //! units to.
 //!
 //! The file is [`MAGIC`] and blocks, each of a [head](BlockHead) and units of 16 bytes. A block is what one thread has written to
@@ -9,7 +9,7 @@
 //!
 //! | kind | first unit, second word | further units |
 //! |---|---|---|
-//! | an allocation | address, descriptor or thread | size, 1 for what has none; number of its stack, or 0. But for memory: when the call began; bytes of a text. Then that: the path |
+//! | an allocation | address, descriptor, thread or handle | size, 1 for what has none; number of its stack, or 0. But for memory: when the call began; bytes of a text. Then that: the path |
 //! | a release | the same | |
 //! | a failure | the same | 0; number of its stack |
 //! | [`DETAILED`]: an allocation of a descriptor | as above | as above, and behind the text: bytes of another one; what the function returned. Then that: its arguments |
@@ -68,6 +68,8 @@ pub enum Resource {
     File,
     /// Threads that somebody has to join, by their `pthread_t`.
     Thread,
+    /// Libraries that were loaded by `dlopen`, by its handles: as often as they were opened.
+    Library,
     /// What a specification tells of.
     Specified(Specified),
 }
@@ -89,7 +91,7 @@ pub struct Specified {
 
 impl Resource {
     /// All that need no specification.
-    pub const ALL: [Self; 3] = [Self::Memory, Self::File, Self::Thread];
+    pub const ALL: [Self; 4] = [Self::Memory, Self::File, Self::Thread, Self::Library];
 
     /// Its name.
     #[must_use]
@@ -98,6 +100,7 @@ impl Resource {
             Self::Memory => "memory",
             Self::File => "file",
             Self::Thread => "thread",
+            Self::Library => "library",
             Self::Specified(specified) => specified.name,
         }
     }
@@ -109,6 +112,7 @@ impl Resource {
             Self::Memory => 0,
             Self::File => 1,
             Self::Thread => 2,
+            Self::Library => 3,
             Self::Specified(specified) => Self::ALL.len() as u32 + specified.number as u32,
         }
     }
@@ -124,8 +128,18 @@ impl Resource {
     pub const fn has_bytes(self) -> bool {
         match self {
             Self::Memory => true,
-            Self::File | Self::Thread => false,
+            Self::File | Self::Thread | Self::Library => false,
             Self::Specified(specified) => specified.has_bytes,
+        }
+    }
+
+    /// Whether the same may be taken several times, and is there until it was given back as often.
+    #[must_use]
+    pub const fn is_counted(self) -> bool {
+        match self {
+            Self::Memory | Self::File | Self::Thread => false,
+            Self::Library => true,
+            Self::Specified(specified) => specified.is_counted,
         }
     }
 }
@@ -344,6 +358,12 @@ kinds! {
         ThrdJoin = 170 "thrd_join" Thread Release,
         /// `thrd_detach`.
         ThrdDetach = 171 "thrd_detach" Thread Release,
+        /// `dlopen`.
+        Dlopen = 192 "dlopen" Library Allocation,
+        /// `dlmopen`.
+        Dlmopen = 193 "dlmopen" Library Allocation,
+        /// `dlclose`.
+        Dlclose = 200 "dlclose" Library Release,
     }
     others {
         /// A function of a specification has taken something.
@@ -543,7 +563,7 @@ mod tests {
             assert!(kind.role().is_none_or(|(_, action)| kind.action() == Some(action)));
         }
         assert_eq!(Kind::of(0), None);
-        assert_eq!(Resource::ALL.map(Resource::bit), [1, 2, 4]);
+        assert_eq!(Resource::ALL.map(Resource::bit), [1, 2, 4, 8]);
     }
 
     #[test]

@@ -37,6 +37,7 @@ functions! {
     close __close fclose pclose closedir close_range closefrom
     pthread_create pthread_join pthread_tryjoin_np pthread_timedjoin_np pthread_clockjoin_np pthread_detach
     thrd_create thrd_join thrd_detach
+    dlopen dlmopen dlclose
 }
 
 static FOUND: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(ptr::null_mut()) }; NAMES.len()];

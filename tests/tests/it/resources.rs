@@ -35,7 +35,9 @@ fn record(options: &[&str], program: &Path, arguments: &[&str]) -> (TempDir, Str
 /// The same of other kinds of resources.
 #[track_caller]
 pub(super) fn record_kinds(kinds: &str, options: &[&str], program: &Path, arguments: &[&str]) -> (TempDir, String) {
-    let plain = Command::new(program).args(arguments).output().unwrap();
+    // What it writes is in a folder of its own.
+    let place = tempfile::tempdir().unwrap();
+    let plain = Command::new(program).args(arguments).current_dir(place.path()).output().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(rftrace());
     command.args(["record", "--resources", kinds, "--no-schedule", "--output", "trace"]).args(options);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::account::{Account, Sums};
 use crate::names::Name;
 use crate::report::{Report, Sort};
-use crate::words::{Size, one_of};
+use crate::words::{Size, one_of, several_of};
 
 /// What a program took more than another one, or than the same one at another time.
 #[derive(Debug)]
@@ -165,7 +165,8 @@ fn size(bytes: i128) -> String {
 }
 
 fn number(resource: Resource, blocks: i128) -> String {
-    format!("{blocks:+} {}{}", one_of(resource), if blocks.abs() == 1 { "" } else { "s" })
+    let things = if blocks.abs() == 1 { one_of(resource).to_owned() } else { several_of(resource) };
+    format!("{blocks:+} {things}")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use rftrace_read::{Error, Result};
 
 use crate::account::Sums;
 use crate::report::Report;
-use crate::words::one_of;
+use crate::words::several_of;
 
 /// The most bytes of text that a picture is drawn of.
 const MAX_TEXT_BYTES: usize = 128 << 20;
@@ -39,8 +39,7 @@ impl Report {
         let lines: Vec<String> = stacks.into_iter().map(|(stack, bytes)| format!("{stack} {bytes}")).collect();
         let mut options = flamegraph::Options::default();
         options.title = title.replace(|c: char| c.is_control(), "\u{fffd}");
-        options.count_name =
-            if self.resource.has_bytes() { "bytes".to_owned() } else { format!("{}s", one_of(self.resource)) };
+        options.count_name = if self.resource.has_bytes() { "bytes".to_owned() } else { several_of(self.resource) };
         options.deterministic = true;
         options.colors = Palette::Multi(MultiPalette::Rust);
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(Error::Write)

@@ -45,4 +45,4 @@ pub use recording::{Frame, Module, Process, Recording, Thread};
 pub use report::{Choice, Report, Sort};
 pub use text::{FunctracerText, Order, Postprocessor, Section, functracer_header, write_sp_rtrace};
 pub use timeline::timeline;
-pub use words::{Size, amount, one_of};
+pub use words::{Size, amount, several_of};

@@ -32,10 +32,6 @@ pub(crate) struct Live<'r, T> {
     references: HashMap<Place, u64>,
 }
 
-fn is_counted(resource: Resource) -> bool {
-    matches!(resource, Resource::Specified(specified) if specified.is_counted)
-}
-
 /// What an event changes.
 pub(crate) enum Change<T> {
     /// Something is taken, in place of something else: of what was not given back where it is seen, if that is odd.
@@ -91,7 +87,7 @@ impl<'r, T> Live<'r, T> {
                     return Change::TakenAndGivenBack;
                 }
                 // Another reference to the same: it is who took the first one that keeps it.
-                if is_counted(resource) && self.blocks.contains_key(&place) {
+                if resource.is_counted() && self.blocks.contains_key(&place) {
                     *self.references.entry(place).or_insert(1) += 1;
                     return Change::Nothing;
                 }

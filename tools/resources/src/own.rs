@@ -1,8 +1,12 @@
 //! Stacks of the tracer's own: it takes memory in a program too, to write the trace, which is none of the program's.
 
+use std::collections::HashSet;
+
 use rftrace_format::recording::TRACER;
+use rftrace_format::resources::{Action, Resource};
 use rftrace_format::text::base_name;
 
+use crate::merge::Event;
 use crate::names::Names;
 use crate::recording::{Frame, Module, Recording};
 
@@ -24,6 +28,34 @@ impl Owner {
             TRACER => Self::Tracer,
             _ if SYSTEM.iter().any(|system| name.starts_with(system)) => Self::System,
             _ => Self::Program,
+        }
+    }
+}
+
+/// Follows what the tracer has taken.
+pub(crate) struct Own {
+    stacks: Vec<bool>,
+    taken: HashSet<(Resource, u32, u64)>,
+}
+
+impl Own {
+    pub(crate) fn of(recording: &Recording) -> Self {
+        Self { stacks: stacks(recording), taken: HashSet::new() }
+    }
+
+    /// Whether the next event is the tracer's.
+    pub(crate) fn has(&mut self, event: &Event) -> bool {
+        let place = (event.resource, event.process, event.address);
+        let is_own = self.stacks.get(event.stack as usize) == Some(&true);
+        match event.action {
+            Action::Allocation if is_own => self.taken.insert(place) || is_own,
+            Action::Allocation => {
+                // What the program has got is nothing of the tracer's any more.
+                self.taken.remove(&place);
+                false
+            }
+            Action::Release => self.taken.remove(&place) || is_own,
+            Action::Failure | Action::Note => is_own,
         }
     }
 }

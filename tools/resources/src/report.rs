@@ -140,8 +140,8 @@ impl Report {
                     let all = amount(self.resource, sums.allocated, sums.allocations);
                     writeln!(out, "\n{there} still there; {all} taken, {} temporary:", sums.temporary)?;
                 }
-                if self.resource == Resource::File || matches!(self.resource, Resource::Specified(_)) {
-                    Self::write_held(held, sums.blocks, out)?;
+                if !matches!(self.resource, Resource::Memory | Resource::Thread) {
+                    self.write_held(held, sums.blocks, out)?;
                 }
                 Self::write_names(names, depth, out)?;
             }
@@ -170,10 +170,11 @@ impl Report {
     }
 
     /// Writes which descriptors are still there, and of what.
-    fn write_held(held: &[Held], all: u64, out: &mut dyn Write) -> io::Result<()> {
+    fn write_held(&self, held: &[Held], all: u64, out: &mut dyn Write) -> io::Result<()> {
         let text = |held: &Held| {
-            let detail = held.detail.as_deref()?;
-            Some(format!("{} ({})", held.what, detail.replace(char::is_control, "\u{fffd}")))
+            let detail = held.detail.as_deref()?.replace(char::is_control, "\u{fffd}");
+            // Handles are addresses, which say nothing.
+            Some(if self.resource == Resource::Library { detail } else { format!("{} ({detail})", held.what) })
         };
         let texts: Vec<String> = held.iter().map(|held| text(held).unwrap_or_else(|| held.what.to_string())).collect();
         match (all as usize).saturating_sub(texts.len()) {
@@ -242,8 +243,12 @@ impl Account {
             if failures > 0 {
                 writeln!(out, "{indent} {} of what was not open", closes(failures))?;
             }
-            if resource == Resource::File && self.unknown > 0 {
-                writeln!(out, "{indent} {} of what was there before, as stdin is, or not seen", closes(self.unknown))?;
+            let unseen = match resource {
+                Resource::File => "was there before, as stdin is, or not seen",
+                _ => "was not seen to be opened",
+            };
+            if matches!(resource, Resource::File | Resource::Library) && self.unknown > 0 {
+                writeln!(out, "{indent} {} of what {unseen}", closes(self.unknown))?;
             }
             if self.processes.len() > 1 {
                 let mut processes: Vec<_> = self.processes.iter().collect();

@@ -21,20 +21,27 @@ impl fmt::Display for Size {
 
 /// What one of a resource is called.
 #[must_use]
-pub fn one_of(resource: Resource) -> &'static str {
+pub(crate) fn one_of(resource: Resource) -> &'static str {
     match resource {
         Resource::Memory => "block",
         Resource::File => "descriptor",
         Resource::Thread => "thread",
+        Resource::Library => "library",
         // Its own name is that of all of them.
         Resource::Specified(_) => "block",
     }
 }
 
+/// What several are called.
+#[must_use]
+pub fn several_of(resource: Resource) -> String {
+    let one = one_of(resource);
+    one.strip_suffix('y').map_or_else(|| format!("{one}s"), |stem| format!("{stem}ies"))
+}
+
 /// So many of a resource.
 pub(crate) fn number(resource: Resource, number: u64) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {}{plural}", one_of(resource))
+    if number == 1 { format!("1 {}", one_of(resource)) } else { format!("{number} {}", several_of(resource)) }
 }
 
 /// So many of a resource, with their bytes where it has such.

@@ -69,6 +69,7 @@ fn name(resource: Resource) -> &'static str {
         Resource::Memory => "bytes of memory",
         Resource::File => "descriptors",
         Resource::Thread => "threads to join",
+        Resource::Library => "libraries opened",
         Resource::Specified(specified) => specified.name,
     }
 }

@@ -12,7 +12,7 @@ use rftrace_format::resources::{MAX_FRAMES, Resource};
 use rftrace_read::Pattern;
 use rftrace_resources::{
     Account, Choice, Difference, FunctracerText, Names, Recording, Report, Section, Sort, Sums, Until, amount,
-    functracer_header, one_of, write_heaptrack, write_sp_rtrace,
+    functracer_header, several_of, write_heaptrack, write_sp_rtrace,
 };
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ Examples:
 pub(crate) struct ResourcesArgs {
     #[command(flatten)]
     dir: DirArg,
-    /// Only these: memory, file, thread, or what a specification calls it.
+    /// Only these: memory, file, thread, library, or what a specification calls it.
     #[arg(short, long, value_name = "KINDS", value_delimiter = ',')]
     kind: Vec<String>,
     /// The order of stacks: by bytes or blocks that are still there, by all bytes that were taken, by blocks that were given back at
@@ -291,6 +291,7 @@ fn draw(recording: &Recording, resources: &[Resource], of: Flame, args: &Resourc
         Resource::Memory => "Memory",
         Resource::File => "Descriptors",
         Resource::Thread => "Threads",
+        Resource::Library => "Libraries",
         Resource::Specified(specified) => specified.description,
     };
     let (when, bytes): (_, fn(&Sums) -> u64) = match of {
@@ -392,10 +393,10 @@ fn warn_of_recording(recording: &Recording, changed: &[String]) {
 /// Says what was odd. That programs close what they have from others is not.
 fn warn_of_account(account: &Account) {
     let things = match account.resource {
-        Resource::Specified(specified) => format!("{}s of {}", one_of(account.resource), specified.name),
-        resource => format!("{}s", one_of(resource)),
+        Resource::Specified(specified) => format!("{} of {}", several_of(account.resource), specified.name),
+        resource => several_of(resource),
     };
-    if account.unknown > 0 && account.resource != Resource::File {
+    if account.unknown > 0 && !matches!(account.resource, Resource::File | Resource::Library) {
         say!(
             "rftrace: {} {things} were given back that were not taken while it was recorded, or by what is not seen",
             account.unknown

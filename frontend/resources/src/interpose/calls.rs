@@ -124,6 +124,11 @@ impl Call {
         if thread.given_back.get() == what + 1 {
             thread.given_back.set(0);
         }
+        self.counted(kind, what, detail, told);
+    }
+
+    /// The same of what may be taken several times: each counts, by whichever function.
+    pub(super) fn counted(self, kind: Kind, what: u64, detail: &[u8], told: impl FnOnce() -> Told) {
         let writing = Writing::begin(self.registers.sp);
         let stack = stacks::number(&writing, self.registers);
         let told = process::is_detailed().then(told);

@@ -3,7 +3,7 @@
 //! Each is a jump to one with the same arguments and two more: the stack and frame pointer at its first instruction, from where its callers
 //! are found. So no frame of this library is on the stack above them.
 //!
-//! - `allocator` has those for memory, which are the quickest; `files` and `threads` have the others.
+//! - `allocator` has those for memory, which are the quickest; `files`, `threads` and `libraries` have the others.
 //! - `specified` has those that a user has specified, whatever they are.
 //! - `calls` is how those are recorded.
 
@@ -66,5 +66,6 @@ macro_rules! interpose_one {
 mod allocator;
 mod calls;
 mod files;
+mod libraries;
 mod specified;
 mod threads;

@@ -3,17 +3,18 @@
 //! - [`functracer`] and [`sp_rtrace`] write it; here is what they have in common: which call has which line.
 //! - `read` reads either, and [`postproc`] makes less of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use rftrace_format::recording::{RESOURCES, SPECIFIED};
+use rftrace_format::recording::{RESOURCES, SPECIFIED, TRACER};
 use rftrace_format::resources::{Action, Kind, Resource};
 use rftrace_format::text::base_name;
 use rftrace_read::Result;
 
 use crate::merge::Event;
+use crate::own::Own;
 use crate::recording::Recording;
 
 mod functracer;
@@ -70,12 +71,29 @@ pub(crate) fn calls(
     processes: &BTreeSet<u32>,
     (from, until): (u64, u64),
 ) -> Result<Vec<Call>> {
-    let mut events = Vec::new();
+    let mut events: Vec<Option<Event>> = Vec::new();
+    let mut own = Own::of(recording);
+    // Those that were noted of each thread and that no other one has called, as far as is known.
+    let mut noted: HashMap<(u32, u32), Vec<usize>> = HashMap::new();
     recording.events(|event| {
-        if resource.is_none_or(|resource| event.resource == resource)
+        let is_own = own.has(event);
+        if !is_own
+            && resource.is_none_or(|resource| event.resource == resource)
             && processes.contains(&event.process)
             && (from..=until).contains(&event.ticks)
         {
+            if is_odd && event.kind == Kind::SpecifiedNote {
+                let noted = noted.entry((event.process, event.tid)).or_default();
+                // Of calls within each other functracer tells the outermost, which ends last.
+                while let Some(inner) = noted.pop_if(|&mut inner| {
+                    events[inner]
+                        .as_ref()
+                        .is_some_and(|inner| inner.resource == event.resource && inner.began >= event.began)
+                }) {
+                    events[inner] = None;
+                }
+                noted.push(events.len());
+            }
             events.push(Some(event.clone()));
         }
         event.ticks <= until
@@ -126,7 +144,7 @@ fn add(event: &Event, calls: &mut Vec<Call>) {
         // The function goes on to take something.
         Kind::ReallocFree | Kind::FreopenClose | Kind::FdopenClose => calls.push(Call { stack: None, ..release }),
         _ if event.action == Action::Allocation || event.kind == Kind::SpecifiedNote => {
-            let has_size = !matches!(event.resource, Resource::File | Resource::Thread);
+            let has_size = !matches!(event.resource, Resource::File | Resource::Thread | Resource::Library);
             calls.push(Call { size: Some(if has_size { event.bytes } else { 1 }), ..call });
         }
         _ => calls.push(release),
@@ -147,5 +165,7 @@ fn time_of_day(nanos: u64, zone: &TimeZone, form: &str) -> String {
 
 /// Only paths of files, which the vDSO has none of, and none of what records.
 pub(crate) fn is_told(path: &str) -> bool {
-    path.starts_with('/') && !path.contains(char::is_control) && ![RESOURCES, SPECIFIED].contains(&base_name(path))
+    path.starts_with('/')
+        && !path.contains(char::is_control)
+        && ![RESOURCES, SPECIFIED, TRACER].contains(&base_name(path))
 }

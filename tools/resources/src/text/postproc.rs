@@ -133,6 +133,7 @@ fn leave_leaks(text: &mut Text) {
     let only_counted = text.resources.len() == 1 && text.resources[0].is_counted;
     // By kind and id: the line, and how many references there are.
     let mut live: HashMap<(Option<&str>, u64), (usize, u64)> = HashMap::new();
+    let mut kept: HashSet<usize> = HashSet::new();
     for (number, line) in text.lines.iter().enumerate() {
         let Line::Call(call) = line else { continue };
         let kind = call.kind.as_deref();
@@ -140,12 +141,13 @@ fn leave_leaks(text: &mut Text) {
         let key = (kind, call.id);
         match (call.size, live.get_mut(&key)) {
             (Some(_), Some((_, references))) if is_counted => *references += 1,
-            (Some(_), _) => drop(live.insert(key, (number, 1))),
+            // What was taken twice and given back once is the later one: as sp-rtrace has it, the earlier one stays.
+            (Some(_), _) => kept.extend(live.insert(key, (number, 1)).map(|(earlier, _)| earlier)),
             (None, Some((_, references))) if is_counted && *references > 1 => *references -= 1,
             (None, _) => drop(live.remove(&key)),
         }
     }
-    let kept: HashSet<usize> = live.into_values().map(|(number, _)| number).collect();
+    kept.extend(live.into_values().map(|(number, _)| number));
     let mut number = 0;
     text.lines.retain(|line| {
         number += 1;
@@ -279,9 +281,8 @@ fn write_by_stack(text: &Text, order: Option<Order>, out: &mut dyn Write) -> io:
             Default::default()
         });
         calls.push(call);
-        if let Some(size) = call.size {
-            sum.add(size);
-        }
+        // As sp-rtrace has it, what is given back is a block of no size here.
+        sum.add(call.size.unwrap_or(0));
     }
     let key = |stack: &usize| by_stack[stack].1;
     match order {

@@ -18,6 +18,7 @@ fn words(resource: Resource) -> (&'static str, &'static str) {
         Resource::Memory => ("memory", "memory allocation in bytes"),
         Resource::File => ("fd", "file descriptors"),
         Resource::Thread => ("thread", "joinable threads"),
+        Resource::Library => ("library", "opened libraries"),
         Resource::Specified(specified) => (specified.name, specified.description),
     }
 }
@@ -64,8 +65,7 @@ pub fn write_sp_rtrace(
         writeln!(out, "backtrace depth={depth}, origin=rftrace, ")?;
         for (number, &resource) in resources.iter().enumerate() {
             let (name, description) = words(resource);
-            let is_counted = matches!(resource, Resource::Specified(specified) if specified.is_counted);
-            let counted = if is_counted { " [refcount]" } else { "" };
+            let counted = if resource.is_counted() { " [refcount]" } else { "" };
             writeln!(out, "<{:x}> : {name} ({description}){counted}", 1u32 << number)?;
         }
         let mut told = BTreeSet::new();
@@ -83,6 +83,10 @@ pub fn write_sp_rtrace(
                 Some(size) => writeln!(out, "({size}) = {:#x}", call.id)?,
                 None => writeln!(out, "({:#x})", call.id)?,
             }
+            let arguments = match resources[*number] {
+                Resource::Specified(_) => arguments_of_specified,
+                _ => arguments,
+            };
             for (name, value) in call.details.as_deref().map(arguments).unwrap_or_default() {
                 writeln!(out, "\t${name} = {value}")?;
             }
@@ -123,6 +127,24 @@ fn arguments(details: &str) -> Vec<(&str, &str)> {
     found
 }
 
+/// The same of a specified function, whose arguments have any names: each is behind a comma.
+fn arguments_of_specified(details: &str) -> Vec<(&str, &str)> {
+    let is_name = |text: &str| {
+        text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+    };
+    let begins = |text: &str| text.split_once(": ").is_some_and(|(name, _)| is_name(name));
+    let mut found = Vec::new();
+    let mut rest = details;
+    while let Some((name, value)) = rest.split_once(": ") {
+        let end = value.match_indices(", ").map(|(at, _)| at).find(|at| begins(&value[at + 2..]));
+        let end = end.unwrap_or(value.len());
+        found.push((name, &value[..end]));
+        rest = value.get(end + 2..).unwrap_or_default();
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,5 +155,9 @@ mod tests {
         let socket = [("namespace", "1"), ("style", "2"), ("protocol", "0")];
         assert_eq!(arguments("namespace: 1 style: 2 protocol: 0"), socket);
         assert_eq!(arguments("socket: 3"), [("socket", "3")]);
+        let mapping = [("protection", "3"), ("flags", "34"), ("descriptor", "-1")];
+        assert_eq!(arguments_of_specified("protection: 3, flags: 34, descriptor: -1"), mapping);
+        assert_eq!(arguments_of_specified("name: a, 1b: c, d, size: "), [("name", "a, 1b: c, d"), ("size", "")]);
+        assert_eq!(arguments_of_specified(""), []);
     }
 }

@@ -85,7 +85,9 @@ impl LeakOptions {
         let value = |option: &OsString| option.to_str()?.strip_prefix("--resources=").map(str::to_owned);
         let values: Vec<String> = given.iter().filter_map(value).collect();
         let names: Vec<&str> = values.iter().flat_map(|value| value.split(',')).collect();
-        let is_wanted = |resource: &Resource| names.is_empty() || names.contains(&resource.name());
+        // Libraries are loaded to stay, mostly: these only if they are asked for.
+        let is_usual = |resource: &Resource| names.is_empty() && *resource != Resource::Library;
+        let is_wanted = |resource: &Resource| is_usual(resource) || names.contains(&resource.name());
         let wanted: Vec<Resource> = Resource::ALL.into_iter().filter(is_wanted).collect();
         given.extend(wanted.iter().map(|resource| format!("--resources={}", resource.name()).into()));
         given.extend(["--resources=thread".into(), "--no-schedule".into()]);
