@@ -129,6 +129,58 @@ fn each_function_of_each_plugin() {
 }
 
 #[test]
+fn functions_are_audited_by_their_names() {
+    if !require(&["gcc", "g++"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let names = folder.path().join("names");
+    fs::write(&names, "labs\nqsor[t]\n").unwrap();
+    let symbols = format!("strtol; str*dup;@{}", names.display());
+    check("audit.txt", &text(&run(&["-s", "-r", "-t", "1", "-a", &symbols], "audit").1));
+    // Names are those that c++filt writes, with parameters.
+    let library = CProgram::new(&["pool_library.cpp"]).without_hooks().without_library();
+    let library = library.with(&["-shared", "-fPIC", "-O1", "-g", "-w"]).build();
+    let path = library.path.to_str().unwrap();
+    let user = CProgram::new(&["pool_user.cpp"]).without_hooks().without_library();
+    let user = user.with(&["-g", "-O1", "-pthread", "-Wl,--no-as-needed", path]).build();
+    let audited = |symbols: &str| {
+        let output =
+            Command::new(rftrace()).args(["functracer", "-s", "-t", "0", "-a", symbols]).arg(&user.path).output();
+        let output = output.unwrap();
+        let [told, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let calls = told.lines().filter_map(|line| Some(line.split_once(". ")?.1.to_owned()));
+        (calls.collect::<Vec<String>>(), said)
+    };
+    let (calls, said) = audited("pool::make(*;pool_dro?");
+    assert!(calls.contains(&"pool::make(int)(1) = 0x00000001".to_owned()), "{calls:?} {said}");
+    assert!(
+        calls.iter().all(|call| call.starts_with("pool::make(int)(1) ") || call.starts_with("pool_drop(1) ")),
+        "{calls:?}"
+    );
+    for (symbols, words) in [
+        ("pool::make", "there is no function pool::make in the program and its libraries"),
+        ("_setjmp", "_setjmp returns twice"),
+        ("@/nothing/there", "cannot read /nothing/there"),
+        (";", "no function is named"),
+    ] {
+        let (calls, said) = audited(symbols);
+        assert!(calls.is_empty() && said.contains(words), "{symbols}: {said}");
+    }
+    // All that the program calls of libraries: it does what it does without.
+    let output =
+        Command::new(rftrace()).args(["functracer", "-s", "-t", "1", "-a", "*"]).arg(program()).arg("audit").output();
+    let all = text(&output.unwrap());
+    assert!(["qsort(1) = ", "strdup(1) = ", "labs(1) = "].iter().all(|call| all.contains(call)), "{all}");
+    let mut record = Command::new(rftrace());
+    record.args(["record", "--no-schedule", "--resources", "audit:labs;strtol", "-o"]).arg(folder.path().join("trace"));
+    assert_eq!(record.arg(program()).arg("audit").output().unwrap().status.code(), Some(7));
+    let shown = Command::new(rftrace()).arg("resources").arg(folder.path().join("trace")).output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("virtual: ") && shown.contains("compare ") && shown.contains("audit "), "{shown}");
+}
+
+#[test]
 fn each_option() {
     if !require(&["gcc"]) {
         return;
@@ -152,6 +204,7 @@ fn each_option() {
         (&["-t", "65", "true"][..], 2, "Depth must be between 0 and 64"),
         (&["-l", "/nothing", "true"], 2, "Path must be a valid directory path"),
         (&["-e", "audio", "true"], 2, "there are memory, file, thread-resource, gobject"),
+        (&["-e", "audit", "true"], 2, "-a 'SYMBOL;SYMBOL'"),
         (&["-p", "1"], 1, "a running one cannot be attached to"),
         (&["--usage"], 0, "Usage: rftrace functracer"),
         (&["-V"], 0, "functracer 0.18"),

@@ -63,25 +63,58 @@ pub(super) fn modules(program: &Path) -> Result<Vec<Module>> {
     Ok(all)
 }
 
-/// What is looked for: a name, a glob, a demangled name.
-pub(super) struct Wanted(Pattern);
+/// What is looked for: a name, a glob, a demangled name; or a pattern of the shell's for the name as c++filt writes it, and for no other.
+pub(super) struct Wanted {
+    pattern: Pattern,
+    is_shell: bool,
+}
 
 impl Wanted {
-    pub(super) fn new(text: &str) -> Result<Self> {
-        match Pattern::new(text) {
-            Ok(pattern) => Ok(Self(pattern)),
+    pub(super) fn new(text: &str, is_shell: bool) -> Result<Self> {
+        // Two slashes would make a regex of it.
+        let text = if is_shell && text.starts_with('/') { format!("\\{text}") } else { text.to_owned() };
+        match Pattern::new(&text) {
+            Ok(pattern) => Ok(Self { pattern, is_shell }),
             Err(error) => bail!("{error}"),
         }
     }
 
     pub(super) fn is(&self, name: &str) -> bool {
-        if self.0.matches(name) {
+        if self.is_shell {
+            return self.pattern.matches(&as_by_cxxfilt(name));
+        }
+        if self.pattern.matches(name) {
             return true;
         }
         let [plain, full] = readable(name);
-        let is_so = |name: Option<String>| name.is_some_and(|name| self.0.matches(&name));
+        let is_so = |name: Option<String>| name.is_some_and(|name| self.pattern.matches(&name));
         // All characters of a pattern are those of the name, so parameters are looked at only where they are asked for.
-        is_so(plain) || self.0.has_parameters() && is_so(full)
+        is_so(plain) || self.pattern.has_parameters() && is_so(full)
+    }
+}
+
+/// The name of a function with its parameters, as c++filt writes it; as it is, if it is not mangled.
+pub(super) fn as_by_cxxfilt(name: &str) -> Cow<'_, str> {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return Cow::Owned(format!("{rust:#}"));
+    }
+    let is_mangled = name.starts_with("_Z") && name.len() <= 4096;
+    let symbol = is_mangled.then(|| cpp_demangle::Symbol::new(name).ok()).flatten();
+    symbol.and_then(|symbol| symbol.demangle().ok()).map_or(Cow::Borrowed(name), Cow::Owned)
+}
+
+/// Why no other function can call this one in its caller's place, if that is so.
+pub(super) fn why_not_caught(name: &str) -> Option<&'static str> {
+    match name {
+        "setjmp" | "_setjmp" | "sigsetjmp" | "__sigsetjmp" | "getcontext" | "vfork" | "__vfork" => {
+            Some("returns twice, the second time when its frame is gone")
+        }
+        "dlopen" | "dlmopen" | "dlsym" | "dlvsym" | "mcount" | "_mcount" | "__fentry__" => {
+            Some("looks who has called it")
+        }
+        "__errno_location" => Some("is needed to record calls"),
+        _ if name.starts_with("_dl_") => Some("is the dynamic linker's, which is needed to record calls"),
+        _ => None,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! - here: files as their users write them, and what is wrong with them;
 //! - `expression`: `arg1 * arg2` → steps of the machine that runs in the program (`rftrace_format::specification`);
+//! - `audit`: functracer's `-a`, a specification of its own;
 //! - `functions`: which functions of the program and its libraries are meant;
 //! - `plan`: what is made of all that for a recording; `stubs` the library that catches the calls.
 //!
@@ -11,10 +12,12 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use rftrace_format::resources::Resource;
 use rftrace_format::specification::{Argument, BEFORE, Does, Function, MAX_ARGUMENTS, MAX_IDS, NESTED};
 use serde::Deserialize;
 use toml::{Spanned, Table, Value};
 
+mod audit;
 mod expression;
 mod functions;
 mod plan;
@@ -54,8 +57,9 @@ pub(crate) struct Described {
 struct Wanted {
     /// Where that is written, for messages.
     place: String,
-    /// Names, globs or demangled names.
+    /// Names, globs or demangled names; if `is_shell`, compared as functracer does.
     symbols: Vec<String>,
+    is_shell: bool,
     /// The library that they are in.
     library: Option<String>,
     /// Whether they may be missing.
@@ -126,9 +130,9 @@ impl Specification {
         }
         let path = Path::new(name);
         if path.extension().is_none_or(|extension| extension != "toml") {
-            let names: Vec<&str> = Self::built_in().collect();
+            let names: Vec<&str> = Resource::ALL.iter().map(|one| one.name()).chain(Self::built_in()).collect();
             bail!(
-                "no {name}: there are memory, file, thread, {}; a specification of your own is a file that ends with .toml",
+                "no {name}: there are {}, audit:SYMBOLS; a specification of your own is a file that ends with .toml",
                 names.join(", ")
             );
         }
@@ -160,7 +164,7 @@ impl Specification {
             if !is_name {
                 bail!("{place}: `{name}` is no name of a resource: letters, digits, `-`, `_` and `.`, 64 at the most");
             }
-            if ["memory", "file", "thread"].contains(&name.as_str()) || resources.iter().any(|one| one.name == *name) {
+            if Resource::ALL.iter().any(|one| one.name() == name) || resources.iter().any(|one| one.name == *name) {
                 bail!("{place}: there is a resource {name} already; give this one another name");
             }
             if description.len() > 256 || description.contains(char::is_control) {
@@ -291,7 +295,8 @@ impl Specification {
         }
         let flags = if entry.before { BEFORE } else { 0 } | if entry.nested { NESTED } else { 0 };
         let compiled = Function { resource: resource as u32, does, flags, size, failed, old, ids, arguments };
-        Ok(Wanted { place, symbols, library: entry.library.clone(), is_optional: entry.optional, compiled })
+        let (library, is_optional) = (entry.library.clone(), entry.optional);
+        Ok(Wanted { place, symbols, is_shell: false, library, is_optional, compiled })
     }
 }
 
@@ -356,6 +361,6 @@ mod tests {
             assert!(told.contains(words), "{text}: {told}");
         }
         let told = Specification::open("gobjekt").unwrap_err().to_string();
-        assert!(told.contains("memory, file, thread, gobject") && told.contains(".toml"), "{told}");
+        assert!(told.contains("memory, file, thread, library, gobject") && told.contains(".toml"), "{told}");
     }
 }

@@ -5,18 +5,26 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use rftrace_format::resources::{Definition, MAX_SPECIFIED, Resource};
-use rftrace_format::specification::{self, Function, MAX_FUNCTIONS};
+use rftrace_format::specification::{self, BEFORE, Function, MAX_FUNCTIONS};
 use rftrace_read::Pattern;
 
-use super::functions::{self, Module, nearest, readable};
+use super::functions::{self, Module, as_by_cxxfilt, nearest, readable, why_not_caught};
 use super::{Described, Specification, Wanted, stubs};
 
 /// What is told to the recorder and the program.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     resources: Vec<Described>,
-    /// The functions that are caught, by their symbols.
-    functions: Vec<(String, Function<Vec<u8>>)>,
+    functions: Vec<Caught>,
+}
+
+/// A function that is caught.
+#[derive(Clone, Debug)]
+struct Caught {
+    symbol: String,
+    /// How it is told of.
+    name: String,
+    does: Function<Vec<u8>>,
 }
 
 impl Plan {
@@ -48,7 +56,14 @@ impl Plan {
             }
             for wanted in functions {
                 for name in find(&wanted, &mut modules)? {
-                    let readable = readable(&name)[0].clone().unwrap_or_else(|| name.clone());
+                    let readable = match wanted.is_shell {
+                        true => as_by_cxxfilt(&name).into_owned(),
+                        false => readable(&name)[0].clone().unwrap_or_else(|| name.clone()),
+                    };
+                    // Patterns of one list may have some in common.
+                    if wanted.is_shell && caught.get(&name) == Some(&wanted.place) {
+                        continue;
+                    }
                     if let Some(place) = caught.insert(name.clone(), wanted.place.clone()) {
                         bail!(
                             "{}: {readable} is specified at {place} already; one function has one meaning in a recording",
@@ -56,7 +71,8 @@ impl Plan {
                         );
                     }
                     let number = Resource::ALL.len() as u32 + first + wanted.compiled.resource;
-                    plan.functions.push((name, Function { resource: number, ..wanted.compiled.clone() }));
+                    let does = Function { resource: number, ..wanted.compiled.clone() };
+                    plan.functions.push(Caught { symbol: name, name: readable, does });
                 }
             }
         }
@@ -82,22 +98,21 @@ impl Plan {
 
     /// The table for the program.
     pub(crate) fn table(&self) -> Vec<u8> {
-        let functions: Vec<_> = self.functions.iter().map(|(_, function)| function.clone()).collect();
+        let functions: Vec<_> = self.functions.iter().map(|caught| caught.does.clone()).collect();
         specification::encode(&functions)
     }
 
     /// What is told of functions in the recording.
     pub(crate) fn definitions(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
-        self.functions.iter().enumerate().map(|(number, (name, function))| {
-            let resource = function.resource as usize - Resource::ALL.len();
+        self.functions.iter().enumerate().map(|(number, Caught { name, does, .. })| {
+            let resource = does.resource as usize - Resource::ALL.len();
             let described = &self.resources[resource];
-            let name = readable(name)[0].clone().unwrap_or_else(|| name.clone());
             let definition = Definition {
                 function: number as u16,
                 resource: resource as u8,
                 has_bytes: described.has_bytes,
                 is_counted: described.is_counted,
-                texts: [&described.name, &described.description, &name],
+                texts: [&described.name, &described.description, name],
             };
             (definition.word(), definition.text())
         })
@@ -106,7 +121,7 @@ impl Plan {
     /// The library that catches the calls; `None` if there are none.
     #[must_use]
     pub fn library(&self) -> Option<Vec<u8>> {
-        let names: Vec<&str> = self.functions.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = self.functions.iter().map(|caught| caught.symbol.as_str()).collect();
         (!names.is_empty()).then(|| stubs::library(&names))
     }
 }
@@ -144,13 +159,19 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<String>> {
     }
     let mut found: Vec<String> = Vec::new();
     for (number, symbol) in wanted.symbols.iter().enumerate() {
-        let pattern = functions::Wanted::new(symbol).with_context(|| format!("{place}: symbol"))?;
+        let pattern = functions::Wanted::new(symbol, wanted.is_shell).with_context(|| format!("{place}: symbol"))?;
         let outer: Vec<&&Module> = meant.iter().filter(|module| !module.is_program).collect();
         let names = outer.iter().flat_map(|module| &module.exported).filter(|name| pattern.is(name));
-        let before = found.len();
-        found.extend(names.cloned());
-        if found.len() > before {
+        // What is recorded when it is called takes no other's place.
+        let is_early = wanted.compiled.flags & BEFORE != 0;
+        let (uncaught, names): (Vec<&String>, Vec<&String>) =
+            names.partition(|name| !is_early && why_not_caught(name).is_some());
+        found.extend(names.iter().map(|name| (*name).clone()));
+        if !names.is_empty() {
             continue;
+        }
+        if let Some((name, why)) = uncaught.first().and_then(|name| Some((name, why_not_caught(name)?))) {
+            bail!("{place}: {name} {why}, so it cannot be recorded");
         }
         // Aliases are other names that it may have.
         if number > 0 || wanted.is_optional {
@@ -166,7 +187,7 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<String>> {
         }
         let aliases = &wanted.symbols[1..];
         let is_there = |alias: &String| {
-            let pattern = functions::Wanted::new(alias);
+            let pattern = functions::Wanted::new(alias, wanted.is_shell);
             pattern.is_ok_and(|pattern| outer.iter().any(|module| module.exported.iter().any(|name| pattern.is(name))))
         };
         if aliases.iter().any(is_there) {

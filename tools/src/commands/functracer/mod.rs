@@ -33,9 +33,10 @@ Examples:
   rftrace functracer -s ./program           what it takes of memory and gives back, on stdout, when it has ended
   rftrace functracer -f -l /tmp ./program   and `kill -USR1 PID` begins, and ends, /tmp/allocs-PID.0.trace
   rftrace functracer -s -r -e file ./program
+  rftrace functracer -s -a 'getenv;str*dup;@names' ./program
   rftrace functracer-postproc -l -c allocs-4711.0.trace
 
-The plugins are memory, file, thread-resource, memtransfer, gobject; besides mmap, shmposix and shmsysv. docs/resources.md tells what is otherwise than with functracer.";
+The plugins are memory, file, thread-resource, memtransfer, gobject and, with -a, audit; besides mmap, shmposix and shmsysv. docs/resources.md tells what is otherwise than with functracer.";
 
 /// The most backtraces that functracer has on x86.
 const MAX_DEPTH: usize = 64;
@@ -50,6 +51,9 @@ const MOST_BYTES: u64 = 4 << 30;
 #[derive(Args)]
 #[command(after_help = EXAMPLES, version = concat!("functracer 0.18, by rftrace ", env!("CARGO_PKG_VERSION")))]
 pub(crate) struct FunctracerArgs {
+    /// Track these functions (the plugin audit): names with semicolons between them, as fnmatch compares them; @FILE has one on each line.
+    #[arg(short = 'a', long, value_name = "SYMBOLS", value_parser = audit, overrides_with = "audit")]
+    audit: Option<Kind>,
     /// Enable backtraces for functions that give something back.
     #[arg(short = 'b', long, action = clap::ArgAction::Count)]
     free_backtraces: u8,
@@ -97,6 +101,7 @@ fn plugin(text: &str) -> Result<Kind, String> {
     let name = Path::new(text).file_name().and_then(OsStr::to_str).unwrap_or(text);
     match name.strip_suffix(".so").unwrap_or(name) {
         "thread-resource" => Ok(Kind::BuiltIn(Resource::Thread)),
+        "audit" => Err("the plugin audit tracks what is named: -a 'SYMBOL;SYMBOL'".to_owned()),
         name if name.ends_with(".toml") => parse(text),
         name if parse(name).is_ok() => parse(name),
         name => {
@@ -107,6 +112,10 @@ fn plugin(text: &str) -> Result<Kind, String> {
             ))
         }
     }
+}
+
+fn audit(symbols: &str) -> Result<Kind, String> {
+    parse(&format!("audit:{symbols}"))
 }
 
 fn directory(text: &str) -> Result<PathBuf, String> {
@@ -143,11 +152,12 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
     let program = program::find(&args.command[0])?;
     program::check(&program, true)?;
     check(&program)?;
-    let resource = match &args.track {
+    let track = args.audit.unwrap_or(args.track);
+    let resource = match &track {
         Kind::BuiltIn(resource) => Some(*resource),
         Kind::Specified(_) => None,
     };
-    let (wanted, plan) = plan(&[args.track], &program)?;
+    let (wanted, plan) = plan(&[track], &program)?;
     let libraries = libraries(&plan)?;
     let work = tempfile::Builder::new().prefix("rftrace-").tempdir().context("cannot make a temporary directory")?;
     let recorder = ResourceRecorder::begin(work.path(), MOST_BYTES, &wanted, &plan, true)?;

@@ -150,8 +150,8 @@ pub(crate) struct RecordArgs {
     /// Record calls of the program of functions of libraries too: `malloc`, `write`. The program need not be built for it.
     #[arg(long, visible_alias = "libcall")]
     pub(super) libcalls: bool,
-    /// Record who takes something and does not give it back, for `rftrace resources`: memory, file, thread; gobject, memtransfer, mmap,
-    /// shmposix, shmsysv; or what a file of your own specifies, FILE.toml. The program need not be built for it.
+    /// Record who takes something and does not give it back, for `rftrace resources`: memory, file, thread, library; gobject, memtransfer,
+    /// mmap, shmposix, shmsysv; audit:SYMBOL;SYMBOL for calls of functions of libraries; or what a file of your own specifies, FILE.toml. The program need not be built for it.
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = resources::parse)]
     pub(super) resources: Vec<resources::Kind>,
     /// With --resources: how it is found who has called.

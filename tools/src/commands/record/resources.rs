@@ -35,8 +35,11 @@ pub(crate) enum Kind {
     Specified(Specification),
 }
 
-/// A kind by its name, or by the path of a specification.
+/// A kind by its name, by names of functions, or by the path of a specification.
 pub(crate) fn parse(text: &str) -> Result<Kind, String> {
+    if let Some(symbols) = text.strip_prefix("audit:") {
+        return Specification::audit(symbols).map(Kind::Specified).map_err(|error| format!("{error:#}"));
+    }
     match Resource::ALL.into_iter().find(|resource| resource.name() == text) {
         Some(resource) => Ok(Kind::BuiltIn(resource)),
         None => Specification::open(text).map(Kind::Specified).map_err(|error| format!("{error:#}")),

@@ -1,0 +1,103 @@
+//! functracer's plugin `audit`: calls of functions that are named by its option `-a` are told, whatever they do.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use rftrace_format::specification::{Does, Function, NESTED};
+
+use super::expression::{self, Wants};
+use super::{Described, Specification, Wanted};
+
+/// How deep files may name others.
+const MAX_NESTED: usize = 8;
+/// The most that is read of one.
+const MAX_BYTES: u64 = 1 << 20;
+
+impl Specification {
+    /// The functions that a text names: names with semicolons between them, compared as by fnmatch(3) with what c++filt would write; `@FILE` is
+    /// a file with one on each line. Each call is one of the resource `virtual`.
+    ///
+    /// # Errors
+    ///
+    /// No function is named, or a file cannot be read.
+    pub fn audit(symbols: &str) -> Result<Self> {
+        let mut named = Vec::new();
+        for item in symbols.split(';') {
+            add(item, MAX_NESTED, &mut named)?;
+        }
+        if named.is_empty() {
+            bail!("audit: no function is named: `SYMBOL;SYMBOL`, or `@FILE` with one on each line");
+        }
+        let number = |text| expression::compile(text, Wants::Early).map_err(anyhow::Error::msg);
+        let (size, id) = (number("1")?, number("1")?);
+        let wanted = |symbol: String| Wanted {
+            place: "audit".to_owned(),
+            symbols: vec![symbol],
+            is_shell: true,
+            library: None,
+            is_optional: false,
+            compiled: Function {
+                resource: 0,
+                does: Does::Note,
+                flags: NESTED,
+                size: size.clone(),
+                failed: Vec::new(),
+                old: Vec::new(),
+                ids: vec![id.clone()],
+                arguments: Vec::new(),
+            },
+        };
+        let resource = Described {
+            name: "virtual".to_owned(),
+            description: "Virtual resource for custom symbol tracking".to_owned(),
+            has_bytes: false,
+            is_counted: false,
+        };
+        Ok(Self { resources: vec![resource], functions: named.into_iter().map(wanted).collect() })
+    }
+}
+
+fn add(item: &str, most_nested: usize, named: &mut Vec<String>) -> Result<()> {
+    let item = item.trim_matches(' ');
+    let Some(path) = item.strip_prefix('@') else {
+        if !item.is_empty() {
+            named.push(item.to_owned());
+        }
+        return Ok(());
+    };
+    if most_nested == 0 {
+        bail!("audit: {path} is named by a file that is named by a file, and so on: write the names into one");
+    }
+    let bytes = fs::metadata(Path::new(path)).with_context(|| format!("audit: cannot read {path}"))?.len();
+    if bytes > MAX_BYTES {
+        bail!("audit: {path} has {bytes} bytes; {MAX_BYTES} are the most of a list of names");
+    }
+    let text = fs::read_to_string(path).with_context(|| format!("audit: cannot read {path}"))?;
+    text.lines().try_for_each(|line| add(line, most_nested - 1, named))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_named_in_texts_and_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("names");
+        fs::write(&path, "two\n three*  \n\n@nothing").unwrap();
+        let symbols = |text: &str| -> Result<Vec<String>> {
+            Ok(Specification::audit(text)?.functions.into_iter().flat_map(|wanted| wanted.symbols).collect())
+        };
+        let error = symbols(&format!("one;@{}", path.display())).unwrap_err();
+        assert!(error.to_string().contains("cannot read nothing"), "{error:#}");
+        fs::write(&path, "two\n three*  \n\n").unwrap();
+        assert_eq!(
+            symbols(&format!(" one;;f(int, int); @{}", path.display())).unwrap(),
+            ["one", "f(int, int)", "two", "three*"]
+        );
+        assert!(symbols(" ; ").unwrap_err().to_string().contains("no function is named"));
+        fs::write(&path, format!("@{}", path.display())).unwrap();
+        assert!(symbols(&format!("@{}", path.display())).unwrap_err().to_string().contains("and so on"));
+    }
+}
