@@ -16,7 +16,9 @@ const SOURCES: [&str; 2] = ["staticlib", "src/abi"];
 
 /// What the tracer of Hermit programs is built for, whose kernel may be traced too: its code uses no vector registers. Rustup
 /// has no library for Hermit itself.
-const KERNEL_TARGET: &str = "x86_64-unknown-none";
+fn kernel_target(hermit: &str) -> &'static str {
+    if hermit.starts_with("aarch64") { "aarch64-unknown-none-softfloat" } else { "x86_64-unknown-none" }
+}
 
 /// What changes the tracer's code.
 const TRACER_FEATURES: [&str; 2] = ["interruptsafe", "threadhook"];
@@ -72,7 +74,7 @@ impl Backend {
         let is_hermit = outer.contains("hermit");
         let target = match env::var("RFTRACE_TARGET_TRIPLE") {
             Ok(target) if !target.is_empty() => target,
-            _ if is_hermit => KERNEL_TARGET.to_owned(),
+            _ if is_hermit => kernel_target(&outer).to_owned(),
             _ => outer,
         };
         Self {

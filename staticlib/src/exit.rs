@@ -5,7 +5,6 @@
 //! tracer's registers, unwinders still need the entry. When it is where the trampoline's unwind information tells of it, the
 //! entry is taken away.
 
-use core::iter;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -213,10 +212,24 @@ fn try_look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Option<Open> 
     if in_own.is_some() && !left::in_use() {
         return in_own;
     }
-    let in_table = || [left::innermost(frame), left::outermost(frame)].into_iter().flatten().map(|left| left.open);
+    // One by one: iterators would be moved as a whole, by the `memcpy` that there is not.
+    let mut latest = in_own;
+    let mut consider = |found: Option<Open>| {
+        if let Some(open) = found
+            && is_wanted(&open)
+            && latest.is_none_or(|latest| latest.sequence <= open.sequence)
+        {
+            latest = Some(open);
+        }
+    };
     // Before the stacks, as it may be brought back from there to one that was looked at,
-    let left = in_table();
+    consider(left::innermost(frame).map(|left| left.open));
+    consider(left::outermost(frame).map(|left| left.open));
+    for stack in moves::others(own) {
+        consider(on(stack));
+    }
     // and behind them, as it may be moved there.
-    let elsewhere = moves::others(own).filter_map(on).chain(iter::once_with(in_table).flatten());
-    in_own.into_iter().chain(left.chain(elsewhere).filter(&is_wanted)).max_by_key(|open| open.sequence)
+    consider(left::innermost(frame).map(|left| left.open));
+    consider(left::outermost(frame).map(|left| left.open));
+    latest
 }

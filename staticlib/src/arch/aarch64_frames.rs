@@ -9,7 +9,7 @@ use core::mem::{align_of, size_of};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::aarch64_machine::{is_trampoline, signed_trampoline};
+use super::aarch64_machine::{is_trampoline, signed_trampoline, trampoline};
 use super::aarch64_prologue::{self as prologue, DECISIVE};
 use super::reach::{MAX_FRAME_BYTES, Reach};
 
@@ -168,7 +168,9 @@ pub(crate) fn reach(_running: usize, frame: usize, _caller: usize) -> Reach {
     Reach { up_to: frame, is_cut: true }
 }
 
-/// An address of which the upper 16 bits are missing: that of a program.
+/// An address of which the upper 16 bits are missing: 0 in programs. Of a kernel they are those of its own addresses, which no
+/// lower bit tells.
 pub(crate) fn whole_address(low: usize) -> usize {
-    low
+    const UPPER: usize = !0 << 48;
+    if cfg!(target_os = "none") { low | (trampoline() & UPPER) } else { low }
 }

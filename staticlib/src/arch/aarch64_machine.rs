@@ -29,6 +29,7 @@ pub(crate) fn trampoline() -> usize {
 }
 
 /// The same: no functions have entry branches here.
+#[cfg(not(target_os = "none"))]
 pub(crate) fn entry_trampoline() -> usize {
     trampoline()
 }

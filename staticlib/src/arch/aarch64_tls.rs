@@ -1,6 +1,8 @@
 //! aarch64: what belongs to a thread in thread-local storage: where its block is, and the last sequence number of its calls.
 
 use core::arch::{asm, global_asm};
+#[cfg(target_os = "none")]
+use core::mem::size_of;
 
 use crate::abi::ThreadBlock;
 
@@ -18,6 +20,19 @@ global_asm!(
     "rftrace_thread_block:",
     ".zero 16",
     ".popsection",
+);
+
+// Without OS the block itself is thread-local too: nobody else could give memory back when a task ends.
+#[cfg(target_os = "none")]
+global_asm!(
+    ".pushsection .tbss.rftrace_local_block, \"awT\", @nobits",
+    ".p2align 6",
+    ".type rftrace_local_block, @object",
+    ".size rftrace_local_block, {size}",
+    "rftrace_local_block:",
+    ".zero {size}",
+    ".popsection",
+    size = const size_of::<ThreadBlock>(),
 );
 
 /// The address of this thread's words.
@@ -85,4 +100,23 @@ pub(crate) fn sequence(now: u64) -> u64 {
         last.write_volatile(sequence);
         sequence
     }
+}
+
+/// The block that lies in thread-local storage, on targets that have it there.
+#[cfg(target_os = "none")]
+pub(crate) fn local_block() -> *mut ThreadBlock {
+    let block;
+    // SAFETY: computes the address of this thread's variable, which is defined above.
+    unsafe {
+        asm!(
+            "mrs {block}, tpidr_el0",
+            "adrp {offset}, :gottprel:rftrace_local_block",
+            "ldr {offset}, [{offset}, :gottprel_lo12:rftrace_local_block]",
+            "add {block}, {block}, {offset}",
+            block = out(reg) block,
+            offset = out(reg) _,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    block
 }

@@ -69,18 +69,25 @@ pub(crate) use x86_64_shadow_stack::has_shadow_stack;
 pub(crate) use aarch64_frames::{
     Slot, caller_frame, frame_of_pointer, frames, is_frame, may_be_hooked, may_return_to, reach, whole_address,
 };
+#[cfg(all(target_arch = "aarch64", not(target_os = "none")))]
+pub(crate) use aarch64_machine::entry_trampoline;
 #[cfg(target_arch = "aarch64")]
-pub(crate) use aarch64_machine::{
-    abort, entry_trampoline, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero,
-};
+pub(crate) use aarch64_machine::{abort, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use local::{SEQUENCE_BITS, sequence};
 
 #[cfg(all(feature = "threadhook", not(target_os = "none")))]
 compile_error!("the feature `threadhook` is for kernels: build it for a target without OS, see RFTRACE_TARGET_TRIPLE");
 
-#[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_os = "linux"))))]
-compile_error!("rftrace supports x86-64, and aarch64 Linux; others need their module in staticlib/src/arch");
+#[cfg(all(feature = "threadhook", target_os = "none", not(target_arch = "x86_64")))]
+compile_error!(
+    "the feature `threadhook` is for kernels of x86-64: elsewhere tasks have thread-local storage, see docs/kernels.md"
+);
+
+#[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", any(target_os = "linux", target_os = "none")))))]
+compile_error!(
+    "rftrace supports x86-64, and aarch64 with Linux or without OS; others need their module in staticlib/src/arch"
+);
 
 /// Whether there are functions whose returns are not hooked, see [`UNHOOKED`](crate::abi::UNHOOKED): addresses must leave that bit free.
 pub(crate) const HAS_SLEDS: bool = cfg!(all(target_arch = "x86_64", not(target_os = "none")));

@@ -419,6 +419,54 @@ fn kernels_get_a_tracer_without_vector_instructions() {
     assert!(!vector_instructions(&ordinary).is_empty());
 }
 
+#[test]
+fn kernels_of_aarch64_get_a_tracer_without_vector_instructions() {
+    if !require(&["aarch64-linux-gnu-objdump"]) {
+        return;
+    }
+    let target = "aarch64-unknown-none-softfloat";
+    let Some(toolchain) = toolchain_with(target) else {
+        return tools::missing("library of aarch64-unknown-none-softfloat");
+    };
+    // An instruction whose operands name one.
+    let vectors = |archive: &Path| {
+        let text =
+            tools::text(Command::new("aarch64-linux-gnu-objdump").args(["-d", "--no-show-raw-insn"]).arg(archive));
+        assert!(text.contains("mcount>:"), "the disassembly has the hooks");
+        let is_vector = |operand: &str| {
+            let (kind, number) = operand.split_at_checked(1).unwrap_or_default();
+            "bhsdqv".contains(kind) && number.split('.').next().is_some_and(|number| number.parse::<u8>().is_ok())
+        };
+        // Targets of jumps look the same, but have a name behind them.
+        let operands = text.lines().filter_map(|line| line.split('\t').nth(2)).flat_map(|operands| operands.split(','));
+        operands
+            .filter(|operand| !operand.contains('<'))
+            .any(|operand| operand.split(['[', ']', '{', '}', ' ', '-']).any(is_vector))
+    };
+    let package = Package::unpack();
+    for features in ["", "interruptsafe"] {
+        let mut check = package.cargo(toolchain, &["check", "--features", features]);
+        let archive = archive_of(check.env("RFTRACE_TARGET_TRIPLE", target));
+        assert!(!vectors(&archive), "{features:?}");
+        let undefined = symbols(&archive, |symbol| object::ObjectSymbol::is_undefined(symbol));
+        assert_eq!(undefined.iter().find(|name| !name.is_empty()), None, "{features:?}");
+        let exported = symbols(&archive, |symbol| {
+            object::ObjectSymbol::is_global(symbol) && object::ObjectSymbol::is_definition(symbol)
+        });
+        let own = |name: &&String| name.starts_with("rftrace_") || ["mcount", "_mcount"].contains(&name.as_str());
+        assert!(exported.contains("mcount") && exported.iter().all(|name| own(&name)), "{exported:?}");
+    }
+    let mut threadhook = package.cargo(toolchain, &["check", "--features", "threadhook"]);
+    let errors = errors(threadhook.env("RFTRACE_TARGET_TRIPLE", target));
+    let said = "the feature `threadhook` is for kernels of x86-64";
+    assert!(errors.iter().any(|error| error.contains(said)), "{errors:#?}");
+    // The same test finds those of a program's tracer.
+    let linux = "aarch64-unknown-linux-gnu";
+    if let Some(toolchain) = toolchain_with(linux) {
+        assert!(vectors(&archive_of(package.cargo(toolchain, &["check"]).env("RFTRACE_TARGET_TRIPLE", linux))));
+    }
+}
+
 /// Nobody but programs has gprof's start-up code.
 #[test]
 fn kernels_get_no_symbols_of_gprof() {
