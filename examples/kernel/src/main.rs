@@ -1,4 +1,4 @@
-//! A small kernel that traces itself with rftrace, for QEMU's x86-64 machine.
+//! A small kernel that traces itself with rftrace, for QEMU's machines, x86-64 and aarch64.
 //!
 //! It has what a kernel has that makes tracing hard: interrupts, tasks that are switched, a second core, a panic. What the
 //! tracer needs of a kernel is in [`trace`], and thread-local storage in [`tasks`]; the rest is the kernel. README.md
@@ -6,17 +6,14 @@
 
 #![no_std]
 #![no_main]
-#![feature(abi_x86_interrupt)]
+#![cfg_attr(target_arch = "x86_64", feature(abi_x86_interrupt))]
 
 extern crate rftrace as _; // the tracer: mcount
 
-mod apic;
-mod boot;
-mod clock;
-mod interrupts;
-mod memory;
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/mod.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64/mod.rs")]
+mod arch;
 mod options;
-mod port;
 mod serial;
 mod serve;
 mod smp;
@@ -29,19 +26,19 @@ use core::panic::PanicInfo;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-use clock::Rates;
+use arch::clock::Rates;
+use arch::{boot, clock, interrupts};
 use options::{Mode, Options};
 use smp::{CORES, Core};
 
-/// What QEMU's device isa-debug-exit gets. QEMU then ends with the status `2 * code + 1`.
-#[repr(u8)]
+/// How QEMU is to end.
 enum Exit {
     /// QEMU's status 33.
-    Success = 16,
+    Success,
     /// QEMU's status 35.
-    Panic = 17,
+    Panic,
     /// QEMU's status 37.
-    WrongResults = 18,
+    WrongResults,
 }
 
 /// Set when all is prepared and the tasks may run.
@@ -49,16 +46,15 @@ static MAY_START: AtomicBool = AtomicBool::new(false);
 
 /// The first function of the first core, on the stack of boot.s.
 #[unsafe(no_mangle)]
-extern "C" fn kernel_main(start_info: &'static boot::StartInfo) -> ! {
-    serial::init();
+extern "C" fn kernel_main(info: boot::Info) -> ! {
+    arch::serial::init();
     interrupts::init();
-    apic::disable_pics();
     let core = &CORES[0];
     core.init_this();
 
-    let options = Options::parse(boot::command_line(start_info));
+    let options = Options::parse(boot::command_line(info));
     let rates = clock::measure();
-    memory::init();
+    arch::memory::init();
     trace::install(rates, options.is_streamed);
     if options.mode == Mode::Serve {
         serve();
@@ -84,7 +80,7 @@ extern "C" fn kernel_main(start_info: &'static boot::StartInfo) -> ! {
     trace::stop();
     let is_right = report(cores, clock::ticks() - start, rates);
     trace::send();
-    exit(if is_right { Exit::Success } else { Exit::WrongResults })
+    arch::exit(if is_right { Exit::Success } else { Exit::WrongResults })
 }
 
 /// Answers what is asked by the console. No task or second core is needed.
@@ -94,7 +90,7 @@ fn serve() -> ! {
     serve::serve();
     trace::stop();
     trace::send();
-    exit(Exit::Success)
+    arch::exit(Exit::Success)
 }
 
 /// The first function of the second core.
@@ -116,14 +112,14 @@ fn run_tasks(core: &'static Core) {
     trace::set_core(core.number);
     tasks::start_timer();
     tasks::run_all(core);
-    apic::stop_timer();
+    interrupts::stop_timer();
     interrupts::disable();
     core.has_finished.store(true, Release);
 }
 
 /// Prints what the tasks have done. Returns whether all their results were right.
 fn report(cores: &[Core], n_ticks: u64, rates: Rates) -> bool {
-    let millis = n_ticks * 1000 / rates.tsc_hz;
+    let millis = n_ticks * 1000 / rates.counter_hz;
     let mut is_right = true;
     for core in cores {
         let n_interrupts = core.n_ticks.load(Relaxed);
@@ -138,13 +134,6 @@ fn report(cores: &[Core], n_ticks: u64, rates: Rates) -> bool {
     is_right
 }
 
-/// Ends QEMU. Where it has no such device, the core halts.
-fn exit(code: Exit) -> ! {
-    // SAFETY: the device does nothing but end QEMU.
-    unsafe { port::write(0xf4, code as u8) };
-    interrupts::halt()
-}
-
 /// The trace is sent after a panic too. Functions that are open then end with it.
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
@@ -157,12 +146,12 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     match FIRST.compare_exchange(0, core.number + 1, AcqRel, Acquire) {
         Ok(_) => {}
         // Sending the trace has panicked.
-        Err(first) if first == core.number + 1 => exit(Exit::Panic),
+        Err(first) if first == core.number + 1 => arch::exit(Exit::Panic),
         Err(_) => interrupts::halt(),
     }
     smp::stop_other(core);
     serial::force_free();
     println!("{info}");
     trace::send();
-    exit(Exit::Panic)
+    arch::exit(Exit::Panic)
 }

@@ -1,5 +1,7 @@
 //! What to run: the kernel's command line, words of the form `name=value`.
 
+use crate::arch::HAS_IRET_HANDLERS;
+
 /// What the kernel does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -18,7 +20,7 @@ pub enum Mode {
 pub enum Timer {
     /// A traced function that is called from an assembly stub. It switches tasks.
     Stub,
-    /// A function that is itself entered by the interrupt, and returns from it. It only counts.
+    /// A function that is itself entered by the interrupt, and returns from it. It only counts. x86-64 only.
     Iret,
 }
 
@@ -37,7 +39,8 @@ pub struct Options {
     /// `send=stream`: the trace is sent while the tasks run, by the second serial port; otherwise at the end.
     pub is_streamed: bool,
     pub timer: Timer,
-    /// `handlers=all`, or `stubs`: tasks do without functions that are entered by interrupts themselves.
+    /// `handlers=all`, or `stubs`: tasks do without page faults and system calls, whose handlers are entered by the interrupt itself on
+    /// x86-64.
     pub with_iret_handlers: bool,
 }
 
@@ -72,12 +75,12 @@ impl Options {
                 Some(("send", "end")) => options.is_streamed = false,
                 Some(("send", "stream")) => options.is_streamed = true,
                 Some(("timer", "stub")) => options.timer = Timer::Stub,
-                Some(("timer", "iret")) => options.timer = Timer::Iret,
+                Some(("timer", "iret")) if HAS_IRET_HANDLERS => options.timer = Timer::Iret,
                 Some(("handlers", "all")) => options.with_iret_handlers = true,
                 Some(("handlers", "stubs")) => options.with_iret_handlers = false,
                 _ => panic!(
                     "the command line has \"{word}\"; known are mode=tree|storm|panic|serve cores=1|2 hz=N seconds=N rounds=N \
-                     send=end|stream timer=stub|iret handlers=all|stubs"
+                     send=end|stream timer=stub handlers=all|stubs, and timer=iret on x86-64"
                 ),
             }
         }

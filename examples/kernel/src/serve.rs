@@ -2,7 +2,8 @@
 
 use core::hint::black_box;
 
-use crate::clock;
+use crate::arch;
+use crate::arch::clock;
 use crate::serial;
 
 /// What is asked, a byte each. Others are not answered.
@@ -13,7 +14,7 @@ const END: u8 = b'q';
 #[inline(never)]
 pub fn serve() {
     loop {
-        match serial::receive() {
+        match arch::serial::receive() {
             ASK => answer(),
             END => return,
             _ => {}

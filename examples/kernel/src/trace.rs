@@ -7,14 +7,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use rftrace_frontend::kernel::{self, Machine, Mode, Stream};
 
-use crate::clock::{self, Rates};
-use crate::port;
-use crate::serial;
+use crate::arch::clock::{self, Rates};
+use crate::arch::serial;
 
 /// For the newest records of all tasks, 16 bytes each; older ones are overwritten.
 const BUFFER_BYTES: usize = 1 << 20;
-/// QEMU's debug console: what is written here goes to the file that `-debugcon` names.
-const DEBUG_CONSOLE: u16 = 0xe9;
 
 /// The tracer asks for no alignment, but wastes nothing with this one.
 #[repr(C, align(65536))]
@@ -29,7 +26,7 @@ unsafe impl Sync for Buffer {}
 static BUFFER: Buffer = Buffer { bytes: UnsafeCell::new([0; BUFFER_BYTES]), is_taken: AtomicBool::new(false) };
 /// Whether what is recorded is sent while the kernel runs.
 static IS_STREAMED: AtomicBool = AtomicBool::new(false);
-static TSC_HZ: AtomicU64 = AtomicU64::new(0);
+static COUNTER_HZ: AtomicU64 = AtomicU64::new(0);
 static WALL_NANOS: AtomicU64 = AtomicU64::new(0);
 
 /// Gives the tracer its memory.
@@ -51,7 +48,7 @@ pub fn install(rates: Rates, is_streamed: bool) {
         panic!("{error}");
     }
     IS_STREAMED.store(is_streamed, Relaxed);
-    TSC_HZ.store(rates.tsc_hz, Relaxed);
+    COUNTER_HZ.store(rates.counter_hz, Relaxed);
 }
 
 /// Starts recording. Inlined, as is [`stop`]: what runs while recording is on is recorded.
@@ -84,7 +81,7 @@ pub fn end_task() {
 #[inline(always)]
 pub fn poll() {
     if IS_STREAMED.load(Relaxed) {
-        let Ok(_) = Stream::new(machine()).poll(by_serial_port);
+        let Ok(_) = Stream::new(machine()).poll(as_stream);
     }
 }
 
@@ -94,18 +91,17 @@ pub fn send() {
         return;
     }
     let Ok(()) = if IS_STREAMED.load(Relaxed) {
-        Stream::new(machine()).finish(by_serial_port)
+        Stream::new(machine()).finish(as_stream)
     } else {
         kernel::write_image(&machine(), |bytes| {
-            // SAFETY: the debug console does nothing but write to a file.
-            unsafe { port::write_all(DEBUG_CONSOLE, bytes) };
+            serial::send_image(bytes);
             Ok::<(), Infallible>(())
         })
     };
 }
 
-fn by_serial_port(bytes: &[u8]) -> Result<(), Infallible> {
-    serial::send_by_second(bytes);
+fn as_stream(bytes: &[u8]) -> Result<(), Infallible> {
+    serial::send_streamed(bytes);
     Ok(())
 }
 
@@ -115,7 +111,7 @@ fn machine() -> Machine<'static> {
         name: "rftrace-example-kernel",
         // The kernel runs where it was linked to.
         load_address: 0,
-        tsc_hz: Some(TSC_HZ.load(Relaxed)).filter(|&hz| hz != 0),
+        tsc_hz: Some(COUNTER_HZ.load(Relaxed)).filter(|&hz| hz != 0),
         wall_nanos: Some(WALL_NANOS.load(Relaxed)).filter(|&nanos| nanos != 0),
     }
 }

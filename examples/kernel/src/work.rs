@@ -1,22 +1,18 @@
 //! What the tasks do. Each computes something whose result is known, so that a register or flag that an interrupt or the
 //! tracer changes does not go unnoticed.
 
-use core::arch::global_asm;
 use core::hint::black_box;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use crate::interrupts;
-use crate::memory;
+use crate::arch::{interrupts, memory};
 use crate::options::{Mode, Options};
 use crate::smp::{self, N_CORES};
 use crate::tasks::{self, N_TASKS};
 use crate::trace;
 
-global_asm!(include_str!("canary.s"), options(raw));
-
 unsafe extern "C" {
-    /// See canary.s.
+    /// See canary.s of the processor.
     safe fn canary(rounds: u64) -> u64;
 }
 

@@ -32,6 +32,7 @@ mod images;
 mod interrupted;
 mod kept;
 mod kernel;
+mod kernel_raw;
 mod known_work;
 mod kvm;
 mod libraries;

@@ -12,7 +12,8 @@ use rftrace_read::{Result, Trace};
 use rftrace_tests::{CProgram, Run, fixtures, require, tools};
 use rftrace_views::CallTree;
 
-use crate::kernel::{REAL_TIME, RawTrace, SUCCESS, boot, kernel};
+use crate::kernel::{REAL_TIME, SUCCESS, boot, kernel};
+use crate::kernel_raw::RawTrace;
 
 /// With so many ticks a second a nanosecond is a tick: nothing is rounded.
 const EXACT_HZ: u64 = 1_000_000_000;
@@ -139,7 +140,7 @@ fn a_guest_is_aligned_with_its_host_to_the_tick() {
     for hz in [Some(EXACT_HZ), None] {
         let dir = guest.path("guest");
         let mut import = ImportOptions::default();
-        import.binary = Some(kernel.to_owned());
+        import.binary = Some(kernel.path.to_owned());
         import.tsc_hz = hz;
         Image::read(&guest.path("trace.img")).unwrap().write_directory(&dir, &import).unwrap();
         let mut options = MergeOptions::default();
@@ -217,10 +218,10 @@ fn examples_multi_shows_answers_within_questions() {
     command.args(["host", "offset", "--", "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", "64M"]);
     command.args(["-display", "none", "-monitor", "none", "-no-reboot", "-serial", "stdio"]);
     command.args(["-debugcon", "file:guest.img", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
-    command.args(["-append", "mode=serve", "-kernel"]).arg(kernel);
+    command.args(["-append", "mode=serve", "-kernel"]).arg(kernel.path);
     let run = Run::of(&mut command);
     let mut import = ImportOptions::default();
-    import.binary = Some(kernel.to_owned());
+    import.binary = Some(kernel.path.to_owned());
     Image::read(&run.path("guest.img")).unwrap().write_directory(&run.path("guest"), &import).unwrap();
 
     let mut options = MergeOptions::default();

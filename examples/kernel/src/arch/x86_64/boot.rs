@@ -3,6 +3,9 @@
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char};
 
+/// What [`kernel_main`](crate::kernel_main) is told.
+pub type Info = &'static StartInfo;
+
 global_asm!(include_str!("boot.s"), options(raw));
 
 /// What the boot protocol passes (`struct hvm_start_info` in Xen's public/arch-x86/hvm/start_info.h).
@@ -24,7 +27,7 @@ const MAGIC: u32 = 0x336e_c578;
 /// # Panics
 ///
 /// When `info` is not what the boot protocol promises.
-pub fn command_line(info: &'static StartInfo) -> &'static str {
+pub fn command_line(info: Info) -> &'static str {
     assert!(info.magic == MAGIC, "not started by the PVH boot protocol: use qemu-system-x86_64 -kernel");
     if info.command_line == 0 {
         return "";

@@ -3,8 +3,7 @@
 use core::arch::x86_64::_rdtsc;
 use core::hint::spin_loop;
 
-use crate::apic;
-use crate::port;
+use super::{apic, port};
 
 /// The programmable interval timer (Intel 8254): its second channel has an output that can be read.
 const PIT_HZ: u64 = 1_193_182;
@@ -18,10 +17,10 @@ const PIT_TICKS: u16 = (PIT_HZ / 20) as u16;
 /// How often clocks tick in a second.
 #[derive(Clone, Copy)]
 pub struct Rates {
-    /// The time stamp counter.
-    pub tsc_hz: u64,
+    /// The time stamp counter, which the trace has its times from.
+    pub counter_hz: u64,
     /// The timer of the local APIC.
-    pub apic_hz: u64,
+    pub timer_hz: u64,
 }
 
 /// The time stamp counter.
@@ -51,12 +50,12 @@ pub fn measure() -> Rates {
     let n_tsc = ticks() - start;
     let n_apic = apic::counted_down();
     let in_a_second = |n_ticks: u64| n_ticks * PIT_HZ / u64::from(PIT_TICKS);
-    Rates { tsc_hz: in_a_second(n_tsc), apic_hz: in_a_second(n_apic) }
+    Rates { counter_hz: in_a_second(n_tsc), timer_hz: in_a_second(n_apic) }
 }
 
 /// Waits.
 pub fn wait_micros(rates: Rates, micros: u64) {
-    let end = ticks() + rates.tsc_hz * micros / 1_000_000;
+    let end = ticks() + rates.counter_hz * micros / 1_000_000;
     while ticks() < end {
         spin_loop();
     }

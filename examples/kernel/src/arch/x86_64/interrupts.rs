@@ -13,10 +13,10 @@ use core::arch::{asm, global_asm, naked_asm};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::apic;
-use crate::memory;
+use super::{apic, memory, tls};
+use crate::options::Timer;
 use crate::smp;
-use crate::tasks::{self, Frame};
+use crate::tasks;
 
 /// The segments of boot.s, which all cores keep.
 const CODE_SELECTOR: u16 = 8;
@@ -27,9 +27,9 @@ const NMI: usize = 2;
 const DOUBLE_FAULT: usize = 8;
 const PAGE_FAULT: usize = 14;
 /// The timer, with a stub.
-pub const TIMER_VECTOR: u8 = 0x20;
+const TIMER_VECTOR: u8 = 0x20;
 /// The timer, with an `extern "x86-interrupt"` function.
-pub const IRET_TIMER_VECTOR: u8 = 0x21;
+const IRET_TIMER_VECTOR: u8 = 0x21;
 const YIELD_VECTOR: u8 = 0x22;
 const SYSTEM_CALL_VECTOR: u8 = 0x80;
 const SPURIOUS_VECTOR: u8 = 0xff;
@@ -42,6 +42,44 @@ const FAULT_STACK: u64 = 2;
 /// Interrupt gates keep further interrupts off, trap gates do not.
 const INTERRUPT_GATE: u64 = 0x8e;
 const TRAP_GATE: u64 = 0x8f;
+
+/// The registers of a task that does not run, as the stubs push them.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Frame {
+    r15_to_rax: [u64; 15],
+    ip: u64,
+    cs: u64,
+    flags: u64,
+    sp: u64,
+    ss: u64,
+}
+
+impl Frame {
+    /// In the flags: interrupts may come.
+    const INTERRUPTS: u64 = 1 << 9;
+    const RBX: usize = 13;
+    pub const NONE: Self = Self { r15_to_rax: [0; 15], ip: 0, cs: 0, flags: 0, sp: 0, ss: 0 };
+
+    /// That of a task which begins: it calls `entry` on the stack that ends at `stack_end`.
+    pub fn of_new_task(entry: extern "C" fn(), stack_end: u64) -> Self {
+        let (cs, ss) = (CODE_SELECTOR.into(), DATA_SELECTOR.into());
+        let ip = begin as *const () as u64;
+        let mut frame = Self { ip, cs, ss, flags: Self::INTERRUPTS | 2, sp: stack_end, ..Self::NONE };
+        frame.r15_to_rax[Self::RBX] = entry as *const () as u64;
+        frame
+    }
+}
+
+/// Where a task begins: calls its first function, which is in rbx. Not traced, as it does not return.
+#[unsafe(naked)]
+unsafe extern "C" fn begin() {
+    naked_asm!(
+        "call {tell_core}", "call rbx", "call {end}", "ud2",
+        tell_core = sym tasks::tell_core,
+        end = sym tasks::end,
+    )
+}
 
 /// What a core's processor looks up: its segments, and where its interrupt stacks end.
 pub struct Tables {
@@ -130,6 +168,7 @@ fn set_handler(vector: usize, handler: usize, stack: u64, gate: u64) {
 
 /// Fills the table of handlers.
 pub fn init() {
+    apic::disable_pics();
     for vector in 0..32 {
         let stack = if vector == DOUBLE_FAULT { FAULT_STACK } else { INTERRUPTED_STACK };
         let stub = &raw const exception_stubs as usize + EXCEPTION_STUB_BYTES * vector;
@@ -193,6 +232,20 @@ pub fn yield_core() {
     unsafe { asm!("int {}", const YIELD_VECTOR) }
 }
 
+/// Has the timer interrupt this core again and again, every `n_ticks` of its clock.
+pub fn start_timer(handler: Timer, n_ticks: u32) {
+    let vector = match handler {
+        Timer::Stub => TIMER_VECTOR,
+        Timer::Iret => IRET_TIMER_VECTOR,
+    };
+    apic::start_timer(vector, n_ticks);
+}
+
+/// Stops the timer of this core.
+pub fn stop_timer() {
+    apic::stop_timer();
+}
+
 /// Runs the timer's handler at a certain place.
 #[inline(always)]
 pub fn raise_timer() {
@@ -229,7 +282,7 @@ macro_rules! stub {
                 "pop rbp", "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop rbx", "pop rax",
                 "iretq",
                 handler = sym $handler,
-                fs_base = const tasks::FS_BASE,
+                fs_base = const tls::FS_BASE,
             )
         }
     };
@@ -341,6 +394,3 @@ extern "C" fn unexpected_exception(vector: usize, words: &[u64; 6]) -> ! {
     }
     panic!("exception {vector} at {first:#x}");
 }
-
-/// The segments that a task's frame has.
-pub const SELECTORS: (u64, u64) = (CODE_SELECTOR as u64, DATA_SELECTOR as u64);

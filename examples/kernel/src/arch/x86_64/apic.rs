@@ -1,6 +1,6 @@
 //! The local interrupt controller of each core: its timer, and messages to the other core (Intel SDM volume 3, chapter 11).
 
-use crate::port;
+use super::port;
 
 /// Where its registers are after reset. They are those of the core that looks.
 const BASE: usize = 0xfee0_0000;
