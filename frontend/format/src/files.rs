@@ -28,6 +28,8 @@ pub const INDEX: &str = "index";
 pub const INDEX_GRAPH: &str = "index-graph";
 /// The rows of the report of a whole trace. It may be removed at any time, too.
 pub const INDEX_REPORT: &str = "index-report";
+/// What the page for browsers shows of a whole trace. It may be removed at any time, too.
+pub const INDEX_PAGE: &str = "index-page";
 
 /// Who took memory, and gave it back.
 pub const RESOURCES: &str = "resources.dat";
@@ -86,7 +88,7 @@ pub enum File {
     KernelSymbols,
     /// [`RESOURCES`].
     Resources,
-    /// [`INDEX`], [`INDEX_GRAPH`] or [`INDEX_REPORT`].
+    /// [`INDEX`], [`INDEX_GRAPH`], [`INDEX_REPORT`] or [`INDEX_PAGE`].
     Index,
     /// `task`, what uftrace's first versions wrote. It is read in place of [`TASKS`] where it is there.
     OldTasks,
@@ -108,7 +110,7 @@ impl File {
             GAPS => return Some(Self::Gaps),
             COUNTERS => return Some(Self::Counters),
             RESOURCES => return Some(Self::Resources),
-            INDEX | INDEX_GRAPH | INDEX_REPORT => return Some(Self::Index),
+            INDEX | INDEX_GRAPH | INDEX_REPORT | INDEX_PAGE => return Some(Self::Index),
             "task" => return Some(Self::OldTasks),
             KERNEL_HEADER => return Some(Self::KernelHeader),
             KERNEL_SYMBOLS => return Some(Self::KernelSymbols),
@@ -162,6 +164,7 @@ mod tests {
             ("index", File::Index),
             ("index-graph", File::Index),
             ("index-report", File::Index),
+            ("index-page", File::Index),
         ] {
             assert_eq!(File::of(name), Some(kind), "{name}");
         }

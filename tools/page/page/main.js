@@ -22,6 +22,8 @@ class App {
     this.flame = new Flame(this);
     this.functions = new FunctionTable(this);
     this.tree = new TreeList(this);
+    trace.changed = () => this.timeline.draw();
+    trace.failed = error => { byId('busy').textContent = `The server does not answer: ${error.message}. Where rftrace view has ended, start it again.`; };
     this.listen();
     this.select(null);
   }
@@ -66,7 +68,7 @@ class App {
   async sum(from, to) {
     const number = ++this.nSums;
     byId('busy').textContent = 'Summing up …';
-    const sums = await sumUp(this.trace, from, to, byId('by-thread').checked, () => number !== this.nSums);
+    const sums = await this.trace.sums(from, to, byId('by-thread').checked, () => number !== this.nSums);
     if (!sums) return;
     byId('busy').textContent = sums.missing > 0 ? `${count(sums.missing)} calls are not in graph and tree: too many ways lead to them` : '';
     this.sums = sums;
@@ -92,7 +94,7 @@ class App {
       return;
     }
     this.matched = test && Uint8Array.from(trace.functions, name => test(name));
-    timeline.hits = this.matched && trace.tasks.map(task => task.lanes.map(lane => this.hitsIn(lane)));
+    trace.find(this.matched);
     let nFunctions = 0;
     let nCalls = 0;
     this.matched?.forEach((isHit, fn) => { if (isHit) { nFunctions++; nCalls += trace.calls[fn]; } });
@@ -104,16 +106,6 @@ class App {
     this.tree.fill();
   }
 
-  hitsIn(lane) {
-    const { matched } = this;
-    const { fn } = lane;
-    let n = 0;
-    for (let i = 0; i < fn.length; i++) n += matched[fn[i]];
-    const hits = new Uint32Array(n);
-    for (let i = 0, k = 0; k < n; i++) if (matched[fn[i]]) hits[k++] = i;
-    return hits;
-  }
-
   find(name) {
     byId('search').value = name;
     this.search(name);
@@ -121,46 +113,24 @@ class App {
   }
 
   /// Goes to the next hit in order of time, or to the one before.
-  step(by) {
+  async step(by) {
     const { trace, timeline } = this;
-    if (!timeline.hits) return;
-    const at = timeline.pinned?.i !== undefined ? timeline.pinned : null;
-    const now = at ? trace.tasks[at.task].lanes[at.depth].start[at.i] : by > 0 ? -1 : Infinity;
-    // In order of start, then of task and depth.
-    const isAfter = (a, b) => a.start - b.start || a.task - b.task || a.depth - b.depth || a.i - b.i;
-    const here = at && { start: now, ...at };
-    let best = null;
-    for (const [t, lanes] of timeline.hits.entries()) {
-      for (const [depth, hits] of lanes.entries()) {
-        const lane = trace.tasks[t].lanes[depth];
-        let [lo, hi] = [0, hits.length];
-        const call = k => ({ start: lane.start[hits[k]], task: t, depth, i: hits[k] });
-        const isPast = k => (here ? isAfter(call(k), here) > 0 : by > 0);
-        const isBefore = k => (here ? isAfter(call(k), here) < 0 : by < 0);
-        while (lo < hi) {
-          const middle = (lo + hi) >>> 1;
-          if (by > 0 ? isPast(middle) : !isBefore(middle)) hi = middle; else lo = middle + 1;
-        }
-        const k = by > 0 ? lo : lo - 1;
-        if (k < 0 || k >= hits.length) continue;
-        const found = call(k);
-        if (!best || isAfter(found, best) * by < 0) best = found;
-      }
-    }
-    if (best) timeline.show({ ...best, n: 1 }, false);
+    if (!this.matched) return;
+    const found = await trace.next(timeline.pinned?.i !== undefined ? timeline.pinned : null, by);
+    if (found && this.matched) timeline.show(found, false);
   }
 
   // What is told of a call.
 
   lines(call) {
     const task = this.trace.tasks[call.task];
-    const lane = task.lanes[call.depth];
+    const { lane } = call;
     const name = this.trace.functions[lane.fn[call.i]];
-    if (call.n > 1) return [`${count(call.n)} short calls`, `the first is ${name}`, 'Zoom in to see each.', `Thread ${this.taskName(task)}`];
+    if (call.n > 1) return [`${count(call.n)} short calls`, lane.n ? `most of their time in ${name}` : `the first is ${name}`, 'Zoom in to see each.', `Thread ${this.taskName(task)}`];
     const [start, end] = [lane.start[call.i], lane.end[call.i]];
     const [args, result] = this.trace.valuesOf(lane, call.i);
     return [
-      name, `Total ${exactDuration(end - start)}`, `Self ${exactDuration(this.trace.selfTime(task, call.depth, call.i))}`,
+      name, `Total ${exactDuration(end - start)}`, `Self ${exactDuration(this.trace.selfTime(call))}`,
       ...(args === undefined ? [] : [`Arguments ${args}`]), ...(result === undefined ? [] : [`Result ${result}`]),
       `Start ${exact(start)}`, `Thread ${this.taskName(task)}`,
     ];
@@ -179,7 +149,7 @@ class App {
   }
 
   hover(call, event) {
-    const key = call?.i === undefined ? '' : `${call.task} ${call.depth} ${call.i} ${call.n}`;
+    const key = call?.i === undefined ? '' : `${call.task} ${call.depth} ${call.start} ${call.end} ${call.i} ${call.n}`;
     if (key !== this.hovered) this.hoveredLines = key && this.lines(call);
     this.hovered = key;
     this.tooltip(key && this.hoveredLines, event);
@@ -309,6 +279,7 @@ window.rftrace = { app: null, error: null, firstPicture: null };
   try {
     const trace = await Trace.unpack(await load(), part => { loading.textContent = `Loading … ${Math.round(part * 100)}%`; });
     window.rftrace.app = new App(trace);
+    await trace.ready;
     loading.hidden = true;
     requestAnimationFrame(() => requestAnimationFrame(() => { window.rftrace.firstPicture = performance.now(); }));
   } catch (error) {

@@ -86,8 +86,6 @@ class Timeline {
     this.box = document.getElementById('timeline-scroll');
     this.space = document.getElementById('timeline-space');
     this.folded = new Set();
-    /// The hits of a search, `hits[task][depth]`, as indices of calls; null without one.
-    this.hits = null;
     this.selection = null;
     this.pinned = null;
     this.frames = 0;
@@ -111,7 +109,7 @@ class Timeline {
     let y = AXIS;
     for (const [t, task] of this.app.trace.tasks.entries()) {
       this.tops.push(y);
-      y += HEAD + (this.folded.has(t) ? 0 : task.lanes.length * ROW) + 4;
+      y += HEAD + (this.folded.has(t) ? 0 : task.depths.length * ROW) + 4;
     }
     this.height = y + 8;
     // Browsers have no higher ones.
@@ -165,12 +163,13 @@ class Timeline {
       const top = this.tops[t] - scroll;
       heads.push([t, top]);
       if (this.folded.has(t)) continue;
-      const { lanes } = trace.tasks[t];
+      const nDepths = trace.tasks[t].depths.length;
       const begin = Math.max(0, Math.floor((AXIS - top - HEAD) / ROW));
-      for (let depth = begin; depth < lanes.length && top + HEAD + depth * ROW < height; depth++) {
-        rows.push({ lane: lanes[depth], hits: this.hits?.[t][depth], y: top + HEAD + depth * ROW });
+      for (let depth = begin; depth < nDepths && top + HEAD + depth * ROW < height; depth++) {
+        rows.push({ task: t, depth, y: top + HEAD + depth * ROW });
       }
     }
+    trace.look(rows, this.from, this.to, (this.to - this.from) / this.canvas.width);
     this.paintRows(context, rows, width);
     this.paintPinned(context, width, scroll);
     for (const [t, top] of heads) {
@@ -207,8 +206,11 @@ class Timeline {
     pixels.fill(Colours.pixel(colours.back), 0, columns * rows.length);
     const [muted, found] = [Colours.pixel(colours.muted), Colours.pixel(colours.found)];
     const wide = [];
-    for (const [r, { lane, hits, y }] of rows.entries()) {
-      const draw = (list, pixelOf, isHit) => {
+    const isSearch = this.app.matched !== null;
+    for (const [r, { task, depth, y }] of rows.entries()) {
+      const { lane, found: hits } = trace.row(task, depth);
+      if (!lane) continue;
+      const draw = (lane, list, pixelOf, isHit) => {
         eachBlock(lane, list, this.from, this.to, px, (start, end, i, n) => {
           const left = (start - this.from) / px;
           const right = (end - this.from) / px;
@@ -221,8 +223,8 @@ class Timeline {
           pixels.fill(pixelOf(lane.fn[i]), r * columns + from, r * columns + Math.max(from, to));
         });
       };
-      draw(null, hits ? () => muted : fn => colours.pixels[fn], false);
-      if (hits?.length > 0) draw(hits, () => found, true);
+      draw(lane, null, isSearch ? () => muted : fn => colours.pixels[fn], false);
+      if (hits) draw(hits.lane, hits.list, () => found, true);
     }
     this.strip ??= document.createElement('canvas');
     if (this.strip.width !== columns || this.strip.height !== this.image.height) {
@@ -232,10 +234,10 @@ class Timeline {
     context.imageSmoothingEnabled = false;
     for (const [r, { y }] of rows.entries()) context.drawImage(this.strip, 0, r, columns, 1, 0, y, width, ROW - 1);
     for (const { left, right, y, fn, isHit } of wide) {
-      context.fillStyle = isHit ? colours.found : this.hits ? colours.muted : colours.fill(fn);
+      context.fillStyle = isHit ? colours.found : isSearch ? colours.muted : colours.fill(fn);
       context.fillRect(left, y, right - left - 0.6, ROW - 1);
       if (right - left > 24) {
-        context.fillStyle = !isHit && (this.hits || trace.pseudo[fn]) ? colours.soft : colours.text;
+        context.fillStyle = !isHit && (isSearch || trace.pseudo[fn]) ? colours.soft : colours.text;
         label(context, trace.functions[fn], Math.max(0, left), y + ROW / 2, right - Math.max(0, left), this.char);
       }
     }
@@ -244,9 +246,8 @@ class Timeline {
   paintPinned(context, width, scroll) {
     const { pinned } = this;
     if (pinned?.i === undefined || this.folded.has(pinned.task)) return;
-    const lane = this.app.trace.tasks[pinned.task].lanes[pinned.depth];
-    const left = Math.max(-2, this.x(lane.start[pinned.i]));
-    const right = Math.min(width + 2, this.x(lane.end[pinned.i]));
+    const left = Math.max(-2, this.x(pinned.start));
+    const right = Math.min(width + 2, this.x(pinned.end));
     const y = this.tops[pinned.task] - scroll + HEAD + pinned.depth * ROW;
     context.strokeStyle = this.app.colours.text;
     context.lineWidth = 2;
@@ -287,12 +288,12 @@ class Timeline {
     const row = inside - this.tops[t] - HEAD;
     if (row < 0) return { task: t, depth: -1 };
     const depth = Math.floor(row / ROW);
-    const lane = this.folded.has(t) ? undefined : trace.tasks[t].lanes[depth];
+    const lane = this.folded.has(t) ? undefined : trace.row(t, depth).lane;
     if (!lane) return null;
     let found = null;
     const time = this.time(x);
     eachBlock(lane, null, time - 2 * this.px, time + this.px, this.px, (start, end, i, n) => {
-      if (start <= time + this.px / 2 && Math.max(end, start + this.px) >= time - this.px / 2) found = { task: t, depth, i, n };
+      if (start <= time + this.px / 2 && Math.max(end, start + this.px) >= time - this.px / 2) found = { task: t, depth, i, n, start, end, lane };
     });
     return found;
   }
@@ -328,8 +329,7 @@ class Timeline {
 
   /// Shows a call: its time, as wide as it may be seen, and its row.
   show(call, fits) {
-    const lane = this.app.trace.tasks[call.task].lanes[call.depth];
-    const [start, end] = [lane.start[call.i], lane.end[call.i]];
+    const { start, end } = call;
     this.pinned = call;
     if (fits) this.zoomTo(start, end);
     else if (end - start < this.px * 4) this.zoomTo(start - (end - start + 20) * 40, end + (end - start + 20) * 40);

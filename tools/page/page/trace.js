@@ -117,7 +117,12 @@ async function unpackValues(bytes, pos, end, lanes) {
   return pos === end;
 }
 
-/// All of it.
+/// Of each function whether it is none: waiting, and what has no name.
+function pseudoFunctions(names) {
+  return names.map(name => /^[a-z]+:[^:]|^\((unknown|other functions)\)$/.test(name));
+}
+
+/// All of it. What a longer one answers by the server (`ZoomTrace`) is here at once.
 class Trace {
   /// `progress` is told which part is done.
   static async unpack(bytes, progress) {
@@ -125,7 +130,9 @@ class Trace {
     const text = new TextDecoder();
     if (text.decode(bytes.subarray(0, 8)) !== 'rfpage1\n') throw new Error('These data are no trace.');
     const headEnd = 12 + view.getUint32(8, true);
-    const trace = Object.assign(new Trace(), JSON.parse(text.decode(bytes.subarray(12, headEnd))));
+    const head = JSON.parse(text.decode(bytes.subarray(12, headEnd)));
+    if (head.calls) return new ZoomTrace(head);
+    const trace = Object.assign(new Trace(), head);
     trace.calls = new Float64Array(trace.functions.length);
     trace.nCalls = 0;
     let pos = headEnd;
@@ -144,9 +151,60 @@ class Trace {
         for (const fn of lane.fn) trace.calls[fn]++;
       }
     }
-    // What is no function: waiting, and what has no name.
-    trace.pseudo = trace.functions.map(name => /^[a-z]+:[^:]|^\((unknown|other functions)\)$/.test(name));
+    trace.pseudo = pseudoFunctions(trace.functions);
     return trace;
+  }
+
+  /// Is told what is seen.
+  look() {}
+
+  /// What is drawn of a row: its calls, and which of them are searched for.
+  row(task, depth) {
+    const lane = this.tasks[task].lanes[depth];
+    return { lane, found: this.hits && { lane, list: this.hits[task][depth] } };
+  }
+
+  /// Has calls of some functions found, or none.
+  find(matched) {
+    /// The hits of a search, `hits[task][depth]`, as indices of calls; null without one.
+    this.hits = matched && this.tasks.map(task => task.lanes.map(lane => Trace.hitsIn(lane, matched)));
+  }
+
+  static hitsIn({ fn }, matched) {
+    let n = 0;
+    for (let i = 0; i < fn.length; i++) n += matched[fn[i]];
+    const hits = new Uint32Array(n);
+    for (let i = 0, k = 0; k < n; i++) if (matched[fn[i]]) hits[k++] = i;
+    return hits;
+  }
+
+  /// The next hit in order of time behind a call, or the one before; null if there is none.
+  next(at, by) {
+    // In order of start, then of task and depth.
+    const isAfter = (a, b) => a.start - b.start || a.task - b.task || a.depth - b.depth || a.i - b.i;
+    let best = null;
+    for (const [t, lanes] of this.hits.entries()) {
+      for (const [depth, hits] of lanes.entries()) {
+        const lane = this.tasks[t].lanes[depth];
+        let [lo, hi] = [0, hits.length];
+        const call = k => ({ start: lane.start[hits[k]], end: lane.end[hits[k]], task: t, depth, i: hits[k], n: 1, lane });
+        const isPast = k => (at ? isAfter(call(k), at) > 0 : by > 0);
+        const isBefore = k => (at ? isAfter(call(k), at) < 0 : by < 0);
+        while (lo < hi) {
+          const middle = (lo + hi) >>> 1;
+          if (by > 0 ? isPast(middle) : !isBefore(middle)) hi = middle; else lo = middle + 1;
+        }
+        const k = by > 0 ? lo : lo - 1;
+        if (k < 0 || k >= hits.length) continue;
+        const found = call(k);
+        if (!best || isAfter(found, best) * by < 0) best = found;
+      }
+    }
+    return best;
+  }
+
+  sums(from, to, byThread, isOld) {
+    return sumUp(this, from, to, byThread, isOld);
   }
 
   /// The arguments and the result of a call, each as text, or undefined.
@@ -156,9 +214,8 @@ class Trace {
   }
 
   /// How long a call was in its own function.
-  selfTime(task, depth, i) {
-    const lane = task.lanes[depth];
-    const below = task.lanes[depth + 1];
+  selfTime({ task, depth, i, lane }) {
+    const below = this.tasks[task].lanes[depth + 1];
     let time = lane.end[i] - lane.start[i];
     if (below) {
       const hi = upperBound(below.parent, i, 0, below.length);
@@ -183,7 +240,7 @@ function eachBlock(lane, hits, from, to, px, block) {
   for (let k = lo; k < length && start[at(k)] < to;) {
     const i = at(k);
     if (end[i] - start[i] >= px) {
-      block(start[i], end[i], i, 1);
+      block(start[i], end[i], i, lane.n ? lane.n[i] : 1);
       k++;
       continue;
     }
@@ -203,7 +260,9 @@ function eachBlock(lane, hits, from, to, px, block) {
       if (start[at(middle)] < limit) last = middle + 1; else hi = middle;
     }
     if (last - 1 > first && end[at(last - 1)] - start[at(last - 1)] >= px) last--;
-    block(start[i], end[at(last - 1)], i, last - first);
+    // Blocks of the server's (`Blocks`) have several calls each, and none of those is the first.
+    if (lane.n) block(start[i], end[last - 1], lane.busiest(first, last - 1), lane.count(first, last - 1));
+    else block(start[i], end[at(last - 1)], i, last - first);
     k = last;
   }
 }

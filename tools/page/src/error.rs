@@ -41,6 +41,22 @@ pub enum Error {
         max: u64,
     },
 
+    /// The index cannot be written.
+    #[error(
+        "cannot write the index of the page: make room on the disk, or choose a part of the trace by --from and --to"
+    )]
+    Index(#[source] io::Error),
+
+    /// The index is not what was written.
+    #[error(
+        "the index of the page is damaged: remove `index-page` from the trace's directory, and start `rftrace view` again"
+    )]
+    Damaged,
+
+    /// The page asks for what is not there.
+    #[error("no such part of the trace")]
+    Question,
+
     /// The output cannot be written.
     #[error("cannot write the page")]
     Write(#[source] io::Error),

@@ -19,6 +19,7 @@ const PARTS: [(&str, &str); 2] = [("/*STYLE*/", include_str!("../page/page.css")
 const SCRIPT: &str = concat!(
     include_str!("../page/trace.js"),
     include_str!("../page/aggregate.js"),
+    include_str!("../page/zoom.js"),
     include_str!("../page/timeline.js"),
     include_str!("../page/flame.js"),
     include_str!("../page/lists.js"),

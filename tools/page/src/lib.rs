@@ -12,6 +12,9 @@
 //! graph, tree and functions of a range go through its calls level by level, in slices, so that the page answers meanwhile.
 //! `pack.rs` says how the calls are sent.
 //!
+//! What is too long for a browser's memory is a [`Zoom`]: a file of all calls, and of blocks of those that are narrower than pixels of several widths. The
+//! page asks the server for what it draws.
+//!
 //! # What is trusted
 //!
 //! Names are data: they are in JSON or packed, and the page shows them as text. It may load nothing but its own data.
@@ -19,12 +22,17 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod calls;
+mod dictionary;
 mod error;
 mod html;
+mod numbers;
 mod pack;
 mod server;
 mod values;
+mod zoom;
 
 pub use error::{Error, Result};
 pub use pack::{MAX_CALLS, Page};
 pub use server::{Server, SharedFile};
+pub use zoom::Zoom;

@@ -17,33 +17,21 @@
 //! each of those three numbers: how many calls of this depth are between it and the one before; its arguments and its result, each as an
 //! index of `Head::values` plus 1, or 0 for none.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
-use rftrace_read::{Record, SCHEDULE, Summary, Task, Trace};
-use rftrace_views::{AssumedFunctions, Step, TaskStats, walk_with_records};
+use rftrace_read::{SCHEDULE, Summary, Task, Trace};
+use rftrace_views::TaskStats;
 use serde::Serialize;
 
+use crate::calls::{Sink, read_calls};
+use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
-use crate::values::{CallValues, MAX_TEXTS, Texts};
+use crate::numbers::number;
+use crate::values::{CallValues, lost_note};
 
 /// The most calls of a page: 1.6 GB in the browser, and some 320 MB here.
 pub const MAX_CALLS: u64 = 1 << 26;
 
-/// The most names. Where addresses have none there may be any number of them.
-const MAX_FUNCTIONS: usize = 1 << 20;
-
-/// The most bytes of them all.
-const MAX_NAMES_BYTES: usize = 256 << 20;
-
-/// What has the calls of all further functions. `rftrace report` calls it the same.
-const OTHERS: &str = "(other functions)";
-
-/// A function that no record names. Its callers' own time is right only if its time is known.
-const UNKNOWN: &str = "(unknown)";
-
 /// JavaScript counts exactly up to here.
-const MAX_NS: u64 = 1 << 53;
+pub(crate) const MAX_NS: u64 = 1 << 53;
 
 const MAGIC: &[u8; 8] = b"rfpage1\n";
 
@@ -60,38 +48,55 @@ pub struct Page {
 
 /// What the page knows before the calls.
 #[derive(Debug, Serialize)]
-struct Head {
-    title: String,
+pub(crate) struct Head {
+    pub(crate) title: String,
     /// The version of this crate.
-    version: &'static str,
+    pub(crate) version: &'static str,
     /// Time 0 of the page, in nanoseconds of the trace's clock. A text: it may be more than JavaScript counts.
-    base: String,
+    pub(crate) base: String,
     /// The first record and the last one, since `base`.
-    begin: u64,
-    end: u64,
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
     /// Their names.
-    functions: Vec<String>,
+    pub(crate) functions: Vec<String>,
     /// What calls have as arguments, and what as results; each text once.
-    values: Vec<String>,
+    pub(crate) values: Vec<String>,
     /// Of the functions, time without a processor.
-    schedule: Option<usize>,
-    tasks: Vec<TaskHead>,
+    pub(crate) schedule: Option<usize>,
+    pub(crate) tasks: Vec<TaskHead>,
     /// What is to be said of the trace: lines.
-    notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
+    /// How many calls each function has, where the page asks for them (`zoom`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) calls: Option<Vec<u64>>,
 }
 
 #[derive(Debug, Serialize)]
-struct TaskHead {
-    tid: u32,
-    pid: u32,
-    name: String,
-    process: String,
+pub(crate) struct TaskHead {
+    pub(crate) tid: u32,
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    pub(crate) process: String,
     /// The length of its events.
-    bytes: usize,
+    pub(crate) bytes: usize,
     /// The length of its values.
-    values: usize,
+    pub(crate) values: usize,
     /// How many calls it has at each depth.
-    depths: Vec<u32>,
+    pub(crate) depths: Vec<u64>,
+}
+
+impl Head {
+    /// The number of calls.
+    pub(crate) fn n_calls(&self) -> u64 {
+        self.tasks.iter().flat_map(|task| &task.depths).sum()
+    }
+
+    /// All that is before the events.
+    pub(crate) fn start(&self) -> Vec<u8> {
+        let json = serde_json::to_vec(self).expect("maps with keys of text, numbers and texts");
+        let length = u32::try_from(json.len()).expect("320 MiB of names and values, each byte six at the most");
+        [MAGIC.as_slice(), &length.to_le_bytes(), &json].concat()
+    }
 }
 
 impl Page {
@@ -112,11 +117,7 @@ impl Page {
             n_calls: 0,
             max_calls: max_calls.min(MAX_CALLS),
             events: Vec::new(),
-            functions: Vec::new(),
-            names_bytes: 0,
-            idx_of_name: HashMap::new(),
-            texts: Texts::default(),
-            nameless_calls: 0,
+            dictionary: Dictionary::default(),
         };
         let (mut begin, mut end) = (u64::MAX, 0);
         let mut summary = Summary::default();
@@ -134,32 +135,28 @@ impl Page {
         if end >= MAX_NS {
             return Err(Error::TooLong);
         }
-        summary.nameless_calls = packer.nameless_calls;
-        let schedule = packer.idx_of_name.get(SCHEDULE).copied();
+        let (functions, texts) = packer.dictionary.into_parts();
+        let schedule = functions.iter().position(|name| name == SCHEDULE);
         let head = Head {
             title: title.to_owned(),
             version: env!("CARGO_PKG_VERSION"),
             base: base_ns.to_string(),
             begin: begin.min(end),
             end,
-            functions: packer.functions,
-            values: packer.texts.texts,
+            functions,
+            values: texts.texts,
             schedule,
             tasks,
             notes: Vec::new(),
+            calls: None,
         };
-        Ok(Self { head, events: packer.events, n_lost_values: packer.texts.n_lost, summary })
+        Ok(Self { head, events: packer.events, n_lost_values: texts.n_lost, summary })
     }
 
     /// Lines that the page shows: what is missing in the trace. What is missing in the page alone is told behind them.
     pub fn set_notes(&mut self, notes: Vec<String>) {
         self.head.notes = notes;
-        if self.n_lost_values > 0 {
-            let lost = self.n_lost_values;
-            self.head
-                .notes
-                .push(format!("{lost} arguments and results are not in the page: it holds {MAX_TEXTS} different ones"));
-        }
+        self.head.notes.extend(lost_note(self.n_lost_values));
     }
 
     /// How much was read, and the flaws in it.
@@ -169,7 +166,7 @@ impl Page {
 
     /// The number of calls.
     pub fn n_calls(&self) -> u64 {
-        self.head.tasks.iter().flat_map(|task| &task.depths).map(|&count| u64::from(count)).sum()
+        self.head.n_calls()
     }
 
     /// All in one piece, but for the events, which follow: they are most of it.
@@ -180,9 +177,7 @@ impl Page {
 
     /// What is before the events.
     pub(crate) fn start(&self) -> Vec<u8> {
-        let json = serde_json::to_vec(&self.head).expect("maps with keys of text, numbers and texts");
-        let length = u32::try_from(json.len()).expect("320 MiB of names and values, each byte six at the most");
-        [MAGIC.as_slice(), &length.to_le_bytes(), &json].concat()
+        self.head.start()
     }
 
     pub(crate) fn events(&self) -> &[u8] {
@@ -196,25 +191,27 @@ struct Packer<'t> {
     n_calls: u64,
     max_calls: u64,
     events: Vec<u8>,
-    functions: Vec<String>,
-    names_bytes: usize,
-    idx_of_name: HashMap<String, usize>,
-    texts: Texts,
-    nameless_calls: u64,
+    dictionary: Dictionary,
 }
 
 impl Packer<'_> {
     fn add_task(&mut self, task: &Task, summary: &mut Summary) -> Result<(TaskHead, TaskStats)> {
         let before = self.events.len();
-        let trace = self.trace;
-        let mut assumed = AssumedFunctions::new(trace, task);
-        let mut calls = TaskCalls { last_ns: self.base_ns, n_open: 0, depths: Vec::new(), values: Vec::new() };
-        let walked = walk_with_records(trace, task, None, |step, now_ns, record| {
-            self.apply(task, &mut calls, &mut assumed, (step, now_ns, record))
-        })?;
+        let mut calls = TaskCalls {
+            events: &mut self.events,
+            n_calls: &mut self.n_calls,
+            max_calls: self.max_calls,
+            last: 0,
+            n_open: 0,
+            depths: Vec::new(),
+            values: Vec::new(),
+        };
+        let (walked, nameless_calls) = read_calls(self.trace, task, self.base_ns, &self.dictionary, &mut calls)?;
         walked.add_to(summary);
+        summary.nameless_calls += nameless_calls;
+        let TaskCalls { depths, values, .. } = calls;
         let bytes = self.events.len() - before;
-        self.pack_values(&calls);
+        self.pack_values(&values);
         let head = TaskHead {
             tid: task.tid(),
             pid: task.pid(),
@@ -222,83 +219,73 @@ impl Packer<'_> {
             process: task.process_name().to_owned(),
             bytes,
             values: self.events.len() - before - bytes,
-            depths: calls.depths,
+            depths: depths.into_iter().map(u64::from).collect(),
         };
         Ok((head, walked.stats))
     }
 
-    fn apply(
-        &mut self,
-        task: &Task,
-        calls: &mut TaskCalls,
-        assumed: &mut AssumedFunctions<'_>,
-        (step, now_ns, record): (&Step, u64, Option<&Record>),
-    ) -> Result<()> {
-        match *step {
-            Step::Assume { time_ns } => {
-                let name = match assumed.next_function()? {
-                    Some((addr, seen_ns)) => self.trace.function_name(task, seen_ns, addr),
-                    None => UNKNOWN.into(),
-                };
-                let idx = self.function(&name);
-                self.enter(calls, time_ns, idx)?;
+    fn pack_values(&mut self, values: &[Vec<CallValues>]) {
+        for of_depth in values {
+            number(&mut self.events, of_depth.len() as u64);
+            let mut next = 0;
+            for values in of_depth {
+                number(&mut self.events, (values.call - next).into());
+                values.numbers.iter().for_each(|&value| number(&mut self.events, value.into()));
+                next = values.call + 1;
             }
-            Step::Enter { addr, time_ns } => {
-                let name = self.trace.function_name(task, time_ns, addr);
-                self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
-                let idx = self.function(&name);
-                self.enter(calls, time_ns, idx)?;
-                self.add_values(task, calls, record, 0)?;
-            }
-            Step::Leave(ended) => {
-                // Of those that an exit further out has ended nothing is known.
-                self.add_values(task, calls, record.filter(|_| ended.has_exit), 1)?;
-                self.exit(calls, ended.end_ns);
-            }
-            // Written when it is over, as it counts only then. Nothing else can have come in it.
-            Step::Event { waited_ns: Some(waited_ns), .. } => {
-                let idx = self.function(SCHEDULE);
-                self.enter(calls, now_ns.saturating_sub(waited_ns), idx)?;
-                self.exit(calls, now_ns);
-            }
-            Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
         }
-        Ok(())
     }
+}
 
-    fn enter(&mut self, calls: &mut TaskCalls, time_ns: u64, function: usize) -> Result<()> {
-        self.n_calls += 1;
-        if self.n_calls > self.max_calls {
+/// Where the task that is read is.
+struct TaskCalls<'p> {
+    events: &'p mut Vec<u8>,
+    /// Those of all tasks.
+    n_calls: &'p mut u64,
+    max_calls: u64,
+    /// The time of its last event.
+    last: u64,
+    n_open: usize,
+    depths: Vec<u32>,
+    /// Of each depth the calls that have values.
+    values: Vec<Vec<CallValues>>,
+}
+
+impl TaskCalls<'_> {
+    fn time(&mut self, time: u64) {
+        number(self.events, time - self.last);
+        self.last = time;
+    }
+}
+
+impl Sink for TaskCalls<'_> {
+    fn enter(&mut self, time: u64, function: u32) -> Result<()> {
+        *self.n_calls += 1;
+        if *self.n_calls > self.max_calls {
             return Err(Error::TooManyCalls { max: self.max_calls });
         }
-        if calls.n_open == calls.depths.len() {
-            calls.depths.push(0);
+        if self.n_open == self.depths.len() {
+            self.depths.push(0);
         }
-        calls.depths[calls.n_open] += 1;
-        calls.n_open += 1;
-        self.number(function as u64 + 1);
-        self.time(calls, time_ns);
+        self.depths[self.n_open] += 1;
+        self.n_open += 1;
+        number(self.events, u64::from(function) + 1);
+        self.time(time);
         Ok(())
     }
 
-    fn exit(&mut self, calls: &mut TaskCalls, time_ns: u64) {
-        calls.n_open -= 1;
-        self.number(0);
-        self.time(calls, time_ns);
+    fn exit(&mut self, time: u64) -> Result<()> {
+        self.n_open -= 1;
+        number(self.events, 0);
+        self.time(time);
+        Ok(())
     }
 
-    /// Adds what a record has to the innermost open call: its arguments (0) or its result (1).
-    fn add_values(&mut self, task: &Task, calls: &mut TaskCalls, record: Option<&Record>, which: usize) -> Result<()> {
-        let Some(record) = record.filter(|record| record.payload_at != 0) else { return Ok(()) };
-        let values = self.trace.values(task, record)?;
-        if values.is_empty() {
-            return Ok(());
-        }
-        let number = self.texts.number(values.join(", "));
-        let depth = calls.n_open - 1;
-        let call = calls.depths[depth] - 1;
-        calls.values.resize_with(calls.values.len().max(depth + 1), Vec::new);
-        let of_depth = &mut calls.values[depth];
+    fn values(&mut self, which: usize, number: u32) {
+        let depth = self.n_open - 1;
+        let call = self.depths[depth] - 1;
+        self.values.resize_with(self.values.len().max(depth + 1), Vec::new);
+        let of_depth = &mut self.values[depth];
         match of_depth.last_mut() {
             Some(last) if last.call == call => last.numbers[which] = number,
             _ => {
@@ -307,57 +294,5 @@ impl Packer<'_> {
                 of_depth.push(CallValues { call, numbers });
             }
         }
-        Ok(())
     }
-
-    fn pack_values(&mut self, calls: &TaskCalls) {
-        for of_depth in &calls.values {
-            self.number(of_depth.len() as u64);
-            let mut next = 0;
-            for values in of_depth {
-                self.number((values.call - next).into());
-                values.numbers.iter().for_each(|&number| self.number(number.into()));
-                next = values.call + 1;
-            }
-        }
-    }
-
-    /// Times never go back: not even where a context switch says so.
-    fn time(&mut self, calls: &mut TaskCalls, time_ns: u64) {
-        let since_ns = time_ns.saturating_sub(calls.last_ns);
-        calls.last_ns += since_ns;
-        self.number(since_ns);
-    }
-
-    fn number(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.events.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.events.push(value as u8);
-    }
-
-    fn function(&mut self, name: &str) -> usize {
-        if let Some(&idx) = self.idx_of_name.get(name) {
-            return idx;
-        }
-        self.names_bytes += name.len();
-        if (self.functions.len() >= MAX_FUNCTIONS || self.names_bytes > MAX_NAMES_BYTES) && name != OTHERS {
-            return self.function(OTHERS);
-        }
-        let idx = self.functions.len();
-        self.functions.push(name.to_owned());
-        self.idx_of_name.insert(name.to_owned(), idx);
-        idx
-    }
-}
-
-/// Where the task that is read is.
-struct TaskCalls {
-    /// The time of its last event.
-    last_ns: u64,
-    n_open: usize,
-    depths: Vec<u32>,
-    /// Of each depth the calls that have values.
-    values: Vec<Vec<CallValues>>,
 }

@@ -12,6 +12,7 @@ use tiny_http::{Header, Method, Request, Response};
 use crate::error::{Error, Result};
 use crate::html::document;
 use crate::pack::Page;
+use crate::zoom::Zoom;
 
 /// Serves one page, or one file, at an address of this machine that nobody guesses.
 ///
@@ -49,6 +50,13 @@ enum Served {
         start: Vec<u8>,
         events: Vec<u8>,
     },
+    /// The page asks for what is seen.
+    Zoom {
+        document: String,
+        /// What it knows before.
+        start: Vec<u8>,
+        zoom: Box<Zoom>,
+    },
     Shared(SharedFile),
 }
 
@@ -74,6 +82,9 @@ const SITE_HEADERS: [(&str, &str); 4] = [
     ("Vary", "Origin"),
 ];
 
+/// The longest question: all functions are searched for, each of seven digits.
+const MAX_QUESTION_BYTES: u64 = 16 << 20;
+
 impl Server {
     /// Listens to 127.0.0.1; any free port is taken for 0.
     ///
@@ -83,6 +94,15 @@ impl Server {
     pub fn bind(page: Page, port: u16) -> Result<Self> {
         let (start, events) = page.into_parts();
         Self::listen(Served::Page { document: document(), start, events }, port)
+    }
+
+    /// The same, for a page that asks for what is seen of a long trace.
+    ///
+    /// # Errors
+    ///
+    /// The port is taken.
+    pub fn bind_zoom(zoom: Zoom, port: u16) -> Result<Self> {
+        Self::listen(Served::Zoom { document: document(), start: zoom.start(), zoom: Box::new(zoom) }, port)
     }
 
     /// Listens to 127.0.0.1 for the pages of a site; any free port is taken for 0.
@@ -110,7 +130,7 @@ impl Server {
     /// Where the page, or the file, is.
     pub fn url(&self) -> String {
         let name = match &*self.served {
-            Served::Page { .. } => "",
+            Served::Page { .. } | Served::Zoom { .. } => "",
             Served::Shared(file) => file.name,
         };
         format!("http://127.0.0.1:{}/{}/{name}", self.port, self.token)
@@ -156,53 +176,73 @@ impl Server {
         match (&*self.served, request.method()) {
             // Browsers ask whether they may ask.
             (Served::Shared(_), Method::Options) => return Answer::Nothing,
+            (Served::Zoom { .. }, Method::Post) => return Answer::Asked(file.to_owned()),
             (_, Method::Get | Method::Head) => {}
             _ => return Answer::Error(405, "only GET\n"),
         }
         match (&*self.served, file) {
-            (Served::Page { .. }, "") => Answer::Document,
-            (Served::Page { .. }, "data") => Answer::Data,
+            (Served::Page { .. } | Served::Zoom { .. }, "") => Answer::Document,
+            (Served::Page { .. } | Served::Zoom { .. }, "data") => Answer::Data,
             (Served::Shared(shared), file) if file == shared.name => Answer::Data,
             _ => Answer::Error(404, "no such file\n"),
         }
     }
 }
 
-#[derive(Clone, Copy)]
 enum Answer {
     Document,
     Data,
+    /// What this answers, when the question was read.
+    Asked(String),
     Nothing,
     Error(u16, &'static str),
 }
 
-fn respond(request: Request, answer: Answer, served: &Served) -> io::Result<()> {
+fn respond(mut request: Request, answer: Answer, served: &Served) -> io::Result<()> {
     const TEXT: &str = "text/plain; charset=utf-8";
+    const BINARY: &str = "application/octet-stream";
 
     let (status, kind, length, body): (_, _, _, Box<dyn Read + '_>) = match (answer, served) {
-        (Answer::Document, Served::Page { document, .. }) => {
+        (Answer::Document, Served::Page { document, .. } | Served::Zoom { document, .. }) => {
             (200, "text/html; charset=utf-8", document.len(), Box::new(document.as_bytes()))
         }
         (Answer::Data, Served::Page { start, events, .. }) => {
             let body = Cursor::new(start).chain(Cursor::new(events));
-            (200, "application/octet-stream", start.len() + events.len(), Box::new(body))
+            (200, BINARY, start.len() + events.len(), Box::new(body))
         }
+        (Answer::Data, Served::Zoom { start, .. }) => (200, BINARY, start.len(), Box::new(start.as_slice())),
+        (Answer::Asked(name), Served::Zoom { zoom, .. }) => match zoom.answer(&name, &question(&mut request)?) {
+            Some(Ok(body)) => (200, BINARY, body.len(), Box::new(Cursor::new(body))),
+            Some(Err(error)) => {
+                let status = if matches!(error, Error::Question) { 400 } else { 500 };
+                let text = format!("{error}\n");
+                (status, TEXT, text.len(), Box::new(Cursor::new(text)))
+            }
+            None => (404, TEXT, 0, Box::new(io::empty())),
+        },
         (Answer::Data, Served::Shared(shared)) => {
             let length = usize::try_from(shared.file.metadata()?.len()).map_err(io::Error::other)?;
             (200, shared.kind, length, Box::new(FromStart { file: &shared.file, at: 0 }))
         }
         (Answer::Error(status, text), _) => (status, TEXT, text.len(), Box::new(text.as_bytes())),
-        (Answer::Nothing | Answer::Document, _) => (204, TEXT, 0, Box::new(io::empty())),
+        (Answer::Nothing | Answer::Document | Answer::Asked(_), _) => (204, TEXT, 0, Box::new(io::empty())),
     };
     let mut headers: Vec<_> = HEADERS.into_iter().chain([("Content-Type", kind)]).collect();
     match served {
-        Served::Page { .. } => headers.extend(PAGE_HEADERS),
+        Served::Page { .. } | Served::Zoom { .. } => headers.extend(PAGE_HEADERS),
         Served::Shared(shared) => {
             headers.extend(SITE_HEADERS.into_iter().chain([("Access-Control-Allow-Origin", shared.origin)]));
         }
     }
     let headers = headers.into_iter().filter_map(|(name, value)| Header::from_bytes(name, value).ok()).collect();
     request.respond(Response::new(status.into(), headers, body, Some(length), None))
+}
+
+/// What a page asks.
+fn question(request: &mut Request) -> io::Result<Vec<u8>> {
+    let mut question = Vec::new();
+    request.as_reader().take(MAX_QUESTION_BYTES).read_to_end(&mut question)?;
+    Ok(question)
 }
 
 /// A file that several read at once, each from its beginning.

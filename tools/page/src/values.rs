@@ -3,8 +3,14 @@
 use std::collections::HashMap;
 
 /// The most different texts, and the bytes of them all. Calls beyond that are there without.
-pub(crate) const MAX_TEXTS: usize = 1 << 20;
+const MAX_TEXTS: usize = 1 << 20;
 const MAX_BYTES: usize = 64 << 20;
+
+/// What is said of those that are left out, if there are any.
+pub(crate) fn lost_note(n_lost: u64) -> Option<String> {
+    let note = || format!("{n_lost} arguments and results are not in the page: it holds {MAX_TEXTS} different ones");
+    (n_lost > 0).then(note)
+}
 
 /// Texts of arguments and results, each once.
 #[derive(Debug, Default)]

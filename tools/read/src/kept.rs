@@ -7,17 +7,18 @@
 //! what was made
 //! ```
 //!
-//! Numbers are little-endian.
+//! Numbers are little-endian. Of what is too large to be read as a whole ([`KeptFile`]) the checksum is 0: it has its own for each part.
 //!
 //! Not here: what is made (`index` has places in records, the crates that show traces have sums).
 
 use std::env;
 use std::fs::{self, File, Metadata};
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rftrace_format::files::{File as TraceFile, INDEX_GRAPH, INDEX_REPORT};
+use rftrace_format::files::{File as TraceFile, INDEX_GRAPH, INDEX_PAGE, INDEX_REPORT};
 
 use crate::files;
 use crate::index::hash;
@@ -43,6 +44,8 @@ pub enum Kept {
     Graph,
     /// The rows of a report.
     Report,
+    /// All calls of a trace, and what they merge into where they are narrower than a pixel. It is a [`KeptFile`].
+    Page,
 }
 
 impl Kept {
@@ -50,6 +53,7 @@ impl Kept {
         match self {
             Self::Graph => INDEX_GRAPH,
             Self::Report => INDEX_REPORT,
+            Self::Page => INDEX_PAGE,
         }
     }
 }
@@ -93,11 +97,88 @@ impl Trace {
         keep(&self.dir().join(what.file()), cache_file(self.dir(), what.file()).as_deref(), &whole);
     }
 
+    /// A file that was kept, to be read part by part, if it was made of what the trace is now. What was made begins at
+    /// [`KeptFile::START`]; of that nothing is checked.
+    pub fn kept_file(&self, what: Kept) -> Option<File> {
+        if !self.keeps() {
+            return None;
+        }
+        let stamp = self.stamp();
+        let open = |path: &Path| {
+            let file = files::open(path).ok()?;
+            let mut start = [0; MAGIC.len() + 8];
+            file.read_exact_at(&mut start, 0).ok()?;
+            start.strip_prefix(MAGIC).is_some_and(|own| own == stamp.to_le_bytes()).then_some(file)
+        };
+        open(&self.dir().join(what.file())).or_else(|| open(&cache_file(self.dir(), what.file())?))
+    }
+
+    /// A file to keep something in that is too large to be made in memory; `None` where it would not be kept.
+    pub fn keep_file(&self, what: Kept) -> Option<KeptFile> {
+        if !self.keeps() {
+            return None;
+        }
+        let open = |path: PathBuf, cache: Option<PathBuf>| {
+            let file = create(&path).ok()?;
+            Some(KeptFile { file, path: Some(path), cache, stamp: self.stamp() })
+        };
+        open(self.dir().join(what.file()), None).or_else(|| {
+            let cached = cache_file(self.dir(), what.file())?;
+            let cache = cached.parent()?.to_owned();
+            let _ = fs::create_dir_all(&cache);
+            open(cached, Some(cache))
+        })
+    }
+
     /// What it is made of, and how that is shown.
     fn stamp(&self) -> u64 {
         let tids: Vec<_> = self.tasks().iter().map(|task| task.tid()).collect();
         let shown = (self.demangle(), self.folds_inlined(), self.cost(), env!("CARGO_PKG_VERSION"));
         hash(format!("{:?} {tids:?} {shown:?}", states(self.dir(), |kind| kind != TraceFile::Index)).as_bytes())
+    }
+}
+
+/// A file that is kept once it is whole. Dropped before that, it is removed.
+#[derive(Debug)]
+pub struct KeptFile {
+    file: File,
+    /// Where it is, until it is whole.
+    path: Option<PathBuf>,
+    /// The folder whose oldest files make room for it, if it is there.
+    cache: Option<PathBuf>,
+    stamp: u64,
+}
+
+impl KeptFile {
+    /// Where what is kept begins: what it was made of is before.
+    pub const START: u64 = 32;
+
+    /// The file, to be read and written behind [`KeptFile::START`].
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// It is whole: the next time it is found.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn finish(mut self) -> io::Result<File> {
+        let file = self.file.try_clone()?;
+        file.write_all_at(&[MAGIC.as_slice(), &self.stamp.to_le_bytes()].concat(), 0)?;
+        self.path = None;
+        if let Some(cache) = &self.cache {
+            prune(cache, MAX_CACHE_BYTES);
+        }
+        Ok(file)
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
@@ -148,13 +229,18 @@ pub(crate) fn keep(own: &Path, cached: Option<&Path>, bytes: &[u8]) {
     prune(cache, MAX_CACHE_BYTES);
 }
 
-/// Writes a file anew. What is there may be a link to elsewhere: it goes.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+/// Begins a file anew. What is there may be a link to elsewhere: it goes.
+fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let written = File::create_new(path)?.write_all(bytes);
+    File::options().read(true).write(true).create_new(true).open(path)
+}
+
+/// Writes a file anew.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let written = create(path)?.write_all(bytes);
     if written.is_err() {
         // The disk is full: a part of it is of no use.
         let _ = fs::remove_file(path);
@@ -203,7 +289,7 @@ mod tests {
         file("index-1", 400, 5);
         file("index-graph-2", 400, 10);
         file("index-3", 400, 20);
-        file("index-report-4", 100, 30);
+        file("index-page-4", 100, 30);
         file("other", 4000, 40);
         fs::create_dir(dir.path().join("index-folder")).unwrap();
         let names = || {

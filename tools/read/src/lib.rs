@@ -85,7 +85,7 @@ pub use error::{Error, Result};
 pub use events::EventNames;
 pub use facts::{Module, read_clock};
 pub use functions::Functions;
-pub use kept::Kept;
+pub use kept::{Kept, KeptFile};
 pub use kernel::FIRST_ADDRESS as FIRST_KERNEL_ADDRESS;
 pub use reading::Reading;
 pub use records::{OVERWRITTEN, Records};

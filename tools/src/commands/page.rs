@@ -1,21 +1,81 @@
 //! The page that `rftrace view` serves and `rftrace dump --html` writes.
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use indicatif::ProgressBar;
-use rftrace_page::{MAX_CALLS, Page};
-use rftrace_read::Trace;
+use indicatif::{ProgressBar, ProgressStyle};
+use rftrace_page::{Error, MAX_CALLS, Page, Server, Zoom};
+use rftrace_read::{RECORD_BYTES, Reading, Trace};
 
-use super::common::losses;
+use super::common::{losses, print_warnings};
+
+/// Serves what is chosen of a trace: with more calls than that the page asks for what is seen.
+pub(crate) fn serve(trace: &mut Trace, port: u16, max_calls: u64) -> Result<Server> {
+    // A call has two records.
+    let is_long = !trace.is_chosen() && trace.records_bytes() / (2 * RECORD_BYTES as u64) > max_calls;
+    if !is_long {
+        match read_up_to(trace, max_calls.min(MAX_CALLS)) {
+            Ok(page) => {
+                print_warnings(trace, page.summary())?;
+                return Ok(Server::bind(page, port)?);
+            }
+            Err(error) if matches!(error.downcast_ref(), Some(Error::TooManyCalls { .. })) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let title = title(trace);
+    let mut zoom = match Zoom::kept(trace, &title) {
+        Some(zoom) => zoom,
+        None => make_index(trace, &title)?,
+    };
+    zoom.set_notes(losses(zoom.summary(), &trace.gaps()?));
+    print_warnings(trace, zoom.summary())?;
+    Ok(Server::bind_zoom(zoom, port)?)
+}
+
+/// Makes the index of a long trace, and says how far it is.
+fn make_index(trace: &mut Trace, title: &str) -> Result<Zoom> {
+    say!("rftrace: reading the whole trace, for an index that `rftrace view` finds the next time");
+    let reading = Arc::new(Reading::default());
+    trace.watch(Arc::clone(&reading));
+    let style = ProgressStyle::with_template("{bar:40} {percent} % of the records, {eta} left");
+    let n_records = trace.records_bytes() / RECORD_BYTES as u64;
+    let progress = if io::stderr().is_terminal() && !trace.is_chosen() {
+        ProgressBar::new(n_records).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    } else {
+        ProgressBar::hidden()
+    };
+    let is_made = AtomicBool::new(false);
+    let zoom = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_made.load(Ordering::Relaxed) {
+                progress.set_position(reading.n_records().min(n_records));
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let zoom = Zoom::make(trace, title);
+        is_made.store(true, Ordering::Relaxed);
+        zoom
+    });
+    progress.finish_and_clear();
+    zoom.with_context(|| format!("there is no page of {}", trace.dir().display()))
+}
 
 /// Reads what is chosen of a trace.
 pub(crate) fn read_page(trace: &Trace) -> Result<Page> {
+    read_up_to(trace, MAX_CALLS)
+}
+
+/// The same, if it has no more calls than that.
+fn read_up_to(trace: &Trace, max_calls: u64) -> Result<Page> {
     let progress = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     progress.set_message("Reading the trace");
     progress.enable_steady_tick(Duration::from_millis(100));
-    let page = Page::read(trace, &title(trace), MAX_CALLS);
+    let page = Page::read(trace, &title(trace), max_calls);
     progress.finish_and_clear();
     let mut page = page.with_context(|| format!("there is no page of {}", trace.dir().display()))?;
     page.set_notes(losses(page.summary(), &trace.gaps()?));

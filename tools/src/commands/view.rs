@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use rftrace_page::Server;
 use rftrace_read::Error;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::choice::ShownArgs;
-use super::common::{DirArg, PlainArgs, find_program, print, print_warnings};
-use super::page::read_page;
+use super::common::{DirArg, PlainArgs, find_program, print};
+use super::page;
 use super::site::{self, Site};
 
 const EXAMPLES: &str = "\
@@ -29,7 +28,8 @@ Examples:
 /// Shows a trace in the browser: its timeline, and a flame graph, call tree and functions of any range.
 ///
 /// The page comes from this program, which listens to this machine alone, and needs no network. Who does not know its address gets
-/// nothing. It ends by Ctrl-C. The whole trace is in the browser's memory, 24 bytes for each call.
+/// nothing. It ends by Ctrl-C. The whole trace is in the browser's memory, 24 bytes for each call; of a long one the browser asks for what is seen,
+/// by an index that is made at the first look and kept as `index-page` in its directory: some eight bytes for each call.
 ///
 /// With --perfetto and --firefox the page is from the network, and the trace still from here: the page reads it in the browser.
 #[derive(Args)]
@@ -49,6 +49,9 @@ pub(crate) struct ViewArgs {
     /// Start no browser.
     #[arg(long)]
     no_open: bool,
+    /// The most calls that the browser has in its memory. With more it asks for what is seen.
+    #[arg(long, value_name = "CALLS", default_value_t = 10_000_000, conflicts_with_all = ["perfetto", "firefox"])]
+    max_calls: u64,
     #[command(flatten)]
     shown: ShownArgs,
     #[command(flatten)]
@@ -64,10 +67,8 @@ pub(crate) fn run(args: ViewArgs) -> Result<()> {
     };
     let (server, url) = match site {
         None => {
-            let trace = args.shown.open(&args.dir.path())?;
-            let page = read_page(&trace)?;
-            print_warnings(&trace, page.summary())?;
-            let server = Server::bind(page, args.port)?;
+            let mut trace = args.shown.open(&args.dir.path())?;
+            let server = page::serve(&mut trace, args.port, args.max_calls)?;
             let url = server.url();
             (server, url)
         }

@@ -43,3 +43,4 @@ mod tui;
 mod uftrace;
 mod values;
 mod view;
+mod view_long;

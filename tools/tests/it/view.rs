@@ -22,7 +22,7 @@ const OUT: u64 = 200_002;
 const IN: u64 = 200_001;
 
 /// Two threads: nested, recursive, and waiting calls; one without an exit; calls that take no time.
-fn sample() -> Dir {
+pub(crate) fn sample() -> Dir {
     let first = [
         entry(1_000, 0, MAIN),
         entry(2_000, 1, A),
@@ -56,13 +56,13 @@ fn sample() -> Dir {
 }
 
 /// A server that ends with this.
-struct View {
+pub(crate) struct View {
     process: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl View {
-    fn start(dir: &Path, more: &[&str]) -> Self {
+    pub(crate) fn start(dir: &Path, more: &[&str]) -> Self {
         let mut command = rftrace(&["view", "--no-open", utf8(dir)]);
         let mut process = command.args(more).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
         let mut url = String::new();
@@ -71,13 +71,13 @@ impl View {
     }
 
     /// What follows the scheme: host with port, and path.
-    fn parts(&self) -> (&str, &str) {
+    pub(crate) fn parts(&self) -> (&str, &str) {
         let rest = self.url.strip_prefix("http://").expect("an address");
         rest.split_at(rest.find('/').expect("a path"))
     }
 
     /// The answer to a request that is written by hand.
-    fn ask(&self, method: &str, path: &str, host: &str) -> String {
+    pub(crate) fn ask(&self, method: &str, path: &str, host: &str) -> String {
         String::from_utf8_lossy(&self.answer(method, path, host)).into_owned()
     }
 
@@ -292,11 +292,11 @@ fn a_port_that_is_taken_is_an_error() {
 }
 
 /// The rows of the page's functions: name, total, own time, calls.
-const ROWS: &str = "(() => { const { app } = window.rftrace; return app.functions.sorted().filter(row => row.name !== '(unknown)').map(row => \
+pub(crate) const ROWS: &str = "(() => { const { app } = window.rftrace; return app.functions.sorted().filter(row => row.name !== '(unknown)').map(row => \
                     [row.name, row.total, row.self, row.calls]).sort(); })()";
 
 /// The same of a report.
-fn report(trace: &rftrace_read::Trace) -> Value {
+pub(crate) fn report(trace: &rftrace_read::Trace) -> Value {
     let report = Report::read(trace).expect("a report");
     sorted(report.rows().iter().map(|row| (row.name.as_str(), row.total_ns, row.self_ns, row.calls)).collect())
 }
@@ -551,9 +551,9 @@ fn axe_finds_no_fault() {
     };
     let axe = std::fs::read_to_string(axe).expect("axe.min.js");
     let dir = sample();
-    let view = View::start(dir.path(), &[]);
+    let (view, long) = (View::start(dir.path(), &[]), View::start(dir.path(), &["--max-calls", "1"]));
     let mut browser = Browser::start();
-    for is_dark in [false, true] {
+    for (is_dark, view) in [(false, &view), (true, &view), (false, &long)] {
         browser.dark(is_dark);
         browser.open(&view.url);
         browser.value(&format!("{axe}; 0"));
