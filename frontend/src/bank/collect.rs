@@ -461,6 +461,7 @@ impl Banks {
             minima: self.minima(number),
             end_tsc: slot.end_tsc.load(Relaxed),
             n_untraced_threads: slot.n_untraced_threads.load(Relaxed),
+            root: None,
             exe,
             command_line,
             maps,

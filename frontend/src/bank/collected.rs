@@ -56,6 +56,8 @@ pub struct Collected {
     pub(crate) minima: Vec<(u64, u64)>,
     pub(crate) end_tsc: u64,
     pub(crate) n_untraced_threads: u32,
+    /// The root directory that its paths are for, if that is not this process's.
+    pub(crate) root: Option<PathBuf>,
     pub(crate) exe: Vec<u8>,
     pub(crate) command_line: Vec<u8>,
     /// Of different times, the latest last.

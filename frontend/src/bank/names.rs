@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::collect::files_of_maps;
 use crate::elf::file::map_file;
 use crate::elf::table::{self, SymbolTable};
-use crate::host::linux::modules::{self, Module};
+use crate::host::linux::modules::{self, Module, in_root};
 
 /// The functions of a process, and where they lie, as its maps tell. What was unloaded keeps its names until something else has its place.
 #[derive(Debug)]
@@ -78,7 +78,13 @@ impl Names {
             let place = known.iter().position(|named| named.module == module);
             place.map(|place| known.swap_remove(place)).unwrap_or(Named { module, table: None })
         };
-        self.modules = modules::modules_of(&self.maps, exe).into_iter().map(named).collect();
+        self.modules = modules::modules_of(&self.maps, exe, &self.root()).into_iter().map(named).collect();
+    }
+
+    /// Where its files lie. Once it has ended this process's are taken.
+    fn root(&self) -> PathBuf {
+        let root = self.process.join("root");
+        if root.exists() { root } else { PathBuf::from("/") }
     }
 
     /// The file name of the module that an address lies in.
@@ -91,11 +97,15 @@ impl Names {
 
     /// The name of the function that an address lies in, as `rftrace report` shows it.
     pub fn name(&mut self, address: u64) -> Option<String> {
+        let root = self.root();
         let named = self.modules.iter_mut().find(|named| (named.module.start..named.module.end).contains(&address))?;
         let Named { module, table } = named;
         let read = || {
             let file = match (module.deleted, module.is_main) {
-                (false, _) => module.path.clone(),
+                // Of a process that has only changed its root, maps that this one reads have paths of its own.
+                (false, _) => {
+                    Some(in_root(&root, &module.path)).filter(|path| path.exists()).unwrap_or(module.path.clone())
+                }
                 (true, true) => self.process.join("exe"),
                 // What has its name now is something else.
                 (true, false) => return None,

@@ -27,7 +27,7 @@ use crate::clock::ticks_in;
 use crate::decode::{self, Minima};
 use crate::elf::file::{build_id, map_file};
 use crate::elf::table::{self, SymbolTable};
-use crate::host::linux::modules::{self, Module, map_path};
+use crate::host::linux::modules::{self, Module, in_root, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::program::{Identify, Program};
 use crate::image::stored::StoredChunks;
@@ -89,7 +89,12 @@ impl Symbols {
 
     /// The functions of a module, if its file can be read. Those that are `hooked` (address, size) have names even if it has none for them;
     /// the first process that has the module says which.
-    fn of(&mut self, module: &Module, hooked: impl Iterator<Item = (u64, u64)>) -> Option<Arc<SymbolTable>> {
+    fn of(
+        &mut self,
+        module: &Module,
+        root: &Path,
+        hooked: impl Iterator<Item = (u64, u64)>,
+    ) -> Option<Arc<SymbolTable>> {
         let received = &self.received;
         let read = || {
             if module.is_recorders() {
@@ -101,7 +106,7 @@ impl Symbols {
                     &fs::read(received.get(&(module.map_path(), build_id))?).ok()?,
                 )));
             }
-            let file = map_file(&module.path).ok()?;
+            let file = map_file(&in_root(root, &module.path)).ok()?;
             let mut table = table::symbols_of(file, &module.path).ok()?;
             let own = hooked.filter(|(address, _)| (module.start..module.end).contains(address));
             // Another one may have taken its place by now.
@@ -252,7 +257,7 @@ impl Collected {
             if !told.0.insert(key(module)) {
                 continue;
             }
-            let Some(table) = symbols.of(module, self.hooked()) else { continue };
+            let Some(table) = symbols.of(module, self.root(), self.hooked()) else { continue };
             let mut file = Vec::new();
             // Writing to memory cannot fail.
             let _ = write_symbols(&mut file, &table, &module.map_path());
@@ -313,10 +318,10 @@ impl Collected {
         if let Some(world) = &self.world {
             return self.program_in(world, symbols);
         }
-        let found = modules::modules_at(&self.maps, &self.unloaded, &exe);
+        let found = modules::modules_at(&self.maps, &self.unloaded, &exe, self.root());
         let named = |mut module: Module| {
             let is_as_it_was = facts.is_none_or(|facts| facts.are_of(&mut module));
-            let table = if is_as_it_was { symbols.of(&module, self.hooked()) } else { None };
+            let table = if is_as_it_was { symbols.of(&module, self.root(), self.hooked()) } else { None };
             (module, table)
         };
         let mut named = named;
@@ -324,7 +329,7 @@ impl Collected {
         let opened = found.at_times.into_iter().map(|(module, since)| (named(module), since)).collect();
         let mut system = sysinfo::collect();
         system.exe_name = map_path(&exe);
-        system.build_id = build_id(&exe).ok().flatten();
+        system.build_id = build_id(&in_root(self.root(), &exe)).ok().flatten();
         system.command_line = sysinfo::command_line(&self.command_line);
         Program {
             pid: self.pid,
@@ -342,7 +347,7 @@ impl Collected {
 
     /// The same of another machine.
     fn program_in(&self, world: &World, symbols: &mut Symbols) -> Program {
-        let mut named = |module: &Module| (module.clone(), symbols.of(module, self.hooked()));
+        let mut named = |module: &Module| (module.clone(), symbols.of(module, self.root(), self.hooked()));
         let modules = world.modules.iter().map(&mut named).collect();
         let opened = world.opened.iter().map(|(module, since)| (named(module), *since)).collect();
         let mut system = world.system.clone();
@@ -360,6 +365,15 @@ impl Collected {
             tsc_hz: world.tsc_hz.map(|(hz, source)| (hz, source.name())),
             invariant_tsc: Some(world.invariant_tsc),
         }
+    }
+
+    /// Has the files of its modules be looked for in another root directory: that of a process in a container.
+    pub fn set_root(&mut self, root: PathBuf) {
+        self.root = Some(root);
+    }
+
+    fn root(&self) -> &Path {
+        self.root.as_deref().unwrap_or(Path::new("/"))
     }
 
     /// The path of the program.

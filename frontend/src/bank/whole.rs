@@ -302,6 +302,7 @@ impl Parsed {
             minima: self.minima(),
             end_tsc: self.number("end_tsc")?,
             n_untraced_threads: self.number("untraced_threads")?,
+            root: None,
             exe: self.bytes("exe"),
             command_line: self.bytes("command_line"),
             maps: Vec::new(),

@@ -41,7 +41,7 @@ pub(super) struct Seen {
 impl World {
     /// That of this machine, for a program whose maps at different times these are, the latest last, and that has `unloaded` these libraries.
     pub(crate) fn here(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path) -> Self {
-        let ModulesAt { always, at_times } = modules::modules_at(maps, unloaded, exe);
+        let ModulesAt { always, at_times } = modules::modules_at(maps, unloaded, exe, Path::new("/"));
         let mut system = sysinfo::collect();
         system.exe_name = map_path(exe);
         system.build_id = build_id(exe).ok().flatten();

@@ -8,6 +8,8 @@ mod aarch64_record;
 mod archive;
 mod attach;
 mod attach_branches;
+mod attach_elsewhere;
+mod attach_often;
 mod attach_several;
 mod buffers;
 mod calls;

@@ -12,7 +12,7 @@ use super::borrowed::{Borrowed, Gadgets};
 use super::branches::{Branches, NoBranch, Written};
 use super::library::{self, Library, LibraryFile, close, memory_file};
 use super::place::{Places, Tracer};
-use super::process::{Map, Module, Process};
+use super::process::{Map, Module, OtherRoot, Process};
 use super::refusal;
 use super::stacks::Stacks;
 use super::world::{World, let_late_go};
@@ -93,6 +93,7 @@ fn find(pid: pid_t) -> Result<Found> {
     })?;
     let maps = process.maps()?;
     refusal::check_program(&process, &maps)?;
+    refusal::check_files(&process)?;
     let libc = process.module(&maps, |path| path.ends_with("/libc.so.6") || path.ends_with("/libc.so.6 (deleted)"));
     let libc = libc
         .context("its C library was replaced on the disk since it was started: as root it can be read all the same")?;
@@ -145,6 +146,12 @@ impl Attached {
     #[must_use]
     pub fn n_slots(&self) -> usize {
         self.n_slots
+    }
+
+    /// Its root directory, if that is not the one of this process.
+    #[must_use]
+    pub fn other_root(&self) -> Option<OtherRoot> {
+        self.process.other_root()
     }
 
     /// Looks after the process: libraries that were loaded since are redirected too.

@@ -32,3 +32,4 @@ mod world;
 
 pub use attached::{Attached, State, Wanted, leave};
 pub use branches::NoBranch;
+pub use process::OtherRoot;

@@ -3,11 +3,12 @@
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use nix::libc::pid_t;
+use nix::libc::{self, pid_t};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 
@@ -40,6 +41,14 @@ pub(crate) struct Module {
 pub(crate) struct Process {
     pub(crate) pid: pid_t,
     memory: File,
+}
+
+/// The root directory of a process in a container. It can be read though the process has ended.
+#[derive(Debug)]
+pub struct OtherRoot {
+    root: File,
+    /// What is mounted below goes with it.
+    _namespace: File,
 }
 
 impl Process {
@@ -113,6 +122,30 @@ impl Process {
         is_own && address - stack.range.start >= bytes
     }
 
+    /// Where a file can be opened that is mapped.
+    fn mapped_file(&self, map: &Map) -> PathBuf {
+        // This is always the right one, but root alone may open it.
+        let mapped = self.file(&format!("map_files/{:x}-{:x}", map.range.start, map.range.end));
+        if map.path.ends_with(" (deleted)") || File::open(&mapped).is_ok() {
+            return mapped;
+        }
+        // The path is that in its mount namespace, or this process's own where the other one has only changed its root.
+        let in_root = self.file("root").join(map.path.trim_start_matches('/'));
+        if in_root.exists() { in_root } else { PathBuf::from(&map.path) }
+    }
+
+    /// Its root directory, if that is not the one of this process: what keeps it, though the process ends, and where its files lie then.
+    pub(crate) fn other_root(&self) -> Option<OtherRoot> {
+        let id = |path: PathBuf| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+        let is_same = |name: &str| id(self.file(name)) == id(Path::new("/proc/self").join(name));
+        if is_same("root") && is_same("ns/mnt") {
+            return None;
+        }
+        let root = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(self.file("root"));
+        let namespace = File::open(self.file("ns/mnt"));
+        Some(OtherRoot { root: root.ok()?, _namespace: namespace.ok()? })
+    }
+
     /// The module that is mapped from a path that `is_it`.
     ///
     /// # Errors
@@ -122,12 +155,16 @@ impl Process {
         let of_it = |map: &&Map| map.is_private && is_it(&map.path);
         let Some(first) = maps.iter().filter(of_it).find(|map| map.offset == 0) else { return Ok(None) };
         let texts = maps.iter().filter(|map| map.path == first.path && map.is_executable).map(|map| map.range.clone());
-        // Its own root, so that containers' files are found; what was replaced on disk only root may see.
-        let in_root = self.file("root").join(first.path.trim_start_matches('/'));
-        let mapped = self.file(&format!("map_files/{:x}-{:x}", first.range.start, first.range.end));
-        let bytes = if first.path.ends_with(" (deleted)") { fs::read(mapped) } else { fs::read(in_root) };
-        let bytes = bytes.with_context(|| format!("cannot read {}", first.path))?;
+        let bytes = fs::read(self.mapped_file(first)).with_context(|| format!("cannot read {}", first.path))?;
         Module::new(bytes, first.range.start, texts.collect()).map(Some)
+    }
+}
+
+impl OtherRoot {
+    /// Its path, as long as this value lives.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()))
     }
 }
 

@@ -5,6 +5,8 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use nix::libc::pid_t;
 use nix::unistd::{Uid, User, geteuid};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
 
 use super::process::{Map, Process};
 
@@ -84,7 +86,9 @@ pub(crate) fn check_program(process: &Process, maps: &[Map]) -> Result<()> {
     }
     let has = |part: &str| maps.iter().any(|map| map.path.contains(part));
     if !has("/libc.so.6") {
-        let what = if has("/ld-musl") { "uses musl as its C library" } else { "is linked statically" };
+        // Its linker is the library itself, which may have another name.
+        let uses_musl = has("/ld-musl") || interpreter(&head).is_some_and(|path| path.contains("/ld-musl-"));
+        let what = if uses_musl { "uses musl as its C library" } else { "is linked statically" };
         bail!(
             "process {pid} {what}: rftrace record -p is for programs that are linked dynamically with the GNU C library"
         );
@@ -95,6 +99,28 @@ pub(crate) fn check_program(process: &Process, maps: &[Map]) -> Result<()> {
         bail!(
             "process {pid} was started by rftrace record, or by a program that was: start it with --disabled, and switch recording on and \
              off by kill -USR2 {pid}"
+        );
+    }
+    Ok(())
+}
+
+/// The path of a program's dynamic linker, if it has one.
+fn interpreter(program: &[u8]) -> Option<String> {
+    let header = elf::FileHeader64::<Endianness>::parse(program).ok()?;
+    let endian = header.endian().ok()?;
+    let mut headers = header.program_headers(endian, program).ok()?.iter();
+    let path = headers.find(|header| header.p_type(endian) == elf::PT_INTERP)?.data(endian, program).ok()?;
+    Some(String::from_utf8_lossy(path).into_owned())
+}
+
+/// Refuses processes that do not see the file in memory which the library is loaded from.
+pub(crate) fn check_files(process: &Process) -> Result<()> {
+    // A link that leads nowhere for this process.
+    if fs::symlink_metadata(process.file("root/proc/self")).is_err() {
+        bail!(
+            "process {} sees no /proc, from which the tracer's library is loaded (it has changed its root directory, or runs in a container): \
+             mount it there, such as by mount --bind /proc ROOT/proc",
+            process.pid
         );
     }
     Ok(())

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rftrace_attach::{Attached, State, Wanted};
+use rftrace_attach::{Attached, OtherRoot, State, Wanted};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -74,6 +74,8 @@ pub struct Recorded {
     pub banks: BankRecording,
     /// What became of each process, in the order in which they were named.
     pub processes: Vec<EndOfProcess>,
+    /// What keeps the files of processes in containers, until there is a trace.
+    pub roots: Vec<OtherRoot>,
 }
 
 /// What became of a process.
@@ -186,6 +188,7 @@ pub fn record(
         }
     }
     drop(sum);
+    let roots: Vec<Option<OtherRoot>> = attended.iter().map(|process| process.attached.other_root()).collect();
     let (errands, to_do) = Errands::new();
     let control = Control::of_attached(options.pids.iter().copied().zip(&recorders), errands, options.spelling);
     begun(control.as_ref().err());
@@ -201,7 +204,11 @@ pub fn record(
     let reasons = attend(attended, look, go_on, &to_do);
     // Who waits for something to be done is told that it is not.
     drop(to_do);
-    let banks = recorders.into_iter().map(BankRecorder::stop).reduce(BankRecording::with);
+    let banks = recorders.into_iter().zip(&roots).map(|(recorder, root)| {
+        let banks = recorder.stop();
+        root.iter().fold(banks, |banks, root| banks.in_root(&root.path()))
+    });
+    let banks = banks.reduce(BankRecording::with);
     if let Ok(control) = control {
         control.finish();
     }
@@ -210,7 +217,7 @@ pub fn record(
         let (told, stopped) = found.remove(&pid).unwrap_or_default();
         EndOfProcess { pid, reason, told, stopped }
     });
-    Ok(Recorded { banks, processes: processes.collect() })
+    Ok(Recorded { banks, processes: processes.collect(), roots: roots.into_iter().flatten().collect() })
 }
 
 /// What became of functions that were to have a hook. While the process is there: names are read from its files.

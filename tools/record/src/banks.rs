@@ -333,6 +333,14 @@ impl BankRecording {
         Ok((!collected.is_empty()).then_some(Self { collected, on_full, dumps, places, symbols }))
     }
 
+    /// Has the files of its processes' modules be looked for in another root directory.
+    #[cfg(target_arch = "x86_64")]
+    #[must_use]
+    pub(crate) fn in_root(mut self, root: &Path) -> Self {
+        self.collected.iter_mut().for_each(|it| it.collected.set_root(root.to_owned()));
+        self
+    }
+
     /// With what was in the banks of another recorder.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {

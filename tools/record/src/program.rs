@@ -36,6 +36,9 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
     }
 }
 
+/// What the path of musl's dynamic linker has in it.
+const MUSL: &[u8] = b"/ld-musl-";
+
 /// Whether the program can be recorded. The error says what to do if not. `unchanged`: its functions need not call the tracer.
 pub fn check(path: &Path, unchanged: bool) -> Result<()> {
     let shown = path.display();
@@ -71,8 +74,8 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
         }
     }
     let endian = header.endian().with_context(unfit)?;
-    let has_linker =
-        header.program_headers(endian, &*data).with_context(unfit)?.iter().any(|h| h.p_type(endian) == elf::PT_INTERP);
+    let headers = header.program_headers(endian, &*data).with_context(unfit)?;
+    let linker = headers.iter().find(|header| header.p_type(endian) == elf::PT_INTERP);
     let file = object::File::parse(&*data).with_context(|| format!("cannot read {shown}"))?;
     let mut names = file.symbols().chain(file.dynamic_symbols()).filter_map(|symbol| symbol.name().ok());
     if names.any(|name| name.starts_with("rftrace_backend_init_")) {
@@ -81,11 +84,19 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
              command: run it as it is, and it saves its trace where its code says; or take the crates out"
         );
     }
-    if !has_linker {
+    let Some(linker) = linker else {
         bail!(
             "{shown} is linked statically: nothing can be preloaded into it. Link it dynamically, or let it record itself:\n  \
              extern crate rftrace as _;                                            // Cargo.toml: rftrace, rftrace-frontend\n  \
              let tracer = rftrace_frontend::Config::new().install()?; tracer.enable();  // and tracer.save()? at its end"
+        );
+    };
+    // Such a program would not even begin: its linker does not load what needs the other library.
+    if linker.data(endian, &*data).is_ok_and(|path| path.windows(MUSL.len()).any(|part| part == MUSL)) {
+        bail!(
+            "{shown} uses musl as its C library, and what would be preloaded needs the GNU one. Build it for that (Rust: --target \
+             {}-unknown-linux-gnu)",
+            own.arch
         );
     }
     let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());

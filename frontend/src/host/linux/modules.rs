@@ -199,17 +199,21 @@ pub(crate) struct ModulesAt {
     pub(crate) at_times: Vec<(Module, u64)>,
 }
 
+/// Where a file lies that a process whose root directory is `root` has at `path`.
+pub(crate) fn in_root(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
 /// Returns the modules of a program that is not there any more, by its maps at different times, the latest last, those that it has `unloaded`,
-/// and its path.
-pub(crate) fn modules_at(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path) -> ModulesAt {
-    let mut found = ModulesAt { always: modules_of(maps, exe), at_times: Vec::new() };
+/// its path, and the root directory that it had.
+pub(crate) fn modules_at(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path, root: &Path) -> ModulesAt {
+    let mut found = ModulesAt { always: modules_of(maps, exe, root), at_times: Vec::new() };
     let overlap = |one: &Module, other: &Module| one.start < other.end && other.start < one.end;
     // The unloaded ones, in order, with the time at which each was gone.
     let mut gone: Vec<(Module, u64)> = Vec::new();
     for one in unloaded {
         let mut module = one.module();
-        let path = module.path.clone();
-        if module.identify(&path) {
+        if module.identify(&in_root(root, &one.path)) {
             gone.push((module, one.tsc));
         }
     }
@@ -243,9 +247,9 @@ pub(crate) fn modules_at(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path) ->
     found
 }
 
-/// Returns the modules of a program that is not there any more, by its maps at different times, the latest last, and its path. Where
-/// one was loaded at the place of another the later one is meant.
-pub(crate) fn modules_of(maps: &[Vec<u8>], exe: &Path) -> Vec<Module> {
+/// Returns the modules of a program that is not there any more, by its maps at different times, the latest last, its path, and the root
+/// directory that it had. Where one was loaded at the place of another the later one is meant.
+pub(crate) fn modules_of(maps: &[Vec<u8>], exe: &Path, root: &Path) -> Vec<Module> {
     let mut modules: Vec<Module> = Vec::new();
     for module in maps.iter().rev().flat_map(|text| parse_maps(text, page_size())) {
         if modules.iter().all(|later| module.end <= later.start || later.end <= module.start) {
@@ -254,7 +258,7 @@ pub(crate) fn modules_of(maps: &[Vec<u8>], exe: &Path) -> Vec<Module> {
     }
     modules.retain_mut(|module| {
         module.is_main = module.path == exe;
-        let path = module.path.clone();
+        let path = in_root(root, &module.path);
         module.identify(&path)
     });
     modules.sort_by_key(|module| (!module.is_main, module.start));

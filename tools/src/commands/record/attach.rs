@@ -76,7 +76,8 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
             say!("rftrace: recording {processes} {}{until}", pids.join(", "));
         }
     };
-    let Recorded { banks, processes } =
+    // The roots are kept until names have been read.
+    let Recorded { banks, processes, roots: _roots } =
         attach::record(&output, options, begun, tell).inspect_err(|_| output.discard())?;
     let (mut told, mut stops) = (Told::default(), Vec::new());
     for EndOfProcess { pid, reason, told: of_it, stopped } in processes {

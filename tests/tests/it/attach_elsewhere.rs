@@ -1,0 +1,168 @@
+//! `rftrace record -p`: programs in containers, whose files lie elsewhere than they say, and programs of other C libraries.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use rftrace_tests::{CProgram, Program, fixtures, require, tools};
+use tempfile::TempDir;
+
+use crate::attach::{Running, count, refused};
+use crate::record::{record, rftrace};
+
+const BRANCHES: [&str; 6] = ["-P", "*", "--max-size", "4M", "--on-full", "drop"];
+
+fn program() -> &'static Program {
+    static BUILT: OnceLock<Program> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let program = CProgram::new(&["attached_plain.c"]).without_hooks().without_library();
+        program.with(&["-O1", "-lpthread", "-ldl"]).build()
+    })
+}
+
+/// Whether there can be namespaces here.
+fn has_namespaces() -> bool {
+    let made = Command::new("unshare").args(["-m", "-p", "-f", "--mount-proc", "true"]).stderr(Stdio::null()).status();
+    let has_some = made.is_ok_and(|status| status.success());
+    if !has_some {
+        tools::skip("only root can make containers (unshare)");
+    }
+    has_some
+}
+
+/// A program that a shell in a mount namespace of its own becomes. `script` has a folder and the program's file as `$1` and `$2`.
+fn begin_in_namespace(script: &str, folder: &Path) -> Running {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-ec", script, "sh"]).arg(folder).arg(&program().path);
+    Running::begin_by(&mut command)
+}
+
+/// A root directory with the program and what it needs.
+fn root_directory() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("proc")).unwrap();
+    fs::copy(&program().path, root.path().join("program")).unwrap();
+    copy_libraries(&program().path, root.path());
+    root
+}
+
+/// Copies the libraries that a file needs to the same places below a root directory.
+fn copy_libraries(of: &Path, root: &Path) {
+    let list = tools::text(Command::new("ldd").arg(of));
+    for path in list.split_whitespace().filter(|word| word.starts_with('/')) {
+        let place = root.join(path.trim_start_matches('/'));
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::copy(path, place).unwrap();
+    }
+}
+
+/// It is recorded, functions have their names, and code is what it was.
+#[track_caller]
+fn check_recorded(running: &Running) {
+    let code = running.code();
+    running.record_some(&[&BRANCHES[..], &["--for", "100ms"]].concat());
+    assert!(count(&running.trace(), "round_of_work") > 0);
+    let now = running.code();
+    assert!(code.iter().all(|(line, bytes)| now.get(line) == Some(bytes)), "code was changed");
+}
+
+/// The file is where nobody else sees it, also when the program has ended.
+#[test]
+fn files_that_others_do_not_see() {
+    if !require(&["gcc"]) || !has_namespaces() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs none \"$1\"; cp \"$2\" \"$1/program\"; exec \"$1/program\" busy";
+    let mut running = begin_in_namespace(script, folder.path());
+    check_recorded(&running);
+    let mut recorder = running.begin_recording(&BRANCHES);
+    thread::sleep(Duration::from_millis(300));
+    running.child.kill().unwrap();
+    assert!(recorder.wait().unwrap().success());
+    assert!(count(&running.trace(), "round_of_work") > 0);
+}
+
+#[test]
+fn another_root_directory() {
+    const WITH_PROC: &str = "mount --rbind /proc \"$1/proc\"; exec chroot \"$1\" /program busy";
+
+    if !require(&["gcc"]) || !has_namespaces() {
+        return;
+    }
+    let branches = |command: &mut Command| _ = command.args(BRANCHES);
+    let root = root_directory();
+    let running = begin_in_namespace("exec chroot \"$1\" /program busy", root.path());
+    refused(running.pid(), branches, "sees no /proc");
+    assert_eq!(running.end().0.code(), Some(7));
+    let running = begin_in_namespace(WITH_PROC, root.path());
+    refused(running.pid(), branches, "libgcc_s.so.1 may be missing there");
+    assert_eq!(running.end().0.code(), Some(7));
+    copy_libraries(&rftrace().with_file_name("rftrace-preload"), root.path());
+    let running = begin_in_namespace(WITH_PROC, root.path());
+    check_recorded(&running);
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.trim()), (Some(7), "right, handled 0"));
+}
+
+#[test]
+fn process_ids_of_its_own() {
+    if !require(&["gcc"]) || !has_namespaces() {
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-m", "-p", "-f", "--mount-proc"]).arg(&program().path).arg("busy");
+    let mut outer = Started::begin(&mut command);
+    assert_eq!(outer.line, "1");
+    let children = format!("/proc/{0}/task/{0}/children", outer.child.id());
+    let pid = fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    refused(pid, |command| _ = command.args(BRANCHES), "run rftrace in there");
+    drop(outer.child.stdin.take());
+    assert_eq!(outer.child.wait().unwrap().code(), Some(7));
+}
+
+/// A program that has said its first line.
+struct Started {
+    child: Child,
+    line: String,
+}
+
+impl Started {
+    fn begin(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        Self { child, line: line.trim().to_owned() }
+    }
+}
+
+/// The library is for the GNU C library alone: that is said, at the start of a program too, which would not begin otherwise.
+#[test]
+fn musl() {
+    if !require(&["musl-gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = fixtures::folder("c").join("attached_plain.c");
+    let build = |name: &str, linkage: &[&str]| -> PathBuf {
+        let path = folder.path().join(name);
+        tools::run(Command::new("musl-gcc").args(["-O1", "-w", "-o"]).arg(&path).arg(&source).args(linkage));
+        path
+    };
+    for (program, wanted) in
+        [(build("dynamic", &[]), "uses musl as its C library"), (build("fixed", &["-static"]), "is linked statically")]
+    {
+        let running = Running::begin(&program, "busy");
+        refused(running.pid(), |command| _ = command.args(BRANCHES), wanted);
+        let (status, said) = running.end();
+        assert_eq!((status.code(), said.trim()), (Some(7), "right, handled 0"));
+        let run = record(&BRANCHES, &program, &["busy"]);
+        assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
+        assert!(run.stderr.starts_with("rftrace: ") && run.stderr.contains(wanted), "{}", run.stderr);
+        assert!(!run.path("trace").exists());
+    }
+}
