@@ -67,6 +67,8 @@ pub struct Attached {
     /// Threads that were told to stop and have not.
     late: Vec<pid_t>,
     branches: Option<OwnBranches>,
+    /// Where the tracer could be called when that was last looked for, and the modules then.
+    places: Option<(Vec<String>, Places)>,
 }
 
 /// Branches of this recording.
@@ -139,7 +141,7 @@ impl Attached {
         };
         let (library, n_slots, branches) = begun;
         let modules = modules(&process.maps()?);
-        Ok(Self { process, gadgets, library, n_slots, modules, late, branches })
+        Ok(Self { process, gadgets, library, n_slots, modules, late, branches, places: None })
     }
 
     /// Through how many slots the tracer is called.
@@ -241,11 +243,19 @@ impl Attached {
     ) -> Result<(String, T)> {
         // It may take the dynamic linker's lock, which is recursive, and no other of the program's.
         let registers = function != "rftrace_detach";
-        let tracer = tracer(&self.process, &self.library);
-        let places = Places::for_tracer(&self.process, tracer, self.gadgets.restorer, registers)?;
-        let Self { process, library, late, gadgets, .. } = self;
+        let Self { process, library, late, gadgets, places: known, .. } = self;
+        let maps = process.maps()?;
+        let modules = modules(&maps);
+        let places = match known.take() {
+            Some((its, places)) if registers && its == modules => places.with_maps(maps),
+            _ => Places::for_tracer(process, tracer(process, library), gadgets.restorer, registers)?,
+        };
         let stacks = stacks(process, library);
-        let mut thread = Borrowed::take(process, &places, *gadgets, late)?;
+        let taken = Borrowed::take(process, &places, *gadgets, late);
+        if registers {
+            *known = Some((modules, places));
+        }
+        let mut thread = taken?;
         let answer = library.ask(&mut thread, process, function, None);
         let done =
             answer.and_then(|answer| Ok((answer, then(&mut Parts { process, library, stacks, late }, &mut thread)?)));
@@ -390,8 +400,16 @@ fn modules(maps: &[Map]) -> Vec<String> {
 pub fn leave(pid: u32, library: &Path) -> Result<bool> {
     let Found { process, maps, gadgets, .. } = find(pid.cast_signed())?;
     let Some(library) = Library::find(&process, &maps, &LibraryFile::read(library)?)? else { return Ok(false) };
-    let attached =
-        Attached { modules: modules(&maps), process, gadgets, library, n_slots: 0, late: Vec::new(), branches: None };
+    let attached = Attached {
+        modules: modules(&maps),
+        process,
+        gadgets,
+        library,
+        n_slots: 0,
+        late: Vec::new(),
+        branches: None,
+        places: None,
+    };
     attached.leave()?;
     Ok(true)
 }

@@ -150,6 +150,11 @@ impl Places {
         Ok(Self { maps, callers, locked, within: texts, harmless: trampolines, restorer })
     }
 
+    /// The same with what is mapped now, where the modules are those that they were: to look at these takes long.
+    pub(crate) fn with_maps(self, maps: Vec<Map>) -> Self {
+        Self { maps, ..self }
+    }
+
     /// Whether a stopped thread is at such a place.
     pub(crate) fn is_safe(&self, process: &Process, registers: &user_regs_struct) -> bool {
         let call = registers.orig_rax.cast_signed();

@@ -16,7 +16,9 @@ use super::access::Access;
 use super::ask::{Asker, OVER, WORK, lock};
 use super::banks::BankRecorder;
 use super::dumps::{DumpControl, DumpOn, Event};
-use super::errands::{Errands, What};
+#[cfg(target_arch = "x86_64")]
+use super::errands::Errands;
+use super::errands::What;
 use super::own_buffers::{self, State};
 use super::pipe::{self, Pipe};
 use super::processes::{n_threads, start_time};
@@ -59,6 +61,7 @@ impl Control {
     /// # Errors
     ///
     /// As of [`begin`](Self::begin).
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn of_attached<'a>(
         banks: impl Iterator<Item = (u32, &'a BankRecorder)>,
         errands: Errands,

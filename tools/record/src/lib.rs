@@ -29,6 +29,7 @@ mod ended;
 #[cfg(target_os = "linux")]
 pub mod entries;
 #[cfg(target_os = "linux")]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "there nothing is attached to"))]
 mod errands;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod follow;
