@@ -15,10 +15,11 @@ use super::{Build, Case, Fault, Program, Seen, Tracer, build};
 use crate::fixtures::aarch64;
 use crate::{tools, traces};
 
-/// After so long a program counts as hung.
-const LIMIT: Duration = Duration::from_secs(20);
-/// The same in an emulator, which other tests leave little time.
-const EMULATED_LIMIT: Duration = Duration::from_secs(150);
+/// After so long a program counts as hung. What is not optimised takes seconds to name its functions, and other tests leave it, or an emulator,
+/// little time.
+const LIMIT: Duration = Duration::from_secs(150);
+/// The same with other tracers, with which some do hang.
+const LIMIT_OF_OTHERS: Duration = Duration::from_secs(20);
 
 /// Makes a program switch its call sites.
 const PATCHED: &str = "RFTRACE_PATCHED";
@@ -92,7 +93,7 @@ fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Res
     let [stdout, stderr] = outputs.each_ref().map(|path| File::create(path).expect("a file in a temporary folder"));
     command.current_dir(folder).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     command.env_remove("RUST_BACKTRACE").envs(patched.map(|sites| (PATCHED, sites)));
-    let limit = if matches!(tracer, Tracer::OursOnAarch64(_)) { EMULATED_LIMIT } else { LIMIT };
+    let limit = if tracer.is_ours() { LIMIT } else { LIMIT_OF_OTHERS };
     let status = run_limited(&mut command, limit).unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
     let [stdout, stderr] =
         outputs.map(|path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned());
