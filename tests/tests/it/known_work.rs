@@ -38,24 +38,39 @@ fn shown(run: &Run, options: &[&str]) -> BTreeMap<String, f64> {
     csv.lines().skip(1).map(line).collect()
 }
 
-/// Records the program, and compares.
+/// Records the program, and compares. Where other programs take its processor in the middle of calls their times are wrong: it is recorded
+/// again, a few times.
 fn check(program: &Program, options: &[&str]) {
+    const TRIES: usize = 5;
+
+    let mut problems = Vec::new();
+    while problems.len() < TRIES {
+        let Err(problem) = compare(program, options) else { return };
+        problems.push(problem);
+    }
+    panic!("{options:?}: {problems:#?}");
+}
+
+/// Records the program once.
+fn compare(program: &Program, options: &[&str]) -> Result<(), String> {
     let run = record(&[&["--no-schedule", "--buffer", "64M"], options].concat(), &program.path, &[]);
     assert_eq!(run.status.code(), Some(0), "{options:?}: {}", run.stderr);
+    let first_line = |options: &[&str]| report(&run, options).lines().next().unwrap_or_default().to_owned();
+    assert!(first_line(&[]).contains(" ns a call for tracing"), "{}", first_line(&[]));
+    assert!(first_line(&["--no-correct"]).contains("tracing's own time included"), "{}", first_line(&["--no-correct"]));
     let (known, shown, recorded) = (known(&run), shown(&run, &[]), shown(&run, &["--no-correct"]));
     assert_eq!(known.len(), 4, "{known:?}");
     for (name, &takes) in &known {
         // In docs/performance.md a quiet machine's.
         let off = shown[name] / takes - 1.0;
-        assert!(off.abs() < 0.25, "{options:?}: {name} takes {takes} ns, not {}", shown[name]);
-        if name.ends_with("parent") {
-            let recorded_off = recorded[name] / takes - 1.0;
-            assert!(off < 0.7 * recorded_off, "{options:?}: {name} takes {takes} ns, recorded {}", recorded[name]);
+        if off.abs() >= 0.25 {
+            return Err(format!("{name} takes {takes} ns, not {}", shown[name]));
+        }
+        if name.ends_with("parent") && off >= 0.7 * (recorded[name] / takes - 1.0) {
+            return Err(format!("{name} takes {takes} ns, recorded {}", recorded[name]));
         }
     }
-    let first_line = |options: &[&str]| report(&run, options).lines().next().unwrap_or_default().to_owned();
-    assert!(first_line(&[]).contains(" ns a call for tracing"), "{}", first_line(&[]));
-    assert!(first_line(&["--no-correct"]).contains("tracing's own time included"), "{}", first_line(&["--no-correct"]));
+    Ok(())
 }
 
 #[test]
