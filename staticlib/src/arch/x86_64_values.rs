@@ -62,12 +62,12 @@ impl Registers {
 
     /// The result, rax.
     pub(crate) fn result(self) -> u64 {
-        self.saved(24)
+        self.saved(32)
     }
 
     /// The second word of a result, rdx.
     pub(crate) fn second_result(self) -> u64 {
-        self.saved(16)
+        self.saved(24)
     }
 }
 
