@@ -398,7 +398,9 @@ fn storm(kernel: Kernel, n_cores: usize, clock: &[&str], least_hz: u64, words: &
     let raw = RawTrace::read(&run.path("trace.img"));
     assert!(raw.n_records() > 50_000, "the ring is full of records: {}", raw.n_records());
     raw.check();
-    assert_eq!(run.trace("trace").tasks().len(), 3 * n_cores);
+    // A task that had no time while the ring was last filled is not in it.
+    let n_tasks = run.trace("trace").tasks().len();
+    assert!((2 * n_cores..=3 * n_cores).contains(&n_tasks), "{n_tasks}");
 }
 
 #[test]
