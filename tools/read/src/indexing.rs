@@ -5,9 +5,7 @@
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
 
 use rftrace_format::files::INDEX;
 use rftrace_format::record::{Kind, Record};
@@ -18,14 +16,12 @@ use crate::files;
 use crate::functions::Functions;
 use crate::index::{Index, MAX_ENTERED, MAX_FRAMES, MAX_FUNCTIONS, MAX_PLACES, OpenFrame, Place, TaskIndex, hash};
 use crate::kept::{MAX_FILE_BYTES, MIN_BYTES, cache_file, keep, metadata_hash, state};
+use crate::parallel::some_at_a_time;
 use crate::records::Records;
 use crate::trace::{Task, Trace};
 
 /// A block has so many bytes at least: a hundredth of a millisecond.
 const MIN_BLOCK_BYTES: u64 = 64 << 10;
-
-/// The most threads that make one.
-const MAX_THREADS: usize = 16;
 
 impl Trace {
     /// Has what is not [chosen](Trace::choose) passed over, as far as that is times before a first one and functions other than some: by a
@@ -120,24 +116,11 @@ fn stamp(metadata: u64, file: &Metadata) -> u64 {
 
 /// Makes those of several tasks, some at a time.
 fn make_all(trace: &Trace, wanted: &[&Wanted<'_>]) -> Result<HashMap<u32, TaskIndex>> {
-    let n_threads = thread::available_parallelism().map_or(1, usize::from).min(wanted.len()).clamp(1, MAX_THREADS);
-    let next = AtomicUsize::new(0);
-    let made = Mutex::new(Vec::new());
-    let work = || {
-        while let Some(wanted) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let index = Maker::make(trace, wanted);
-            made.lock().unwrap_or_else(PoisonError::into_inner).push((wanted.task.tid(), index));
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..n_threads {
-            // Where there can be no more threads this one makes all.
-            let _ = thread::Builder::new().spawn_scoped(scope, work);
-        }
-        work();
+    let made = some_at_a_time(wanted.len(), |number| {
+        let wanted = wanted[number];
+        Ok((wanted.task.tid(), Maker::make(trace, wanted)?))
     });
-    let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
-    made.into_iter().map(|(tid, index)| Ok((tid, index?))).collect()
+    Ok(made?.into_iter().collect())
 }
 
 /// Goes through the records of a task.

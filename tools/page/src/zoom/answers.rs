@@ -13,10 +13,9 @@
 //! ```
 
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::atomic::AtomicUsize;
 
+use rftrace_read::some_at_a_time;
 use serde::Deserialize;
 
 use super::blocks::{Block, Encoder, Kind, Merger};
@@ -257,28 +256,8 @@ impl Answers<'_> {
     /// Those of each task, some at a time.
     fn sum_up(&self, from: u64, to: u64) -> Result<Vec<Sums>> {
         let tasks = &self.directory.tasks;
-        let n_threads = thread::available_parallelism().map_or(1, usize::from).min(tasks.len()).clamp(1, 16);
-        let (next, has_failed, n_nodes) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicUsize::new(0));
-        let made = Mutex::new(Vec::new());
-        let work = || {
-            loop {
-                let idx = next.fetch_add(1, Ordering::Relaxed);
-                let Some(task) = tasks.get(idx).filter(|_| !has_failed.load(Ordering::Relaxed)) else { break };
-                let sums = self.sum_up_task(&task.lanes, from, to, &n_nodes);
-                has_failed.fetch_or(sums.is_err(), Ordering::Relaxed);
-                made.lock().unwrap_or_else(PoisonError::into_inner).push((idx, sums));
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 1..n_threads {
-                // Where there can be no more threads this one does all.
-                let _ = thread::Builder::new().spawn_scoped(scope, work);
-            }
-            work();
-        });
-        let mut made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
-        made.sort_unstable_by_key(|(idx, _)| *idx);
-        made.into_iter().map(|(_, sums)| sums).collect()
+        let n_nodes = AtomicUsize::new(0);
+        some_at_a_time(tasks.len(), |number| self.sum_up_task(&tasks[number].lanes, from, to, &n_nodes))
     }
 
     /// Goes through the calls of a range as they were made. They count for the time that they were in it.

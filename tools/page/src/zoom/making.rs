@@ -2,11 +2,9 @@
 
 use std::fs::File;
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::atomic::AtomicUsize;
 
-use rftrace_read::{Task, Trace};
+use rftrace_read::{Task, Trace, some_at_a_time};
 use rftrace_views::Walked;
 
 use super::blocks::{Block, Encoder, Kind, Merger};
@@ -16,9 +14,6 @@ use crate::calls::{Sink, read_calls};
 use crate::dictionary::Dictionary;
 use crate::error::{Error, Result};
 use crate::pack::MAX_NS;
-
-/// The most threads that make one.
-const MAX_THREADS: usize = 16;
 
 /// The most depths of a task. Tracers record no deeper stacks; what is deeper counts for the caller.
 const MAX_DEPTHS: usize = 4096;
@@ -47,7 +42,8 @@ pub(crate) fn make(trace: &Trace, file: &File) -> Result<Directory> {
     };
     let mut directory = Directory { base_ns: shared.base_ns, ..Directory::default() };
     let mut begin = u64::MAX;
-    for (walked, nameless_calls, made) in make_all(&shared)? {
+    let tasks = trace.tasks();
+    for (walked, nameless_calls, made) in some_at_a_time(tasks.len(), |number| make_task(&shared, &tasks[number]))? {
         walked.add_to(&mut directory.summary);
         directory.summary.nameless_calls += nameless_calls;
         let stats = &walked.stats;
@@ -84,36 +80,6 @@ struct Shared<'t> {
 struct Made {
     lanes: TaskLanes,
     n_too_deep: u64,
-}
-
-/// Makes those of all tasks, some at a time. They are in the order of the tasks.
-fn make_all(shared: &Shared<'_>) -> Result<Vec<(Walked, u64, Made)>> {
-    let tasks = shared.trace.tasks();
-    let n_threads = thread::available_parallelism().map_or(1, usize::from).min(tasks.len()).clamp(1, MAX_THREADS);
-    let next = AtomicUsize::new(0);
-    let made = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(task) = tasks.get(number) else { break };
-            let one = make_task(shared, task);
-            // Whoever fails ends the others: there is nothing to be made.
-            if one.is_err() {
-                next.store(tasks.len(), Ordering::Relaxed);
-            }
-            made.lock().unwrap_or_else(PoisonError::into_inner).push((number, one));
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..n_threads {
-            // Where there can be no more threads this one makes all.
-            let _ = thread::Builder::new().spawn_scoped(scope, work);
-        }
-        work();
-    });
-    let mut made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
-    made.sort_unstable_by_key(|(number, _)| *number);
-    made.into_iter().map(|(_, one)| one).collect()
 }
 
 fn make_task(shared: &Shared<'_>, task: &Task) -> Result<(Walked, u64, Made)> {
