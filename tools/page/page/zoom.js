@@ -132,10 +132,8 @@ class ZoomTrace {
       if (picture.find !== this.finds) { picture.hits = new Map(); picture.find = this.finds; }
       if (!picture.hits.has(key)) unfound.set(picture, [...(unfound.get(picture) ?? []), key]);
     }
-    for (const [picture, keys] of unfound) {
-      this.askFor('hits', picture, keys);
-      return;
-    }
+    const [first] = unfound;
+    if (first) this.askFor('hits', ...first);
   }
 
   /// Asks for rows, of a picture that is there or for a new one.

@@ -1,8 +1,8 @@
 //! The page that `rftrace view` serves and `rftrace dump --html` writes.
 
 use std::io::{self, IsTerminal};
+use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -39,7 +39,10 @@ pub(crate) fn serve(trace: &mut Trace, port: u16, max_calls: u64) -> Result<Serv
 
 /// Makes the index of a long trace, and says how far it is.
 fn make_index(trace: &mut Trace, title: &str) -> Result<Zoom> {
-    say!("rftrace: reading the whole trace, for an index that `rftrace view` finds the next time");
+    match trace.is_chosen() {
+        true => say!("rftrace: reading what is chosen, for an index of it"),
+        false => say!("rftrace: reading the whole trace, for an index that `rftrace view` finds the next time"),
+    }
     let reading = Arc::new(Reading::default());
     trace.watch(Arc::clone(&reading));
     let style = ProgressStyle::with_template("{bar:40} {percent} % of the records, {eta} left");
@@ -49,17 +52,14 @@ fn make_index(trace: &mut Trace, title: &str) -> Result<Zoom> {
     } else {
         ProgressBar::hidden()
     };
-    let is_made = AtomicBool::new(false);
+    let trace = &*trace;
     let zoom = thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_made.load(Ordering::Relaxed) {
-                progress.set_position(reading.n_records().min(n_records));
-                thread::sleep(Duration::from_millis(100));
-            }
-        });
-        let zoom = Zoom::make(trace, title);
-        is_made.store(true, Ordering::Relaxed);
-        zoom
+        let making = scope.spawn(|| Zoom::make(trace, title));
+        while !making.is_finished() {
+            progress.set_position(reading.n_records().min(n_records));
+            thread::sleep(Duration::from_millis(20));
+        }
+        making.join().unwrap_or_else(|panic| resume_unwind(panic))
     });
     progress.finish_and_clear();
     zoom.with_context(|| format!("there is no page of {}", trace.dir().display()))
