@@ -339,26 +339,19 @@ impl Recording for Recorded {
     fn dump(&self, pid: u32, reason: &str) -> Result<String, String> {
         let is_snapshot = reason == "snapshot";
         let reason = reason.replace(char::is_control, " ");
-        if let Some(own) = &self.own {
-            let name = self.request_text(pid, "snapshot")?;
-            let place = own_buffers::publish(&own.work, pid, &name, &reason)?;
-            let told = format!("a dump of process {pid} lies in {}\n", place.display());
-            if is_snapshot {
-                lock(&self.snapshots).push((pid, place));
-            }
-            return Ok(told);
+        let place = match &self.own {
+            Some(own) => own_buffers::publish(&own.work, pid, &self.request_text(pid, "snapshot")?, &reason)?,
+            None => match self.of(pid).dumps.dump(pid, &reason).recv_timeout(WORK) {
+                Ok(Ok(place)) => place,
+                Ok(Err(problem)) => return Err(format!("no dump of process {pid} was made: {problem}")),
+                Err(RecvTimeoutError::Timeout) => return Ok(format!("a dump of process {pid} is being made\n")),
+                Err(RecvTimeoutError::Disconnected) => return Err(OVER.to_owned()),
+            },
+        };
+        let told = format!("a dump of process {pid} lies in {}\n", place.display());
+        if is_snapshot {
+            lock(&self.snapshots).push((pid, place));
         }
-        match self.of(pid).dumps.dump(pid, &reason).recv_timeout(WORK) {
-            Ok(Ok(place)) => {
-                let told = format!("a dump of process {pid} lies in {}\n", place.display());
-                if is_snapshot {
-                    lock(&self.snapshots).push((pid, place));
-                }
-                Ok(told)
-            }
-            Ok(Err(problem)) => Err(format!("no dump of process {pid} was made: {problem}")),
-            Err(RecvTimeoutError::Timeout) => Ok(format!("a dump of process {pid} is being made\n")),
-            Err(RecvTimeoutError::Disconnected) => Err(OVER.to_owned()),
-        }
+        Ok(told)
     }
 }
