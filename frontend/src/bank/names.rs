@@ -78,13 +78,7 @@ impl Names {
             let place = known.iter().position(|named| named.module == module);
             place.map(|place| known.swap_remove(place)).unwrap_or(Named { module, table: None })
         };
-        self.modules = modules::modules_of(&self.maps, exe, &self.root()).into_iter().map(named).collect();
-    }
-
-    /// Where its files lie. Once it has ended this process's are taken.
-    fn root(&self) -> PathBuf {
-        let root = self.process.join("root");
-        if root.exists() { root } else { PathBuf::from("/") }
+        self.modules = modules::modules_of(&self.maps, exe, &root(&self.process)).into_iter().map(named).collect();
     }
 
     /// The file name of the module that an address lies in.
@@ -97,15 +91,14 @@ impl Names {
 
     /// The name of the function that an address lies in, as `rftrace report` shows it.
     pub fn name(&mut self, address: u64) -> Option<String> {
-        let root = self.root();
         let named = self.modules.iter_mut().find(|named| (named.module.start..named.module.end).contains(&address))?;
         let Named { module, table } = named;
         let read = || {
             let file = match (module.deleted, module.is_main) {
                 // Of a process that has only changed its root, maps that this one reads have paths of its own.
-                (false, _) => {
-                    Some(in_root(&root, &module.path)).filter(|path| path.exists()).unwrap_or(module.path.clone())
-                }
+                (false, _) => Some(in_root(&root(&self.process), &module.path))
+                    .filter(|path| path.exists())
+                    .unwrap_or(module.path.clone()),
                 (true, true) => self.process.join("exe"),
                 // What has its name now is something else.
                 (true, false) => return None,
@@ -118,6 +111,12 @@ impl Names {
         let table = table.get_or_insert_with(read).as_ref()?;
         table.lookup(address - module.start).map(|symbol| table.name(symbol))
     }
+}
+
+/// Where the files of a process lie. Once it has ended this process's are taken.
+fn root(process: &Path) -> PathBuf {
+    let root = process.join("root");
+    if root.exists() { root } else { PathBuf::from("/") }
 }
 
 #[cfg(test)]

@@ -199,6 +199,12 @@ fn why_not_all(collected: &Collected) -> Option<String> {
         None if collected.n_dropped > 0 => {
             "the buffer was full: a larger one holds more until it is written".to_owned()
         }
+        None if collected.n_untold > 0 => {
+            return Some(format!(
+                "{} marks and unloaded libraries are not in the trace: they came too fast",
+                collected.n_untold
+            ));
+        }
         None => return None,
     };
     Some(format!("{} calls and returns were not recorded: {why}", collected.n_dropped))
