@@ -1,18 +1,15 @@
 //! functracer's plugin `audit`: calls of functions that are named by its option `-a` are told, whatever they do.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use rftrace_format::specification::{Does, Function, NESTED};
 
 use super::expression::{self, Wants};
-use super::{Described, Specification, Wanted};
+use super::{Described, Specification, Wanted, read_text};
 
 /// How deep files may name others.
 const MAX_NESTED: usize = 8;
-/// The most that is read of one.
-const MAX_BYTES: u64 = 1 << 20;
 
 impl Specification {
     /// The functions that a text names: names with semicolons between them, compared as by fnmatch(3) with what c++filt would write; `@FILE` is
@@ -69,16 +66,14 @@ fn add(item: &str, most_nested: usize, named: &mut Vec<String>) -> Result<()> {
     if most_nested == 0 {
         bail!("audit: {path} is named by a file that is named by a file, and so on: write the names into one");
     }
-    let bytes = fs::metadata(Path::new(path)).with_context(|| format!("audit: cannot read {path}"))?.len();
-    if bytes > MAX_BYTES {
-        bail!("audit: {path} has {bytes} bytes; {MAX_BYTES} are the most of a list of names");
-    }
-    let text = fs::read_to_string(path).with_context(|| format!("audit: cannot read {path}"))?;
+    let text = read_text(Path::new(path)).with_context(|| format!("audit: cannot read {path}"))?;
     text.lines().try_for_each(|line| add(line, most_nested - 1, named))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -97,6 +92,8 @@ mod tests {
             ["one", "f(int, int)", "two", "three*"]
         );
         assert!(symbols(" ; ").unwrap_err().to_string().contains("no function is named"));
+        // One without an end.
+        assert!(format!("{:#}", symbols("@/dev/zero").unwrap_err()).contains("1048576 bytes are the most"));
         fs::write(&path, format!("@{}", path.display())).unwrap();
         assert!(symbols(&format!("@{}", path.display())).unwrap_err().to_string().contains("and so on"));
     }

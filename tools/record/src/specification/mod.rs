@@ -8,7 +8,8 @@
 //!
 //! Not here: what the program does with it (`rftrace-preload-resources`).
 
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -113,6 +114,19 @@ struct WrittenFunction {
     arguments: Table,
 }
 
+/// The most bytes of a file that a user has written.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Reads a file that a user has written.
+fn read_text(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    let n_bytes = File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if n_bytes as u64 > MAX_BYTES {
+        bail!("it has more; {MAX_BYTES} bytes are the most");
+    }
+    Ok(text)
+}
+
 impl Specification {
     /// The names of those that are built in.
     pub fn built_in() -> impl Iterator<Item = &'static str> {
@@ -136,7 +150,7 @@ impl Specification {
                 names.join(", ")
             );
         }
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read the specification {name}"))?;
+        let text = read_text(path).with_context(|| format!("cannot read the specification {name}"))?;
         Self::read(name, &text)
     }
 
