@@ -73,9 +73,7 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
             None => bail!("{}", unfit()),
         }
     }
-    let endian = header.endian().with_context(unfit)?;
-    let headers = header.program_headers(endian, &*data).with_context(unfit)?;
-    let linker = headers.iter().find(|header| header.p_type(endian) == elf::PT_INTERP);
+    let linker = interpreter(header, &data).with_context(unfit)?;
     let file = object::File::parse(&*data).with_context(|| format!("cannot read {shown}"))?;
     let mut names = file.symbols().chain(file.dynamic_symbols()).filter_map(|symbol| symbol.name().ok());
     if names.any(|name| name.starts_with("rftrace_backend_init_")) {
@@ -92,7 +90,7 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
         );
     };
     // Such a program would not even begin: its linker does not load what needs the other library.
-    if linker.data(endian, &*data).is_ok_and(|path| path.windows(MUSL.len()).any(|part| part == MUSL)) {
+    if linker.windows(MUSL.len()).any(|part| part == MUSL) {
         bail!(
             "{shown} uses musl as its C library, and what would be preloaded needs the GNU one. Build it for that (Rust: --target \
              {}-unknown-linux-gnu)",
@@ -225,9 +223,14 @@ pub(crate) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
 fn linker(program: &Path) -> Result<Option<PathBuf>> {
     let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let Ok(header) = elf::FileHeader64::<Endianness>::parse(&*data) else { return Ok(None) };
+    Ok(interpreter(header, &data)?.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned())))
+}
+
+/// The path of it.
+fn interpreter<'d>(header: &elf::FileHeader64<Endianness>, data: &'d [u8]) -> object::Result<Option<&'d [u8]>> {
     let endian = header.endian()?;
-    let named = header.program_headers(endian, &*data)?.iter().find_map(|one| one.interpreter(endian, &*data).ok()?);
-    Ok(named.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned())))
+    let mut headers = header.program_headers(endian, data)?.iter();
+    Ok(headers.find_map(|one| one.interpreter(endian, data).ok()?))
 }
 
 /// Which rights the program has that who starts it has not, if there are such.
