@@ -10,7 +10,7 @@ use rftrace_resources::{
 };
 
 fuzz_target!(|bytes: &[u8]| {
-    let path = rftrace_fuzz::file("resources.dat", &[&b"rftrace res. 01\n"[..], bytes].concat());
+    let path = rftrace_fuzz::file("resources.dat", &[&b"rftrace res. 02\n"[..], bytes].concat());
     let Ok(recording) = Recording::open(&path) else { return };
     for resource in recording.resources() {
         for until in [Until::End, Until::Nanos(1 << 30), Until::Events(3)] {

@@ -30,7 +30,7 @@
 use alloc::vec::Vec;
 
 /// The file's first bytes: what it is, and the version of its form.
-pub const MAGIC: &[u8; 16] = b"rftrace res. 01\n";
+pub const MAGIC: &[u8; 16] = b"rftrace res. 02\n";
 
 /// Bytes of a unit.
 pub const UNIT_BYTES: usize = 16;
