@@ -35,22 +35,29 @@ global_asm!(
     size = const size_of::<ThreadBlock>(),
 );
 
+/// The address of a variable of this thread, one of those above.
+macro_rules! address_of {
+    ($variable:literal) => {{
+        let address;
+        // SAFETY: computes it, and touches nothing.
+        unsafe {
+            asm!(
+                "mrs {address}, tpidr_el0",
+                concat!("adrp {offset}, :gottprel:", $variable),
+                concat!("ldr {offset}, [{offset}, :gottprel_lo12:", $variable, "]"),
+                "add {address}, {address}, {offset}",
+                address = out(reg) address,
+                offset = out(reg) _,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        address
+    }};
+}
+
 /// The address of this thread's words.
 fn words() -> *mut [usize; 2] {
-    let words;
-    // SAFETY: computes the address of this thread's variable, which is defined above.
-    unsafe {
-        asm!(
-            "mrs {words}, tpidr_el0",
-            "adrp {offset}, :gottprel:rftrace_thread_block",
-            "ldr {offset}, [{offset}, :gottprel_lo12:rftrace_thread_block]",
-            "add {words}, {words}, {offset}",
-            words = out(reg) words,
-            offset = out(reg) _,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    words
+    address_of!("rftrace_thread_block")
 }
 
 /// The block of this thread, null before its first traced call and after its end.
@@ -105,18 +112,5 @@ pub(crate) fn sequence(now: u64) -> u64 {
 /// The block that lies in thread-local storage, on targets that have it there.
 #[cfg(target_os = "none")]
 pub(crate) fn local_block() -> *mut ThreadBlock {
-    let block;
-    // SAFETY: computes the address of this thread's variable, which is defined above.
-    unsafe {
-        asm!(
-            "mrs {block}, tpidr_el0",
-            "adrp {offset}, :gottprel:rftrace_local_block",
-            "ldr {offset}, [{offset}, :gottprel_lo12:rftrace_local_block]",
-            "add {block}, {block}, {offset}",
-            block = out(reg) block,
-            offset = out(reg) _,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    block
+    address_of!("rftrace_local_block")
 }
