@@ -398,9 +398,10 @@ fn storm(kernel: Kernel, n_cores: usize, clock: &[&str], least_hz: u64, words: &
     let raw = RawTrace::read(&run.path("trace.img"));
     assert!(raw.n_records() > 50_000, "the ring is full of records: {}", raw.n_records());
     raw.check();
-    // A task that had no time while the ring was last filled is not in it.
+    // In real time a task may have had none while the ring was last filled, and is not in it then.
+    let least = if clock == REAL_TIME { 2 * n_cores } else { 3 * n_cores };
     let n_tasks = run.trace("trace").tasks().len();
-    assert!((2 * n_cores..=3 * n_cores).contains(&n_tasks), "{n_tasks}");
+    assert!((least..=3 * n_cores).contains(&n_tasks), "{n_tasks}");
 }
 
 #[test]
