@@ -342,18 +342,18 @@ impl Values {
 /// So many can be written to `to`.
 unsafe fn read(wanted: Wanted, address: usize, to: *mut u8, n_bytes: usize) -> usize {
     let range = wanted.direct().find(|range| range[0] <= address && address < range[1]);
-    if let Some([_, end]) = range {
-        let n_bytes = n_bytes.min(end.wrapping_sub(address));
-        for place in 0..n_bytes {
-            // SAFETY: memory that is there, by the frontend's word or because it is the running function's stack. It is volatile as
-            // others may write there.
-            unsafe { to.wrapping_add(place).write(((address as *const u8).wrapping_add(place)).read_volatile()) };
-        }
-        return n_bytes;
+    let n_direct = range.map_or(0, |[_, end]| n_bytes.min(end.wrapping_sub(address)));
+    for place in 0..n_direct {
+        // SAFETY: memory that is there, by the frontend's word or because it is the running function's stack. It is volatile as
+        // others may write there.
+        unsafe { to.wrapping_add(place).write(((address as *const u8).wrapping_add(place)).read_volatile()) };
     }
-    if CONTROL.filter.confined.load(Relaxed) != 0 {
-        return 0;
+    // What goes on behind that may be there too.
+    let n_others = n_bytes.wrapping_sub(n_direct);
+    if n_others == 0 || CONTROL.filter.confined.load(Relaxed) != 0 {
+        return n_direct;
     }
     // SAFETY: by this function's contract.
-    unsafe { read_remote(address, to, n_bytes) }
+    let n_remote = unsafe { read_remote(address.wrapping_add(n_direct), to.wrapping_add(n_direct), n_others) };
+    n_direct.wrapping_add(n_remote)
 }
