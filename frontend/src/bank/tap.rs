@@ -217,6 +217,12 @@ impl Banks {
         self.keeps_nothing = true;
     }
 
+    /// Whether it is.
+    #[must_use]
+    pub fn is_nothing_kept(&self) -> bool {
+        self.keeps_nothing
+    }
+
     /// Passes on what is new in a slot.
     pub(super) fn pass_on(&mut self, number: usize, watched: &Watched, is_over: bool) {
         let mut taps = std::mem::take(&mut self.taps);

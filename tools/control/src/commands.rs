@@ -26,16 +26,17 @@ pub(crate) fn is_change(words: &[String]) -> bool {
     }
 }
 
-/// The text that a command wants to go on with, if it is such a one.
+/// The text, or stream, that a command wants to go on with, if it is such a one.
 pub(crate) fn pipe(recording: &dyn Recording, pid: u32, words: &[String]) -> Option<Result<Text, String>> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let goes_on = match words.as_slice() {
-        ["pipe"] | ["get", "trace_pipe"] => true,
-        ["get", "trace"] => false,
+    let of = (pid != recording.recorder()).then_some(pid);
+    let begin: &dyn Fn() -> Result<Text, String> = match words.as_slice() {
+        ["pipe"] | ["get", "trace_pipe"] => &|| recording.pipe(of, true),
+        ["get", "trace"] => &|| recording.pipe(of, false),
+        ["pipe", "rfs"] => &|| recording.stream(of),
         _ => return None,
     };
-    let target = Target::find(recording, pid);
-    Some(target.and_then(|_| recording.pipe((pid != recording.recorder()).then_some(pid), goes_on)))
+    Some(Target::find(recording, pid).and_then(|_| begin()))
 }
 
 /// Does what the words say, for a process or, if the number is the recorder's, for all that are recorded.

@@ -73,7 +73,7 @@ pub enum Watched {
     Raised,
 }
 
-/// Text, as it comes.
+/// Text, or a stream, as it comes.
 pub type Text = Box<dyn Iterator<Item = Vec<u8>>>;
 
 /// A recorder. What takes a process's number fails where that is not recorded.
@@ -120,6 +120,13 @@ pub trait Recording: Send + Sync {
     ///
     /// As of [`ask`](Self::ask).
     fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String>;
+
+    /// What is recorded of a process, or of all, as a stream for a receiver, from the beginning on.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ask`](Self::ask); what is recorded is not written while it runs.
+    fn stream(&self, pid: Option<u32>) -> Result<Text, String>;
 
     /// Shows a text at this moment in the trace of a process.
     ///

@@ -1,4 +1,4 @@
-//! What a kernel sends by a serial line or the like, from which an image can be read when it is over.
+//! What a kernel sends by a serial line or the like, from which an image can be read when it is over; and a stream of ours that comes so.
 //!
 //! Not here: what an image is (`rftrace-frontend`).
 
@@ -13,6 +13,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
 
 use crate::error::{Error, Result};
+use crate::receive::{BEGINNING_BYTES, Incoming, ReceiveOptions, Received};
+use crate::store::Root;
+use crate::stream;
 
 /// Between two looks whether to end.
 const LOOK_MILLIS: u16 = 100;
@@ -36,15 +39,119 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// What has come.
+#[derive(Debug)]
+pub enum Came {
+    /// So many bytes of a kernel, or of whatever it is.
+    Image(u64),
+    /// What was recorded of programs.
+    Programs(Box<Received>),
+}
+
+/// As [`receive`], but where our protocol comes what was recorded of programs goes below the directory of the options, as if a peer had
+/// sent it.
+///
+/// # Errors
+///
+/// As of that; there cannot be a directory.
+pub fn receive_either(
+    line: &mut (impl Read + AsFd),
+    path: &Path,
+    options: &ReceiveOptions,
+    is_over: &AtomicBool,
+) -> Result<Came> {
+    enum To<'a> {
+        Unknown(Vec<u8>),
+        Image(Image<'a>),
+        Programs(Box<Incoming<'a>>),
+    }
+
+    let root = Root::open(&options.dir)?;
+    let mut to = To::Unknown(Vec::new());
+    let begin = |first: &[u8]| {
+        if first.starts_with(&stream::MAGIC[..BEGINNING_BYTES]) {
+            Ok(To::Programs(Box::new(Incoming::new(&root, options))))
+        } else {
+            Image::create(path, options.max_bytes).map(To::Image)
+        }
+    };
+    let copied = copy(line, is_over, |piece| {
+        let first;
+        let piece = match &mut to {
+            To::Unknown(before) => {
+                before.extend_from_slice(piece);
+                if before.len() < BEGINNING_BYTES {
+                    return Ok(false);
+                }
+                first = std::mem::take(before);
+                to = begin(&first)?;
+                &first
+            }
+            _ => piece,
+        };
+        match &mut to {
+            To::Unknown(_) => Ok(false),
+            To::Image(image) => image.take(piece),
+            To::Programs(incoming) => incoming.take(piece),
+        }
+    });
+    match to {
+        To::Programs(incoming) => {
+            let ended = copied.and_then(|is_complete| if is_complete { Ok(()) } else { Err(Error::Closed) });
+            let mut received = incoming.finish("the line".to_owned(), ended.is_ok());
+            received.ended = ended;
+            Ok(Came::Programs(Box::new(received)))
+        }
+        To::Image(image) => copied.map(|_| Came::Image(image.n_bytes)),
+        // Less than tells what it is.
+        To::Unknown(first) => {
+            let mut image = Image::create(path, options.max_bytes)?;
+            image.take(&first)?;
+            copied.map(|_| Came::Image(image.n_bytes))
+        }
+    }
+}
+
 /// Copies what comes to a file at `path`, until the line ends, `is_over` is true, or so many bytes have come. Returns how many that were.
 ///
 /// # Errors
 ///
 /// The file cannot be written, or there are too many: what has come is there.
 pub fn receive(line: &mut (impl Read + AsFd), path: &Path, max_bytes: u64, is_over: &AtomicBool) -> Result<u64> {
-    let mut file = File::create_new(path).map_err(Error::at(path))?;
+    let mut image = Image::create(path, max_bytes)?;
+    copy(line, is_over, |piece| image.take(piece))?;
+    Ok(image.n_bytes)
+}
+
+/// A file of what a kernel sends.
+struct Image<'a> {
+    path: &'a Path,
+    file: File,
+    n_bytes: u64,
+    max_bytes: u64,
+}
+
+impl<'a> Image<'a> {
+    fn create(path: &'a Path, max_bytes: u64) -> Result<Self> {
+        Ok(Self { path, file: File::create_new(path).map_err(Error::at(path))?, n_bytes: 0, max_bytes })
+    }
+
+    fn take(&mut self, piece: &[u8]) -> Result<bool> {
+        self.n_bytes += piece.len() as u64;
+        if self.n_bytes > self.max_bytes {
+            return Err(Error::TooLarge(self.max_bytes));
+        }
+        self.file.write_all(piece).map_err(Error::at(self.path)).map(|()| false)
+    }
+}
+
+/// Hands on what comes until the line ends, `is_over` is true, or it is taken for the end, which is what is returned.
+fn copy(
+    line: &mut (impl Read + AsFd),
+    is_over: &AtomicBool,
+    mut take: impl FnMut(&[u8]) -> Result<bool>,
+) -> Result<bool> {
     let mut piece = vec![0; PIECE_BYTES];
-    let mut n_received = 0;
     while !is_over.load(Relaxed) {
         let mut watched = [PollFd::new(line.as_fd(), PollFlags::POLLIN)];
         match poll(&mut watched, PollTimeout::from(LOOK_MILLIS)) {
@@ -60,13 +167,11 @@ pub fn receive(line: &mut (impl Read + AsFd), path: &Path, max_bytes: u64, is_ov
             Err(error) if error.raw_os_error() == Some(nix::libc::EIO) => break,
             Err(error) => return Err(Error::Broken(error)),
         };
-        n_received += n_read as u64;
-        if n_received > max_bytes {
-            return Err(Error::TooLarge(max_bytes));
+        if take(piece.get(..n_read).unwrap_or_default())? {
+            return Ok(true);
         }
-        file.write_all(piece.get(..n_read).unwrap_or_default()).map_err(Error::at(path))?;
     }
-    Ok(n_received)
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -77,6 +182,41 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn the_first_bytes_tell_what_comes() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        let mut options = ReceiveOptions::new(folder.path());
+        options.max_bytes = 200;
+        let receive = |bytes: &[u8]| {
+            let (mut line, mut peer) = UnixStream::pair().unwrap();
+            // In pieces of which the first does not tell it.
+            let (first, rest) = bytes.split_at(bytes.len().min(3));
+            peer.write_all(first).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    thread::sleep(Duration::from_millis(20));
+                    peer.write_all(rest).unwrap();
+                });
+                receive_either(&mut line, &image, &options, &AtomicBool::new(false))
+            })
+        };
+        for kernel in [&b""[..], b"\x93R", b"\x93RFT\r\n\x1a\n and more", &[7; 200]] {
+            assert!(matches!(receive(kernel), Ok(Came::Image(n_bytes)) if n_bytes == kernel.len() as u64));
+            assert_eq!(fs::read(&image).unwrap(), kernel);
+            fs::remove_file(&image).unwrap();
+        }
+        assert!(matches!(receive(&[7; 201]), Err(Error::TooLarge(200))));
+        fs::remove_file(&image).unwrap();
+        let (follows, token, name) = (stream::Follows::Sections, [0; stream::TOKEN_BYTES], b"name".to_vec());
+        let hello = stream::hello(&stream::Hello { follows, versions: 1, token, name });
+        for (rest, is_complete) in [(stream::end(0, 0, 0), true), (stream::beat(), false), (vec![9; 8], false)] {
+            let Ok(Came::Programs(received)) = receive(&[hello.clone(), rest].concat()) else { panic!("an image") };
+            assert_eq!((received.ended.is_ok(), received.processes), (is_complete, Some(0)));
+            assert!(received.dir.unwrap().starts_with(folder.path()) && !image.exists());
+        }
+    }
 
     #[test]
     fn what_comes_is_in_the_file() {

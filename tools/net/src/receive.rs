@@ -28,7 +28,7 @@ use crate::token::Token;
 const PIECE_BYTES: usize = 64 << 10;
 /// What a kernel's image begins with, and how much of it tells it from a stream of ours.
 const IMAGE_MAGIC: &[u8; 8] = b"\x93RFT\r\n\x1a\n";
-const BEGINNING_BYTES: usize = 4;
+pub(crate) const BEGINNING_BYTES: usize = 4;
 /// The most bytes of such an image: all that it holds is in memory when a trace is made of it, some eight times as much.
 const MAX_IMAGE_BYTES: u64 = 256 << 20;
 /// The directory of an image, and its name there.
@@ -269,7 +269,7 @@ impl Server {
     /// Receives what one peer sends.
     fn serve(&self, mut stream: Stream, peer: String) -> Received {
         stream.keep_alive();
-        let mut incoming = Incoming::new(self);
+        let mut incoming = Incoming::new(&self.root, &self.options);
         let ended = self.receive(&mut stream, &mut incoming);
         let name = incoming.store.as_ref().and_then(|store| store.path().file_name()).unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
@@ -359,8 +359,9 @@ impl Server {
 }
 
 /// What comes from one peer.
-struct Incoming<'a> {
-    server: &'a Server,
+pub(crate) struct Incoming<'a> {
+    root: &'a Root,
+    options: &'a ReceiveOptions,
     protocol: Protocol,
     /// Whether it speaks our protocol, and waits for an answer.
     is_own: bool,
@@ -394,9 +395,10 @@ impl Protocol {
 }
 
 impl<'a> Incoming<'a> {
-    fn new(server: &'a Server) -> Self {
+    pub(crate) fn new(root: &'a Root, options: &'a ReceiveOptions) -> Self {
         Self {
-            server,
+            root,
+            options,
             protocol: Protocol::Unknown(Vec::new()),
             is_own: false,
             n_received: 0,
@@ -415,7 +417,7 @@ impl<'a> Incoming<'a> {
     }
 
     /// Takes some bytes. Returns whether the end has come.
-    fn take(&mut self, input: &[u8]) -> Result<bool> {
+    pub(crate) fn take(&mut self, input: &[u8]) -> Result<bool> {
         self.n_received += input.len() as u64;
         let Protocol::Unknown(first) = &mut self.protocol else { return self.take_known(input) };
         first.extend_from_slice(input);
@@ -427,17 +429,17 @@ impl<'a> Incoming<'a> {
     }
 
     fn take_known(&mut self, mut input: &[u8]) -> Result<bool> {
-        if self.n_received > self.server.options.max_bytes {
-            return Err(Error::TooLarge(self.server.options.max_bytes));
+        if self.n_received > self.options.max_bytes {
+            return Err(Error::TooLarge(self.options.max_bytes));
         }
         if let Protocol::Kernel = self.protocol {
-            check_token(self.server.options.token.as_ref(), None)?;
+            check_token(self.options.token.as_ref(), None)?;
             if self.n_received > MAX_IMAGE_BYTES {
                 return Err(Error::TooLarge(MAX_IMAGE_BYTES));
             }
             let store = match &mut self.store {
                 Some(store) => store,
-                none => none.insert(self.server.root.make(IMAGE_DIR)?),
+                none => none.insert(self.root.make(IMAGE_DIR)?),
             };
             return store.append(IMAGE, input).map(|()| false);
         }
@@ -446,13 +448,13 @@ impl<'a> Incoming<'a> {
             while let Some(event) = reader.next(&mut input)? {
                 match event {
                     stream::Event::Hello(hello) => {
-                        check_token(self.server.options.token.as_ref(), Some(&hello))?;
+                        check_token(self.options.token.as_ref(), Some(&hello))?;
                         follows = hello.follows;
                         if follows == Follows::Messages {
                             break;
                         }
-                        let store = self.store.insert(self.server.root.make(&hello.name)?);
-                        let mark = self.server.options.mark.as_deref();
+                        let store = self.store.insert(self.root.make(&hello.name)?);
+                        let mark = self.options.mark.as_deref();
                         self.spools = Some(Spools::new(store, hello.versions, mark)?);
                     }
                     event => {
@@ -470,18 +472,18 @@ impl<'a> Incoming<'a> {
             self.protocol = Protocol::Uftrace(Reader::new());
         }
         if !self.is_own {
-            check_token(self.server.options.token.as_ref(), None)?;
+            check_token(self.options.token.as_ref(), None)?;
         }
         self.take_messages(input)
     }
 
     fn take_messages(&mut self, mut input: &[u8]) -> Result<bool> {
-        let (n_received, most) = (self.n_received, self.server.options.max_bytes);
+        let (n_received, most) = (self.n_received, self.options.max_bytes);
         while let Protocol::Uftrace(reader) = &mut self.protocol {
             let Some(event) = reader.next(&mut input)? else { break };
             let store = match event {
                 Event::DirName(name) => {
-                    self.store = Some(self.server.root.make(&name)?);
+                    self.store = Some(self.root.make(&name)?);
                     continue;
                 }
                 _ => self.store.as_mut().ok_or(Error::Closed)?,
@@ -504,7 +506,7 @@ impl<'a> Incoming<'a> {
     }
 
     /// Nothing more comes. Returns what has.
-    fn finish(mut self, peer: String, is_complete: bool) -> Received {
+    pub(crate) fn finish(mut self, peer: String, is_complete: bool) -> Received {
         let mut received = nothing(peer, Error::Closed);
         if let Some(store) = &mut self.store {
             received.has_incomplete_info = !is_complete && store.give_up();

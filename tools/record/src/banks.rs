@@ -69,6 +69,8 @@ pub struct BankRecorder {
     /// Makes directories of snapshots, so that the other one need not wait.
     snapshots: JoinHandle<SavedSnapshots>,
     jobs: Access,
+    /// Where spools are.
+    work: PathBuf,
 }
 
 /// What was in the banks.
@@ -152,10 +154,11 @@ impl BankRecorder {
         let empty = move || empty((banks, maker), is_ring, &told, &seen, &to_do, tell);
         let thread = |name: &str| thread::Builder::new().name(name.to_owned());
         let work = work.to_owned();
-        let snapshots = thread("snapshots").spawn(move || save_snapshots(&snapshots, &work, on_full));
+        let dir = work.clone();
+        let snapshots = thread("snapshots").spawn(move || save_snapshots(&snapshots, &dir, on_full));
         let snapshots = snapshots.context(NO_THREAD)?;
         let thread = thread("banks").spawn(empty).context(NO_THREAD)?;
-        Ok(Self { file, on_full, is_over, living, dumps, thread, snapshots, jobs })
+        Ok(Self { file, on_full, is_over, living, dumps, thread, snapshots, jobs, work })
     }
 
     /// Where recorded processes find them, as long as this one lives.
@@ -186,6 +189,11 @@ impl BankRecorder {
     /// Nothing is written: what is recorded is only shown.
     pub fn keep_nothing(&self) {
         self.jobs.with(|banks| banks.keep_nothing());
+    }
+
+    /// Where spools are.
+    pub(crate) fn work(&self) -> &Path {
+        &self.work
     }
 
     /// The way to the banks, for others.

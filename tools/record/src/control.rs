@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 
@@ -22,11 +23,13 @@ use super::errands::What;
 use super::own_buffers::{self, State};
 use super::pipe::{self, Pipe};
 use super::processes::{n_threads, start_time};
+use super::rfs;
 
 /// Listens as long as it lives.
 #[derive(Debug)]
 pub struct Control {
     server: Server,
+    is_given_up: Arc<AtomicBool>,
 }
 
 impl Control {
@@ -36,8 +39,7 @@ impl Control {
     ///
     /// There can be no socket.
     pub fn begin(work: &Path, banks: &BankRecorder, spelling: Spelling) -> std::io::Result<Self> {
-        let recorded = Recorded::new(vec![Recorder::new(banks, None)], spelling);
-        Ok(Self { server: Server::begin(Place::Of(work), Arc::new(recorded))? })
+        Self::serve(Place::Of(work), Recorded::new(vec![Recorder::new(banks, None)], spelling))
     }
 
     /// The same, where processes keep what is recorded in buffers of their own, of so many bytes each: in these banks they are only asked.
@@ -53,7 +55,7 @@ impl Control {
     ) -> std::io::Result<Self> {
         let mut recorded = Recorded::new(vec![Recorder::new(requests, None)], spelling);
         recorded.own = Some(OwnBuffers { bytes: buffer_bytes as u64, work: work.to_owned() });
-        Ok(Self { server: Server::begin(Place::Of(work), Arc::new(recorded))? })
+        Self::serve(Place::Of(work), recorded)
     }
 
     /// The same, of processes that are attached to, each with a recorder of its own. Their environment tells nobody where this listens.
@@ -70,12 +72,18 @@ impl Control {
         let recorders = banks.map(|(pid, banks)| Recorder::new(banks, Some(pid))).collect();
         let mut recorded = Recorded::new(recorders, spelling);
         recorded.asker.errands = Some(errands);
-        Ok(Self { server: Server::begin(Place::OfUser, Arc::new(recorded))? })
+        Self::serve(Place::OfUser, recorded)
+    }
+
+    fn serve(at: Place<'_>, recorded: Recorded) -> std::io::Result<Self> {
+        let is_given_up = Arc::clone(&recorded.is_given_up);
+        Ok(Self { server: Server::begin(at, Arc::new(recorded))?, is_given_up })
     }
 
     /// The recording is over.
     pub fn finish(self) {
         self.server.finish();
+        self.is_given_up.store(true, Relaxed);
     }
 }
 
@@ -92,12 +100,14 @@ pub struct Spelling {
 struct Recorder {
     banks: Access,
     dumps: DumpControl,
+    /// Where spools are.
+    work: PathBuf,
     pid: Option<u32>,
 }
 
 impl Recorder {
     fn new(banks: &BankRecorder, pid: Option<u32>) -> Self {
-        Self { banks: banks.access(), dumps: banks.dumps(), pid }
+        Self { banks: banks.access(), dumps: banks.dumps(), work: banks.work().to_owned(), pid }
     }
 }
 
@@ -121,6 +131,8 @@ struct Recorded {
     stopped: Mutex<HashSet<u32>>,
     /// Dumps that were made by `snapshot`, and of which processes.
     snapshots: Mutex<Vec<(u32, PathBuf)>>,
+    /// The recording is over, and what it was made of may be gone.
+    is_given_up: Arc<AtomicBool>,
 }
 
 impl Recorded {
@@ -132,6 +144,7 @@ impl Recorded {
             own: None,
             stopped: Mutex::default(),
             snapshots: Mutex::default(),
+            is_given_up: Arc::default(),
         }
     }
 
@@ -139,6 +152,16 @@ impl Recorded {
     fn of(&self, pid: u32) -> &Recorder {
         let is_its = |recorder: &&Recorder| recorder.pid.is_none_or(|own| own == pid);
         self.recorders.iter().find(is_its).unwrap_or(&self.recorders[0])
+    }
+
+    /// The recorder of a process, or of all if that is one.
+    fn of_all(&self, pid: Option<u32>) -> Result<&Recorder, String> {
+        match (pid, self.recorders.as_slice()) {
+            (Some(pid), _) => Ok(self.of(pid)),
+            (None, [one]) => Ok(one),
+            // Each has its own pace, so what they pass on is in no order.
+            (None, _) => Err("several processes are attached to: name the one whose calls are shown".to_owned()),
+        }
     }
 
     fn request(&self, pid: u32, request: &str) -> Result<Vec<u8>, String> {
@@ -255,13 +278,29 @@ impl Recording for Recorded {
     fn pipe(&self, pid: Option<u32>, goes_on: bool) -> Result<Text, String> {
         self.check_banks("calls are not shown as they come")?;
         let what = if goes_on { pipe::What::FromNow } else { pipe::What::Now };
-        let recorder = match (pid, self.recorders.as_slice()) {
-            (Some(pid), _) => self.of(pid),
-            (None, [one]) => one,
-            // Each has its own pace, so what they pass on is in no order.
-            (None, _) => return Err("several processes are attached to: name the one whose calls are shown".to_owned()),
-        };
-        Ok(Box::new(Pipe::begin(&recorder.banks, pid, what).ok_or(OVER)?))
+        Ok(Box::new(Pipe::begin(&self.of_all(pid)?.banks, pid, what).ok_or(OVER)?))
+    }
+
+    fn stream(&self, pid: Option<u32>) -> Result<Text, String> {
+        self.check_banks("what is recorded is no stream")?;
+        let Recorder { banks, work, .. } = self.of_all(pid)?;
+        let refused = banks.with(|banks| {
+            let refused = match (banks.is_ring(), banks.is_nothing_kept()) {
+                (true, _) => Some("what is in a ring is no stream: `dump` makes a trace of it"),
+                (_, true) => Some("what is recorded is only shown, and not written"),
+                (false, false) => None,
+            };
+            if refused.is_none() {
+                banks.keep_all_that_is_known();
+            }
+            refused
+        });
+        if let Some(refused) = refused.ok_or(OVER)? {
+            return Err(refused.to_owned());
+        }
+        let is_given_up = Arc::clone(&self.is_given_up);
+        let source = rfs::Source { banks: banks.clone(), work: work.clone(), is_given_up };
+        Ok(Box::new(rfs::begin(source, pid)?))
     }
 
     fn mark(&self, pid: u32, text: &str) -> Result<String, String> {

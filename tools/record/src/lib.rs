@@ -61,6 +61,8 @@ pub mod program;
 #[cfg(target_os = "linux")]
 pub mod resources;
 #[cfg(target_os = "linux")]
+mod rfs;
+#[cfg(target_os = "linux")]
 pub mod run;
 #[cfg(target_os = "linux")]
 mod save;
@@ -72,6 +74,8 @@ pub mod sender;
 mod snapshots;
 #[cfg(target_os = "linux")]
 pub mod specification;
+#[cfg(target_os = "linux")]
+mod spools;
 #[cfg(target_os = "linux")]
 mod sys;
 #[cfg(target_os = "linux")]

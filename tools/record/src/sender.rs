@@ -1,13 +1,10 @@
 //! What is recorded goes to a receiver while the program runs: a thread reads what comes to spools, and sends it. So a receiver that is slow,
 //! or goes, keeps nobody from anything: what it has not got lies on the disk.
 //!
-//! Not here: the protocol (`rftrace_net::stream`), what is recorded (`banks`), and which files are sent when the trace is made (`companions`).
+//! Not here: the protocol (`rftrace_net::stream`), what spools become there (`spools`), what is recorded (`banks`), and which files are sent when the trace is made (`companions`).
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read as _, Write as _, stderr};
-use std::os::unix::fs::FileExt;
+use std::fs::File;
+use std::io::{Read as _, Write as _, stderr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,25 +13,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rftrace_format::companion::Companion;
-use rftrace_format::recording::{SPOOL, WHOLE};
-use rftrace_frontend::bank::{Banks, SPOOL_VERSIONS, Symbols, ToldModules};
+use rftrace_frontend::bank::SPOOL_VERSIONS;
 use rftrace_net::outgoing::Outgoing;
-use rftrace_net::stream::{self, Follows, Hello, section_bytes};
+use rftrace_net::stream::{self, Follows, Hello};
 use rftrace_net::{Address, Token};
 
 use super::banks::NO_THREAD;
 use super::companions;
+use super::spools::Spools;
 
 /// Between two looks at spools.
-const PAUSE: Duration = Duration::from_millis(50);
-/// What is told of a process is told again so often, if only its clock has changed.
-const NEWS: Duration = Duration::from_secs(1);
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 /// The receiver hears something so often.
-const BEAT: Duration = Duration::from_secs(5);
-/// Bytes of a spool that are read at a time. A chunk is never longer.
-const PIECE_BYTES: usize = 256 << 10;
-/// Words that a spool begins with.
-const SPOOL_HEAD: u64 = 16;
+pub(crate) const BEAT: Duration = Duration::from_secs(5);
 
 /// Where what is recorded is sent.
 #[derive(Clone, Debug)]
@@ -187,7 +178,7 @@ fn send(work: &Path, receiver: &Receiver, told: &Told) -> Result<Sent> {
     for (which, path) in &files {
         send_file(*which, path, &mut |bytes| to.send(bytes).map_err(net))?;
     }
-    to.send(&stream::end(spools.n_processes, spools.n_chunks, files.len() as u64)).map_err(net)?;
+    to.send(&spools.end(files.len() as u64)).map_err(net)?;
     let bytes = to.n_bytes();
     Ok(Sent { name: to.finish().map_err(net)?, bytes })
 }
@@ -208,121 +199,4 @@ fn send_file(which: Companion, path: &Path, send: &mut dyn FnMut(&[u8]) -> Resul
             return Ok(());
         }
     }
-}
-
-/// What was sent of each spool.
-#[derive(Default)]
-struct Spools {
-    known: HashMap<PathBuf, Spool>,
-    n_processes: u32,
-    n_chunks: u64,
-    /// The process that the receiver takes chunks to be of.
-    current: Option<u32>,
-    symbols: Symbols,
-    told: ToldModules,
-    n_modules: u32,
-    piece: Vec<u8>,
-}
-
-struct Spool {
-    number: u32,
-    file: Option<File>,
-    /// Bytes that were sent, or are the receiver's affair.
-    n_sent: u64,
-    /// What is known of the process, as it was told, and when.
-    about: Vec<u8>,
-    told: Instant,
-}
-
-impl Spools {
-    /// Sends what is new.
-    fn send(&mut self, work: &Path, is_last: bool, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut found: Vec<PathBuf> = Vec::new();
-        for entry in fs::read_dir(work).with_context(|| format!("cannot read {}", work.display()))? {
-            let path = entry.with_context(|| format!("cannot read {}", work.display()))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.starts_with(SPOOL) && path.extension().is_some_and(|extension| extension == WHOLE) {
-                found.push(path.with_extension(""));
-            }
-        }
-        found.sort();
-        for path in found {
-            self.send_about(&path, is_last, send)?;
-            self.send_chunks(&path, send)?;
-        }
-        Ok(())
-    }
-
-    /// Tells what is known of a process, if that is another thing than before.
-    fn send_about(&mut self, path: &Path, is_last: bool, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let about = path.with_extension(WHOLE);
-        let text = fs::read(&about).with_context(|| format!("cannot read {}", about.display()))?;
-        let is_new = match self.known.entry(path.to_owned()) {
-            Entry::Vacant(place) => {
-                let number = self.n_processes;
-                self.n_processes += 1;
-                place.insert(Spool { number, file: None, n_sent: SPOOL_HEAD, about: Vec::new(), told: Instant::now() });
-                true
-            }
-            Entry::Occupied(place) => {
-                let spool = place.get();
-                let is_later = is_last || spool.told.elapsed() >= NEWS;
-                spool.about != text && (is_later || without_moment(&spool.about) != without_moment(&text))
-            }
-        };
-        let Some(spool) = self.known.get_mut(path).filter(|_| is_new) else { return Ok(()) };
-        let number = spool.number;
-        spool.about.clone_from(&text);
-        spool.told = Instant::now();
-        if self.current.replace(number) != Some(number) {
-            send(&stream::process(number))?;
-        }
-        stream::about(&text).try_for_each(|section| send(&section))?;
-        let collected = Banks::collected_elsewhere(path).with_context(|| format!("cannot read {}", about.display()))?;
-        let n_modules = &mut self.n_modules;
-        collected.tell_symbols(&mut self.symbols, &mut self.told, |file| {
-            let number = *n_modules;
-            *n_modules += 1;
-            stream::symbols(number, &file).try_for_each(|section| send(&section))
-        })
-    }
-
-    /// Sends the chunks of a process that are there as a whole.
-    fn send_chunks(&mut self, path: &Path, send: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let Some(spool) = self.known.get_mut(path) else { return Ok(()) };
-        let reading = || format!("cannot read {}", path.display());
-        let file = match &mut spool.file {
-            Some(file) => file,
-            file => match File::open(path) {
-                Ok(opened) => file.insert(opened),
-                // Nothing of it has come to the disk.
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(error).with_context(reading),
-            },
-        };
-        self.piece.resize(PIECE_BYTES, 0);
-        loop {
-            let n_read = file.read_at(&mut self.piece, spool.n_sent).with_context(reading)?;
-            let read = &self.piece[..n_read];
-            let mut n_whole = 0;
-            while let Some(next) = section_bytes(&read[n_whole..]).filter(|next| n_whole + next <= n_read) {
-                n_whole += next;
-                self.n_chunks += 1;
-            }
-            if n_whole == 0 {
-                return Ok(());
-            }
-            if self.current.replace(spool.number) != Some(spool.number) {
-                send(&stream::process(spool.number))?;
-            }
-            send(&read[..n_whole])?;
-            spool.n_sent += n_whole as u64;
-        }
-    }
-}
-
-/// What is known, without the second line, which tells when that was.
-fn without_moment(about: &[u8]) -> [&[u8]; 2] {
-    let mut lines = about.splitn(3, |&byte| byte == b'\n');
-    [lines.next().unwrap_or_default(), lines.nth(1).unwrap_or_default()]
 }

@@ -2,7 +2,7 @@
 //!
 //! Not here: how it is told (`rftrace-control`), and what it does then (`rftrace-record`).
 
-use std::io::{self, BufRead, ErrorKind, Write, stdout};
+use std::io::{self, BufRead, ErrorKind, IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use rftrace_control::client::{Client, NoRecorder};
 use rftrace_control::{NAMES, folder};
+use rftrace_net::stream::{Event, Reader};
 use rftrace_read::Error;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -26,6 +27,7 @@ Examples:
   rftrace ctl 4711 set set_graph_function 'app::serve' '*::poll'
   rftrace ctl 4711 set set_ftrace_notrace '>>' '*::drop'
   rftrace ctl 4711 get tracing_on
+  rftrace ctl 4711 pipe --rfs | ssh elsewhere rftrace recv --stdin -o traces
   rftrace ctl 4711 --dir ftrace &          then: echo 0 > ftrace/tracing_on; cat ftrace/trace_pipe";
 
 /// Controls the recording of a program that runs: switches it, changes what is recorded, has dumps made.
@@ -76,7 +78,11 @@ enum Command {
     /// End the recording for good. The program goes on; its trace is made when it ends.
     Stop,
     /// Show calls as they come, until the program ends.
-    Pipe,
+    Pipe {
+        /// Write what is recorded, from the beginning of each process, as the stream that `rftrace recv --stdin` makes a trace of.
+        #[arg(long)]
+        rfs: bool,
+    },
     /// How large the memory for what is recorded is.
     Buffer,
     /// Show what ftrace has a file of this name for.
@@ -133,7 +139,7 @@ impl Command {
             Self::Mark { text } => with("mark", Some(text)),
             Self::Flush => with("flush", None),
             Self::Stop => with("stop", None),
-            Self::Pipe => with("pipe", None),
+            Self::Pipe { rfs } => with("pipe", rfs.then(|| "rfs".to_owned())),
             Self::Buffer => with("buffer", None),
             Self::Get { name } => with("get", Some(name)),
             Self::Set { name, values } => ["set".to_owned(), name].into_iter().chain(values).collect(),
@@ -151,15 +157,19 @@ pub(crate) fn run(args: CtlArgs) -> Result<()> {
         (None, command) => command.map_or_else(|| vec!["status".to_owned()], Command::words),
     };
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if words == ["pipe", "rfs"] && stdout().is_terminal() {
+        bail!("a stream is not for a terminal: write it to a file, or pipe it to `rftrace recv --stdin`");
+    }
     let asked = client.ask(&words).with_context(|| format!("cannot talk to the recorder of process {pid}"))?;
     match asked {
         Ok(text) => {
             let mut to = stdout().lock();
             to.write_all(&text).map_err(Error::Write)?;
-            if matches!(words.as_slice(), ["pipe"] | ["get", "trace" | "trace_pipe"]) {
-                copy(&mut client.into_stream(), &mut to)?;
+            match words.as_slice() {
+                ["pipe"] | ["get", "trace" | "trace_pipe"] => copy(&mut client.into_stream(), &mut to, |_| Ok(())),
+                ["pipe", "rfs"] => copy_stream(&mut client.into_stream(), &mut to),
+                _ => Ok(()),
             }
-            Ok(())
         }
         Err(problem) => bail!("{problem}"),
     }
@@ -178,14 +188,30 @@ fn serve(pid: u32, dir: &Path) -> Result<()> {
         .with_context(|| format!("cannot have ftrace's files in {}", dir.display()))
 }
 
+/// Passes on a stream, and says if it lacks its end.
+fn copy_stream(from: &mut impl BufRead, to: &mut impl Write) -> Result<()> {
+    let (mut reader, mut is_complete) = (Reader::new(), false);
+    copy(from, to, |mut bytes| {
+        while let Some(event) = reader.next(&mut bytes).context("the recorder writes no stream")? {
+            is_complete |= event == Event::End;
+        }
+        Ok(())
+    })?;
+    if !is_complete {
+        bail!("the stream has no end: the recorder has ended, and did not wait for who reads so slowly");
+    }
+    Ok(())
+}
+
 /// Passes on what comes, at once.
-fn copy(from: &mut impl BufRead, to: &mut impl Write) -> Result<()> {
+fn copy(from: &mut impl BufRead, to: &mut impl Write, mut look: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     loop {
         let bytes = from.fill_buf().context("cannot read from the recorder")?;
         if bytes.is_empty() {
             return Ok(());
         }
         to.write_all(bytes).and_then(|()| to.flush()).map_err(Error::Write)?;
+        look(bytes)?;
         let n_bytes = bytes.len();
         from.consume(n_bytes);
     }

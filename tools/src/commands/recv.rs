@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use indicatif::HumanCount;
 use rftrace_frontend::{Image, ImportOptions, Imported};
-use rftrace_net::line;
+use rftrace_net::line::{self, Came};
 use rftrace_net::receive::{ReceiveOptions, Received, Server};
 use rftrace_net::{Address, PORT, Token, UFTRACE_PORT};
 use rftrace_record::output::Output;
@@ -92,7 +92,7 @@ pub(crate) struct RecvArgs {
 /// What a kernel sends by a line: one trace, which is made when the line ends, or by Ctrl-C or SIGTERM.
 #[derive(Args)]
 struct KernelArgs {
-    /// Read what a kernel sends (`kernel::Stream`, `kernel::write_image`) from stdin.
+    /// Read what a kernel sends (`kernel::Stream`, `kernel::write_image`) from stdin, or what `rftrace ctl PID pipe --rfs` writes.
     #[arg(long, conflicts_with_all = ["listen", "unix", "token_file", "once", "serial"])]
     stdin: bool,
     /// Read it from a serial port or a named pipe. Set the port's speed with `stty`.
@@ -106,7 +106,7 @@ struct KernelArgs {
 /// Receives until it is told to end.
 pub(crate) fn run(args: RecvArgs) -> Result<()> {
     if args.kernel.stdin || args.kernel.serial.is_some() {
-        return receive_of_kernel(&args);
+        return receive_line(&args);
     }
     let mut options = ReceiveOptions::new(&args.output);
     options.max_bytes = args.max_size as u64;
@@ -201,26 +201,38 @@ fn make_trace(dir: &Path) -> Result<Option<Joined>> {
     Ok((!joined.is_empty()).then_some(joined))
 }
 
-/// Stores what comes by a line, and makes a trace of it when that ends.
-fn receive_of_kernel(args: &RecvArgs) -> Result<()> {
+/// Stores what comes by a line or stdin, and makes a trace of it when that ends.
+fn receive_line(args: &RecvArgs) -> Result<()> {
     let whole = |error: rftrace_net::Error| anyhow!("{error}");
     fs::create_dir_all(&args.output).with_context(|| format!("cannot make {}", args.output.display()))?;
     let stored = args.output.join(format!("kernel-{}.img", std::process::id()));
-    say!("rftrace: receiving to {}, until the line ends or Ctrl-C", stored.display());
+    match args.kernel.serial {
+        Some(_) => say!("rftrace: receiving to {}, until the line ends or Ctrl-C", stored.display()),
+        None => say!("rftrace: receiving to {}, until the line ends or Ctrl-C", args.output.display()),
+    }
     // Who opens a pipe waits for who writes to it: until then signals end this program.
     let serial = args.kernel.serial.as_deref().map(line::open).transpose().map_err(whole)?;
     let is_over = Arc::<AtomicBool>::default();
     for signal in [SIGINT, SIGTERM] {
         flag::register(signal, Arc::clone(&is_over)).context("cannot handle signals")?;
     }
-    let max_bytes = args.max_size as u64;
+    let mut options = ReceiveOptions::new(&args.output);
+    options.max_bytes = args.max_size as u64;
+    options.mark = Some(run::mark());
     let received = match serial {
-        Some(mut line) => line::receive(&mut line, &stored, max_bytes, &is_over),
-        None => line::receive(&mut stdin().lock(), &stored, max_bytes, &is_over),
+        Some(mut line) => line::receive(&mut line, &stored, options.max_bytes, &is_over).map(Came::Image),
+        None => line::receive_either(&mut stdin().lock(), &stored, &options, &is_over),
     };
     // What has come is a trace even if no more can.
     match received {
-        Ok(0) => {
+        Ok(Came::Programs(received)) => {
+            say!("rftrace: {}", told(&received, args));
+            return match received.ended {
+                Ok(()) => Ok(()),
+                Err(_) => bail!("no complete trace has come"),
+            };
+        }
+        Ok(Came::Image(0)) => {
             let _ = fs::remove_file(&stored);
             bail!("nothing has come");
         }

@@ -1,0 +1,78 @@
+//! What is recorded as a stream for who asks: what a receiver is sent, from the beginning of each process that runs. A thread reads what comes to
+//! spools, so who reads slowly keeps nobody from anything.
+//!
+//! Not here: what the stream is made of (`spools`).
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, bail};
+use rftrace_frontend::bank::SPOOL_VERSIONS;
+use rftrace_net::stream::{self, Follows, Hello, TOKEN_BYTES};
+
+use super::access::Access;
+use super::banks::NO_THREAD;
+use super::processes::start_time;
+use super::sender::{BEAT, PAUSE};
+use super::spools::Spools;
+
+/// Pieces, of 256 KiB at the most, that may wait for who reads.
+const MOST_WAITING: usize = 8;
+
+/// Where what is recorded lies, and how it is known that there is no more.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) banks: Access,
+    /// The folder with the spools.
+    pub(crate) work: PathBuf,
+    /// Spools may be gone: who has not read them has come too late.
+    pub(crate) is_given_up: Arc<AtomicBool>,
+}
+
+/// The stream of a process, or of all, piece by piece. It lacks its end if not all of it could be read.
+pub(crate) fn begin(source: Source, pid: Option<u32>) -> Result<impl Iterator<Item = Vec<u8>>, String> {
+    let (to, from): (_, Receiver<Vec<u8>>) = mpsc::sync_channel(MOST_WAITING);
+    // Where it fails the stream has no end, which its reader sees.
+    let send = move || _ = send(&source, pid, &to);
+    thread::Builder::new().name("stream".to_owned()).spawn(send).map_err(|_| NO_THREAD.to_owned())?;
+    Ok(from.into_iter())
+}
+
+fn send(source: &Source, pid: Option<u32>, to: &SyncSender<Vec<u8>>) -> Result<()> {
+    let heard = Cell::new(Instant::now());
+    let mut pass_on = |bytes: &[u8]| {
+        heard.set(Instant::now());
+        to.send(bytes.to_vec()).map_err(|_| anyhow!("nobody reads it"))
+    };
+    let dir = source.work.parent().unwrap_or(&source.work);
+    let name = rftrace_net::send::name_of(dir).into_bytes();
+    let (follows, token) = (Follows::Sections, [0; TOKEN_BYTES]);
+    pass_on(&stream::hello(&Hello { follows, versions: SPOOL_VERSIONS, token, name }))?;
+    let started = pid.map(start_time);
+    let mut spools = pid.map_or_else(Spools::default, Spools::of_process);
+    loop {
+        let processes = source.banks.with(|banks| banks.processes());
+        // What was written before it was over is sent below. Between two programs of a process it has no bank.
+        let is_last = match (&processes, pid) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(processes), Some(pid)) => !processes.contains(&pid) && started != Some(start_time(pid)),
+        };
+        spools.send(&source.work, is_last, &mut pass_on)?;
+        if is_last {
+            if processes.is_none() && source.is_given_up.load(Relaxed) {
+                bail!("spools may be gone");
+            }
+            return pass_on(&spools.end(0));
+        }
+        if heard.get().elapsed() >= BEAT {
+            pass_on(&stream::beat())?;
+        }
+        thread::sleep(PAUSE);
+    }
+}
