@@ -1,4 +1,5 @@
-//! Branches at functions' beginnings that are put into a program that runs: what the library in it tells who writes them from outside.
+//! Branches at functions' beginnings, and hooks in XRay's sleds, that are put into a program that runs: what the library in it tells who
+//! writes them from outside.
 //!
 //! Not here: what such a branch leads to (`rftrace-frontend`), and when it may be written (`rftrace-attach`).
 
@@ -11,16 +12,38 @@ pub const MOST_DISPLACED_BYTES: usize = BRANCH_BYTES - 1 + 15;
 /// Bytes of a [`Branch`] as it lies in memory.
 pub const ENTRY_BYTES: usize = 48;
 
+/// Bytes of a sled.
+pub const SLED_BYTES: usize = 11;
+
 /// The opcode of a jump by a distance of four bytes.
 const JUMP: u8 = 0xe9;
+/// A call by such a distance, as long as a sled. So a thread is before it or behind it, and returns to where the sled leads without it:
+/// what lies within may become anything again. (Assemblers make calls longer in the same way: prefixes that mean nothing here.)
+const LONG_CALL: [u8; SLED_BYTES - 4] = [0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x48, 0xe8];
 
-/// A function, and the branch for it.
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Place {
+    /// The first instructions of a function: they become a jump.
+    Function,
+    /// A sled at the beginning of one: it becomes a call.
+    Entry,
+    /// A sled where one returns: it becomes a jump to what returns in its place.
+    Exit,
+    /// A sled before a jump to another one: it becomes a call.
+    TailCall,
+}
+
+/// A function, and the branch for it; or a sled, and what is written there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// The address of its first instruction.
+    /// The address of its first instruction, or of the sled.
     pub function: u64,
     /// Where its branch leads.
     pub stub: u64,
+    /// What it is.
+    pub place: Place,
     /// What makes room, and what lies between that and the end of the branch.
     displaced: [u8; MOST_DISPLACED_BYTES],
     n_displaced: u8,
@@ -44,8 +67,10 @@ impl Branch {
         let mut bytes = [0; MOST_DISPLACED_BYTES];
         bytes.get_mut(..displaced.len()).filter(|bytes| bytes.len() >= BRANCH_BYTES)?.copy_from_slice(displaced);
         let n_displaced = displaced.len() as u8;
+        let copies_at = [0; BRANCH_BYTES - 1];
+        let place = Place::Function;
         let mut branch =
-            Self { function, stub, displaced: bytes, n_displaced, copies: [0; BRANCH_BYTES - 1], is_wanted: false };
+            Self { function, stub, place, displaced: bytes, n_displaced, copies: copies_at, is_wanted: false };
         for (from, to) in copies {
             let place = from.checked_sub(1).and_then(|place| branch.copies.get_mut(place));
             if let Some(place) = place.filter(|place| **place == 0) {
@@ -53,6 +78,27 @@ impl Branch {
             }
         }
         Some(branch)
+    }
+
+    /// A hook in place of a sled.
+    #[must_use]
+    pub fn of_sled(sled: u64, hook: u64, place: Place, bytes: &[u8; SLED_BYTES]) -> Option<Self> {
+        Some(Self { place, ..Self::new(sled, hook, bytes, [])? })
+    }
+
+    /// How many bytes it changes.
+    #[must_use]
+    pub fn n_changed(&self) -> usize {
+        match self.place {
+            Place::Function | Place::Exit => BRANCH_BYTES,
+            Place::Entry | Place::TailCall => SLED_BYTES,
+        }
+    }
+
+    /// Whether a function's calls are seen by it.
+    #[must_use]
+    pub fn is_beginning(&self) -> bool {
+        matches!(self.place, Place::Function | Place::Entry)
     }
 
     /// The bytes without the branch, as far as its stub stands for them.
@@ -64,10 +110,12 @@ impl Branch {
     /// The bytes with it.
     #[must_use]
     pub fn branched(&self) -> Vec<u8> {
-        let distance = self.stub.wrapping_sub(self.function + BRANCH_BYTES as u64) as u32;
+        let n_changed = self.n_changed();
+        let distance = self.stub.wrapping_sub(self.function + n_changed as u64) as u32;
+        let opcode = if n_changed == SLED_BYTES { &LONG_CALL[..] } else { &[JUMP] };
         let mut bytes = self.displaced().to_vec();
-        bytes[0] = JUMP;
-        bytes[1..BRANCH_BYTES].copy_from_slice(&distance.to_le_bytes());
+        bytes[..opcode.len()].copy_from_slice(opcode);
+        bytes[opcode.len()..n_changed].copy_from_slice(&distance.to_le_bytes());
         bytes
     }
 
@@ -78,9 +126,12 @@ impl Branch {
     }
 
     /// Where a thread goes on that stands at `address`, if that is behind the beginning of the branch and before its end: `Some(None)` if
-    /// no instruction begins there.
+    /// no instruction begins there. No thread is within a sled.
     #[must_use]
     pub fn moved(&self, address: u64) -> Option<Option<u64>> {
+        if self.place != Place::Function {
+            return None;
+        }
         let from = address.checked_sub(self.function)?.checked_sub(1)?;
         let copy = *self.copies.get(usize::try_from(from).ok()?)?;
         Some((copy != 0).then(|| self.stub + u64::from(copy)))
@@ -96,6 +147,7 @@ impl Branch {
         bytes[40..44].copy_from_slice(&self.copies);
         bytes[44] = self.n_displaced;
         bytes[45] = u8::from(self.is_wanted);
+        bytes[46] = self.place as u8;
         bytes
     }
 
@@ -103,9 +155,11 @@ impl Branch {
     #[must_use]
     pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let word = |at: usize| bytes[at..].first_chunk().map(|word| u64::from_le_bytes(*word));
+        let places = [Place::Function, Place::Entry, Place::Exit, Place::TailCall];
         let branch = Self {
             function: word(0)?,
             stub: word(8)?,
+            place: *places.get(usize::from(bytes[46]))?,
             displaced: *bytes[16..].first_chunk()?,
             n_displaced: bytes[44],
             copies: *bytes[40..].first_chunk()?,
@@ -113,8 +167,9 @@ impl Branch {
         };
         let n_displaced = usize::from(branch.n_displaced);
         let end = branch.function.checked_add(MOST_DISPLACED_BYTES as u64);
-        let distance = branch.stub.wrapping_sub(branch.function.wrapping_add(BRANCH_BYTES as u64)).cast_signed();
-        let is_right = (BRANCH_BYTES..=MOST_DISPLACED_BYTES).contains(&n_displaced)
+        let n_changed = branch.n_changed();
+        let distance = branch.stub.wrapping_sub(branch.function.wrapping_add(n_changed as u64)).cast_signed();
+        let is_right = (n_changed..=MOST_DISPLACED_BYTES).contains(&n_displaced)
             && end.is_some()
             && i32::try_from(distance).is_ok()
             && branch.stub.checked_add(u64::from(u8::MAX)).is_some();
@@ -162,11 +217,29 @@ mod tests {
         assert_eq!(branch.moved(0x1001), Some(Some(0x2013)));
     }
 
+    /// The bytes of a sled at a function's beginning: a jump over a NOP.
+    const SLED: [u8; SLED_BYTES] = [0xeb, 0x09, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 2, 0, 0];
+
+    #[test]
+    fn sleds_become_calls_and_jumps() {
+        let sled = |place| Branch::of_sled(0x40_1000, 0x40_2000, place, &SLED).unwrap();
+        for place in [Place::Entry, Place::TailCall] {
+            let call = [&LONG_CALL[..], &[0xf5, 0x0f, 0, 0]].concat();
+            assert_eq!((sled(place).branched(), sled(place).n_changed()), (call, SLED_BYTES));
+        }
+        assert_eq!(sled(Place::Exit).branched(), [&[0xe9, 0xfb, 0x0f, 0, 0], &SLED[5..]].concat());
+        assert_eq!(sled(Place::Entry).moved(0x40_1001), None);
+        assert!(sled(Place::Entry).is_beginning() && !sled(Place::Exit).is_beginning());
+    }
+
     #[test]
     fn decode_is_the_inverse_of_encode() {
         for is_wanted in [false, true] {
-            let branch = branch().wanted(is_wanted);
-            assert_eq!(Branch::decode(&branch.encode()), Some(branch));
+            let sled = |place| Branch::of_sled(0x40_1000, 0x40_2000, place, &SLED).unwrap();
+            for branch in [branch(), sled(Place::Entry), sled(Place::Exit), sled(Place::TailCall)] {
+                let branch = branch.wanted(is_wanted);
+                assert_eq!(Branch::decode(&branch.encode()), Some(branch));
+            }
         }
     }
 
@@ -178,6 +251,8 @@ mod tests {
             Branch::decode(&bytes)
         };
         assert_eq!(with(|bytes| bytes[44] = 4), None);
+        // Unknown, and a sled of the bytes of a branch.
+        assert_eq!([with(|bytes| bytes[46] = 4), with(|bytes| bytes[46] = 1)], [None; 2]);
         assert_eq!(with(|bytes| bytes[44] = 20), None);
         assert_eq!(with(|bytes| bytes[..8].fill(0xff)), None);
         // Out of reach.

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
+use rftrace_tests::traces::{self, calls_per_task};
 use rftrace_tests::{CProgram, Program, require, tools};
 
 use crate::attach::{BUSY, Running, count, refused, told};
@@ -30,6 +31,11 @@ fn ask(running: &mut Running, byte: u8) -> String {
     running.output.read_line(&mut line).unwrap();
     line
 }
+
+/// All functions have sleds.
+const XRAY: [&str; 3] = ["-fxray-instrument", "-fxray-instruction-threshold=1", "-fnoxray-link-deps"];
+/// What a sled at the beginning of a function begins with while it is recorded.
+const LONG_CALL: [u8; 7] = [0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x48, 0xe8];
 
 /// What the program answers: by a function of its own, or of the library.
 const OWN: &str = "1499500\n";
@@ -109,6 +115,80 @@ fn children_and_libraries() {
     assert!(count(&running.trace(), "of_library") >= 1000);
     check_code(&running);
     assert_eq!(running.end().0.code(), Some(5));
+}
+
+/// How often each function is called by one round of a program that is recorded from its start.
+fn counts_from_the_start(program: &Program) -> BTreeMap<String, u64> {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("input");
+    fs::write(&input, "?").unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["record", "-o", "trace", "--"]).arg(&program.path).arg("asked").current_dir(folder.path());
+    let output = command.stdin(fs::File::open(&input).unwrap()).output().unwrap();
+    // Behind its number.
+    assert!(output.status.code() == Some(5) && output.stdout.ends_with(OWN.as_bytes()), "{output:?}");
+    let mut counts = BTreeMap::new();
+    for (function, number) in calls_per_task(&traces::open(&folder.path().join("trace"))).into_iter().flatten() {
+        *counts.entry(function).or_default() += number;
+    }
+    assert_eq!((counts.get("main"), counts.get("leaf")), (Some(&1), Some(&5000)), "{counts:?}");
+    counts
+}
+
+/// XRay's sleds: all calls are counted, and sleds are what they were, while threads come from hooks in them.
+#[test]
+fn sleds_of_a_program_that_runs() {
+    if !require(&["clang"]) {
+        return;
+    }
+    let build = |arguments: &[&str]| {
+        let program = CProgram::new(&["attached_plain.c"]).without_hooks().without_library().by_clang().with(&XRAY);
+        program.with(&["-O0", "-Wno-unknown-attributes", "-lpthread", "-ldl"]).with(arguments).build()
+    };
+    for arguments in [&[][..], &["-no-pie", "-fno-pie"]] {
+        let program = build(arguments);
+        let from_the_start = counts_from_the_start(&program);
+        let mut running = Running::begin_by(Command::new(&program.path).arg("asked"));
+        for times in 1..=2 {
+            let recorder = running.begin_recording(&["-P", "*"]);
+            (0..times).for_each(|_| assert_eq!(ask(&mut running, b'?'), OWN));
+            // Sleds, no branches: these would have calls at the functions' first bytes.
+            let changed = running.code();
+            stop(recorder);
+            for (function, number) in COUNTS {
+                assert_eq!(count(&running.trace(), function), times * number, "{function} {arguments:?}");
+            }
+            assert_eq!(count(&running.trace(), "leaf"), times * 5000);
+            for (function, number) in &from_the_start {
+                let expected = if function == "main" { 0 } else { times * number };
+                assert_eq!(count(&running.trace(), function), expected, "{function} {arguments:?}");
+            }
+            let has_call = |code: &[u8]| code.windows(LONG_CALL.len()).any(|bytes| bytes == LONG_CALL);
+            assert!(changed.values().any(|code| has_call(code)), "no sled was used: {arguments:?}");
+            check_code(&running);
+            assert_eq!(ask(&mut running, b'?'), OWN);
+        }
+        let recorder = running.begin_recording(&["-P", "leaf", "-P", "many", "-F", "many"]);
+        assert_eq!(ask(&mut running, b'?'), OWN);
+        stop(recorder);
+        for (function, number) in [("leaf", 4000), ("many", 1000), ("recursive", 0)] {
+            assert_eq!(count(&running.trace(), function), number, "{function} {arguments:?}");
+        }
+        check_code(&running);
+        assert_eq!(running.end().0.code(), Some(5));
+    }
+    // Threads that are in the hooks all the time when they are taken away.
+    let program = build(&["-O1"]);
+    for way in ["busy", "signals"] {
+        let running = Running::begin(&program.path, way);
+        for _ in 0..4 {
+            recorded(&running, &["-P", "*", "--for", "30ms", "--max-size", "1M", "--on-full", "drop"]);
+            check_code(&running);
+        }
+        let (status, said) = running.end();
+        assert_eq!(status.code(), Some(7), "{way}: {said}");
+        assert_eq!(said.trim(), format!("right, handled {}", u8::from(way == "signals")));
+    }
 }
 
 /// Threads that do nothing else are in those functions when these get their branches, one of them always.

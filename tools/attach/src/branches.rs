@@ -1,4 +1,4 @@
-//! Branches at functions' beginnings: written into a process, and taken away again, while all its threads are stopped.
+//! Branches at functions' beginnings, and hooks in XRay's sleds: written into a process, and taken away again, while all its threads are stopped.
 //!
 //! The library in the process has prepared them, with nobody stopped: what a branch leads to is there. Here is the pass that changes code. A
 //! thread that stands within the bytes of a branch goes on in the copy of the instructions that were there.
@@ -235,13 +235,14 @@ impl Branches {
                 let at = (branch.function - page) as usize;
                 let state = State::of(branch, bytes.get(at..).unwrap_or_default());
                 match becomes(branch, state) {
-                    Ok(new) if at + BRANCH_BYTES <= PAGE_BYTES as usize => {
-                        after[at..at + BRANCH_BYTES].copy_from_slice(&new[..BRANCH_BYTES]);
+                    Ok(new) if at + branch.n_changed() <= PAGE_BYTES as usize => {
+                        let end = at + branch.n_changed();
+                        after[at..end].copy_from_slice(&new[..end - at]);
                         let before = changed.map_or(at..at, |range| range);
-                        changed = Some(before.start..at + BRANCH_BYTES);
+                        changed = Some(before.start..end);
                     }
-                    Ok(_) => pages.left_out.push((branch.function, NoBranch::Changed)),
-                    Err(Some(reason)) => pages.left_out.push((branch.function, reason)),
+                    Ok(_) => pages.leave_out(branch, NoBranch::Changed),
+                    Err(Some(reason)) => pages.leave_out(branch, reason),
                     Err(None) => {}
                 }
             }
@@ -298,6 +299,13 @@ struct Pages {
 }
 
 impl Pages {
+    /// Of a function with sleds that at its beginning counts.
+    fn leave_out(&mut self, branch: &Branch, reason: NoBranch) {
+        if branch.is_beginning() {
+            self.left_out.push((branch.function, reason));
+        }
+    }
+
     /// Writes all of them; or none, if the system refuses one.
     fn write(&self, process: &Process) -> io::Result<()> {
         for (n_done, change) in self.changes.iter().enumerate() {

@@ -6,6 +6,7 @@
 //! - `library` says which slots may lead to stubs; `pointers` what becomes of their contents.
 //! - `module` is what a module's file tells; `installed` keeps what there is.
 //! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
+//! - `writing` makes what is led to, and writes code.
 //! - `wanted` is which functions are to have one, and `rooms` in which a compiler has left room for it; `outcome` is what the API shows.
 //!
 //! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or in a program that
@@ -28,10 +29,10 @@ mod rooms;
 mod sleds;
 mod stubs;
 mod wanted;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iced_x86::Instruction;
@@ -44,16 +45,15 @@ pub use self::installed::{hook_library_calls, release_library_calls};
 use self::module::{Function, Module, examine, is_cold};
 pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
 use self::rooms::Rooms;
-use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds, Thunks};
-use self::stubs::{Area, GoesOn, Wanted};
+use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds};
+use self::stubs::{GoesOn, Wanted};
 pub(crate) use self::wanted::Choice;
+use self::writing::{Made, call_thunks, make, make_stubs, make_thunks};
+use super::control;
 use super::module::{Image, with_modules};
-use super::poke::{Pages, ProcMem, is_only_thread};
+use super::poke::{Pages, is_only_thread};
 use super::redirect;
 use super::sites::Site;
-use super::stubs::distance;
-use super::unwind::{self, Reader};
-use super::{control, debugger};
 use crate::elf::file::page_size;
 use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
 use crate::elf::sleds::{Sled, SledKind};
@@ -181,11 +181,14 @@ impl Pass<'_> {
         }
         self.now.modules.push(id);
         let module = Module::read(image);
-        // Where branches are written by somebody else, these functions are as all others.
-        let sleds = match &module.file {
-            Some(file) if self.now.way == Way::Itself => Sleds::of(image, file, |address| module.address(address)),
-            _ => Sleds::default(),
+        let mut sleds = match &module.file {
+            Some(file) => Sleds::of(image, file, |address| module.address(address)),
+            None => Sleds::default(),
         };
+        if self.now.way == Way::Outside {
+            // The others are functions as all.
+            sleds.retain_whole(|sled| self.is_prepared(image, sled) || self.can_be_prepared(&module, sled));
+        }
         self.add_sleds(&module, &sleds);
         self.add_branches(&module, &sleds);
         if self.now.choice.has_library_calls && image.name.is_empty() {
@@ -206,14 +209,9 @@ impl Pass<'_> {
             if self.is_excepted(module, &function) || !is_chosen() {
                 continue;
             }
-            let is_as_in_file = |sled: &Sled| {
-                let place = sled.address as usize;
-                let bytes = image.bytes(place..place + SLED_BYTES);
-                bytes.is_some_and(|bytes| module.is_as_in_file(place, bytes) == Some(true))
-            };
             // Where the function ends in a way that was changed, that is not seen.
-            let own: Vec<Sled> =
-                own.iter().copied().filter(|sled| sleds::is_whole(image, sled) && is_as_in_file(sled)).collect();
+            let is_usable = |sled: &Sled| self.now.way == Way::Outside || is_untouched(module, sled);
+            let own: Vec<Sled> = own.iter().copied().filter(is_usable).collect();
             match own.iter().find(|sled| sled.kind == SledKind::Entry).map(|sled| sled.address as usize) {
                 Some(entry) => chosen.push((function, entry, own)),
                 None => self.leave(module, &function, WholeReason::Changed),
@@ -223,15 +221,31 @@ impl Pass<'_> {
             return;
         }
         let all: Vec<Sled> = chosen.iter().flat_map(|(_, _, own)| own.iter().copied()).collect();
-        let made = match is_only_thread() {
-            false => Err((WholeReason::Threads, None)),
-            true => call_thunks(image, &all).map_err(|(reason, error)| (reason, Some(error))),
+        let refused = |(reason, error)| (reason, Some(error));
+        let made = match self.now.way {
+            Way::Itself if !is_only_thread() => Err((WholeReason::Threads, None)),
+            Way::Itself => call_thunks(image, &all).map_err(refused),
+            Way::Outside => self.prepare_sleds(image, &all).map(|()| vec![true; all.len()]).map_err(refused),
         };
         match made {
-            Ok(()) => {
-                for (function, entry, _) in chosen {
+            Ok(are_written) => {
+                let mut are_written = are_written.into_iter();
+                for (function, entry, own) in chosen {
+                    let is_written = own.iter().zip(are_written.by_ref());
+                    // All are counted off.
+                    let is_entered =
+                        is_written.filter(|(sled, is_written)| sled.address as usize == entry && *is_written).count()
+                            > 0;
+                    if !is_entered {
+                        self.leave(module, &function, WholeReason::NotWritable);
+                        continue;
+                    }
                     self.now.outcome.patched += 1;
-                    let child_ip = entry + CALL_BYTES;
+                    if self.known.contains_key(&entry) {
+                        continue;
+                    }
+                    let call_bytes = if self.now.way == Way::Itself { CALL_BYTES } else { SLED_BYTES };
+                    let child_ip = entry + call_bytes;
                     self.part.sites.push(Site { address: function.start, child_ip, module: image.start() });
                     self.part.sizes.push(function.end - function.start);
                 }
@@ -241,6 +255,38 @@ impl Pass<'_> {
                 chosen.iter().for_each(|(function, ..)| self.leave(module, function, reason));
             }
         }
+    }
+
+    /// Whether the hook of a sled was prepared earlier, for somebody else.
+    fn is_prepared(&self, image: &Image<'_>, sled: &Sled) -> bool {
+        self.known.get(&(sled.address as usize)).is_some_and(|branch| is_there(image, branch))
+    }
+
+    /// Whether it can be.
+    fn can_be_prepared(&self, module: &Module<'_>, sled: &Sled) -> bool {
+        is_untouched(module, sled) && !crosses_page(sled.address as usize, SLED_BYTES)
+    }
+
+    /// Makes the hooks of sleds, for somebody else who writes the calls of them.
+    fn prepare_sleds(&mut self, image: &Image<'_>, sleds: &[Sled]) -> Result<(), (WholeReason, io::Error)> {
+        let (known, new): (Vec<&Sled>, Vec<&Sled>) = sleds.iter().partition(|sled| self.is_prepared(image, sled));
+        for branch in known.iter().filter_map(|sled| self.known.get(&(sled.address as usize))) {
+            self.now.wanted.push((branch.function, branch.stub));
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
+        let thunks = make_thunks(image, &pages)?;
+        for sled in new {
+            let place = sled.address as usize;
+            let bytes = image.bytes(place..place + SLED_BYTES).and_then(|bytes| bytes.first_chunk());
+            if let Some(branch) = bytes.and_then(|bytes| thunks.prepared(sled, bytes)) {
+                self.now.wanted.push((branch.function, branch.stub));
+                self.part.branches.push(branch);
+            }
+        }
+        Ok(())
     }
 
     /// Gives the chosen functions of a module their branches, or prepares them. Not those with sleds.
@@ -269,7 +315,7 @@ impl Pass<'_> {
                 continue;
             }
             let examined = match self.now.way {
-                Way::Outside if crosses_page(start) => Err(WholeReason::Pages),
+                Way::Outside if crosses_page(start, BRANCH_BYTES) => Err(WholeReason::Pages),
                 _ => examine(module, &functions, &function, &self.call_sites),
             };
             match examined {
@@ -290,10 +336,10 @@ impl Pass<'_> {
         };
         match made {
             Ok(are_made) => {
-                for (function, is_made) in chosen.iter().zip(are_made) {
+                for (function, made) in chosen.iter().zip(are_made) {
                     let Function { start, end, .. } = *function;
-                    if !is_made {
-                        self.leave(module, function, WholeReason::Instruction);
+                    if let Err(reason) = made {
+                        self.leave(module, function, reason);
                         continue;
                     }
                     self.now.outcome.patched += 1;
@@ -333,7 +379,7 @@ impl Pass<'_> {
     }
 
     /// Makes stubs, for somebody else who writes the branches. Returns which functions have one.
-    fn prepare(&mut self, image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<bool>, (WholeReason, io::Error)> {
+    fn prepare(&mut self, image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<Made>, (WholeReason, io::Error)> {
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
         let area = make_stubs(image, wanted, &pages)?;
         let prepare = |(idx, function): (usize, &Wanted)| {
@@ -343,7 +389,7 @@ impl Pass<'_> {
             Branch::new(function.name as u64, stub as u64, bytes, area.copies(idx))
         };
         let branches: Vec<Option<Branch>> = wanted.iter().enumerate().map(prepare).collect();
-        let made = branches.iter().map(Option::is_some).collect();
+        let made = branches.iter().map(|branch| branch.map(drop).ok_or(WholeReason::Instruction)).collect();
         for branch in branches.into_iter().flatten() {
             self.now.wanted.push((branch.function, branch.stub));
             self.part.branches.push(branch);
@@ -433,6 +479,16 @@ impl Pass<'_> {
     }
 }
 
+/// Whether a sled is what the compiler has left, and its file says so.
+fn is_untouched(module: &Module<'_>, sled: &Sled) -> bool {
+    let place = sled.address as usize;
+    let is_as_in_file = || {
+        let bytes = module.image.bytes(place..place + SLED_BYTES);
+        bytes.is_some_and(|bytes| module.is_as_in_file(place, bytes) == Some(true))
+    };
+    sleds::is_whole(module.image, sled) && is_as_in_file()
+}
+
 /// Whether memory has what a branch was prepared for, with it or without.
 fn is_there(image: &Image<'_>, branch: &Branch) -> bool {
     let start = branch.function as usize;
@@ -440,78 +496,19 @@ fn is_there(image: &Image<'_>, branch: &Branch) -> bool {
     bytes.is_some_and(|bytes| bytes == branch.displaced() || bytes == branch.branched())
 }
 
-/// Whether a branch would lie in two pages. From outside only one is written as a whole, however this process or the other one ends.
-fn crosses_page(start: usize) -> bool {
+/// Whether so many bytes would lie in two pages. From outside only one is written as a whole, however this process or the other one ends.
+fn crosses_page(start: usize, bytes: usize) -> bool {
     let page = usize::try_from(page_size()).unwrap_or(4096);
-    start / page != (start + BRANCH_BYTES - 1) / page
+    start / page != (start + bytes - 1) / page
 }
 
-/// Makes the stubs and then the branches. Returns which functions have one.
-fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<bool>, (WholeReason, io::Error)> {
-    let not_writable = |error| (WholeReason::NotWritable, error);
-    let pages = Pages::all().map_err(not_writable)?;
-    let area = make_stubs(image, wanted, &pages)?;
-    let branches = wanted.iter().enumerate().map(|(idx, function)| {
-        let mut branch = vec![0xe9];
-        branch.extend_from_slice(&distance(function.name + BRANCH_BYTES, area.stub(idx)?).to_le_bytes());
-        Some((function.name, branch))
-    });
-    write(&branches.collect::<Vec<_>>(), &pages).map_err(not_writable)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Has sleds call the hooks.
-fn call_thunks(image: &Image<'_>, sleds: &[Sled]) -> Result<(), (WholeReason, io::Error)> {
-    let not_writable = |error| (WholeReason::NotWritable, error);
-    let pages = Pages::all().map_err(not_writable)?;
-    let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
-    let thunks = Thunks::new(&(image.start()..image.end()), &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
-    let (range, (frames, description)) = (thunks.range(), thunks.frames());
-    debugger::register(&(range.end..range.end), &range, &frames);
-    unwind::register_section(range.start, frames, &[description]);
-    let calls: Vec<_> = sleds.iter().map(|sled| Some((sled.address as usize, thunks.call(sled)))).collect();
-    write(&calls, &pages).map(drop).map_err(not_writable)
-}
-
-/// Writes code, of which there are addresses and bytes, in a module that stays loaded, and while there is one thread. `pages` are those of this
-/// process. Returns which were written; an error if none was.
-fn write(code: &[Option<(usize, Vec<u8>)>], pages: &[Pages]) -> io::Result<Vec<bool>> {
-    let start = code.iter().flatten().map(|(address, _)| *address).min().unwrap_or(0);
-    let end = code.iter().flatten().map(|(address, bytes)| address + bytes.len()).max().unwrap_or(0);
-    let text = start..end;
-    let pages: Vec<Pages> = pages.iter().filter_map(|pages| pages.cut_to(&text)).collect();
-    let is_writable = pages.iter().try_for_each(Pages::make_writable);
-    let file = if is_writable.is_err() { Some(ProcMem::open()?) } else { None };
-    let mut failed = None;
-    let mut write = |(address, bytes): &(usize, Vec<u8>)| {
-        let result = match &file {
-            Some(file) => file.write(*address, bytes),
-            None => {
-                // SAFETY: code of a module that stays loaded, which was made writable and which no thread runs: this is the
-                // only one. It lies within a function, or in what is unused behind it.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), *address as *mut u8, bytes.len());
-                }
-                Ok(())
-            }
-        };
-        result.map_err(|error| failed = Some(error)).is_ok()
-    };
-    let done: Vec<bool> = code.iter().map(|code| code.as_ref().is_some_and(&mut write)).collect();
-    let mut refusal = None;
-    pages.iter().for_each(|pages| pages.restore(&mut refusal));
-    match failed {
-        Some(error) if !done.contains(&true) => Err(error),
-        _ => Ok(done),
+    #[test]
+    fn places_in_two_pages() {
+        let page = usize::try_from(page_size()).unwrap();
+        assert!(!crosses_page(page - 11, 11) && crosses_page(page - 10, 11) && !crosses_page(page, 11));
     }
-}
-
-/// Makes stubs that unwinders and debuggers know. `pages` are those of this process.
-fn make_stubs(image: &Image<'_>, wanted: &[Wanted], pages: &[Pages]) -> Result<Area, (WholeReason, io::Error)> {
-    let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
-    let module = image.start()..image.end();
-    let area = Area::new(&module, wanted, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
-    let (frames, descriptions) = area.frames(Reader::Unwinder);
-    unwind::register_section(area.stubs().start, frames, &descriptions);
-    debugger::register(&area.stubs(), &(area.stubs().start..area.stubs().start), &area.frames(Reader::Debugger).0);
-    Ok(area)
 }

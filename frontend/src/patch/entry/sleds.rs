@@ -6,6 +6,9 @@
 //! tail call    jmp +9; nine bytes of NOPs      →  call thunk; NOP        rftrace_sled_exit
 //! ```
 //!
+//! In a program that runs what is written is to be taken away again, while threads may be in the hooks: nobody may come back to the middle
+//! of a sled. There the calls are as long as a sled, and in place of a `ret` stands a jump to a third thunk, which calls the hook and returns.
+//!
 //! Hooks are out of reach of most programs, so a page near the module has a thunk for either: a jump by a word. Stacks are as behind the
 //! call, so the module's own unwind information holds for the function, and a thunk needs none but that it was called.
 //!
@@ -13,6 +16,8 @@
 
 use std::io;
 use std::ops::Range;
+
+use rftrace_format::branches::{Branch, Place};
 
 use super::rooms::are_nops;
 use crate::elf::file::page_size;
@@ -26,8 +31,7 @@ unsafe extern "C" {
     fn rftrace_sled_exit();
 }
 
-/// Bytes of a sled.
-pub(super) const SLED_BYTES: usize = 11;
+pub(super) use rftrace_format::branches::SLED_BYTES;
 /// Bytes of the call in it. Behind that call is what records and filters name a function by.
 pub(super) const CALL_BYTES: usize = 5;
 const CALL: u8 = 0xe8;
@@ -42,6 +46,11 @@ const FILLER: u8 = 0xcc;
 const WORD: usize = size_of::<usize>();
 const THUNKS_AT: usize = 2 * WORD;
 const THUNK_BYTES: usize = 16;
+const N_THUNKS: usize = 3;
+/// The one that functions return by.
+const RETURNS: usize = 2;
+/// `call [rip + …]`
+const CALL_WORD: [u8; 2] = [0xff, 0x15];
 
 /// The sleds of a module, by function and address.
 #[derive(Debug, Default)]
@@ -69,6 +78,12 @@ impl Sleds {
         let all = self.0.chunk_by(|one, next| one.function == next.function);
         let is_entry = |sled: &Sled| sled.kind == SledKind::Entry;
         all.filter(move |sleds| sleds.iter().any(is_entry)).map(|sleds| (sleds[0].function as usize, sleds))
+    }
+
+    /// Leaves those of functions away of which not all are such.
+    pub(super) fn retain_whole(&mut self, mut is_usable: impl FnMut(&Sled) -> bool) {
+        let functions = self.0.chunk_by(|one, next| one.function == next.function);
+        self.0 = functions.filter(|own| own.iter().all(&mut is_usable)).flatten().copied().collect();
     }
 
     /// Whether the function at `start` is one of them.
@@ -111,9 +126,13 @@ impl Thunks {
         Err(last)
     }
 
-    /// The addresses of both.
+    /// The addresses of all.
     pub(super) fn range(&self) -> Range<usize> {
-        self.start + THUNKS_AT..self.start + THUNKS_AT + 2 * THUNK_BYTES
+        self.thunk(0)..self.thunk(N_THUNKS)
+    }
+
+    fn thunk(&self, idx: usize) -> usize {
+        self.start + THUNKS_AT + idx * THUNK_BYTES
     }
 
     /// Their unwind information, which is the same for all who read it, and where its description begins.
@@ -123,8 +142,7 @@ impl Thunks {
 
     /// What is written into a sled.
     pub(super) fn call(&self, sled: &Sled) -> Vec<u8> {
-        let place = usize::from(sled.kind != SledKind::Entry);
-        let thunk = self.start + THUNKS_AT + place * THUNK_BYTES;
+        let thunk = self.thunk(usize::from(sled.kind != SledKind::Entry));
         let mut bytes = vec![CALL];
         bytes.extend_from_slice(&distance(sled.address as usize + CALL_BYTES, thunk).to_le_bytes());
         match sled.kind {
@@ -133,17 +151,28 @@ impl Thunks {
         }
         bytes
     }
+
+    /// What somebody else writes into a sled of such bytes.
+    pub(super) fn prepared(&self, sled: &Sled, bytes: &[u8; SLED_BYTES]) -> Option<Branch> {
+        let (place, thunk) = match sled.kind {
+            SledKind::Entry => (Place::Entry, 0),
+            SledKind::TailCall => (Place::TailCall, 1),
+            SledKind::Exit => (Place::Exit, RETURNS),
+        };
+        Branch::of_sled(sled.address, self.thunk(thunk) as u64, place, bytes)
+    }
 }
 
 /// What lies in the page of thunks.
 fn contents(page: usize) -> Vec<u8> {
     let hooks = [rftrace_sled_entry as *const () as usize, rftrace_sled_exit as *const () as usize];
     let mut contents: Vec<u8> = hooks.iter().flat_map(|hook| hook.to_le_bytes()).collect();
-    for idx in 0..hooks.len() {
+    for (opcode, word, rest) in [(JUMP, 0, &[][..]), (JUMP, 1, &[]), (CALL_WORD, 1, &[RETURN])] {
         let thunk = contents.len();
-        contents.extend_from_slice(&JUMP);
+        contents.extend_from_slice(&opcode);
         let end = contents.len() + size_of::<i32>();
-        contents.extend_from_slice(&distance(end, idx * WORD).to_le_bytes());
+        contents.extend_from_slice(&distance(end, word * WORD).to_le_bytes());
+        contents.extend_from_slice(rest);
         contents.resize(thunk + THUNK_BYTES, FILLER);
     }
     contents.resize(page, FILLER);
@@ -172,6 +201,32 @@ mod tests {
             assert_eq!(decoder.position(), bytes.len());
             let mut decoder = Decoder::with_ip(64, &code[thunk - START..], thunk as u64, DecoderOptions::NONE);
             assert_eq!(decoder.decode().ip_rel_memory_address() as usize, START + word * WORD);
+        }
+    }
+
+    /// In a program that runs.
+    #[test]
+    fn one_instruction_takes_the_place_of_a_sled() {
+        const SLED: [u8; SLED_BYTES] = [0x90; SLED_BYTES];
+        const START: usize = 0x10_0000;
+
+        let thunks = Thunks { start: START };
+        let code = contents(4096);
+        for (kind, word, n_bytes) in [(SledKind::Entry, 0, 11), (SledKind::TailCall, 1, 11), (SledKind::Exit, 1, 5)] {
+            let sled = Sled { function: 0x40_0000, address: 0x40_1000, kind };
+            let bytes = thunks.prepared(&sled, &SLED).unwrap().branched();
+            let mut decoder = Decoder::with_ip(64, &bytes, 0x40_1000, DecoderOptions::NONE);
+            let instruction = decoder.decode();
+            let is_exit = kind == SledKind::Exit;
+            assert_eq!(instruction.mnemonic(), if is_exit { Mnemonic::Jmp } else { Mnemonic::Call });
+            assert_eq!((instruction.len(), bytes.len()), (n_bytes, SLED_BYTES));
+            let thunk = instruction.near_branch_target() as usize;
+            assert!(thunks.range().contains(&thunk));
+            let mut decoder = Decoder::with_ip(64, &code[thunk - START..], thunk as u64, DecoderOptions::NONE);
+            let first = decoder.decode();
+            assert_eq!(first.ip_rel_memory_address() as usize, START + word * WORD);
+            assert_eq!(first.mnemonic(), if is_exit { Mnemonic::Call } else { Mnemonic::Jmp });
+            assert!(!is_exit || decoder.decode().mnemonic() == Mnemonic::Ret);
         }
     }
 
