@@ -1,6 +1,7 @@
 //! XRay's sleds: programs by clang whose functions are recorded at them, without LLVM's runtime.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::process::Command;
 
 use rftrace_tests::traces::edges_where;
@@ -165,4 +166,11 @@ fn the_runtime_of_llvm_goes_first() {
     let run = record_by(Command::new(rftrace()).env("XRAY_OPTIONS", log), &["--force"], &program.path, &[]);
     assert_eq!(run.status.code(), Some(7), "{}", run.stderr);
     assert!(run.stderr.contains("nothing was recorded"), "{}", run.stderr);
+    // The list says why, and gives way to the next trace.
+    let list = fs::read_to_string(run.path("trace/entry-branches.txt")).unwrap();
+    assert!(list.lines().any(|line| line.contains("\tmain\t") && line.ends_with("changed by somebody else")), "{list}");
+    let mut again = Command::new(rftrace());
+    again.args(["record", "-o", "trace", "--"]).arg(&program.path).current_dir(run.path(""));
+    assert_eq!(again.output().unwrap().status.code(), Some(7));
+    assert!(run.path("trace/info").exists() && run.path("trace.old/entry-branches.txt").exists());
 }

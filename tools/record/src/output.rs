@@ -15,6 +15,9 @@ use tempfile::TempDir;
 
 use super::run;
 
+/// The list of functions that are not recorded though they were to be. It is there alone where nothing was recorded.
+pub const BRANCHES_FILE: &str = "entry-branches.txt";
+
 /// A directory that is being written. A temporary one is removed when this is dropped.
 #[derive(Debug)]
 pub struct Output {
@@ -251,5 +254,6 @@ fn is_trace(dir: &Path) -> bool {
     let has_info = begins_with(&dir.join(INFO), MAGIC).unwrap_or(false);
     let has_resources = || begins_with(&dir.join(RESOURCES), resources::MAGIC).unwrap_or(false);
     let has_snapshot = || snapshots_in(dir).is_ok_and(|found| found.iter().any(|(_, path)| path.join(INFO).is_file()));
-    has_info || has_resources() || dir.join(FOLDER).is_dir() || dir.join(STREAM).is_dir() || has_snapshot()
+    let is_list = || entries(dir).is_ok_and(|found| found == [dir.join(BRANCHES_FILE)]);
+    has_info || is_list() || has_resources() || dir.join(FOLDER).is_dir() || dir.join(STREAM).is_dir() || has_snapshot()
 }

@@ -102,13 +102,15 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
     if joined.processes == 0 {
         let hooks_others = !options.branches.is_empty() || options.has_library_calls;
-        if hooks_others {
-            summary::tell_of_branches(&told, !options.branches.is_empty(), output.dir(), false, request.is_quiet)?;
-        }
+        let dir = output.dir().to_owned();
         if joined.left_over > 0 {
             say!("rftrace: what is in no trace stays in {}", output.keep().display());
         } else {
             output.discard();
+        }
+        if hooks_others {
+            let has_branches = !options.branches.is_empty();
+            summary::tell_of_branches(&told, has_branches, &dir, request.is_kept, request.is_quiet)?;
         }
         bail!(
             "nothing was recorded: no function that {} has begun meanwhile",

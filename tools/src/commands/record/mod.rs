@@ -323,6 +323,7 @@ fn finish(
     };
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
     wanted.tell_of_rules(args.quiet)?;
+    let is_kept = !args.live || args.output.is_some();
     let left_over = |work: PathBuf| say!("rftrace: what is in no trace stays in {}", work.display());
     if joined.processes == 0 {
         if joined.has_resources {
@@ -339,14 +340,15 @@ fn finish(
         }
         summary::print_snapshots(&joined);
         sending.end(args, None);
+        let dir = output.dir().to_owned();
         if joined.left_over > 0 {
             left_over(output.keep());
         } else {
             output.discard();
         }
-        return Ok(());
+        // Why there may be nothing.
+        return summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), &dir, is_kept, args.quiet);
     }
-    let is_kept = !args.live || args.output.is_some();
     summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), is_kept, args.quiet)?;
     if joined.processes > 0 {
         wanted.name_values(output.dir(), args.quiet);
@@ -405,7 +407,7 @@ fn keep_stream(
             say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended));
         }
         output.discard();
-        return Ok(());
+        return summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), true, args.quiet);
     }
     if args.hooks_others() {
         summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), true, args.quiet)?;

@@ -84,14 +84,13 @@ pub(crate) fn print_recorded(joined: &Joined, buffer: usize, most_bytes: usize, 
     }
 }
 
-/// The list of functions that are not recorded though they were to be, in a trace.
-pub(crate) const BRANCHES_FILE: &str = "entry-branches.txt";
+pub(crate) use rftrace_record::output::BRANCHES_FILE;
 
 /// Fewer functions than this are hardly all that a program is about.
 const FEW: u64 = 4;
 
 /// Says how many functions have a branch (`has_branches`: they were asked for), and how many of libraries are recorded, and writes a list of
-/// those that are not into the trace.
+/// those that are not into the trace's directory, which is made for it where nothing was recorded.
 pub(crate) fn tell_of_branches(
     told: &Told,
     has_branches: bool,
@@ -105,7 +104,9 @@ pub(crate) fn tell_of_branches(
     let path = dir.join(BRANCHES_FILE);
     if is_kept && !told.left_out.is_empty() {
         let text = told.left_out.iter().map(|line| format!("{line}\n")).collect::<String>();
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::create_dir_all(dir)
+            .and_then(|()| fs::write(&path, text))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if is_quiet {
         return Ok(());
