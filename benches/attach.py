@@ -7,12 +7,13 @@ else and check what they return; and a server that answers requests over the loo
 branches. After each attach the code of the program and its libraries is compared with the files, and all threads have to go on. Prints tables
 for docs/attach.md. Exit status 1 means a hang, a changed byte, a thread that stands still, a wrong answer or result. Needed: gcc.
 
-Ctrl-C ends the first part, and goes on with the next. That no thread was found at a place where it can be borrowed, or that the processors were too busy, is said by `rftrace` and changes nothing: it is
+Ctrl-C ends a part early: what it has done until then is checked and shown, and the next begins. That no thread was found at a place where it can be borrowed, or that the processors were too busy, is said by `rftrace` and changes nothing: it is
 counted and no fault.
 """
 
 import argparse
 import array
+import contextlib
 import os
 import re
 import signal
@@ -92,7 +93,8 @@ class Target:
     """A program that runs."""
 
     def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # Ctrl-C is not for it.
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
         self.said = self.process.stdout.readline().split()
         self.pid = self.process.pid
         self.files = {}
@@ -106,7 +108,9 @@ class Target:
         return self.process.returncode, said.strip()
 
     def busy(self):
-        """Processor time of each thread that runs or could, in ticks."""
+        """Processor time of each thread that runs or could, in ticks. It has not ended: some programs do where a result is wrong."""
+        if self.process.poll() is not None:
+            raise Fault(f"the program has ended, exit status {self.process.returncode}")
         found = {}
         for thread in os.listdir(f"/proc/{self.pid}/task"):
             fields = Path(f"/proc/{self.pid}/task/{thread}/stat").read_text().rsplit(") ", 1)[1].split()
@@ -182,7 +186,7 @@ class Recorder:
         return done.returncode == 0
 
     def run(self, command):
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
         try:
             _, said = process.communicate(timeout=HANGS)
         except subprocess.TimeoutExpired as error:
@@ -226,14 +230,12 @@ def malloc(rftrace, folder, number):
         target = Target([gcc(folder, f"malloc-{name}", [FIXTURES / "attached.c"], *hooks), "malloc"])
         recorder = Recorder(rftrace, folder)
         threads, n_bytes = list(target.busy()), 0
-        for done in range(number // 2):
-            try:
+        with contextlib.suppress(KeyboardInterrupt):
+            for done in range(number // 2):
                 recorder.attach(target, "--for", "20ms", *options)
-            except KeyboardInterrupt:
-                break
-            n_bytes += target.check_code()
-            target.check_progress(threads)
-            progress(f"malloc, {name}: {done + 1}")
+                n_bytes += target.check_code()
+                target.check_progress(threads)
+                progress(f"malloc, {name}: {done + 1}")
         status, said = target.end()
         if status != 7 or (hooks == ["-pg"] and "slot same" not in said):
             raise Fault(f"malloc, {name}: exit status {status}, {said}")
@@ -248,11 +250,12 @@ def cycles(rftrace, folder, minutes, n_functions):
     recorder = Recorder(rftrace, folder)
     threads, n_bytes = [thread for thread in target.busy() if int(thread) != target.pid], 0
     end = time.monotonic() + minutes * 60
-    while time.monotonic() < end or not recorder.seconds:
-        recorder.attach(target, "--for", "50ms", "-P", "*")
-        n_bytes += target.check_code()
-        target.check_progress(threads)
-        progress(f"cycles: {len(recorder.windows)}")
+    with contextlib.suppress(KeyboardInterrupt):
+        while time.monotonic() < end or not recorder.seconds:
+            recorder.attach(target, "--for", "50ms", "-P", "*")
+            n_bytes += target.check_code()
+            target.check_progress(threads)
+            progress(f"cycles: {len(recorder.windows)}")
     status, said = target.end()
     if status != 7 or not said.endswith("wrong 0"):
         raise Fault(f"cycles: exit status {status}, {said}")
@@ -269,14 +272,15 @@ def server(rftrace, folder, number):
         target = Target([program, "serve", str(CONNECTIONS)])
         file = f"{folder}/latencies"
         command = [client, "ask", target.said[1], str(CONNECTIONS), str(RATE), file]
-        asking = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        asking = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
         time.sleep(rest)
         begin = time.monotonic_ns()
         recorder = Recorder(rftrace, folder)
-        for done in range(number):
-            recorder.attach(target, "--for", "100ms", *options)
-            target.check_code()
-            progress(f"server, {name}: {done + 1}")
+        with contextlib.suppress(KeyboardInterrupt):
+            for done in range(number):
+                recorder.attach(target, "--for", "100ms", *options)
+                target.check_code()
+                progress(f"server, {name}: {done + 1}")
         said, _ = asking.communicate(timeout=HANGS)
         n_asked, n_wrong = (int(word) for word in said.split())
         if n_wrong or asking.returncode != 0:
@@ -308,6 +312,8 @@ def main():
     parser.add_argument("--server", type=int, default=100)
     options = parser.parse_args()
     rftrace = os.path.abspath(options.rftrace)
+    # Also where a shell has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="attach-") as folder:
         try:
             if options.attaches:
