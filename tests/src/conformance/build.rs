@@ -1,13 +1,17 @@
 //! Building a case's program with a tracer.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
-use super::{Build, Case, Program, Tracer};
+use super::{Build, Case, Hooks, Program, Tracer};
 use crate::fixtures::aarch64;
 use crate::fixtures::{TARGET, build_folder, c_library, cargo, folder, repository};
 use crate::{Profile, tools};
+
+/// The functions of the program that are not to be recorded, where only their section tells.
+pub(super) const NOT_TRACED: &str = "not-traced";
 
 /// Builds the program of `case` as `program` in `folder`, and its library as `library.so` beside it.
 ///
@@ -27,17 +31,21 @@ pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result
             let mut compiler = compiler(source, tracer);
             compiler.arg(self::folder("c").join(match tracer {
                 Tracer::Ours | Tracer::OursOnAarch64(_) | Tracer::Published => "conformance_rftrace.c",
-                Tracer::Uftrace | Tracer::Nobody => "conformance_uftrace.c",
+                Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => "conformance_uftrace.c",
             }));
             compiler.args(&arguments);
             match tracer {
                 Tracer::Ours => drop(compiler.arg(&c_library().library)),
                 Tracer::OursOnAarch64(_) => drop(compiler.arg(aarch64::c_library())),
                 Tracer::Published => drop(compiler.arg(published_library())),
-                Tracer::Uftrace | Tracer::Nobody => {}
+                Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => {}
             }
             compiler.args(["-lpthread", "-ldl", "-lm", "-o"]).arg(folder.join("program"));
-            compile(&mut compiler)
+            compile(&mut compiler)?;
+            if tracer == Tracer::OursBy(Hooks::Branches) {
+                list_not_traced(folder);
+            }
+            Ok(())
         }
         (&Program::Rust { binary, .. }, Build::Rust(profile)) => {
             let built = rust_programs(profile, tracer)?.join(binary);
@@ -49,16 +57,33 @@ pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result
 }
 
 fn compiler(source: &str, tracer: Tracer) -> Command {
-    let name = if source.ends_with(".cpp") { "g++" } else { "gcc" };
+    let name = match (tracer, source.ends_with(".cpp")) {
+        (Tracer::OursBy(Hooks::Sleds), true) => "clang++",
+        (Tracer::OursBy(Hooks::Sleds), false) => "clang",
+        (_, true) => "g++",
+        (_, false) => "gcc",
+    };
     let prefix = if matches!(tracer, Tracer::OursOnAarch64(_)) { aarch64::PREFIX } else { "" };
     let mut compiler = Command::new(format!("{prefix}{name}"));
     compiler.args(["-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(folder("c"));
     compiler.arg("-I").arg(repository().join("frontend/ffi"));
-    if tracer != Tracer::Nobody {
-        compiler.arg("-pg");
+    match tracer {
+        Tracer::Nobody => {}
+        Tracer::OursBy(hooks) => drop(compiler.args(hooks.flags())),
+        _ => drop(compiler.arg("-pg")),
     }
     compiler.arg(folder("c").join("conformance").join(source));
     compiler
+}
+
+/// Writes a list of the functions of the program that lie in sections which say that they are not to be recorded, and of the one that GCC
+/// lets lie in none, as it is a destructor.
+fn list_not_traced(folder: &Path) {
+    let symbols = tools::text(Command::new("objdump").arg("-t").arg(folder.join("program")));
+    let is_listed = |line: &&str| line.contains(" F not_traced") || line.contains("5GuardD");
+    let names = symbols.lines().filter(is_listed).filter_map(|line| line.split_whitespace().last());
+    let list: String = names.map(|name| format!("{name}\n")).collect();
+    fs::write(folder.join(NOT_TRACED), list).expect("a file in a temporary folder");
 }
 
 fn compile(compiler: &mut Command) -> Result<(), String> {
@@ -116,10 +141,12 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
             Tracer::Ours => drop(cargo.args(["--features", "ours"])),
             Tracer::OursOnAarch64(_) => drop(aarch64::set_linker(&mut cargo).args(["--features", "ours"])),
             Tracer::Published => drop(cargo.args(["--features", "published"])),
-            Tracer::Uftrace | Tracer::Nobody => {}
+            Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => {}
         }
-        if tracer != Tracer::Nobody {
-            cargo.env("RUSTFLAGS", "-Z instrument-mcount");
+        match tracer {
+            Tracer::Nobody => {}
+            Tracer::OursBy(hooks) => drop(cargo.env("RUSTFLAGS", hooks.rust_flags())),
+            _ => drop(cargo.env("RUSTFLAGS", "-Z instrument-mcount")),
         }
         compile(&mut cargo)?;
         built.push((profile, tracer));

@@ -3,6 +3,7 @@
 //!
 //! - [`Case`]: a program, the ways to build it, and a check of its trace. All are in [`cases::all`].
 //! - [`build`]: a case's program with one of the [`Tracer`]s.
+//! - [`Hooks`]: what else than calls of the tracer functions may be recorded by.
 //! - [`trial`]: runs it, looks at the trace, and says what is wrong in words.
 //!
 //! The test `conformance` runs all cases with this repository's tracer; the binary `conformance` of this package runs
@@ -27,10 +28,55 @@ pub enum Tracer {
     Ours,
     /// The same on aarch64 Linux, run by qemu-user as a processor with this name.
     OursOnAarch64(&'static str),
+    /// This repository, by `rftrace record`, of programs that do not call it.
+    OursBy(Hooks),
     /// rftrace 0.3.2 and its frontend, from crates.io.
     Published,
     /// `uftrace record`.
     Uftrace,
+}
+
+/// What functions are recorded by that do not call the tracer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hooks {
+    /// Branches in place of their first instructions.
+    Branches,
+    /// Branches in room that the compiler has left for them.
+    Room,
+    /// XRay's sleds.
+    Sleds,
+}
+
+impl Hooks {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Branches, Self::Room, Self::Sleds];
+
+    /// What the compiler is told.
+    #[must_use]
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Branches => &["-DBY_BRANCHES"],
+            Self::Room => &["-fpatchable-function-entry=5"],
+            // Not all that is in the programs is known to this compiler.
+            Self::Sleds => &[
+                "-fxray-instrument",
+                "-fxray-instruction-threshold=1",
+                "-fnoxray-link-deps",
+                "-Wno-error",
+                "-Wno-unknown-attributes",
+            ],
+        }
+    }
+
+    /// What rustc is told.
+    #[must_use]
+    pub fn rust_flags(self) -> &'static str {
+        match self {
+            Self::Branches => "",
+            Self::Room => "-Z patchable-function-entry=5",
+            Self::Sleds => "-Z instrument-xray=always",
+        }
+    }
 }
 
 impl Tracer {
@@ -41,17 +87,29 @@ impl Tracer {
             Self::Nobody => "no tracer",
             Self::Ours => "ours",
             Self::OursOnAarch64(_) => "ours on aarch64",
+            Self::OursBy(Hooks::Branches) => "ours by branches",
+            Self::OursBy(Hooks::Room) => "ours by room",
+            Self::OursBy(Hooks::Sleds) => "ours by sleds",
             Self::Published => "rftrace 0.3.2",
             Self::Uftrace => "uftrace",
         }
     }
 
-    /// Whether it knows programs that are built so: rftrace 0.3.2 has no `__fentry__`, uftrace refuses static ones.
+    /// Whether it knows programs that are built so: rftrace 0.3.2 has no `__fentry__`, uftrace and `rftrace record` refuse static ones. With
+    /// hooks that are no calls of the tracer one build is tried of each kind of executable: for sleds without optimisation, as clang would leave
+    /// calls out that GCC is told to keep.
     #[must_use]
     pub fn can_trace(self, build: Build) -> bool {
         let lacks = match self {
             Self::Published => "-mfentry",
             Self::Uftrace => "-static",
+            Self::OursBy(hooks) => {
+                let wanted: &[&str] = match hooks {
+                    Hooks::Sleds => &["-O0", "debug", "release"],
+                    Hooks::Branches | Hooks::Room => &["-O2", "-O2 -no-pie", "-O2 -mstackrealign", "debug", "release"],
+                };
+                return wanted.contains(&build.name());
+            }
             // Its compilers have no such call.
             Self::OursOnAarch64(_) => "-mfentry",
             Self::Ours | Self::Nobody => return true,
@@ -62,7 +120,7 @@ impl Tracer {
     /// Whether it is this repository's.
     #[must_use]
     pub fn is_ours(self) -> bool {
-        matches!(self, Self::Ours | Self::OursOnAarch64(_))
+        matches!(self, Self::Ours | Self::OursOnAarch64(_) | Self::OursBy(_))
     }
 }
 
@@ -81,6 +139,8 @@ pub struct Case {
     pub is_unsolved: bool,
     /// Whether it ends within functions.
     pub may_end_open: bool,
+    /// Hooks that it is not about, and why.
+    pub not_by: &'static [(Hooks, &'static str)],
     /// Looks at the trace.
     pub check: fn(&Seen) -> Result<(), Fault>,
 }
@@ -113,14 +173,14 @@ impl Case {
     #[must_use]
     pub const fn c(name: &'static str, source: &'static str, what: &'static str, check: Check) -> Self {
         let program = Program::C { source, arguments: &[], builds: DEFAULT_BUILDS, library: None };
-        Self { name, what, program, switches: false, is_unsolved: false, may_end_open: false, check }
+        Self { name, what, program, switches: false, is_unsolved: false, may_end_open: false, not_by: &[], check }
     }
 
     /// A binary of the package `fixtures/conformance`, unoptimised and optimised.
     #[must_use]
     pub const fn rust(name: &'static str, binary: &'static str, what: &'static str, check: Check) -> Self {
         let program = Program::Rust { binary, profiles: &Profile::ALL };
-        Self { name, what, program, switches: false, is_unsolved: false, may_end_open: false, check }
+        Self { name, what, program, switches: false, is_unsolved: false, may_end_open: false, not_by: &[], check }
     }
 
     /// Adds arguments for the compiler.
@@ -169,6 +229,22 @@ impl Case {
     pub fn switching(mut self) -> Self {
         self.switches = true;
         self
+    }
+
+    /// Says which hooks it is not about, and why.
+    #[must_use]
+    pub fn not_by(mut self, hooks: &'static [(Hooks, &'static str)]) -> Self {
+        self.not_by = hooks;
+        self
+    }
+
+    /// Why it is not tried with such hooks, if it is not.
+    #[must_use]
+    pub fn not_tried_by(&self, hooks: Hooks) -> Option<&'static str> {
+        if self.switches {
+            return Some("recording is switched by functions of the library that the program would be linked with");
+        }
+        self.not_by.iter().find(|(others, _)| *others == hooks).map(|(_, reason)| *reason)
     }
 
     /// The ways to build it, by name.

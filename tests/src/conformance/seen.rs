@@ -41,9 +41,23 @@ pub struct Task {
     pub calls: Vec<(usize, String)>,
 }
 
-/// The functions that bind a program to its tracer, and what the compiler adds.
-const NOT_OF_THE_PROGRAM: [&str; 6] =
-    ["trace_begin", "trace_on", "trace_off", "trace_end", "_GLOBAL__", "__static_initialization"];
+/// The functions that bind a program to its tracer, and what the compiler and the C library add.
+const NOT_OF_THE_PROGRAM: [&str; 14] = [
+    "trace_begin",
+    "trace_on",
+    "trace_off",
+    "trace_end",
+    "_GLOBAL__",
+    "__static_initialization",
+    "__cxx_global_var_init",
+    "atexit",
+    "_init",
+    "_fini",
+    "frame_dummy",
+    "register_tm_clones",
+    "deregister_tm_clones",
+    "__do_global_dtors_aux",
+];
 
 impl Seen {
     /// Adds what is in `trace`, and returns what is wrong with its records. If the program `may_end_open`, that does not

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use rftrace_read::Trace;
 
-use super::{Build, Case, Fault, Program, Seen, Tracer, build};
-use crate::fixtures::aarch64;
+use super::{Build, Case, Fault, Hooks, Program, Seen, Tracer, build};
+use crate::fixtures::{aarch64, command_line};
 use crate::{tools, traces};
 
 /// After so long a program counts as hung. What is not optimised takes seconds to name its functions, and other tests leave it, or an emulator,
@@ -84,6 +84,8 @@ fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Res
         }
         uftrace.arg("./program");
         uftrace
+    } else if let Tracer::OursBy(hooks) = tracer {
+        recorder(hooks, folder)
     } else if let Tracer::OursOnAarch64(cpu) = tracer {
         aarch64::emulator(cpu, Path::new("./program"))
     } else {
@@ -121,6 +123,21 @@ fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Res
         return Err(fault("profiled by gprof"));
     }
     Ok(stdout)
+}
+
+/// `rftrace record` of the program, and of none that it starts.
+fn recorder(hooks: Hooks, folder: &Path) -> Command {
+    let mut rftrace = Command::new(command_line().join("rftrace"));
+    rftrace.args(["record", "--no-schedule", "-o", "trace"]);
+    if hooks == Hooks::Branches {
+        rftrace.args(["-P", "*", "--patch-within"]).arg(folder);
+        let list = folder.join(build::NOT_TRACED);
+        if list.exists() {
+            rftrace.arg("--patch-except").arg(list);
+        }
+    }
+    rftrace.args(["--", "./program"]);
+    rftrace
 }
 
 /// Runs `command` and all that it starts; `None` if it took too long. Nothing of it is left behind.

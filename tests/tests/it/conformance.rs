@@ -4,23 +4,37 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use rftrace_tests::conformance::{Build, Case, Program, Tracer, cases, try_case};
+use rftrace_tests::conformance::{Build, Case, Hooks, Program, Tracer, cases, try_case};
 use rftrace_tests::require;
 
 /// Tries all builds of the cases of a group and names all that fail.
-///
-/// `CONFORMANCE_CASE` names a part of a case's name, to try only such cases.
 fn check(group: &str) {
     if !require(&["gcc", "g++", "nightly"]) {
         return;
     }
-    let only = std::env::var("CONFORMANCE_CASE").unwrap_or_default();
     let group = cases::all().into_iter().find(|candidate| candidate.name == group).expect("a known group");
-    let trials: Vec<(&Case, Build)> = group
-        .cases
-        .iter()
+    check_all(group.cases.iter(), Tracer::Ours);
+}
+
+/// Tries all cases with such hooks.
+fn check_by(hooks: Hooks) {
+    if !require(&["gcc", "g++", "nightly", "objdump"]) || hooks == Hooks::Sleds && !require(&["clang", "clang++"]) {
+        return;
+    }
+    let groups = cases::all();
+    let cases = groups.iter().flat_map(|group| &group.cases).filter(|case| case.not_tried_by(hooks).is_none());
+    check_all(cases, Tracer::OursBy(hooks));
+}
+
+/// Tries all builds of cases and names all that fail.
+///
+/// `CONFORMANCE_CASE` names a part of a case's name, to try only such cases.
+fn check_all<'c>(cases: impl Iterator<Item = &'c Case>, tracer: Tracer) {
+    let only = std::env::var("CONFORMANCE_CASE").unwrap_or_default();
+    let trials: Vec<(&Case, Build)> = cases
         .filter(|case| case.name.contains(&only) && !case.is_unsolved)
         .flat_map(|case| case.builds().into_iter().map(move |build| (case, build)))
+        .filter(|(_, build)| tracer.can_trace(*build))
         .collect();
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
@@ -28,7 +42,7 @@ fn check(group: &str) {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(&(case, build)) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for fault in try_case(case, build, Tracer::Ours) {
+                    for fault in try_case(case, build, tracer) {
                         let text = format!("{} ({}): {}\n{}\n", case.name, build.name(), fault.words, fault.detail);
                         failed.lock().unwrap().push(text);
                     }
@@ -106,4 +120,19 @@ fn processes() {
 #[test]
 fn rust() {
     check("Rust");
+}
+
+#[test]
+fn by_branches() {
+    check_by(Hooks::Branches);
+}
+
+#[test]
+fn by_room() {
+    check_by(Hooks::Room);
+}
+
+#[test]
+fn by_sleds() {
+    check_by(Hooks::Sleds);
 }

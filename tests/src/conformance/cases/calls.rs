@@ -1,6 +1,6 @@
 //! Calls and returns of all kinds.
 
-use super::super::{ALL_BUILDS, Case, Fault, Seen};
+use super::super::{ALL_BUILDS, Case, Fault, Hooks, Seen};
 use super::story::Story;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -13,10 +13,12 @@ pub(super) fn cases() -> Vec<Case> {
         Case::c("recursion, 100,000", "recursion.c", "calls 100,000 deep, three times", recursion)
             .with(&["-DDEPTH=100000"]),
         Case::c("large frames", "large_frames.c", "frames of 64 bytes to a megabyte between calls", large_frames),
-        Case::c("nested functions", "nested_functions.c", "GNU C's, direct, by a trampoline, left by `goto`", nested),
+        Case::c("nested functions", "nested_functions.c", "GNU C's, direct, by a trampoline, left by `goto`", nested)
+            .not_by(&[(Hooks::Sleds, "clang knows no functions in functions")]),
         Case::c("callbacks", "callbacks.c", "`qsort` and `bsearch` call back, and are left by `longjmp`", callbacks),
         Case::c("stackless coroutines", "stackless.cpp", "two C++ generators in turns", stackless)
-            .with(&["-std=c++20", "-fcoroutines"]),
+            .with(&["-std=c++20", "-fcoroutines"])
+            .not_by(&[(Hooks::Sleds, "the parts of a coroutine are GCC's")]),
         Case::c(
             "around main",
             "before_main.cpp",
