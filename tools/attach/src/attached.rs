@@ -250,7 +250,8 @@ impl Attached {
             Some((its, places)) if registers && its == modules => places.with_maps(maps),
             _ => Places::for_tracer(process, tracer(process, library), gadgets.restorer, registers)?,
         };
-        let stacks = stacks(process, library);
+        // Only who leaves needs them, and where the unwinder is takes longer to find than all else.
+        let stacks = (!registers).then(|| stacks(process, library));
         let taken = Borrowed::take(process, &places, *gadgets, late);
         if registers {
             *known = Some((modules, places));
@@ -273,7 +274,8 @@ impl Attached {
 struct Parts<'a> {
     process: &'a Process,
     library: &'a Library,
-    stacks: Stacks<'a>,
+    /// For who leaves.
+    stacks: Option<Stacks<'a>>,
     late: &'a mut Vec<pid_t>,
 }
 
@@ -294,7 +296,7 @@ fn give_all_back(parts: &mut Parts<'_>, thread: &mut Borrowed<'_>) -> Result<()>
         }
         let mut registers = world.registers()?;
         registers.push(thread.registers);
-        if stacks.give_back(&registers) {
+        if stacks.as_ref().is_none_or(|stacks| stacks.give_back(&registers)) {
             break;
         }
         drop(world);
@@ -319,7 +321,7 @@ fn write_branches(
     if written.is_err() {
         // The error that came first is the one to be told.
         let left = library.ask(thread, process, "rftrace_detach", None);
-        let stacks = stacks(process, library);
+        let stacks = Some(stacks(process, library));
         let _ = left.and_then(|_| give_all_back(&mut Parts { process, library, stacks, late }, thread));
     }
     written.map(Some)
