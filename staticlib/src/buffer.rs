@@ -186,7 +186,8 @@ pub(crate) fn has_exit_to_come(exit_word: u64) -> bool {
 /// Notes that a function returns and its exit is not recorded: the next record must be preceded by a RESYNC record.
 pub(crate) fn park(block: &ThreadBlock) {
     if block.resync.load(Relaxed) == 0 {
-        let off = SWITCH.state(Relaxed) == enabled::OFF;
+        // Acquire: since when it is off was written before.
+        let off = SWITCH.state(Acquire) == enabled::OFF;
         let tsc = match block.excluded_tsc.load(Relaxed) {
             _ if off => CONTROL.stop_tsc.load(Relaxed),
             0 => arch::ticks(),

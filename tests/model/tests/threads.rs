@@ -200,6 +200,9 @@ fn check_segments(lab: &Lab, workers: &[Worker]) {
     let segments = lab.segments();
     for (tid, segments) in &segments {
         let worker = workers.iter().find(|worker| worker.tid == *tid).unwrap_or_else(|| panic!("no thread {tid}"));
+        let records = segments.iter().flat_map(|segment| &segment.records);
+        // A chunk taken at no time would have all its memory for records.
+        records.for_each(|(tsc, word)| assert!(*tsc != 0, "{word:x} is from before all began"));
         let mut words = words(segments, 0);
         assert!(words.iter().all(|word| word >> (24 + ADDRESS_SHIFT) == worker.number + 1), "another thread's record");
         words.sort_unstable();
