@@ -7,7 +7,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 ///
 /// uftrace's format has ten bits for the depth, and its reader shows 1024 levels unless told otherwise: the last one is
 /// left for the events that tell of lost calls.
-pub const RETURN_STACK_ENTRIES: usize = 1023;
+///
+/// Miri takes a microsecond and more for each step: there stacks and buckets are small, so that tests fill them.
+pub const RETURN_STACK_ENTRIES: usize = if cfg!(miri) { 63 } else { 1023 };
 
 /// A function that is open: what its return address was, and where it stood.
 ///
@@ -31,8 +33,8 @@ pub struct ReturnEntry {
 /// Set in a [`ReturnEntry::parent_ip`]: the function's return is not hooked, a sled tells of it. No address of a program has this bit.
 pub const UNHOOKED: usize = 1 << (usize::BITS - 1);
 
-/// Cells of a bucket in the table of left frames.
-pub const LEFT_BUCKET_CELLS: usize = 64;
+/// Cells of a bucket in the table of left frames. All are looked at for each frame that might be there.
+pub const LEFT_BUCKET_CELLS: usize = if cfg!(miri) { 8 } else { 64 };
 /// Bytes of such a bucket.
 pub const LEFT_BUCKET_BYTES: usize = LEFT_BUCKET_CELLS * size_of::<LeftCell>();
 
