@@ -21,13 +21,12 @@ mod tasks;
 mod trace;
 mod work;
 
-use core::hint::spin_loop;
 use core::panic::PanicInfo;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use arch::clock::Rates;
-use arch::{boot, clock, interrupts};
+use arch::{boot, clock, cores, interrupts};
 use options::{Mode, Options};
 use smp::{CORES, Core};
 
@@ -75,7 +74,7 @@ extern "C" fn kernel_main(info: boot::Info) -> ! {
     MAY_START.store(true, Release);
     run_tasks(core);
     while !cores.iter().all(|core| core.has_finished.load(Acquire)) {
-        spin_loop();
+        cores::relax();
     }
     trace::stop();
     let is_right = report(cores, clock::ticks() - start, rates);
@@ -100,7 +99,7 @@ extern "C" fn second_core_main() -> ! {
     core.init_this();
     core.has_started.store(true, Release);
     while !MAY_START.load(Acquire) {
-        spin_loop();
+        cores::relax();
     }
     run_tasks(core);
     interrupts::halt()

@@ -1,11 +1,10 @@
 //! Text on the console. `println!` writes to it.
 
 use core::fmt::{self, Write};
-use core::hint::spin_loop;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::arch::{interrupts, serial};
+use crate::arch::{cores, interrupts, serial};
 
 /// Held by the core that prints.
 static BUSY: AtomicBool = AtomicBool::new(false);
@@ -23,7 +22,7 @@ impl Write for Console {
 pub fn print(arguments: fmt::Arguments<'_>) {
     interrupts::without(|| {
         while BUSY.compare_exchange(false, true, Acquire, Relaxed).is_err() {
-            spin_loop();
+            cores::relax();
         }
         // Writing to the console cannot fail.
         let _ = Console.write_fmt(arguments);

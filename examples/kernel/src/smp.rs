@@ -1,7 +1,6 @@
 //! Cores: what each has for itself, and the start of the second one.
 
 use core::cell::UnsafeCell;
-use core::hint::spin_loop;
 use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
@@ -90,7 +89,7 @@ pub fn start_second(rates: Rates) {
     let end = clock::ticks() + 5 * rates.counter_hz;
     while !core.has_started.load(Acquire) {
         assert!(clock::ticks() < end, "the second core does not start: {}", cores::SECOND_CORE_REMEDY);
-        spin_loop();
+        cores::relax();
     }
 }
 

@@ -27,6 +27,13 @@ pub fn this() -> &'static Core {
     }
 }
 
+/// Waits a moment for what another core does. Rust's `spin_loop` is an `isb`, at which QEMU does not let another core take its turn.
+#[inline(always)]
+pub fn relax() {
+    // SAFETY: a hint.
+    unsafe { asm!("yield", options(nostack, nomem, preserves_flags)) };
+}
+
 unsafe extern "C" {
     static core_start: u8;
 }

@@ -1,6 +1,7 @@
 //! Cores: which one runs this, starting and stopping the second one.
 
 use core::arch::asm;
+use core::hint::spin_loop;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Release;
@@ -51,6 +52,12 @@ const TRAMPOLINE: usize = 0x8000;
 unsafe extern "C" {
     static core_trampoline: u8;
     static core_trampoline_end: u8;
+}
+
+/// Waits a moment for what another core does.
+#[inline(always)]
+pub fn relax() {
+    spin_loop();
 }
 
 /// Starts another core, which goes to `second_core_main` in main.rs on the stack that ends at `stack_end`.
