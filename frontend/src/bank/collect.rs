@@ -220,7 +220,7 @@ impl Banks {
             } else {
                 if watched.look(slot.mapped_at.load(Relaxed)) {
                     if self.is_ring {
-                        watched.open = OpenFunctions::of_process(watched.pid, slot.threads_at.load(Relaxed));
+                        watched.open.look_again(watched.pid, slot.threads_at.load(Relaxed));
                     } else {
                         watched.spool.flush();
                         self.keep_about(number, &watched);

@@ -259,7 +259,7 @@ impl Banks {
         if copy.n_chunks == 0 {
             return Err(NoDump::Nothing);
         }
-        watched.open = OpenFunctions::of_process(watched.pid, slot.threads_at.load(Relaxed));
+        watched.open.look_again(watched.pid, slot.threads_at.load(Relaxed));
         watched.looked = None;
         watched.look(slot.mapped_at.load(Relaxed));
         let mut collected = self.collected(number, watched, copy.last_thread);

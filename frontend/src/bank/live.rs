@@ -156,7 +156,7 @@ impl Live {
     #[must_use]
     pub fn open_functions(&self) -> HashMap<u32, Vec<u64>> {
         let slot = self.banks.slot(SLOT);
-        let open = OpenFunctions::of_process(slot.pid.load(Relaxed), slot.threads_at.load(Relaxed));
+        let open = OpenFunctions::of_process(slot.pid.load(Relaxed), slot.threads_at.load(Relaxed)).unwrap_or_default();
         let addresses = |words: Vec<u64>| words.into_iter().map(|word| word >> ADDRESS_SHIFT).collect();
         let open = open.known_since(&HashMap::new());
         open.into_iter().map(|(thread, words)| (thread, addresses(words))).collect()

@@ -33,14 +33,21 @@ impl OpenFunctions {
         Self { tsc, by_thread }
     }
 
-    /// Those of a process that runs, whose threads are listed at an address. None, if it may not be looked at.
-    pub(super) fn of_process(pid: u32, threads_at: u64) -> Self {
+    /// Those of a process that runs, whose threads are listed at an address. `None` if it may not be looked at,
+    /// or ended meanwhile.
+    pub(super) fn of_process(pid: u32, threads_at: u64) -> Option<Self> {
         let tsc = ClockPair::now().tsc;
+        let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
         let mut by_thread = HashMap::new();
-        // What was read before it ended stays.
-        let _ =
-            File::open(format!("/proc/{pid}/mem")).and_then(|memory| read_threads(&memory, threads_at, &mut by_thread));
-        Self { tsc, by_thread }
+        read_threads(&memory, threads_at, &mut by_thread).ok()?;
+        Some(Self { tsc, by_thread })
+    }
+
+    /// Looks at a process again. If that may not be looked at, or has ended, what was known before is the latest.
+    pub(super) fn look_again(&mut self, pid: u32, threads_at: u64) {
+        if let Some(open) = Self::of_process(pid, threads_at) {
+            *self = open;
+        }
     }
 
     /// The later ones of both.
@@ -94,6 +101,9 @@ fn read_threads(memory: &File, threads_at: u64, by_thread: &mut HashMap<u32, Vec
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     fn text(words: &[u64]) -> Vec<u8> {
@@ -122,7 +132,19 @@ mod tests {
     fn this_process_can_be_looked_at() {
         // It records nothing: what is listed at an address is what that says.
         let no_threads = 0_u64;
-        let open = OpenFunctions::of_process(std::process::id(), &raw const no_threads as u64);
+        let open = OpenFunctions::of_process(std::process::id(), &raw const no_threads as u64).unwrap();
         assert!(open.tsc > 0 && open.by_thread.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_no_memory_to_look_at() {
+        let mut child = Command::new("true").stdout(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        // Nobody else has the pipe: it ends with the process, which is there until it is waited for.
+        let mut text = Vec::new();
+        child.stdout.take().unwrap().read_to_end(&mut text).unwrap();
+        assert!(OpenFunctions::of_process(pid, 0).is_none());
+        child.wait().unwrap();
+        assert!(OpenFunctions::of_process(pid, 0).is_none());
     }
 }
