@@ -12,7 +12,7 @@ use crate::moves;
 use crate::observe::{Call, Happened, observe};
 use crate::return_stack::{Entry, Open, ReturnStack, is_near};
 use crate::thread;
-use crate::values::{self, Values, Wanted};
+use crate::values::{self, Site, Values, Wanted};
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -82,14 +82,15 @@ fn enter(
     };
     let stack = ReturnStack::of(block);
     let entry_word = (child_ip as u64) << ADDRESS_SHIFT;
+    let site = values::site(action, child_ip);
     if !arch::is_frame(parent_loc, child_ip, stack_pointer) {
         // No frame pointer, or a frame that is not known: its return is not seen.
-        return record_point(stack, action, child_ip);
+        return record_point(stack, action, child_ip, site);
     }
     let hook = match arch::interrupted(parent_loc, child_ip, stack.top_word()) {
         None => on_return,
         Some(arch::Interrupted::Hookable(stack_pointer)) => Hook::Interrupt { stack_pointer },
-        Some(arch::Interrupted::Untouchable) => return record_point(stack, action, child_ip),
+        Some(arch::Interrupted::Untouchable) => return record_point(stack, action, child_ip, site),
     };
     let (frame, caller) = arch::frames(parent_loc, child_ip, frame_pointer, further);
     let slot = arch::Slot::new(frame, parent_loc, child_ip, further);
@@ -97,13 +98,13 @@ fn enter(
     if busy::begin_call(stack, frame, stack.find(caller_frame)) {
         settle(stack, &Call { frame, slot, stack_pointer, caller_frame });
     }
-    let levels = before(stack, action, child_ip);
+    let levels = before(stack, site);
     if let Some(state) = filter::state(action, levels, stack.state()) {
         if action == action::POINT {
             buffer::record(block, entry_word | kind::POINT);
         } else {
             let open = Opening { frame, slot, entry_word, state, hook };
-            match Wanted::of_call(action, child_ip, registers, stack_pointer, frame) {
+            match Wanted::of_call(site, registers, stack_pointer, frame) {
                 None => push(block, open, None, None),
                 Some(wanted) => push_with_values(block, open, wanted),
             }
@@ -113,13 +114,13 @@ fn enter(
 }
 
 /// Does what is to be done before it is known whether a call is recorded, as [`values::before`]. Nothing where calls are hidden.
-fn before(stack: ReturnStack<'_>, action: u8, child_ip: usize) -> u32 {
-    if stack.state() & state::OUT == 0 { values::before(action, child_ip) } else { 0 }
+fn before(stack: ReturnStack<'_>, site: Option<Site>) -> u32 {
+    if stack.state() & state::OUT == 0 { values::before(site) } else { 0 }
 }
 
 /// Records a function as a call that takes no time.
-fn record_point(stack: ReturnStack<'_>, action: u8, child_ip: usize) {
-    let levels = before(stack, action, child_ip);
+fn record_point(stack: ReturnStack<'_>, action: u8, child_ip: usize, site: Option<Site>) {
+    let levels = before(stack, site);
     if filter::state(action, levels, stack.state()).is_some_and(|state| state & state::HIDDEN == 0) {
         buffer::record(stack.block(), (child_ip as u64) << ADDRESS_SHIFT | kind::POINT);
     }

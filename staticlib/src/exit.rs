@@ -72,30 +72,47 @@ fn leave(frame: usize, frame_pointer: usize, ended: &Open) {
     }
 }
 
-/// As [`exit_done`], for a function whose result is wanted: `registers` is where that is saved.
+/// As [`exit_find`], for a function whose result is wanted, and whose exit is recorded if this thread has its entry: `registers` is where the
+/// result is saved. The entry stays.
 #[allow(dead_code, reason = "not all processors have values")]
-pub(crate) extern "C" fn exit_done_with_values(
+pub(crate) extern "C" fn exit_find_with_values(
     frame: usize,
     _: usize,
     _: usize,
-    frame_pointer: usize,
+    _: usize,
     _: usize,
     registers: usize,
-) {
+) -> usize {
+    let own = begin(frame);
     let ended = look_up(frame, is_hooked);
-    if let Some(stack) = thread::existing_block().map(ReturnStack::of)
-        && let Some(entry) = stack.find(frame)
-        && entry.sequence() == ended.sequence
-        && let Some(wanted) = Wanted::of_return((ended.exit_word >> ADDRESS_SHIFT) as usize, registers, frame)
-    {
-        moves::leave_above(stack, Some(entry));
-        let mut values = Values::new();
-        values.read_result(wanted);
-        moves::record_exit_with(stack, entry, Some(&values));
-        if ended.exit_word & state::HIDDEN == 0 {
-            wanted.returned(stack.block().tid.load(Relaxed), ended.sequence);
+    if let Some((stack, Some(entry))) = own {
+        if entry.sequence() == ended.sequence
+            && let Some(wanted) = Wanted::of_return((ended.exit_word >> ADDRESS_SHIFT) as usize, registers, frame)
+        {
+            record_result(stack, entry, &ended, wanted);
         }
+        busy::end(stack, frame);
     }
+    ended.parent_ip
+}
+
+/// The result takes a kilobyte of the stack.
+#[inline(never)]
+fn record_result(stack: ReturnStack<'_>, entry: Entry<'_>, ended: &Open, wanted: Wanted) {
+    moves::leave_above(stack, Some(entry));
+    let mut values = Values::new();
+    values.read_result(wanted);
+    moves::record_exit_with(stack, entry, Some(&values));
+    if ended.exit_word & state::HIDDEN == 0 {
+        wanted.returned(stack.block().tid.load(Relaxed), ended.sequence);
+    }
+}
+
+/// Takes the entry away of the function that [`exit_find_with_values`] was asked about, as [`exit_done`], and records its exit if that was not
+/// done.
+#[allow(dead_code, reason = "not all processors have values")]
+pub(crate) extern "C" fn exit_done_with_values(frame: usize, _: usize, _: usize, frame_pointer: usize) {
+    begin(frame);
     exit_done(frame, 0, 0, frame_pointer);
 }
 
@@ -178,15 +195,23 @@ fn is_hooked(open: &Open) -> bool {
     !open.is_unhooked()
 }
 
-fn begin(frame: usize) {
-    if let Some(stack) = thread::existing_block().map(ReturnStack::of) {
-        busy::begin_return(stack, frame, stack.find(frame));
-    }
+/// A slow path begins. Returns the thread's return stack, and the innermost entry with this frame there.
+fn begin(frame: usize) -> Option<(ReturnStack<'static>, Option<Entry<'static>>)> {
+    let stack = ReturnStack::of(thread::existing_block()?);
+    let entry = stack.find(frame);
+    busy::begin_return(stack, frame, entry);
+    Some((stack, entry))
 }
 
 /// The youngest entry with a frame, and as wanted: on this thread's return stack, on another's, or in the table of left
 /// frames.
 fn look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Open {
+    // As long as no frame was left none is moved.
+    if let Some(found) = own_entry(frame, &is_wanted)
+        && !left::in_use()
+    {
+        return found;
+    }
     let mut n_tries = 0u32;
     loop {
         let n_moves = left::n_moves();
@@ -203,12 +228,7 @@ fn look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Open {
 }
 
 fn try_look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Option<Open> {
-    let own = thread::existing_block().map(ReturnStack::of);
-    let on = |stack: ReturnStack<'_>| {
-        let mut entries = stack.entries().filter(|entry| entry.frame() == Some(frame)).filter_map(Entry::open);
-        entries.find(&is_wanted)
-    };
-    let in_own = own.and_then(on);
+    let in_own = own_entry(frame, &is_wanted);
     if in_own.is_some() && !left::in_use() {
         return in_own;
     }
@@ -225,11 +245,22 @@ fn try_look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Option<Open> 
     // Before the stacks, as it may be brought back from there to one that was looked at,
     consider(left::innermost(frame).map(|left| left.open));
     consider(left::outermost(frame).map(|left| left.open));
-    for stack in moves::others(own) {
-        consider(on(stack));
+    for stack in moves::others(thread::existing_block().map(ReturnStack::of)) {
+        consider(entry_on(stack, frame, &is_wanted));
     }
     // and behind them, as it may be moved there.
     consider(left::innermost(frame).map(|left| left.open));
     consider(left::outermost(frame).map(|left| left.open));
     latest
+}
+
+/// The innermost entry with a frame, and as wanted, on this thread's return stack.
+fn own_entry(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Option<Open> {
+    entry_on(ReturnStack::of(thread::existing_block()?), frame, is_wanted)
+}
+
+/// The same on any return stack.
+fn entry_on(stack: ReturnStack<'_>, frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Option<Open> {
+    let mut entries = stack.entries().filter(|entry| entry.frame() == Some(frame)).filter_map(Entry::open);
+    entries.find(is_wanted)
 }

@@ -2,6 +2,15 @@
 
 use core::iter;
 
+/// Of no function.
+#[derive(Clone, Copy)]
+pub(crate) enum Site {}
+
+/// None.
+pub(crate) fn site(_: u8, _: usize) -> Option<Site> {
+    None
+}
+
 /// Of no call.
 #[derive(Clone, Copy)]
 pub(crate) enum Wanted {}
@@ -10,7 +19,7 @@ pub(crate) enum Wanted {}
 pub(crate) struct Values;
 
 impl Wanted {
-    pub(crate) fn of_call(_: u8, _: usize, _: usize, _: usize, _: usize) -> Option<Self> {
+    pub(crate) fn of_call(_: Option<Site>, _: usize, _: usize, _: usize) -> Option<Self> {
         None
     }
 
@@ -32,7 +41,7 @@ impl Wanted {
 }
 
 /// Nothing is done before a call.
-pub(crate) fn before(_: u8, _: usize) -> u32 {
+pub(crate) fn before(_: Option<Site>) -> u32 {
     0
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Not here: which values are wanted (the frontend's table), and how they are reserved and written (`buffer`).
 
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::{hint, iter, ptr};
 
@@ -24,12 +24,28 @@ use crate::watch;
 /// No mapping ends, and none begins, within.
 const PAGE: usize = 4096;
 
+/// What is copied at once.
+const WORD: usize = size_of::<u64>();
+
 /// The values of a call or a return, as items.
 pub(crate) struct Values {
-    bytes: MaybeUninit<[u8; MAX_BYTES]>,
+    /// The items, and then a word of zeros. Before that is written there is one of which not all counts.
+    bytes: MaybeUninit<[u8; MAX_BYTES + 2 * WORD]>,
     n_bytes: usize,
     /// Where the block that was read last lies in the bytes.
     block: [usize; 2],
+}
+
+/// What is recorded of a function.
+#[derive(Clone, Copy)]
+pub(crate) struct Site(&'static ValueSite);
+
+/// That of the function that hooks know by `child_ip`, if its `action` says that there is one.
+pub(crate) fn site(action: u8, child_ip: usize) -> Option<Site> {
+    if !matches!(action, action::RECORD_VALUES | action::INTO_VALUES) {
+        return None;
+    }
+    find_site(child_ip)
 }
 
 /// What is to be read of a function, and what may be read directly for it.
@@ -42,30 +58,20 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What is wanted of the function that hooks know by `child_ip`. `slot` is where its return address is, `stack_pointer` below that.
-    fn new(child_ip: usize, registers: Registers, stack_pointer: usize, slot: usize) -> Option<Self> {
-        let site = site(child_ip)?;
+    /// What is wanted of a function. `slot` is where its return address is, `stack_pointer` below that.
+    fn new(Site(site): Site, registers: Registers, stack_pointer: usize, slot: usize) -> Self {
         let stack = [stack_pointer, (slot | (PAGE - 1)).wrapping_add(1)];
-        Some(Self { site, registers, stack })
+        Self { site, registers, stack }
     }
 
-    /// The same for a call, if its `action` says so.
-    pub(crate) fn of_call(
-        action: u8,
-        child_ip: usize,
-        registers: usize,
-        stack_pointer: usize,
-        slot: usize,
-    ) -> Option<Self> {
-        if !has_site(action) {
-            return None;
-        }
-        Self::new(child_ip, Registers::of_call(registers, slot)?, stack_pointer, slot)
+    /// The same for a call.
+    pub(crate) fn of_call(site: Option<Site>, registers: usize, stack_pointer: usize, slot: usize) -> Option<Self> {
+        Some(Self::new(site?, Registers::of_call(registers, slot)?, stack_pointer, slot))
     }
 
     /// For a return: nothing of the stack below the slot is the function's any more.
     pub(crate) fn of_return(child_ip: usize, registers: usize, slot: usize) -> Option<Self> {
-        Self::new(child_ip, Registers::of_return(registers)?, slot, slot)
+        Some(Self::new(find_site(child_ip)?, Registers::of_return(registers)?, slot, slot))
     }
 
     /// What the function is to return to, if its return is looked at.
@@ -75,12 +81,16 @@ impl Wanted {
 
     /// The call has begun in a thread, and is recorded.
     pub(crate) fn begun(self, thread: u32) {
-        watch::begun(self.site, thread);
+        if self.site.n_watches != 0 {
+            watch::begun(self.site, thread);
+        }
     }
 
     /// It has returned, and that is recorded. `entered` is when it began.
     pub(crate) fn returned(self, thread: u32, entered: u64) {
-        watch::returned(self.site, thread, entered);
+        if self.site.n_watches != 0 {
+            watch::returned(self.site, thread, entered);
+        }
     }
 
     /// Memory that can be read directly.
@@ -94,21 +104,18 @@ impl Wanted {
     }
 }
 
-/// Whether [`site`] tells of a function with an `action`.
-fn has_site(action: u8) -> bool {
-    matches!(action, action::RECORD_VALUES | action::INTO_VALUES)
-}
-
-/// A function is about to be called: does what its action says before it is known whether the call is recorded. Returns how many levels
-/// are from there on, see [`ValueSite::levels`].
-pub(crate) fn before(action: u8, child_ip: usize) -> u32 {
-    let Some(site) = has_site(action).then(|| site(child_ip)).flatten() else { return 0 };
-    watch::before(site);
+/// A function is about to be called: does what is to be done before it is known whether the call is recorded. Returns how many levels are from
+/// there on, see [`ValueSite::levels`].
+pub(crate) fn before(site: Option<Site>) -> u32 {
+    let Some(Site(site)) = site else { return 0 };
+    if site.n_watches != 0 {
+        watch::before(site);
+    }
     site.levels
 }
 
-/// What is recorded of a function.
-fn site(child_ip: usize) -> Option<&'static ValueSite> {
+/// What is recorded of the function that hooks know by `child_ip`.
+fn find_site(child_ip: usize) -> Option<Site> {
     // SAFETY: null, or a table that stays mapped.
     let table = unsafe { CONTROL.filter.values.load(Acquire).as_ref() }?;
     let (mut low, mut high) = (0, table.n_sites);
@@ -117,7 +124,7 @@ fn site(child_ip: usize) -> Option<&'static ValueSite> {
         // SAFETY: below the number of sites.
         let site = unsafe { &*table.sites.wrapping_add(middle) };
         if site.child_ip == child_ip {
-            return Some(site);
+            return Some(Site(site));
         }
         (low, high) = if site.child_ip < child_ip { (middle.wrapping_add(1), high) } else { (low, middle) };
     }
@@ -141,16 +148,8 @@ impl Values {
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
         let n_units = self.n_units();
         (0..n_units).map(move |place| {
-            let mut piece = 0;
-            for byte in 0..UNIT_BYTES {
-                let at = place.wrapping_mul(UNIT_BYTES).wrapping_add(byte);
-                if at >= self.n_bytes {
-                    break;
-                }
-                // SAFETY: bytes below `n_bytes` are written.
-                let value = unsafe { self.bytes.as_ptr().cast::<u8>().wrapping_add(at).read() };
-                piece |= u64::from(value) << (8 * byte);
-            }
+            // SAFETY: bytes below `n_bytes` are written, and a word behind them.
+            let piece = unsafe { self.at(place.wrapping_mul(UNIT_BYTES)).cast::<u64>().read_unaligned() };
             let n_following = (n_units.wrapping_sub(place).wrapping_sub(1) as u64).wrapping_mul(kind::FUNCTIONS_ONE);
             piece << ADDRESS_SHIFT | n_following & kind::FUNCTIONS_MASK | kind::VALUES | kind::RESYNC
         })
@@ -206,10 +205,9 @@ impl Values {
             return self.put(0, 2);
         }
         // SAFETY: there is room for so many bytes.
-        let n_read =
-            unsafe { read(wanted, address, self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(first), n_bytes) };
-        self.put(n_read as u64, 2);
-        self.n_bytes = first.wrapping_add(n_read);
+        let n_read = unsafe { read(wanted, address, self.at_mut(first), n_bytes, false) };
+        self.end_at(first.wrapping_add(n_read));
+        self.put_length(first);
         self.block = [first, self.n_bytes];
     }
 
@@ -223,7 +221,7 @@ impl Values {
                 Err(address) => {
                     let mut word = 0u64;
                     // SAFETY: eight bytes have room there.
-                    unsafe { read(wanted, address, (&raw mut word).cast(), 8) };
+                    unsafe { read(wanted, address, (&raw mut word).cast(), 8, false) };
                     word
                 }
             },
@@ -242,7 +240,7 @@ impl Values {
             return 0;
         }
         // SAFETY: below the end of the block, whose bytes are written.
-        unsafe { self.bytes.as_ptr().cast::<u8>().wrapping_add(at).cast::<u64>().read_unaligned() }
+        unsafe { self.at(at).cast::<u64>().read_unaligned() }
     }
 
     /// The length of a counted string.
@@ -262,7 +260,7 @@ impl Values {
             let mut word = 0_usize;
             // SAFETY: eight bytes have room there.
             let n_read =
-                unsafe { read(wanted, address.wrapping_add(number.wrapping_mul(8)), (&raw mut word).cast(), 8) };
+                unsafe { read(wanted, address.wrapping_add(number.wrapping_mul(8)), (&raw mut word).cast(), 8, false) };
             (n_read == 8).then_some(word)
         };
         match (field(first), field(second)) {
@@ -271,16 +269,28 @@ impl Values {
         }
     }
 
-    /// Adds the low bytes of a word.
+    /// Where a byte is.
+    fn at(&self, place: usize) -> *const u8 {
+        self.bytes.as_ptr().cast::<u8>().wrapping_add(place)
+    }
+
+    fn at_mut(&mut self, place: usize) -> *mut u8 {
+        self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(place)
+    }
+
+    /// Adds the low bytes of a word, as far as there is room.
     fn put(&mut self, word: u64, n_bytes: usize) {
-        for byte in 0..n_bytes {
-            if self.n_bytes < MAX_BYTES {
-                let place = self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(self.n_bytes);
-                // SAFETY: within the bytes.
-                unsafe { place.write((word >> (8 * byte)) as u8) };
-                self.n_bytes = self.n_bytes.wrapping_add(1);
-            }
-        }
+        let place = self.n_bytes;
+        // SAFETY: there is room for two words behind the last byte.
+        unsafe { self.at_mut(place).cast::<u64>().write_unaligned(word) };
+        self.end_at(place.wrapping_add(n_bytes).min(MAX_BYTES));
+    }
+
+    /// So many bytes are written.
+    fn end_at(&mut self, n_bytes: usize) {
+        self.n_bytes = n_bytes;
+        // SAFETY: there is room for it behind the last byte.
+        unsafe { self.at_mut(n_bytes).cast::<u64>().write_unaligned(0) };
     }
 
     /// Adds the length and the bytes of a string: of `known` bytes, or that ends with a NUL.
@@ -291,35 +301,38 @@ impl Values {
         if address == 0 {
             return self.put(u64::from(NULL), 2);
         }
-        let length_at = self.n_bytes;
-        let first = length_at.wrapping_add(2);
+        let first = self.n_bytes.wrapping_add(2);
         if first.wrapping_add(STRING_BYTES) > MAX_BYTES {
             return self.put(0, 2);
         }
-        self.put(0, 2);
-        let buffer = self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(first);
+        let n_bytes = known.map_or(STRING_BYTES, |known| known.min(STRING_BYTES));
         // SAFETY: there is room for so many bytes.
-        let n_read =
-            unsafe { read(wanted, address, buffer, known.map_or(STRING_BYTES, |known| known.min(STRING_BYTES))) };
+        let n_read = unsafe { read(wanted, address, self.at_mut(first), n_bytes, known.is_none()) };
+        self.end_at(first.wrapping_add(n_read));
         if n_read == 0 {
             self.put_address(address);
         } else {
-            // SAFETY: so many were read.
-            let is_end = |&place: &usize| unsafe { buffer.wrapping_add(place).read() } == 0;
             let length = match known {
                 Some(known) => (n_read == known).then_some(known),
-                None => (0..n_read).find(is_end),
+                // SAFETY: so many were read, and a word of zeros is behind them.
+                None => Some(unsafe { length(self.at(first)) }).filter(|&length| length < n_read),
             };
-            self.n_bytes = first.wrapping_add(length.unwrap_or(n_read));
-            if length.is_none() {
-                self.n_bytes = self.n_bytes.wrapping_sub(3).max(first);
-                self.put(u64::from_le_bytes(*b"...\0\0\0\0\0"), 3);
+            match length {
+                Some(length) => self.end_at(first.wrapping_add(length)),
+                None => {
+                    self.n_bytes = self.n_bytes.wrapping_sub(3).max(first);
+                    self.put(u64::from_le_bytes(*b"...\0\0\0\0\0"), 3);
+                }
             }
         }
-        let (end, length) = (self.n_bytes, self.n_bytes.wrapping_sub(first));
-        self.n_bytes = length_at;
-        self.put(length as u64, 2);
-        self.n_bytes = end;
+        self.put_length(first);
+    }
+
+    /// Puts before `first`, and not over what is there, how many bytes there are.
+    fn put_length(&mut self, first: usize) {
+        let length = self.n_bytes.wrapping_sub(first) as u16;
+        // SAFETY: the two bytes before `first`, which were left out.
+        unsafe { self.at_mut(first.wrapping_sub(2)).cast::<u16>().write_unaligned(length) };
     }
 
     /// Adds the text of an address.
@@ -335,25 +348,82 @@ impl Values {
     }
 }
 
-/// Reads as many bytes as can be read, `n_bytes` at the most. Returns how many that were.
+/// Reads as many bytes as can be read, `n_bytes` at the most; maybe no more behind a NUL if that is the end. Returns how many that were.
 ///
 /// # Safety
 ///
 /// So many can be written to `to`.
-unsafe fn read(wanted: Wanted, address: usize, to: *mut u8, n_bytes: usize) -> usize {
+unsafe fn read(wanted: Wanted, address: usize, to: *mut u8, n_bytes: usize, is_text: bool) -> usize {
     let range = wanted.direct().find(|range| range[0] <= address && address < range[1]);
     let n_direct = range.map_or(0, |[_, end]| n_bytes.min(end.wrapping_sub(address)));
-    for place in 0..n_direct {
-        // SAFETY: memory that is there, by the frontend's word or because it is the running function's stack. It is volatile as
-        // others may write there.
-        unsafe { to.wrapping_add(place).write(((address as *const u8).wrapping_add(place)).read_volatile()) };
-    }
+    // SAFETY: memory that is there, by the frontend's word or because it is the running function's stack.
+    let (n_copied, is_ended) = unsafe { copy(address, to, n_direct, is_text) };
     // What goes on behind that may be there too.
-    let n_others = n_bytes.wrapping_sub(n_direct);
-    if n_others == 0 || CONTROL.filter.confined.load(Relaxed) != 0 {
-        return n_direct;
+    let n_others = n_bytes.wrapping_sub(n_copied);
+    if is_ended || n_others == 0 || CONTROL.filter.confined.load(Relaxed) != 0 {
+        return n_copied;
     }
     // SAFETY: by this function's contract.
-    let n_remote = unsafe { read_remote(address.wrapping_add(n_direct), to.wrapping_add(n_direct), n_others) };
-    n_direct.wrapping_add(n_remote)
+    let n_remote = unsafe { read_remote(address.wrapping_add(n_copied), to.wrapping_add(n_copied), n_others) };
+    n_copied.wrapping_add(n_remote)
+}
+
+/// Copies bytes; none behind the word in which a NUL is, if that is the end. Returns how many, and whether there was that end. The reads are
+/// volatile as others may write there.
+///
+/// # Safety
+///
+/// So many can be read and written.
+unsafe fn copy(address: usize, to: *mut u8, n_bytes: usize, is_text: bool) -> (usize, bool) {
+    /// A word at any address.
+    #[derive(Clone, Copy)]
+    #[repr(C, packed)]
+    struct Word(u64);
+
+    let mut n_copied = 0usize;
+    while n_bytes.wrapping_sub(n_copied) >= WORD {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let Word(word) = (address.wrapping_add(n_copied) as *const Word).read_volatile();
+            to.wrapping_add(n_copied).cast::<u64>().write_unaligned(word);
+            n_copied = n_copied.wrapping_add(WORD);
+            if is_text && zeros(word) != 0 {
+                return (n_copied, true);
+            }
+        }
+    }
+    while n_copied < n_bytes {
+        // SAFETY: by this function's contract.
+        let byte = unsafe { (address.wrapping_add(n_copied) as *const u8).read_volatile() };
+        // SAFETY: the same.
+        unsafe { to.wrapping_add(n_copied).write(byte) };
+        n_copied = n_copied.wrapping_add(1);
+        if is_text && byte == 0 {
+            return (n_copied, true);
+        }
+    }
+    (n_copied, false)
+}
+
+/// How many bytes come before the first NUL.
+///
+/// # Safety
+///
+/// There is one, and so are seven bytes behind it.
+unsafe fn length(text: *const u8) -> usize {
+    let mut place = 0usize;
+    loop {
+        // SAFETY: no byte before was a NUL.
+        let zeros = zeros(unsafe { text.wrapping_add(place).cast::<u64>().read_unaligned() });
+        if zeros != 0 {
+            return place.wrapping_add(zeros.trailing_zeros() as usize / 8);
+        }
+        place = place.wrapping_add(WORD);
+    }
+}
+
+/// Has its lowest bit where the first byte that is 0 has its highest one; 0 if none is.
+fn zeros(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xff;
+    word.wrapping_sub(ONES) & !word & ONES << 7
 }

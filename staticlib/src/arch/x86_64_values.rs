@@ -62,12 +62,12 @@ impl Registers {
 
     /// The result, rax.
     pub(crate) fn result(self) -> u64 {
-        self.saved(32)
+        self.saved(24)
     }
 
     /// The second word of a result, rdx.
     pub(crate) fn second_result(self) -> u64 {
-        self.saved(24)
+        self.saved(16)
     }
 }
 
@@ -77,7 +77,8 @@ impl Registers {
 ///
 /// `n_bytes` can be written to `to`.
 pub(crate) unsafe fn read_remote(address: usize, to: *mut u8, n_bytes: usize) -> usize {
-    const GETPID: usize = 39;
+    // Any of the process will do, and the first one may have ended.
+    const GETTID: usize = 186;
     const PROCESS_VM_READV: usize = 310;
     const PAGE: usize = 4096;
 
@@ -91,7 +92,7 @@ pub(crate) unsafe fn read_remote(address: usize, to: *mut u8, n_bytes: usize) ->
     unsafe {
         asm!(
             "syscall",
-            inlateout("rax") GETPID => result,
+            inlateout("rax") GETTID => result,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack, nomem),

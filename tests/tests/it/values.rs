@@ -165,6 +165,16 @@ fn filters_of_system_calls_are_respected() {
     assert_same_lines(&calls(&replay(&run)), &printed(&run), "filtered");
 }
 
+/// The system reads the memory of a process, which has its number still.
+#[test]
+fn values_after_the_end_of_the_first_thread() {
+    if require(&["gcc"]) {
+        let run = record(&VALUES, &program().path, &["alone"]);
+        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+        assert_same_lines(&calls(&replay(&run)), &printed(&run), "alone");
+    }
+}
+
 /// The records of a process that goes on with another program are put together.
 #[test]
 fn values_before_and_after_exec() {

@@ -173,7 +173,9 @@ macro_rules! exit_path {
     };
 }
 
-// The code of T4. `rftrace_call_saved` finds rax 32 above its frame, behind two return addresses and two words.
+// The code of T4. `rftrace_call_saved` finds rax 24 above its frame, behind a return address, the base and rdx. The exit is recorded while the
+// entry still tells unwinders where to go on; then, as in T, the entry goes: if it is the innermost one, and the one that was recorded.
+// Else the slow path finds it.
 #[cfg(not(target_os = "none"))]
 macro_rules! exit_with_values {
     () => {
@@ -189,19 +191,27 @@ macro_rules! exit_with_values {
             "push rdx\n",
             ".cfi_adjust_cfa_offset 8\n",
             "lea rdx, [rsp + {kept_exit_saved} - 8]\n",
-            "lea rax, [rip + {exit_find}]\n",
+            "lea rax, [rip + {exit_find_with_values}]\n",
             "call rftrace_call_saved\n",
-            "push r11\n",
-            ".cfi_adjust_cfa_offset 8\n",
-            ".cfi_offset rip, -{kept_exit_saved} - 8\n",
-            "lea rdx, [rsp + {kept_exit_saved}]\n",
-            "lea rax, [rip + {exit_done_with_values}]\n",
-            "call rftrace_call_saved\n",
-            "pop r11\n",
-            ".cfi_adjust_cfa_offset -8\n",
-            ".cfi_register rip, r11\n",
             "mov [rsp + {kept_exit_saved} - 8], r11\n",
             ".cfi_offset rip, -8\n",
+            "mov rdx, r11\n",
+            load_block!(),
+            "cmp r11, {untraced}\n",
+            "jbe .Lrftrace_values_slow\n",
+            "mov rcx, [r11 + {sp}]\n",
+            "lea rax, [rsp + {kept_exit_saved} - 8]\n",
+            "cmp [rcx - {entry_bytes} + {parent_loc}], rax\n",
+            "jne .Lrftrace_values_slow\n",
+            "cmp [rcx - {entry_bytes} + {parent_ip}], rdx\n",
+            "jne .Lrftrace_values_slow\n",
+            "bt dword ptr [rcx - {entry_bytes} + {exit_word}], {left_bit}\n",
+            "jnc .Lrftrace_values_slow\n",
+            "mov qword ptr [rcx - {entry_bytes} + {parent_loc}], 0\n",
+            "sub rcx, {entry_bytes}\n",
+            "mov [r11 + {sp}], rcx\n",
+            ".Lrftrace_values_leave:\n",
+            ".cfi_remember_state\n",
             "pop rdx\n",
             ".cfi_adjust_cfa_offset -8\n",
             "pop rax\n",
@@ -211,6 +221,14 @@ macro_rules! exit_with_values {
             "pop r11\n",
             ".cfi_adjust_cfa_offset -8\n",
             "ret\n",
+            ".cfi_restore_state\n",
+            // The assembler's own count goes on from the pops.
+            ".cfi_def_cfa_offset {kept_exit_saved}\n",
+            ".Lrftrace_values_slow:\n",
+            "lea rdx, [rsp + {kept_exit_saved} - 8]\n",
+            "lea rax, [rip + {exit_done_with_values}]\n",
+            "call rftrace_call_saved\n",
+            "jmp .Lrftrace_values_leave\n",
         )
     };
 }
@@ -293,7 +311,7 @@ macro_rules! true_return_address {
 // T3 is for functions with an entry branch (`rftrace_entry`), paired as T2 is. Their callers were not compiled for hooks, and may
 // have a value in r11 across a call of a function that does not touch it (GCC's -fipa-ra).
 //
-// T4 is for functions whose result is recorded: it goes to the slow path. It keeps what T3 keeps, so that is for both kinds of functions.
+// T4 is for functions whose result is recorded, which a slow path does. It keeps what T3 keeps, so that is for both kinds of functions.
 //
 // Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one
 // is. It is a DWARF expression that walks the return stacks of all threads for the entry whose parent_loc is
@@ -481,6 +499,8 @@ global_asm!(
     untraced = const arch::UNTRACED_ADDRESS,
     exit_find = sym exit::exit_find,
     exit_done = sym exit::exit_done,
+    #[cfg(not(target_os = "none"))]
+    exit_find_with_values = sym exit::exit_find_with_values,
     #[cfg(not(target_os = "none"))]
     exit_done_with_values = sym exit::exit_done_with_values,
     #[cfg(not(target_os = "none"))]
