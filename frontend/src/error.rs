@@ -17,6 +17,11 @@ pub enum Error {
         /// Why, and what to do about it.
         problem: String,
     },
+    /// Nobody can be listened to who wants to control the program, see `Config::control`.
+    NoControl {
+        /// What the system says.
+        source: io::Error,
+    },
     /// The tracer has a buffer already; without Linux it takes one in the life of a program.
     AlreadyInitialized,
     /// Recording is on: its buffer cannot be replaced.
@@ -139,6 +144,10 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoStream { problem } => write!(f, "{problem}"),
+            Self::NoControl { source } => write!(
+                f,
+                "there is no socket at which `rftrace ctl` could reach this program: {source}; XDG_RUNTIME_DIR names the folder for it, otherwise it is in /tmp"
+            ),
             Self::AlreadyInitialized => write!(
                 f,
                 "rftrace is initialised already; use the first Events (or Tracer) for all recordings of this program"
@@ -225,7 +234,10 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::OutOfMemory { source, .. } | Self::Read { source, .. } | Self::Write { source, .. } => Some(source),
+            Self::OutOfMemory { source, .. }
+            | Self::Read { source, .. }
+            | Self::Write { source, .. }
+            | Self::NoControl { source } => Some(source),
             _ => None,
         }
     }
@@ -235,7 +247,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::OutOfMemory { .. } => io::ErrorKind::OutOfMemory,
-            Error::Read { source, .. } | Error::Write { source, .. } => source.kind(),
+            Error::Read { source, .. } | Error::Write { source, .. } | Error::NoControl { source } => source.kind(),
             Error::BadImage { .. } => io::ErrorKind::InvalidData,
             Error::BufferTooSmall { .. }
             | Error::BufferTooLarge { .. }

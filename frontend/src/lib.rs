@@ -52,6 +52,7 @@
 //! # Features
 //!
 //! - `std` (default): all but the module [`kernel`].
+//! - `control`: on Linux, `rftrace ctl` tells a program that has this crate in it what to record, see `Config::control`.
 //! - `import` (part of `std`): on Linux, `Image` reads what a kernel has sent, or `dump_trace` has written, and writes it as
 //!   a directory; `Binary` names the functions of a trace from elsewhere. Alone, it does not need the tracer to be linked.
 //!

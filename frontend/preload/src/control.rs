@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use rftrace_frontend::Tracer;
 use rftrace_frontend::bank::{Bank, MOST_ANSWER_BYTES};
-use rftrace_frontend::{Filter, Statistics, Threads, Tracer};
 
 use crate::process;
 use crate::save::{self, RECORDING, Recording};
@@ -60,26 +60,11 @@ pub(crate) fn refuse(for_good: bool) {
 fn obey(tracer: &Tracer, bank: &Bank, request: &str) -> Result<Vec<u8>, String> {
     let (command, argument) = request.split_once(' ').unwrap_or((request, ""));
     let answer = match command {
-        "on" => {
-            tracer.enable();
-            String::new()
-        }
-        "off" => {
-            tracer.disable();
-            String::new()
-        }
         "filter" => filter(tracer, bank, argument)?,
-        "patch" => tracer.patch().to_string(),
-        "unpatch" => {
-            tracer.unpatch();
-            String::new()
-        }
         "raised" => {
             IS_TOLD_OF_RAISED.store(true, Relaxed);
             String::new()
         }
-        "patched" => tracer.patched_sites().to_string(),
-        "state" => state(tracer),
         "mark" if !tracer.is_recording() => {
             return Err("recording is off: there is nothing to put a mark into".to_owned());
         }
@@ -88,17 +73,13 @@ fn obey(tracer: &Tracer, bank: &Bank, request: &str) -> Result<Vec<u8>, String> 
             String::new()
         }
         "snapshot" => snapshot()?,
-        "threads" => threads(tracer, argument)?,
         "functions" => return functions(tracer, argument),
-        _ => return Err(format!("this program's library knows no `{command}`")),
+        _ => match tracer.obey(command, argument) {
+            Some(done) => done?,
+            None => return Err(format!("this program's library knows no `{command}`")),
+        },
     };
     Ok(answer.into_bytes())
-}
-
-/// How far the buffer of this process is filled: pieces, those in use, calls and returns, whether it is full.
-fn state(tracer: &Tracer) -> String {
-    let Statistics { chunks, chunks_used, events, full, .. } = tracer.statistics();
-    format!("{chunks} {chunks_used} {events} {}", u8::from(full))
 }
 
 /// Saves what the buffer of this process holds. Answers where in the folder.
@@ -107,35 +88,11 @@ fn snapshot() -> Result<String, String> {
     save::own_snapshot(recording.ok_or("what is recorded is not in this program")?)
 }
 
-/// Puts a filter in the place of the one in force. Answers how many functions it chooses of how many, and on further lines the rules that match
-/// nothing.
+/// Puts a filter in the place of the one in force.
 fn filter(tracer: &Tracer, bank: &Bank, rules: &str) -> Result<String, String> {
-    let answer = if rules.trim().is_empty() {
-        tracer.clear_filter();
-        String::new()
-    } else {
-        let filter: Filter = rules.parse().map_err(|error: rftrace_frontend::Error| error.with_remedy())?;
-        let selected = tracer.set_filter(&filter.known_values(types::ask)).map_err(|error| error.with_remedy())?;
-        let lines = [format!("{} {}", selected.n_recorded, selected.n_functions)];
-        lines.into_iter().chain(selected.without_effect).collect::<Vec<_>>().join("\n")
-    };
+    let answer = tracer.obey_rules(rules, Some(types::ask))?;
     bank.tell_rules(rules);
     Ok(answer)
-}
-
-/// Which threads are recorded, `ONLY/NOT`, each list with commas; with such lists they are chosen.
-fn threads(tracer: &Tracer, lists: &str) -> Result<String, String> {
-    let read = |list: &str| -> Result<Vec<u32>, String> {
-        let ids = list.split(',').filter(|id| !id.is_empty());
-        ids.map(|id| id.parse().map_err(|_| format!("{id} is no number of a thread"))).collect()
-    };
-    let shown = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    if let Some((only, not)) = lists.split_once('/') {
-        let threads = Threads { only: read(only)?, not: read(not)? };
-        tracer.set_threads(&threads).map_err(|error| error.to_string())?;
-    }
-    let Threads { only, not } = tracer.threads();
-    Ok(format!("{}/{}", shown(&only), shown(&not)))
 }
 
 /// The functions above an address, as many as an answer has room for: of each its address, and in the highest bit whether it is recorded.

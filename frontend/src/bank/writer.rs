@@ -46,9 +46,15 @@ pub(crate) struct Stream {
     pid: u32,
     bank: &'static Bank,
     work: PathBuf,
-    /// Calls and returns that were written so far.
-    n_written: Arc<AtomicU64>,
+    written: Arc<Progress>,
     state: Mutex<State>,
+}
+
+/// What was written so far.
+#[derive(Debug, Default)]
+struct Progress {
+    n_records: AtomicU64,
+    n_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -88,11 +94,11 @@ impl Stream {
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let banks = file.try_clone().and_then(|file| Banks::new(file, &work, options)).map_err(no_memory)?;
         let bank = Bank::open_alone(&path).map_err(no_memory)?;
-        let n_written = Arc::<AtomicU64>::default();
+        let written = Arc::<Progress>::default();
         let (orders, waiting) = mpsc::channel();
         let (to, snapshots) = mpsc::channel();
         let (begun, has_begun) = mpsc::sync_channel(0);
-        let told = Arc::clone(&n_written);
+        let told = Arc::clone(&written);
         let run = move || {
             backend::unrecorded(|| {
                 // Nothing is recorded before.
@@ -105,7 +111,7 @@ impl Stream {
             thread.map_err(|error| Error::NoStream { problem: format!("there is no thread for it: {error}") })?;
         let _ = has_begun.recv();
         let state = Mutex::new(State::Running(Writer { orders, snapshots, thread }));
-        Ok(Self { pid: std::process::id(), bank, work, n_written, state })
+        Ok(Self { pid: std::process::id(), bank, work, written, state })
     }
 
     pub(crate) fn bank(&self) -> &'static Bank {
@@ -114,7 +120,13 @@ impl Stream {
 
     /// Calls and returns that have reached the disk, or are about to.
     pub(crate) fn n_written(&self) -> u64 {
-        self.n_written.load(Relaxed)
+        self.written.n_records.load(Relaxed)
+    }
+
+    /// Bytes that they take there.
+    #[cfg(feature = "control")]
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.written.n_bytes.load(Relaxed)
     }
 
     /// Makes a directory of what was recorded until now, and shows in it why, if that is said.
@@ -211,11 +223,13 @@ fn why_not_all(collected: &Collected) -> Option<String> {
 }
 
 /// Empties the bank until there are no more orders, then takes the rest.
-fn empty(mut banks: Banks, orders: &Receiver<()>, to: &Sender<Collected>, n_written: &AtomicU64) -> Vec<Collected> {
+fn empty(mut banks: Banks, orders: &Receiver<()>, to: &Sender<Collected>, progress: &Progress) -> Vec<Collected> {
     let mut pause = SHORTEST_PAUSE;
     loop {
         let fill = banks.poll(|_| false);
-        n_written.store(banks.written().n_records, Relaxed);
+        let written = banks.written();
+        progress.n_records.store(written.n_records, Relaxed);
+        progress.n_bytes.store(written.n_bytes, Relaxed);
         for snapshot in banks.snapshots() {
             let _ = to.send(snapshot);
         }
@@ -268,7 +282,7 @@ fn memory() -> io::Result<File> {
 }
 
 /// Starts a thread that has all signals blocked.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: both are written before they are read.
     unsafe {

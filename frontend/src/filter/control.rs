@@ -115,6 +115,12 @@ impl Choice {
         self.filter.is_some()
     }
 
+    /// The rules of the filter, in text.
+    #[cfg(all(feature = "control", target_os = "linux"))]
+    pub(crate) fn rules(&self) -> String {
+        self.filter.as_ref().map(Filter::text).unwrap_or_default()
+    }
+
     /// The functions that can be recorded.
     pub(crate) fn functions(&mut self, known: &Known) -> Vec<Function> {
         self.catalogue.refresh(known);

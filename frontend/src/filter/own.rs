@@ -7,9 +7,9 @@
 use crate::elf::table::{Symbol, SymbolTable};
 use crate::host::program::Program;
 
-/// Beginnings of the demangled names of the functions of this crate, and of those of the format and of patterns.
+/// Beginnings of the demangled names of the functions of this crate, and of those of the format, of control and of patterns.
 #[cfg(target_os = "linux")]
-const PREFIXES: [&str; 12] = [
+const PREFIXES: [&str; 16] = [
     "rftrace_frontend::",
     "<rftrace_frontend::",
     "core::ptr::drop_in_place::<rftrace_frontend::",
@@ -18,6 +18,10 @@ const PREFIXES: [&str; 12] = [
     "<rftrace_format::",
     "core::ptr::drop_in_place::<rftrace_format::",
     "core::ptr::drop_glue::<rftrace_format::",
+    "rftrace_control::",
+    "<rftrace_control::",
+    "core::ptr::drop_in_place::<rftrace_control::",
+    "core::ptr::drop_glue::<rftrace_control::",
     "rftrace_pattern::",
     "<rftrace_pattern::",
     "core::ptr::drop_in_place::<rftrace_pattern::",

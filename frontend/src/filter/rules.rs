@@ -320,6 +320,21 @@ impl Filter {
         rules.chain(values).chain(self.watches.iter().map(WatchRule::text)).collect()
     }
 
+    /// All rules, in text.
+    #[cfg(all(feature = "control", target_os = "linux"))]
+    pub(crate) fn text(&self) -> String {
+        let mut rules: Vec<String> = self.rules.iter().map(Rule::text).collect();
+        rules.extend(self.values.iter().map(ValueRule::text).chain(self.watches.iter().map(WatchRule::text)));
+        rules.extend(self.max_depth.map(|levels| format!("depth={levels}")));
+        let nanos = self.min_duration.as_nanos();
+        rules.extend((nanos > 0).then(|| {
+            if nanos.is_multiple_of(1000) { format!("min={}us", nanos / 1000) } else { format!("min={nanos}ns") }
+        }));
+        rules.extend((self.min_code_bytes > 0).then(|| format!("size={}", self.min_code_bytes)));
+        rules.extend(self.begins_paused.then(|| "paused=1".to_owned()));
+        rules.join("; ")
+    }
+
     pub(super) fn rule(mut self, kind: RuleKind, pattern: &str) -> Self {
         match Pattern::new(pattern) {
             Ok(pattern) => self.rules.push(Rule { kind, pattern }),

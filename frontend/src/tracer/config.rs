@@ -8,6 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rftrace::abi::{self, InitArgs, init};
 
+#[cfg(all(feature = "control", target_os = "linux"))]
+use super::control;
 #[cfg(target_os = "linux")]
 use super::stream::{self, StreamOptions};
 use super::{CURRENT, PROGRAM, Traced, Tracer, alone, marks, quiesce, switch};
@@ -51,6 +53,8 @@ pub struct Config {
     bank: Option<&'static Bank>,
     #[cfg(target_os = "linux")]
     stream: Option<StreamOptions>,
+    #[cfg(all(feature = "control", target_os = "linux"))]
+    control: bool,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     entry_branches: Vec<String>,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -100,6 +104,8 @@ impl Config {
             bank: None,
             #[cfg(target_os = "linux")]
             stream: None,
+            #[cfg(all(feature = "control", target_os = "linux"))]
+            control: false,
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
             entry_branches: Vec::new(),
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -267,6 +273,28 @@ impl Config {
         self
     }
 
+    /// Whether `rftrace ctl` can tell this program, while it runs, what to record, and make dumps: as a program that `rftrace record` runs. With the
+    /// feature `control`, on Linux. The environment variable `RFTRACE_CONTROL`, 1 or 0, overrides this.
+    ///
+    /// A thread, `rftrace-control`, listens at `$XDG_RUNTIME_DIR/rftrace/PID.sock`, or in `/tmp/rftrace-UID`, to this user and root, and each client has
+    /// one while it talks. They have all signals blocked, and nothing of them is recorded. The first one ends when a [stream](Self::stream) is saved, and
+    /// when a buffer without control takes the place of this one; the socket is gone then, and when the program exits. A child that is
+    /// forked is not controlled.
+    ///
+    /// ```no_run
+    /// use rftrace_frontend::{Config, Mode};
+    ///
+    /// // rftrace ctl PID on; rftrace ctl PID filter 'include=app::*'; rftrace ctl PID dump 'slow again'
+    /// let tracer = Config::new().mode(Mode::Ring).directory("trace").control(true).install()?;
+    /// # Ok::<(), rftrace_frontend::Error>(())
+    /// ```
+    #[cfg(all(feature = "control", target_os = "linux"))]
+    #[must_use]
+    pub fn control(mut self, control: bool) -> Self {
+        self.control = control;
+        self
+    }
+
     /// Records into a bank of a recorder, which empties it: capacity and mode are the bank's. There is nothing to save. Once in the life
     /// of a program. For what is preloaded into other programs.
     #[cfg(target_os = "linux")]
@@ -290,7 +318,7 @@ impl Config {
     /// [`Error::OutOfMemory`] for the capacity; [`Error::BadFilter`] and [`Error::NothingMatches`] for the filter.
     /// [`Error::NoStream`], and [`Error::Write`] for its folder, if what is recorded cannot go to a [stream](Self::stream).
     /// [`Error::CannotPatch`] if [`patched`](Self::patched) was asked for and no site could be patched; not if it was only
-    /// `RFTRACE_PATCHED` that asked. [`Error::BadVariable`] for its value.
+    /// `RFTRACE_PATCHED` that asked. [`Error::BadVariable`] for its value. [`Error::NoControl`] if nobody could control the program who is to.
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "there are no streams"))]
     pub fn install(mut self) -> Result<&'static Tracer, Error> {
         /// The buffer in use: where it lies, and its size.
@@ -304,7 +332,9 @@ impl Config {
         }
         #[cfg(target_os = "linux")]
         self.read_variable()?;
-        let patched_by_variable = patched_by_variable()?;
+        let patched_by_variable = switch_of_variable("RFTRACE_PATCHED")?;
+        #[cfg(all(feature = "control", target_os = "linux"))]
+        let is_controlled = switch_of_variable("RFTRACE_CONTROL")?.unwrap_or(self.control);
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         let entries = {
             let exceptions = self.entry_exceptions.clone();
@@ -320,6 +350,9 @@ impl Config {
         if bytes < minimum {
             return Err(Error::BufferTooSmall { bytes, minimum });
         }
+        // A recorder listens itself.
+        #[cfg(all(feature = "control", target_os = "linux"))]
+        let control = control::begin(is_controlled && self.bank.is_none())?;
         let program = PROGRAM.get_or_init(|| Traced { known: Known::collect(), choice: Mutex::default() });
         // Whoever reads the old buffer does so first.
         let alone = alone();
@@ -405,6 +438,8 @@ impl Config {
             own::opened(bank, tracer.first);
         }
         CURRENT.store(ptr::from_mut(tracer), Release);
+        #[cfg(all(feature = "control", target_os = "linux"))]
+        control.keep();
         Ok(tracer)
     }
 
@@ -458,15 +493,13 @@ fn hand_over(args: &InitArgs) -> u32 {
     }
 }
 
-/// What the environment says of patching.
-fn patched_by_variable() -> Result<Option<bool>, Error> {
-    const NAME: &str = "RFTRACE_PATCHED";
-
-    let Some(value) = host::variable(NAME) else { return Ok(None) };
+/// What a variable of the environment says that is 1 or 0.
+fn switch_of_variable(name: &'static str) -> Result<Option<bool>, Error> {
+    let Some(value) = host::variable(name) else { return Ok(None) };
     match value.to_str() {
         Some("0") => Ok(Some(false)),
         Some("1") => Ok(Some(true)),
-        _ => Err(Error::BadVariable { name: NAME, value: value.to_string_lossy().into_owned() }),
+        _ => Err(Error::BadVariable { name, value: value.to_string_lossy().into_owned() }),
     }
 }
 

@@ -31,6 +31,12 @@ pub fn mark(text: &str) {
     }
 }
 
+/// Marks the present moment, of no thread in particular.
+#[cfg(all(feature = "control", target_os = "linux"))]
+pub(super) fn of_nobody(text: &str) {
+    keep(None, text);
+}
+
 fn keep(thread: Option<u32>, text: &str) {
     // Who forks finds the lock free.
     let _at_work = host::at_work();

@@ -1,5 +1,5 @@
 //! The API: `config` gives the tracer a buffer, `switch` has recording on and off and the guard, `save` writes, `dump` while recording goes
-//! on; this file has the rest of what a [`Tracer`] can do.
+//! on, `control` listens to `rftrace ctl`, `asked` does what that says; this file has the rest of what a [`Tracer`] can do.
 //!
 //! Not here: the functions of 0.3 (`compat`), and how things are written (`decode`, `uftrace`).
 
@@ -26,7 +26,10 @@ use crate::host::linux::chosen::{self, Threads};
 use crate::host::{self, AtWork, Known};
 use crate::patch;
 
+mod asked;
 mod config;
+#[cfg(all(feature = "control", target_os = "linux"))]
+mod control;
 mod cost;
 mod dump;
 mod marks;

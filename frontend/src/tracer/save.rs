@@ -256,7 +256,13 @@ impl Tracer {
             let result = stream.save(path, writing);
             // Whatever became of it nothing is recorded any more.
             let own = std::ptr::from_ref(self).cast_mut();
-            let _ = CURRENT.compare_exchange(own, std::ptr::null_mut(), AcqRel, Relaxed);
+            let was_current = CURRENT.compare_exchange(own, std::ptr::null_mut(), AcqRel, Relaxed).is_ok();
+            #[cfg(feature = "control")]
+            if was_current {
+                super::control::end();
+            }
+            #[cfg(not(feature = "control"))]
+            let _ = was_current;
             result?
         };
         Ok(saved_stream(path, saved, dropped, left_out))

@@ -188,7 +188,7 @@ fn a_program_with_a_buffer_of_its_own() {
     let mut it = Controlled::ready(&["--stop", "--buffer", "16M"], &["plain"]);
     rounds_of_all_kinds(&mut it);
     let status = it.ctl(&["status"]);
-    assert!(status.contains("buffer       16384 KiB") && status.contains("saved when the program ends"), "{status}");
+    assert!(status.contains("buffer       16384 KiB") && status.contains("the program saves it"), "{status}");
     assert_eq!(it.ctl(&["get", "buffer_size_kb"]), "16384\n");
     for (words, name, reason) in [
         (&["dump", "why not"][..], "snapshot-1-ctl-why-not", "ctl: why not"),

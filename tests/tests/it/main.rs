@@ -20,6 +20,7 @@ mod control_all;
 mod control_elsewhere;
 mod control_events;
 mod control_flow;
+mod control_own;
 mod control_stream;
 mod control_threads;
 mod cycles;

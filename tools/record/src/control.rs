@@ -10,7 +10,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 
 use rftrace_control::server::{Place, Server};
-use rftrace_control::{BufferKind, Facts, Function, Recording, Text, Trigger, Watched};
+use rftrace_control::{BufferKind, Facts, Function, Recording, Text, Trigger, Watched, command_line};
 use rftrace_frontend::bank::{MOST_ANSWER_BYTES, Names};
 
 use super::access::Access;
@@ -211,11 +211,8 @@ impl Recording for Recorded {
         let state = state.ok_or_else(|| format!("process {pid} has ended"))?;
         let written = self.recorders.iter().filter_map(|recorder| recorder.banks.with(|banks| banks.written()));
         let written: Vec<_> = written.collect();
-        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words = command.split(|&byte| byte == 0).map(String::from_utf8_lossy);
-        let command = words.collect::<Vec<_>>().join(" ").replace(char::is_control, "?");
         let facts = Facts {
-            command: command.trim_end().to_owned(),
+            command: command_line(pid),
             n_threads: n_threads(pid).unwrap_or(0),
             buffer_bytes: state.buffer_bytes as u64,
             kind: if state.is_ring { BufferKind::Ring } else { BufferKind::Stream },

@@ -126,7 +126,7 @@ fn status(recording: &dyn Recording, pid: u32) -> Result<String, String> {
             row("written", format!("{} calls and returns, {} bytes, of all processes", facts.n_records, facts.n_bytes));
         }
         BufferKind::Own { is_full } => {
-            let rest = if is_full { "it is full, the rest is not recorded" } else { "saved when the program ends" };
+            let rest = if is_full { "it is full, the rest is not recorded" } else { "the program saves it" };
             row("kept", format!("{} calls and returns; {rest}", facts.n_records));
             return Ok(text);
         }

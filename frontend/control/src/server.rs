@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::io::{self, BufReader, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::commands;
@@ -25,8 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Server {
     shared: Arc<Shared>,
     path: PathBuf,
+    descriptor: RawFd,
     is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    /// Nobody can send any more when the thread that listens has ended.
+    end: Mutex<Receiver<()>>,
 }
 
 impl fmt::Debug for Server {
@@ -63,9 +67,27 @@ impl Server {
             n_busy: AtomicUsize::default(),
         });
         let own = Arc::clone(&shared);
-        let named = thread::Builder::new().name("control".to_owned());
-        let thread = named.spawn(move || serve(&listener, &shared, &told))?;
-        Ok(Self { path, is_over, shared: own, thread: Some(thread) })
+        let descriptor = listener.as_raw_fd();
+        let (running, end) = mpsc::channel();
+        let serve = move || {
+            let _running = running;
+            // The socket is gone before.
+            serve(&{ listener }, &shared, &told);
+        };
+        own.recording.spawn("control", Box::new(serve))?;
+        Ok(Self { path, descriptor, is_over, shared: own, end: Mutex::new(end) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The socket: the child of a fork has it too, and closes it.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.descriptor
     }
 
     /// The recording is over: waits a little until all have their answers, and who is shown its calls has read the last of them.
@@ -85,9 +107,9 @@ impl Drop for Server {
         self.is_over.store(true, Relaxed);
         // It waits for a client. Where nobody can be one any more it waits for ever.
         if socket::connect(&self.path).is_ok()
-            && let Some(thread) = self.thread.take()
+            && let Ok(end) = self.end.get_mut()
         {
-            let _ = thread.join();
+            let _ = end.recv();
         }
     }
 }
@@ -105,8 +127,7 @@ fn serve(listener: &Listener, shared: &Arc<Shared>, is_over: &AtomicBool) {
             Ok(Peer::Permitted(stream)) if shared.n_clients.load(Relaxed) < MOST_CLIENTS => {
                 shared.n_clients.fetch_add(1, Relaxed);
                 let own = Arc::clone(shared);
-                let named = thread::Builder::new().name("client".to_owned());
-                if named.spawn(move || attend(&stream, &own)).is_err() {
+                if shared.recording.spawn("client", Box::new(move || attend(&stream, &own))).is_err() {
                     shared.n_clients.fetch_sub(1, Relaxed);
                 }
                 continue;

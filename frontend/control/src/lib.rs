@@ -30,5 +30,14 @@ mod target;
 mod threads;
 mod triggers;
 
+/// The command line of a process, as words with blanks between them.
+#[cfg(target_os = "linux")]
+#[must_use]
+pub fn command_line(pid: u32) -> String {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = command.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+    words.collect::<Vec<_>>().join(" ").replace(char::is_control, "?").trim_end().to_owned()
+}
+
 pub use names::{NAMES, Name};
-pub use recording::{BufferKind, Facts, Function, Recording, Text, Trigger, Watched};
+pub use recording::{BufferKind, Facts, Function, Recording, Text, Trigger, Watched, Work};

@@ -1,5 +1,7 @@
 //! What control needs of a recorder.
 
+use std::{io, thread};
+
 /// What is known of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -75,6 +77,9 @@ pub enum Watched {
 
 /// Text, or a stream, as it comes.
 pub type Text = Box<dyn Iterator<Item = Vec<u8>>>;
+
+/// What a thread does.
+pub type Work = Box<dyn FnOnce() + Send>;
 
 /// A recorder. What takes a process's number fails where that is not recorded.
 pub trait Recording: Send + Sync {
@@ -171,4 +176,13 @@ pub trait Recording: Send + Sync {
     ///
     /// Why there is none.
     fn dump(&self, pid: u32, reason: &str) -> Result<String, String>;
+
+    /// Starts a thread, which nobody joins. Who records its own process does not record that.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    fn spawn(&self, name: &str, work: Work) -> io::Result<()> {
+        thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+    }
 }

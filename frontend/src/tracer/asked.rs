@@ -1,0 +1,82 @@
+//! What `rftrace ctl` has a tracer do, whoever listens: a recorder, by the library that it preloads, or the program itself.
+
+use super::{Statistics, Tracer};
+use crate::filter::{AskValues, Filter};
+#[cfg(target_os = "linux")]
+use crate::host::linux::chosen::Threads;
+
+impl Tracer {
+    /// Does what a recorder asks for. `None` if it is nothing that a tracer does. For what is preloaded.
+    ///
+    /// # Errors
+    ///
+    /// Why it was not done.
+    #[doc(hidden)]
+    pub fn obey(&self, command: &str, argument: &str) -> Option<Result<String, String>> {
+        let answer = match command {
+            "on" => {
+                self.enable();
+                String::new()
+            }
+            "off" => {
+                self.disable();
+                String::new()
+            }
+            "patch" => self.patch().to_string(),
+            "unpatch" => {
+                self.unpatch();
+                String::new()
+            }
+            "patched" => self.patched_sites().to_string(),
+            "state" => state(self),
+            #[cfg(target_os = "linux")]
+            "threads" => return Some(threads(self, argument)),
+            _ => return None,
+        };
+        Some(Ok(answer))
+    }
+
+    /// Puts a filter in the place of the one in force. Answers how many functions it chooses of how many, and on further lines the rules that match
+    /// nothing. For what is preloaded.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the rules.
+    #[doc(hidden)]
+    pub fn obey_rules(&self, rules: &str, ask: Option<AskValues>) -> Result<String, String> {
+        if rules.trim().is_empty() {
+            self.clear_filter();
+            return Ok(String::new());
+        }
+        let filter: Filter = rules.parse().map_err(|error: crate::Error| error.with_remedy())?;
+        let filter = match ask {
+            Some(ask) => filter.known_values(ask),
+            None => filter,
+        };
+        let selected = self.set_filter(&filter).map_err(|error| error.with_remedy())?;
+        let lines = [format!("{} {}", selected.n_recorded, selected.n_functions)];
+        Ok(lines.into_iter().chain(selected.without_effect).collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// How far the buffer of this process is filled: pieces, those in use, calls and returns, whether it is full.
+fn state(tracer: &Tracer) -> String {
+    let Statistics { chunks, chunks_used, events, full, .. } = tracer.statistics();
+    format!("{chunks} {chunks_used} {events} {}", u8::from(full))
+}
+
+/// Which threads are recorded, `ONLY/NOT`, each list with commas; with such lists they are chosen.
+#[cfg(target_os = "linux")]
+fn threads(tracer: &Tracer, lists: &str) -> Result<String, String> {
+    let read = |list: &str| -> Result<Vec<u32>, String> {
+        let ids = list.split(',').filter(|id| !id.is_empty());
+        ids.map(|id| id.parse().map_err(|_| format!("{id} is no number of a thread"))).collect()
+    };
+    let shown = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    if let Some((only, not)) = lists.split_once('/') {
+        let threads = Threads { only: read(only)?, not: read(not)? };
+        tracer.set_threads(&threads).map_err(|error| error.to_string())?;
+    }
+    let Threads { only, not } = tracer.threads();
+    Ok(format!("{}/{}", shown(&only), shown(&not)))
+}

@@ -1,0 +1,239 @@
+//! `rftrace ctl` and programs that record themselves: what is recorded is what they are told, and nothing of those who listen is in the trace.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rftrace_tests::{Profile, require, rust_program};
+use tempfile::TempDir;
+
+use crate::record::rftrace;
+
+/// A program that listens.
+struct Own {
+    folder: TempDir,
+    program: Child,
+    lines: BufReader<ChildStdout>,
+    /// What it has forked.
+    child: Option<u32>,
+}
+
+impl Own {
+    fn begin(way: &str, variable: Option<&str>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(&rust_program("controlled", Profile::Debug).path);
+        command.arg(way).current_dir(&folder).env("XDG_RUNTIME_DIR", folder.path()).env_remove("RFTRACE_CONTROL");
+        command.envs(variable.map(|value| ("RFTRACE_CONTROL", value)));
+        let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(program.stdout.take().unwrap());
+        Self { folder, program, lines, child: None }
+    }
+
+    /// One that has begun.
+    fn ready(way: &str) -> Self {
+        let mut own = Self::begin(way, None);
+        assert_eq!(own.line(), "ready", "{way}");
+        own
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// What it answers to a line.
+    fn tell(&mut self, line: &str) -> String {
+        writeln!(self.program.stdin.as_ref().unwrap(), "{line}").unwrap();
+        self.line()
+    }
+
+    fn ctl(&self, words: &[&str]) -> Output {
+        ctl(self.folder.path(), self.program.id(), words)
+    }
+
+    /// What `rftrace ctl` prints, which does what it is to.
+    fn done(&self, words: &[&str]) -> String {
+        let output = self.ctl(words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Why `rftrace ctl` does not.
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.ctl(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn sockets(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.folder.path().join("rftrace")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    }
+
+    /// Ends it, by the end of its input.
+    fn end(&mut self) {
+        drop(self.program.stdin.take());
+        assert!(self.program.wait().unwrap().success());
+        assert_eq!(self.sockets(), <[PathBuf; 0]>::default());
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+        if let Some(child) = self.child {
+            let _ = Command::new("kill").args(["-9", &child.to_string()]).status();
+        }
+    }
+}
+
+fn ctl(runtime: &Path, pid: u32, words: &[&str]) -> Output {
+    Command::new(rftrace())
+        .args(["ctl", &pid.to_string()])
+        .args(words)
+        .env("XDG_RUNTIME_DIR", runtime)
+        .output()
+        .unwrap()
+}
+
+fn replay(trace: &Path) -> String {
+    let replay = Command::new(rftrace()).args(["replay", "--no-pager", "-d"]).arg(trace).output().unwrap();
+    String::from_utf8(replay.stdout).unwrap()
+}
+
+fn calls(text: &str) -> [usize; 2] {
+    ["controlled::outer()", "controlled::inner()"].map(|name| text.matches(name).count())
+}
+
+#[test]
+fn the_trace_has_what_was_told() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    for way in ["stop", "ring", "stream"] {
+        let mut own = Own::ready(way);
+        let status = own.done(&["status"]);
+        assert!(status.contains("recording    off") && status.contains("filter       none"), "{way}: {status}");
+        own.tell("round");
+        own.done(&["on"]);
+        own.tell("round");
+        own.done(&["filter", "include=controlled::inner; exclude=*::nothing_so"]);
+        assert_eq!(own.done(&["filter"]), "include=controlled::inner; exclude=*::nothing_so\n", "{way}");
+        let functions = own.done(&["functions", "controlled::*ner"]);
+        assert_eq!(functions, "+ controlled::inner [controlled]\n", "{way}");
+        assert!(own.done(&["functions", "controlled::outer"]).starts_with("- "), "{way}");
+        own.tell("round");
+        own.done(&["mark", "half of it"]);
+        own.done(&["off"]);
+        own.tell("round");
+        assert!(own.refused(&["mark", "x"]).contains("recording is off"));
+        own.done(&["filter", ""]);
+        own.done(&["on"]);
+        let told = own.done(&["dump", "why not"]);
+        let dump = own.folder.path().join("trace/snapshot-1-ctl-why-not");
+        assert!(told.contains(dump.to_str().unwrap()), "{way}: {told}");
+        assert_eq!(calls(&replay(&dump)), [10, 20], "{way}");
+        let status = own.done(&["status"]);
+        let kind = match way {
+            "stop" => "buffer",
+            "ring" => "ring",
+            _ => "bank",
+        };
+        assert!(status.contains("recording    on") && status.contains(&format!("\n  {kind} ")), "{way}: {status}");
+        for words in [&["pipe"][..], &["pipe", "--rfs"], &["get", "trace"]] {
+            assert!(own.refused(words).contains("does not show its calls"), "{way}");
+        }
+        assert!(own.refused(&["trigger", "add", "call:x"]).contains("Tracer::dump"), "{way}");
+        assert!(own.refused(&["flush"]).contains("the disk by itself") == (way == "stream"), "{way}");
+        own.done(&["stop"]);
+        assert!(own.refused(&["on"]).contains("for good"), "{way}");
+        own.tell("round");
+        assert_eq!(own.tell("save"), "saved", "{way}");
+        // A stream has ended, and what listened with it.
+        assert_eq!(own.sockets().is_empty(), way == "stream", "{way}");
+        let trace = own.folder.path().join("trace");
+        let text = replay(&trace);
+        assert_eq!(calls(&text), [10, 20], "{way}: {text}");
+        assert!(text.contains("mark:half_of_it") && !text.contains("rftrace_"), "{way}: {text}");
+        let tasks = fs::read_to_string(trace.join("task.txt")).unwrap();
+        assert_eq!(tasks.matches("TASK ").count(), 1, "{way}: {tasks}");
+        own.end();
+    }
+}
+
+#[test]
+fn two_clients_change_it_at_the_same_time() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let mut own = Own::ready("ring");
+    own.done(&["on"]);
+    let (folder, pid) = (own.folder.path().to_owned(), own.program.id());
+    let clients = ["3", "5"].map(|depth| {
+        let folder = folder.clone();
+        thread::spawn(move || {
+            for _ in 0..10 {
+                assert!(ctl(&folder, pid, &["depth", depth]).status.success());
+                let found = ctl(&folder, pid, &["depth"]);
+                assert!([b"3\n", b"5\n"].contains(&found.stdout.as_slice().try_into().unwrap()), "{found:?}");
+            }
+        })
+    });
+    while clients.iter().any(|client| !client.is_finished()) {
+        assert_eq!(own.tell("round"), "65");
+    }
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    own.end();
+}
+
+#[test]
+fn a_buffer_without_control_ends_it() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let mut own = Own::ready("stop");
+    assert_eq!(own.sockets().len(), 1);
+    assert_eq!(own.tell("uncontrolled"), "uncontrolled");
+    assert_eq!(own.sockets(), <[PathBuf; 0]>::default());
+    assert_eq!(own.ctl(&["status"]).status.code(), Some(1));
+    own.end();
+    // The variable decides.
+    let mut own = Own::begin("stop", Some("0"));
+    assert_eq!(own.line(), "ready");
+    assert_eq!(own.sockets(), <[PathBuf; 0]>::default());
+    own.end();
+    assert!(Own::begin("stop", Some("maybe")).line().contains("RFTRACE_CONTROL"));
+}
+
+/// It is no way to its parent, and keeps no socket open at which clients would wait.
+#[test]
+fn the_child_of_a_fork_does_not_listen() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let mut own = Own::ready("stop");
+    let child: u32 = own.tell("fork").parse().unwrap();
+    own.child = Some(child);
+    let sockets = || {
+        let open = fs::read_dir(format!("/proc/{child}/fd")).unwrap().flatten();
+        open.filter(|it| fs::read_link(it.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))).count()
+    };
+    // It may not have begun when its parent says its number.
+    let since = Instant::now();
+    while sockets() > 0 {
+        assert!(since.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(ctl(own.folder.path(), child, &["status"]).status.code(), Some(1));
+    assert!(own.done(&["status"]).contains("recording    off"));
+    own.program.kill().unwrap();
+    own.program.wait().unwrap();
+    let since = Instant::now();
+    assert_eq!(own.ctl(&["status"]).status.code(), Some(1));
+    assert!(since.elapsed() < Duration::from_secs(60));
+}
