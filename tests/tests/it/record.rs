@@ -209,6 +209,17 @@ fn sigkill_leaves_nothing_of_a_buffer() {
     assert!(!run.path("trace").exists());
 }
 
+/// A signal that has no name.
+#[test]
+fn a_real_time_signal_ends_the_program() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = record(&[], &c_program().path, &["real_time"]);
+    assert_eq!(run.status.code(), Some(168), "{}", run.stderr);
+    assert!(run.path("trace").exists());
+}
+
 /// The calls of each function in all tasks, as `uftrace report` counts them. Names are without what stands in angle brackets:
 /// uftrace itself shortens those of templates.
 pub(crate) fn counted(dir: &Path) -> BTreeMap<String, u64> {

@@ -11,11 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::errno::Errno;
 use nix::libc::c_int;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::Pid;
 use rftrace_format::info::Usage;
 use rftrace_format::recording::Entry;
 use signal_hook::consts::{FORBIDDEN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -124,13 +121,7 @@ pub fn run(
     });
     let lost = || format!("lost {}", program.display());
     // As long as it is not reaped no other process gets its id.
-    let ended = loop {
-        match waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
-            Err(Errno::EINTR) => {}
-            ended => break ended,
-        }
-    };
-    ended.with_context(lost)?;
+    sys::wait_for_end(pid).with_context(lost)?;
     handle.close();
     let _ = forwarder.join();
     let (status, usage) = sys::reap(pid).with_context(lost)?;

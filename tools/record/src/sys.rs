@@ -45,6 +45,21 @@ impl Process {
     }
 }
 
+/// Waits until a child has ended, which stays a zombie. That of `nix` knows no real-time signal by which it may have ended.
+pub(crate) fn wait_for_end(pid: u32) -> io::Result<()> {
+    loop {
+        let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: it is writable.
+        if unsafe { libc::waitid(libc::P_PID, pid, ended.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
 /// Ends a child's life as a zombie. Returns how it ended, and what it and the children that it waited for have used.
 pub(crate) fn reap(pid: u32) -> io::Result<(ExitStatus, libc::rusage)> {
     let mut status = 0;
