@@ -20,6 +20,7 @@ use super::collected::{Collected, Death, Rate, Written};
 use super::file::{
     CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
 };
+use super::names::files_of_maps;
 use super::open::OpenFunctions;
 use super::pace::Fill;
 use super::spool::Spool;
@@ -559,13 +560,6 @@ pub(super) fn make_free(header: &ChunkHeader, lease: u64) {
     header.tid.store(0, Relaxed);
     let free = lease::new(lease::index(lease), chunk_state::FREE);
     let _ = header.lease.compare_exchange(lease, free, AcqRel, Relaxed);
-}
-
-/// The lines of maps that tell of files, and of the stack.
-pub(super) fn files_of_maps(maps: &[u8]) -> Vec<u8> {
-    let lines: Vec<&[u8]> =
-        maps.split(|&byte| byte == b'\n').filter(|line| line.contains(&b'/') || line.ends_with(b"[stack]")).collect();
-    lines.join(&b'\n')
 }
 
 impl Watched {

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::collect::files_of_maps;
 use crate::elf::file::map_file;
 use crate::elf::table::{self, SymbolTable};
 use crate::host::linux::modules::{self, Module, in_root};
@@ -117,6 +116,13 @@ impl Names {
 fn root(process: &Path) -> PathBuf {
     let root = process.join("root");
     if root.exists() { root } else { PathBuf::from("/") }
+}
+
+/// The lines of maps that tell of files, and of the stack.
+pub(super) fn files_of_maps(maps: &[u8]) -> Vec<u8> {
+    let lines: Vec<&[u8]> =
+        maps.split(|&byte| byte == b'\n').filter(|line| line.contains(&b'/') || line.ends_with(b"[stack]")).collect();
+    lines.join(&b'\n')
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::symbols::Symbol;
-use crate::trace::{Task, Trace, shown_name};
+use crate::task::Task;
+use crate::trace::{Trace, shown_name};
 
 /// How many are remembered: what a program calls again and again. And at the least, of each of very many tasks.
 const COUNTS: std::ops::RangeInclusive<usize> = 1 << 5..=1 << 10;

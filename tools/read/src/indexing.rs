@@ -18,7 +18,8 @@ use crate::index::{Index, MAX_ENTERED, MAX_FRAMES, MAX_FUNCTIONS, MAX_PLACES, Op
 use crate::kept::{MAX_FILE_BYTES, MIN_BYTES, cache_file, keep, metadata_hash, state};
 use crate::parallel::some_at_a_time;
 use crate::records::Records;
-use crate::trace::{Task, Trace};
+use crate::task::Task;
+use crate::trace::Trace;
 
 /// A block has so many bytes at least: a hundredth of a millisecond.
 const MIN_BLOCK_BYTES: u64 = 64 << 10;

@@ -17,7 +17,8 @@ use crate::kernel::InKernel;
 use crate::reading::Reading;
 use crate::seeker::Seeker;
 use crate::switches::Switch;
-use crate::trace::{Task, Trace};
+use crate::task::Task;
+use crate::trace::Trace;
 use crate::warning::{Warning, Warnings};
 use crate::window::Window;
 
