@@ -41,7 +41,7 @@ fn shown(run: &Run, options: &[&str]) -> BTreeMap<String, f64> {
 /// Records the program, and compares. Where other programs take its processor in the middle of calls their times are wrong: it is recorded
 /// again, a few times.
 fn check(program: &Program, options: &[&str]) {
-    const TRIES: usize = 5;
+    const TRIES: usize = 20;
 
     let mut problems = Vec::new();
     while problems.len() < TRIES {
