@@ -228,12 +228,8 @@ fn look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Open {
 }
 
 fn try_look_up(frame: usize, is_wanted: impl Fn(&Open) -> bool) -> Option<Open> {
-    let in_own = own_entry(frame, &is_wanted);
-    if in_own.is_some() && !left::in_use() {
-        return in_own;
-    }
     // One by one: iterators would be moved as a whole, by the `memcpy` that there is not.
-    let mut latest = in_own;
+    let mut latest = own_entry(frame, &is_wanted);
     let mut consider = |found: Option<Open>| {
         if let Some(open) = found
             && is_wanted(&open)
