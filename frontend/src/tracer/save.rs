@@ -256,13 +256,10 @@ impl Tracer {
             let result = stream.save(path, writing);
             // Whatever became of it nothing is recorded any more.
             let own = std::ptr::from_ref(self).cast_mut();
-            let was_current = CURRENT.compare_exchange(own, std::ptr::null_mut(), AcqRel, Relaxed).is_ok();
-            #[cfg(feature = "control")]
-            if was_current {
+            if CURRENT.compare_exchange(own, std::ptr::null_mut(), AcqRel, Relaxed).is_ok() {
+                #[cfg(feature = "control")]
                 super::control::end();
             }
-            #[cfg(not(feature = "control"))]
-            let _ = was_current;
             result?
         };
         Ok(saved_stream(path, saved, dropped, left_out))
