@@ -162,6 +162,18 @@ mod tests {
     }
 
     #[test]
+    fn the_text_of_all_rules_is_read_as_the_same() {
+        for text in [
+            "",
+            "include=app::*; exclude=*::fmt; module=libfoo*; not_module=libc.so.6; below=main::work; not_below=alloc::*; entry=*::poll",
+            r"include=<[u8\; 3] as Speak>::speak; depth=5; min=1500ns; size=64",
+            "values=open@arg1/s,retval/i32; trigger=init@trace_off; trigger=f@depth=3; watch=7:slow:app::f>5ms; min=10us; paused=1",
+        ] {
+            assert_eq!(Filter::parse(text).unwrap().text(), text);
+        }
+    }
+
+    #[test]
     fn a_semicolon_can_be_part_of_a_pattern() {
         let filter = Filter::parse(r"include=<[u8\; 3] as Speak>::speak;exclude=/a\\;depth=2").unwrap();
         assert_eq!(rules(&filter), [r"include=<[u8\; 3] as Speak>::speak", r"exclude=/a\\"]);

@@ -320,11 +320,12 @@ impl Filter {
         rules.chain(values).chain(self.watches.iter().map(WatchRule::text)).collect()
     }
 
-    /// All rules, in text.
-    #[cfg(all(feature = "control", target_os = "linux"))]
+    /// All rules, in text: what [`parse`](Self::parse) reads as the same.
+    #[cfg(any(test, all(feature = "control", target_os = "linux")))]
     pub(crate) fn text(&self) -> String {
         let mut rules: Vec<String> = self.rules.iter().map(Rule::text).collect();
-        rules.extend(self.values.iter().map(ValueRule::text).chain(self.watches.iter().map(WatchRule::text)));
+        rules.extend(self.values.iter().map(ValueRule::text));
+        rules.extend(self.watches.iter().map(WatchRule::rule));
         rules.extend(self.max_depth.map(|levels| format!("depth={levels}")));
         let nanos = self.min_duration.as_nanos();
         rules.extend((nanos > 0).then(|| {

@@ -112,9 +112,19 @@ impl WatchRule {
         matches!(calls, Calls::Trigger(watch::ON | watch::OFF))
     }
 
-    /// As it is written, without its number.
+    /// As it is written where it is asked for, without its number.
     pub(crate) fn text(&self) -> String {
         self.text.clone()
+    }
+
+    /// As it is written among other rules.
+    #[cfg(any(test, all(feature = "control", target_os = "linux")))]
+    pub(super) fn rule(&self) -> String {
+        let text = self.text.replace(';', "\\;");
+        match self.wanted {
+            AtSite::Watch(SiteWatch { calls: Calls::Trigger(_), .. }) | AtSite::Levels(_) => format!("trigger={text}"),
+            AtSite::Watch(SiteWatch { number, .. }) => format!("watch={number}:{text}"),
+        }
     }
 }
 
