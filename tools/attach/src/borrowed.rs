@@ -2,7 +2,8 @@
 //!
 //! A function is called on a stack of our own and returns to the frame of a signal handler (`frame`); a system call is such a call of the
 //! two instructions `syscall; ret`, which every C library has. All signals are blocked meanwhile but SIGSEGV and SIGTRAP, which would be
-//! this process's fault: so no handler of the program runs on the thread. What can't be blocked is sent again at the end.
+//! this process's fault, and those of clocks of processor time: the thread uses some for us, and if it blocked them another thread's wait
+//! would be ended by them. No handler of the program runs on it: a signal that is not blocked is sent again at the end.
 
 use std::fs;
 use std::io;
@@ -30,6 +31,13 @@ const RED_ZONE_BYTES: u64 = 128;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a thread that sleeps for a disk may take to stop.
 const STOP: Duration = Duration::from_millis(50);
+/// Signals of clocks of processor time.
+const CLOCKS: u64 = bit(libc::SIGPROF) | bit(libc::SIGVTALRM);
+
+/// A signal in a mask.
+const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
 
 /// Instructions of the C library.
 #[derive(Clone, Copy, Debug)]
@@ -283,7 +291,8 @@ impl<'a> Borrowed<'a> {
         // Direction and trap flags off, as a function wants it.
         registers.eflags &= !0x500;
         sys::set_registers(self.thread, &registers)?;
-        sys::set_signal_mask(self.thread, !(1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGTRAP - 1)))?;
+        let unblocked = bit(libc::SIGSEGV) | bit(libc::SIGTRAP) | CLOCKS & !self.mask;
+        sys::set_signal_mask(self.thread, !unblocked)?;
         Ok(())
     }
 
@@ -372,10 +381,8 @@ impl<'a> Borrowed<'a> {
     /// Whether the only signal that waits for the thread is that of a clock of processor time, of which it has used some for us. By
     /// itself it had not come while the thread waits in a system call, so it is to come before that begins again, not to end it.
     fn has_used_time(&self) -> bool {
-        const CLOCKS: u64 = 1 << (libc::SIGPROF - 1) | 1 << (libc::SIGVTALRM - 1);
-
         let waiting = self.process.pending_signals(self.thread) & !self.mask;
-        let waiting = self.pending.iter().fold(waiting, |all, signal| all | 1 << (signal - 1));
+        let waiting = self.pending.iter().fold(waiting, |all, &signal| all | bit(signal));
         waiting != 0 && waiting & !CLOCKS == 0
     }
 
