@@ -7,6 +7,8 @@ use alloc::string::String;
 pub const INFO: &str = "info";
 /// The first bytes of [`INFO`].
 pub const MAGIC: &[u8; 8] = b"Ftrace!\0";
+/// The first bytes of a stream: what `rftrace record --to` sends and `rftrace ctl PID pipe --rfs` writes.
+pub const STREAM_MAGIC: [u8; 8] = *b"\x93RFS\r\n\x1a\n";
 /// Sessions, tasks and forks.
 pub const TASKS: &str = "task.txt";
 /// The names of events.

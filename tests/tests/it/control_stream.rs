@@ -59,6 +59,14 @@ fn a_stream_for_who_asks() {
             assert_eq!(called(&folder.join(received).join("trace")), whole);
         }
 
+        // Who takes it for a trace is told what makes one, by these words.
+        let mistaken = Command::new(rftrace()).arg("report").arg(&stream).output().unwrap();
+        let told = String::from_utf8(mistaken.stderr).unwrap();
+        let remedy = told.split('`').nth(1).unwrap_or_default().replacen("rftrace", "\"$0\"", 1);
+        let done = Command::new("sh").args(["-c", &remedy]).arg(rftrace()).current_dir(&folder).output().unwrap();
+        assert!(done.status.success(), "{told}: {done:?}");
+        assert_eq!(called(&folder.join("traces").join("trace")), whole);
+
         // What is cut is not taken for complete.
         let bytes = fs::read(&stream).unwrap();
         fs::write(&stream, &bytes[..bytes.len() - 1]).unwrap();

@@ -32,11 +32,11 @@ use std::error::Error;
 use std::fmt;
 
 use rftrace_format::companion::Companion;
+/// What a stream begins with.
+pub use rftrace_format::files::STREAM_MAGIC as MAGIC;
 
 use crate::held::Held;
 
-/// What a stream begins with.
-pub const MAGIC: [u8; 8] = *b"\x93RFS\r\n\x1a\n";
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
 /// Bytes of a token.

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use rftrace_format::recording::{FOLDER, STREAM};
 
 use super::common::shell_word;
+use super::stream_file;
 
 /// The trace of a directory: itself.
 pub(crate) fn shown(dir: &Path) -> Result<PathBuf> {
@@ -13,8 +14,9 @@ pub(crate) fn shown(dir: &Path) -> Result<PathBuf> {
     Ok(dir.to_owned())
 }
 
-/// An error for a directory that is no trace yet.
+/// An error for a directory that is no trace yet, or a stream.
 pub(crate) fn refuse(dir: &Path) -> Result<()> {
+    stream_file::refuse(dir)?;
     let is_unfinished =
         !dir.join(rftrace_format::files::INFO).exists() && [FOLDER, STREAM].iter().any(|name| dir.join(name).is_dir());
     if is_unfinished {

@@ -42,6 +42,7 @@ pub(crate) struct ImportArgs {
 
 /// Runs it.
 pub(crate) fn run(args: &ImportArgs) -> Result<()> {
+    super::stream_file::refuse(&args.raw)?;
     // These errors' texts have those of their sources.
     let whole = |error: rftrace_frontend::Error| anyhow!("{error}");
     let image = Image::read(&args.raw).map_err(whole)?;

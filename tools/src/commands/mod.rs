@@ -54,6 +54,7 @@ mod send;
 mod site;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod size;
+mod stream_file;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
 mod time;

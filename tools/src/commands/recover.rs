@@ -28,6 +28,7 @@ pub(crate) struct RecoverArgs {
 /// Recovers a directory.
 pub(crate) fn run(args: RecoverArgs) -> Result<()> {
     let dir = args.dir.path();
+    super::stream_file::refuse(&dir)?;
     let Some(output) = Output::left_in(&dir)? else {
         bail!("there is nothing to recover in {}: no recording was interrupted there", dir.display());
     };

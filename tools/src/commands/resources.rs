@@ -131,6 +131,7 @@ impl From<SortArg> for Sort {
 }
 
 fn open(dir: &Path) -> Result<Recording> {
+    super::stream_file::refuse(dir)?;
     let path = dir.join(RESOURCES);
     if !path.exists() {
         bail!(

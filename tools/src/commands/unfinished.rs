@@ -10,6 +10,7 @@ use indicatif::HumanBytes;
 use rftrace_record::unfinished::{Lent, Stage};
 
 use super::common::shell_word;
+use super::stream_file;
 
 /// Those that were made, by the directories that they are of.
 static LENT: Mutex<Vec<(PathBuf, Lent)>> = Mutex::new(Vec::new());
@@ -19,6 +20,7 @@ const MUCH: u64 = 256 << 20;
 
 /// The trace of a directory: itself, or one that is there as long as this process, of what has reached the disk.
 pub(crate) fn shown(dir: &Path) -> Result<PathBuf> {
+    stream_file::refuse(dir)?;
     let mut lent = LENT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, lent)) = lent.iter().find(|(of, _)| of == dir) {
         return Ok(lent.dir().to_owned());
@@ -51,8 +53,9 @@ pub(crate) fn shown(dir: &Path) -> Result<PathBuf> {
     Ok(shown)
 }
 
-/// An error for a directory that is no trace yet, of who needs one.
+/// An error for a directory that is no trace yet, or a stream, of who needs a trace.
 pub(crate) fn refuse(dir: &Path) -> Result<()> {
+    stream_file::refuse(dir)?;
     let word = shell_word(dir);
     match Stage::of(dir) {
         None => Ok(()),

@@ -89,6 +89,42 @@ fn a_trace_is_sent_and_received() {
     assert!(!socket.exists(), "it is removed");
 }
 
+/// What `rftrace ctl PID pipe --rfs` has written says so of itself, whatever it is called.
+#[test]
+fn who_is_given_a_stream_says_what_makes_a_trace_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("of a server");
+    fs::write(&file, b"\x93RFS\r\n\x1a\n\x01\0\0\0").unwrap();
+    let (path, output) = (utf8(&file), folder.path().join("output"));
+    let remedy = format!("`rftrace recv --stdin -o traces < '{path}'`");
+    let commands: [&[&str]; 14] = [
+        &["replay", path],
+        &["report", path],
+        &["report", "--diff", path, path],
+        &["graph", path],
+        &["tui", path],
+        &["info", path],
+        &["view", path],
+        &["dump", "--chrome", path],
+        &["resources", path],
+        &["recover", path],
+        &["symbols", "--binary", path, path],
+        &["merge", path, path, "-o", utf8(&output)],
+        &["send", path, "127.0.0.1:1"],
+        &["import", path],
+    ];
+    for args in commands {
+        let (code, stdout, stderr) = run(args);
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{args:?}: {stderr}");
+        let is_told = stderr.starts_with("rftrace: ") && stderr.contains("is a stream") && stderr.contains(&remedy);
+        assert!(is_told && stderr.lines().count() == 1, "{args:?}: {stderr}");
+    }
+    // Its first bytes say it, not its name.
+    let named = folder.path().join("x.rfs");
+    fs::write(&named, b"\x93RFX\r\n\x1a\n").unwrap();
+    assert!(run(&["report", utf8(&named)]).2.contains("is this a trace directory?"));
+}
+
 #[test]
 fn a_signal_ends_it_while_a_peer_stalls() {
     let folder = tempfile::tempdir().unwrap();
