@@ -68,6 +68,8 @@ pub struct Banks {
     pub(super) taken_bytes: u64,
     /// Whether all that is known of a process is kept beside its spool, for another machine.
     pub(super) is_whole: bool,
+    /// The root directory that paths of processes are for, if that is not this process's.
+    pub(super) root: Option<PathBuf>,
     /// The same for dumps of rings.
     pub(super) dumped_bytes: u64,
     /// Those that are told what is recorded at once.
@@ -162,6 +164,7 @@ impl Banks {
             rate: host::exact_rate().map(|(hz, source)| Rate { hz, source: source.name().to_owned() }),
             taken_bytes: 0,
             is_whole: false,
+            root: None,
             dumped_bytes: 0,
             taps: Vec::new(),
             keeps_nothing: false,
@@ -233,12 +236,6 @@ impl Banks {
         }
         self.passed_on();
         Fill { n_taken, n_chunks: self.layout.n_chunks() }
-    }
-
-    /// The snapshots that processes have asked for since the last call. They are to be [discarded](Collected::discard) before the
-    /// process's own end is.
-    pub fn snapshots(&mut self) -> Vec<Collected> {
-        std::mem::take(&mut self.snapshots)
     }
 
     /// The processes that are over since the last call.
@@ -462,7 +459,7 @@ impl Banks {
             minima: self.minima(number),
             end_tsc: slot.end_tsc.load(Relaxed),
             n_untraced_threads: slot.n_untraced_threads.load(Relaxed),
-            root: None,
+            root: self.root.clone(),
             exe,
             command_line,
             maps,

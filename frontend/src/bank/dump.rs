@@ -52,6 +52,12 @@ pub enum NoDump {
 }
 
 impl Banks {
+    /// The snapshots that processes have asked for since the last call. They are to be [discarded](Collected::discard) before the
+    /// process's own end is.
+    pub fn snapshots(&mut self) -> Vec<Collected> {
+        std::mem::take(&mut self.snapshots)
+    }
+
     /// Makes a dump of what is there of a process, which goes on meanwhile: of its ring what was recorded until now, or until the moment
     /// that it is made for and what is wanted after that; of a stream all until now. It is among the [`snapshots`](Self::snapshots) then.
     /// Returns how many bytes of a ring it holds.

@@ -372,7 +372,8 @@ impl Collected {
         self.root = Some(root);
     }
 
-    fn root(&self) -> &Path {
+    /// That directory.
+    pub(super) fn root(&self) -> &Path {
         self.root.as_deref().unwrap_or(Path::new("/"))
     }
 

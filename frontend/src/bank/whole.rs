@@ -35,6 +35,17 @@ const LAST: &[u8] = b"complete";
 const MAX_MODULES: usize = 1 << 16;
 
 impl Banks {
+    /// Has the files of its processes' modules be looked for in another root directory: that of a process in a container.
+    pub fn set_root(&mut self, root: PathBuf) {
+        self.root = Some(root);
+    }
+
+    /// That directory, if it is another one.
+    #[must_use]
+    pub fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
+    }
+
     /// Keeps all that is known of processes beside their spools from now on.
     pub fn keep_all_that_is_known(&mut self) {
         self.is_whole = true;
@@ -55,7 +66,10 @@ impl Banks {
         }
         let world = match watched.world.take() {
             Some(seen) if seen.maps == collected.maps && seen.unloaded == collected.unloaded => seen.world,
-            _ => Box::new(World::here(&collected.maps, &collected.unloaded, &collected.exe_path())),
+            _ => {
+                let Collected { maps, unloaded, .. } = collected;
+                Box::new(World::here(maps, unloaded, &collected.exe_path(), collected.root()))
+            }
         };
         let text = text(collected, &world, is_over);
         let (maps, unloaded) = (collected.maps.clone(), collected.unloaded.clone());

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::clock::tsc::TscSource;
 use crate::elf::file::build_id;
 use crate::host;
-use crate::host::linux::modules::{self, Module, ModulesAt, Unloaded, map_path};
+use crate::host::linux::modules::{self, Module, ModulesAt, Unloaded, in_root, map_path};
 use crate::host::linux::sysinfo;
 use crate::host::machine::SystemInfo;
 
@@ -40,11 +40,12 @@ pub(super) struct Seen {
 
 impl World {
     /// That of this machine, for a program whose maps at different times these are, the latest last, and that has `unloaded` these libraries.
-    pub(crate) fn here(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path) -> Self {
-        let ModulesAt { always, at_times } = modules::modules_at(maps, unloaded, exe, Path::new("/"));
+    /// Files are looked for in its `root` directory.
+    pub(crate) fn here(maps: &[Vec<u8>], unloaded: &[Unloaded], exe: &Path, root: &Path) -> Self {
+        let ModulesAt { always, at_times } = modules::modules_at(maps, unloaded, exe, root);
         let mut system = sysinfo::collect();
         system.exe_name = map_path(exe);
-        system.build_id = build_id(exe).ok().flatten();
+        system.build_id = build_id(&in_root(root, exe)).ok().flatten();
         Self {
             modules: always,
             opened: at_times,

@@ -1,12 +1,12 @@
 //! `rftrace record -p`: programs in containers, whose files lie elsewhere than they say, and programs of other C libraries.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rftrace_tests::{CProgram, Program, fixtures, require, tools};
 use tempfile::TempDir;
@@ -85,6 +85,44 @@ fn files_that_others_do_not_see() {
     running.child.kill().unwrap();
     assert!(recorder.wait().unwrap().success());
     assert!(count(&running.trace(), "round_of_work") > 0);
+}
+
+/// So is the stream of such a program: its names are those of its own file, though another one lies at the same path here.
+#[test]
+fn a_stream_has_names_of_files_that_others_do_not_see() {
+    if !require(&["gcc"]) || !has_namespaces() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let others = CProgram::new(&["attached.c"]).without_library().with(&["-O1", "-lpthread"]).build();
+    fs::copy(&others.path, folder.path().join("program")).unwrap();
+    let script = "mount -t tmpfs none \"$1\"; cp \"$2\" \"$1/program\"; exec \"$1/program\" busy";
+    let mut running = begin_in_namespace(script, folder.path());
+    let mut recorder = running.begin_recording(&BRANCHES);
+    let stream = running.folder.path().join("x.rfs");
+    let mut reader = Command::new(rftrace());
+    reader.args(["ctl", &running.pid().to_string(), "pipe", "--rfs"]).stdout(File::create(&stream).unwrap());
+    let mut reader = reader.spawn().unwrap();
+    let since = Instant::now();
+    while fs::metadata(&stream).unwrap().len() < 100_000 {
+        assert!(since.elapsed() < Duration::from_secs(120));
+        thread::sleep(Duration::from_millis(5));
+    }
+    running.child.kill().unwrap();
+    assert!(recorder.wait().unwrap().success() && reader.wait().unwrap().success());
+    let received = running.folder.path().join("received");
+    let mut receiver = Command::new(rftrace());
+    receiver.args(["recv", "--stdin", "-o"]).arg(&received).stdin(File::open(&stream).unwrap());
+    assert!(receiver.status().unwrap().success());
+    let rounds = count(&received.join("trace"), "round_of_work");
+    assert!(rounds > 0);
+    assert_eq!(rounds, count(&running.trace(), "round_of_work"));
+    let build_id = |trace: &Path| {
+        let info = fs::read(trace.join("info")).unwrap();
+        let line = info.split(|&byte| byte == b'\n').find(|line| line.starts_with(b"build_id:"));
+        String::from_utf8(line.unwrap().to_vec()).unwrap()
+    };
+    assert_eq!(build_id(&received.join("trace")), build_id(&running.trace()));
 }
 
 #[test]

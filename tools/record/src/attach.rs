@@ -189,6 +189,9 @@ pub fn record(
     }
     drop(sum);
     let roots: Vec<Option<OtherRoot>> = attended.iter().map(|process| process.attached.other_root()).collect();
+    for (recorder, root) in recorders.iter().zip(&roots) {
+        root.iter().for_each(|root| recorder.set_root(root.path()));
+    }
     let (errands, to_do) = Errands::new();
     let control = Control::of_attached(options.pids.iter().copied().zip(&recorders), errands, options.spelling);
     begun(control.as_ref().err());
@@ -204,11 +207,7 @@ pub fn record(
     let reasons = attend(attended, look, go_on, &to_do);
     // Who waits for something to be done is told that it is not.
     drop(to_do);
-    let banks = recorders.into_iter().zip(&roots).map(|(recorder, root)| {
-        let banks = recorder.stop();
-        root.iter().fold(banks, |banks, root| banks.in_root(&root.path()))
-    });
-    let banks = banks.reduce(BankRecording::with);
+    let banks = recorders.into_iter().map(BankRecorder::stop).reduce(BankRecording::with);
     if let Ok(control) = control {
         control.finish();
     }

@@ -191,6 +191,12 @@ impl BankRecorder {
         self.jobs.with(|banks| banks.keep_nothing());
     }
 
+    /// Has the files of its processes' modules be looked for in another root directory.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn set_root(&self, root: PathBuf) {
+        self.jobs.with(|banks| banks.set_root(root));
+    }
+
     /// Where spools are.
     pub(crate) fn work(&self) -> &Path {
         &self.work
@@ -339,14 +345,6 @@ impl BankRecording {
         let dumps = DumpControl::new(dumps::Options::default());
         let (on_full, places) = (OnFull::Wait, HashMap::new());
         Ok((!collected.is_empty()).then_some(Self { collected, on_full, dumps, places, symbols }))
-    }
-
-    /// Has the files of its processes' modules be looked for in another root directory.
-    #[cfg(target_arch = "x86_64")]
-    #[must_use]
-    pub(crate) fn in_root(mut self, root: &Path) -> Self {
-        self.collected.iter_mut().for_each(|it| it.collected.set_root(root.to_owned()));
-        self
     }
 
     /// With what was in the banks of another recorder.

@@ -281,7 +281,7 @@ impl Recording for Recorded {
     fn stream(&self, pid: Option<u32>) -> Result<Text, String> {
         self.check_banks("what is recorded is no stream")?;
         let Recorder { banks, work, .. } = self.of_all(pid)?;
-        let refused = banks.with(|banks| {
+        let looked = banks.with(|banks| {
             let refused = match (banks.is_ring(), banks.is_nothing_kept()) {
                 (true, _) => Some("what is in a ring is no stream: `dump` makes a trace of it"),
                 (_, true) => Some("what is recorded is only shown, and not written"),
@@ -290,13 +290,14 @@ impl Recording for Recorded {
             if refused.is_none() {
                 banks.keep_all_that_is_known();
             }
-            refused
+            (refused, banks.root().map(Path::to_owned))
         });
-        if let Some(refused) = refused.ok_or(OVER)? {
+        let (refused, root) = looked.ok_or(OVER)?;
+        if let Some(refused) = refused {
             return Err(refused.to_owned());
         }
         let is_given_up = Arc::clone(&self.is_given_up);
-        let source = rfs::Source { banks: banks.clone(), work: work.clone(), is_given_up };
+        let source = rfs::Source { banks: banks.clone(), work: work.clone(), root, is_given_up };
         Ok(Box::new(rfs::begin(source, pid)?))
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Source {
     pub(crate) banks: Access,
     /// The folder with the spools.
     pub(crate) work: PathBuf,
+    /// The root directory that paths of the processes are for, if that is not this process's.
+    pub(crate) root: Option<PathBuf>,
     /// Spools may be gone: who has not read them has come too late.
     pub(crate) is_given_up: Arc<AtomicBool>,
 }
@@ -54,7 +56,7 @@ fn send(source: &Source, pid: Option<u32>, to: &SyncSender<Vec<u8>>) -> Result<(
     let (follows, token) = (Follows::Sections, [0; TOKEN_BYTES]);
     pass_on(&stream::hello(&Hello { follows, versions: SPOOL_VERSIONS, token, name }))?;
     let started = pid.map(start_time);
-    let mut spools = pid.map_or_else(Spools::default, Spools::of_process);
+    let mut spools = Spools::new(pid, source.root.clone());
     loop {
         let processes = source.banks.with(|banks| banks.processes());
         // What was written before it was over is sent below. Between two programs of a process it has no bank.

@@ -27,6 +27,8 @@ const SPOOL_HEAD: u64 = 16;
 pub(crate) struct Spools {
     /// Of this process alone.
     pid: Option<u32>,
+    /// Where the files of modules are, if that is not this process's root directory.
+    root: Option<PathBuf>,
     known: HashMap<PathBuf, Spool>,
     n_processes: u32,
     n_chunks: u64,
@@ -49,9 +51,9 @@ struct Spool {
 }
 
 impl Spools {
-    /// Those of one process alone.
-    pub(crate) fn of_process(pid: u32) -> Self {
-        Self { pid: Some(pid), ..Self::default() }
+    /// Those of one process alone, if one is named, whose files are in another root directory, if there is one.
+    pub(crate) fn new(pid: Option<u32>, root: Option<PathBuf>) -> Self {
+        Self { pid, root, ..Self::default() }
     }
 
     /// Sends what is new.
@@ -104,7 +106,9 @@ impl Spools {
             send(&stream::process(number))?;
         }
         stream::about(&text).try_for_each(|section| send(&section))?;
-        let collected = Banks::collected_elsewhere(path).with_context(|| format!("cannot read {}", about.display()))?;
+        let collected = Banks::collected_elsewhere(path);
+        let mut collected = collected.with_context(|| format!("cannot read {}", about.display()))?;
+        self.root.iter().for_each(|root| collected.set_root(root.clone()));
         let n_modules = &mut self.n_modules;
         collected.tell_symbols(&mut self.symbols, &mut self.told, |file| {
             let number = *n_modules;
