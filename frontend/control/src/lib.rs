@@ -4,7 +4,7 @@
 //! - [`socket`]: where a recorder listens, and who may talk to it.
 //! - [`client`]: finds the recorder of a process, and asks.
 //! - [`folder`]: the names as files.
-//! - [`server`]: answers, as a [`Recording`] can.
+//! - [`server`]: answers, as a [`Recording`] can. `listed` has its sockets, which a child closes.
 //! - `commands` says what the words mean; `names` has ftrace's names for the same, `target` the processes that they are for,
 //!   `rules` changes the rules of a filter, `triggers` what dumps are made on.
 //!
@@ -18,6 +18,8 @@ pub mod client;
 mod commands;
 #[cfg(target_os = "linux")]
 pub mod folder;
+#[cfg(target_os = "linux")]
+mod listed;
 mod names;
 pub mod protocol;
 mod recording;

@@ -1,5 +1,6 @@
 //! What control needs of a recorder.
 
+use std::any::Any;
 use std::{io, thread};
 
 /// What is known of a process.
@@ -176,6 +177,11 @@ pub trait Recording: Send + Sync {
     ///
     /// Why there is none.
     fn dump(&self, pid: u32, reason: &str) -> Result<String, String>;
+
+    /// Where the process may fork: it does not as long as what this returns is there.
+    fn hold_forks(&self) -> Option<Box<dyn Any>> {
+        None
+    }
 
     /// Starts a thread, which nobody joins. Who records its own process does not record that.
     ///

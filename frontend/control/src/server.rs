@@ -2,20 +2,20 @@
 
 use std::fmt;
 use std::io::{self, BufReader, Write};
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::commands;
+use crate::listed::Listed;
+pub use crate::listed::close_in_child;
 use crate::protocol::{Request, write_answer};
 use crate::recording::Recording;
 pub use crate::socket::Place;
-use crate::socket::{self, Listener, Peer};
+use crate::socket::{self, Listener, Peer, SocketFile};
 
 /// Clients at a time.
 const MOST_CLIENTS: usize = 64;
@@ -26,16 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Answers clients as long as it lives.
 pub struct Server {
     shared: Arc<Shared>,
-    path: PathBuf,
-    descriptor: RawFd,
+    file: SocketFile,
     is_over: Arc<AtomicBool>,
-    /// Nobody can send any more when the thread that listens has ended.
-    end: Mutex<Receiver<()>>,
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Server").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
@@ -56,8 +53,8 @@ impl Server {
     ///
     /// Those of the system.
     pub fn begin(at: Place<'_>, recording: Arc<dyn Recording>) -> io::Result<Self> {
-        let listener = Listener::new(at)?;
-        let path = listener.path().to_owned();
+        let listener = Listed::open(&recording, || Listener::new(at))?;
+        let file = listener.file();
         let is_over = Arc::<AtomicBool>::default();
         let told = Arc::clone(&is_over);
         let shared = Arc::new(Shared {
@@ -67,27 +64,14 @@ impl Server {
             n_busy: AtomicUsize::default(),
         });
         let own = Arc::clone(&shared);
-        let descriptor = listener.as_raw_fd();
-        let (running, end) = mpsc::channel();
-        let serve = move || {
-            let _running = running;
-            // The socket is gone before.
-            serve(&{ listener }, &shared, &told);
-        };
-        own.recording.spawn("control", Box::new(serve))?;
-        Ok(Self { path, descriptor, is_over, shared: own, end: Mutex::new(end) })
+        own.recording.spawn("control", Box::new(move || serve(&listener, &shared, &told)))?;
+        Ok(Self { file, is_over, shared: own })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The socket: the child of a fork has it too, and closes it.
-    #[must_use]
-    pub fn descriptor(&self) -> RawFd {
-        self.descriptor
+        self.file.path()
     }
 
     /// The recording is over: waits a little until all have their answers, and who is shown its calls has read the last of them.
@@ -105,12 +89,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.is_over.store(true, Relaxed);
-        // It waits for a client. Where nobody can be one any more it waits for ever.
-        if socket::connect(&self.path).is_ok()
-            && let Ok(end) = self.end.get_mut()
-        {
-            let _ = end.recv();
-        }
+        // The thread that listens waits for a client. It is not waited for: it may wait for a fork, which may wait for who is here.
+        let _ = socket::connect(self.path());
     }
 }
 
@@ -119,35 +99,36 @@ fn serve(listener: &Listener, shared: &Arc<Shared>, is_over: &AtomicBool) {
     const PAUSE: Duration = Duration::from_millis(50);
 
     loop {
-        let peer = listener.accept();
+        let waited = listener.wait();
         if is_over.load(Relaxed) {
             return;
         }
-        let (mut stream, problem) = match peer {
-            Ok(Peer::Permitted(stream)) if shared.n_clients.load(Relaxed) < MOST_CLIENTS => {
+        let peer = waited.and_then(|()| Listed::open(&shared.recording, || listener.accept()));
+        let Ok(peer) = peer else {
+            thread::sleep(PAUSE);
+            continue;
+        };
+        let problem = match &*peer {
+            Peer::Permitted(_) if shared.n_clients.load(Relaxed) < MOST_CLIENTS => {
                 shared.n_clients.fetch_add(1, Relaxed);
                 let own = Arc::clone(shared);
-                if shared.recording.spawn("client", Box::new(move || attend(&stream, &own))).is_err() {
+                if shared.recording.spawn("client", Box::new(move || attend(&peer, &own))).is_err() {
                     shared.n_clients.fetch_sub(1, Relaxed);
                 }
                 continue;
             }
-            Ok(Peer::Permitted(stream)) => (stream, "too many clients talk to the recorder".to_owned()),
-            Ok(Peer::Refused(stream, user)) => {
-                (stream, format!("the recorder talks to its own user and to root, not to user {user}"))
-            }
-            Err(_) => {
-                thread::sleep(PAUSE);
-                continue;
-            }
+            Peer::Permitted(_) => "too many clients talk to the recorder".to_owned(),
+            Peer::Refused(_, user) => format!("the recorder talks to its own user and to root, not to user {user}"),
         };
+        let mut stream = peer.stream();
         let _ = stream.set_write_timeout(Some(PATIENCE));
         let _ = write_answer(&Err(problem), &mut stream);
     }
 }
 
 /// Answers one client, until it has no more to say.
-fn attend(stream: &UnixStream, shared: &Shared) {
+fn attend(peer: &Peer, shared: &Shared) {
+    let stream = peer.stream();
     let _ = stream.set_write_timeout(Some(PATIENCE));
     let mut lines = BufReader::new(stream);
     let mut to = stream;

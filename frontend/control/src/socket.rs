@@ -5,11 +5,12 @@
 use std::env;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
@@ -25,12 +26,16 @@ pub enum Place<'a> {
     OfUser,
 }
 
-/// A socket that goes when this does.
+/// A socket at which clients connect.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
 }
+
+/// Its file, which goes when this does: nobody can connect any more.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
 
 impl Listener {
     /// Listens, where this user's sockets are or, if there is no such folder, elsewhere.
@@ -56,24 +61,44 @@ impl Listener {
         let _ = fs::remove_file(&path);
         let socket = in_folder_of(&path, |path| UnixListener::bind(path))?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        // A client may have gone when it is asked who has come.
+        socket.set_nonblocking(true)?;
         Ok(Self { socket, path })
     }
 
-    /// Waits for a client that may talk to this process.
+    /// Waits until somebody has connected.
     ///
     /// # Errors
     ///
     /// Those of the system.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut waited = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        poll(&mut waited, PollTimeout::NONE).map(drop).map_err(io::Error::from)
+    }
+
+    /// Who has connected.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system; nobody has.
     pub fn accept(&self) -> io::Result<Peer> {
         let (stream, _) = self.socket.accept()?;
         let user = user_of(&stream)?;
         Ok(if may_talk(user, geteuid().as_raw()) { Peer::Permitted(stream) } else { Peer::Refused(stream, user) })
     }
 
+    /// Its file.
+    #[must_use]
+    pub fn file(&self) -> SocketFile {
+        SocketFile(self.path.clone())
+    }
+}
+
+impl SocketFile {
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.0
     }
 }
 
@@ -83,9 +108,9 @@ impl AsRawFd for Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -96,6 +121,22 @@ pub enum Peer {
     Permitted(UnixStream),
     /// Another user.
     Refused(UnixStream, u32),
+}
+
+impl Peer {
+    /// The connection.
+    #[must_use]
+    pub fn stream(&self) -> &UnixStream {
+        match self {
+            Self::Permitted(stream) | Self::Refused(stream, _) => stream,
+        }
+    }
+}
+
+impl AsRawFd for Peer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.stream().as_raw_fd()
+    }
 }
 
 /// Connects to a socket.
@@ -208,10 +249,13 @@ mod tests {
         let long = folder.path().join("a".repeat(120));
         fs::create_dir(&long).unwrap();
         let listener = Listener::at(long.join(NAME)).unwrap();
-        assert_eq!(fs::symlink_metadata(listener.path()).unwrap().mode() & 0o777, 0o600);
-        connect(listener.path()).unwrap();
+        let file = listener.file();
+        assert_eq!(fs::symlink_metadata(file.path()).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+        connect(file.path()).unwrap();
+        listener.wait().unwrap();
         assert!(matches!(listener.accept().unwrap(), Peer::Permitted(_)));
-        drop(listener);
+        drop(file);
         assert!(connect(&long.join(NAME)).is_err() && fs::read_dir(&long).unwrap().next().is_none());
     }
 

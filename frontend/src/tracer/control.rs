@@ -5,16 +5,17 @@
 //!
 //! **Invariant**: the threads of this are not recorded from their first instruction on, but for the function that begins them, which is the library's own.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::mem::{self, MaybeUninit};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::{fs, io, process, ptr};
 
-use rftrace_control::server::{Place, Server};
+use rftrace_control::server::{Place, Server, close_in_child};
 use rftrace_control::{BufferKind, Facts, Function, Recording, Text, Trigger, Work, command_line};
 
 use super::{Statistics, Tracer, marks};
@@ -25,9 +26,6 @@ use crate::host;
 
 /// Who listens, and in which process: the child of a fork has no such thread.
 static LISTENING: Mutex<Option<(u32, Server)>> = Mutex::new(None);
-
-/// Its socket; -1 for none.
-static SOCKET: AtomicI32 = AtomicI32::new(-1);
 
 /// `rftrace ctl` has ended the recording for good.
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
@@ -67,7 +65,6 @@ pub(super) fn begin(is_wanted: bool) -> Result<Begun, Error> {
         clean_up();
         let own = Arc::new(Own { snapshots: Mutex::default() });
         let server = Server::begin(Place::OfUser, own).map_err(|source| Error::NoControl { source })?;
-        SOCKET.store(server.descriptor(), Relaxed);
         *listening = Some((process::id(), server));
     }
     Ok(Begun { is_wanted, is_new })
@@ -76,7 +73,6 @@ pub(super) fn begin(is_wanted: bool) -> Result<Begun, Error> {
 /// Nobody listens any more.
 pub(super) fn end() {
     let listener = listening().take();
-    SOCKET.store(-1, Relaxed);
     drop(listener);
 }
 
@@ -89,7 +85,7 @@ fn listening() -> MutexGuard<'static, Option<(u32, Server)>> {
     listening
 }
 
-/// Has the socket go when the program exits, and closed in children: who connects would wait for an answer by nobody.
+/// Has the socket go when the program exits, and all be closed in children: clients would wait for an answer by nobody, and not see this process's end.
 fn clean_up() {
     static REGISTERED: Once = Once::new();
 
@@ -104,13 +100,7 @@ fn clean_up() {
         });
     }
     unsafe extern "C" fn in_child() {
-        backend::unrecorded(|| {
-            let socket = SOCKET.swap(-1, Relaxed);
-            if socket >= 0 {
-                // SAFETY: the parent's listener has it, and in this process there is no such thread.
-                unsafe { libc::close(socket) };
-            }
-        });
+        backend::unrecorded(close_in_child);
     }
     // SAFETY: the handlers are made for this.
     REGISTERED.call_once(|| unsafe {
@@ -281,6 +271,10 @@ impl Recording for Own {
             self.snapshots.lock().unwrap_or_else(PoisonError::into_inner).push(place);
         }
         Ok(told)
+    }
+
+    fn hold_forks(&self) -> Option<Box<dyn Any>> {
+        Some(Box::new(host::at_work()))
     }
 
     fn spawn(&self, _name: &str, work: Work) -> io::Result<()> {

@@ -1,12 +1,14 @@
 //! `rftrace ctl` and programs that record themselves: what is recorded is what they are told, and nothing of those who listen is in the trace.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rftrace_control::protocol::{Request, read_answer};
 use rftrace_tests::{Profile, require, rust_program};
 use tempfile::TempDir;
 
@@ -217,6 +219,12 @@ fn the_child_of_a_fork_does_not_listen() {
         return;
     }
     let mut own = Own::ready("stop");
+    // Who is connected sees its end all the same.
+    let mut connected = UnixStream::connect(&own.sockets()[0]).unwrap();
+    let request = Request { pid: own.program.id(), words: vec!["filter".to_owned()] };
+    request.write(&mut connected).unwrap();
+    let mut connected = BufReader::new(connected);
+    assert_eq!(read_answer(&mut connected).unwrap(), Some(Ok(b"\n".to_vec())));
     let child: u32 = own.tell("fork").parse().unwrap();
     own.child = Some(child);
     let sockets = || {
@@ -233,6 +241,8 @@ fn the_child_of_a_fork_does_not_listen() {
     assert!(own.done(&["status"]).contains("recording    off"));
     own.program.kill().unwrap();
     own.program.wait().unwrap();
+    connected.get_ref().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(connected.read(&mut [0]).unwrap(), 0);
     let since = Instant::now();
     assert_eq!(own.ctl(&["status"]).status.code(), Some(1));
     assert!(since.elapsed() < Duration::from_secs(60));

@@ -1,0 +1,62 @@
+//! The sockets of a process that answers. The child of a fork has them too, where nobody answers: it closes them, so that who is connected sees the
+//! end of the process that he talks to.
+//!
+//! **Invariant**: sockets come and go while forks are held, if the process forks at all: a child finds all of them in the list, and the list free.
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::unistd::close;
+
+use crate::recording::Recording;
+
+static LIST: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+fn list() -> MutexGuard<'static, Vec<RawFd>> {
+    LIST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A socket that is in the list as long as it is open.
+pub(crate) struct Listed<T: AsRawFd> {
+    /// `None` when it is closed.
+    socket: Option<T>,
+    descriptor: RawFd,
+    recording: Arc<dyn Recording>,
+}
+
+impl<T: AsRawFd> Listed<T> {
+    pub(crate) fn open(recording: &Arc<dyn Recording>, open: impl FnOnce() -> io::Result<T>) -> io::Result<Self> {
+        let _held = recording.hold_forks();
+        let socket = open()?;
+        let descriptor = socket.as_raw_fd();
+        list().push(descriptor);
+        Ok(Self { socket: Some(socket), descriptor, recording: Arc::clone(recording) })
+    }
+}
+
+impl<T: AsRawFd> Deref for Listed<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.socket.as_ref().expect("it is there until this is dropped")
+    }
+}
+
+impl<T: AsRawFd> Drop for Listed<T> {
+    fn drop(&mut self) {
+        let _held = self.recording.hold_forks();
+        list().retain(|&descriptor| descriptor != self.descriptor);
+        drop(self.socket.take());
+    }
+}
+
+/// In the child of a fork: closes what is its parent's.
+pub fn close_in_child() {
+    // Who forks before forks can be held may find it taken: nobody gives it back there.
+    let Ok(mut list) = LIST.try_lock() else { return };
+    for descriptor in list.drain(..) {
+        let _ = close(descriptor);
+    }
+}
