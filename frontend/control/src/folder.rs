@@ -51,8 +51,16 @@ pub fn serve(
     // Before what is in files may be changed.
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
     folder.show_all()?;
+    // Where calls are never shown, who reads them is not kept waiting.
+    let no_pipe = connect(pid)?.ask(&["pipe"])?.err();
+    if let Some(problem) = &no_pipe {
+        fs::write(dir.join(PIPE), format!("# {problem}\n"))?;
+    }
     inotify.add_watch(dir, AddWatchFlags::IN_CLOSE_WRITE)?;
     for (name, work) in [(PIPE, pass_on as fn(u32, Connect, &Path)), (MARKER, take_marks)] {
+        if name == PIPE && no_pipe.is_some() {
+            continue;
+        }
         let path = dir.join(name);
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
         // It waits for others, and ends with this process.

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace_control::protocol::{Request, read_answer};
-use rftrace_tests::{Profile, require, rust_program};
+use rftrace_tests::{Profile, require, rust_program, traces};
 use tempfile::TempDir;
 
 use crate::record::rftrace;
@@ -25,10 +25,21 @@ struct Own {
 
 impl Own {
     fn begin(way: &str, variable: Option<&str>) -> Self {
+        Self::begin_by(way, |command, folder| {
+            command.env("XDG_RUNTIME_DIR", folder).envs(variable.map(|value| ("RFTRACE_CONTROL", value)));
+        })
+    }
+
+    /// One that finds no folder of its user for its socket.
+    fn begin_without_folder(way: &str) -> Self {
+        Self::begin_by(way, |command, _| _ = command.env_remove("XDG_RUNTIME_DIR"))
+    }
+
+    fn begin_by(way: &str, prepare: impl FnOnce(&mut Command, &Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(&rust_program("controlled", Profile::Debug).path);
-        command.arg(way).current_dir(&folder).env("XDG_RUNTIME_DIR", folder.path()).env_remove("RFTRACE_CONTROL");
-        command.envs(variable.map(|value| ("RFTRACE_CONTROL", value)));
+        let mut command = Command::new(&rust_program("controlled", Profile::Release).path);
+        command.arg(way).current_dir(&folder).env_remove("RFTRACE_CONTROL");
+        prepare(&mut command, folder.path());
         let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(program.stdout.take().unwrap());
         Self { folder, program, lines, child: None }
@@ -191,6 +202,96 @@ fn two_clients_change_it_at_the_same_time() {
     }
     clients.into_iter().for_each(|client| client.join().unwrap());
     own.end();
+}
+
+/// Threads by their numbers, and call sites that become jumps and calls again.
+#[test]
+fn threads_and_call_sites_are_chosen() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let mut own = Own::ready("stop");
+    let [main, worker] = [own.program.id().to_string(), own.tell("worker")];
+    let both = |own: &mut Own| ["round", "work"].map(|line| assert_eq!(own.tell(line), "65"));
+    own.done(&["on"]);
+    own.done(&["set", "set_ftrace_pid", &worker]);
+    assert_eq!(own.done(&["get", "set_ftrace_pid"]), format!("{worker}\n"));
+    both(&mut own);
+    assert!(own.refused(&["set", "set_ftrace_pid", "1"]).contains("no thread 1"));
+    own.done(&["set", "set_ftrace_pid", ""]);
+    own.done(&["set", "set_ftrace_notrace_pid", &worker]);
+    both(&mut own);
+    both(&mut own);
+    own.done(&["set", "set_ftrace_notrace_pid", ""]);
+    assert_eq!(own.done(&["get", "set_ftrace_notrace_pid"]), "no pid\n");
+    own.done(&["off"]);
+    let dump = own.folder.path().join("trace/snapshot-1-ctl");
+    own.done(&["dump"]);
+    let of_tasks = traces::calls_per_task(&traces::open(&dump));
+    let trace = traces::open(&dump);
+    let of_task = |number: &str| {
+        let place = trace.tasks().iter().position(|task| task.tid().to_string() == number).unwrap();
+        of_tasks[place].get("controlled::outer").copied()
+    };
+    assert_eq!([&main, &worker].map(|number| of_task(number)), [Some(20), Some(10)]);
+
+    // As they are called or jumped to, calls are the same.
+    let sites = own.done(&["patch"]);
+    assert!(!sites.starts_with("0 ") && sites.contains("patched"), "{sites}");
+    assert_eq!(own.done(&["get", "dyn_ftrace_total_info"]).trim(), sites.trim());
+    both(&mut own);
+    own.done(&["on"]);
+    both(&mut own);
+    own.done(&["unpatch"]);
+    both(&mut own);
+    own.done(&["set", "current_tracer", "nop"]);
+    both(&mut own);
+    assert_eq!(own.tell("save"), "saved");
+    assert_eq!(calls(&replay(&own.folder.path().join("trace"))), [30 + 40; 2]);
+    own.end();
+}
+
+/// ftrace's files, of a program that has no recorder, and no folder of its user for sockets.
+#[test]
+fn it_has_files() {
+    if !require(&["nightly"]) {
+        return;
+    }
+    let mut own = Own::begin_without_folder("ring");
+    assert_eq!(own.line(), "ready");
+    let files = own.folder.path().join("ftrace");
+    let mut command = Command::new(rftrace());
+    command.args(["ctl", &own.program.id().to_string(), "--dir"]).arg(&files).env_remove("XDG_RUNTIME_DIR");
+    let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(server.stderr.take().unwrap());
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    assert!(line.contains("has ftrace's files"), "{line}");
+    let until = |name: &str, wanted: &str| {
+        let since = Instant::now();
+        while fs::read_to_string(files.join(name)).unwrap() != wanted {
+            assert!(since.elapsed() < Duration::from_secs(60), "{name}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    fs::write(files.join("set_ftrace_filter"), "controlled::inner\n").unwrap();
+    until("enabled_functions", "controlled::inner [controlled]\n");
+    fs::write(files.join("tracing_on"), "1").unwrap();
+    until("current_tracer", "function_graph\n");
+    own.tell("round");
+    for _ in 0..2 {
+        // Who reads it is not kept waiting for what never comes.
+        let text = fs::read_to_string(files.join("trace_pipe")).unwrap();
+        assert!(text.starts_with("# a program that records itself does not show its calls"), "{text}");
+    }
+    fs::write(files.join("tracing_on"), "0").unwrap();
+    until("current_tracer", "nop\n");
+    assert_eq!(own.tell("save"), "saved");
+    let text = replay(&own.folder.path().join("trace"));
+    assert_eq!(calls(&text), [0, 10], "{text}");
+    own.end();
+    assert!(server.wait().unwrap().success());
+    assert!(!files.exists());
 }
 
 #[test]
