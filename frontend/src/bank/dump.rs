@@ -218,9 +218,15 @@ impl Banks {
         if let Some(error) = tail.failed {
             return Err(NoDump::Failed(error));
         }
-        let collected = self.collected(number, watched, last_thread);
+        let collected = self.collected_now(number, watched, last_thread);
         self.snapshots.push(Collected { tail: Some(tail.path), end_tsc: wanted, dump, ..collected });
         Ok(())
+    }
+
+    /// What there is of a process, with all that it told before it asked.
+    fn collected_now(&self, number: usize, watched: &mut Watched, last_thread: u32) -> Collected {
+        self.read_journal(number, self.slot(number), &mut watched.told);
+        self.collected(number, watched, last_thread)
     }
 
     /// Writes what is in chunks, which stay as they are: only the recorder makes one free, so no other records come into it meanwhile.
@@ -268,7 +274,7 @@ impl Banks {
         watched.open.look_again(watched.pid, slot.threads_at.load(Relaxed));
         watched.looked = None;
         watched.look(slot.mapped_at.load(Relaxed));
-        let mut collected = self.collected(number, watched, copy.last_thread);
+        let mut collected = self.collected_now(number, watched, copy.last_thread);
         self.tell_of_ring(number, &mut collected, watched, &copied);
         self.snapshots.push(Collected { tail: Some(copy.path), end_tsc: until, is_cut: true, dump, ..collected });
         Ok(n_bytes)
