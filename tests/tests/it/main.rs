@@ -23,6 +23,7 @@ mod control_flow;
 mod control_own;
 mod control_stream;
 mod control_threads;
+mod control_waits;
 mod cycles;
 mod debugger;
 mod deep;

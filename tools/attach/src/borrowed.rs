@@ -5,7 +5,6 @@
 //! this process's fault, and those of clocks of processor time: the thread uses some for us, and if it blocked them another thread's wait
 //! would be ended by them. No handler of the program runs on it: a signal that is not blocked is sent again at the end.
 
-use std::fs;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,10 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use nix::libc::{self, c_int, pid_t, user_regs_struct};
 
-use super::frame::{FRAME_BYTES, extended, frame, restarted};
+use super::call;
+use super::frame::{FRAME_BYTES, extended, frame};
 use super::place::Places;
 use super::process::{Module, Process};
 use super::refusal;
+use super::status::{Status, bit};
 use super::sys::{self, Stop};
 
 /// Bytes of the stack for calls.
@@ -33,11 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_millis(50);
 /// Signals of clocks of processor time.
 const CLOCKS: u64 = bit(libc::SIGPROF) | bit(libc::SIGVTALRM);
-
-/// A signal in a mask.
-const fn bit(signal: c_int) -> u64 {
-    1 << (signal - 1)
-}
 
 /// Instructions of the C library.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +80,8 @@ pub(crate) enum Stopped {
     Gone,
 }
 
-/// Stops a thread that is traced. Signals that come first go on to it. A system call that this interrupts begins again.
+/// Stops a thread that is traced. Signals that come first go on to it. A system call that this interrupts begins again, also where a clock
+/// of processor time struck while the thread stopped.
 pub(crate) fn stop(thread: pid_t) -> io::Result<Stopped> {
     if sys::interrupt(thread).is_err() { Ok(Stopped::Gone) } else { wait_until_stopped(thread) }
 }
@@ -97,9 +94,15 @@ pub(crate) fn wait_until_stopped(thread: pid_t) -> io::Result<Stopped> {
         match sys::wait(thread, STOP)? {
             Some(Stop::Told) => break,
             Some(Stop::Gone) => return Ok(Stopped::Gone),
-            Some(Stop::Signal(signal)) => sys::go_on(thread, signal)?,
+            Some(Stop::Signal(signal)) => {
+                if bit(signal) & CLOCKS != 0 {
+                    call::begin_again_after_handler(thread)?;
+                }
+                sys::go_on(thread, signal)?;
+            }
             Some(Stop::SystemCall | Stop::Event) => sys::go_on(thread, 0)?,
-            None if sleeps_for_the_system(thread) => return Ok(Stopped::Late),
+            // For a disk, or for a child of its in its memory (`vfork`), where no signal wakes it.
+            None if Status::of(thread).is_some_and(|status| status.state == 'D') => return Ok(Stopped::Late),
             None if begun.elapsed() > PATIENCE => {
                 let problem = format!("thread {thread} has had no processor for a minute; try again");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
@@ -107,41 +110,8 @@ pub(crate) fn wait_until_stopped(thread: pid_t) -> io::Result<Stopped> {
             None => {}
         }
     }
-    begin_call_again(thread)?;
+    call::begin_again(thread)?;
     Ok(Stopped::Yes)
-}
-
-/// Whether a thread sleeps for a disk, or for a child of its in its memory (`vfork`), where no signal wakes it.
-fn sleeps_for_the_system(thread: pid_t) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
-    // The name before it may hold anything.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
-}
-
-/// Some system calls tell their caller that they were interrupted, though no handler has run (signal(7)): nobody is to see that this
-/// process has come by.
-fn begin_call_again(thread: pid_t) -> io::Result<()> {
-    const ERESTARTNOHAND: i64 = -514;
-    const CALLS: [i64; 10] = [
-        libc::SYS_epoll_wait,
-        libc::SYS_epoll_pwait,
-        441, // epoll_pwait2
-        libc::SYS_semop,
-        libc::SYS_semtimedop,
-        libc::SYS_rt_sigtimedwait,
-        libc::SYS_io_getevents,
-        libc::SYS_msgrcv,
-        libc::SYS_msgsnd,
-        libc::SYS_rt_sigsuspend,
-    ];
-
-    let mut registers = sys::registers(thread)?;
-    let is_interrupted = registers.rax.cast_signed() == -i64::from(libc::EINTR);
-    if is_interrupted && CALLS.contains(&registers.orig_rax.cast_signed()) {
-        registers.rax = ERESTARTNOHAND.cast_unsigned();
-        sys::set_registers(thread, &registers)?;
-    }
-    Ok(())
 }
 
 impl<'a> Borrowed<'a> {
@@ -257,7 +227,7 @@ impl<'a> Borrowed<'a> {
         let restorer = self.gadgets.restorer;
         // At the first instruction of a function the stack pointer is 8 above a multiple of 16.
         let frame_at = ((extended_at - FRAME_BYTES) & !15) - 8;
-        let frame = frame(restorer, &restarted(&self.registers), self.mask, extended_at);
+        let frame = frame(restorer, &call::restarted(&self.registers), self.mask, extended_at);
         self.process.write(extended_at, &extended).context("it has no stack")?;
         self.process.write(frame_at, &frame)?;
         self.begin(code, rax, arguments, frame_at)?;
@@ -356,7 +326,7 @@ impl<'a> Borrowed<'a> {
     fn put_back(&mut self) -> Result<()> {
         sys::set_extended_state(self.thread, &self.extended)?;
         sys::set_signal_mask(self.thread, self.mask)?;
-        sys::set_registers(self.thread, &restarted(&self.registers))?;
+        sys::set_registers(self.thread, &call::restarted(&self.registers))?;
         sys::interrupt(self.thread)?;
         sys::go_on(self.thread, 0)?;
         loop {
@@ -381,7 +351,7 @@ impl<'a> Borrowed<'a> {
     /// Whether the only signal that waits for the thread is that of a clock of processor time, of which it has used some for us. By
     /// itself it had not come while the thread waits in a system call, so it is to come before that begins again, not to end it.
     fn has_used_time(&self) -> bool {
-        let waiting = self.process.pending_signals(self.thread) & !self.mask;
+        let waiting = Status::of(self.thread).map_or(0, |status| status.pending) & !self.mask;
         let waiting = self.pending.iter().fold(waiting, |all, &signal| all | bit(signal));
         waiting != 0 && waiting & !CLOCKS == 0
     }
@@ -401,7 +371,7 @@ impl<'a> Borrowed<'a> {
         }
         self.is_gone = true;
         if self.has_used_time() {
-            sys::set_registers(self.thread, &restarted(&self.registers))?;
+            sys::set_registers(self.thread, &call::restarted(&self.registers))?;
         }
         for signal in std::mem::take(&mut self.pending) {
             sys::send(self.process.pid, self.thread, signal);

@@ -24,21 +24,6 @@ const MAGIC2: u32 = 0x4650_5845;
 /// Where in the extended state the kernel looks for what follows.
 const SOFTWARE_AT: usize = 464;
 
-/// The registers with which a thread goes on that is in them: a system call that was interrupted begins anew.
-pub(crate) fn restarted(registers: &user_regs_struct) -> user_regs_struct {
-    const ERESTARTSYS: i64 = -512;
-    const ERESTART_RESTARTBLOCK: i64 = -516;
-
-    let mut restarted = *registers;
-    let is_in_call = registers.orig_rax.cast_signed() >= 0;
-    if is_in_call && (ERESTART_RESTARTBLOCK..=ERESTARTSYS).contains(&registers.rax.cast_signed()) {
-        restarted.rax = registers.orig_rax;
-        restarted.rip -= 2;
-    }
-    restarted.orig_rax = u64::MAX;
-    restarted
-}
-
 /// A frame whose return address is `restorer`, for a thread that goes on with these registers and signal mask. Its extended state is at
 /// `extended_at`.
 pub(crate) fn frame(restorer: u64, registers: &user_regs_struct, mask: u64, extended_at: u64) -> Vec<u8> {

@@ -1,9 +1,11 @@
 //! Puts the tracer into a program that runs, and takes it out again.
 //!
-//! - `sys` has the system calls, `frame` what makes a borrowed thread go on by itself.
+//! - `sys` has the system calls, `status` what `/proc` tells of a thread, `call` has system calls begin again that were interrupted, `frame` is what makes a
+//!   borrowed thread go on by itself.
 //! - `process` is a process as it is seen from outside, `refusal` says why one cannot be attached to.
 //! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped.
 //! - `library` brings the tracer's library into the process, `stacks` gives return addresses back.
+//! - `signal` sends a thread a signal that ends no wait of it.
 //! - `branches` are those at functions' beginnings: the pass that changes code.
 //! - `attached` is the whole: begin, look, leave.
 //!
@@ -20,16 +22,20 @@
 mod attached;
 mod borrowed;
 mod branches;
+mod call;
 mod callers;
 mod frame;
 mod library;
 mod place;
 mod process;
 mod refusal;
+mod signal;
 mod stacks;
+mod status;
 mod sys;
 mod world;
 
 pub use attached::{Attached, State, Wanted, leave};
 pub use branches::NoBranch;
 pub use process::OtherRoot;
+pub use signal::send_unseen;

@@ -80,13 +80,6 @@ impl Process {
         Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
 
-    /// The signals that wait for a thread, or for any of its threads, as a mask.
-    pub(crate) fn pending_signals(&self, thread: pid_t) -> u64 {
-        let status = fs::read_to_string(self.file(&format!("task/{thread}/status"))).unwrap_or_default();
-        let masks = status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
-        masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).fold(0, |all, mask| all | mask)
-    }
-
     /// Fills `bytes` from its memory; false if not all of that can be read.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
         self.memory.read_exact_at(bytes, address).is_ok()

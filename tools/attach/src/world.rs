@@ -1,14 +1,15 @@
 //! All threads of a process but one, stopped.
 
 use std::collections::HashSet;
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::libc::{pid_t, user_regs_struct};
 
 use super::borrowed::{Stopped, wait_until_stopped};
+use super::call;
 use super::process::Process;
+use super::status::Status;
 use super::sys;
 
 /// They go on when this is dropped.
@@ -55,9 +56,7 @@ impl World {
 
 /// Whether a thread may run code of its program still.
 fn lives(thread: pid_t) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
-    // The name before it may hold anything.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    Status::of(thread).is_some_and(|status| !"ZX".contains(status.state))
 }
 
 /// Lets threads go that have stopped after all.
@@ -66,6 +65,7 @@ pub(crate) fn let_late_go(late: &mut Vec<pid_t>) {
         Ok(None) => true,
         Ok(Some(sys::Stop::Gone)) | Err(_) => false,
         Ok(Some(sys::Stop::Signal(signal))) => sys::detach(thread, signal).is_err(),
+        Ok(Some(sys::Stop::Told)) => call::begin_again(thread).and_then(|()| sys::detach(thread, 0)).is_err(),
         Ok(Some(_)) => sys::detach(thread, 0).is_err(),
     });
 }

@@ -147,6 +147,11 @@ fn send_to(pid: u32, signal: u32) -> std::io::Result<()> {
     if is_in_mask(&pid.to_string(), "ShdPnd:", signal.cast_signed()) {
         return Ok(());
     }
+    // Where no thread may be traced, as a debugger is there or the system does not allow it, a wait may end by the signal.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    if rftrace_attach::send_unseen(pid, signal.cast_signed()).is_ok() {
+        return Ok(());
+    }
     process.send(signal.cast_signed())
 }
 

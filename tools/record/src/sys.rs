@@ -10,6 +10,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::ptr;
+use std::thread;
+use std::time::Duration;
 
 use nix::libc::{self, c_int};
 
@@ -50,13 +52,19 @@ pub(crate) fn wait_for_end(pid: u32) -> io::Result<()> {
     loop {
         let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
         // SAFETY: it is writable.
-        if unsafe { libc::waitid(libc::P_PID, pid, ended.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) } == 0 {
+        if unsafe { libc::waitid(libc::P_PID, pid, ended.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != ErrorKind::Interrupted {
+                return Err(error);
+            }
+            continue;
+        }
+        // SAFETY: zero is a value of each field, and the call has filled them.
+        if [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&unsafe { ended.assume_init() }.si_code) {
             return Ok(());
         }
-        let error = io::Error::last_os_error();
-        if error.kind() != ErrorKind::Interrupted {
-            return Err(error);
-        }
+        // The system tells of a stop too while another thread of this process traces it, for a moment, to send it a signal.
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

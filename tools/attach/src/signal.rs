@@ -1,0 +1,82 @@
+//! A signal for one thread of a process, whose waits do not end by it: a handler that runs has the system end `poll`, `epoll_wait`,
+//! `nanosleep` and others with `EINTR`, whatever `SA_RESTART` says (signal(7)). So the thread is traced until the signal is delivered, and
+//! its call made one that begins again when the handler returns.
+
+use std::fs;
+use std::io;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nix::libc::{c_int, pid_t};
+
+use super::call;
+use super::status::{Status, bit};
+use super::sys::{self, Stop};
+
+/// The threads of a process.
+fn threads(process: pid_t) -> impl Iterator<Item = pid_t> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok())
+}
+
+/// Sends a process a signal that it handles, by a thread which does not see its waits end. Returns when the thread has got it, or a little
+/// later.
+///
+/// # Errors
+///
+/// None was sent: no thread may be traced, or each of them blocks the signal or waits for the system.
+pub fn send_unseen(process: u32, signal: c_int) -> io::Result<()> {
+    /// A thread without a processor gets the signal later: nobody waits for that.
+    const PATIENCE: Duration = Duration::from_millis(50);
+
+    let process = process.cast_signed();
+    let known = threads(process).filter_map(|thread| Some((thread, Status::of(thread)?)));
+    let mut known: Vec<_> = known.filter(|(_, status)| status.takes(signal) && "RS".contains(status.state)).collect();
+    // One that computes has no wait whose time would begin anew.
+    known.sort_by_key(|(_, status)| status.state != 'R');
+    let (to, sent) = mpsc::channel();
+    // The system takes requests from the thread alone that has begun to trace.
+    thread::Builder::new().name("signal".to_owned()).spawn(move || {
+        let mut result = Err(io::ErrorKind::NotFound.into());
+        for (thread, _) in known {
+            result = send_to(process, thread, signal);
+            if result.is_ok() {
+                break;
+            }
+        }
+        // Who wanted it may wait no more.
+        let _ = to.send(result);
+    })?;
+    sent.recv_timeout(PATIENCE).unwrap_or(Ok(()))
+}
+
+/// Sends a thread a signal, and waits until it has it.
+fn send_to(process: pid_t, thread: pid_t, signal: c_int) -> io::Result<()> {
+    /// Between two looks whether the signal still waits.
+    const BETWEEN: Duration = Duration::from_millis(20);
+
+    sys::seize(thread)?;
+    sys::send(process, thread, signal);
+    let waits = || Status::of(thread).is_some_and(|status| status.next() & bit(signal) != 0);
+    loop {
+        match sys::wait(thread, BETWEEN)? {
+            Some(Stop::Signal(other)) if other == signal => {
+                call::begin_again_after_handler(thread)?;
+                return sys::detach(thread, signal);
+            }
+            // One of the program's own, that comes first and ends what it ends.
+            Some(Stop::Signal(other)) => sys::go_on(thread, other)?,
+            Some(Stop::Told) => {
+                call::begin_again(thread)?;
+                return sys::detach(thread, 0);
+            }
+            Some(Stop::SystemCall | Stop::Event) => sys::go_on(thread, 0)?,
+            Some(Stop::Gone) => return Ok(()),
+            // It has had no processor yet. It is not left before it has stopped, as it would see its wait end then.
+            None if waits() => {}
+            // It has taken the signal by `sigwaitinfo`, or has blocked it: it may be told to stop without.
+            None => _ = sys::interrupt(thread),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What the system tells of a thread, by `/proc`.
+
+use std::fs;
+
+use nix::libc::{c_int, pid_t};
+
+/// A signal in a mask.
+pub(crate) const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Status {
+    /// `R` where it runs or wants to, `S` where it waits, `D` where no signal wakes it, `Z` and `X` when it has ended, and others.
+    pub(crate) state: char,
+    /// Signals that it has blocked.
+    blocked: u64,
+    /// Signals that wait for it, or for any thread of its process.
+    pub(crate) pending: u64,
+}
+
+impl Status {
+    /// `None` when there is no such thread any more.
+    pub(crate) fn of(thread: pid_t) -> Option<Self> {
+        let status = fs::read(format!("/proc/{thread}/status")).ok()?;
+        let status = String::from_utf8_lossy(&status);
+        let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
+        let mask = |name: &str| u64::from_str_radix(field(name)?, 16).ok();
+        Some(Self {
+            state: field("State:")?.chars().next()?,
+            blocked: mask("SigBlk:")?,
+            pending: mask("SigPnd:")? | mask("ShdPnd:")?,
+        })
+    }
+
+    /// Whether it does not block a signal.
+    pub(crate) fn takes(&self, signal: c_int) -> bool {
+        self.blocked & bit(signal) == 0
+    }
+
+    /// Signals that it gets next.
+    pub(crate) fn next(&self) -> u64 {
+        self.pending & !self.blocked
+    }
+}
