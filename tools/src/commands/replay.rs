@@ -12,8 +12,7 @@ use rftrace_read::{Summary, Trace, info};
 use rftrace_views::{ReplayField, ReplayOptions, replay};
 
 use super::choice::{ShownArgs, SourcesArg};
-use super::common::{DirArg, Names, find_program, losses, print, print_missing, print_warnings, shell_word};
-use super::open::open_named;
+use super::common::{DirArg, find_program, losses, print, print_missing, print_warnings, shell_word};
 use super::pager::Pager;
 
 const EXAMPLES: &str = "\
@@ -133,6 +132,9 @@ pub(crate) fn run(args: ReplayArgs) -> Result<()> {
 /// Shows a trace on stdout.
 #[cfg(all(feature = "full", target_os = "linux"))]
 pub(crate) fn show(dir: &Path) -> Result<()> {
+    use super::common::Names;
+    use super::open::open_named;
+
     let mut options = ReplayOptions::default();
     options.color = Color::Auto.is_wanted();
     print_replay(&open_named(dir, Names::Simple)?, &options, false)
