@@ -159,6 +159,9 @@ unsafe extern "C" fn fork_begins() {
     work::fork_begins();
     if let Some(recording) = RECORDING.get() {
         process::fork_begins(&recording.settings.folder);
+        if let Some(asked) = recording.asked.filter(|_| recording.bank.is_none()) {
+            asked.keep_for_child();
+        }
     }
 }
 

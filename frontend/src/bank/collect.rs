@@ -193,7 +193,8 @@ impl Banks {
                 // Who takes it says so just after: until then it is nobody's who could have ended.
                 slot_state::TAKEN => {
                     let pid = slot.pid.load(Relaxed);
-                    if pid != 0 && is_over(pid) {
+                    // It may have gone on meanwhile. What it has recorded then is taken the next time.
+                    if pid != 0 && is_over(pid) && slot.state.load(Acquire) == slot_state::TAKEN {
                         self.give_back(number);
                     }
                     continue;

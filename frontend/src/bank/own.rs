@@ -3,12 +3,14 @@
 //! All slots are mapped from the beginning, which takes address space only: a child needs no file for its own, wherever its root
 //! directory is and whatever it may open.
 //!
-//! **Invariant**: a process writes to no slot but its own. In the child of a fork the parent's chunks are private memory before
+//! **Invariant**: a process writes to no slot but its own, and the child of a fork reads none but that. In the child of a fork the parent's chunks are private memory before
 //! anything is recorded: a hook that the fork has interrupted may still write there. A child that the C library did not make (a raw
 //! system call) finds the switch off, as the system clears its page (`MADV_WIPEONFORK`), and records nothing.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -44,6 +46,8 @@ pub struct Bank {
     is_ring: bool,
     /// The slot of this process, [`NO_SLOT`] for none.
     slot: AtomicUsize,
+    /// Where the chunks of each slot lie in this process while private memory is in their place; 0 if they lie there.
+    elsewhere: Box<[AtomicUsize]>,
     /// Whether recording was on when this process was about to fork.
     was_on: AtomicBool,
     /// Whether children that are forked are recorded too.
@@ -116,13 +120,11 @@ impl Bank {
     /// As [`listen`](Self::listen), in the child of a fork. It takes another slot; if there is none it is not asked.
     pub fn listen_in_child(&self) {
         let before = self.slot.swap(NO_SLOT, Relaxed);
-        if before == NO_SLOT || !self.take_slot(1) {
-            return;
-        }
-        let (number, parent) = (self.slot.load(Relaxed), self.slot_of(before));
-        // SAFETY: both slots have so many bytes of rules; this process's own is nobody else's.
-        unsafe { ptr::copy_nonoverlapping(self.at(before, RULES_AT), self.at(number, RULES_AT), ASKED_BYTES) };
-        self.slot_of(number).requests.inherit(&parent.requests);
+        let Some(kept) = Kept::take().filter(|_| self.take_slot(1, before)) else { return };
+        let number = self.slot.load(Relaxed);
+        // SAFETY: both have so many bytes of rules; this process's own are nobody else's.
+        unsafe { ptr::copy_nonoverlapping(kept.at(RULES_AT), self.at(number, RULES_AT), ASKED_BYTES) };
+        self.slot_of(number).requests.inherit(&kept.slot().requests);
         self.listen();
     }
 
@@ -160,11 +162,12 @@ impl Bank {
             file: (path.to_owned(), id_of(&meta)),
             is_ring: head.is_ring.load(Relaxed) != 0,
             slot: AtomicUsize::new(NO_SLOT),
+            elsewhere: (0..layout.n_slots).map(|_| AtomicUsize::new(0)).collect(),
             was_on: AtomicBool::new(false),
             is_for_children,
             has_hooked: AtomicBool::new(false),
         };
-        if !bank.take_slot(n_tries) {
+        if !bank.take_slot(n_tries, NO_SLOT) {
             return Err(io::Error::other("all banks are taken: too many processes are recorded at the same time"));
         }
         Ok(Box::leak(Box::new(bank)))
@@ -260,6 +263,35 @@ impl Bank {
         if hidden == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Puts private memory in the place of a slot's chunks, which lie elsewhere then: the slot may be this process's later, or a child's.
+    fn hide_chunks(&self, number: usize) -> io::Result<()> {
+        let (at, bytes) = (self.layout.slot_at(number) + CHUNKS_AT, self.layout.buffer_bytes);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, wherever there is room.
+        let elsewhere = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+        if elsewhere == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        if let Err(error) = shift(self.start.wrapping_add(at), elsewhere.cast(), bytes) {
+            // SAFETY: it was just mapped, and is not used.
+            unsafe { libc::munmap(elsewhere, bytes) };
+            return Err(error);
+        }
+        self.elsewhere[number].store(elsewhere as usize, Relaxed);
+        self.hide(at, bytes)
+    }
+
+    /// Puts a slot's chunks back into their place.
+    fn show_chunks(&self, number: usize) -> io::Result<()> {
+        let elsewhere = self.elsewhere[number].load(Relaxed);
+        if elsewhere == 0 {
+            return Ok(());
+        }
+        shift(ptr::with_exposed_provenance_mut(elsewhere), self.at(number, CHUNKS_AT), self.layout.buffer_bytes)?;
+        self.elsewhere[number].store(0, Relaxed);
+        Ok(())
+    }
+
     /// Whether this is a ring that nobody will save, as the recorder was killed: its file is not there any more, and nobody looks at the
     /// slot. What is recorded can be saved by the process itself.
     pub fn is_abandoned(&self) -> bool {
@@ -284,7 +316,7 @@ impl Bank {
 
     /// Takes a free slot. If there is none looks again so many times in all, a millisecond later: the recorder gives those of processes back that
     /// have ended.
-    fn take_slot(&self, n_tries: usize) -> bool {
+    fn take_slot(&self, n_tries: usize, except: usize) -> bool {
         const PAUSE: Duration = Duration::from_millis(1);
 
         let free = |turn| {
@@ -293,8 +325,14 @@ impl Bank {
             }
             (0..self.layout.n_slots).find(|&number| {
                 let state = &self.slot_of(number).state;
-                state.load(Relaxed) == slot_state::FREE
-                    && state.compare_exchange(slot_state::FREE, slot_state::TAKEN, AcqRel, Relaxed).is_ok()
+                let is_taken = number != except
+                    && state.load(Relaxed) == slot_state::FREE
+                    && state.compare_exchange(slot_state::FREE, slot_state::TAKEN, AcqRel, Relaxed).is_ok();
+                let is_own = is_taken && self.show_chunks(number).is_ok();
+                if is_taken && !is_own {
+                    state.store(slot_state::FREE, Release);
+                }
+                is_own
             })
         };
         let taken = (0..n_tries).find_map(free);
@@ -303,6 +341,20 @@ impl Bank {
         }
         self.slot.store(taken.unwrap_or(NO_SLOT), Relaxed);
         taken.is_some()
+    }
+
+    /// Keeps what a child inherits of this process's slot. Without memory for that it is not recorded.
+    pub fn keep_for_child(&self) {
+        let Some((slot, kept)) = self.own_slot().zip(Kept::new()) else { return };
+        let number = self.slot.load(Relaxed);
+        let n_texts = (slot.text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
+        let n_rules = (slot.requests.rules_bytes.load(Relaxed) as usize).min(ASKED_BYTES);
+        for (offset, bytes) in [(0, size_of::<Slot>()), (TEXT_AT, n_texts), (RULES_AT, n_rules)] {
+            // SAFETY: both have so many bytes there.
+            unsafe { ptr::copy_nonoverlapping(self.at(number, offset).cast_const(), kept.at(offset), bytes) };
+        }
+        drop(Kept::take());
+        KEPT.set(ManuallyDrop::new(kept).0);
     }
 
     pub(super) fn own_slot(&self) -> Option<&'static Slot> {
@@ -474,10 +526,69 @@ pub(crate) fn tell_mark(thread: Option<u32>, text: &str) -> bool {
     own().inspect(|bank| bank.tell_mark(thread, text)).is_some()
 }
 
+/// Moves a mapping to another place, where nothing of use is mapped.
+fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: both are so long; hooks that still write to the first are in the child of a fork, which maps something there.
+    let moved = unsafe { libc::mremap(from.cast(), bytes, bytes, flags, to.cast::<libc::c_void>()) };
+    if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// This process is about to fork.
-pub(crate) extern "C" fn fork_begins() {
+pub(crate) fn fork_begins() {
     if let Some(bank) = own() {
         bank.was_on.store(backend::is_enabled(), Relaxed);
+        if bank.is_for_children {
+            bank.keep_for_child();
+        }
+    }
+}
+
+/// It has forked, or has not.
+pub(crate) fn fork_ends() {
+    drop(Kept::take());
+}
+
+/// What the child of a fork inherits of its parent's slot, as it was before: when the child looks its parent may have ended, and the slot be free
+/// or another's.
+struct Kept(*mut u8);
+
+thread_local! {
+    /// That of the fork that this thread is at; null if there is none.
+    static KEPT: Cell<*mut u8> = const { Cell::new(ptr::null_mut()) };
+}
+
+impl Kept {
+    /// Everything is where it is in a slot.
+    const BYTES: usize = RULES_AT + ASKED_BYTES;
+
+    fn new() -> Option<Self> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, wherever there is room. It is no allocation: a signal's handler may fork.
+        let mapped =
+            unsafe { libc::mmap(ptr::null_mut(), Self::BYTES, protection, flags | libc::MAP_NORESERVE, -1, 0) };
+        (mapped != libc::MAP_FAILED).then(|| Self(mapped.cast()))
+    }
+
+    fn take() -> Option<Self> {
+        let kept = KEPT.replace(ptr::null_mut());
+        (!kept.is_null()).then_some(Self(kept))
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.0.wrapping_add(offset)
+    }
+
+    fn slot(&self) -> &Slot {
+        // SAFETY: a copy of a slot, which consists of atomics, at the beginning of a page.
+        unsafe { &*self.0.cast() }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: its own mapping, which nobody has a reference to.
+        unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
     }
 }
 
@@ -503,22 +614,24 @@ pub(crate) fn forked() -> Forked {
         let _ = bank.leave();
         return Forked::Nothing;
     }
-    let parent = bank.slot_of(before);
+    let kept = Kept::take();
     // The parent's chunks.
-    let is_hidden = bank.hide(bank.layout.slot_at(before) + CHUNKS_AT, bank.layout.buffer_bytes).is_ok();
-    let given = if is_hidden && bank.take_slot(TRIES) { bank.given() } else { None };
-    let Some(given) = given else {
+    let is_hidden = bank.hide_chunks(before).is_ok();
+    // A hook that the fork has interrupted may still write to the parent's, so that slot is not taken though it may be free by now.
+    let given = if is_hidden && kept.is_some() && bank.take_slot(TRIES, before) { bank.given() } else { None };
+    let Some((given, kept)) = given.zip(kept) else {
         bank.slot.store(NO_SLOT, Relaxed);
         return Forked::Nothing;
     };
     let number = bank.slot.load(Relaxed);
-    let slot = bank.slot_of(number);
+    let (slot, parent) = (bank.slot_of(number), kept.slot());
     let text_bytes = parent.text_bytes.load(Acquire) as usize;
-    // SAFETY: both slots have so many bytes of texts; this process's own is nobody else's.
-    unsafe { ptr::copy_nonoverlapping(bank.at(before, TEXT_AT), bank.at(number, TEXT_AT), text_bytes.min(TEXT_BYTES)) };
+    // SAFETY: both have so many bytes of texts and of rules; this process's own are nobody else's.
+    unsafe {
+        ptr::copy_nonoverlapping(kept.at(TEXT_AT), bank.at(number, TEXT_AT), text_bytes.min(TEXT_BYTES));
+        ptr::copy_nonoverlapping(kept.at(RULES_AT), bank.at(number, RULES_AT), ASKED_BYTES);
+    }
     slot.text_bytes.store(text_bytes as u32, Relaxed);
-    // SAFETY: as above.
-    unsafe { ptr::copy_nonoverlapping(bank.at(before, RULES_AT), bank.at(number, RULES_AT), ASKED_BYTES) };
     slot.requests.inherit(&parent.requests);
     slot.forked_by.store(parent.pid.load(Relaxed), Relaxed);
     slot.forked_nanos.store(monotonic_nanos(), Relaxed);

@@ -169,6 +169,14 @@ modes! {
     switched_by_a_signal("toggle"): [5, 1, 1],
 }
 
+/// Each takes a bank that was an ancestor's, which has ended.
+#[test]
+fn orphans_of_orphans() {
+    if require(&["gcc", "uftrace"]) {
+        check_run(&record(&[], &c_program().path, &["orphans"]), "orphans", [42, 41, 0]);
+    }
+}
+
 #[test]
 fn threads_have_ids_and_names() {
     if !require(&["gcc", "uftrace"]) {

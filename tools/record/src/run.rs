@@ -1,5 +1,6 @@
 //! Running the program.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -182,32 +183,31 @@ pub(crate) fn is_in_mask(process: &str, mask: &str, signal: c_int) -> bool {
 /// whether all have ended.
 fn wait_for_others(work: &Path, others: &dyn Fn() -> Vec<u32>) -> bool {
     const INTERVAL: Duration = Duration::from_millis(20);
-    /// How long a child takes at most, from the fork until it tells of itself.
+    /// How long a child takes at most, from the fork until it tells of itself. If the fork failed it never does.
     const FORK: Duration = Duration::from_secs(1);
 
     let since = Instant::now();
-    while is_forking(work) && since.elapsed() < FORK {
-        thread::sleep(Duration::from_millis(1));
-    }
-    let all_living = || {
-        let mut all = living(work);
-        // They may have no way to tell of themselves in the folder.
-        all.extend(others());
-        all.sort_unstable();
-        all.dedup();
-        all
-    };
-    if all_living().is_empty() {
-        return true;
-    }
-    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return false };
+    let mut signals = None;
+    let mut alone_since = None;
     let mut said = false;
     loop {
-        let living = all_living();
+        let names = names(work);
+        let mut living = living_of(&names, of_process);
+        // They may have no way to tell of themselves in the folder.
+        living.extend(others());
+        living.sort_unstable();
+        living.dedup();
         if living.is_empty() {
-            return true;
+            let since = *alone_since.get_or_insert_with(Instant::now);
+            let is_forking = names.iter().any(|name| matches!(entry(name), Some(Entry::Fork { .. })));
+            // A process may have told of itself, gone on to another one and ended while it was looked.
+            if if is_forking { since.elapsed() > FORK } else { names == self::names(work) } {
+                return true;
+            }
+        } else {
+            alone_since = None;
         }
-        if !said && since.elapsed() > Duration::from_secs(1) {
+        if !said && !living.is_empty() && since.elapsed() > Duration::from_secs(1) {
             let pids: Vec<String> = living.iter().map(u32::to_string).collect();
             let _ = writeln!(
                 stderr(),
@@ -216,30 +216,24 @@ fn wait_for_others(work: &Path, others: &dyn Fn() -> Vec<u32>) -> bool {
             );
             said = true;
         }
-        if signals.pending().next().is_some() {
+        if signals.is_none() {
+            signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).ok();
+        }
+        if signals.as_mut().is_none_or(|signals| signals.pending().next().is_some()) {
             return false;
         }
-        thread::sleep(INTERVAL);
+        thread::sleep(if living.is_empty() { Duration::from_millis(1) } else { INTERVAL });
     }
-}
-
-/// Whether a fork was announced whose child has not told of itself. If the fork failed it never does.
-fn is_forking(work: &Path) -> bool {
-    let is_fork = |name: &str| matches!(Entry::of(name), Some(Entry::Fork { .. }));
-    fs::read_dir(work).is_ok_and(|entries| entries.flatten().any(|entry| is_fork(&entry.file_name().to_string_lossy())))
 }
 
 /// The recorded processes that have not ended.
 pub(crate) fn living(work: &Path) -> Vec<u32> {
-    living_of(work, |entry| match entry {
-        Entry::Process { pid, started } => Some((pid, started)),
-        _ => None,
-    })
+    living_of(&names(work), of_process)
 }
 
 /// The `rftrace record` that records there, if it has not ended.
 pub(crate) fn living_recorder(work: &Path) -> Vec<u32> {
-    living_of(work, |entry| match entry {
+    living_of(&names(work), |entry| match entry {
         Entry::Recorder { pid, started } => Some((pid, started)),
         _ => None,
     })
@@ -258,12 +252,27 @@ pub fn mark() -> String {
     Entry::Recorder { pid, started: &started }.to_string()
 }
 
+/// What lies in the folder.
+fn names(work: &Path) -> BTreeSet<OsString> {
+    fs::read_dir(work).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+}
+
+fn entry(name: &OsString) -> Option<Entry<'_>> {
+    Entry::of(name.to_str()?)
+}
+
+fn of_process(entry: Entry<'_>) -> Option<(u32, &str)> {
+    match entry {
+        Entry::Process { pid, started } => Some((pid, started)),
+        _ => None,
+    }
+}
+
 /// The processes that files stand for and that have not ended: those with the id and the start time that `process` takes of a file.
-fn living_of(work: &Path, process: fn(Entry<'_>) -> Option<(u32, &str)>) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir(work) else { return Vec::new() };
-    let is_living = |name: OsString| {
-        let (pid, started) = process(Entry::of(name.to_str()?)?)?;
+fn living_of(names: &BTreeSet<OsString>, process: fn(Entry<'_>) -> Option<(u32, &str)>) -> Vec<u32> {
+    let is_living = |name| {
+        let (pid, started) = process(entry(name)?)?;
         (start_time(pid)? == started).then_some(pid)
     };
-    entries.flatten().filter_map(|entry| is_living(entry.file_name())).collect()
+    names.iter().filter_map(is_living).collect()
 }

@@ -78,7 +78,7 @@ pub(crate) fn reserve(
     threads::keep_in(map(thread_table::TABLE_BYTES)?, thread_start_key);
     // SAFETY: the handler is made for this and runs in the child, on its only thread. Without memory for it a child goes
     // on with its parent's threads in its trace.
-    unsafe { libc::pthread_atfork(Some(fork_begins), None, Some(forked)) };
+    unsafe { libc::pthread_atfork(Some(fork_begins), Some(fork_ends), Some(forked)) };
     fork::register_handlers();
     Ok(Memory {
         buffer,
@@ -93,6 +93,10 @@ pub(crate) fn reserve(
 
 unsafe extern "C" fn fork_begins() {
     own::fork_begins();
+}
+
+unsafe extern "C" fn fork_ends() {
+    own::fork_ends();
 }
 
 /// The child of a fork: the tracer forgets the other threads, and the calling one has another id now.
