@@ -1,31 +1,29 @@
-//! What a recorded process does with its bank: takes a slot, says there who it is, and takes another one in the child of a fork.
+//! What a recorded process does with its bank: takes a slot, and says there who it is.
 //!
 //! All slots are mapped from the beginning, which takes address space only: a child needs no file for its own, wherever its root
 //! directory is and whatever it may open.
 //!
-//! **Invariant**: a process writes to no slot but its own, and the child of a fork reads none but that. In the child of a fork the parent's chunks are private memory before
+//! **Invariant**: a process writes to no slot but its own. In the child of a fork the parent's chunks are private memory before
 //! anything is recorded: a hook that the fork has interrupted may still write there. A child that the C library did not make (a raw
 //! system call) finds the switch off, as the system clears its page (`MADV_WIPEONFORK`), and records nothing.
 
-use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rftrace::abi::{self, InitArgs, Switch, init};
+use rftrace::abi::{self, Switch};
 
 use super::file::{
-    ASKED_BYTES, CHUNKS_AT, HEAD_BYTES, Head, JOURNAL_AT, JOURNAL_BYTES, Layout, MAGIC, OPEN_AT, RAISED, RULES_AT,
-    Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
+    CHUNKS_AT, HEAD_BYTES, Head, JOURNAL_AT, JOURNAL_BYTES, Layout, MAGIC, RAISED, Slot, TEXT_AT, TEXT_BYTES,
+    THREADS_AT, VERSION, slot_state,
 };
 use crate::Error;
 use crate::backend;
@@ -38,20 +36,20 @@ use crate::patch;
 /// The banks of a recorder, one of which is this process's. It stays mapped.
 #[derive(Debug)]
 pub struct Bank {
-    start: *mut u8,
-    layout: Layout,
+    pub(super) start: *mut u8,
+    pub(super) layout: Layout,
     /// Where the file was found, and which one it was.
     file: (PathBuf, FileId),
     /// Whether chunks are used again that nobody has taken, oldest first.
-    is_ring: bool,
+    pub(super) is_ring: bool,
     /// The slot of this process, [`NO_SLOT`] for none.
-    slot: AtomicUsize,
+    pub(super) slot: AtomicUsize,
     /// Where the chunks of each slot lie in this process while private memory is in their place; 0 if they lie there.
     elsewhere: Box<[AtomicUsize]>,
     /// Whether recording was on when this process was about to fork.
-    was_on: AtomicBool,
+    pub(super) was_on: AtomicBool,
     /// Whether children that are forked are recorded too.
-    is_for_children: bool,
+    pub(super) is_for_children: bool,
     /// Whether the recorder is told which functions were hooked that do not call the tracer.
     has_hooked: AtomicBool,
 }
@@ -61,10 +59,10 @@ unsafe impl Send for Bank {}
 // SAFETY: as above.
 unsafe impl Sync for Bank {}
 
-const NO_SLOT: usize = usize::MAX;
+pub(super) const NO_SLOT: usize = usize::MAX;
 
 /// How often a process looks for a slot that is to record into it.
-const TRIES: usize = 2000;
+pub(super) const TRIES: usize = 2000;
 
 /// Device and inode.
 type FileId = (u64, u64);
@@ -76,7 +74,7 @@ fn id_of(meta: &fs::Metadata) -> FileId {
 /// The one that this process records into; null for none.
 static OWN: AtomicPtr<Bank> = AtomicPtr::new(ptr::null_mut());
 
-fn own() -> Option<&'static Bank> {
+pub(super) fn own() -> Option<&'static Bank> {
     // SAFETY: null, or a bank that is never freed.
     unsafe { OWN.load(Acquire).as_ref() }
 }
@@ -115,17 +113,6 @@ impl Bank {
         slot.program_nanos.store(monotonic_nanos(), Relaxed);
         slot.requests.switch_at.store(ptr::from_ref(backend::switch()) as u64, Relaxed);
         slot.state.store(slot_state::IN_USE, Release);
-    }
-
-    /// As [`listen`](Self::listen), in the child of a fork. It takes another slot; if there is none it is not asked.
-    pub fn listen_in_child(&self) {
-        let before = self.slot.swap(NO_SLOT, Relaxed);
-        let Some(kept) = Kept::take().filter(|_| self.take_slot(1, before)) else { return };
-        let number = self.slot.load(Relaxed);
-        // SAFETY: both have so many bytes of rules; this process's own are nobody else's.
-        unsafe { ptr::copy_nonoverlapping(kept.at(RULES_AT), self.at(number, RULES_AT), ASKED_BYTES) };
-        self.slot_of(number).requests.inherit(&kept.slot().requests);
-        self.listen();
     }
 
     /// As [`open`](Self::open), for this process alone: in a child that is forked recording is off.
@@ -264,7 +251,7 @@ impl Bank {
     }
 
     /// Puts private memory in the place of a slot's chunks, which lie elsewhere then: the slot may be this process's later, or a child's.
-    fn hide_chunks(&self, number: usize) -> io::Result<()> {
+    pub(super) fn hide_chunks(&self, number: usize) -> io::Result<()> {
         let (at, bytes) = (self.layout.slot_at(number) + CHUNKS_AT, self.layout.buffer_bytes);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping, wherever there is room.
@@ -316,7 +303,7 @@ impl Bank {
 
     /// Takes a free slot. If there is none looks again so many times in all, a millisecond later: the recorder gives those of processes back that
     /// have ended.
-    fn take_slot(&self, n_tries: usize, except: usize) -> bool {
+    pub(super) fn take_slot(&self, n_tries: usize, except: usize) -> bool {
         const PAUSE: Duration = Duration::from_millis(1);
 
         let free = |turn| {
@@ -343,31 +330,17 @@ impl Bank {
         taken.is_some()
     }
 
-    /// Keeps what a child inherits of this process's slot. Without memory for that it is not recorded.
-    pub fn keep_for_child(&self) {
-        let Some((slot, kept)) = self.own_slot().zip(Kept::new()) else { return };
-        let number = self.slot.load(Relaxed);
-        let n_texts = (slot.text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
-        let n_rules = (slot.requests.rules_bytes.load(Relaxed) as usize).min(ASKED_BYTES);
-        for (offset, bytes) in [(0, size_of::<Slot>()), (TEXT_AT, n_texts), (RULES_AT, n_rules)] {
-            // SAFETY: both have so many bytes there.
-            unsafe { ptr::copy_nonoverlapping(self.at(number, offset).cast_const(), kept.at(offset), bytes) };
-        }
-        drop(Kept::take());
-        KEPT.set(ManuallyDrop::new(kept).0);
-    }
-
     pub(super) fn own_slot(&self) -> Option<&'static Slot> {
         let number = self.slot.load(Relaxed);
         (number != NO_SLOT).then(|| self.slot_of(number))
     }
 
-    fn slot_of(&self, number: usize) -> &'static Slot {
+    pub(super) fn slot_of(&self, number: usize) -> &'static Slot {
         // SAFETY: the slots lie in the mapping, aligned to 64 KiB, and stay there; they consist of atomics.
         unsafe { &*self.at(number, 0).cast::<Slot>() }
     }
 
-    fn at(&self, number: usize, offset: usize) -> *mut u8 {
+    pub(super) fn at(&self, number: usize, offset: usize) -> *mut u8 {
         self.start.wrapping_add(self.layout.slot_at(number) + offset)
     }
 
@@ -387,7 +360,7 @@ impl Bank {
     }
 
     /// The memory for the tracer in this process's slot.
-    fn given(&self) -> Option<Given> {
+    pub(super) fn given(&self) -> Option<Given> {
         let number = self.slot.load(Relaxed);
         (number != NO_SLOT).then(|| Given {
             buffer: self.at(number, CHUNKS_AT),
@@ -395,25 +368,6 @@ impl Bank {
             bank: if self.is_ring { ptr::null() } else { &raw const self.slot_of(number).bank },
             threads: self.at(number, THREADS_AT),
         })
-    }
-
-    /// Writes which functions are open, in the only thread of a child that was forked: their entries are its parent's.
-    fn write_open_functions(&self) {
-        let Some((slot, thread)) = self.own_slot().zip(backend::own_thread()) else { return };
-        // SAFETY: within this process's slot, which nobody else writes to; aligned, and of atomics.
-        let words = unsafe {
-            slice::from_raw_parts(
-                self.at(self.slot.load(Relaxed), OPEN_AT).cast::<AtomicU64>().cast_const(),
-                abi::RETURN_STACK_ENTRIES,
-            )
-        };
-        let mut n_open = 0;
-        for (place, word) in words.iter().zip(backend::open_functions(thread)) {
-            place.store(word, Relaxed);
-            n_open += 1;
-        }
-        slot.forked_thread.store(thread.tid.load(Relaxed), Relaxed);
-        slot.n_open.store(n_open, Release);
     }
 
     /// Writes the texts. They are valid by their length, which comes last. Where they cannot be read any more, as by a process that may
@@ -532,156 +486,4 @@ fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
     // SAFETY: both are so long; hooks that still write to the first are in the child of a fork, which maps something there.
     let moved = unsafe { libc::mremap(from.cast(), bytes, bytes, flags, to.cast::<libc::c_void>()) };
     if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// This process is about to fork.
-pub(crate) fn fork_begins() {
-    if let Some(bank) = own() {
-        bank.was_on.store(backend::is_enabled(), Relaxed);
-        if bank.is_for_children {
-            bank.keep_for_child();
-        }
-    }
-}
-
-/// It has forked, or has not.
-pub(crate) fn fork_ends() {
-    drop(Kept::take());
-}
-
-/// What the child of a fork inherits of its parent's slot, as it was before: when the child looks its parent may have ended, and the slot be free
-/// or another's.
-struct Kept(*mut u8);
-
-thread_local! {
-    /// That of the fork that this thread is at; null if there is none.
-    static KEPT: Cell<*mut u8> = const { Cell::new(ptr::null_mut()) };
-}
-
-impl Kept {
-    /// Everything is where it is in a slot.
-    const BYTES: usize = RULES_AT + ASKED_BYTES;
-
-    fn new() -> Option<Self> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, wherever there is room. It is no allocation: a signal's handler may fork.
-        let mapped =
-            unsafe { libc::mmap(ptr::null_mut(), Self::BYTES, protection, flags | libc::MAP_NORESERVE, -1, 0) };
-        (mapped != libc::MAP_FAILED).then(|| Self(mapped.cast()))
-    }
-
-    fn take() -> Option<Self> {
-        let kept = KEPT.replace(ptr::null_mut());
-        (!kept.is_null()).then_some(Self(kept))
-    }
-
-    fn at(&self, offset: usize) -> *mut u8 {
-        self.0.wrapping_add(offset)
-    }
-
-    fn slot(&self) -> &Slot {
-        // SAFETY: a copy of a slot, which consists of atomics, at the beginning of a page.
-        unsafe { &*self.0.cast() }
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        // SAFETY: its own mapping, which nobody has a reference to.
-        unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
-    }
-}
-
-/// What the child of a fork records into.
-pub(crate) enum Forked {
-    /// What it had, which is a copy of its parent's.
-    Copy,
-    /// A bank of its own.
-    Other(&'static Bank, InitArgs),
-    /// Nothing: there was no bank for it.
-    Nothing,
-}
-
-/// This process is a child that was forked just now. Recording is off from here on, if it records into a bank.
-pub(crate) fn forked() -> Forked {
-    let Some(bank) = own() else { return Forked::Copy };
-    backend::disable();
-    let before = bank.slot.load(Relaxed);
-    if before == NO_SLOT {
-        return Forked::Nothing;
-    }
-    if !bank.is_for_children {
-        let _ = bank.leave();
-        return Forked::Nothing;
-    }
-    let kept = Kept::take();
-    // The parent's chunks.
-    let is_hidden = bank.hide_chunks(before).is_ok();
-    // A hook that the fork has interrupted may still write to the parent's, so that slot is not taken though it may be free by now.
-    let given = if is_hidden && kept.is_some() && bank.take_slot(TRIES, before) { bank.given() } else { None };
-    let Some((given, kept)) = given.zip(kept) else {
-        bank.slot.store(NO_SLOT, Relaxed);
-        return Forked::Nothing;
-    };
-    let number = bank.slot.load(Relaxed);
-    let (slot, parent) = (bank.slot_of(number), kept.slot());
-    let text_bytes = parent.text_bytes.load(Acquire) as usize;
-    // SAFETY: both have so many bytes of texts and of rules; this process's own are nobody else's.
-    unsafe {
-        ptr::copy_nonoverlapping(kept.at(TEXT_AT), bank.at(number, TEXT_AT), text_bytes.min(TEXT_BYTES));
-        ptr::copy_nonoverlapping(kept.at(RULES_AT), bank.at(number, RULES_AT), ASKED_BYTES);
-    }
-    slot.text_bytes.store(text_bytes as u32, Relaxed);
-    slot.requests.inherit(&parent.requests);
-    slot.forked_by.store(parent.pid.load(Relaxed), Relaxed);
-    slot.forked_nanos.store(monotonic_nanos(), Relaxed);
-    slot.program_nanos.store(parent.program_nanos.load(Relaxed), Relaxed);
-    slot.first_tsc.store(parent.first_tsc.load(Relaxed), Relaxed);
-    slot.first_nanos.store(parent.first_nanos.load(Relaxed), Relaxed);
-    slot.utc_offset_nanos.store(parent.utc_offset_nanos.load(Relaxed), Relaxed);
-    bank.tell_minimum();
-    slot.mapped_at.store(bank.start as u64, Relaxed);
-    slot.threads_at.store(&raw const backend::control().threads as u64, Relaxed);
-    backend::control().filter.noticed.store((&raw const slot.noticed).cast_mut(), Release);
-    threads::move_to(given.threads);
-    slot.state.store(slot_state::IN_USE, Release);
-    let args = InitArgs {
-        buffer: given.buffer,
-        buffer_bytes: given.bytes,
-        blocks: ptr::null_mut(),
-        blocks_bytes: 0,
-        left: ptr::null_mut(),
-        left_bytes: 0,
-        overwriting: u8::from(bank.is_ring),
-        bank: given.bank,
-        thread_start: None,
-        thread_start_key: 0,
-    };
-    Forked::Other(bank, args)
-}
-
-impl Forked {
-    /// Another buffer for the tracer.
-    pub(crate) fn args(&self) -> Option<&InitArgs> {
-        match self {
-            Self::Other(_, args) => Some(args),
-            Self::Copy | Self::Nothing => None,
-        }
-    }
-
-    /// The tracer has said what it makes of it: an [`init`] status.
-    pub(crate) fn go_on(&self, status: u32) {
-        match self {
-            Self::Other(bank, _) if status == init::OK => {
-                if let Some(slot) = bank.own_slot() {
-                    slot.first_index.store(backend::control().shared.first_index.load(Relaxed), Relaxed);
-                }
-                bank.write_open_functions();
-                if bank.was_on.load(Relaxed) {
-                    backend::enable();
-                }
-            }
-            _ => {}
-        }
-    }
 }

@@ -20,7 +20,7 @@ use super::thread_table;
 use super::threads;
 use crate::Error;
 use crate::backend;
-use crate::bank::own;
+use crate::bank::child;
 use crate::clock::tsc::TscSource;
 use crate::elf::file;
 use crate::elf::table::{self, SymbolTable};
@@ -92,16 +92,16 @@ pub(crate) fn reserve(
 }
 
 unsafe extern "C" fn fork_begins() {
-    own::fork_begins();
+    child::fork_begins();
 }
 
 unsafe extern "C" fn fork_ends() {
-    own::fork_ends();
+    child::fork_ends();
 }
 
 /// The child of a fork: the tracer forgets the other threads, and the calling one has another id now.
 unsafe extern "C" fn forked() {
-    let forked = own::forked();
+    let forked = child::forked();
     // SAFETY: in the child, on its only thread. A bank is this process's alone, zeroed, and stays mapped.
     let status = unsafe { backend::forked(forked.args()) };
     forked.go_on(status);
