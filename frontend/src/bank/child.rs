@@ -23,22 +23,17 @@ impl Bank {
         let before = self.slot.swap(NO_SLOT, Relaxed);
         let Some(kept) = Kept::take().filter(|_| self.take_slot(1, before)) else { return };
         let number = self.slot.load(Relaxed);
-        // SAFETY: both have so many bytes of rules; this process's own are nobody else's.
-        unsafe { ptr::copy_nonoverlapping(kept.at(RULES_AT), self.at(number, RULES_AT), ASKED_BYTES) };
+        kept.copy_to(self.at(number, 0));
         self.slot_of(number).requests.inherit(&kept.slot().requests);
         self.listen();
     }
 
     /// Keeps what a child inherits of this process's slot. Without memory for that it is not recorded.
     pub fn keep_for_child(&self) {
-        let Some((slot, kept)) = self.own_slot().zip(Kept::new()) else { return };
-        let number = self.slot.load(Relaxed);
-        let n_texts = (slot.text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
-        let n_rules = (slot.requests.rules_bytes.load(Relaxed) as usize).min(ASKED_BYTES);
-        for (offset, bytes) in [(0, size_of::<Slot>()), (TEXT_AT, n_texts), (RULES_AT, n_rules)] {
-            // SAFETY: both have so many bytes there.
-            unsafe { ptr::copy_nonoverlapping(self.at(number, offset).cast_const(), kept.at(offset), bytes) };
-        }
+        let Some((own, kept)) = self.own_place(0).zip(Kept::new()) else { return };
+        // SAFETY: both are so large.
+        unsafe { ptr::copy_nonoverlapping(own.cast_const(), kept.0, size_of::<Slot>()) };
+        copy_parts(kept.slot(), own, kept.0);
         drop(Kept::take());
         KEPT.set(ManuallyDrop::new(kept).0);
     }
@@ -104,8 +99,9 @@ impl Kept {
         (!kept.is_null()).then_some(Self(kept))
     }
 
-    fn at(&self, offset: usize) -> *mut u8 {
-        self.0.wrapping_add(offset)
+    /// Copies texts and rules into this process's own slot, which begins there.
+    fn copy_to(&self, own: *mut u8) {
+        copy_parts(self.slot(), self.0, own);
     }
 
     fn slot(&self) -> &Slot {
@@ -118,6 +114,16 @@ impl Drop for Kept {
     fn drop(&mut self) {
         // SAFETY: its own mapping, which nobody has a reference to.
         unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
+    }
+}
+
+/// Copies what a slot has of texts and rules to the same places in another one, or in what is like one.
+fn copy_parts(slot: &Slot, from: *mut u8, to: *mut u8) {
+    let n_texts = (slot.text_bytes.load(Acquire) as usize).min(TEXT_BYTES);
+    let n_rules = (slot.requests.rules_bytes.load(Relaxed) as usize).min(ASKED_BYTES);
+    for (offset, bytes) in [(TEXT_AT, n_texts), (RULES_AT, n_rules)] {
+        // SAFETY: both have so many bytes there, and are not the same; nobody else writes to what is copied to.
+        unsafe { ptr::copy_nonoverlapping(from.wrapping_add(offset).cast_const(), to.wrapping_add(offset), bytes) };
     }
 }
 
@@ -154,13 +160,8 @@ pub(crate) fn forked() -> Forked {
     };
     let number = bank.slot.load(Relaxed);
     let (slot, parent) = (bank.slot_of(number), kept.slot());
-    let text_bytes = parent.text_bytes.load(Acquire) as usize;
-    // SAFETY: both have so many bytes of texts and of rules; this process's own are nobody else's.
-    unsafe {
-        ptr::copy_nonoverlapping(kept.at(TEXT_AT), bank.at(number, TEXT_AT), text_bytes.min(TEXT_BYTES));
-        ptr::copy_nonoverlapping(kept.at(RULES_AT), bank.at(number, RULES_AT), ASKED_BYTES);
-    }
-    slot.text_bytes.store(text_bytes as u32, Relaxed);
+    kept.copy_to(bank.at(number, 0));
+    slot.text_bytes.store(parent.text_bytes.load(Acquire), Relaxed);
     slot.requests.inherit(&parent.requests);
     slot.forked_by.store(parent.pid.load(Relaxed), Relaxed);
     slot.forked_nanos.store(monotonic_nanos(), Relaxed);

@@ -12,6 +12,8 @@ use nix::libc::{self, pid_t};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 
+use super::status;
+
 /// A line of its maps.
 #[derive(Clone, Debug)]
 pub(crate) struct Map {
@@ -75,9 +77,7 @@ impl Process {
 
     /// Its threads, those that have ended and are not reaped included.
     pub(crate) fn threads(&self) -> Result<Vec<pid_t>> {
-        let path = self.file("task");
-        let entries = fs::read_dir(&path).with_context(|| format!("process {} has ended", self.pid))?;
-        Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+        status::threads(self.pid).with_context(|| format!("process {} has ended", self.pid))
     }
 
     /// Fills `bytes` from its memory; false if not all of that can be read.

@@ -2,7 +2,6 @@
 //! `nanosleep` and others with `EINTR`, whatever `SA_RESTART` says (signal(7)). So the thread is traced until the signal is delivered, and
 //! its call made one that begins again when the handler returns.
 
-use std::fs;
 use std::io;
 use std::sync::mpsc;
 use std::thread;
@@ -11,14 +10,8 @@ use std::time::Duration;
 use nix::libc::{c_int, pid_t};
 
 use super::call;
-use super::status::{Status, bit};
+use super::status::{Status, bit, threads};
 use super::sys::{self, Stop};
-
-/// The threads of a process.
-fn threads(process: pid_t) -> impl Iterator<Item = pid_t> {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok())
-}
 
 /// Sends a process a signal that it handles, by a thread which does not see its waits end. Returns when the thread has got it, or a little
 /// later.
@@ -31,7 +24,7 @@ pub fn send_unseen(process: u32, signal: c_int) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_millis(50);
 
     let process = process.cast_signed();
-    let known = threads(process).filter_map(|thread| Some((thread, Status::of(thread)?)));
+    let known = threads(process)?.into_iter().filter_map(|thread| Some((thread, Status::of(thread)?)));
     let mut known: Vec<_> = known.filter(|(_, status)| status.takes(signal) && "RS".contains(status.state)).collect();
     // One that computes has no wait whose time would begin anew.
     known.sort_by_key(|(_, status)| status.state != 'R');

@@ -1,12 +1,19 @@
 //! What the system tells of a thread, by `/proc`.
 
 use std::fs;
+use std::io;
 
 use nix::libc::{c_int, pid_t};
 
 /// A signal in a mask.
 pub(crate) const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
+}
+
+/// The threads of a process, those that have ended and are not reaped included.
+pub(crate) fn threads(process: pid_t) -> io::Result<Vec<pid_t>> {
+    let entries = fs::read_dir(format!("/proc/{process}/task"))?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -201,7 +201,8 @@ fn wait_for_others(work: &Path, others: &dyn Fn() -> Vec<u32>) -> bool {
             let since = *alone_since.get_or_insert_with(Instant::now);
             let is_forking = names.iter().any(|name| matches!(entry(name), Some(Entry::Fork { .. })));
             // A process may have told of itself, gone on to another one and ended while it was looked.
-            if if is_forking { since.elapsed() > FORK } else { names == self::names(work) } {
+            let is_over = if is_forking { since.elapsed() > FORK } else { names == self::names(work) };
+            if is_over {
                 return true;
             }
         } else {
