@@ -105,6 +105,9 @@ pub use compat::{Events, disable, dump_full_uftrace, dump_trace, enable, init};
 pub use elf::binary::{Binary, LoadedBinary};
 #[cfg(all(feature = "import", target_os = "linux"))]
 #[doc(hidden)]
+pub use elf::names::readable_name;
+#[cfg(all(feature = "import", target_os = "linux"))]
+#[doc(hidden)]
 pub use elf::patchable::patchable_entries;
 #[cfg(feature = "import")]
 pub use error::Error;

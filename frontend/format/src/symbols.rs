@@ -176,7 +176,7 @@ impl fmt::Display for SymbolLine<'_> {
     }
 }
 
-/// Two lines of a file of source lines: where a function begins.
+/// Lines of a file of source lines: where a function begins, and what was inlined into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceLine<'a> {
     /// The function's address, as in the symbol file.
@@ -187,12 +187,15 @@ pub struct SourceLine<'a> {
     pub line: u32,
     /// The source file.
     pub path: &'a str,
+    /// The names of functions that were inlined into it.
+    pub inlined: &'a [String],
 }
 
 impl fmt::Display for SourceLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { addr, name, line, path } = self;
-        writeln!(f, "F: {addr:x} {name}\nL: {line} {path}")
+        let Self { addr, name, line, path, inlined } = self;
+        writeln!(f, "F: {addr:x} {name}\nL: {line} {path}")?;
+        inlined.iter().try_for_each(|name| writeln!(f, "{INLINED}{name}"))
     }
 }
 
@@ -244,6 +247,8 @@ pub enum SourcePart<'a> {
         /// The source file.
         path: &'a str,
     },
+    /// A function that was inlined into it.
+    Inlined(&'a str),
     /// The values that are recorded of a call, as specs with an `@`; see [`values`](crate::values).
     Arguments(&'a str),
     /// The same of its return.
@@ -269,9 +274,18 @@ pub enum SourcePart<'a> {
 /// How a line begins that tells of a [layout](SourcePart::Layout): for uftrace it is a comment.
 const LAYOUT: &str = "# layout ";
 
+/// How a line begins that tells of an [inlined function](SourcePart::Inlined): the same.
+const INLINED: &str = "# inlined ";
+
+/// The most inlined functions that are told of one function.
+pub const MAX_INLINED: usize = 64;
+
 impl<'a> SourcePart<'a> {
     /// Reads a line; `None` if it is no such.
     pub fn parse(line: &'a str) -> Option<Self> {
+        if let Some(name) = line.strip_prefix(INLINED) {
+            return Some(Self::Inlined(name));
+        }
         if let Some(layout) = line.strip_prefix(LAYOUT) {
             let (name, text) = layout.split_once(' ')?;
             return Some(Self::Layout { name, text });
@@ -409,8 +423,10 @@ mod tests {
         assert_eq!(Head::parse(file.as_bytes()).build_id, Some("ab".repeat(20)));
         assert_eq!(SymbolLine::parse("00000000000011d9 t <a as b>::c"), Some(symbol));
         assert!(SymbolLine::parse("00000000000011f2 ? __func_end").unwrap().is_end());
-        let source = SourceLine { addr: 0x11d9, name: "f", line: 3, path: "/a.c" };
-        assert_eq!(source.to_string(), "F: 11d9 f\nL: 3 /a.c\n");
+        let inlined = [String::from("g<1, 2>")];
+        let source = SourceLine { addr: 0x11d9, name: "f", line: 3, path: "/a.c", inlined: &inlined };
+        assert_eq!(source.to_string(), "F: 11d9 f\nL: 3 /a.c\n# inlined g<1, 2>\n");
+        assert_eq!(SourcePart::parse("# inlined g<1, 2>"), Some(SourcePart::Inlined("g<1, 2>")));
         assert_eq!(SourcePart::parse("F: 11d9 <a as b>::f"), Some(SourcePart::Function { addr: 0x11d9 }));
         assert_eq!(SourcePart::parse("L: 3 /a b.c"), Some(SourcePart::Place { line: 3, path: "/a b.c" }));
         let parsed = SourcePart::parse("E: enum a::b {X=-1,Y,,Z=4294967295,W=z}");

@@ -10,7 +10,7 @@ pub(crate) mod binary;
 pub(crate) mod code;
 pub(crate) mod file;
 pub(crate) mod imports;
-mod names;
+pub(crate) mod names;
 pub(crate) mod patchable;
 pub(crate) mod sleds;
 pub(crate) mod table;

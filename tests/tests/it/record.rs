@@ -420,6 +420,52 @@ fn source_lines_are_written() {
     assert_eq!(calls(&run)["leaf"], 1);
 }
 
+/// What a compiler has inlined has no calls; `--inlined` tells where it is. By the trace alone, or by the program. uftrace takes it for comments.
+#[test]
+fn inlined_functions_are_told_of() {
+    if !require(&["gcc", "uftrace"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("inlined.c"), dir.path().join("inlined"));
+    let inline = "__attribute__((always_inline)) static inline int";
+    let text = format!(
+        "{inline} second(int x) {{ return x * 3; }}\n\
+         {inline} first(int x) {{ return second(x) + 1; }}\n\
+         __attribute__((noinline)) int outer(int x) {{ return second(x + 1) + first(x) + second(x); }}\n\
+         __attribute__((noinline)) int other(int x) {{ return x + 1; }}\n\
+         int main(int argc, char **argv) {{ return outer(argc) + other(argc) == 0; }}\n"
+    );
+    fs::write(&source, text).unwrap();
+    tools::run(Command::new("gcc").args(["-pg", "-O2", "-g", "-o"]).arg(&program).arg(&source));
+    let place = |line: u32| format!("{}:{line}", source.display());
+    let outer = format!("outer(); /* {}, inlined: second, first */", place(3));
+    let other = format!("other(); /* {} */", place(4));
+    let run = record(&[], &program, &[]);
+    let trace = run.path("trace");
+    let shown_by = |options: &[&str], trace: &Path| tools::text(Command::new(rftrace()).args(options).arg(trace));
+    let shown = shown_by(&["replay", "--inlined"], &trace);
+    assert!(shown.contains(&outer) && shown.contains(&other), "{shown}");
+    assert!(shown_by(&["replay", "--srcline"], &trace).contains(&format!("outer(); /* {} */", place(3))));
+
+    let run = record(&["--srcline"], &program, &[]);
+    let trace = run.path("trace");
+    fs::remove_file(&program).unwrap();
+    assert!(shown_by(&["replay", "--inlined"], &trace).contains(&outer));
+    for command in [&["report", "--inlined"][..], &["graph", "--inlined"]] {
+        let shown = shown_by(command, &trace);
+        assert!(shown.contains(&format!("outer [{}, inlined: second, first]", place(3))), "{shown}");
+    }
+    let chrome = shown_by(&["dump", "--chrome", "--inlined"], &trace);
+    assert!(chrome.contains(&format!("\"source\":\"{}, inlined: second, first\"", place(3))), "{chrome}");
+    let perfetto = dir.path().join("trace.pftrace");
+    shown_by(&["dump", "--perfetto", "--inlined", "-o", perfetto.to_str().unwrap()], &trace);
+    let perfetto = String::from_utf8_lossy(&fs::read(perfetto).unwrap()).into_owned();
+    assert!(perfetto.contains("inlined") && perfetto.contains("second, first"));
+    let replayed = uftrace(&["replay", "--srcline", "-f", "none"], &trace);
+    assert!(replayed.contains(&format!("outer(); /* {} */", place(3))), "{replayed}");
+}
+
 #[test]
 fn what_cannot_be_recorded_is_said() {
     if !require(&["gcc"]) {

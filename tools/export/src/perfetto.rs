@@ -44,9 +44,17 @@ pub struct Perfetto<W> {
     counters: HashMap<(u32, String), u64>,
     /// The names of all sequences.
     names: HashSet<Arc<str>>,
-    /// Where functions are in the source: path and line.
-    sources: HashMap<String, (String, u32)>,
+    /// Where functions are in the source, by their names.
+    sources: HashMap<String, Source>,
     n_uuids: u64,
+}
+
+/// Where a function is in the source, and what was inlined into it.
+#[derive(Debug)]
+struct Source {
+    path: String,
+    line: u32,
+    inlined: String,
 }
 
 /// A track's packets.
@@ -166,7 +174,7 @@ impl<W: Write> Perfetto<W> {
         track: Track,
         time_ns: u64,
         (kind, name): (i32, Option<&str>),
-        debug_annotations: Vec<DebugAnnotation>,
+        mut debug_annotations: Vec<DebugAnnotation>,
     ) -> Result<()> {
         self.add_track(track, None)?;
         let Some(sequence) = self.sequences.get_mut(&track) else { return Ok(()) };
@@ -185,19 +193,21 @@ impl<W: Write> Perfetto<W> {
             });
             sequence.names.insert(shared, iid);
             let event_names = vec![EventName { iid: Some(iid), name: Some(name.to_owned()) }];
-            let place = self.sources.get(name).cloned();
-            let source_locations = place.map(|(path, line)| SourceLocation {
+            let source_locations = self.sources.get(name).map(|source| SourceLocation {
                 iid: Some(iid),
-                file_name: Some(path),
+                file_name: Some(source.path.clone()),
                 function_name: Some(name.to_owned()),
-                line_number: Some(line),
+                line_number: Some(source.line),
             });
             interned_data =
                 Some(InternedData { event_names, source_locations: source_locations.into_iter().collect() });
             iid
         });
         // A name and its place have one number.
-        let source_location_iid = name.filter(|&name| self.sources.contains_key(name)).and(name_iid);
+        let source = name.and_then(|name| self.sources.get(name));
+        let source_location_iid = source.and(name_iid);
+        let inlined = source.map(|source| &*source.inlined).filter(|inlined| !inlined.is_empty());
+        debug_annotations.extend(inlined.map(|inlined| DebugAnnotation::new("inlined".to_owned(), inlined)));
         let trusted_packet_sequence_id = Some(sequence.id);
         self.write(&TracePacket {
             timestamp: Some(signed_time(time_ns)),
@@ -244,7 +254,8 @@ impl<W: Write> Sink for Perfetto<W> {
     }
 
     fn source(&mut self, name: &str, place: SourcePlace<'_>) -> Result<()> {
-        self.sources.insert(name.to_owned(), (place.path.to_owned(), place.line));
+        let inlined = place.inlined.join(", ");
+        self.sources.insert(name.to_owned(), Source { path: place.path.to_owned(), line: place.line, inlined });
         Ok(())
     }
 

@@ -254,19 +254,20 @@ pub(crate) struct SourceLoader<'t, F> {
     files: HashMap<String, Option<Arc<SourceTable>>>,
     n_places: usize,
     takes_all: bool,
+    has_inlined: bool,
     pub(crate) warnings: Warnings,
 }
 
 impl<'t, F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>> SourceLoader<'t, F> {
-    /// Reads those in `dir` and, for modules without one, what `others` has.
-    pub(crate) fn new(dir: &'t Path, others: F) -> Self {
+    /// Reads those in `dir` and, for modules without one, what `others` has, maybe with what was inlined.
+    pub(crate) fn new(dir: &'t Path, has_inlined: bool, others: F) -> Self {
         let (loaded, files) = (HashMap::new(), HashMap::new());
-        Self { dir, others, loaded, files, n_places: 0, takes_all: false, warnings: Warnings::default() }
+        Self { dir, others, loaded, files, n_places: 0, takes_all: false, has_inlined, warnings: Warnings::default() }
     }
 
     /// For values: takes files that tell no places too.
     pub(crate) fn of_values(dir: &'t Path, others: F) -> Self {
-        Self { takes_all: true, ..Self::new(dir, others) }
+        Self { takes_all: true, ..Self::new(dir, false, others) }
     }
 
     fn load(&mut self, mapping: &Mapping) -> Result<Arc<SourceTable>> {
@@ -280,12 +281,13 @@ impl<'t, F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>> SourceLoader<'t, F> {
         if found.is_none() {
             found = self.read(module.marked_name())?.filter(is_of);
         }
-        // One that only tells of values knows no places.
-        let table = match found.filter(|table| self.takes_all || table.has_places()) {
-            Some(table) => table,
-            None => match (self.others)(mapping) {
+        // One that only tells of values knows no places, and uftrace's nothing of what was inlined.
+        let is_all = |table: &SourceTable| table.has_places() && (!self.has_inlined || table.has_inlined());
+        let table = match found {
+            Some(table) if self.takes_all || is_all(&table) => table,
+            found => match (self.others)(mapping) {
                 Some(input) => self.table(Lines::new(Path::new(&mapping.path), input))?,
-                None => Arc::default(),
+                None => found.unwrap_or_default(),
             },
         };
         self.loaded.insert(key, Arc::clone(&table));
@@ -304,7 +306,7 @@ impl<'t, F: FnMut(&Mapping) -> Option<Box<dyn BufRead>>> SourceLoader<'t, F> {
     }
 
     fn table(&mut self, lines: Lines) -> Result<Arc<SourceTable>> {
-        let table = SourceTable::read(lines, self.n_places, &mut self.warnings)?;
+        let table = SourceTable::read(lines, self.n_places, self.has_inlined, &mut self.warnings)?;
         self.n_places += table.len();
         Ok(Arc::new(table))
     }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 
 use rftrace_format::layout::Layout;
-use rftrace_format::symbols::{Head, SourcePart, enumerators};
+use rftrace_format::symbols::{Head, MAX_INLINED, SourcePart, enumerators};
 use rftrace_format::values::{Form, ValueSpec};
 
 use crate::error::Result;
@@ -17,18 +18,32 @@ const MAX_PLACES: usize = 1 << 23;
 /// The longest path in bytes; longer ones are cut.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Where a function begins in the source. Shown as `src/main.rs:12`.
+/// The most inlined functions that are named where there is room for some words.
+const MAX_SHOWN: usize = 4;
+
+/// Where a function begins in the source. Shown as `src/main.rs:12`, and `, inlined: parse, next` behind that if it is known what was inlined into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourcePlace<'t> {
     /// The source file, as the compiler was told of it.
     pub path: &'t str,
     /// The number of the line, from 1 on.
     pub line: u32,
+    /// Functions that the compiler has inlined into it, so that they have no calls of their own: those that it calls itself first. Empty unless
+    /// the trace [shows them](crate::Trace::show_inlined).
+    pub inlined: &'t [Box<str>],
 }
 
 impl fmt::Display for SourcePlace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.path, self.line)
+        write!(f, "{}:{}", self.path, self.line)?;
+        for (idx, name) in self.inlined.iter().take(MAX_SHOWN).enumerate() {
+            write!(f, "{}{name}", if idx == 0 { ", inlined: " } else { ", " })?;
+        }
+        match self.inlined.len() {
+            MAX_INLINED.. => f.write_str(" and more"),
+            n_inlined if n_inlined > MAX_SHOWN => write!(f, " and {} more", n_inlined - MAX_SHOWN),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -39,6 +54,8 @@ pub(crate) struct SourceTable {
     pub(crate) head: Head,
     places: Vec<Place>,
     paths: Vec<Box<str>>,
+    /// Of all places, in the order of the file.
+    inlined: Vec<Box<str>>,
     /// By address; of a function may be several.
     values: Vec<(u64, ValuePart)>,
     enumerations: Enumerations,
@@ -123,30 +140,33 @@ struct Place {
     line: u32,
     /// An index of the paths.
     path: u32,
+    /// Indices of what was inlined.
+    inlined: Range<u32>,
 }
 
 impl SourceTable {
     /// Reads a file of source lines. Lines that are not understood are counted and ignored. The places that others have already
-    /// count for the limit.
-    pub(crate) fn read(mut lines: Lines, n_others: usize, warnings: &mut Warnings) -> Result<Self> {
+    /// count for the limit. What was inlined is left out unless it is wanted.
+    pub(crate) fn read(mut lines: Lines, n_others: usize, has_inlined: bool, warnings: &mut Warnings) -> Result<Self> {
         let mut table = Self::default();
         let mut numbers: HashMap<Box<str>, u32> = HashMap::new();
         let mut function = None;
-        let mut with_values = 0;
+        let mut about = 0;
         while let Some(line) = lines.next()? {
             let part = SourcePart::parse(line);
-            if !matches!(part, Some(SourcePart::Layout { .. })) && table.head.add(line) {
+            let is_comment = !matches!(part, Some(SourcePart::Layout { .. } | SourcePart::Inlined(_)));
+            if is_comment && table.head.add(line) {
                 continue;
             }
             match part {
                 Some(SourcePart::Function { addr }) => {
                     function = Some(addr);
-                    with_values = addr;
+                    about = addr;
                 }
                 Some(part @ (SourcePart::Arguments(specs) | SourcePart::Result(specs))) => {
                     let is_result = matches!(part, SourcePart::Result(_));
                     let values = ValuePart::parse(specs, is_result, &mut table.enumerations, &mut table.layouts);
-                    table.values.extend(values.map(|values| (with_values, values)));
+                    table.values.extend(values.map(|values| (about, values)));
                 }
                 Some(SourcePart::Place { line, path }) => {
                     let Some(addr) = function.take() else { continue };
@@ -161,7 +181,18 @@ impl SourceTable {
                             number
                         }
                     };
-                    table.places.push(Place { addr, line, path });
+                    // As many as places at the most.
+                    let n_inlined = table.inlined.len() as u32;
+                    table.places.push(Place { addr, line, path, inlined: n_inlined..n_inlined });
+                }
+                Some(SourcePart::Inlined(name)) => {
+                    // They are of no use without the places.
+                    let has_room = has_inlined && n_others + table.len() < MAX_PLACES / 2;
+                    let known = table.places.last_mut().filter(|place| has_room && place.addr == about);
+                    if let Some(place) = known {
+                        table.inlined.push(name[..name.floor_char_boundary(MAX_PATH_BYTES)].into());
+                        place.inlined.end += 1;
+                    }
                 }
                 Some(SourcePart::Enumeration { name, names }) => table.enumerations.add(name, names),
                 Some(SourcePart::Layout { name, text }) => {
@@ -187,8 +218,9 @@ impl SourceTable {
     /// Where the function is that begins at `addr`, which is relative to the module.
     pub(crate) fn find(&self, addr: u64) -> Option<SourcePlace<'_>> {
         let idx = self.places.binary_search_by_key(&addr, |place| place.addr).ok()?;
-        let Place { line, path, .. } = self.places[idx];
-        Some(SourcePlace { path: &self.paths[path as usize], line })
+        let Place { line, path, ref inlined, .. } = self.places[idx];
+        let inlined = &self.inlined[inlined.start as usize..inlined.end as usize];
+        Some(SourcePlace { path: &self.paths[path as usize], line, inlined })
     }
 
     /// Which values the calls of the function have that begins at `addr`, or its returns.
@@ -213,9 +245,14 @@ impl SourceTable {
         !self.places.is_empty()
     }
 
-    /// The number of places and of values.
+    /// Whether it tells of any inlined function, as far as these were wanted.
+    pub(crate) fn has_inlined(&self) -> bool {
+        !self.inlined.is_empty()
+    }
+
+    /// The number of places, inlined functions and values.
     pub(crate) fn len(&self) -> usize {
-        self.places.len() + self.values.len()
+        self.places.len() + self.inlined.len() + self.values.len()
     }
 }
 
@@ -228,15 +265,20 @@ mod tests {
     #[test]
     fn places_of_functions() {
         let text: &[u8] =
-            b"# path name: /bin/a\nF: 20 g\nL: 7 b.c\nA: @arg1%rdi\nR: @retval/q:a\nnonsense\nF: 10 f\nL: 3 a b.c\nL: 4 again.c\nF: 30 h\n";
+            b"# path name: /bin/a\nF: 20 g\nL: 7 b.c\nA: @arg1%rdi\nR: @retval/q:a\nnonsense\nF: 10 f\nL: 3 a b.c\nL: 4 again.c\n# inlined g<1>\n# inlined h\nF: 30 h\n# inlined i\n";
         let mut warnings = Warnings::default();
-        let table = SourceTable::read(Lines::new(Path::new("dbg"), Box::new(text)), 0, &mut warnings).unwrap();
+        let mut read = |has_inlined| {
+            SourceTable::read(Lines::new(Path::new("dbg"), Box::new(text)), 0, has_inlined, &mut warnings).unwrap()
+        };
+        let (table, with_inlined) = (read(false), read(true));
+        assert_eq!(with_inlined.find(0x10).unwrap().to_string(), "a b.c:3, inlined: g<1>, h");
+        assert_eq!((with_inlined.find(0x20), with_inlined.len()), (table.find(0x20), 5));
         assert_eq!(table.head.path.as_deref(), Some("/bin/a"));
         assert_eq!(table.find(0x10).unwrap().to_string(), "a b.c:3");
-        assert_eq!(table.find(0x20), Some(SourcePlace { path: "b.c", line: 7 }));
+        assert_eq!(table.find(0x20), Some(SourcePlace { path: "b.c", line: 7, inlined: &[] }));
         assert!(table.find(0x30).is_none() && table.find(0x11).is_none());
         assert!(table.values(0x20, true).is_none() && table.values(0x21, false).is_none());
         assert_eq!(table.values(0x20, false).unwrap(), ValueSpec::parse_list("arg1").unwrap());
-        assert_eq!((table.len(), warnings.count(Warning::UnknownLine)), (3, 1));
+        assert_eq!((table.len(), warnings.count(Warning::UnknownLine)), (3, 2));
     }
 }

@@ -45,6 +45,7 @@ pub struct Trace {
     kernel: KernelRecords,
     kernel_symbols: KernelSymbols,
     folds_inlined: bool,
+    shows_inlined: bool,
     has_sources: bool,
     /// Subtracted from sums of times.
     cost: Option<CallCost>,
@@ -165,6 +166,7 @@ impl Trace {
             kernel,
             kernel_symbols,
             folds_inlined: false,
+            shows_inlined: false,
             has_sources: false,
             cost: None,
             choice: None,
@@ -182,6 +184,11 @@ impl Trace {
     /// that they were inlined into stands for them. That needs the names of functions. By default they are there.
     pub fn fold_inlined(&mut self, folds: bool) {
         self.folds_inlined = folds;
+    }
+
+    /// Chooses whether what [`Trace::read_sources`] reads has the functions that were inlined. By default it does not.
+    pub fn show_inlined(&mut self, shows: bool) {
+        self.shows_inlined = shows;
     }
 
     /// Chooses whether sums of times are shown without what recording itself took. Records keep their times. By default they are shown as
@@ -393,7 +400,7 @@ impl Trace {
     ///
     /// A `.dbg` file cannot be read, or there are too many.
     pub fn read_sources(&mut self, others: impl FnMut(&Mapping) -> Option<Box<dyn BufRead>>) -> Result<()> {
-        let mut loader = SourceLoader::new(&self.dir, others);
+        let mut loader = SourceLoader::new(&self.dir, self.shows_inlined, others);
         for session in &mut self.sessions {
             session.read_sources(&mut loader)?;
         }

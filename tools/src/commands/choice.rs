@@ -81,12 +81,16 @@ pub(crate) struct SourcesArg {
     /// here and unchanged.
     #[arg(long)]
     srcline: bool,
+    /// Show too which functions the compiler has inlined into them, so that they have no calls of their own.
+    #[arg(long)]
+    inlined: bool,
 }
 
 impl SourcesArg {
     /// Reads it, if it is wanted.
     pub(crate) fn read(&self, trace: &mut Trace) -> Result<()> {
-        if self.srcline { Ok(trace.read_sources(source_lines)?) } else { Ok(()) }
+        trace.show_inlined(self.inlined);
+        if self.srcline || self.inlined { Ok(trace.read_sources(source_lines)?) } else { Ok(()) }
     }
 }
 

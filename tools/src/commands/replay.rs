@@ -30,7 +30,7 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     dir: DirArg,
     /// Let uftrace show it, which has to be installed.
-    #[arg(long, conflicts_with_all = ["fields", "flat", "column_view", "color", "fold_inlined", "demangle", "srcline", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"])]
+    #[arg(long, conflicts_with_all = ["fields", "flat", "column_view", "color", "fold_inlined", "demangle", "srcline", "inlined", "filter", "notrace", "depth", "time_filter", "from", "to", "time_range", "tid"])]
     uftrace: bool,
     /// What is done without `--uftrace` anyway.
     #[arg(long, hide = true, conflicts_with = "uftrace")]

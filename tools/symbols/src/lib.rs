@@ -12,7 +12,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
-use debug_files::DebugFiles;
+use debug::files::DebugFiles;
 use rftrace_format::map::MapLine;
 use rftrace_format::record::ADDRESS_MASK;
 use rftrace_format::symbols::{Head, SourceLine, SourcePart, short_build_id};
@@ -24,7 +24,8 @@ use rftrace_read::{Error, Kind, Result, Trace};
 
 pub use self::values::{ModuleValues, name_values, read_values};
 
-mod debug_files;
+mod debug;
+mod inlined;
 mod values;
 
 /// So many different addresses are compared with the functions of a binary: more than programs have functions.
@@ -108,7 +109,7 @@ pub fn add_symbols(dir: &Path, options: &SymbolOptions) -> Result<Vec<Symbolized
     pairs.into_iter().map(|(idx, binary, place)| write(&trace, &modules[idx], &binary, &place, options.lines)).collect()
 }
 
-/// The source lines of a module's functions as a `.dbg` file has them, from its file on this machine: `None` if that is not there, has
+/// The source lines of a module's functions, and what was inlined into them, as a `.dbg` file has them, from its file on this machine: `None` if that is not there, has
 /// no debug information, or is of another build.
 pub fn source_lines(module: &Mapping) -> Option<Vec<u8>> {
     let path = Path::new(&module.path);
@@ -123,7 +124,7 @@ pub fn source_lines(module: &Mapping) -> Option<Vec<u8>> {
     let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
     let mut text = Vec::new();
     // Writing to memory cannot fail.
-    let n_lines = write_lines(&mut text, &debug, &binary.loaded_at(start), &head, start).ok()?;
+    let n_lines = write_lines(&mut text, &binary, &debug, &binary.loaded_at(start), &head, start).ok()?;
     (n_lines > 0).then_some(text)
 }
 
@@ -179,7 +180,7 @@ fn values_in(path: &Path, moved: u64) -> Result<String> {
                 kept += line;
                 kept.push('\n');
             }
-            Some(SourcePart::Enumeration { .. }) => {
+            Some(SourcePart::Enumeration { .. } | SourcePart::Layout { .. }) => {
                 kept += line;
                 kept.push('\n');
             }
@@ -384,7 +385,7 @@ fn write(trace: &Trace, module: &Module, binary: &Binary, place: &Place, lines: 
         replace(&path, |out| {
             // uftrace takes the file for another module's unless this is what the map has.
             let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
-            n_lines = write_lines(out, &debug, &place.loaded, &head, start)?;
+            n_lines = write_lines(out, binary, &debug, &place.loaded, &head, start)?;
             out.write_all(values.as_bytes())
         })?;
         if n_lines == 0 && values.is_empty() {
@@ -437,6 +438,7 @@ fn debug_loader(path: &Path) -> std::result::Result<Loader, Box<dyn std::error::
 /// Writes a line of source for each function that has one. Returns for how many.
 fn write_lines(
     out: &mut dyn Write,
+    binary: &Binary,
     debug: &Loader,
     loaded: &LoadedBinary,
     head: &Head,
@@ -444,9 +446,11 @@ fn write_lines(
 ) -> io::Result<usize> {
     write!(out, "{head}")?;
     let mut n_lines = 0;
+    let all_inlined = inlined::inlined(binary.path());
     for (addr, linked, name) in loaded.functions(start) {
         let Some((line, path)) = source_line(debug, linked) else { continue };
-        write!(out, "{}", SourceLine { addr, name: &name, line, path: &path })?;
+        let inlined = all_inlined.get(&linked).map_or(&[][..], |names| names);
+        write!(out, "{}", SourceLine { addr, name: &name, line, path: &path, inlined })?;
         n_lines += 1;
     }
     Ok(n_lines)

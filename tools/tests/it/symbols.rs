@@ -133,6 +133,21 @@ fn a_program_of_another_machine_with_its_lines() {
     }
 }
 
+/// What values are stays in the file that gets source lines.
+#[test]
+fn values_are_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path(), &[]) else { return };
+    let trace = trace_of(&program, None);
+    let branch = offset(&program, "branch");
+    let values = format!("F: {branch:x} branch\nA: @arg1/t4:P,arg2/e:E\n");
+    let named = "# layout P (P|x=i32@0)\nE: enum E {A=1}\n";
+    fs::write(trace.file("prog.dbg"), format!("# path name: /bin/prog\n{values}{named}")).expect("a writable file");
+    assert_eq!(symbols(trace.path(), &["-b", &program, "-q"]), (0, String::new()));
+    let lines = fs::read_to_string(trace.file("prog.dbg")).expect("lines");
+    assert!(lines.contains("L: 3 ") && lines.contains(&values) && lines.contains(named), "{lines}");
+}
+
 /// Without a file of them in the trace, the program's own debug information tells the lines, if it is still the same.
 #[test]
 fn lines_of_a_program_that_is_here() {

@@ -8,13 +8,13 @@ use rftrace_format::values::{self, Form, Place as SpecPlace, ValueSpec};
 use super::composed::{Held, Holder, composed};
 use super::entry::{MAX_BYTES, Source, Stores};
 use super::module::{Enumerations, FunctionValues, Layouts, ModuleValues, Shown};
-use super::object::File;
 use super::place::{self, FrameBase, Function, Place};
 use super::results;
 use super::returned;
-use super::sections::{Debug, Reader};
 use super::types::{Kind, Type, Types};
-use super::units::{Entry, Units};
+use crate::debug::object::File;
+use crate::debug::sections::{Debug, Reader};
+use crate::debug::units::{Entry, Units};
 
 /// The most arguments that are shown of a function. Numbers from the highest one down stand for unknown ones.
 const MAX_ARGUMENTS: usize = 32;
@@ -50,7 +50,7 @@ pub(super) fn functions(file: &File<'_>, debug: &Debug<'_>) -> Result<ModuleValu
         let is_plain = !optimised.contains(&*facts.program);
         for &offset in &facts.functions {
             let Some(entry) = units.entry(unit, offset) else { continue };
-            let Some(address) = address(&units, &entry).filter(|&address| file.symbol(address).is_some()) else {
+            let Some(address) = units.address(&entry).filter(|&address| file.symbol(address).is_some()) else {
                 continue;
             };
             let values =
@@ -179,16 +179,6 @@ fn is_optimised(producer: &str) -> bool {
 fn is_changed(entry: &DebuggingInformationEntry<Reader<'_>>) -> bool {
     let convention = entry.attr_value(constants::DW_AT_calling_convention);
     convention == Some(AttributeValue::CallingConvention(constants::DW_CC_nocall))
-}
-
-/// Where a function begins.
-fn address(units: &Units<'_>, entry: &Entry<'_>) -> Option<u64> {
-    let (unit, dwarf) = (units.unit(entry.unit), units.dwarf(entry.unit));
-    if let Some(value) = entry.attribute(constants::DW_AT_low_pc) {
-        return dwarf.attr_address(unit, value).ok()?;
-    }
-    let mut ranges = dwarf.attr_ranges(unit, entry.attribute(constants::DW_AT_ranges)?).ok()??;
-    ranges.next().ok()?.map(|range| range.begin)
 }
 
 /// What a function is read with.

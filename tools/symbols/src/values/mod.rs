@@ -6,7 +6,7 @@
 //! - in code that is not optimised, the function's first instructions, which store it where the debug information says that it is.
 //!
 //! So no calling convention has to be known for arguments, and none is believed. `dwarf` walks the functions, `types` tells what is shown
-//! of a type, `shape` of one with fields, `composed` how those are recorded, `results` where they are returned, `returned` what proves it, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do, `units`, `sections` and `object` read the files, and
+//! of a type, `shape` of one with fields, `composed` how those are recorded, `results` where they are returned, `returned` what proves it, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do, and
 //! `module` is what was found.
 
 mod composed;
@@ -14,14 +14,11 @@ mod dwarf;
 mod entry;
 mod library;
 mod module;
-mod object;
 mod place;
 mod results;
 mod returned;
-mod sections;
 mod shape;
 mod types;
-mod units;
 
 use std::fs;
 use std::path::Path;
@@ -29,6 +26,8 @@ use std::path::Path;
 use rftrace_format::files::File as TraceFile;
 use rftrace_format::symbols::Head;
 use rftrace_read::{Error, Result};
+
+use crate::debug::object::{Bytes, File};
 
 pub use self::module::ModuleValues;
 
@@ -40,9 +39,12 @@ pub use self::module::ModuleValues;
 pub fn read_values(path: &Path) -> Result<Option<ModuleValues>> {
     // As the system names it in maps.
     let path = &path.canonicalize().map_err(|source| Error::Io { path: path.to_owned(), source })?;
-    let bytes = object::Bytes::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let bytes = Bytes::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let wrong = |reason: String| Error::Binary { path: path.to_owned(), reason };
-    let file = object::File::parse(&bytes).map_err(wrong)?;
+    let file = File::parse(&bytes).map_err(wrong)?;
+    if !file.is_x86_64() {
+        return Err(wrong("it is not for x86-64".to_owned()));
+    }
     let Some(debug) = file.debug() else { return Ok(None) };
     let mut module =
         dwarf::functions(&file, debug).map_err(|error| wrong(format!("its debug information: {error}")))?;

@@ -3,7 +3,7 @@
 use gimli::{AttributeValue, Expression, Operation, Unit, UnitRef};
 
 use super::entry::{Piece, Source, Stores};
-use super::sections::{Dwarf, Reader};
+use crate::debug::sections::{Dwarf, Reader};
 
 /// Where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use rftrace_format::values::Place;
 
 use super::composed::{Held, Holder};
 use super::types::Types;
-use super::units::Entry;
+use crate::debug::units::Entry;
 
 /// Bytes of a word.
 const WORD: u64 = 8;

@@ -4,7 +4,7 @@ use gimli::constants;
 use rftrace_format::values::Form;
 
 use super::types::{Kind, Type, Types, last_part};
-use super::units::Entry;
+use crate::debug::units::Entry;
 
 /// How deep fields of fields are shown.
 const MAX_DEPTH: u32 = 3;

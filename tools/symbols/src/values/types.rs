@@ -4,7 +4,7 @@ use gimli::{AttributeValue, constants};
 use rftrace_format::values::Form;
 
 use super::module::{Enumeration, Enumerations};
-use super::units::{Entry, Units};
+use crate::debug::units::{Entry, Units};
 
 /// A type, as far as its values are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

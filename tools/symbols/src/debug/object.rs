@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use object::read::elf::ProgramHeader;
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 
+use super::files::DebugFiles;
 use super::sections::{Debug, Elf, Sections};
-use crate::debug_files::DebugFiles;
 
 /// The size of the pages that segments begin at.
 const PAGE: u64 = 4096;
 
 /// A file, and those with its debug information.
-pub(super) struct File<'f> {
+pub(crate) struct File<'f> {
     elf: Elf<'f>,
     debug: Debug<'f>,
     /// Functions' names as the linker has them, by address: the shortest that says most of how it was made.
@@ -25,11 +25,8 @@ pub(super) struct File<'f> {
 }
 
 impl<'f> File<'f> {
-    pub(super) fn parse(bytes: &'f Bytes) -> Result<Self, String> {
+    pub(crate) fn parse(bytes: &'f Bytes) -> Result<Self, String> {
         let elf = Elf::parse(&*bytes.file).map_err(|error| error.to_string())?;
-        if elf.architecture() != object::Architecture::X86_64 {
-            return Err("it is not for x86-64".to_owned());
-        }
         let mut symbols = HashMap::new();
         let units = bytes.units.as_deref().map(Elf::parse).transpose().map_err(|error| error.to_string())?;
         // A stripped file has them in the other one.
@@ -54,12 +51,16 @@ impl<'f> File<'f> {
     }
 
     /// Its debug information; `None` if there is none.
-    pub(super) fn debug(&self) -> Option<&Debug<'f>> {
+    pub(crate) fn debug(&self) -> Option<&Debug<'f>> {
         self.debug.is_there().then_some(&self.debug)
     }
 
+    pub(crate) fn is_x86_64(&self) -> bool {
+        self.elf.architecture() == object::Architecture::X86_64
+    }
+
     /// The beginning of the lowest segment.
-    pub(super) fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         let starts = self
             .elf
             .elf_program_headers()
@@ -68,13 +69,13 @@ impl<'f> File<'f> {
         starts.map(|header| header.p_vaddr(object::LittleEndian)).min().unwrap_or(0) & !(PAGE - 1)
     }
 
-    pub(super) fn build_id(&self) -> Option<String> {
+    pub(crate) fn build_id(&self) -> Option<String> {
         let id = self.elf.build_id().ok()??;
         Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// The code from `address` on, `n_bytes` at the most.
-    pub(super) fn code(&self, address: u64, n_bytes: u64) -> &[u8] {
+    pub(crate) fn code(&self, address: u64, n_bytes: u64) -> &[u8] {
         let segment = self
             .elf
             .segments()
@@ -86,13 +87,13 @@ impl<'f> File<'f> {
     }
 
     /// The linker's name of the function at an address.
-    pub(super) fn symbol(&self, address: u64) -> Option<&str> {
+    pub(crate) fn symbol(&self, address: u64) -> Option<&str> {
         self.symbols.get(&address).copied()
     }
 }
 
 /// The contents of the files.
-pub(super) struct Bytes {
+pub(crate) struct Bytes {
     file: Vec<u8>,
     units: Option<Vec<u8>>,
     common: Option<Vec<u8>>,
@@ -100,7 +101,7 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    pub(super) fn read(path: &Path) -> io::Result<Self> {
+    pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let file = fs::read(path)?;
         let DebugFiles { units, common, package } = DebugFiles::of(path);
         // What went meanwhile is not there.

@@ -8,58 +8,58 @@ use super::sections::{Debug, Dwarf, Heads, Reader};
 
 /// An entry of the debug information, and the unit that has it.
 #[derive(Clone, Debug)]
-pub(super) struct Entry<'d> {
-    pub(super) unit: usize,
-    pub(super) entry: DebuggingInformationEntry<Reader<'d>>,
+pub(crate) struct Entry<'d> {
+    pub(crate) unit: usize,
+    pub(crate) entry: DebuggingInformationEntry<Reader<'d>>,
 }
 
 /// All units of a file.
-pub(super) struct Units<'d>(Heads<'d>);
+pub(crate) struct Units<'d>(Heads<'d>);
 
 impl<'d> Entry<'d> {
-    pub(super) fn tag(&self) -> DwTag {
+    pub(crate) fn tag(&self) -> DwTag {
         self.entry.tag()
     }
 
-    pub(super) fn attribute(&self, name: DwAt) -> Option<AttributeValue<Reader<'d>>> {
+    pub(crate) fn attribute(&self, name: DwAt) -> Option<AttributeValue<Reader<'d>>> {
         self.entry.attr_value(name)
     }
 
     /// Which entry it is, in the whole file.
-    pub(super) fn id(&self) -> (usize, UnitOffset) {
+    pub(crate) fn id(&self) -> (usize, UnitOffset) {
         (self.unit, self.entry.offset())
     }
 }
 
 impl<'d> Units<'d> {
-    pub(super) fn read(debug: &'d Debug<'_>) -> Result<Self, gimli::Error> {
+    pub(crate) fn read(debug: &'d Debug<'_>) -> Result<Self, gimli::Error> {
         debug.heads().map(Self)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.units.len()
     }
 
     /// How many units are in files that are not there.
-    pub(super) fn n_missing(&self) -> usize {
+    pub(crate) fn n_missing(&self) -> usize {
         self.0.n_missing
     }
 
-    pub(super) fn unit(&self, unit: usize) -> &Unit<Reader<'d>> {
+    pub(crate) fn unit(&self, unit: usize) -> &Unit<Reader<'d>> {
         &self.0.units[unit]
     }
 
     /// What a unit belongs to.
-    pub(super) fn dwarf(&self, unit: usize) -> &Dwarf<'d> {
+    pub(crate) fn dwarf(&self, unit: usize) -> &Dwarf<'d> {
         &self.0.dwarfs[unit]
     }
 
-    pub(super) fn entry(&self, unit: usize, offset: UnitOffset) -> Option<Entry<'d>> {
+    pub(crate) fn entry(&self, unit: usize, offset: UnitOffset) -> Option<Entry<'d>> {
         Some(Entry { unit, entry: self.0.units.get(unit)?.entry(offset).ok()? })
     }
 
     /// Whether a unit is of C, and not of C++ or Rust.
-    pub(super) fn is_c(&self, unit: usize) -> bool {
+    pub(crate) fn is_c(&self, unit: usize) -> bool {
         let mut cursor = self.unit(unit).entries();
         let root = cursor.next_dfs().ok().flatten();
         let language = root.and_then(|root| root.attr_value(constants::DW_AT_language));
@@ -76,7 +76,7 @@ impl<'d> Units<'d> {
     }
 
     /// The entry that an attribute refers to.
-    pub(super) fn follow(&self, entry: &Entry<'d>, name: DwAt) -> Option<Entry<'d>> {
+    pub(crate) fn follow(&self, entry: &Entry<'d>, name: DwAt) -> Option<Entry<'d>> {
         match entry.attribute(name)? {
             AttributeValue::UnitRef(offset) => self.entry(entry.unit, offset),
             AttributeValue::DebugInfoRef(offset) => {
@@ -96,8 +96,18 @@ impl<'d> Units<'d> {
         self.entry(unit, within)
     }
 
+    /// Where a function begins.
+    pub(crate) fn address(&self, entry: &Entry<'d>) -> Option<u64> {
+        let (unit, dwarf) = (self.unit(entry.unit), self.dwarf(entry.unit));
+        if let Some(value) = entry.attribute(constants::DW_AT_low_pc) {
+            return dwarf.attr_address(unit, value).ok()?;
+        }
+        let mut ranges = dwarf.attr_ranges(unit, entry.attribute(constants::DW_AT_ranges)?).ok()??;
+        ranges.next().ok()?.map(|range| range.begin)
+    }
+
     /// The children of an entry with a tag.
-    pub(super) fn children(&self, entry: &Entry<'d>, tag: DwTag) -> Vec<Entry<'d>> {
+    pub(crate) fn children(&self, entry: &Entry<'d>, tag: DwTag) -> Vec<Entry<'d>> {
         let mut found = Vec::new();
         // What cannot be read has none.
         let _ = self.for_children(entry, |child| {
@@ -130,7 +140,7 @@ impl<'d> Units<'d> {
     }
 
     /// An attribute of an entry, or of those that it is made from.
-    pub(super) fn inherited(&self, entry: &Entry<'d>, name: DwAt) -> Option<Entry<'d>> {
+    pub(crate) fn inherited(&self, entry: &Entry<'d>, name: DwAt) -> Option<Entry<'d>> {
         const MAX_STEPS: usize = 4;
 
         let mut holder = entry.clone();
@@ -145,12 +155,18 @@ impl<'d> Units<'d> {
     }
 
     /// The name of an entry; empty if it has none.
-    pub(super) fn name(&self, entry: &Entry<'d>) -> String {
-        let text = self.inherited(entry, constants::DW_AT_name).and_then(|holder| {
-            let value = holder.attribute(constants::DW_AT_name)?;
-            let name = self.dwarf(holder.unit).attr_string(self.unit(holder.unit), value);
-            name.ok()
-        });
-        text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+    pub(crate) fn name(&self, entry: &Entry<'d>) -> String {
+        self.text(entry, constants::DW_AT_name).unwrap_or_default()
+    }
+
+    /// The name of a function as the linker has it, or would have.
+    pub(crate) fn linkage_name(&self, entry: &Entry<'d>) -> Option<String> {
+        self.text(entry, constants::DW_AT_linkage_name).or_else(|| self.text(entry, constants::DW_AT_name))
+    }
+
+    fn text(&self, entry: &Entry<'d>, attribute: DwAt) -> Option<String> {
+        let holder = self.inherited(entry, attribute)?;
+        let text = self.dwarf(holder.unit).attr_string(self.unit(holder.unit), holder.attribute(attribute)?).ok()?;
+        Some(text.to_string_lossy().into_owned())
     }
 }

@@ -13,15 +13,15 @@ use gimli::{DwarfPackage, EndianSlice, LittleEndian, SectionId, Unit};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection};
 
-pub(super) type Elf<'f> = ElfFile64<'f, object::LittleEndian>;
-pub(super) type Reader<'d> = EndianSlice<'d, LittleEndian>;
-pub(super) type Dwarf<'d> = gimli::Dwarf<Reader<'d>>;
+pub(crate) type Elf<'f> = ElfFile64<'f, object::LittleEndian>;
+pub(crate) type Reader<'d> = EndianSlice<'d, LittleEndian>;
+pub(crate) type Dwarf<'d> = gimli::Dwarf<Reader<'d>>;
 
 /// How a file calls a section; `None` if it does not have it.
 type SectionName = fn(SectionId) -> Option<&'static str>;
 
 /// The sections of a file that tell of functions and types.
-pub(super) struct Sections<'f>(HashMap<SectionId, Cow<'f, [u8]>>);
+pub(crate) struct Sections<'f>(HashMap<SectionId, Cow<'f, [u8]>>);
 
 /// The ones that are read.
 const READ: [SectionId; 14] = [
@@ -43,15 +43,15 @@ const READ: [SectionId; 14] = [
 
 impl<'f> Sections<'f> {
     /// The names in most files.
-    pub(super) const PLAIN: SectionName = |id| Some(id.name());
+    pub(crate) const PLAIN: SectionName = |id| Some(id.name());
     /// Those where units were split.
-    pub(super) const SPLIT: SectionName = |id| id.dwo_name();
+    pub(crate) const SPLIT: SectionName = |id| id.dwo_name();
 
-    pub(super) fn parse(bytes: &'f [u8], name: SectionName) -> Result<Self, String> {
+    pub(crate) fn parse(bytes: &'f [u8], name: SectionName) -> Result<Self, String> {
         Self::of(&Elf::parse(bytes).map_err(|error| error.to_string())?, name)
     }
 
-    pub(super) fn of(elf: &Elf<'f>, name: SectionName) -> Result<Self, String> {
+    pub(crate) fn of(elf: &Elf<'f>, name: SectionName) -> Result<Self, String> {
         let mut sections = HashMap::new();
         for id in READ {
             let Some(name) = name(id) else { continue };
@@ -81,7 +81,7 @@ impl<'f> Sections<'f> {
 }
 
 /// Debug information, in several files.
-pub(super) struct Debug<'f> {
+pub(crate) struct Debug<'f> {
     units: Sections<'f>,
     common: Option<Sections<'f>>,
     package: Option<Sections<'f>>,
@@ -91,29 +91,29 @@ pub(super) struct Debug<'f> {
 
 /// The heads of units, and what these belong to.
 #[derive(Default)]
-pub(super) struct Heads<'d> {
-    pub(super) units: Vec<Unit<Reader<'d>>>,
+pub(crate) struct Heads<'d> {
+    pub(crate) units: Vec<Unit<Reader<'d>>>,
     /// Of each unit.
-    pub(super) dwarfs: Vec<Arc<Dwarf<'d>>>,
+    pub(crate) dwarfs: Vec<Arc<Dwarf<'d>>>,
     /// Where each begins in its section; for those that are elsewhere, where what stands for them does.
-    pub(super) starts: Vec<usize>,
+    pub(crate) starts: Vec<usize>,
     /// So many are those of the file itself; behind them are those that it has in common with others.
-    pub(super) n_own: usize,
+    pub(crate) n_own: usize,
     /// How many are elsewhere, where nothing was found.
-    pub(super) n_missing: usize,
+    pub(crate) n_missing: usize,
 }
 
 impl<'f> Debug<'f> {
-    pub(super) fn new(units: Sections<'f>, common: Option<Sections<'f>>, package: Option<Sections<'f>>) -> Self {
+    pub(crate) fn new(units: Sections<'f>, common: Option<Sections<'f>>, package: Option<Sections<'f>>) -> Self {
         Self { units, common, package, split: OnceCell::new() }
     }
 
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         self.units.0.contains_key(&SectionId::DebugInfo)
     }
 
     /// Reads the heads of all units.
-    pub(super) fn heads(&self) -> Result<Heads<'_>, gimli::Error> {
+    pub(crate) fn heads(&self) -> Result<Heads<'_>, gimli::Error> {
         let mut dwarf = self.units.dwarf()?;
         if let Some(common) = &self.common {
             dwarf.set_sup(common.dwarf()?);
