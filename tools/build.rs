@@ -36,10 +36,12 @@ const OF_TRACER: [&str; 24] = [
     "rftrace_mark",
 ];
 
-/// And for each processor the hooks, and what `rftrace record -p` calls.
-const ON_X86_64: [&str; 9] = [
+/// And for each processor the hooks; what the library for `--resources` asks; and what `rftrace record -p` calls.
+const ON_X86_64: [&str; 11] = [
     "mcount",
     "__fentry__",
+    "rftrace_backend_thread",
+    "rftrace_backend_trampoline",
     "rftrace_attach",
     "rftrace_attach_again",
     "rftrace_attach_answer",

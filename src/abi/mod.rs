@@ -32,6 +32,8 @@
 //! | `rftrace_backend_suspend_thread() -> *mut ThreadBlock` | this thread is not recorded until it resumes |
 //! | `rftrace_backend_resume_thread(*mut ThreadBlock)` | with what suspending returned: it is recorded again |
 //! | `rftrace_backend_exclude_thread(*mut ThreadBlock,u8)` | not 0: nothing of that thread is recorded from now on; 0: it is again. Any thread may call it |
+//! | `rftrace_backend_thread() -> *const ThreadBlock` | what is kept for the calling thread; null or 1 if it is not traced. A thread may read its own return stack by it |
+//! | `rftrace_backend_trampoline() -> usize` | what hooked functions return to; on x86-64 one of several that lie in one block |
 //! | `rftrace_backend_thread_exit(*mut ThreadBlock)` | the calling thread, whose block this is (or null), ends |
 //! | `rftrace_backend_confine()` | the tracer makes no system call from now on, see [`FilterControl::confined`] |
 //! | `rftrace_backend_set_core(u32)` | the calling thread runs on this core from now on |

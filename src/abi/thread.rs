@@ -30,6 +30,9 @@ pub struct ReturnEntry {
     pub sequence: AtomicU64,
 }
 
+/// On x86-64 all return trampolines lie in a block of so many bytes, aligned to that.
+pub const TRAMPOLINES_BYTES: usize = 2048;
+
 /// Set in a [`ReturnEntry::parent_ip`]: the function's return is not hooked, a sled tells of it. No address of a program has this bit.
 pub const UNHOOKED: usize = 1 << (usize::BITS - 1);
 

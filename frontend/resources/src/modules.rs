@@ -24,6 +24,7 @@ pub(crate) struct Known {
     pub(crate) unwinder: OurUnwinder,
     /// Begins and ends, in order.
     ranges: Vec<(u64, u64)>,
+    functions: Vec<Functions>,
     /// How many modules came and went until then.
     changes: (u64, u64),
 }
@@ -42,7 +43,48 @@ pub(crate) fn known() -> Option<&'static Known> {
     unsafe { KNOWN.load(Acquire).as_ref() }
 }
 
+/// Where a module's functions begin.
+#[derive(Clone)]
+struct Functions {
+    /// That of the module, and that of its code.
+    range: (u64, u64),
+    code: (u64, u64),
+    /// Where the table lies, and of each function its distance from there.
+    table_start: u64,
+    table: &'static [[[u8; 4]; 2]],
+}
+
+impl Functions {
+    /// Those of a module with such a `.eh_frame_hdr` at this address.
+    fn of(range: (u64, u64), code: (u64, u64), table_start: u64, table: &'static [u8]) -> Option<Self> {
+        /// Version 1; an address relative to where it is, a number, and pairs of addresses relative to the beginning: four bytes each.
+        const FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+
+        let (form, rest) = table.split_first_chunk::<4>()?;
+        let (_, rest) = rest.split_first_chunk::<4>()?;
+        let (n_functions, rest) = rest.split_first_chunk::<4>()?;
+        let pairs = rest.as_chunks::<4>().0.as_chunks::<2>().0;
+        let table = pairs.get(..u32::from_le_bytes(*n_functions) as usize)?;
+        (*form == FORM).then_some(Self { range, code, table_start, table })
+    }
+
+    /// Where the function with this address begins.
+    fn beginning(&self, address: u64) -> Option<u64> {
+        let is_code = (self.code.0..self.code.1).contains(&address);
+        let start = |pair: &[[u8; 4]; 2]| self.table_start.wrapping_add_signed(i32::from_le_bytes(pair[0]).into());
+        let after = self.table.partition_point(|pair| start(pair) <= address);
+        is_code.then(|| self.table[..after].last().map(start))?
+    }
+}
+
 impl Known {
+    /// Where the function with this address begins; what is in no module that tells of its functions is a function of its own. `None` for
+    /// what is no code.
+    pub(crate) fn function(&self, address: u64) -> Option<u64> {
+        let module = self.functions.iter().find(|module| (module.range.0..module.range.1).contains(&address));
+        module.map_or(Some(address), |module| module.beginning(address))
+    }
+
     /// Whether all these addresses are in modules.
     pub(crate) fn has_all(&self, addresses: &[u64]) -> bool {
         addresses.iter().all(|&address| {
@@ -99,11 +141,15 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looking: *mut
                 return 1;
             }
             // Something that is gone may have left its place to something new.
-            let (unwinder, ranges) = match looking.old {
-                Some(old) if old.changes.1 == changes.1 => (old.unwinder.clone(), old.ranges.clone()),
-                _ => (OurUnwinder::new(), Vec::new()),
+            let new = match looking.old {
+                Some(old) if old.changes.1 == changes.1 => {
+                    let (unwinder, ranges, functions) =
+                        (old.unwinder.clone(), old.ranges.clone(), old.functions.clone());
+                    Known { unwinder, ranges, functions, changes }
+                }
+                _ => Known { unwinder: OurUnwinder::new(), ranges: Vec::new(), functions: Vec::new(), changes },
             };
-            none.insert(Box::new(Known { unwinder, ranges, changes }))
+            none.insert(Box::new(new))
         }
     };
     // SAFETY: as above: a module that is loaded, as long as this runs.
@@ -111,8 +157,9 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looking: *mut
         && !new.ranges.contains(&found.range)
     {
         let is_first = looking.old.is_none();
-        if let Some(module) = found.module(!is_first) {
+        if let Some((module, functions)) = found.module(!is_first) {
             new.unwinder.add_module(module);
+            new.functions.extend(functions);
         }
         new.ranges.push(found.range);
         found.tell();
@@ -150,8 +197,8 @@ impl<'a> Found<'a> {
         unsafe { slice::from_raw_parts((self.base + start) as *const u8, (end - start) as usize) }
     }
 
-    /// Its unwind information, if it has any that is understood.
-    fn module(&self, is_copied: bool) -> Option<Module<&'static [u8]>> {
+    /// Its unwind information, if it has any that is understood, and where its functions begin.
+    fn module(&self, is_copied: bool) -> Option<(Module<&'static [u8]>, Option<Functions>)> {
         /// `.eh_frame_hdr` has the address of `.eh_frame` as four bytes, relative to where they are.
         const RELATIVE: u8 = 0x1b;
 
@@ -174,6 +221,8 @@ impl<'a> Found<'a> {
         } else {
             (lasting(table_bytes), lasting(frame_bytes))
         };
+        let code = (self.base + text.p_vaddr, self.base + text.p_vaddr + text.p_memsz);
+        let functions = Functions::of(self.range, code, self.base + table.start, table_bytes);
         let sections = ExplicitModuleSectionInfo {
             base_svma: 0,
             text_svma: Some(text.p_vaddr..text.p_vaddr + text.p_memsz),
@@ -183,7 +232,7 @@ impl<'a> Found<'a> {
             eh_frame_hdr: Some(table_bytes),
             ..Default::default()
         };
-        Some(Module::new(String::new(), self.range.0..self.range.1, self.base, sections))
+        Some((Module::new(String::new(), self.range.0..self.range.1, self.base, sections), functions))
     }
 
     fn build_id(&self) -> &'a [u8] {

@@ -53,6 +53,7 @@ mod record_limits;
 mod record_places;
 mod recorded_programs;
 mod registers;
+mod resource_backtraces;
 mod resources;
 mod rust_at_large;
 mod samplers;

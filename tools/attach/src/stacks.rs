@@ -13,7 +13,9 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 use nix::libc::user_regs_struct;
-use rftrace::abi::{Control, LEFT_BUCKET_BYTES, LeftCell, RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock, UNHOOKED};
+use rftrace::abi::{
+    self, Control, LEFT_BUCKET_BYTES, LeftCell, RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock, UNHOOKED,
+};
 
 use super::process::Process;
 use super::sys::words;
@@ -21,7 +23,7 @@ use super::sys::words;
 /// Blocks of threads, at the most.
 const MOST_BLOCKS: usize = 1 << 16;
 /// All trampolines lie in a block of so many bytes, aligned to that.
-const TRAMPOLINES_BYTES: u64 = 2048;
+const TRAMPOLINES_BYTES: u64 = abi::TRAMPOLINES_BYTES as u64;
 /// The part of a stack that is looked at.
 const STACK_BYTES: u64 = 256 << 10;
 

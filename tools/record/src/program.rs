@@ -97,10 +97,7 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
             own.arch
         );
     }
-    let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());
-    let mut calls_hook = || imports.any(|name| own.hooks.contains(&name));
-    let has_room = || own.has_all && patchable_entries(path) > 0;
-    if !(unchanged || calls_hook() || has_room()) {
+    if !(unchanged || can_call_tracer(path, &file, own)) {
         let hook = own.hooks[0];
         let arch = own.arch;
         let branches = match own.has_all {
@@ -124,6 +121,20 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether the program's functions call the tracer, or have room for a call.
+pub fn calls_tracer(path: &Path) -> Result<bool> {
+    let shown = path.display();
+    let data = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+    let file = object::File::parse(&*data).with_context(|| format!("cannot read {shown}"))?;
+    let own = Processor::own().context("programs for this machine cannot be recorded")?;
+    Ok(can_call_tracer(path, &file, own))
+}
+
+fn can_call_tracer(path: &Path, file: &object::File<'_>, own: &Processor) -> bool {
+    let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());
+    imports.any(|name| own.hooks.contains(&name)) || own.has_all && patchable_entries(path) > 0
 }
 
 /// The allocator that the program has in it, by the first of its functions that is known: what that gives out is not seen from outside.

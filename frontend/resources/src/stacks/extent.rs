@@ -1,5 +1,6 @@
 //! Where a stack begins, and how far it can be read.
 
+use super::returns::Returns;
 use crate::thread::{self, Thread};
 
 unsafe extern "C" {
@@ -16,30 +17,32 @@ pub(crate) struct Registers {
 }
 
 /// What may be read of the stack.
-#[derive(Clone, Copy)]
 pub(super) struct Stack {
     pub(super) low: usize,
     end: usize,
+    returns: Returns,
 }
 
 impl Stack {
     /// This thread's, from there on.
     #[inline(always)]
     pub(super) fn from(thread: &Thread, sp: usize) -> Self {
-        Self { low: sp, end: stack_end(thread, sp) }
+        Self { low: sp, end: stack_end(thread, sp), returns: Returns::of_thread() }
     }
 
+    /// What is there; of return addresses those that the tracer has not replaced.
     #[inline(always)]
-    pub(super) fn read(self, address: u64) -> Result<u64, ()> {
+    pub(super) fn read(&self, address: u64) -> Result<u64, ()> {
         let place = address as usize;
         if place < self.low || place >= self.end - 7 {
             return Err(());
         }
         // SAFETY: within this thread's stack.
-        Ok(unsafe { (place as *const u64).read_unaligned() })
+        let word = unsafe { (place as *const u64).read_unaligned() };
+        self.returns.original(place, word).ok_or(())
     }
 
-    pub(super) fn contains(self, address: u64) -> bool {
+    pub(super) fn contains(&self, address: u64) -> bool {
         (self.low..self.end).contains(&(address as usize))
     }
 }

@@ -1,10 +1,12 @@
 //! Who has called: the return addresses on the stack. Each stack gets a number, and is written once.
 //!
-//! - `unwind` finds it by unwind information, and remembers what it has found last.
-//! - `extent` is how far a stack can be read, `hash` by what a stack is known again, `table` the numbers.
+//! - `unwind` finds it by unwind information, and remembers what it has found last. `shadow` has the functions that the tracer records.
+//! - `extent` is how far a stack can be read, `returns` what the tracer has replaced in it, `hash` by what a stack is known again, `table` the numbers.
 
 mod extent;
 mod hash;
+mod returns;
+mod shadow;
 mod table;
 mod unwind;
 
@@ -28,6 +30,7 @@ use crate::thread::Thread;
 const NONE: u8 = 0;
 const FRAME_POINTERS: u8 = 1;
 const UNWIND_INFORMATION: u8 = 2;
+const RETURN_STACK: u8 = 3;
 static WAY: AtomicU8 = AtomicU8::new(NONE);
 
 /// Reads how stacks are to be found.
@@ -41,9 +44,11 @@ pub(crate) fn prepare() {
         _ if !table::prepare() => NONE,
         b'n' => NONE,
         b'f' => FRAME_POINTERS,
+        b's' => RETURN_STACK,
         _ => UNWIND_INFORMATION,
     };
     WAY.store(way, Relaxed);
+    returns::prepare();
     if way == UNWIND_INFORMATION {
         unwind::prepare();
     }
@@ -107,17 +112,20 @@ fn add(writing: &Writing, registers: Registers, mut addresses: Addresses, mut ha
 /// Finds who has called.
 #[inline(always)]
 fn walk(thread: &Thread, registers: Registers, addresses: &mut Addresses) -> Found {
+    if WAY.load(Relaxed) == RETURN_STACK {
+        return shadow::walk(registers, addresses);
+    }
     let stack = Stack::from(thread, registers.sp);
     if WAY.load(Relaxed) == UNWIND_INFORMATION
-        && let Some(found) = unwind::walk(thread, stack, registers, addresses)
+        && let Some(found) = unwind::walk(thread, &stack, registers, addresses)
     {
         return found;
     }
-    by_frame_pointers(stack, registers, addresses)
+    by_frame_pointers(&stack, registers, addresses)
 }
 
 #[inline(always)]
-fn by_frame_pointers(stack: Stack, registers: Registers, addresses: &mut Addresses) -> Found {
+fn by_frame_pointers(stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Found {
     let (mut n_frames, mut hash) = (0, FromInside::NONE);
     let mut add = |address| {
         addresses[n_frames].write(address);

@@ -78,7 +78,7 @@ impl Walk {
 
     /// So many frames, from the outermost one on, are still so: all return addresses are where they were.
     #[inline(always)]
-    fn unchanged(&self, stack: Stack) -> usize {
+    fn unchanged(&self, stack: &Stack) -> usize {
         let is_so = |frame: &&Frame| stack.read(frame.step.slot) == Ok(frame.step.address);
         self.frames[..self.n_frames].iter().take_while(is_so).count()
     }
@@ -155,7 +155,7 @@ impl Cache {
         memory::reserve(CACHE_BYTES).then(|| Box::new(Self { rules: rules(), last: Walk::NONE }))
     }
 
-    fn walk(&mut self, known: &Known, stack: Stack, registers: Registers, addresses: &mut Addresses) -> Found {
+    fn walk(&mut self, known: &Known, stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Found {
         let Self { rules, last } = self;
         if !ptr::eq(last.known, known) {
             (last.known, last.n_frames) = (known, 0);
@@ -214,7 +214,7 @@ pub(super) fn prepare() {
 
 /// Finds who has called. `None` where nothing is known of programs, no cache is free, or the unwinder has failed.
 #[inline(always)]
-pub(super) fn walk(thread: &Thread, stack: Stack, registers: Registers, addresses: &mut Addresses) -> Option<Found> {
+pub(super) fn walk(thread: &Thread, stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Option<Found> {
     let known = modules::known().filter(|_| !IS_FLAWED.load(Relaxed))?;
     let shared = take_cache(thread)?;
     // SAFETY: this thread has taken it.

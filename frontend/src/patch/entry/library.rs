@@ -7,7 +7,9 @@
 //! **Invariant**: a slot is left alone if its contents serve anything but calls: the address of a function is the same for all who
 //! ask for it.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
+use std::mem;
+use std::slice;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::WholeReason;
@@ -60,14 +62,42 @@ pub(super) fn examine<'f>(
 /// What the dynamic linker will find for an import.
 fn bound(import: &Import<'_>) -> Option<usize> {
     let name = CString::new(import.name).ok()?;
-    // SAFETY: strings that end with a NUL; nothing is changed but the linker's own message.
-    let found = unsafe {
-        match import.version {
-            Some(version) => libc::dlvsym(libc::RTLD_DEFAULT, name.as_ptr(), CString::new(version).ok()?.as_ptr()),
-            None => libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()),
+    // SAFETY: a string that ends with a NUL; nothing is changed but the linker's own message.
+    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    let found = match import.version {
+        Some(version) if first.is_null() || has_versions(first) => {
+            let version = CString::new(version).ok()?;
+            // SAFETY: as above.
+            unsafe { libc::dlvsym(libc::RTLD_DEFAULT, name.as_ptr(), version.as_ptr()) }
         }
+        // A library without versions, such as an allocator that is preloaded, has whichever is wanted. `dlvsym` does not say so.
+        _ => first,
     };
     (!found.is_null()).then_some(found as usize)
+}
+
+/// Whether the library with this function gives its functions versions.
+fn has_versions(function: *const c_void) -> bool {
+    const DT_VERDEF: usize = 0x6fff_fffc;
+
+    // SAFETY: zero is a value of each field.
+    let mut info: libc::Dl_info = unsafe { mem::zeroed() };
+    // SAFETY: writes what it finds.
+    if unsafe { libc::dladdr(function, &raw mut info) } == 0 {
+        return true;
+    }
+    let base = info.dli_fbase.cast_const().cast::<u8>();
+    // SAFETY: a library is mapped there, from the beginning of its file on, which has so many program headers.
+    let headers = unsafe {
+        let header = &*base.cast::<libc::Elf64_Ehdr>();
+        slice::from_raw_parts(base.add(header.e_phoff as usize).cast::<libc::Elf64_Phdr>(), header.e_phnum.into())
+    };
+    let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return true };
+    let start = headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| header.p_vaddr).min();
+    let place = base.wrapping_add((dynamic.p_vaddr - start.unwrap_or(0)) as usize).cast::<[usize; 2]>();
+    // SAFETY: within a segment, of so many bytes.
+    let tags = unsafe { slice::from_raw_parts(place, dynamic.p_memsz as usize / size_of::<[usize; 2]>()) };
+    tags.iter().take_while(|[tag, _]| *tag != 0).any(|[tag, _]| *tag == DT_VERDEF)
 }
 
 /// Which of these slots the code uses for anything but calls, jumps and to see whether there is such a function. Bytes that only look

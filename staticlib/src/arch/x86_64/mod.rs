@@ -55,5 +55,7 @@ const KEPT_ENTRY_SAVED: usize = 32;
 /// And for T3, its trampoline.
 #[cfg(not(target_os = "none"))]
 const KEPT_EXIT_SAVED: usize = 40;
-/// The size and alignment of the block with the trampolines, as their unwind information has it.
-const TRAMPOLINE_BYTES: usize = 2048;
+/// The size and alignment of the block with the trampolines.
+const TRAMPOLINE_BYTES: usize = crate::abi::TRAMPOLINES_BYTES;
+// Their unwind information has it too.
+const _: () = assert!(TRAMPOLINE_BYTES == 2048);

@@ -77,6 +77,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         program::check(&program, args.hooks_others() || !args.resources.is_empty())?;
         if !args.resources.is_empty() {
             resources::check(&program)?;
+            resources::check_backtraces(&program, args.backtraces, !args.branches.is_empty())?;
         }
     }
     let planned = resources::plan(&args.resources, &program)?;

@@ -22,6 +22,8 @@ pub(crate) enum Backtraces {
     Cfi,
     /// By frame pointers, where programs and libraries were built with them: faster.
     Fp,
+    /// Only functions whose calls are recorded too, as the tracer knows them: needs no unwind information.
+    Shadow,
     /// Not at all.
     None,
 }
@@ -53,6 +55,19 @@ pub(crate) fn check(program: &Path) -> Result<()> {
         bail!(
             "{} has {name} ({place}), which takes the place of the allocator as --resources does: only one of the two can. Build the program \
              without {option}, or run it without rftrace",
+            program.display()
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a program that has no functions for its backtraces.
+pub(super) fn check_backtraces(program: &Path, way: Backtraces, has_branches: bool) -> Result<()> {
+    if way == Backtraces::Shadow && !has_branches && !program::calls_tracer(program)? {
+        bail!(
+            "{} does not call the tracer, and --backtraces shadow has only functions whose calls are recorded. Record them by branches \
+             at their beginnings: -P '*'; or build it with calls of `mcount` (C, C++: -pg; Rust: -Z instrument-mcount); or take \
+             --backtraces cfi, which needs neither. If only libraries call the tracer: --force",
             program.display()
         );
     }
@@ -95,6 +110,7 @@ pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Resul
     let way = match way {
         Backtraces::Cfi => "cfi",
         Backtraces::Fp => "fp",
+        Backtraces::Shadow => "shadow",
         Backtraces::None => "none",
     };
     let table = recorder.table().map(|path| ("RFTRACE_RESOURCES_TABLE", path.into()));

@@ -1,0 +1,124 @@
+//! Return addresses that the tracer has replaced by that of its trampoline, where the program's calls are recorded too: they are in the
+//! thread's return stack.
+
+use std::cell::Cell;
+use std::mem::transmute;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
+
+use rftrace::abi::{ADDRESS_SHIFT, RETURN_STACK_ENTRIES, ReturnEntry, TRAMPOLINES_BYTES, ThreadBlock, UNHOOKED, kind};
+
+/// The address of the trampolines, divided by their bytes; where there are none, what no address has.
+static TRAMPOLINES: AtomicUsize = AtomicUsize::new(NOWHERE);
+const NOWHERE: usize = usize::MAX;
+/// What tells of the calling thread; null without a tracer.
+static THREAD: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Looks for the tracer.
+pub(super) fn prepare() {
+    // SAFETY: the names end with a NUL, and of the variable it is only looked whether it is there.
+    let [trampoline, thread] = unsafe {
+        if libc::getenv(c"RFTRACE_RECORD".as_ptr()).is_null() {
+            return;
+        }
+        [c"rftrace_backend_trampoline", c"rftrace_backend_thread"]
+            .map(|name| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()))
+    };
+    if trampoline.is_null() || thread.is_null() {
+        return;
+    }
+    // SAFETY: the tracer's function with this name is one like this.
+    let trampoline = unsafe { transmute::<*mut libc::c_void, extern "C" fn() -> usize>(trampoline) };
+    TRAMPOLINES.store(trampoline() / TRAMPOLINES_BYTES, Relaxed);
+    THREAD.store(thread.cast(), Relaxed);
+}
+
+/// An open call.
+pub(super) struct Call {
+    /// An address in the function, or that of the slot through which it was called.
+    pub(super) function: u64,
+    /// Where it returns to; 0 where it was called by a jump, from another one of which that is known.
+    pub(super) caller: u64,
+}
+
+/// The open calls of this thread that the tracer knows.
+pub(super) struct Returns {
+    /// The outermost first.
+    entries: &'static [ReturnEntry],
+    /// Which was asked for last.
+    last: Cell<usize>,
+}
+
+impl Returns {
+    /// Those of this thread.
+    #[inline(always)]
+    pub(super) fn of_thread() -> Self {
+        let thread = THREAD.load(Relaxed);
+        let entries = if thread.is_null() { &[] } else { entries(thread) };
+        Self { entries, last: Cell::new(entries.len()) }
+    }
+
+    /// The calls in which the stack has come to `sp`, the innermost first. Those below were left by a jump, which the tracer has not seen yet.
+    #[inline(always)]
+    pub(super) fn calls(&self, sp: usize) -> impl Iterator<Item = Call> {
+        let is_left = move |entry: &&ReturnEntry| entry.frame.load(Acquire) <= sp;
+        self.entries.iter().rev().skip_while(is_left).filter_map(|entry| {
+            let (frame, word) = (entry.frame.load(Acquire), entry.exit_word.load(Relaxed));
+            // Half-written, another thread's, or over.
+            if frame == 0 || frame % 2 != 0 || word & kind::LEFT != 0 {
+                return None;
+            }
+            let caller = entry.parent_ip.load(Relaxed) & !UNHOOKED;
+            let caller = if is_trampoline(caller) { 0 } else { caller as u64 };
+            Some(Call { function: word >> ADDRESS_SHIFT, caller })
+        })
+    }
+
+    /// What was at this place of the stack before the tracer replaced it: what is there now, if it did not. `None` where it does not know.
+    #[inline(always)]
+    pub(super) fn original(&self, slot: usize, word: u64) -> Option<u64> {
+        if is_trampoline(word as usize) { self.replaced(slot).map(|address| address as u64) } else { Some(word) }
+    }
+
+    fn replaced(&self, slot: usize) -> Option<usize> {
+        let last = self.last.get();
+        let near = [last.wrapping_sub(1), last.wrapping_add(1), last];
+        let is_there =
+            |&number: &usize| self.entries.get(number).is_some_and(|entry| entry.frame.load(Acquire) == slot);
+        let innermost = near.into_iter().find(is_there).or_else(|| self.search(slot))?;
+        self.last.set(innermost);
+        // A call by a jump has the address of the trampoline that was there: the next one further out has the same place.
+        let same = |entry: &&ReturnEntry| entry.frame.load(Acquire) == slot;
+        let chain = self.entries[..=innermost].iter().rev().take_while(same);
+        let mut addresses = chain.map(|entry| entry.parent_ip.load(Relaxed) & !UNHOOKED);
+        addresses.find(|&address| !is_trampoline(address))
+    }
+
+    /// The innermost call with this place.
+    #[cold]
+    fn search(&self, slot: usize) -> Option<usize> {
+        self.entries.iter().rposition(|entry| entry.frame.load(Acquire) == slot)
+    }
+}
+
+#[inline(always)]
+fn is_trampoline(address: usize) -> bool {
+    address / TRAMPOLINES_BYTES == TRAMPOLINES.load(Relaxed)
+}
+
+fn entries(thread: *mut ()) -> &'static [ReturnEntry] {
+    // SAFETY: the tracer's function with this name is one like this.
+    let thread = unsafe { transmute::<*mut (), extern "C" fn() -> *const ThreadBlock>(thread) };
+    let block = thread();
+    if block as usize <= 1 {
+        return &[];
+    }
+    // SAFETY: blocks stay mapped, and consist of atomics.
+    let block = unsafe { &*block };
+    let base = block.base.load(Relaxed);
+    let n_entries = (block.sp.load(Relaxed) as usize).saturating_sub(base as usize) / size_of::<ReturnEntry>();
+    // SAFETY: so many are in the block, behind the sentinel.
+    unsafe { slice::from_raw_parts(base, n_entries.min(RETURN_STACK_ENTRIES)) }
+}

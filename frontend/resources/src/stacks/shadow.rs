@@ -1,0 +1,51 @@
+//! Stacks of the functions whose calls the tracer records: from the thread's return stack. Of the stack itself the address behind the call
+//! alone is read.
+
+use rftrace_format::resources::MAX_FRAMES;
+
+use super::extent::Registers;
+use super::hash::FromInside;
+use super::returns::{Call, Returns};
+use super::table::{Addresses, Found, place};
+use crate::modules;
+
+/// Finds who has called.
+#[inline(always)]
+pub(super) fn walk(registers: Registers, addresses: &mut Addresses) -> Found {
+    let returns = Returns::of_thread();
+    // SAFETY: the return address of a function that is running.
+    let word = unsafe { *(registers.sp as *const u64) };
+    let caller = returns.original(registers.sp, word).unwrap_or(0);
+    let mut hash = FromInside::NONE;
+    hash.add(caller);
+    let mut n_calls = 0;
+    for Call { function, caller } in returns.calls(registers.sp).take(MAX_FRAMES) {
+        hash.add(function ^ caller.rotate_left(32));
+        n_calls += 1;
+    }
+    let hash = hash.hash().of(n_calls);
+    match place(hash) {
+        (number, false) => Found::Numbered(number),
+        (_, true) => Found::New(hash, write(&returns, registers, caller, addresses)),
+    }
+}
+
+/// Writes where each function has called; where that was in another one, which is not recorded, where it begins. Returns how many.
+#[cold]
+#[inline(never)]
+fn write(returns: &Returns, registers: Registers, mut inner: u64, addresses: &mut Addresses) -> usize {
+    let known = modules::known();
+    let mut n_frames = 0;
+    for Call { function, caller } in returns.calls(registers.sp).take(MAX_FRAMES) {
+        let begins = |address| known.map_or(Some(address), |known| known.function(address));
+        // What is called through a slot of a table, as functions of libraries are, has the slot's address.
+        if let Some(begin) = begins(function) {
+            // As return addresses do, both lie behind what is meant.
+            let is_direct = inner != 0 && begins(inner - 1) == Some(begin);
+            addresses[n_frames].write(if is_direct { inner } else { function + 1 });
+            n_frames += 1;
+        }
+        inner = caller;
+    }
+    n_frames
+}
