@@ -1,4 +1,4 @@
-//! All sites of the program: finding, choosing and switching them.
+//! All sites of the program, and the stubs of functions that call no hook: finding, choosing and switching them.
 //!
 //! All is done under one lock, which a thread may hold when a signal handler of its own comes along: then only the
 //! tracer itself is switched, see [`lock`](super::lock).
@@ -17,11 +17,13 @@ use super::engine::Engine;
 use super::lock::{Held, LOCK};
 use super::outcome::PatchedSites;
 use super::sites::Site;
+use super::switches::{self, Switch};
 use crate::backend;
 
 /// Finds all sites, those of libraries that were opened since too, and makes NOPs of them; jumps, if recording is on.
 pub(crate) fn install() -> PatchedSites {
     INSTALLED.store(true, Relaxed);
+    HAS_SWITCHES.store(true, Relaxed);
     let counts = locked(|engine| {
         engine.apply(if backend::is_enabled() { Goal::On } else { Goal::Off });
         engine.counts()
@@ -29,52 +31,76 @@ pub(crate) fn install() -> PatchedSites {
     counts.unwrap_or_default()
 }
 
-/// Whether sites are patched: from [`install`] until [`undo`].
+/// Whether there is anything to switch: sites that were ever patched, or stubs.
 ///
 /// This may run while recording is on, so not even a function of the standard library is called: it would be traced where it
 /// is not inlined.
 #[inline(always)]
-pub(crate) fn is_installed() -> bool {
-    let installed: u8;
+pub(crate) fn has_switches() -> bool {
+    let has_switches: u8;
     // SAFETY: reads one byte, which is 0 or 1.
     unsafe {
         std::arch::asm!(
-            "mov {installed}, byte ptr [{place}]",
-            installed = out(reg_byte) installed,
-            place = in(reg) &raw const INSTALLED,
+            "mov {has_switches}, byte ptr [{place}]",
+            has_switches = out(reg_byte) has_switches,
+            place = in(reg) &raw const HAS_SWITCHES,
             options(nostack, readonly, preserves_flags),
         );
     }
-    installed != 0
+    has_switches != 0
 }
 
-/// Switches the chosen sites on, also those of libraries that were loaded since. What is returned holds the lock until
+/// Switches the chosen sites and stubs on, also sites of libraries that were loaded since. What is returned holds the lock until
 /// the tracer itself is on: who switches it off meanwhile must not come between.
 pub(crate) fn switch_on() -> Held {
     let held = LOCK.take();
-    if held.is_new() && is_installed() {
+    if held.is_new() {
         // SAFETY: the lock was taken just now.
-        unsafe { &mut *ENGINE.0.get() }.apply(Goal::On);
+        let engine = unsafe { &mut *ENGINE.0.get() };
+        if INSTALLED.load(Relaxed) {
+            engine.apply(Goal::On);
+        }
+        if !engine.are_stubs_on() {
+            engine.switch_stubs(true);
+        }
     }
     held
 }
 
-/// Switches all sites off; not if the tracer is on, as another thread may have switched it on since.
+/// Switches all sites and stubs off; not if the tracer is on, as another thread may have switched it on since.
 pub(crate) fn switch_off() {
     locked(|engine| {
-        if is_installed() && !backend::is_enabled() {
+        if backend::is_enabled() {
+            return;
+        }
+        if INSTALLED.load(Relaxed) {
             engine.apply(Goal::Off);
+        }
+        if engine.are_stubs_on() {
+            engine.switch_stubs(false);
         }
     });
 }
 
-/// Chooses which sites are switched on, from now on and, if sites are on, at once. Others stay NOPs.
+/// Chooses which sites and stubs are switched on, from now on and, if they are on, at once. Other sites stay NOPs.
 pub(crate) fn select(selection: impl Fn(&Site) -> bool + Send + 'static) {
     locked(|engine| {
         engine.select(Box::new(selection));
-        if is_installed() {
+        if INSTALLED.load(Relaxed) {
             engine.apply(engine.goal());
         }
+    });
+}
+
+/// Adds the switches of stubs that were made. If recording is on, the chosen ones are switched on.
+pub(super) fn add_switches(added: Vec<Switch>) {
+    if added.is_empty() {
+        return;
+    }
+    HAS_SWITCHES.store(true, Relaxed);
+    locked(|engine| {
+        switches::add(added);
+        engine.switch_stubs(backend::is_enabled());
     });
 }
 
@@ -106,7 +132,9 @@ pub(crate) fn counts() -> PatchedSites {
     locked(|engine| engine.counts()).unwrap_or_default()
 }
 
+/// Whether sites are patched: from [`install`] until [`undo`].
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+static HAS_SWITCHES: AtomicBool = AtomicBool::new(false);
 static ENGINE: Guarded = Guarded(UnsafeCell::new(Engine::new()));
 
 /// What is used under [`LOCK`].

@@ -1,4 +1,4 @@
-//! All modules, their sites, and the passes that change them.
+//! All modules, their sites, and the passes that change them; stubs, which are only switched.
 //!
 //! Not here: what a pass makes of one site (`change`).
 
@@ -16,7 +16,7 @@ use super::poke::{Barrier, Pages, ProcMem, Writer, is_only_thread};
 use super::sites::{Call, Found, Hook, Selection, Site, Targets, find};
 use super::stubs::Area;
 use super::unwind::Reader;
-use super::{debugger, unwind};
+use super::{debugger, switches, unwind};
 use crate::elf::table;
 
 /// All modules and their sites.
@@ -26,6 +26,7 @@ pub(super) struct Engine {
     unloaded: Vec<Module>,
     counters: Option<Counters>,
     goal: Goal,
+    are_stubs_on: bool,
     selection: Option<Selection>,
     /// What the system said when it last refused something.
     refusal: Option<io::Error>,
@@ -74,6 +75,7 @@ impl Engine {
             unloaded: Vec::new(),
             counters: None,
             goal: Goal::Plain,
+            are_stubs_on: false,
             selection: None,
             refusal: None,
         }
@@ -90,12 +92,24 @@ impl Engine {
         self.modules.iter().flat_map(Module::sites).collect()
     }
 
-    /// Sets which sites are switched on.
+    /// Sets which sites and stubs are switched on, and switches stubs.
     pub(super) fn select(&mut self, selection: Selection) {
         for module in &mut self.modules {
             module.select(&selection);
         }
         self.selection = Some(selection);
+        self.switch_stubs(self.are_stubs_on);
+    }
+
+    /// Whether those stubs are on that are chosen.
+    pub(super) fn are_stubs_on(&self) -> bool {
+        self.are_stubs_on
+    }
+
+    /// Switches the chosen stubs on, and the others off; or all off.
+    pub(super) fn switch_stubs(&mut self, are_on: bool) {
+        self.are_stubs_on = are_on;
+        switches::set(|site| are_on && self.selection.as_ref().is_none_or(|selection| selection(site)));
     }
 
     /// Makes of all sites, also those of modules that are new, what `goal` says.

@@ -46,7 +46,7 @@ impl Held {
         self.0
     }
 
-    /// Lets the lock go. This runs while recording is on, as [`is_installed`](super::control::is_installed).
+    /// Lets the lock go. This runs while recording is on, as [`has_switches`](super::control::has_switches).
     #[inline(always)]
     pub(crate) fn release(&self) {
         if self.0 {

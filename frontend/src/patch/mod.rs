@@ -7,6 +7,7 @@
 //! - `code` says what the bytes of a call may become, and in which order.
 //! - `stubs` makes what the sites jump to; `unwind` and `debugger` tell others of it.
 //! - `poke` writes code while threads run it.
+//! - `switches` are what stubs look at.
 //! - `entry` gives branches to functions that call no hook, and stubs to the slots by which other modules' functions are called.
 //! - `redirect` has programs that run call the hooks, which they were not started with.
 //! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
@@ -42,6 +43,8 @@ pub mod redirect;
 mod sites;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stubs;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod switches;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod unwind;
 
@@ -80,25 +83,29 @@ pub(crate) fn sites() -> Vec<Site> {
     sites
 }
 
-/// Starts recording; patched sites are switched on before. Inlined, as [`backend::enable`]: nothing of this crate runs
+/// Starts recording; patched sites and stubs are switched on before. Inlined, as [`backend::enable`]: nothing of this crate runs
 /// recorded behind it.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn enable() {
-    if !control::is_installed() {
-        return backend::enable();
+    if !control::has_switches() {
+        backend::enable();
+        // Stubs may have been made meanwhile.
+        if !control::has_switches() {
+            return;
+        }
     }
     let held = backend::unrecorded(control::switch_on);
     backend::enable();
     held.release();
 }
 
-/// Stops recording as [`backend::end_disable`], then switches patched sites off. Returns whether it stopped.
+/// Stops recording as [`backend::end_disable`], then switches patched sites and stubs off. Returns whether it stopped.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn end_disable(stopping: backend::Stopping) -> bool {
     let is_off = backend::end_disable(stopping);
-    if is_off && control::is_installed() {
+    if is_off && control::has_switches() {
         control::switch_off();
     }
     is_off

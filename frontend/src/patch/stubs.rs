@@ -186,7 +186,7 @@ pub(super) fn places(module: &Range<usize>, bytes: usize, mapped: &[Range<usize>
 /// Maps executable memory at `start` with these contents.
 pub(super) fn map_code(start: usize, contents: &[u8]) -> io::Result<()> {
     let readable = libc::PROT_READ | libc::PROT_EXEC;
-    let memory = map_at(start, contents.len(), libc::PROT_READ | libc::PROT_WRITE)?;
+    let memory = map_data(start, contents.len())?;
     // SAFETY: the range was just mapped, writable, and nobody knows of it.
     unsafe { ptr::copy_nonoverlapping(contents.as_ptr(), memory.cast(), contents.len()) };
     // SAFETY: as above.
@@ -206,6 +206,11 @@ pub(super) fn map_code(start: usize, contents: &[u8]) -> io::Result<()> {
         unsafe { libc::munmap(memory, contents.len()) };
     }
     written
+}
+
+/// Maps zeroed memory at `start` that can be written.
+pub(super) fn map_data(start: usize, bytes: usize) -> io::Result<*mut c_void> {
+    map_at(start, bytes, libc::PROT_READ | libc::PROT_WRITE)
 }
 
 fn map_at(start: usize, bytes: usize, protection: i32) -> io::Result<*mut c_void> {

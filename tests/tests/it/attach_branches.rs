@@ -92,6 +92,23 @@ fn calls_between_two_points_are_counted() {
     assert_eq!((status.code(), said.as_str()), (Some(5), ""));
 }
 
+/// A filter knows the functions that have got branches since the one before.
+#[test]
+fn filters_of_functions_that_are_new() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut running = Running::begin_by(Command::new(&program().path).arg("asked"));
+    for (function, number) in [("leaf", 5000), ("many", 1000)] {
+        let recorder = running.begin_recording(&["-P", function, "-F", function]);
+        assert_eq!(ask(&mut running, b'?'), OWN);
+        stop(recorder);
+        assert_eq!(count(&running.trace(), function), number, "{function}");
+        check_code(&running);
+    }
+    assert_eq!(running.end().0.code(), Some(5));
+}
+
 /// A child has the branches of its parent, and goes on.
 #[test]
 fn children_and_libraries() {
@@ -100,21 +117,26 @@ fn children_and_libraries() {
     }
     let library = CProgram::new(&["attached_library.c"]).without_hooks().without_library();
     let library = library.with(&["-O2", "-shared", "-fPIC"]).build();
-    let mut running = Running::begin_by(Command::new(&program().path).arg("asked").arg(&library.path));
     let name = library.path.file_name().unwrap().to_str().unwrap();
-    let recorder = running.begin_recording(&["-P", "*", "-P", &format!("*@{name}")]);
-    assert_eq!(ask(&mut running, b'f'), OWN);
-    assert_eq!(ask(&mut running, b'l'), OF_LIBRARY);
-    // Until somebody has looked which libraries there are.
-    for _ in 0..10 {
-        thread::sleep(Duration::from_millis(200));
-        assert_eq!(ask(&mut running, b'?'), OF_LIBRARY);
+    let all = format!("*@{name}");
+    // Of a filter that leaves its function out none is recorded, whenever the library comes.
+    for (filter, is_recorded) in [(&[][..], true), (&["--rules", "exclude=of_library"], false)] {
+        let mut running = Running::begin_by(Command::new(&program().path).arg("asked").arg(&library.path));
+        let recorder = running.begin_recording(&[&["-P", "*", "-P", &all], filter].concat());
+        assert_eq!(ask(&mut running, b'f'), OWN);
+        assert_eq!(ask(&mut running, b'l'), OF_LIBRARY);
+        // Until somebody has looked which libraries there are.
+        for _ in 0..10 {
+            thread::sleep(Duration::from_millis(200));
+            assert_eq!(ask(&mut running, b'?'), OF_LIBRARY);
+        }
+        stop(recorder);
+        assert_eq!(count(&running.trace(), "round_of_work"), 12_000);
+        let n_calls = count(&running.trace(), "of_library");
+        assert!(if is_recorded { n_calls >= 1000 } else { n_calls == 0 }, "{filter:?}: {n_calls}");
+        check_code(&running);
+        assert_eq!(running.end().0.code(), Some(5));
     }
-    stop(recorder);
-    assert_eq!(count(&running.trace(), "round_of_work"), 12_000);
-    assert!(count(&running.trace(), "of_library") >= 1000);
-    check_code(&running);
-    assert_eq!(running.end().0.code(), Some(5));
 }
 
 /// How often each function is called by one round of a program that is recorded from its start.

@@ -34,10 +34,15 @@ pub(crate) struct Controlled {
 
 impl Controlled {
     pub(crate) fn new(options: &[&str], arguments: &[&str]) -> Self {
+        Self::of(program(), options, arguments)
+    }
+
+    /// Of another program, which does rounds as that one does.
+    pub(crate) fn of(program: &Program, options: &[&str], arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = Command::new(rftrace());
-        command.args(["record", "--no-schedule", "-o", "trace"]).args(options).arg("--").arg(&program().path);
+        command.args(["record", "--no-schedule", "-o", "trace"]).args(options).arg("--").arg(&program.path);
         command.args(arguments).current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path());
         command
             .stdin(Stdio::piped())
@@ -52,8 +57,12 @@ impl Controlled {
 
     /// One that runs, and is attached to. `runtime` is where users' sockets are.
     pub(crate) fn attached(options: &[&str], arguments: &[&str], runtime: Option<&Path>) -> Self {
+        Self::attached_to(program(), options, arguments, runtime)
+    }
+
+    pub(crate) fn attached_to(program: &Program, options: &[&str], arguments: &[&str], runtime: Option<&Path>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(&program().path);
+        let mut command = Command::new(&program.path);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut program = command.spawn().unwrap();
         let (input, lines) = (program.stdin.take(), BufReader::new(program.stdout.take().unwrap()));

@@ -64,6 +64,7 @@ mod specified;
 mod storm;
 mod streaming;
 mod strikes;
+mod stubs;
 mod subbuild;
 mod switching;
 mod ten_traces;

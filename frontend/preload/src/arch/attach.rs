@@ -177,11 +177,12 @@ unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_in
     let again = || {
         let attached = attached().ok_or("nothing is attached")?;
         let n_slots = attached.redirect().map_err(|error| error.to_string())?;
-        attached.tracer.refresh_filter();
         if attached.has_branches {
             prepare_branches();
             show(attached.tracer);
         }
+        // It chooses among those too.
+        attached.tracer.refresh_filter();
         attached.bank.describe();
         Ok(format!("slots={n_slots}"))
     };

@@ -17,7 +17,7 @@ unsafe extern "C" {
 /// What calls a function of a kind so many times; `None` for one without a hook.
 pub(crate) fn calls(kind: Option<HookKind>) -> impl Fn(u64) {
     let words =
-        [branched_rest as *const () as usize, branched as *const () as usize, rftrace_entry as *const () as usize];
+        [branched_rest as *const () as usize, branched as *const () as usize, rftrace_entry as *const () as usize, 1];
     for (word, value) in BRANCH.iter().zip(words) {
         word.store(value, Relaxed);
     }
@@ -73,15 +73,16 @@ unsafe extern "C" fn patched() {
     );
 }
 
-/// Where it goes on, its name, and the hook: what its stub has beside it.
-static BRANCH: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// Where it goes on, its name, the hook, and that it is switched on: what its stub has beside it.
+static BRANCH: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
 /// With its stub.
 #[unsafe(naked)]
 unsafe extern "C" fn branched() {
     naked_asm!(
         "jmp 3f",
-        "3:", "push [rip + {words}]", "push [rip + {words} + 8]", "jmp [rip + {words} + 16]",
+        "3:", "cmp byte ptr [rip + {words} + 24], 0", "jne 4f", "int3",
+        "4:", "push [rip + {words}]", "push [rip + {words} + 8]", "jmp [rip + {words} + 16]",
         words = sym BRANCH,
     );
 }

@@ -24,6 +24,8 @@ pub(crate) struct TracedModule {
     /// The file's name, without folders.
     name: String,
     symbols: Option<SymbolTable>,
+    /// How many functions had got a hook when it was read.
+    n_hooked: usize,
     /// What hooks know functions by: run-time addresses behind the calls, or those of functions with a branch; ascending.
     child_ips: Vec<u64>,
     /// By address.
@@ -63,7 +65,7 @@ impl Catalogue {
         let sites = LazyCell::new(patch::sites);
         self.modules = loaded
             .into_iter()
-            .map(|module| match before.iter().position(|old| old.module.is_same_load(&module)) {
+            .map(|module| match before.iter().position(|old| old.is_still(&module)) {
                 Some(place) => before.swap_remove(place),
                 None => TracedModule::read(module, known, &sites),
             })
@@ -104,9 +106,15 @@ impl TracedModule {
         if let Some(table) = &mut symbols {
             table.add_hooked(patch::hooked_functions(module.start));
         }
-        let mut this = Self { module, name, symbols, child_ips, functions: Vec::new(), names: String::new() };
+        let n_hooked = patch::hooked_functions(module.start).count();
+        let mut this = Self { module, name, symbols, n_hooked, child_ips, functions: Vec::new(), names: String::new() };
         this.find_functions(&own_sites);
         this
+    }
+
+    /// Whether all of it is as it was read. Who attaches to a program gives functions hooks later.
+    fn is_still(&self, module: &Module) -> bool {
+        self.module.is_same_load(module) && self.n_hooked == patch::hooked_functions(module.start).count()
     }
 
     /// Finds the functions around the sites, which are by address.

@@ -45,8 +45,8 @@ pub use self::installed::{hook_library_calls, release_library_calls};
 use self::module::{Function, Module, examine, is_cold};
 pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
 use self::rooms::Rooms;
-use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds};
-use self::stubs::{GoesOn, Wanted};
+use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds, Thunks};
+use self::stubs::{Area, GoesOn, Wanted};
 pub(crate) use self::wanted::Choice;
 use self::writing::{Made, call_thunks, make, make_stubs, make_thunks};
 use super::control;
@@ -54,6 +54,7 @@ use super::module::{Image, with_modules};
 use super::poke::{Pages, is_only_thread};
 use super::redirect;
 use super::sites::Site;
+use super::switches::Switch;
 use crate::elf::file::page_size;
 use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
 use crate::elf::sleds::{Sled, SledKind};
@@ -135,6 +136,8 @@ struct Pass<'n> {
     /// Branches that are there from earlier.
     known: BTreeMap<usize, &'static Branch>,
     part: Part,
+    /// Those of the stubs and thunks that were made.
+    switches: Vec<Switch>,
 }
 
 impl Now {
@@ -154,7 +157,7 @@ impl Now {
         call_sites.sort_unstable();
         let known = installed::parts().flat_map(|part| &part.branches);
         let known = known.map(|branch| (branch.function as usize, branch)).collect();
-        let mut pass = Pass { now: self, call_sites, known, part: Part::default() };
+        let mut pass = Pass { now: self, call_sites, known, part: Part::default(), switches: Vec::new() };
         // SAFETY: asks for numbers.
         let skipped = unsafe { [libc::getauxval(libc::AT_SYSINFO_EHDR), libc::getauxval(libc::AT_BASE)] };
         let skipped = skipped.map(|address| address as usize);
@@ -167,9 +170,10 @@ impl Now {
             }
             None::<()>
         });
-        let part = pass.part;
+        let Pass { part, switches, .. } = pass;
         self.wanted.sort_unstable();
         installed::add(part);
+        control::add_switches(switches);
     }
 }
 
@@ -224,11 +228,15 @@ impl Pass<'_> {
         let refused = |(reason, error)| (reason, Some(error));
         let made = match self.now.way {
             Way::Itself if !is_only_thread() => Err((WholeReason::Threads, None)),
-            Way::Itself => call_thunks(image, &all).map_err(refused),
-            Way::Outside => self.prepare_sleds(image, &all).map(|()| vec![true; all.len()]).map_err(refused),
+            Way::Itself => {
+                call_thunks(image, &all).map(|(are_written, thunks)| (are_written, Some(thunks))).map_err(refused)
+            }
+            Way::Outside => {
+                self.prepare_sleds(image, &all).map(|thunks| (vec![true; all.len()], thunks)).map_err(refused)
+            }
         };
         match made {
-            Ok(are_written) => {
+            Ok((are_written, thunks)) => {
                 let mut are_written = are_written.into_iter();
                 for (function, entry, own) in chosen {
                     let is_written = own.iter().zip(are_written.by_ref());
@@ -241,13 +249,14 @@ impl Pass<'_> {
                         continue;
                     }
                     self.now.outcome.patched += 1;
-                    if self.known.contains_key(&entry) {
-                        continue;
-                    }
                     let call_bytes = if self.now.way == Way::Itself { CALL_BYTES } else { SLED_BYTES };
-                    let child_ip = entry + call_bytes;
-                    self.part.sites.push(Site { address: function.start, child_ip, module: image.start() });
-                    self.part.sizes.push(function.end - function.start);
+                    let site = Site { address: function.start, child_ip: entry + call_bytes, module: image.start() };
+                    let thunks = thunks.iter();
+                    self.switches.extend(thunks.flat_map(|thunks| thunks.switches(function.start as u64, site)));
+                    if !self.known.contains_key(&entry) {
+                        self.part.sites.push(site);
+                        self.part.sizes.push(function.end - function.start);
+                    }
                 }
             }
             Err((reason, error)) => {
@@ -267,18 +276,18 @@ impl Pass<'_> {
         is_untouched(module, sled) && !crosses_page(sled.address as usize, SLED_BYTES)
     }
 
-    /// Makes the hooks of sleds, for somebody else who writes the calls of them.
-    fn prepare_sleds(&mut self, image: &Image<'_>, sleds: &[Sled]) -> Result<(), (WholeReason, io::Error)> {
-        let (known, new): (Vec<&Sled>, Vec<&Sled>) = sleds.iter().partition(|sled| self.is_prepared(image, sled));
+    /// Makes the hooks of sleds, for somebody else who writes the calls of them. Returns those that were not there.
+    fn prepare_sleds(&mut self, image: &Image<'_>, sleds: &[Sled]) -> Result<Option<Thunks>, (WholeReason, io::Error)> {
+        let (known, new): (Vec<Sled>, Vec<Sled>) = sleds.iter().partition(|sled| self.is_prepared(image, sled));
         for branch in known.iter().filter_map(|sled| self.known.get(&(sled.address as usize))) {
             self.now.wanted.push((branch.function, branch.stub));
         }
         if new.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
-        let thunks = make_thunks(image, &pages)?;
-        for sled in new {
+        let thunks = make_thunks(image, &new, &pages)?;
+        for sled in &new {
             let place = sled.address as usize;
             let bytes = image.bytes(place..place + SLED_BYTES).and_then(|bytes| bytes.first_chunk());
             if let Some(branch) = bytes.and_then(|bytes| thunks.prepared(sled, bytes)) {
@@ -286,7 +295,7 @@ impl Pass<'_> {
                 self.part.branches.push(branch);
             }
         }
-        Ok(())
+        Ok(Some(thunks))
     }
 
     /// Gives the chosen functions of a module their branches, or prepares them. Not those with sleds.
@@ -335,17 +344,19 @@ impl Pass<'_> {
             Way::Outside => self.prepare(image, &wanted).map_err(|(reason, error)| (reason, Some(error))),
         };
         match made {
-            Ok(are_made) => {
-                for (function, made) in chosen.iter().zip(are_made) {
+            Ok((are_made, area)) => {
+                for (idx, (function, made)) in chosen.iter().zip(are_made).enumerate() {
                     let Function { start, end, .. } = *function;
                     if let Err(reason) = made {
                         self.leave(module, function, reason);
                         continue;
                     }
                     self.now.outcome.patched += 1;
+                    let site = Site { address: start, child_ip: start, module: image.start() };
+                    self.switches.extend(area.switch(idx, site));
                     // Where another module lay before it may be there already.
                     if !self.known.contains_key(&start) {
-                        self.part.sites.push(Site { address: start, child_ip: start, module: image.start() });
+                        self.part.sites.push(site);
                         self.part.sizes.push(end - start);
                     }
                 }
@@ -379,7 +390,7 @@ impl Pass<'_> {
     }
 
     /// Makes stubs, for somebody else who writes the branches. Returns which functions have one.
-    fn prepare(&mut self, image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<Made>, (WholeReason, io::Error)> {
+    fn prepare(&mut self, image: &Image<'_>, wanted: &[Wanted]) -> Result<(Vec<Made>, Area), (WholeReason, io::Error)> {
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
         let area = make_stubs(image, wanted, &pages)?;
         let prepare = |(idx, function): (usize, &Wanted)| {
@@ -394,7 +405,7 @@ impl Pass<'_> {
             self.now.wanted.push((branch.function, branch.stub));
             self.part.branches.push(branch);
         }
-        Ok(made)
+        Ok((made, area))
     }
 
     /// Has the program's slots for functions of other modules lead to stubs.
@@ -435,7 +446,9 @@ impl Pass<'_> {
             };
             match filled {
                 Ok(slot) => {
-                    self.part.sites.push(Site { address: place, child_ip: place, module: image.start() });
+                    let site = Site { address: place, child_ip: place, module: image.start() };
+                    self.switches.extend(made.iter().filter_map(|(area, _)| area.switch(idx, site)));
+                    self.part.sites.push(site);
                     self.part.sizes.push(SLOT_BYTES as usize);
                     self.part.slots.push(slot);
                     self.now.outcome.library_calls += 1;

@@ -73,6 +73,14 @@ pub(super) fn copy(instructions: &[Instruction], place: usize, word: usize) -> O
 }
 
 impl Copied {
+    /// A jump to `target`, in place of a copy of what begins there. `word` is the address of a word that holds that.
+    pub(super) fn jump(target: usize, place: usize, word: usize) -> Option<Self> {
+        let mut copy = Self::default();
+        let operand = MemoryOperand::with_base_displ_size(Register::RIP, word as i64, 8);
+        copy.append(place, &Instruction::with1(Code::Jmp_rm64, operand).ok()?, target)?;
+        Some(copy)
+    }
+
     /// Appends an instruction, which stands for that at `original`.
     fn append(&mut self, place: usize, instruction: &Instruction, original: usize) -> Option<()> {
         let mut encoder = Encoder::new(64);

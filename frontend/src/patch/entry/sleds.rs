@@ -9,8 +9,24 @@
 //! In a program that runs what is written is to be taken away again, while threads may be in the hooks: nobody may come back to the middle
 //! of a sled. There the calls are as long as a sled, and in place of a `ret` stands a jump to a third thunk, which calls the hook and returns.
 //!
-//! Hooks are out of reach of most programs, so a page near the module has a thunk for either: a jump by a word. Stacks are as behind the
-//! call, so the module's own unwind information holds for the function, and a thunk needs none but that it was called.
+//! Hooks are out of reach of most programs, so memory near the module has thunks for each function, which are switched
+//! (`patch::switches`):
+//!
+//! ```text
+//! area   +0    two bytes for each function: whether its beginning is switched on, and whether its ends are
+//! next page:
+//!        +0    addresses of both hooks
+//!        +16   for each function three thunks of 16 bytes: of its beginning, of its ends, and what returns in place of a `ret`
+//!          +0    cmp byte ptr [rip + …], 0
+//!          +7    je +6
+//!          +9    jmp [rip + …]       the hook; the third thunk calls it
+//!          +15   ret
+//! ```
+//!
+//! What was entered is to be left: ends are switched on with the beginning, and stay so. Flags are dead at both.
+//!
+//! Stacks are as behind the call, so the module's own unwind information holds for the function, and a thunk needs none but that it
+//! was called.
 //!
 //! Not here: which functions are chosen (`mod`), how the table is read (`elf::sleds`).
 
@@ -23,7 +39,9 @@ use super::rooms::are_nops;
 use crate::elf::file::page_size;
 use crate::elf::sleds::{ELEMENT_BYTES, Sled, SledKind, sled_tables};
 use crate::patch::module::Image;
-use crate::patch::stubs::{distance, map_code, places};
+use crate::patch::sites::Site;
+use crate::patch::stubs::{distance, places};
+use crate::patch::switches::{Bytes, Switch};
 use crate::patch::unwind;
 
 unsafe extern "C" {
@@ -40,17 +58,28 @@ const JUMP_OVER: [u8; 2] = [0xeb, 9];
 /// `nop word ptr [rax + rax]`, as long as what a call leaves of a sled.
 const NOP: [u8; SLED_BYTES - CALL_BYTES] = [0x66, 0x0f, 0x1f, 0x44, 0, 0];
 
+/// `cmp byte ptr [rip + …], 0`: the opcode, and the byte behind the distance.
+const COMPARE: ([u8; 2], u8) = ([0x80, 0x3d], 0);
+const COMPARE_BYTES: usize = 7;
+/// `je +6`
+const SKIP_IF_OFF: [u8; 2] = [0x74, 6];
 /// `jmp [rip + …]`
 const JUMP: [u8; 2] = [0xff, 0x25];
+/// `call [rip + …]`
+const CALL_WORD: [u8; 2] = [0xff, 0x15];
 const FILLER: u8 = 0xcc;
 const WORD: usize = size_of::<usize>();
 const THUNKS_AT: usize = 2 * WORD;
 const THUNK_BYTES: usize = 16;
-const N_THUNKS: usize = 3;
-/// The one that functions return by.
+
+/// The thunks of a function, in their order: the byte that each looks at, how it goes to its hook, and which that is.
+const THUNKS: [(usize, [u8; 2], usize); 3] = [(0, JUMP, 0), (1, JUMP, 1), (1, CALL_WORD, 1)];
+const BEGINS: usize = 0;
+const ENDS: usize = 1;
+/// What functions return by.
 const RETURNS: usize = 2;
-/// `call [rip + …]`
-const CALL_WORD: [u8; 2] = [0xff, 0x15];
+/// Bytes to look at of each function.
+const N_SWITCHES: usize = 2;
 
 /// The sleds of a module, by function and address.
 #[derive(Debug, Default)]
@@ -110,29 +139,51 @@ pub(super) fn is_whole(image: &Image<'_>, sled: &Sled) -> bool {
 #[derive(Debug)]
 pub(super) struct Thunks {
     start: usize,
+    /// Which functions they are for, ascending.
+    functions: Vec<u64>,
+    bytes: Bytes,
 }
 
 impl Thunks {
-    /// Makes them within reach of `module`, for unwinders too. `mapped` are the mapped ranges of this process, ascending.
-    pub(super) fn new(module: &Range<usize>, mapped: &[Range<usize>]) -> io::Result<Self> {
+    /// Makes them for the functions of these sleds, within reach of `module`, for unwinders too; all off. `mapped` are the mapped ranges
+    /// of this process, ascending.
+    pub(super) fn new(module: &Range<usize>, sleds: &[Sled], mapped: &[Range<usize>]) -> io::Result<Self> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
+        let mut functions: Vec<u64> = sleds.iter().map(|sled| sled.function).collect();
+        functions.sort_unstable();
+        functions.dedup();
+        let n_switches = N_SWITCHES * functions.len();
+        let pages_bytes = Bytes::pages_bytes(n_switches);
+        let code_bytes = (THUNKS_AT + functions.len() * THUNKS.len() * THUNK_BYTES).next_multiple_of(page);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
-        for start in places(module, page, mapped, page) {
-            match map_code(start, &contents(page)) {
-                Ok(()) => return Ok(Self { start }),
+        for place in places(module, pages_bytes + code_bytes, mapped, page) {
+            let start = place + pages_bytes;
+            match Bytes::map_before(&contents(place, start, functions.len(), code_bytes), place, n_switches) {
+                Ok(bytes) => return Ok(Self { start, functions, bytes }),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    /// The addresses of all.
-    pub(super) fn range(&self) -> Range<usize> {
-        self.thunk(0)..self.thunk(N_THUNKS)
+    /// The switches of a function that is known by `site`: none if these are not its thunks.
+    pub(super) fn switches(&self, function: u64, site: Site) -> impl Iterator<Item = Switch> {
+        let place = self.functions.binary_search(&function).ok();
+        let switch = move |(idx, is_for_ends)| self.bytes.switch(N_SWITCHES * place? + idx, site, is_for_ends);
+        // In this order: what begins is recorded when its end will be.
+        [(ENDS, true), (BEGINS, false)].into_iter().filter_map(switch)
     }
 
-    fn thunk(&self, idx: usize) -> usize {
-        self.start + THUNKS_AT + idx * THUNK_BYTES
+    /// The addresses of all.
+    pub(super) fn range(&self) -> Range<usize> {
+        let start = self.start + THUNKS_AT;
+        start..start + self.functions.len() * THUNKS.len() * THUNK_BYTES
+    }
+
+    /// A function's thunk.
+    fn thunk(&self, function: u64, thunk: usize) -> Option<usize> {
+        let place = self.functions.binary_search(&function).ok()?;
+        Some(self.start + THUNKS_AT + (place * THUNKS.len() + thunk) * THUNK_BYTES)
     }
 
     /// Their unwind information, which is the same for all who read it, and where its description begins.
@@ -141,41 +192,44 @@ impl Thunks {
     }
 
     /// What is written into a sled.
-    pub(super) fn call(&self, sled: &Sled) -> Vec<u8> {
-        let thunk = self.thunk(usize::from(sled.kind != SledKind::Entry));
+    pub(super) fn call(&self, sled: &Sled) -> Option<Vec<u8>> {
+        let thunk = self.thunk(sled.function, if sled.kind == SledKind::Entry { BEGINS } else { ENDS })?;
         let mut bytes = vec![CALL];
         bytes.extend_from_slice(&distance(sled.address as usize + CALL_BYTES, thunk).to_le_bytes());
         match sled.kind {
             SledKind::Exit => bytes.push(RETURN),
             SledKind::Entry | SledKind::TailCall => bytes.extend_from_slice(&NOP),
         }
-        bytes
+        Some(bytes)
     }
 
     /// What somebody else writes into a sled of such bytes.
     pub(super) fn prepared(&self, sled: &Sled, bytes: &[u8; SLED_BYTES]) -> Option<Branch> {
         let (place, thunk) = match sled.kind {
-            SledKind::Entry => (Place::Entry, 0),
-            SledKind::TailCall => (Place::TailCall, 1),
+            SledKind::Entry => (Place::Entry, BEGINS),
+            SledKind::TailCall => (Place::TailCall, ENDS),
             SledKind::Exit => (Place::Exit, RETURNS),
         };
-        Branch::of_sled(sled.address, self.thunk(thunk) as u64, place, bytes)
+        Branch::of_sled(sled.address, self.thunk(sled.function, thunk)? as u64, place, bytes)
     }
 }
 
-/// What lies in the page of thunks.
-fn contents(page: usize) -> Vec<u8> {
+/// What lies at `start`: the thunks of so many functions, whose switches begin at `switches`; `code_bytes` at all.
+fn contents(switches: usize, start: usize, n_functions: usize, code_bytes: usize) -> Vec<u8> {
     let hooks = [rftrace_sled_entry as *const () as usize, rftrace_sled_exit as *const () as usize];
     let mut contents: Vec<u8> = hooks.iter().flat_map(|hook| hook.to_le_bytes()).collect();
-    for (opcode, word, rest) in [(JUMP, 0, &[][..]), (JUMP, 1, &[]), (CALL_WORD, 1, &[RETURN])] {
-        let thunk = contents.len();
+    let thunks = (0..n_functions).flat_map(|place| THUNKS.map(|thunk| (N_SWITCHES * place, thunk)));
+    for (first, (idx, opcode, hook)) in thunks {
+        let thunk = start + contents.len();
+        contents.extend_from_slice(&COMPARE.0);
+        contents.extend_from_slice(&distance(thunk + COMPARE_BYTES, switches + first + idx).to_le_bytes());
+        contents.push(COMPARE.1);
+        contents.extend_from_slice(&SKIP_IF_OFF);
         contents.extend_from_slice(&opcode);
-        let end = contents.len() + size_of::<i32>();
-        contents.extend_from_slice(&distance(end, word * WORD).to_le_bytes());
-        contents.extend_from_slice(rest);
-        contents.resize(thunk + THUNK_BYTES, FILLER);
+        contents.extend_from_slice(&distance(thunk + THUNK_BYTES - 1, start + hook * WORD).to_le_bytes());
+        contents.push(RETURN);
     }
-    contents.resize(page, FILLER);
+    contents.resize(code_bytes, FILLER);
     contents
 }
 
@@ -184,14 +238,33 @@ mod tests {
     use super::*;
     use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
+    const SWITCHES: usize = 0xf_0000;
+    const START: usize = 0x10_0000;
+
+    /// Those of two functions, and their code.
+    fn thunks() -> (Thunks, Vec<u8>) {
+        let functions = vec![0x3f_0000, 0x40_0000];
+        let code = contents(SWITCHES, START, functions.len(), 4096);
+        (Thunks { start: START, functions, bytes: Bytes::default() }, code)
+    }
+
+    /// Checks that a thunk of the second function looks at that switch, and leads by such an instruction to that hook, or returns.
+    #[track_caller]
+    fn check(code: &[u8], thunk: usize, switch: usize, way: Mnemonic, hook: usize) {
+        let mut decoder = Decoder::with_ip(64, &code[thunk - START..], thunk as u64, DecoderOptions::NONE);
+        let [compare, skip, to_hook, back] = [(); 4].map(|()| decoder.decode());
+        assert_eq!((compare.mnemonic(), compare.immediate8()), (Mnemonic::Cmp, 0));
+        assert_eq!(compare.ip_rel_memory_address() as usize, SWITCHES + N_SWITCHES + switch);
+        assert_eq!((skip.mnemonic(), skip.near_branch_target()), (Mnemonic::Je, back.ip()));
+        assert_eq!((to_hook.mnemonic(), to_hook.ip_rel_memory_address() as usize), (way, START + hook * WORD));
+        assert_eq!((back.mnemonic(), back.next_ip() as usize), (Mnemonic::Ret, thunk + THUNK_BYTES));
+    }
+
     #[test]
     fn calls_lead_to_the_hooks() {
-        const START: usize = 0x10_0000;
-        let thunks = Thunks { start: START };
-        let code = contents(4096);
-        let kinds = [(SledKind::Entry, 0), (SledKind::Exit, 1), (SledKind::TailCall, 1)];
-        for (kind, word) in kinds {
-            let bytes = thunks.call(&Sled { function: 0x40_0000, address: 0x40_1000, kind });
+        let (thunks, code) = thunks();
+        for (kind, hook) in [(SledKind::Entry, 0), (SledKind::Exit, 1), (SledKind::TailCall, 1)] {
+            let bytes = thunks.call(&Sled { function: 0x40_0000, address: 0x40_1000, kind }).unwrap();
             assert!(bytes.len() <= SLED_BYTES);
             let mut decoder = Decoder::with_ip(64, &bytes, 0x40_1000, DecoderOptions::NONE);
             let thunk = decoder.decode().near_branch_target() as usize;
@@ -199,20 +272,18 @@ mod tests {
             let next = decoder.decode().mnemonic();
             assert_eq!(next, if kind == SledKind::Exit { Mnemonic::Ret } else { Mnemonic::Nop });
             assert_eq!(decoder.position(), bytes.len());
-            let mut decoder = Decoder::with_ip(64, &code[thunk - START..], thunk as u64, DecoderOptions::NONE);
-            assert_eq!(decoder.decode().ip_rel_memory_address() as usize, START + word * WORD);
+            check(&code, thunk, hook, Mnemonic::Jmp, hook);
         }
+        assert_eq!(thunks.call(&Sled { function: 0x41_0000, address: 0x41_0000, kind: SledKind::Entry }), None);
     }
 
     /// In a program that runs.
     #[test]
     fn one_instruction_takes_the_place_of_a_sled() {
         const SLED: [u8; SLED_BYTES] = [0x90; SLED_BYTES];
-        const START: usize = 0x10_0000;
 
-        let thunks = Thunks { start: START };
-        let code = contents(4096);
-        for (kind, word, n_bytes) in [(SledKind::Entry, 0, 11), (SledKind::TailCall, 1, 11), (SledKind::Exit, 1, 5)] {
+        let (thunks, code) = thunks();
+        for (kind, hook, n_bytes) in [(SledKind::Entry, 0, 11), (SledKind::TailCall, 1, 11), (SledKind::Exit, 1, 5)] {
             let sled = Sled { function: 0x40_0000, address: 0x40_1000, kind };
             let bytes = thunks.prepared(&sled, &SLED).unwrap().branched();
             let mut decoder = Decoder::with_ip(64, &bytes, 0x40_1000, DecoderOptions::NONE);
@@ -222,11 +293,7 @@ mod tests {
             assert_eq!((instruction.len(), bytes.len()), (n_bytes, SLED_BYTES));
             let thunk = instruction.near_branch_target() as usize;
             assert!(thunks.range().contains(&thunk));
-            let mut decoder = Decoder::with_ip(64, &code[thunk - START..], thunk as u64, DecoderOptions::NONE);
-            let first = decoder.decode();
-            assert_eq!(first.ip_rel_memory_address() as usize, START + word * WORD);
-            assert_eq!(first.mnemonic(), if is_exit { Mnemonic::Call } else { Mnemonic::Jmp });
-            assert!(!is_exit || decoder.decode().mnemonic() == Mnemonic::Ret);
+            check(&code, thunk, hook, if is_exit { Mnemonic::Call } else { Mnemonic::Jmp }, hook);
         }
     }
 

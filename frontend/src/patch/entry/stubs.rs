@@ -1,14 +1,20 @@
 //! Memory for the stubs of a module, and their unwind information.
 //!
 //! ```text
-//! area   +0    address of rftrace_entry
+//! area   +0    a byte for each function: whether it is switched on, see `patch::switches`
+//! next page:
+//!        +0    address of rftrace_entry
 //!        +16   three words for each function: where it goes on, its name, where a displaced call returns to
 //!        …     stubs:
-//!          +0    push [rip + …]      where the function goes on: at the copy, or in another module
-//!          +6    push [rip + …]      what records and filters name it by: its address, or that of the slot for it
-//!          +12   jmp [rip + …]       rftrace_entry, which goes on there
-//!          +18   the displaced instructions, if it has a branch, as `relocate` makes them
+//!          +0    cmp byte ptr [rip + …], 0
+//!          +7    jne                 to the pushes
+//!          +9    the displaced instructions, if it has a branch, as `relocate` makes them; or jmp [rip + …], where it goes on
+//!          …     push [rip + …]      where it goes on: at +9, or in another module
+//!                push [rip + …]      what records and filters name it by: its address, or that of the slot for it
+//!                jmp [rip + …]       rftrace_entry, which goes on there
 //! ```
+//!
+//! Flags are dead at a function's beginning. Off, a call costs two jumps that are taken, to the stub and back, and a comparison.
 //!
 //! A signal may strike in a stub. Its frame is the function's at the instruction that runs there as a copy, with rsp as it is,
 //! less what the stub has pushed. So each instruction has a row with these two; as to the rest see [`unwind`](crate::patch::unwind).
@@ -20,7 +26,9 @@ use iced_x86::Instruction;
 
 use super::relocate::{self, Copied, Row};
 use crate::elf::file::page_size;
-use crate::patch::stubs::{distance, map_code, places};
+use crate::patch::sites::Site;
+use crate::patch::stubs::{distance, places};
+use crate::patch::switches::{Bytes, Switch};
 use crate::patch::unwind::{Reader, append, append_common};
 
 unsafe extern "C" {
@@ -30,11 +38,20 @@ unsafe extern "C" {
 const WORD: usize = size_of::<usize>();
 const WORDS_AT: usize = 2 * WORD;
 const WORDS_BYTES: usize = 3 * WORD;
-const COPY_AT: usize = 18;
+/// `cmp byte ptr [rip + …], 0`: the opcode, and the byte behind the distance.
+const COMPARE: ([u8; 2], u8) = ([0x80, 0x3d], 0);
+/// `jne`, by a distance of one byte.
+const JUMP_IF_ON: u8 = 0x75;
+const JUMP_IF_ON_AT: usize = 7;
+const COPY_AT: usize = 9;
 /// `int3`
 const FILLER: u8 = 0xcc;
 const PUSH: [u8; 2] = [0xff, 0x35];
 const JUMP: [u8; 2] = [0xff, 0x25];
+/// Bytes of an instruction with a distance of four.
+const PUSH_BYTES: usize = PUSH.len() + size_of::<i32>();
+/// The pushes and the jump to the hook.
+const WAY_BYTES: usize = 3 * PUSH_BYTES;
 const STUB_ALIGN: usize = 16;
 /// More than any stub takes: a few displaced instructions, which may become twice as long, and a jump.
 const LARGEST: usize = 128;
@@ -62,6 +79,7 @@ pub(super) struct Area {
     stubs: Range<usize>,
     /// In the order of the functions; `None` for those whose beginnings cannot run elsewhere.
     placed: Vec<Option<Placed>>,
+    bytes: Bytes,
 }
 
 #[derive(Debug)]
@@ -69,6 +87,8 @@ struct Placed {
     /// Its address.
     function: usize,
     stub: usize,
+    /// Of the stub: where the pushes begin, and where they end.
+    way_at: usize,
     end: usize,
     rows: Vec<Row>,
 }
@@ -79,58 +99,26 @@ pub(super) fn hook() -> usize {
 }
 
 impl Area {
-    /// Makes stubs for functions of `module`. `mapped` are the mapped ranges of this process, ascending.
+    /// Makes stubs for functions of `module`, all off. `mapped` are the mapped ranges of this process, ascending.
     pub(super) fn new(module: &Range<usize>, wanted: &[Wanted], mapped: &[Range<usize>]) -> io::Result<Self> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
         let most = (WORDS_AT + wanted.len() * (WORDS_BYTES + LARGEST) + STUB_ALIGN).next_multiple_of(page);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
-        for start in places(module, most, mapped, page) {
-            let (area, mut contents) = Self::at(start, wanted);
+        let pages_bytes = Bytes::pages_bytes(wanted.len());
+        for start in places(module, pages_bytes + most, mapped, page) {
+            let (stubs, placed, mut contents) = contents(start, start + pages_bytes, wanted);
             contents.resize(contents.len().next_multiple_of(page), FILLER);
-            match map_code(start, &contents) {
-                Ok(()) => return Ok(area),
+            match Bytes::map_before(&contents, start, wanted.len()) {
+                Ok(bytes) => return Ok(Self { stubs, placed, bytes }),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    /// The stubs and the contents of an area that begins at `start`.
-    fn at(start: usize, wanted: &[Wanted]) -> (Self, Vec<u8>) {
-        let mut contents = vec![0; WORDS_AT + wanted.len() * WORDS_BYTES];
-        contents[..WORD].copy_from_slice(&hook().to_le_bytes());
-        contents.resize(contents.len().next_multiple_of(STUB_ALIGN), FILLER);
-        let first = start + contents.len();
-        let mut placed = Vec::with_capacity(wanted.len());
-        for (idx, function) in wanted.iter().enumerate() {
-            let words_at = WORDS_AT + idx * WORDS_BYTES;
-            let stub = start + contents.len();
-            let copy = stub + COPY_AT;
-            let (at, goes_on, copied) = match &function.goes_on {
-                GoesOn::Whole(at) => (*at, *at, Some(Copied::default())),
-                GoesOn::Copy(instructions) => {
-                    (function.name, copy, relocate::copy(instructions, copy, start + words_at + 2 * WORD))
-                }
-            };
-            let copied = copied.filter(|copied| COPY_AT + copied.code.len() <= LARGEST - STUB_ALIGN);
-            let Some(Copied { code, rows, returns_to }) = copied else {
-                placed.push(None);
-                continue;
-            };
-            for (word, value) in [goes_on, function.name, returns_to.unwrap_or(0)].into_iter().enumerate() {
-                let place = words_at + word * WORD;
-                contents[place..place + WORD].copy_from_slice(&value.to_le_bytes());
-            }
-            for (opcode, target) in [(PUSH, start + words_at), (PUSH, start + words_at + WORD), (JUMP, start)] {
-                contents.extend_from_slice(&opcode);
-                let end = start + contents.len() + size_of::<i32>();
-                contents.extend_from_slice(&distance(end, target).to_le_bytes());
-            }
-            contents.extend_from_slice(&code);
-            placed.push(Some(Placed { function: at, stub, end: copy + code.len(), rows }));
-            contents.resize(contents.len().next_multiple_of(STUB_ALIGN), FILLER);
-        }
-        (Self { stubs: first..start + contents.len(), placed }, contents)
+    /// The switch of a function's stub, which is given by its place in the list.
+    pub(super) fn switch(&self, idx: usize, site: Site) -> Option<Switch> {
+        self.bytes.switch(idx, site, false)
     }
 
     /// The addresses of the stubs.
@@ -154,24 +142,70 @@ impl Area {
 
     /// The section `.eh_frame` of the stubs, and where descriptions begin in it.
     pub(super) fn frames(&self, reader: Reader) -> (Vec<u8>, Vec<usize>) {
-        let mut bytes = Vec::new();
-        let mut descriptions = Vec::new();
-        // def_cfa rsp 1: an address that no frame has.
-        append_common(&mut bytes, reader, &[0x0c, RSP, 0x01]);
-        for placed in self.placed.iter().flatten() {
-            descriptions.push(bytes.len());
-            append(&mut bytes, |bytes| {
-                bytes.extend_from_slice(&(bytes.len() as u32).to_le_bytes()); // the distance to the CIE, at 0
-                bytes.extend_from_slice(&placed.stub.to_le_bytes());
-                bytes.extend_from_slice(&(placed.end - placed.stub).to_le_bytes());
-                bytes.push(0); // length of the augmentation's data
-                placed.append_rules(bytes, reader);
-            });
-        }
-        // The end.
-        bytes.extend_from_slice(&[0; 4]);
-        (bytes, descriptions)
+        frames(&self.placed, reader)
     }
+}
+
+fn frames(placed: &[Option<Placed>], reader: Reader) -> (Vec<u8>, Vec<usize>) {
+    let mut bytes = Vec::new();
+    let mut descriptions = Vec::new();
+    // def_cfa rsp 1: an address that no frame has.
+    append_common(&mut bytes, reader, &[0x0c, RSP, 0x01]);
+    for placed in placed.iter().flatten() {
+        descriptions.push(bytes.len());
+        append(&mut bytes, |bytes| {
+            bytes.extend_from_slice(&(bytes.len() as u32).to_le_bytes()); // the distance to the CIE, at 0
+            bytes.extend_from_slice(&placed.stub.to_le_bytes());
+            bytes.extend_from_slice(&(placed.end - placed.stub).to_le_bytes());
+            bytes.push(0); // length of the augmentation's data
+            placed.append_rules(bytes, reader);
+        });
+    }
+    // The end.
+    bytes.extend_from_slice(&[0; 4]);
+    (bytes, descriptions)
+}
+
+/// The stubs of functions whose switches begin at `switches`, and the contents of the memory for them, which begins at `start`.
+fn contents(switches: usize, start: usize, wanted: &[Wanted]) -> (Range<usize>, Vec<Option<Placed>>, Vec<u8>) {
+    let mut contents = vec![0; WORDS_AT + wanted.len() * WORDS_BYTES];
+    contents[..WORD].copy_from_slice(&hook().to_le_bytes());
+    contents.resize(contents.len().next_multiple_of(STUB_ALIGN), FILLER);
+    let first = start + contents.len();
+    let mut placed = Vec::with_capacity(wanted.len());
+    for (idx, function) in wanted.iter().enumerate() {
+        let words_at = WORDS_AT + idx * WORDS_BYTES;
+        let word = |number: usize| start + words_at + number * WORD;
+        let stub = start + contents.len();
+        let copy = stub + COPY_AT;
+        let (at, goes_on, copied) = match &function.goes_on {
+            GoesOn::Whole(at) => (*at, *at, Copied::jump(*at, copy, word(0))),
+            GoesOn::Copy(instructions) => (function.name, copy, relocate::copy(instructions, copy, word(2))),
+        };
+        // The jump to the way to the hook is a short one.
+        let copied = copied.filter(|copied| COPY_AT + copied.code.len() + WAY_BYTES <= LARGEST - STUB_ALIGN);
+        let Some(Copied { code, rows, returns_to }) = copied else {
+            placed.push(None);
+            continue;
+        };
+        for (number, value) in [goes_on, function.name, returns_to.unwrap_or(0)].into_iter().enumerate() {
+            let place = words_at + number * WORD;
+            contents[place..place + WORD].copy_from_slice(&value.to_le_bytes());
+        }
+        let way_at = COPY_AT + code.len();
+        contents.extend_from_slice(&COMPARE.0);
+        contents.extend_from_slice(&distance(stub + JUMP_IF_ON_AT, switches + idx).to_le_bytes());
+        contents.extend_from_slice(&[COMPARE.1, JUMP_IF_ON, code.len() as u8]);
+        contents.extend_from_slice(&code);
+        for (opcode, target) in [(PUSH, word(0)), (PUSH, word(1)), (JUMP, start)] {
+            contents.extend_from_slice(&opcode);
+            let end = start + contents.len() + size_of::<i32>();
+            contents.extend_from_slice(&distance(end, target).to_le_bytes());
+        }
+        placed.push(Some(Placed { function: at, stub, way_at, end: start + contents.len(), rows }));
+        contents.resize(contents.len().next_multiple_of(STUB_ALIGN), FILLER);
+    }
+    (first..start + contents.len(), placed, contents)
 }
 
 /// DWARF's numbers of rsp and the return address, which is the program counter of the function's frame.
@@ -180,13 +214,14 @@ const RETURN_ADDRESS: u8 = 16;
 
 impl Placed {
     fn append_rules(&self, bytes: &mut Vec<u8>, reader: Reader) {
-        let in_stub = [(0, 0), (6, 8), (12, 16)].map(|(at, pushed)| (at, self.function, pushed));
+        let before = [0, JUMP_IF_ON_AT].map(|at| (at, self.function, 0));
         let in_copy = self.rows.iter().map(|row| (COPY_AT + row.at, row.original, row.pushed));
-        let mut before = 0;
-        for (at, original, pushed) in in_stub.into_iter().chain(in_copy) {
-            if at > before {
-                bytes.extend_from_slice(&[0x02, (at - before) as u8]); // advance_loc1
-                before = at;
+        let in_way = [0, 1, 2].map(|n| (self.way_at + n * PUSH_BYTES, self.function, (n * WORD) as u8));
+        let mut last = 0;
+        for (at, original, pushed) in before.into_iter().chain(in_copy).chain(in_way) {
+            if at > last {
+                bytes.extend_from_slice(&[0x02, (at - last) as u8]); // advance_loc1
+                last = at;
             }
             // A debugger looks at the address before.
             let original = original + usize::from(reader == Reader::Debugger);
@@ -202,53 +237,94 @@ impl Placed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iced_x86::{Decoder, DecoderOptions};
+    use iced_x86::{Code, Decoder, DecoderOptions};
 
     fn wanted(start: usize, code: &[u8]) -> Wanted {
         let decoder = Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE);
         Wanted { name: start, goes_on: GoesOn::Copy(decoder.into_iter().collect()) }
     }
 
+    const SWITCHES: usize = 0xf_0000;
+    const START: usize = 0x10_0000;
+
+    fn word(contents: &[u8], at: usize) -> usize {
+        usize::from_le_bytes(contents[at - START..][..WORD].try_into().unwrap())
+    }
+
+    /// Checks the way to the hook, and returns what it pushes.
+    fn pushed(contents: &[u8], placed: &Placed, idx: usize) -> [usize; 2] {
+        let mut decoder =
+            Decoder::with_ip(64, &contents[placed.stub - START..], placed.stub as u64, DecoderOptions::NONE);
+        let (compare, jump) = (decoder.decode(), decoder.decode());
+        assert_eq!((compare.code(), compare.immediate8()), (Code::Cmp_rm8_imm8, 0));
+        assert_eq!(compare.ip_rel_memory_address() as usize, SWITCHES + idx);
+        assert_eq!((jump.code(), jump.next_ip() as usize), (Code::Jne_rel8_64, placed.stub + COPY_AT));
+        let way = jump.near_branch_target() as usize;
+        assert_eq!(way, placed.stub + placed.way_at);
+        let mut decoder = Decoder::with_ip(64, &contents[way - START..], way as u64, DecoderOptions::NONE);
+        let [goes_on, name, hook] = [(); 3].map(|()| decoder.decode().ip_rel_memory_address() as usize);
+        assert_eq!((hook, decoder.ip() as usize), (START, placed.end));
+        [goes_on, name].map(|place| word(contents, place))
+    }
+
     #[test]
     fn stubs_push_what_the_hook_takes() {
-        const START: usize = 0x10_0000;
         // push rbp; mov rbp, rsp; push rbx. jrcxz cannot move. push rax; call +0.
         let list = [
             wanted(0x40_1000, &[0x55, 0x48, 0x89, 0xe5, 0x53]),
             wanted(0x40_2000, &[0xe3, 0x10, 0x90, 0x90, 0x90]),
             wanted(0x40_3000, &[0x50, 0xe8, 0, 0, 0, 0]),
         ];
-        let (area, contents) = Area::at(START, &list);
-        let word = |at: usize| usize::from_le_bytes(contents[at - START..][..WORD].try_into().unwrap());
-        assert_eq!(word(START), hook());
-        assert_eq!(area.stub(1), None);
+        let (_, placed, contents) = contents(SWITCHES, START, &list);
+        assert_eq!(word(&contents, START), hook());
+        assert!(placed[1].is_none());
         for (idx, returns_to) in [(0, 0), (2, 0x40_3006)] {
-            let stub = area.stub(idx).unwrap();
-            let code = &contents[stub - START..];
-            let mut decoder = Decoder::with_ip(64, code, stub as u64, DecoderOptions::NONE);
-            let [copy, function, jump] = [(); 3].map(|()| decoder.decode().ip_rel_memory_address() as usize);
-            assert_eq!([word(copy), word(function)], [stub + COPY_AT, list[idx].name]);
-            assert_eq!(jump, START);
-            assert_eq!(word(START + WORDS_AT + idx * WORDS_BYTES + 2 * WORD), returns_to);
+            let placed = placed[idx].as_ref().unwrap();
+            assert_eq!(pushed(&contents, placed, idx), [placed.stub + COPY_AT, list[idx].name]);
+            assert_eq!(word(&contents, START + WORDS_AT + idx * WORDS_BYTES + 2 * WORD), returns_to);
         }
     }
 
     #[test]
     fn whole_functions_go_on_at_their_addresses() {
-        const START: usize = 0x10_0000;
-        let (area, contents) = Area::at(START, &[Wanted { name: 0x40_4018, goes_on: GoesOn::Whole(0x7000_1230) }]);
-        let words: Vec<usize> =
-            contents.chunks_exact(WORD).map(|word| usize::from_le_bytes(word.try_into().unwrap())).collect();
-        assert_eq!(words[WORDS_AT / WORD..][..3], [0x7000_1230, 0x40_4018, 0]);
-        let stub = area.stub(0).unwrap();
-        assert_eq!(area.stubs().len(), COPY_AT.next_multiple_of(STUB_ALIGN));
-        assert_eq!(contents[stub - START + COPY_AT], FILLER);
+        let list = [Wanted { name: 0x40_4018, goes_on: GoesOn::Whole(0x7000_1230) }];
+        let (_, placed, contents) = contents(SWITCHES, START, &list);
+        let placed = placed[0].as_ref().unwrap();
+        assert_eq!(pushed(&contents, placed, 0), [0x7000_1230, 0x40_4018]);
+        let copy = placed.stub + COPY_AT;
+        let mut decoder = Decoder::with_ip(64, &contents[copy - START..], copy as u64, DecoderOptions::NONE);
+        let jump = decoder.decode();
+        assert_eq!((jump.code(), jump.next_ip() as usize), (Code::Jmp_rm64, placed.stub + placed.way_at));
+        assert_eq!(word(&contents, jump.ip_rel_memory_address() as usize), 0x7000_1230);
+    }
+
+    /// A row for each instruction of a stub, in their order.
+    #[test]
+    fn rows_are_those_of_the_instructions() {
+        let list = [wanted(0x40_1000, &[0x55, 0x48, 0x89, 0xe5, 0x53])];
+        let (_, placed, contents) = contents(SWITCHES, START, &list);
+        let placed = placed[0].as_ref().unwrap();
+        let code = &contents[placed.stub - START..placed.end - START];
+        let decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
+        let begins: Vec<usize> = decoder.into_iter().map(|instruction| instruction.ip() as usize).collect();
+        let mut rules = Vec::new();
+        placed.append_rules(&mut rules, Reader::Unwinder);
+        let mut rows = vec![0];
+        while !rules.is_empty() {
+            if rules[0] == 0x02 {
+                rows.push(rows.last().unwrap() + usize::from(rules[1]));
+                rules.drain(..2);
+            }
+            assert_eq!((rules[0], rules[12]), (0x16, 0x16));
+            rules.drain(..17);
+        }
+        assert_eq!(rows, begins);
     }
 
     #[test]
     fn frames_are_whole() {
-        let (area, _) = Area::at(0x10_0000, &[wanted(0x40_1000, &[0x55, 0x48, 0x89, 0xe5, 0x53])]);
-        let (bytes, descriptions) = area.frames(Reader::Unwinder);
+        let (_, placed, _) = contents(SWITCHES, START, &[wanted(0x40_1000, &[0x55, 0x48, 0x89, 0xe5, 0x53])]);
+        let (bytes, descriptions) = frames(&placed, Reader::Unwinder);
         let length = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
         assert_eq!(length(0) + 4, descriptions[0]);
         assert_eq!(length(descriptions[0] + 4), descriptions[0] + 4, "the distance to the CIE");

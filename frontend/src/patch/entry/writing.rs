@@ -20,7 +20,7 @@ use crate::patch::unwind::{self, Reader};
 pub(super) type Made = Result<(), WholeReason>;
 
 /// Makes the stubs and then the branches. Returns which functions have one.
-pub(super) fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<Made>, (WholeReason, io::Error)> {
+pub(super) fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<(Vec<Made>, Area), (WholeReason, io::Error)> {
     let not_writable = |error| (WholeReason::NotWritable, error);
     let pages = Pages::all().map_err(not_writable)?;
     let area = make_stubs(image, wanted, &pages)?;
@@ -35,22 +35,27 @@ pub(super) fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<Vec<Made>, (W
         None => Err(WholeReason::Instruction),
         Some(_) => is_written.then_some(()).ok_or(WholeReason::NotWritable),
     });
-    Ok(made.collect())
+    Ok((made.collect(), area))
 }
 
 /// Has sleds call the hooks. Returns which of them do.
-pub(super) fn call_thunks(image: &Image<'_>, sleds: &[Sled]) -> Result<Vec<bool>, (WholeReason, io::Error)> {
+pub(super) fn call_thunks(image: &Image<'_>, sleds: &[Sled]) -> Result<(Vec<bool>, Thunks), (WholeReason, io::Error)> {
     let not_writable = |error| (WholeReason::NotWritable, error);
     let pages = Pages::all().map_err(not_writable)?;
-    let thunks = make_thunks(image, &pages)?;
-    let calls: Vec<_> = sleds.iter().map(|sled| Some((sled.address as usize, thunks.call(sled)))).collect();
-    write(&calls, &pages).map_err(not_writable)
+    let thunks = make_thunks(image, sleds, &pages)?;
+    let calls: Vec<_> = sleds.iter().map(|sled| Some((sled.address as usize, thunks.call(sled)?))).collect();
+    Ok((write(&calls, &pages).map_err(not_writable)?, thunks))
 }
 
-/// Makes thunks that unwinders and debuggers know. `pages` are those of this process.
-pub(super) fn make_thunks(image: &Image<'_>, pages: &[Pages]) -> Result<Thunks, (WholeReason, io::Error)> {
+/// Makes thunks for the functions of these sleds, which unwinders and debuggers know. `pages` are those of this process.
+pub(super) fn make_thunks(
+    image: &Image<'_>,
+    sleds: &[Sled],
+    pages: &[Pages],
+) -> Result<Thunks, (WholeReason, io::Error)> {
     let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
-    let thunks = Thunks::new(&(image.start()..image.end()), &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
+    let module = image.start()..image.end();
+    let thunks = Thunks::new(&module, sleds, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
     let (range, (frames, description)) = (thunks.range(), thunks.frames());
     debugger::register(&(range.end..range.end), &range, &frames);
     unwind::register_section(range.start, frames, &[description]);

@@ -1,0 +1,114 @@
+//! Switches of stubs: a byte for each, which the stub looks at. 0: it leads straight on to the function. 1: it leads to the hook.
+//!
+//! So what is switched is memory beside the code, and never the code: one byte is stored, and a thread in a stub has seen it before or
+//! after. No system call is needed, so a program that has given its rights away can be switched too; and each process has bytes of its
+//! own, as the pages are private.
+//!
+//! Not here: who looks at them (`entry::stubs`, `entry::sleds`), and when they are switched (`control`).
+
+use std::io;
+use std::iter;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU8};
+
+use super::sites::Site;
+use super::stubs::{map_code, map_data};
+use crate::elf::file::page_size;
+
+/// The switch of a stub, or of a thunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Switch {
+    /// What it is switched by.
+    pub(super) site: Site,
+    /// Once on, it stays on: what it leads to ends what was begun while it was.
+    pub(super) is_for_ends: bool,
+    byte: &'static AtomicU8,
+}
+
+/// The bytes of a module's switches, all off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bytes(&'static [AtomicU8]);
+
+impl Bytes {
+    /// The pages that so many take.
+    pub(super) fn pages_bytes(n_bytes: usize) -> usize {
+        n_bytes.next_multiple_of(usize::try_from(page_size()).unwrap_or(4096))
+    }
+
+    /// Maps so many at `start`, a page's beginning, and in the pages behind them `code`, which looks at them. Both stay for ever.
+    pub(super) fn map_before(code: &[u8], start: usize, n_bytes: usize) -> io::Result<Self> {
+        let pages_bytes = Self::pages_bytes(n_bytes);
+        let memory = map_data(start, pages_bytes)?;
+        if let Err(error) = map_code(start + pages_bytes, code) {
+            // SAFETY: what was just mapped; nobody knows of it.
+            unsafe { libc::munmap(memory, pages_bytes) };
+            return Err(error);
+        }
+        // SAFETY: so many bytes were just mapped there, zeroed and writable, and are never unmapped.
+        Ok(Self(unsafe { slice::from_raw_parts(memory.cast::<AtomicU8>(), n_bytes) }))
+    }
+
+    /// The switch of what is known by `site` and looks at byte number `idx`.
+    pub(super) fn switch(self, idx: usize, site: Site, is_for_ends: bool) -> Option<Switch> {
+        Some(Switch { site, is_for_ends, byte: self.0.get(idx)? })
+    }
+}
+
+/// Some switches, and those that were added before.
+#[derive(Debug)]
+struct Part {
+    switches: Vec<Switch>,
+    next: Option<&'static Self>,
+}
+
+static LAST: AtomicPtr<Part> = AtomicPtr::new(ptr::null_mut());
+
+fn parts() -> impl Iterator<Item = &'static Part> {
+    // SAFETY: null, or what `add` has leaked.
+    let last: Option<&'static Part> = unsafe { LAST.load(Acquire).as_ref() };
+    iter::successors(last, |part| part.next)
+}
+
+/// Adds switches, which stay for ever. Only one thread does at a time.
+pub(super) fn add(switches: Vec<Switch>) {
+    let part = Box::leak(Box::new(Part { switches, next: parts().next() }));
+    LAST.store(part, Release);
+}
+
+/// Switches all stubs, in the order in which they were added: on, if `is_on` says so of what they are known by. Only one thread does at a
+/// time.
+pub(super) fn set(is_on: impl Fn(&Site) -> bool) {
+    for switch in parts().flat_map(|part| &part.switches) {
+        let wanted = u8::from(is_on(&switch.site));
+        let is_kept = switch.is_for_ends && wanted == 0;
+        // What is so already is not written: its page may be one that a parent and its children share.
+        if !is_kept && switch.byte.load(Relaxed) != wanted {
+            switch.byte.store(wanted, Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_begins_goes_off_and_its_ends_do_not() {
+        let bytes = Bytes(Vec::leak((0..4).map(|_| AtomicU8::new(0)).collect()));
+        let site = |child_ip| Site { address: 0, child_ip, module: 0 };
+        let kinds = [(0, 1, true), (1, 1, false), (2, 2, true), (3, 2, false)];
+        add(kinds
+            .into_iter()
+            .filter_map(|(idx, child_ip, is_end)| bytes.switch(idx, site(child_ip), is_end))
+            .collect());
+        assert!(bytes.switch(4, site(3), false).is_none());
+        for (chosen, expected) in
+            [(vec![1], [1, 1, 0, 0]), (vec![2], [1, 0, 1, 1]), (vec![], [1, 0, 1, 0]), (vec![1, 2], [1; 4])]
+        {
+            set(|site| chosen.contains(&site.child_ip));
+            assert_eq!(bytes.0.iter().map(|byte| byte.load(Relaxed)).collect::<Vec<_>>(), expected, "{chosen:?}");
+        }
+    }
+}
