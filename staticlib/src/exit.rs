@@ -84,7 +84,9 @@ pub(crate) extern "C" fn exit_find_with_values(
     registers: usize,
 ) -> usize {
     let own = begin(frame);
-    let ended = look_up(frame, is_hooked);
+    // As long as no frame was left the innermost one with this frame is it, if it is hooked.
+    let innermost = own.and_then(|(_, entry)| entry?.open()).filter(|open| is_hooked(open) && !left::in_use());
+    let ended = innermost.unwrap_or_else(|| look_up(frame, is_hooked));
     if let Some((stack, Some(entry))) = own {
         if entry.sequence() == ended.sequence
             && let Some(wanted) = Wanted::of_return((ended.exit_word >> ADDRESS_SHIFT) as usize, registers, frame)

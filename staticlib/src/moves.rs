@@ -18,6 +18,9 @@ use crate::values::Values;
 /// stacks: records their exits, and moves them to the table of left frames. Returns whether it had room for all; the
 /// rest stays.
 pub(crate) fn leave_above(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) -> bool {
+    if stack.top() == outer {
+        return true;
+    }
     record_suspended(stack, outer);
     stack.above(outer).for_each(|entry| record_exit(stack, entry));
     while stack.above(outer).next().is_some() {
@@ -102,6 +105,9 @@ pub(crate) fn end(stack: ReturnStack<'_>, entry: Entry<'_>) {
 
 /// Drops the innermost entries, as far as their functions went on running on other threads.
 pub(crate) fn drop_gone(stack: ReturnStack<'_>) {
+    if !stack.top().is_some_and(Entry::is_gone) {
+        return;
+    }
     record_suspended(stack, stack.entries().find(|entry| !entry.is_gone()));
     while let Some(top) = stack.top() {
         if !top.is_gone() {

@@ -29,7 +29,7 @@ const WORD: usize = size_of::<u64>();
 
 /// The values of a call or a return, as items.
 pub(crate) struct Values {
-    /// The items, and then a word of zeros. Before that is written there is one of which not all counts.
+    /// The items, and then a word of zeros as soon as all are there. Before that there is one of which not all counts.
     bytes: MaybeUninit<[u8; MAX_BYTES + 2 * WORD]>,
     n_bytes: usize,
     /// Where the block that was read last lies in the bytes.
@@ -162,6 +162,7 @@ impl Values {
             // SAFETY: so many are there.
             self.read(wanted, unsafe { *wanted.site.arguments.wrapping_add(place) });
         }
+        self.end_at(self.n_bytes);
     }
 
     /// Reads the result.
@@ -171,6 +172,7 @@ impl Values {
             // SAFETY: so many are there.
             self.read(wanted, unsafe { *wanted.site.result.wrapping_add(place) });
         }
+        self.end_at(self.n_bytes);
     }
 
     /// Adds the item of a value.
@@ -283,7 +285,7 @@ impl Values {
         let place = self.n_bytes;
         // SAFETY: there is room for two words behind the last byte.
         unsafe { self.at_mut(place).cast::<u64>().write_unaligned(word) };
-        self.end_at(place.wrapping_add(n_bytes).min(MAX_BYTES));
+        self.n_bytes = place.wrapping_add(n_bytes).min(MAX_BYTES);
     }
 
     /// So many bytes are written.
