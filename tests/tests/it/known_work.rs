@@ -1,6 +1,7 @@
 //! Times of functions of known work: `rftrace report` shows what they take without being recorded, as what recording takes is subtracted.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -109,5 +110,52 @@ fn where_nobody_has_measured_it_times_are_those_recorded() {
     assert!(report(&run, &[]).contains("; tracing's own time included\n"));
     if require(&["uftrace"]) {
         assert!(uftrace(&["report"], &run.path("trace")).contains("grandparent"), "others read the trace as before");
+    }
+}
+
+/// What a program's own recording took is measured afterwards, once; not on another machine, and not for uftrace's traces.
+#[test]
+fn a_program_that_records_itself() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let run = CProgram::new(&["calls.c"]).build().run(&[]);
+    let calibrate = |options: &[&str]| {
+        let output = Command::new(rftrace()).arg("calibrate").args(options).arg(run.path("trace")).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert!(report(&run, &[]).starts_with("  Wall ") && report(&run, &[]).contains("tracing's own time included"));
+    let (code, said) = calibrate(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.starts_with("rftrace: recording takes ") && said.contains(" ns a call; "), "{said}");
+    let header = report(&run, &[]);
+    assert!(header.contains("less ") && header.contains(" ns a call for tracing"), "{header}");
+    assert!(report(&run, &["--no-correct"]).contains("tracing's own time included"));
+    let clock = || fs::read_to_string(run.path("trace").join("clock.txt")).unwrap();
+    assert!(clock().contains("\nhook_inside_ps=") && clock().contains("tsc_hz="), "{}", clock());
+
+    let (code, said) = calibrate(&[]);
+    assert!(code == Some(1) && said.contains("--force"), "{said}");
+    assert_eq!(calibrate(&["--force", "--patched"]).0, Some(0));
+    assert_eq!(clock().matches("hook_inside_ps=").count(), 1, "{}", clock());
+
+    let info = run.path("trace").join("info");
+    let bytes = fs::read(&info).unwrap();
+    let (key, place) = (b"cpuinfo:desc=", bytes.windows(13).position(|window| window == b"cpuinfo:desc=").unwrap());
+    let other = [&bytes[..place + key.len()], b"No ", &bytes[place + key.len()..]].concat();
+    fs::write(&info, other).unwrap();
+    let (code, said) = calibrate(&[]);
+    assert!(code == Some(1) && said.contains("a machine with No "), "{said}");
+
+    if require(&["uftrace"]) {
+        let folder = tempfile::tempdir().unwrap();
+        let program = source().build();
+        let dir = folder.path().join("theirs");
+        let recorded =
+            Command::new("uftrace").args(["record", "--no-libcall", "-d"]).arg(&dir).arg(&program.path).output();
+        assert!(recorded.unwrap().status.success());
+        let output = Command::new(rftrace()).arg("calibrate").arg(&dir).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("was not recorded by rftrace"), "{said}");
     }
 }

@@ -73,8 +73,9 @@ impl Trace {
         Ok(text::pairs(&bytes).collect())
     }
 
-    /// What a recorded call costs, if that was measured; a file that cannot be read says nothing of it.
-    pub(crate) fn measured_cost(&self) -> Option<CallCost> {
+    /// What a recorded call costs, if that was measured, whether [times are corrected](Self::correct_times) or not; a file that cannot be read says
+    /// nothing of it.
+    pub fn measured_cost(&self) -> Option<CallCost> {
         CallCost::parse(&files::read(&self.dir().join(CLOCK), MAX_BYTES).ok()?)
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use rftrace_format::cost::{CallCost, HookKind};
+use rftrace_format::cost::{CallCost, HookKind, INSIDE, OUTSIDE};
 use rftrace_format::files;
 use rftrace_format::recording::COST;
 
@@ -34,13 +34,24 @@ pub(crate) fn kept_in(work: &Path) -> Option<CallCost> {
     CallCost::parse(&fs::read(work.join(COST)).ok()?)
 }
 
-/// Writes it into a trace.
-pub(crate) fn add_to(dir: &Path, cost: CallCost) -> Result<()> {
+/// Writes it into a trace, in place of what it said before.
+///
+/// # Errors
+///
+/// Its `clock.txt` cannot be read or written.
+pub fn add_to(dir: &Path, cost: CallCost) -> Result<()> {
     let path = dir.join(files::CLOCK);
-    let mut text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    text.extend(cost.to_string().into_bytes());
-    // The file may be that of a part.
-    fs::remove_file(&path)
-        .and_then(|()| fs::write(&path, text))
+    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let is_other = |line: &&str| ![INSIDE, OUTSIDE].iter().any(|key| line.starts_with(key));
+    text = text.split_inclusive('\n').filter(is_other).collect();
+    text += &cost.to_string();
+    // The file may be that of a part. It is whole at any time.
+    let new = path.with_extension("part");
+    fs::write(&new, text)
+        .and_then(|()| fs::rename(&new, &path))
+        .inspect_err(|_| {
+            // It is of no use; that it is there matters less than why.
+            let _ = fs::remove_file(&new);
+        })
         .with_context(|| format!("cannot write {}", path.display()))
 }

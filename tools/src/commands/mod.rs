@@ -9,6 +9,8 @@ use anyhow::Result;
 use clap::Subcommand;
 
 #[cfg(all(feature = "full", target_os = "linux"))]
+mod calibrate;
+#[cfg(all(feature = "full", target_os = "linux"))]
 pub(crate) mod cargo;
 mod choice;
 mod common;
@@ -79,6 +81,8 @@ pub(crate) enum Command {
     #[cfg(all(feature = "full", target_os = "linux"))]
     Ctl(ctl::CtlArgs),
     #[cfg(all(feature = "full", target_os = "linux"))]
+    Calibrate(calibrate::CalibrateArgs),
+    #[cfg(all(feature = "full", target_os = "linux"))]
     Live(live::LiveArgs),
     Replay(replay::ReplayArgs),
     Report(report::ReportArgs),
@@ -133,6 +137,8 @@ impl Command {
             Self::Recover(args) => recover::run(args),
             #[cfg(all(feature = "full", target_os = "linux"))]
             Self::Ctl(args) => ctl::run(args),
+            #[cfg(all(feature = "full", target_os = "linux"))]
+            Self::Calibrate(args) => calibrate::run(args),
             #[cfg(all(feature = "full", target_os = "linux"))]
             Self::Live(args) => live::run(args),
             Self::Replay(args) => replay::run(args),

@@ -1,0 +1,65 @@
+//! `rftrace calibrate`.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use rftrace_format::cost::HookKind;
+use rftrace_format::info::key as info;
+use rftrace_record::cost;
+use rftrace_record::preload::{self, Preload};
+
+use super::common::DirArg;
+use super::open::open;
+
+const EXAMPLES: &str = "\
+Example:
+  ./app && rftrace calibrate trace && rftrace report trace    a program that records itself";
+
+/// Measures what recording takes of a call on this machine, for a trace that does not tell, as a program has recorded itself.
+///
+/// `rftrace record` does that by itself. `report`, `graph` and `tui` show sums of times less that from then on.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CalibrateArgs {
+    #[command(flatten)]
+    dir: DirArg,
+    /// The program's calls of the tracer were patched (`Config::patched`, `RFTRACE_PATCHED=1`).
+    #[arg(long)]
+    patched: bool,
+    /// Although the trace tells what it took, or is of a machine with another processor.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Runs it.
+pub(crate) fn run(args: CalibrateArgs) -> Result<()> {
+    let dir = args.dir.path();
+    let trace = open(&dir)?;
+    let shown = dir.display();
+    if trace.clock()?.is_empty() {
+        bail!("{shown} was not recorded by rftrace on a machine with its clock: what recording took is not known");
+    }
+    if trace.info().get(info::PROCESSOR) != Some(&processor()?) && !args.force {
+        let other = trace.info().get(info::PROCESSOR).unwrap_or("another processor");
+        bail!("{shown} is of a machine with {other}: calibrate it there (--force does it here)");
+    }
+    if trace.measured_cost().is_some() && !args.force {
+        bail!("{shown} tells what recording took already (--force measures it again)");
+    }
+    let kind = if args.patched { HookKind::Patched } else { HookKind::Call };
+    let library = Preload::find(preload::TRACER)?;
+    let measured = cost::measure(library.path(), &[kind]).context("what a call takes could not be measured here")?;
+    cost::add_to(&dir, measured)?;
+    let ps = measured.all_ps();
+    say!("rftrace: recording takes {}.{} ns a call; times of {shown} are shown without it", ps / 1000, ps % 1000 / 100);
+    Ok(())
+}
+
+/// The model of this machine's processors, as traces tell it.
+fn processor() -> Result<String> {
+    const CPUINFO: &str = "/proc/cpuinfo";
+    let text = fs::read_to_string(CPUINFO).with_context(|| format!("cannot read {CPUINFO}"))?;
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    Ok(model.map(|(_, model)| model.trim().to_owned()).unwrap_or_default())
+}
