@@ -20,7 +20,7 @@
 //! | `resources.dat` | who took memory and gave it back; only rftrace writes it | [`resources`] |
 //! | `.recording` | what `rftrace record` makes the trace of, until it is done | [`recording`] |
 //!
-//! [`files`] has the names; [`branches`] is what a program that is attached to tells its recorder, [`companion`] which files of a trace a receiver gets as they are, [`specification`] what a recorder tells a program of functions that take something. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
+//! [`files`] has the names; [`branches`] is what a program that is attached to tells its recorder, [`interposed`] what one library in it tells the other, [`companion`] which files of a trace a receiver gets as they are, [`specification`] what a recorder tells a program of functions that take something. What an image that a kernel sends looks like is not here but in `rftrace-frontend`.
 //!
 //! # Example
 //!
@@ -52,6 +52,7 @@ pub mod events;
 pub mod files;
 pub mod gaps;
 pub mod info;
+pub mod interposed;
 pub mod items;
 pub mod layout;
 mod malformed;

@@ -22,7 +22,7 @@
 //! | [`Kind::Module`] | base address: what is added to the file's addresses | begin, end. Bytes of build-id and path; bytes of the build-id. Then both |
 //! | [`Kind::Thread`] | its `pthread_t` | bytes of its name; 0. Then that |
 //! | [`Kind::Clock`] | `CLOCK_MONOTONIC` in nanoseconds | 0; `CLOCK_REALTIME` in nanoseconds |
-//! | [`Kind::Wanted`] | what is recorded: a bit for each [`Resource`] | |
+//! | [`Kind::Wanted`] | what is recorded: a bit for each [`Resource`]; [`ATTACHED`], [`DETAILED`] | |
 //! | [`Kind::End`] | events that were lost | 1 if a limit was reached; 0 |
 //!
 //! Text lies in second words, eight bytes in each.
@@ -49,6 +49,9 @@ pub const MAX_ARGUMENTS_BYTES: usize = 512;
 
 /// Among the bits of what is recorded: releases have stacks too, and calls of functions for files have their arguments.
 pub const DETAILED: u32 = 1 << 31;
+
+/// Among the same bits: what is recorded ran before, so it may give back what nobody has seen it take.
+pub const ATTACHED: u32 = 1 << 30;
 
 /// Bits of a unit's first word that are not its kind.
 pub const LOW: u64 = (1 << 56) - 1;

@@ -17,6 +17,7 @@ use rftrace_format::resources::{
 
 use crate::identity;
 use crate::pool;
+use crate::state;
 use crate::thread::{self, Thread};
 
 /// A place for units.
@@ -112,6 +113,11 @@ impl Writing {
                 return false;
             }
             if identity::number() == 0 {
+                if state::is_attached() {
+                    // A child of what a recorder has come to, and will not leave.
+                    state::switch_off();
+                    return false;
+                }
                 identity::set_number(pool::next_process());
             }
             let number = identity::number();

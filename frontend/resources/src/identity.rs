@@ -2,6 +2,7 @@
 //!
 //! Not here: whether it is recorded (`process`).
 
+use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
@@ -23,6 +24,9 @@ static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
 pub(crate) fn prepare() -> bool {
     const BYTES: usize = 4096;
 
+    if !ptr::eq(NUMBER.load(Relaxed), &raw const NO_NUMBER) {
+        return true;
+    }
     let page = memory::map(BYTES);
     if page.is_null() {
         return false;
@@ -35,7 +39,7 @@ pub(crate) fn prepare() -> bool {
     true
 }
 
-/// The number of this process; 0 for one that has none yet.
+/// The number of this process, and in the upper half the generation; 0 for one that has none yet.
 #[inline(always)]
 pub(crate) fn number() -> u64 {
     page().load(Relaxed)
@@ -62,6 +66,17 @@ pub(crate) fn set_number(number: u32) {
         KNOWN.store(number, Relaxed);
         IS_UNTOLD.store(true, Release);
     }
+}
+
+/// Gives this process another number, for a recorder that has come to it. Chunks of earlier ones are not those of this one: so the
+/// generation is a part of it.
+pub(crate) fn set_number_of(generation: u32, number: u32) {
+    // SAFETY: the call takes nothing.
+    PID.store(unsafe { libc::getpid() }, Relaxed);
+    PARENT.store(0, Relaxed);
+    KNOWN.store(number, Relaxed);
+    page().store(u64::from(number) | u64::from(generation) << 32, Release);
+    IS_UNTOLD.store(true, Release);
 }
 
 /// The number of the parent, to be told to the recorder: once for each process.

@@ -1,10 +1,11 @@
-//! What `rftrace record --resources` puts into a program by `LD_PRELOAD`: functions in place of those that give out memory, descriptors and
+//! What `rftrace record --resources` puts into a program, by `LD_PRELOAD` or while it runs: functions in place of those that give out memory, descriptors and
 //! threads, and of those that take them back. They record who calls them, and call those that they stand for.
 //!
 //! The package `rftrace-tools` links this as a shared library. It is inert where the variable `RFTRACE_RESOURCES` is not set.
 //!
 //! - `interpose` has the functions, `originals` what they stand for.
-//! - `process` begins to record a program.
+//! - `process` begins to record a program, `state` is what of it.
+//! - `attach` begins to record one that ran before, and ends that; `slots` says which slots of it are to lead here.
 //! - `specifications` is what users say of other functions, as the recorder has compiled it; `machine` executes that.
 //! - `stacks` finds who has called, and gives each stack a number; `modules` is what is known of programs and libraries for that.
 //! - `chunks` is how events are written, `pool` where to: memory of the recorder. `thread` is what each thread knows, `identity` which
@@ -22,6 +23,7 @@
 
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 
+mod attach;
 mod chunks;
 mod identity;
 mod interpose;
@@ -31,8 +33,10 @@ mod modules;
 mod originals;
 mod pool;
 mod process;
+mod slots;
 mod specifications;
 mod stacks;
+mod state;
 mod thread;
 
 #[global_allocator]

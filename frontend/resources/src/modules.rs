@@ -10,11 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use framehop::x86_64::UnwinderX86_64;
 use framehop::{ExplicitModuleSectionInfo, Module, MustNotAllocateDuringUnwind, Unwinder};
+use rftrace_format::recording::{RESOURCES, TRACER};
 use rftrace_format::resources::{Kind, MAX_TEXT_BYTES};
 
 use crate::chunks::{self, Writing};
 use crate::memory;
 use crate::pool;
+use crate::slots;
+use crate::state;
 use crate::thread;
 
 pub(crate) type OurUnwinder = UnwinderX86_64<&'static [u8], MustNotAllocateDuringUnwind>;
@@ -124,6 +127,27 @@ pub(crate) fn refresh() -> bool {
     looked.is_some()
 }
 
+/// Tells another recorder of the modules that are known, and looks for new ones.
+pub(crate) fn tell_again() {
+    unsafe extern "C" fn tell(info: *mut libc::dl_phdr_info, _: usize, known: *mut c_void) -> c_int {
+        // SAFETY: what the dynamic linker passes, and what it was given.
+        let (info, known) = unsafe { (&*info, &*known.cast::<Known>()) };
+        // SAFETY: as above: a module that is loaded, as long as this runs.
+        if let Some(found) = unsafe { Found::of(info) }
+            && known.ranges.contains(&found.range)
+        {
+            found.tell();
+        }
+        0
+    }
+
+    if let Some(known) = known() {
+        // SAFETY: the callback only reads what it is passed.
+        unsafe { libc::dl_iterate_phdr(Some(tell), ptr::from_ref(known).cast_mut().cast()) };
+    }
+    refresh();
+}
+
 /// Looks at a module. Returns not 0 where there is nothing more to do.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looking: *mut c_void) -> c_int {
     // SAFETY: what the dynamic linker passes, and what it was given.
@@ -156,8 +180,9 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looking: *mut
     if let Some(found) = unsafe { Found::of(info) }
         && !new.ranges.contains(&found.range)
     {
-        let is_first = looking.old.is_none();
-        if let Some((module, functions)) = found.module(!is_first) {
+        // With the program came what is there at first, unless that is long ago.
+        let is_lasting = looking.old.is_none() && !state::is_attached();
+        if let Some((module, functions)) = found.module(!is_lasting) {
             new.unwinder.add_module(module);
             new.functions.extend(functions);
         }
@@ -265,6 +290,13 @@ impl<'a> Found<'a> {
             let length =
                 unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), program.as_mut_ptr().cast(), program.len()) };
             path = &program[..length.max(0) as usize];
+        }
+        // Those that came into a program that runs have names that say nothing.
+        let has = |address: usize| (self.range.0..self.range.1).contains(&(address as u64));
+        if state::is_attached() && has(slots::own_address()) {
+            path = RESOURCES.as_bytes();
+        } else if has(state::tracer()) {
+            path = TRACER.as_bytes();
         }
         let id = self.build_id();
         let id = &id[..id.len().min(64)];

@@ -1,9 +1,14 @@
 //! The functions that those of this library stand for: the next ones in the order of libraries, which need not be the C library's.
+//!
+//! In a program that ran before nobody calls those of this library by their names: there slots lead to them, and the functions are what the
+//! slots hold (`slots`).
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicPtr, AtomicU32};
+
+use rftrace_format::resources::Resource;
 
 use crate::thread;
 
@@ -18,7 +23,7 @@ macro_rules! functions {
             $($name,)*
         }
 
-        const NAMES: &[&CStr] = &[$(
+        pub(crate) const NAMES: &[&CStr] = &[$(
             match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!("a name has no NUL"),
@@ -49,6 +54,21 @@ static LOOKING: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn get(original: Original) -> *mut c_void {
     let known = FOUND[original as usize].load(Relaxed);
     if known.is_null() { find(original as usize) } else { known }
+}
+
+/// What a function is of, by its place.
+pub(crate) fn resource_of(place: usize) -> Resource {
+    match place {
+        _ if place <= Original::pvalloc as usize => Resource::Memory,
+        _ if place <= Original::closefrom as usize => Resource::File,
+        _ if place <= Original::thrd_detach as usize => Resource::Thread,
+        _ => Resource::Library,
+    }
+}
+
+/// Says what the function at a place is.
+pub(crate) fn set(place: usize, function: *mut c_void) {
+    FOUND[place].store(function, Relaxed);
 }
 
 /// Looks all of them up, so that none has to be where that must not be done: in a signal handler.

@@ -33,10 +33,23 @@ pub(crate) fn open(memory: *mut u8) -> bool {
     let is_one = number_64(pool::MAGIC_AT).load(Acquire) == pool::MAGIC;
     if is_one {
         BASE.store(number_64(pool::BASE_AT).load(Relaxed), Relaxed);
+        IS_SHORT.store(0, Relaxed);
     } else {
         POOL.store(ptr::null_mut(), Relaxed);
     }
     is_one
+}
+
+/// Puts private memory in the place of the recorder's: a thread may be about to write there.
+pub(crate) fn close() -> bool {
+    let memory = POOL.load(Relaxed);
+    if memory.is_null() {
+        return true;
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: in place of this module's own mapping; whoever still refers to it finds memory that is nobody's.
+    unsafe { libc::mmap(memory.cast(), pool::BYTES, protection, flags, -1, 0) != libc::MAP_FAILED }
 }
 
 /// Whether there is such memory.

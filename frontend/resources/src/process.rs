@@ -1,12 +1,12 @@
-//! Whether this process is recorded, and what of it: found out once, at its first allocation or before.
+//! Whether this process is recorded, and what of it: found out once, at its first allocation or before; or said by a recorder that has come to a
+//! program that runs (`attach`).
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
+use rftrace_format::resources::Resource;
 use rftrace_format::resources::pool::BYTES;
-use rftrace_format::resources::{DETAILED, MAX_SPECIFIED, Resource};
 
 use crate::identity;
 use crate::modules;
@@ -14,45 +14,18 @@ use crate::originals;
 use crate::pool;
 use crate::specifications;
 use crate::stacks;
+use crate::state::{BEGINNING, RECORDED, STATES, UNKNOWN};
+pub(crate) use crate::state::{attach, generation, is_detailed, is_known, is_number_recorded, set_wanted, switch_off};
 use crate::thread;
 
 unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Not asked yet.
-const UNKNOWN: u8 = 0;
-/// A thread is about to find out.
-const BEGINNING: u8 = 1;
-const RECORDED: u8 = 2;
-const NOT_RECORDED: u8 = 3;
-/// Of each resource, by its number.
-static STATES: [AtomicU8; N_RESOURCES] = [const { AtomicU8::new(UNKNOWN) }; N_RESOURCES];
-const N_RESOURCES: usize = Resource::ALL.len() + MAX_SPECIFIED;
-
 /// Whether it is recorded what this process takes of this. Finds out if nobody has.
 #[inline(always)]
 pub(crate) fn is_recorded(resource: Resource) -> bool {
     STATES[resource.number() as usize].load(Relaxed) == RECORDED || begin(resource)
-}
-
-/// The same of one by its number, as far as it was found out.
-pub(crate) fn is_number_recorded(number: usize) -> bool {
-    STATES.get(number).is_some_and(|state| state.load(Relaxed) == RECORDED)
-}
-
-/// Whether it was found out what is recorded.
-pub(crate) fn is_known() -> bool {
-    [RECORDED, NOT_RECORDED].contains(&STATES[0].load(Relaxed))
-}
-
-/// Whether more is recorded: stacks of releases, arguments.
-static IS_DETAILED: AtomicBool = AtomicBool::new(false);
-
-/// Whether releases have stacks, and calls for files their arguments.
-#[inline(always)]
-pub(crate) fn is_detailed() -> bool {
-    IS_DETAILED.load(Relaxed)
 }
 
 /// Programs may have constructors that allocate before this one. But one that never allocates is to be known too.
@@ -62,8 +35,20 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     is_recorded(Resource::Memory);
-    originals::find_all();
+    // Where this library came later nobody calls it by the names of its functions, and what is the next one after it is not defined.
+    if has_path() {
+        originals::find_all();
+    }
 }
+
+/// Whether somebody wants this process to be recorded from its beginning.
+fn has_path() -> bool {
+    // SAFETY: the name ends with a NUL, and what is returned is not read.
+    !unsafe { libc::getenv(PATH.as_ptr()) }.is_null()
+}
+
+/// The variable with the path of the recorder's memory.
+const PATH: &CStr = c"RFTRACE_RESOURCES";
 
 #[cold]
 #[inline(never)]
@@ -80,17 +65,21 @@ fn begin(resource: Resource) -> bool {
         if !open() {
             return false;
         }
-        stacks::prepare();
-        specifications::open();
+        // SAFETY: the names end with a NUL.
+        let (way, table) = unsafe {
+            (libc::getenv(c"RFTRACE_RESOURCES_BACKTRACES".as_ptr()), libc::getenv(c"RFTRACE_RESOURCES_TABLE".as_ptr()))
+        };
+        // SAFETY: null, or a variable's value, which ends with a NUL; nobody changes it as long as there is one thread.
+        let [way, table] = [way, table].map(|text| (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }));
+        stacks::prepare(way.and_then(|way| way.to_bytes().first().copied()));
+        if let Some(table) = table {
+            specifications::open(table);
+        }
         pool::leave_older();
         identity::set_number(pool::next_process());
         true
     });
-    let wanted = if is_recorded { pool::wanted() } else { 0 };
-    IS_DETAILED.store(wanted & DETAILED != 0, Relaxed);
-    for (number, place) in STATES.iter().enumerate() {
-        place.store(if wanted >> number & 1 != 0 { RECORDED } else { NOT_RECORDED }, Release);
-    }
+    set_wanted(if is_recorded { pool::wanted() } else { 0 });
     if is_recorded {
         modules::refresh();
     }
@@ -100,8 +89,7 @@ fn begin(resource: Resource) -> bool {
 /// Maps the recorder's memory, if this process is to be recorded and can be.
 fn open() -> bool {
     // SAFETY: the names end with a NUL, and what is returned is only read here.
-    let (path, space) =
-        unsafe { (libc::getenv(c"RFTRACE_RESOURCES".as_ptr()), libc::getenv(c"RFTRACE_RESOURCES_SPACE".as_ptr())) };
+    let (path, space) = unsafe { (libc::getenv(PATH.as_ptr()), libc::getenv(c"RFTRACE_RESOURCES_SPACE".as_ptr())) };
     if path.is_null() || space.is_null() {
         return false;
     }
@@ -114,8 +102,14 @@ fn open() -> bool {
     if length <= 0 || space.to_bytes() != &link[..length as usize] {
         return false;
     }
+    // SAFETY: as above.
+    map(unsafe { CStr::from_ptr(path) })
+}
+
+/// Maps the recorder's memory. Returns whether it is there.
+pub(crate) fn map(path: &CStr) -> bool {
     // SAFETY: a path that ends with a NUL.
-    let file = unsafe { libc::open(path, libc::O_RDWR | libc::O_CLOEXEC) };
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     if file < 0 {
         return false;
     }

@@ -1,5 +1,6 @@
 //! The table of functions that are specified, as the recorder has compiled it.
 
+use std::ffi::CStr;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -10,15 +11,10 @@ use rftrace_format::specification::{Entry, HEAD_BYTES, Table};
 static TABLE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Maps the table, if there is one.
-pub(crate) fn open() {
-    // SAFETY: the name ends with a NUL, and what is returned is only read here.
-    let path = unsafe { libc::getenv(c"RFTRACE_RESOURCES_TABLE".as_ptr()) };
-    if path.is_null() {
-        return;
-    }
+/// Maps the table.
+pub(crate) fn open(path: &CStr) {
     // SAFETY: a path that ends with a NUL.
-    let file = unsafe { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
         return;
     }

@@ -28,6 +28,18 @@ pub(super) struct Image<'a> {
     pub(super) name: &'a CStr,
 }
 
+/// A slot for a function.
+#[derive(Debug)]
+pub(super) struct Slot<T> {
+    pub(super) place: usize,
+    /// Which one.
+    pub(super) of: T,
+    /// Whether an entry of the procedure linkage table is all that uses it. It may be filled at the first call only.
+    pub(super) is_for_calls: bool,
+    /// Where this module has a function of that name itself.
+    pub(super) own: Option<usize>,
+}
+
 #[derive(Debug)]
 struct Segment {
     range: Range<usize>,
@@ -147,10 +159,15 @@ impl<'a> Image<'a> {
     /// The slots of the global offset table that relocations fill with the address of a hook. What they hold now says
     /// nothing: with lazy binding it is that of the dynamic linker.
     pub(super) fn hook_slots(&self) -> Vec<(usize, Hook)> {
-        self.try_hook_slots().unwrap_or_default()
+        self.slots(Hook::named).into_iter().map(|slot| (slot.place, slot.of)).collect()
     }
 
-    fn try_hook_slots(&self) -> Option<Vec<(usize, Hook)>> {
+    /// The same of functions by their names.
+    pub(super) fn slots<T>(&self, of: impl Fn(&[u8]) -> Option<T>) -> Vec<Slot<T>> {
+        self.try_slots(of).unwrap_or_default()
+    }
+
+    fn try_slots<T>(&self, of: impl Fn(&[u8]) -> Option<T>) -> Option<Vec<Slot<T>>> {
         let entries: &[Dyn64<LittleEndian>] = array(self.bytes(self.dynamic.clone()?)?)?;
         let entries = entries.iter().take_while(|entry| entry.d_tag.get(ENDIAN) != elf::DT_NULL);
         let (mut strings, mut strings_bytes, mut symbols) = (0, 0, 0);
@@ -182,12 +199,21 @@ impl<'a> Image<'a> {
                 let symbol = symbols.checked_add(place.checked_mul(size_of::<Sym64<LittleEndian>>())?)?;
                 // The name is the first field.
                 let Some(name) = self.u32_at(symbol) else { continue };
-                if let Some(hook) = Hook::named(string_at(strings, name)) {
-                    found.push((self.base.wrapping_add(usize::try_from(relocation.r_offset.get(ENDIAN)).ok()?), hook));
+                if let Some(of) = of(string_at(strings, name)) {
+                    let place = self.base.wrapping_add(usize::try_from(relocation.r_offset.get(ENDIAN)).ok()?);
+                    let own = self.value_of_symbol(symbol).map(|value| self.base.wrapping_add(value));
+                    found.push(Slot { place, of, is_for_calls: kind == elf::R_X86_64_JUMP_SLOT, own });
                 }
             }
         }
         Some(found)
+    }
+
+    /// The value of a symbol that is defined here.
+    fn value_of_symbol(&self, symbol: usize) -> Option<usize> {
+        let table: &[Sym64<LittleEndian>] = array(self.bytes(symbol..symbol + size_of::<Sym64<LittleEndian>>())?)?;
+        let symbol = table.first().filter(|symbol| symbol.st_shndx.get(ENDIAN) != elf::SHN_UNDEF)?;
+        usize::try_from(symbol.st_value.get(ENDIAN)).ok()
     }
 
     /// An address in the dynamic section: glibc has relocated it, other C libraries have not.

@@ -1,18 +1,29 @@
-//! Calls of the hooks in a program that was started without the tracer, and runs: the slots of the global offset table through
-//! which they go get the tracer's hooks, and later what they held before. No code is changed.
+//! Calls in a program that was started without the tracer, and runs: the slots of the global offset table through which it calls the hooks get
+//! those of the tracer, and slots for functions that take something or give it back those that record it; later all get what they held before.
+//! No code is changed.
 //!
-//! Not here: how the tracer comes into such a program (`rftrace-attach`).
+//! Not here: how the tracer comes into such a program (`rftrace-attach`), and what functions do that take the place of others
+//! (`rftrace-preload-resources`).
 //!
 //! **Invariant**: a slot is written by one aligned store of eight bytes, so a thread that calls through it finds the one or the other.
 //! A slot that holds what nobody has put there on behalf of this module is somebody else's, and is not restored.
+//!
+//! **Invariant**: a slot for a function that takes another one's place leads to that one, or will at its first call, and serves nothing but
+//! calls: a function has one address for all who ask for it. But for the C library's own slots, which compares no such addresses.
 
-use std::ffi::{c_int, c_void};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char};
 use std::io;
+use std::mem;
+use std::slice;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::module::Image;
+use rftrace_format::interposed::Interposed;
+
+use super::entry::used_otherwise;
+use super::module::{Image, Slot, with_modules};
 use super::poke::Pages;
 use super::sites::Hook;
 
@@ -34,42 +45,124 @@ impl Hooks {
     }
 }
 
-/// A slot that has a hook.
+/// What slots are to lead to.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    place: usize,
+pub struct Targets {
+    /// Those for hooks.
+    pub hooks: Hooks,
+    /// Those for functions that others take the place of, all in one library.
+    pub interposed: &'static [Interposed],
+}
+
+impl Targets {
+    /// Those in place of the functions that another library tells of, as `address:number` in hexadecimal digits; none if that is no such text.
+    ///
+    /// # Safety
+    ///
+    /// At that address so many are, and stay.
+    #[must_use]
+    pub unsafe fn new(hooks: Hooks, told: &str) -> Self {
+        let number = |digits| usize::from_str_radix(digits, 16).ok().filter(|&number| number != 0);
+        let place = told.split_once(':').and_then(|(address, length)| number(address).zip(number(length)));
+        let interposed = match place {
+            // SAFETY: by this function's contract.
+            Some((address, length)) => unsafe { slice::from_raw_parts(address as *const Interposed, length) },
+            None => &[],
+        };
+        Self { hooks, interposed }
+    }
+
+    /// Whether a module is the tracer's own.
+    fn are_in(self, image: &Image<'_>) -> bool {
+        image.contains(self.hooks.mcount) || self.interposed.first().is_some_and(|one| image.contains(one.function))
+    }
+}
+
+/// What became of slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Redirected {
+    /// How many lead to hooks.
+    pub n_hooks: usize,
+    /// How many lead to functions that take the place of others.
+    pub n_interposed: usize,
+    /// Functions that are called otherwise too, by module: its address is used for more than calls, or the slot leads elsewhere.
+    pub left_out: Vec<(String, String)>,
+}
+
+/// A slot that was written.
+#[derive(Clone, Copy, Debug)]
+struct Written {
     /// What it held.
     before: usize,
-    hook: usize,
+    to: usize,
+    is_hook: bool,
 }
 
-static SLOTS: Mutex<Vec<Slot>> = Mutex::new(Vec::new());
+/// By place.
+static WRITTEN: Mutex<BTreeMap<usize, Written>> = Mutex::new(BTreeMap::new());
 
-fn slots() -> MutexGuard<'static, Vec<Slot>> {
-    SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
+fn written() -> MutexGuard<'static, BTreeMap<usize, Written>> {
+    WRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes the hooks into all slots for them, also where the dynamic linker has written since. Returns how many slots have one.
+/// Writes all slots, also where the dynamic linker has written since.
 ///
 /// # Errors
 ///
 /// The system does not let a slot be changed. Others may have been.
-pub fn redirect(hooks: Hooks) -> io::Result<usize> {
-    let mut slots = slots();
+pub fn redirect(targets: Targets) -> io::Result<Redirected> {
+    let mut written = written();
+    let mut redirected = Redirected::default();
     let all = Pages::all()?;
-    with_slots(hooks, |place, hook| {
+    let mut write = |place: usize, to: usize, is_hook: bool| -> io::Result<()> {
         let held = value(place).load(SeqCst);
-        if held == hook {
+        if held == to {
             return Ok(());
         }
-        store(&all, place, hook)?;
-        match slots.iter_mut().find(|slot| slot.place == place) {
-            Some(slot) => slot.before = held,
-            None => slots.push(Slot { place, before: held, hook }),
+        store(&all, place, to)?;
+        written.entry(place).and_modify(|slot| slot.before = held).or_insert(Written { before: held, to, is_hook });
+        Ok(())
+    };
+    with_images(targets, |image| {
+        for (place, hook) in image.hook_slots() {
+            write(place, targets.hooks.of(hook), true)?;
+        }
+        for (place, to) in examine(image, targets.interposed, &mut redirected.left_out) {
+            write(place, to, false)?;
         }
         Ok(())
     })?;
-    Ok(slots.len())
+    let n_hooks = written.values().filter(|slot| slot.is_hook).count();
+    Ok(Redirected { n_hooks, n_interposed: written.len() - n_hooks, ..redirected })
+}
+
+/// The slots of a module for functions that others take the place of, and what they are to hold.
+fn examine(image: &Image<'_>, interposed: &[Interposed], left_out: &mut Vec<(String, String)>) -> Vec<(usize, usize)> {
+    let mut slots = image.slots(|name| interposed.iter().find(|one| name_of(one) == name));
+    // Those that hold it already were looked at before.
+    let leads_there = |slot: &Slot<&Interposed>| value(slot.place).load(SeqCst) == slot.of.function;
+    slots.retain(|slot| slot.place.is_multiple_of(mem::align_of::<usize>()) && !leads_there(slot));
+    let path = image.name.to_string_lossy();
+    let is_of_libc = path.ends_with("/libc.so.6");
+    let others = slots.iter().filter(|slot| !slot.is_for_calls && !is_of_libc).map(|slot| slot.place);
+    let pointed_to = used_otherwise(image, &others.collect::<Vec<_>>());
+    let mut found = Vec::new();
+    for Slot { place, of, is_for_calls, own } in slots {
+        let held = value(place).load(SeqCst);
+        // It leads back to the module until the first call.
+        let is_unbound = is_for_calls && image.contains(held) && own != Some(held);
+        if (held == of.original || is_unbound) && !pointed_to.contains(&place) {
+            found.push((place, of.function));
+        } else if held != 0 {
+            left_out.push((path.clone().into_owned(), String::from_utf8_lossy(name_of(of)).into_owned()));
+        }
+    }
+    found
+}
+
+fn name_of(interposed: &Interposed) -> &'static [u8] {
+    // SAFETY: the library that tells of it has the text, and stays.
+    unsafe { CStr::from_ptr(interposed.name as *const c_char) }.to_bytes()
 }
 
 /// Makes all slots what they were. Those of modules that are gone are forgotten.
@@ -77,47 +170,32 @@ pub fn redirect(hooks: Hooks) -> io::Result<usize> {
 /// # Errors
 ///
 /// The system does not let a slot be changed: it is tried again the next time.
-pub fn restore(hooks: Hooks) -> io::Result<()> {
-    let mut slots = slots();
+pub fn restore(targets: Targets) -> io::Result<()> {
+    let mut written = written();
     let all = Pages::all()?;
-    with_slots(hooks, |place, _| {
-        let Some(slot) = slots.iter().find(|slot| slot.place == place) else { return Ok(()) };
-        if value(place).load(SeqCst) == slot.hook { store(&all, place, slot.before) } else { Ok(()) }
+    with_images(targets, |image| {
+        let hooks = image.hook_slots().into_iter().map(|(place, _)| place);
+        let others = image.slots(|name| targets.interposed.iter().find(|one| name_of(one) == name));
+        for place in hooks.chain(others.into_iter().map(|slot| slot.place)) {
+            let Some(slot) = written.get(&place) else { continue };
+            if value(place).load(SeqCst) == slot.to {
+                store(&all, place, slot.before)?;
+            }
+        }
+        Ok(())
     })?;
-    slots.clear();
+    written.clear();
     Ok(())
 }
 
-/// Calls `change` with each slot for a hook of each module but the tracer's own, and with the hook. Modules stay loaded meanwhile.
-fn with_slots(hooks: Hooks, mut change: impl FnMut(usize, usize) -> io::Result<()>) -> io::Result<()> {
-    struct Walk<'a> {
-        hooks: Hooks,
-        change: &'a mut dyn FnMut(usize, usize) -> io::Result<()>,
-        result: io::Result<()>,
-    }
-
-    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _bytes: usize, walk: *mut c_void) -> c_int {
-        // SAFETY: `dl_iterate_phdr` passes a module, and what it was given.
-        let (info, walk) = unsafe { (&*info, &mut *walk.cast::<Walk<'_>>()) };
-        // SAFETY: this is the callback, which returns behind the last use of the result.
-        let Some(image) = (unsafe { Image::new(info) }) else { return 0 };
-        if image.contains(walk.hooks.mcount) {
-            return 0;
-        }
-        for (place, hook) in image.hook_slots() {
-            let done = (walk.change)(place, walk.hooks.of(hook));
-            if done.is_err() {
-                walk.result = done;
-                return 1;
-            }
-        }
-        0
-    }
-
-    let mut walk = Walk { hooks, change: &mut change, result: Ok(()) };
-    // SAFETY: the callback takes a pointer to a `Walk`, which lives until the call returns.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut walk).cast()) };
-    walk.result
+/// Calls `change` with each module but the tracer's own. They stay loaded meanwhile.
+fn with_images(targets: Targets, mut change: impl FnMut(&Image<'_>) -> io::Result<()>) -> io::Result<()> {
+    let failed = with_modules(|info| {
+        // SAFETY: it is what the callback gets, which returns behind the last use of the result.
+        let image = unsafe { Image::new(info) }.filter(|image| !targets.are_in(image))?;
+        change(&image).err()
+    });
+    failed.map_or(Ok(()), Err)
 }
 
 /// A slot of a module that is loaded.

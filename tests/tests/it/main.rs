@@ -10,6 +10,7 @@ mod attach;
 mod attach_branches;
 mod attach_elsewhere;
 mod attach_often;
+mod attach_resources;
 mod attach_several;
 mod buffers;
 mod calls;

@@ -5,12 +5,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::libc::pid_t;
 
 use super::borrowed::{Borrowed, Gadgets};
 use super::branches::{Branches, NoBranch, Written};
-use super::library::{self, Library, LibraryFile, close, memory_file};
+use super::library::{Library, LibraryFile, close, memory_file};
+use super::names;
 use super::place::{Places, Tracer};
 use super::process::{Map, Module, OtherRoot, Process};
 use super::refusal;
@@ -32,10 +33,30 @@ pub struct Wanted {
     pub is_patched: bool,
     /// Where somebody answers what values functions have, if that is needed.
     pub types: Option<PathBuf>,
+    /// How it is recorded who takes resources, if that is wanted.
+    pub resources: Option<ResourcesWanted>,
+}
+
+/// How to record who takes something and gives it back.
+#[derive(Clone, Debug)]
+pub struct ResourcesWanted {
+    /// The file of the library that is loaded.
+    pub library: PathBuf,
+    /// How it is found who has called, as that library takes it.
+    pub backtraces: &'static str,
+}
+
+/// Empty files in memory of a process.
+#[derive(Debug)]
+pub struct Files {
+    /// For the banks.
+    pub banks: File,
+    /// For what is recorded of resources, if that is wanted.
+    pub resources: Option<File>,
 }
 
 impl Wanted {
-    /// Whether something is recorded of programs that do not call the tracer.
+    /// Whether functions are hooked that do not call the tracer.
     fn hooks_others(&self) -> bool {
         self.has_library_calls || !self.branches.is_empty()
     }
@@ -60,6 +81,10 @@ pub struct Attached {
     process: Process,
     gadgets: Gadgets,
     library: Library,
+    /// That for resources, if it records.
+    resources: Option<Library>,
+    /// Functions that are called otherwise than through slots too, and their modules.
+    left_out: Vec<String>,
     /// How many slots call the tracer.
     n_slots: usize,
     /// The modules when it was last looked at.
@@ -105,19 +130,21 @@ fn find(pid: pid_t) -> Result<Found> {
 }
 
 impl Attached {
-    /// Has a process record into banks that `prepare` makes in the empty memory that it is given.
+    /// Has a process record into what `prepare` makes of the empty files that it is given.
     ///
     /// # Errors
     ///
     /// Sentences: the process cannot be attached to, or something went wrong; it goes on as it did.
-    pub fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(File) -> Result<()>) -> Result<Self> {
+    pub fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(Files) -> Result<()>) -> Result<Self> {
         let Found { process, maps, libc, gadgets } = find(pid.cast_signed())?;
-        if !wanted.hooks_others() {
+        if !wanted.hooks_others() && wanted.resources.is_none() {
             refusal::check_hooks(&process, &maps)?;
         }
         let mut late = Vec::new();
         // All that takes long comes before a thread is held.
-        let file = LibraryFile::read(&wanted.library)?;
+        let file = LibraryFile::tracer(&wanted.library)?;
+        let of_resources =
+            wanted.resources.as_ref().map(|wanted| LibraryFile::resources(&wanted.library)).transpose()?;
         let dlopen = libc.function("dlopen")?;
         let found = Library::find(&process, &maps, &file)?;
         if let Some(library) = &found {
@@ -129,25 +156,37 @@ impl Attached {
         let places = Places::for_loading(&process, &libc, tracer, gadgets.restorer)?;
         let begun = {
             let mut thread = Borrowed::take(&process, &places, gadgets, &mut late)?;
-            let begun = begin_on(&mut thread, &process, found, (&file, dlopen), wanted, prepare).and_then(|begun| {
-                let (library, n_slots) = begun;
-                let branches = write_branches(&mut thread, &process, &library, wanted, &maps, &mut late)?;
-                Ok((library, n_slots, branches))
+            let begun = begin_on(&mut thread, &process, found, (&file, of_resources.as_ref(), dlopen), wanted, prepare);
+            let begun = begun.and_then(|begun| {
+                let hooked = begin_resources(&mut thread, &process, &begun)
+                    .and_then(|()| write_branches(&mut thread, &process, &begun.library, wanted, &maps, &mut late));
+                if hooked.is_err() {
+                    // The error that came first is the one to be told.
+                    leave_again(&mut thread, &process, &begun, &mut late);
+                }
+                Ok((begun, hooked?))
             });
             let given_back = thread.give_back();
             let begun = begun?;
             given_back?;
             begun
         };
-        let (library, n_slots, branches) = begun;
+        let (Begun { library, resources, answer }, branches) = begun;
         let modules = modules(&process.maps()?);
-        Ok(Self { process, gadgets, library, n_slots, modules, late, branches, places: None })
+        let Answer { n_slots, left_out, .. } = answer;
+        Ok(Self { process, gadgets, library, resources, left_out, n_slots, modules, late, branches, places: None })
     }
 
     /// Through how many slots the tracer is called.
     #[must_use]
     pub fn n_slots(&self) -> usize {
         self.n_slots
+    }
+
+    /// Functions that give out something or take it back, each with a module that calls it otherwise than through slots that could be changed.
+    #[must_use]
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// Its root directory, if that is not the one of this process.
@@ -167,7 +206,7 @@ impl Attached {
         if maps.is_empty() {
             return Ok(State::Ended);
         }
-        if !maps.iter().any(|map| library::is_it(&map.path)) {
+        if !maps.iter().any(|map| names::is_tracer(&map.path)) {
             return Ok(State::OtherProgram);
         }
         let now = modules(&maps);
@@ -177,7 +216,8 @@ impl Attached {
                 let Parts { process, library, late, .. } = parts;
                 if has_branches { own_branches(thread, process, library, &maps, late).map(Some) } else { Ok(None) }
             })?;
-            self.n_slots = n_slots(&answer);
+            let Answer { n_slots, left_out, .. } = Answer::of(&answer);
+            (self.n_slots, self.left_out) = (n_slots, left_out);
             self.modules = now;
             if let Some((old, new)) = self.branches.as_mut().zip(branches) {
                 old.told = new.told;
@@ -243,7 +283,7 @@ impl Attached {
     ) -> Result<(String, T)> {
         // It may take the dynamic linker's lock, which is recursive, and no other of the program's.
         let registers = function != "rftrace_detach";
-        let Self { process, library, late, gadgets, places: known, .. } = self;
+        let Self { process, library, resources, late, gadgets, places: known, .. } = self;
         let maps = process.maps()?;
         let modules = modules(&maps);
         let places = match known.take() {
@@ -257,7 +297,9 @@ impl Attached {
             *known = Some((modules, places));
         }
         let mut thread = taken?;
-        let answer = library.ask(&mut thread, process, function, None);
+        let of_resources = resources.as_ref().filter(|_| function == "rftrace_detach");
+        let ended = of_resources.map(|library| library.ask(&mut thread, process, "rftrace_resources_detach", None));
+        let answer = ended.transpose().and_then(|_| library.ask(&mut thread, process, function, None));
         let done =
             answer.and_then(|answer| Ok((answer, then(&mut Parts { process, library, stacks, late }, &mut thread)?)));
         thread.give_back()?;
@@ -305,7 +347,7 @@ fn give_all_back(parts: &mut Parts<'_>, thread: &mut Borrowed<'_>) -> Result<()>
     if has_branches { branches.restore(process, Some(thread.thread), late) } else { Ok(()) }
 }
 
-/// Writes the branches that are wanted, if any are. A process that cannot have them is left again.
+/// Writes the branches that are wanted, if any are.
 fn write_branches(
     thread: &mut Borrowed<'_>,
     process: &Process,
@@ -317,14 +359,32 @@ fn write_branches(
     if !wanted.hooks_others() {
         return Ok(None);
     }
-    let written = own_branches(thread, process, library, before, late);
-    if written.is_err() {
-        // The error that came first is the one to be told.
-        let left = library.ask(thread, process, "rftrace_detach", None);
-        let stacks = Some(stacks(process, library));
-        let _ = left.and_then(|_| give_all_back(&mut Parts { process, library, stacks, late }, thread));
+    own_branches(thread, process, library, before, late).map(Some)
+}
+
+/// Records resources from now on, if that is wanted.
+fn begin_resources(thread: &mut Borrowed<'_>, process: &Process, begun: &Begun) -> Result<()> {
+    let Some(resources) = &begun.resources else { return Ok(()) };
+    if begun.answer.n_interposed == 0 {
+        bail!(
+            "process {} and its libraries call none of the functions that --resources is to record through slots that could be changed",
+            process.pid
+        );
     }
-    written.map(Some)
+    // The dynamic linker may have filled some meanwhile.
+    begun.library.ask(thread, process, "rftrace_attach_again", None)?;
+    resources.ask(thread, process, "rftrace_resources_begin", None).map(drop)
+}
+
+/// Leaves a process that cannot be recorded as it was wanted.
+fn leave_again(thread: &mut Borrowed<'_>, process: &Process, begun: &Begun, late: &mut Vec<pid_t>) {
+    let Begun { library, resources, .. } = begun;
+    if let Some(resources) = resources {
+        let _ = resources.ask(thread, process, "rftrace_resources_detach", None);
+    }
+    let left = library.ask(thread, process, "rftrace_detach", None);
+    let stacks = Some(stacks(process, library));
+    let _ = left.and_then(|_| give_all_back(&mut Parts { process, library, stacks, late }, thread));
 }
 
 fn own_branches(
@@ -339,25 +399,51 @@ fn own_branches(
     Ok(OwnBranches { written, told: library.told(process) })
 }
 
+/// What the borrowed thread has begun.
+struct Begun {
+    library: Library,
+    resources: Option<Library>,
+    answer: Answer,
+}
+
 /// What the borrowed thread does.
 fn begin_on(
     thread: &mut Borrowed<'_>,
     process: &Process,
     found: Option<Library>,
-    (file, dlopen): (&LibraryFile, u64),
+    (file, of_resources, dlopen): (&LibraryFile, Option<&LibraryFile>, u64),
     wanted: &Wanted,
-    prepare: impl FnOnce(File) -> Result<()>,
-) -> Result<(Library, usize)> {
-    let (number_of_bank, bank) = memory_file(thread, process, "rftrace-banks")?;
-    prepare(bank)?;
+    prepare: impl FnOnce(Files) -> Result<()>,
+) -> Result<Begun> {
+    let (number_of_bank, banks) = memory_file(thread, process, "rftrace-banks")?;
+    let pool = of_resources.map(|_| memory_file(thread, process, "rftrace-resources")).transpose()?;
+    let (number_of_pool, pool) = pool.unzip();
+    prepare(Files { banks, resources: pool })?;
     let library = match found {
         Some(library) => library,
         None => Library::load(thread, process, dlopen, file)?,
     };
+    let resources = of_resources.map(|file| match Library::find(process, &process.maps()?, file)? {
+        Some(library) => Ok(library),
+        None => Library::load(thread, process, dlopen, file),
+    });
+    let resources = resources.transpose()?;
+    let mut interposed = String::new();
+    if let (Some(resources), Some(number), Some(wanted)) = (&resources, number_of_pool, &wanted.resources) {
+        let settings = format!(
+            "pool=/proc/self/fd/{number}\ntracer={:x}\nbacktraces={}\n",
+            library.function("rftrace_attach")?,
+            wanted.backtraces
+        );
+        let prepared = resources.ask(thread, process, "rftrace_resources_attach", Some(&settings));
+        close(thread, number)?;
+        prepared?;
+        interposed = resources.interposed(process);
+    }
     let branches: String =
         wanted.branches.iter().map(|pattern| format!("branch={}\n", pattern.replace('\n', " "))).collect();
     let settings = format!(
-        "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\npatched={}\nmcount={:x}\nfentry={:x}\n",
+        "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\npatched={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
         wanted.types.as_deref().unwrap_or(Path::new("")).display(),
         wanted.filter.replace('\n', " "),
         u8::from(wanted.has_library_calls),
@@ -367,12 +453,29 @@ fn begin_on(
     );
     let answer = library.ask(thread, process, "rftrace_attach", Some(&settings));
     close(thread, number_of_bank)?;
-    Ok((library, n_slots(&answer?)))
+    Ok(Begun { library, resources, answer: Answer::of(&answer?) })
 }
 
-/// The number of an answer.
-fn n_slots(answer: &str) -> usize {
-    answer.strip_prefix("slots=").and_then(|number| number.parse().ok()).unwrap_or(0)
+/// What the library in a process answers of its slots.
+struct Answer {
+    /// How many lead to the tracer.
+    n_slots: usize,
+    /// How many lead to the library for resources.
+    n_interposed: usize,
+    left_out: Vec<String>,
+}
+
+impl Answer {
+    fn of(text: &str) -> Self {
+        let values = |key: &'static str| {
+            text.lines()
+                .filter_map(move |line| line.split_once('=').filter(|&(its, _)| its == key))
+                .map(|(_, value)| value)
+        };
+        let number = |key| values(key).next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        let left_out = values("left").map(str::to_owned).collect();
+        Self { n_slots: number("slots"), n_interposed: number("interposed"), left_out }
+    }
 }
 
 fn stacks<'a>(process: &'a Process, library: &Library) -> Stacks<'a> {
@@ -394,19 +497,26 @@ fn modules(maps: &[Map]) -> Vec<String> {
     found
 }
 
-/// Leaves a process that a recorder has left in the middle of it. Returns whether there was anything to leave.
+/// Leaves a process that a recorder has left in the middle of it; `library` and `of_resources` are the files of the libraries. Returns whether
+/// there was anything to leave.
 ///
 /// # Errors
 ///
 /// As of [`Attached::begin`].
-pub fn leave(pid: u32, library: &Path) -> Result<bool> {
+pub fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<bool> {
     let Found { process, maps, gadgets, .. } = find(pid.cast_signed())?;
-    let Some(library) = Library::find(&process, &maps, &LibraryFile::read(library)?)? else { return Ok(false) };
+    let Some(library) = Library::find(&process, &maps, &LibraryFile::tracer(library)?)? else { return Ok(false) };
+    let resources = match maps.iter().any(|map| names::is_for_resources(&map.path)) {
+        true => Library::find(&process, &maps, &LibraryFile::resources(of_resources)?)?,
+        false => None,
+    };
     let attached = Attached {
         modules: modules(&maps),
         process,
         gadgets,
         library,
+        resources,
+        left_out: Vec::new(),
         n_slots: 0,
         late: Vec::new(),
         branches: None,

@@ -4,7 +4,7 @@
 //!   borrowed thread go on by itself.
 //! - `process` is a process as it is seen from outside, `refusal` says why one cannot be attached to.
 //! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped.
-//! - `library` brings the tracer's library into the process, `stacks` gives return addresses back.
+//! - `names` are those of the libraries in the process; `library` brings the tracer's library into the process, and that for resources, `stacks` gives return addresses back.
 //! - `signal` sends a thread a signal that ends no wait of it.
 //! - `branches` are those at functions' beginnings: the pass that changes code.
 //! - `attached` is the whole: begin, look, leave.
@@ -26,6 +26,7 @@ mod call;
 mod callers;
 mod frame;
 mod library;
+mod names;
 mod place;
 mod process;
 mod refusal;
@@ -35,7 +36,7 @@ mod status;
 mod sys;
 mod world;
 
-pub use attached::{Attached, State, Wanted, leave};
+pub use attached::{Attached, Files, ResourcesWanted, State, Wanted, leave};
 pub use branches::NoBranch;
 pub use process::OtherRoot;
 pub use signal::send_unseen;

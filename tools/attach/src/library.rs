@@ -1,4 +1,5 @@
-//! The tracer's library in a process: a file in memory of that, which its own dynamic linker loads. It is found again by its name.
+//! The tracer's library in a process, and that for resources: files in memory of that, which its own dynamic linker loads. They are found again
+//! by their names.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,29 +10,37 @@ use anyhow::{Context, Result, bail};
 use nix::libc;
 
 use super::borrowed::Borrowed;
+use super::names::{RESOURCES, TRACER, is_mapped_from};
 use super::process::{Map, Module, Process};
 
-/// The file's name.
-const NAME: &str = "rftrace-attached";
-/// And its path in maps.
-const PATH: &str = "/memfd:rftrace-attached (deleted)";
 /// What of two files is compared: headers, and the build-id behind them.
 const HEAD_BYTES: usize = 4096;
 /// Room for what its functions answer.
 const ANSWER_BYTES: u64 = 4096;
 
-/// Whether something is mapped from it.
-pub(crate) fn is_it(path: &str) -> bool {
-    path == PATH
+/// A library's file.
+#[derive(Debug)]
+pub(crate) struct LibraryFile {
+    /// As it is named in a process.
+    name: &'static str,
+    /// The folder of its files' numbers: each library has its own spelling, as the dynamic linker takes what has the path of another one for that.
+    folder: &'static str,
+    bytes: Vec<u8>,
 }
 
-/// The library's file.
-#[derive(Debug)]
-pub(crate) struct LibraryFile(Vec<u8>);
-
 impl LibraryFile {
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        Ok(Self(fs::read(path).with_context(|| format!("cannot read {}", path.display()))?))
+    /// The tracer's.
+    pub(crate) fn tracer(path: &Path) -> Result<Self> {
+        Self::read(TRACER, "/proc/self/fd", path)
+    }
+
+    /// That for resources.
+    pub(crate) fn resources(path: &Path) -> Result<Self> {
+        Self::read(RESOURCES, "/proc/self/./fd", path)
+    }
+
+    fn read(name: &'static str, folder: &'static str, path: &Path) -> Result<Self> {
+        Ok(Self { name, folder, bytes: fs::read(path).with_context(|| format!("cannot read {}", path.display()))? })
     }
 }
 
@@ -49,20 +58,21 @@ impl Library {
     /// It is another one.
     pub(crate) fn find(process: &Process, maps: &[Map], file: &LibraryFile) -> Result<Option<Self>> {
         // It is mapped once more by who reads the names of its functions.
-        let of_it: Vec<&Map> = maps.iter().filter(|map| is_it(&map.path) && map.is_private).collect();
+        let of_it: Vec<&Map> =
+            maps.iter().filter(|map| is_mapped_from(&map.path, file.name) && map.is_private).collect();
         let Some(start) = of_it.iter().map(|map| map.range.start).min() else { return Ok(None) };
         let head = process.bytes(start, HEAD_BYTES as u64);
         if head.is_empty() {
             bail!("process {} has ended", process.pid);
         }
-        if head != file.0[..HEAD_BYTES.min(file.0.len())] {
+        if head != file.bytes[..HEAD_BYTES.min(file.bytes.len())] {
             bail!(
                 "process {} holds the tracer of another version of rftrace: attach with that, or start the process anew",
                 process.pid
             );
         }
         let texts = of_it.iter().filter(|map| map.is_executable).map(|map| map.range.clone()).collect();
-        Ok(Some(Self { module: Module::new(file.0.clone(), start, texts)? }))
+        Ok(Some(Self { module: Module::new(file.bytes.clone(), start, texts)? }))
     }
 
     /// Has a thread load it, by `dlopen`.
@@ -72,9 +82,9 @@ impl Library {
         dlopen: u64,
         library: &LibraryFile,
     ) -> Result<Self> {
-        let (number, mut file) = memory_file(thread, process, NAME)?;
-        file.write_all(&library.0).context("process has no memory for the tracer's library")?;
-        let name = thread.string(&format!("/proc/self/fd/{number}"))?;
+        let (number, mut file) = memory_file(thread, process, library.name)?;
+        file.write_all(&library.bytes).context("process has no memory for the tracer's library")?;
+        let name = thread.string(&format!("{}/{number}", library.folder))?;
         let loaded = thread.call(dlopen, &[name, (libc::RTLD_NOW | libc::RTLD_NODELETE) as u64]);
         close(thread, number)?;
         loaded?;
@@ -87,6 +97,13 @@ impl Library {
     /// Its code.
     pub(crate) fn texts(&self) -> Vec<Range<u64>> {
         self.module.texts.clone()
+    }
+
+    /// What it tells the tracer's library of functions that it takes the place of, of that for resources.
+    pub(crate) fn interposed(&self, process: &Process) -> String {
+        let Ok(place) = self.function("rftrace_resources_interposed") else { return String::new() };
+        let (address, number) = process.word(place).zip(process.word(place + 8)).unwrap_or((0, 0));
+        format!("{address:x}:{number:x}")
     }
 
     /// Where the tracer's control block is, if it has ever recorded.

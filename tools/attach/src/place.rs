@@ -10,6 +10,7 @@ use nix::libc::{self, user_regs_struct};
 
 use super::callers::Callers;
 use super::frame::{RIP_AT, RSP_AT};
+use super::names;
 use super::process::{Map, Module, Process};
 use super::sys::words;
 
@@ -122,7 +123,9 @@ impl Places {
         locked.extend(around(&libc.functions(&ALLOCATOR)));
         locked.extend(libc.functions(&OTHERS));
         // Allocators that programs bring.
-        for path in paths(&maps).filter(|path| !path.contains("/libc.so.6") && !path.contains("/ld-linux")) {
+        let is_other = |path: &&str| !path.contains("/libc.so.6") && !path.contains("/ld-linux");
+        // The library for resources takes no lock, and what it calls is found by itself.
+        for path in paths(&maps).filter(|path| is_other(path) && !names::is_for_resources(path)) {
             if let Ok(Some(module)) = process.module(&maps, |other| other == path) {
                 let found = module.functions(&ALLOCATOR);
                 let is_library = path.contains(".so");

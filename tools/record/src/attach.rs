@@ -3,15 +3,16 @@
 //! Not here: how the tracer comes into a program and out again (`rftrace-attach`).
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rftrace_attach::{Attached, OtherRoot, State, Wanted};
+pub use rftrace_attach::ResourcesWanted;
+use rftrace_attach::{Attached, Files, OtherRoot, State, Wanted};
+use rftrace_format::resources::Resource;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -24,6 +25,7 @@ use super::entries::Told;
 use super::errands::{Errand, Errands, What};
 use super::output::Output;
 use super::processes::start_time;
+use super::resources::{self, ResourceRecorder};
 
 /// How to record.
 #[derive(Clone, Debug)]
@@ -52,6 +54,17 @@ pub struct Options {
     pub most_bytes: u64,
     /// How it is written what dumps are made on, for who controls the recording.
     pub spelling: Spelling,
+    /// What is recorded of who takes something, of one process.
+    pub resources: Option<Resources>,
+}
+
+/// What is recorded of who takes something and gives it back.
+#[derive(Clone, Debug)]
+pub struct Resources {
+    /// How.
+    pub wanted: ResourcesWanted,
+    /// What.
+    pub kinds: Vec<Resource>,
 }
 
 /// Why recording has ended.
@@ -74,6 +87,8 @@ pub struct Recorded {
     pub banks: BankRecording,
     /// What became of each process, in the order in which they were named.
     pub processes: Vec<EndOfProcess>,
+    /// What was recorded of resources, if that was wanted.
+    pub resources: Option<resources::Recorded>,
     /// What keeps the files of processes in containers, until there is a trace.
     pub roots: Vec<OtherRoot>,
 }
@@ -90,6 +105,16 @@ pub struct EndOfProcess {
     /// How many threads went on in the copies of functions' first instructions when those got their branches, and for how long all threads
     /// were stopped for that.
     pub stopped: (usize, Duration),
+    /// Functions that take something or give it back, each with a module that calls it otherwise than through slots that could be changed.
+    pub left_out: Vec<String>,
+}
+
+/// What is found while a process is attended.
+#[derive(Default)]
+struct Seen {
+    told: Told,
+    stopped: (usize, Duration),
+    left_out: Vec<String>,
 }
 
 /// A process that is attached to, and what is known of it.
@@ -102,7 +127,7 @@ pub(crate) struct Attended {
 
 impl Attended {
     /// As [`Attached::begin`].
-    pub(crate) fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(File) -> Result<()>) -> Result<Self> {
+    pub(crate) fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(Files) -> Result<()>) -> Result<Self> {
         let started = start_time(pid);
         Ok(Self { attached: Attached::begin(pid, wanted, prepare)?, pid, started })
     }
@@ -163,19 +188,25 @@ pub fn record(
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let Options { library, filter, has_library_calls, branches, is_patched, types, .. } = options.clone();
-    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched, types };
+    let of_resources = options.resources.as_ref();
+    let resources = of_resources.map(|resources| resources.wanted.clone());
+    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched, types, resources };
     let Options { buffer_bytes, on_full, limit, .. } = *options;
     let n_processes = options.pids.len();
     let most_bytes = options.most_bytes / n_processes.max(1) as u64;
     let sum = Arc::new(Mutex::new(Sum { parts: vec![Written::default(); n_processes], tell }));
     let (mut recorders, mut attended) = (Vec::new(), Vec::new());
+    let mut resources = None;
     for (of, &pid) in options.pids.iter().enumerate() {
         let sum = Arc::clone(&sum);
         let tell = move |written| sum.lock().unwrap_or_else(PoisonError::into_inner).tell(of, written);
         let dumps = dumps::Options::default();
         let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring: false, dumps, is_sent: false };
-        let prepare = |file| {
-            recorders.push(BankRecorder::begin_in(file, 1, output.work(), plan, tell)?);
+        let prepare = |files: Files| {
+            recorders.push(BankRecorder::begin_in(files.banks, 1, output.work(), plan, tell)?);
+            if let Some((pool, Resources { kinds, .. })) = files.resources.zip(of_resources) {
+                resources = Some(ResourceRecorder::begin_in(pool, output.work(), most_bytes, kinds)?);
+            }
             Ok(())
         };
         match Attended::begin(pid, &wanted, prepare) {
@@ -183,6 +214,7 @@ pub fn record(
             Err(error) => {
                 attended.into_iter().map(Attended::leave).for_each(drop);
                 recorders.into_iter().map(BankRecorder::stop).for_each(drop);
+                resources.map(ResourceRecorder::stop);
                 return Err(error);
             }
         }
@@ -196,9 +228,10 @@ pub fn record(
     let control = Control::of_attached(options.pids.iter().copied().zip(&recorders), errands, options.spelling);
     begun(control.as_ref().err());
     let since = Instant::now();
-    let mut found: HashMap<u32, (Told, (usize, Duration))> = HashMap::new();
+    let mut found: HashMap<u32, Seen> = HashMap::new();
     let look = |pid, attached: &Attached| {
-        found.insert(pid, (told_by(pid, attached), attached.stopped()));
+        let left_out = attached.left_out().to_vec();
+        found.insert(pid, Seen { told: told_by(pid, attached), stopped: attached.stopped(), left_out });
     };
     let go_on = || {
         let rest = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(since.elapsed()));
@@ -207,16 +240,18 @@ pub fn record(
     let reasons = attend(attended, look, go_on, &to_do);
     // Who waits for something to be done is told that it is not.
     drop(to_do);
+    let resources = resources.map(ResourceRecorder::stop);
     let banks = recorders.into_iter().map(BankRecorder::stop).reduce(BankRecording::with);
     if let Ok(control) = control {
         control.finish();
     }
     let banks = banks.context("no process is recorded")?;
     let processes = options.pids.iter().zip(reasons).map(|(&pid, reason)| {
-        let (told, stopped) = found.remove(&pid).unwrap_or_default();
-        EndOfProcess { pid, reason, told, stopped }
+        let Seen { told, stopped, left_out } = found.remove(&pid).unwrap_or_default();
+        EndOfProcess { pid, reason, told, stopped, left_out }
     });
-    Ok(Recorded { banks, processes: processes.collect(), roots: roots.into_iter().flatten().collect() })
+    let processes = processes.collect();
+    Ok(Recorded { banks, processes, resources, roots: roots.into_iter().flatten().collect() })
 }
 
 /// What became of functions that were to have a hook. While the process is there: names are read from its files.
@@ -302,6 +337,6 @@ fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>
 /// # Errors
 ///
 /// As of [`record`].
-pub fn leave(pid: u32, library: &std::path::Path) -> Result<bool> {
-    rftrace_attach::leave(pid, library)
+pub fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<bool> {
+    rftrace_attach::leave(pid, library, of_resources)
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
-use rftrace_attach::Wanted;
+use rftrace_attach::{Files, Wanted};
 use rftrace_frontend::bank::SHORTEST_PAUSE;
 pub use rftrace_frontend::bank::{Live, Moment, Names, Take};
 
@@ -61,10 +61,11 @@ pub fn run<W: Watch>(
 ) -> Result<(W, Reason)> {
     let Options { pid, buffer_bytes, on_full, every, .. } = *options;
     let Options { library, filter, has_library_calls, branches, .. } = options.clone();
-    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched: false, types: None };
+    let wanted =
+        Wanted { library, filter, has_library_calls, branches, is_patched: false, types: None, resources: None };
     let mut live = None;
-    let process = Attended::begin(pid, &wanted, |file| {
-        live = Some(Live::new(file, buffer_bytes, on_full.patience()).context(NO_MEMORY)?);
+    let process = Attended::begin(pid, &wanted, |files: Files| {
+        live = Some(Live::new(files.banks, buffer_bytes, on_full.patience()).context(NO_MEMORY)?);
         Ok(())
     })?;
     let live = live.context("the process has no bank")?;

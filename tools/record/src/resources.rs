@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::RESOURCES;
-use rftrace_format::resources::{BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, pool, written};
+use rftrace_format::resources::{ATTACHED, BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, pool, written};
 
 use super::processes::thread_lives;
 use super::specification::Plan;
@@ -72,10 +72,25 @@ impl ResourceRecorder {
     ///
     /// There is no memory, no file or no thread for it.
     pub fn begin(work: &Path, most_bytes: u64, wanted: &[Resource], plan: &Plan, is_detailed: bool) -> Result<Self> {
+        let file = memfd_create("rftrace-resources", MFdFlags::MFD_CLOEXEC).context("no memory for --resources")?;
+        let details = if is_detailed { DETAILED } else { 0 };
+        Self::begin_with(file.into(), work, most_bytes, bits(wanted) | plan.bits() | details, plan)
+    }
+
+    /// The same of one process that runs already, in a file that is empty and in its memory.
+    ///
+    /// # Errors
+    ///
+    /// As of [`begin`](Self::begin).
+    pub fn begin_in(file: File, work: &Path, most_bytes: u64, wanted: &[Resource]) -> Result<Self> {
+        Self::begin_with(file, work, most_bytes, bits(wanted) | ATTACHED, &Plan::default())
+    }
+
+    fn begin_with(file: File, work: &Path, most_bytes: u64, bits: u32, plan: &Plan) -> Result<Self> {
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
         let memory = Arc::new(
-            Memory::new(wanted, plan, is_detailed)
+            Memory::new(file, bits)
                 .context("no memory for --resources (is what ulimit -v or -f permits too little?)")?,
         );
         let table = (!plan.is_empty()).then(|| {
@@ -173,6 +188,11 @@ impl ResourceRecorder {
     }
 }
 
+/// A bit for each.
+fn bits(wanted: &[Resource]) -> u32 {
+    wanted.iter().fold(0, |bits, resource| bits | resource.bit())
+}
+
 /// The memory, mapped.
 #[derive(Debug)]
 struct Memory {
@@ -187,8 +207,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new(wanted: &[Resource], plan: &Plan, is_detailed: bool) -> io::Result<Self> {
-        let file = File::from(memfd_create("rftrace-resources", MFdFlags::MFD_CLOEXEC)?);
+    /// Makes it of an empty file, for what is wanted.
+    fn new(file: File, bits: u32) -> io::Result<Self> {
         file.set_len(pool::BYTES as u64)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping of a file that is so long and stays so.
@@ -201,8 +221,6 @@ impl Memory {
         for chunk in 0..pool::CHUNKS {
             memory.taken(chunk).store(pool::NEVER, Relaxed);
         }
-        let details = if is_detailed { DETAILED } else { 0 };
-        let bits = wanted.iter().fold(details | plan.bits(), |bits, resource| bits | resource.bit());
         memory.number_32(pool::WANTED_AT).store(bits, Relaxed);
         memory.number_64(pool::BASE_AT).store(ticks(), Relaxed);
         memory.number_64(pool::MAGIC_AT).store(pool::MAGIC, Release);

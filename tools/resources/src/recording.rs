@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rftrace_format::recording::{RESOURCES, SPECIFIED};
 use rftrace_format::resources::{
-    BlockHead, Definition, Kind, LOW, MAX_FRAMES, MAX_SPECIFIED, Resource, Specified, Unit,
+    ATTACHED, BlockHead, Definition, Kind, LOW, MAX_FRAMES, MAX_SPECIFIED, Resource, Specified, Unit,
 };
 use rftrace_format::specification::MAX_FUNCTIONS;
 use rftrace_format::text::base_name;
@@ -179,6 +179,12 @@ impl Recording {
         };
         recording.add_stacks(found.modules, found.stacks);
         Ok(recording)
+    }
+
+    /// Whether the recorded process ran before: it may give back what nobody has seen it take.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.wanted & ATTACHED != 0
     }
 
     /// What was recorded.

@@ -244,9 +244,13 @@ impl Account {
                 writeln!(out, "{indent} {} of what was not open", closes(failures))?;
             }
             let unseen = match resource {
+                _ if recording.is_attached() => "had been opened before",
                 Resource::File => "was there before, as stdin is, or not seen",
                 _ => "was not seen to be opened",
             };
+            if recording.is_attached() && self.unknown > 0 && !matches!(resource, Resource::File | Resource::Library) {
+                writeln!(out, "{indent} {} given back that had been taken before", counted(self.unknown))?;
+            }
             if matches!(resource, Resource::File | Resource::Library) && self.unknown > 0 {
                 writeln!(out, "{indent} {} of what {unseen}", closes(self.unknown))?;
             }
@@ -285,6 +289,7 @@ impl Account {
         value["unknown_releases"] = self.unknown.into();
         value["doubled"] = self.doubled.into();
         value["lost"] = recording.lost.into();
+        value["attached"] = recording.is_attached().into();
         value["processes"] = processes.into_iter().filter_map(process).collect();
         value
     }

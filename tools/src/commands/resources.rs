@@ -235,7 +235,7 @@ pub(crate) fn run(args: ResourcesArgs) -> Result<()> {
     write_all(&args, found.iter().map(|both| (both.0.resource, both)), json, text)?;
     warn_of_recording(&recording, names.changed());
     for (account, _) in &found {
-        warn_of_account(account);
+        warn_of_account(&recording, account);
     }
     if args.leaks {
         let mut any = false;
@@ -302,7 +302,7 @@ fn draw(recording: &Recording, resources: &[Resource], of: Flame, args: &Resourc
     };
     write_to(args.output.as_deref(), |out| report.flame_graph(&format!("{what}: {when}"), bytes, out))?;
     warn_of_recording(recording, &report.changed);
-    warn_of_account(&account);
+    warn_of_account(recording, &account);
     Ok(())
 }
 
@@ -391,13 +391,16 @@ fn warn_of_recording(recording: &Recording, changed: &[String]) {
     }
 }
 
-/// Says what was odd. That programs close what they have from others is not.
-fn warn_of_account(account: &Account) {
+/// Says what was odd. That programs close what they have from others is not, nor that they give back what they took before they were recorded.
+fn warn_of_account(recording: &Recording, account: &Account) {
     let things = match account.resource {
         Resource::Specified(specified) => format!("{} of {}", several_of(account.resource), specified.name),
         resource => several_of(resource),
     };
-    if account.unknown > 0 && !matches!(account.resource, Resource::File | Resource::Library) {
+    if account.unknown > 0
+        && !recording.is_attached()
+        && !matches!(account.resource, Resource::File | Resource::Library)
+    {
         say!(
             "rftrace: {} {things} were given back that were not taken while it was recorded, or by what is not seen",
             account.unknown

@@ -11,6 +11,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
+use std::iter;
 use std::path::PathBuf;
 use std::ptr;
 use std::slice;
@@ -20,7 +21,7 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use rftrace_format::branches::{Branch, ENTRY_BYTES};
 use rftrace_frontend::bank::Bank;
-use rftrace_frontend::redirect::{self, Hooks};
+use rftrace_frontend::redirect::{self, Hooks, Redirected, Targets};
 use rftrace_frontend::{
     Config, Filter, Tracer, hook_library_calls, prepare_branches, prepared_branches, release_library_calls,
 };
@@ -85,6 +86,8 @@ struct Settings {
     types: PathBuf,
     /// `patched`: whether call sites are.
     is_patched: bool,
+    /// `interposed`: where the library for resources tells which functions it takes the place of, and of how many; empty for none.
+    interposed: String,
     /// `mcount` and `fentry`: the addresses of this library's hooks, in hexadecimal.
     mcount: usize,
     fentry: usize,
@@ -95,20 +98,24 @@ struct Settings {
 struct Attached {
     tracer: &'static Tracer,
     bank: &'static Bank,
-    hooks: Hooks,
+    targets: Targets,
     has_library_calls: bool,
     has_branches: bool,
 }
 
 impl Attached {
-    /// Has calls lead to the tracer, wherever they do not. Returns through how many slots they do.
-    fn redirect(self) -> io::Result<usize> {
+    /// Has calls lead to the tracer, wherever they do not. Returns what is answered: through how many slots they do, and lines with modules and
+    /// functions that are called otherwise too.
+    fn redirect(self) -> io::Result<String> {
         let n_calls = if self.has_library_calls { hook_library_calls()? } else { 0 };
-        Ok(n_calls + redirect::redirect(self.hooks)?)
+        let Redirected { n_hooks, n_interposed, left_out } = redirect::redirect(self.targets)?;
+        let left_out = left_out.iter().map(|(module, name)| format!("\nleft={name} {module}"));
+        let slots = format!("slots={}\ninterposed={n_interposed}", n_calls + n_hooks);
+        Ok(iter::once(slots).chain(left_out).collect())
     }
 
     fn restore(self) -> io::Result<()> {
-        redirect::restore(self.hooks).and(release_library_calls())
+        redirect::restore(self.targets).and(release_library_calls())
     }
 }
 
@@ -134,6 +141,7 @@ impl Settings {
                 "branch" => settings.branches.push(value.to_owned()),
                 "patched" => settings.is_patched = value == "1",
                 "libcalls" => settings.has_library_calls = value == "1",
+                "interposed" => value.clone_into(&mut settings.interposed),
                 "mcount" => settings.mcount = address(),
                 "fentry" => settings.fentry = address(),
                 _ => {}
@@ -176,7 +184,7 @@ unsafe extern "C" fn rftrace_attach(settings: *const c_char, answer: *mut u8, by
 unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_int {
     let again = || {
         let attached = attached().ok_or("nothing is attached")?;
-        let n_slots = attached.redirect().map_err(|error| error.to_string())?;
+        let answer = attached.redirect().map_err(|error| error.to_string())?;
         if attached.has_branches {
             prepare_branches();
             show(attached.tracer);
@@ -184,7 +192,7 @@ unsafe extern "C" fn rftrace_attach_again(answer: *mut u8, bytes: usize) -> c_in
         // It chooses among those too.
         attached.tracer.refresh_filter();
         attached.bank.describe();
-        Ok(format!("slots={n_slots}"))
+        Ok(answer)
     };
     // SAFETY: by this function's contract.
     unsafe { answered(again, answer, bytes) }
@@ -269,22 +277,24 @@ fn begin(settings: &Settings) -> Result<String, String> {
     register();
     let hooks = Hooks { mcount: settings.mcount, fentry: settings.fentry };
     let has_branches = !settings.branches.is_empty();
-    let attached = Attached { tracer, bank, hooks, has_library_calls: settings.has_library_calls, has_branches };
+    // SAFETY: the recorder has that from the other library, which is never unloaded.
+    let targets = unsafe { Targets::new(hooks, &settings.interposed) };
+    let attached = Attached { tracer, bank, targets, has_library_calls: settings.has_library_calls, has_branches };
     set_attached(Some(attached));
     show(tracer);
     if settings.has_library_calls || has_branches {
         bank.describe_hooked();
     }
     // Calls find the tracer switched off until all of them do.
-    let n_slots = match attached.redirect() {
-        Ok(n_slots) => n_slots,
+    let answer = match attached.redirect() {
+        Ok(answer) => answer,
         Err(error) => {
             end()?;
             return Err(format!("the system does not let its calls of the tracer be redirected: {error}"));
         }
     };
     tracer.enable();
-    Ok(format!("slots={n_slots}"))
+    Ok(answer)
 }
 
 /// Has the recorder see which branches it may write, and what became of the others.

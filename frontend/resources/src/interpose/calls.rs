@@ -20,6 +20,8 @@ use crate::thread;
 pub(super) struct Call {
     began: u64,
     registers: Registers,
+    /// What has recorded when it began: it may wait for long.
+    generation: u32,
 }
 
 impl Call {
@@ -38,7 +40,7 @@ impl Call {
     /// Begins one that takes nothing and gives nothing back: what the function that has called it took before it stays known.
     pub(super) fn beside(resource: Resource, registers: Registers) -> Option<Self> {
         let is_recorded = process::is_recorded(resource) && identity::is_own_memory();
-        is_recorded.then(|| Self { began: pool::ticks_before(), registers })
+        is_recorded.then(|| Self { began: pool::ticks_before(), registers, generation: process::generation() })
     }
 
     /// Begins one of a specified function.
@@ -50,12 +52,21 @@ impl Call {
         writing.make_room();
         writing.thread().taken.set([0; 2]);
         writing.thread().given_back.set(0);
-        Some(Self { began: pool::ticks_before(), registers })
+        Some(Self { began: pool::ticks_before(), registers, generation: process::generation() })
     }
 
     /// Goes on with one that has begun then.
-    pub(super) fn again(began: u64, registers: Registers) -> Self {
-        Self { began, registers }
+    pub(super) fn again(began: u64, registers: Registers, generation: u32) -> Self {
+        Self { began, registers, generation }
+    }
+
+    pub(super) fn generation(self) -> u32 {
+        self.generation
+    }
+
+    /// Whether what has recorded when it began still does.
+    fn is_recorded(self) -> bool {
+        self.generation == process::generation()
     }
 
     pub(super) fn began(self) -> u64 {
@@ -72,6 +83,9 @@ impl Call {
         text: &[u8],
         is_nested: bool,
     ) {
+        if !self.is_recorded() {
+            return;
+        }
         let thread = thread::current();
         let key = key(resource, what);
         let [newest, older] = thread.taken.get();
@@ -93,6 +107,9 @@ impl Call {
 
     /// Records that a specified function has given something back when it was called.
     pub(super) fn specified_given_back(self, function: u64, resource: u32, what: u64, is_nested: bool) {
+        if !self.is_recorded() {
+            return;
+        }
         let thread = thread::current();
         let key = key(resource, what);
         if !is_nested {
@@ -129,6 +146,9 @@ impl Call {
 
     /// The same of what may be taken several times: each counts, by whichever function.
     pub(super) fn counted(self, kind: Kind, what: u64, detail: &[u8], told: impl FnOnce() -> Told) {
+        if !self.is_recorded() {
+            return;
+        }
         let writing = Writing::begin(self.registers.sp);
         let stack = stacks::number(&writing, self.registers);
         let told = process::is_detailed().then(told);
@@ -175,6 +195,9 @@ impl Call {
     }
 
     fn release(self, kind: Kind, ticks: u64, what: u64, last: Option<u64>, told: Option<Told>) {
+        if !self.is_recorded() {
+            return;
+        }
         let writing = Writing::begin(self.registers.sp);
         let told = told.filter(|_| process::is_detailed());
         let stack = if told.is_some() { stacks::number(&writing, self.registers) } else { 0 };
@@ -193,6 +216,9 @@ impl Call {
 
     /// Records that what was to be given back was not there.
     pub(super) fn failed(self, kind: Kind, what: u64, got: u64) {
+        if !self.is_recorded() {
+            return;
+        }
         let writing = Writing::begin(self.registers.sp);
         let stack = stacks::number(&writing, self.registers);
         let told = process::is_detailed().then(|| Told::only(got));

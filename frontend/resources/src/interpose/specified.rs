@@ -17,6 +17,7 @@ use rftrace_format::specification::{BEFORE, Does, Entry, MAX_IDS, NESTED};
 use super::calls::Call;
 use crate::machine::{self, Values};
 use crate::process;
+use crate::slots;
 use crate::specifications;
 use crate::stacks::{self, Registers};
 use crate::thread;
@@ -48,6 +49,7 @@ struct Frame {
     result_vectors: [[u64; 2]; 2],
     /// When it was called, and what it was to give back then; how many of these are known.
     began: u64,
+    generation: u32,
     released: [u64; MAX_IDS],
     n_released: usize,
 }
@@ -217,7 +219,7 @@ extern "C" fn before(frame: &mut Frame, rbp: usize) -> u32 {
     }
     let Some((entry, call)) = begin(known.number as usize, registers(rbp)) else { return 0 };
     thread::keeping_errno(|| {
-        frame.began = call.began();
+        (frame.began, frame.generation) = (call.began(), call.generation());
         let values = frame.values(rbp, None);
         let released = Released::of(&entry, &values);
         if entry.has(BEFORE) {
@@ -238,7 +240,7 @@ extern "C" fn after(frame: &mut Frame, rbp: usize) {
     let known = unsafe { &*frame.known };
     let Some(entry) = specifications::function(known.number as usize) else { return };
     thread::keeping_errno(|| {
-        let call = Call::again(frame.began, registers(rbp));
+        let call = Call::again(frame.began, registers(rbp), frame.generation);
         let released = Released { ids: frame.released, n_ids: frame.n_released };
         record(known.number, &entry, call, &frame.values(rbp, Some(frame.results[0])), released);
     });
@@ -246,13 +248,8 @@ extern "C" fn after(frame: &mut Frame, rbp: usize) {
 
 /// Whether the caller is in this library.
 fn is_own(registers: Registers) -> bool {
-    unsafe extern "C" {
-        static __ehdr_start: u8;
-        static _end: u8;
-    }
     // SAFETY: there the return address is.
-    let caller = unsafe { *(registers.sp as *const usize) };
-    (&raw const __ehdr_start as usize..&raw const _end as usize).contains(&caller)
+    slots::is_own(unsafe { *(registers.sp as *const usize) })
 }
 
 fn registers(rbp: usize) -> Registers {

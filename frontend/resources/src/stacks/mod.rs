@@ -33,18 +33,13 @@ const UNWIND_INFORMATION: u8 = 2;
 const RETURN_STACK: u8 = 3;
 static WAY: AtomicU8 = AtomicU8::new(NONE);
 
-/// Reads how stacks are to be found.
-pub(crate) fn prepare() {
-    // SAFETY: the name ends with a NUL, and what is returned is only read here.
-    let way = unsafe {
-        let way = libc::getenv(c"RFTRACE_RESOURCES_BACKTRACES".as_ptr());
-        if way.is_null() { 0 } else { *way.cast::<u8>() }
-    };
+/// Has stacks found in that way: none, by frame pointers, by unwind information. No stack has a number then.
+pub(crate) fn prepare(way: Option<u8>) {
     let way = match way {
         _ if !table::prepare() => NONE,
-        b'n' => NONE,
-        b'f' => FRAME_POINTERS,
-        b's' => RETURN_STACK,
+        Some(b'n') => NONE,
+        Some(b'f') => FRAME_POINTERS,
+        Some(b's') => RETURN_STACK,
         _ => UNWIND_INFORMATION,
     };
     WAY.store(way, Relaxed);

@@ -15,8 +15,13 @@ const PLACES: usize = 1 << 20;
 /// So many places are tried for a stack.
 const TRIES: usize = 64;
 
-/// Makes the table. Returns whether there is memory for it.
+/// Makes the table, or empties it. Returns whether there is memory for it.
 pub(super) fn prepare() -> bool {
+    let known = TABLE.load(Relaxed);
+    if !known.is_null() {
+        // SAFETY: the table, which is private memory: it reads as 0 then.
+        return unsafe { libc::madvise(known.cast(), PLACES * size_of::<AtomicU64>(), libc::MADV_DONTNEED) == 0 };
+    }
     let table = memory::map(PLACES * size_of::<AtomicU64>());
     TABLE.store(table.cast(), Release);
     !table.is_null()

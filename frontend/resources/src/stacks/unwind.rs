@@ -206,7 +206,7 @@ impl Cache {
 
 /// Makes some for threads that begin at the same time.
 pub(super) fn prepare() {
-    for shared in &CACHES[1..8] {
+    for shared in CACHES[1..8].iter().filter(|shared| shared.cache.load(Relaxed).is_null()) {
         let Some(cache) = Cache::make() else { return };
         shared.cache.store(Box::into_raw(cache), Relaxed);
     }

@@ -13,19 +13,11 @@ use std::slice;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::WholeReason;
-use super::pointers::is_only_called;
+use super::pointers::used_otherwise;
 use super::wanted::looks_at_its_caller;
 use crate::elf::imports::Import;
 use crate::patch::module::Image;
 use crate::patch::redirect;
-
-/// Instructions that call, or jump to, what a slot holds; behind them stands where it is.
-const CALLS: [[u8; 2]; 2] = [[0xff, 0x15], [0xff, 0x25]];
-const OPERAND_BYTES: usize = 4;
-/// Bytes before the operand of `mov` from a slot to a register.
-const LOAD_BYTES: usize = 3;
-/// `cmp qword [rip + …], imm8`, without the operands.
-const COMPARE: [u8; 3] = [0x48, 0x83, 0x3d];
 
 /// What the functions of the slots are, or why they are not recorded. `address` tells where a slot is in memory.
 pub(super) fn examine<'f>(
@@ -98,46 +90,4 @@ fn has_versions(function: *const c_void) -> bool {
     // SAFETY: within a segment, of so many bytes.
     let tags = unsafe { slice::from_raw_parts(place, dynamic.p_memsz as usize / size_of::<[usize; 2]>()) };
     tags.iter().take_while(|[tag, _]| *tag != 0).any(|[tag, _]| *tag == DT_VERDEF)
-}
-
-/// Which of these slots the code uses for anything but calls, jumps and to see whether there is such a function. Bytes that only look
-/// like such a use count.
-fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
-    /// Bytes of an instruction behind the operand that names a slot: a number that it is compared with.
-    const BEHIND: [usize; 4] = [0, 1, 2, 4];
-
-    let mut slots = slots.to_vec();
-    slots.sort_unstable();
-    let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else { return slots };
-    let mut used = Vec::new();
-    for (start, code) in image.texts() {
-        for (at, operand) in code.windows(OPERAND_BYTES).enumerate() {
-            let [a, b, c, d] = *operand else { break };
-            let distance = i32::from_le_bytes([a, b, c, d]) as isize;
-            let named = (start + at + OPERAND_BYTES).wrapping_add_signed(distance);
-            if named > last || named + BEHIND[3] < first || at < LOAD_BYTES || !names_by_place(code[at - 1]) {
-                continue;
-            }
-            let before = &code[..at];
-            for behind in BEHIND {
-                let Ok(place) = slots.binary_search(&(named + behind)) else { continue };
-                let is_harmless = match behind {
-                    0 => {
-                        CALLS.iter().any(|call| before.ends_with(call))
-                            || is_only_called(image, start + at - LOAD_BYTES)
-                    }
-                    _ => behind == 1 && before.ends_with(&COMPARE) && code.get(at + OPERAND_BYTES) == Some(&0),
-                };
-                if !is_harmless {
-                    used.push(slots[place]);
-                }
-            }
-        }
-    }
-    used
-}
-
-/// Whether this byte says of an instruction that its operand is relative to where it is (`ModRM`).
-fn names_by_place(byte: u8) -> bool {
-    byte & 0xc7 == 0x05
 }

@@ -44,6 +44,7 @@ pub(crate) use self::installed::{functions_in, sites};
 pub use self::installed::{hook_library_calls, release_library_calls};
 use self::module::{Function, Module, examine, is_cold};
 pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
+pub(crate) use self::pointers::used_otherwise;
 use self::rooms::Rooms;
 use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds, Thunks};
 use self::stubs::{Area, GoesOn, Wanted};

@@ -1,4 +1,4 @@
-//! What becomes of the address of a function that code has taken out of a slot: compilers take it into a register before a loop, and
+//! Whether code uses slots for anything but calls, and what becomes of the address of a function that it has taken out of one: compilers take it into a register before a loop, and
 //! call it from there.
 //!
 //! All ways that the code can go from there are followed, but for those of exceptions, up to where the register gets another value.
@@ -21,8 +21,58 @@ const ARGUMENTS: [Register; 6] =
 /// Those that may have results.
 const RESULTS: [Register; 2] = [Register::RAX, Register::RDX];
 
+/// Instructions that call, or jump to, what a slot holds; behind them stands where it is.
+const CALLS: [[u8; 2]; 2] = [[0xff, 0x15], [0xff, 0x25]];
+const OPERAND_BYTES: usize = 4;
+/// Bytes before the operand of `mov` from a slot to a register.
+const LOAD_BYTES: usize = 3;
+/// `cmp qword [rip + …], imm8`, without the operands.
+const COMPARE: [u8; 3] = [0x48, 0x83, 0x3d];
+
+/// Which of these slots the code uses for anything but calls, jumps and to see whether there is such a function. Bytes that only look
+/// like such a use count.
+pub(crate) fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
+    /// Bytes of an instruction behind the operand that names a slot: a number that it is compared with.
+    const BEHIND: [usize; 4] = [0, 1, 2, 4];
+
+    let mut slots = slots.to_vec();
+    slots.sort_unstable();
+    let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else { return slots };
+    let mut used = Vec::new();
+    for (start, code) in image.texts() {
+        for (at, operand) in code.windows(OPERAND_BYTES).enumerate() {
+            let [a, b, c, d] = *operand else { break };
+            let distance = i32::from_le_bytes([a, b, c, d]) as isize;
+            let named = (start + at + OPERAND_BYTES).wrapping_add_signed(distance);
+            if named > last || named + BEHIND[3] < first || at < LOAD_BYTES || !names_by_place(code[at - 1]) {
+                continue;
+            }
+            let before = &code[..at];
+            for behind in BEHIND {
+                let Ok(place) = slots.binary_search(&(named + behind)) else { continue };
+                let is_harmless = match behind {
+                    0 => {
+                        CALLS.iter().any(|call| before.ends_with(call))
+                            || is_only_called(image, start + at - LOAD_BYTES)
+                    }
+                    _ => behind == 1 && before.ends_with(&COMPARE) && code.get(at + OPERAND_BYTES) == Some(&0),
+                };
+                if !is_harmless {
+                    used.push(slots[place]);
+                }
+            }
+        }
+    }
+    used
+}
+
+/// Whether this byte says of an instruction that its operand is relative to where it is (`ModRM`).
+fn names_by_place(byte: u8) -> bool {
+    byte & 0xc7 == 0x05
+}
+
 /// Whether the instruction at `at` takes an address out of a slot, and that is called only.
-pub(super) fn is_only_called(image: &Image<'_>, at: usize) -> bool {
+fn is_only_called(image: &Image<'_>, at: usize) -> bool {
     let decode = |at: usize| {
         let (start, code) = image.text(at)?;
         Some(Decoder::with_ip(64, &code[at - start..], at as u64, DecoderOptions::NONE).decode())

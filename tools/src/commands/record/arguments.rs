@@ -57,8 +57,8 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
     /// Record a program that runs, or several: they go on when the recording ends, by Ctrl-C or --for. They have to call the tracer, as below,
-    /// but with -P and --libcalls, and to be linked dynamically.
-    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["ring", "stop", "patch_except", "patch_within", "disabled", "schedule", "kernel", "events", "force", "resources"])]
+    /// but with -P, --libcalls and --resources, and to be linked dynamically.
+    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["ring", "stop", "patch_except", "patch_within", "disabled", "schedule", "kernel", "events", "force"])]
     pub(super) pid: Vec<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]

@@ -9,9 +9,10 @@ use rftrace_record::attach::{self, EndOfProcess, Options, Reason, Recorded};
 use rftrace_record::entries::Told;
 use rftrace_record::join::{self, Beside};
 use rftrace_record::output::Output;
+use rftrace_record::preload::{self, Preload};
 
 use super::progress::Progress;
-use super::{cost, summary, values};
+use super::{cost, resources, summary, values};
 use crate::commands::common::shell_word;
 
 /// What is wanted.
@@ -32,8 +33,9 @@ pub(super) struct Request<'a> {
 
 /// Takes the tracer out of a process in which a recorder that was killed has left it.
 pub(super) fn leave(options: &Options) -> Result<()> {
+    let of_resources = Preload::find(preload::RESOURCES)?;
     for &pid in &options.pids {
-        if !attach::leave(pid, &options.library)? {
+        if !attach::leave(pid, &options.library, of_resources.path())? {
             bail!("process {pid} holds no tracer that could be taken out");
         }
         say!("rftrace: process {pid} goes on without the tracer");
@@ -77,15 +79,19 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         }
     };
     // The roots are kept until names have been read.
-    let Recorded { banks, processes, roots: _roots } =
+    let Recorded { banks, processes, resources, roots: _roots } =
         attach::record(&output, options, begun, tell).inspect_err(|_| output.discard())?;
     let (mut told, mut stops) = (Told::default(), Vec::new());
-    for EndOfProcess { pid, reason, told: of_it, stopped } in processes {
+    for EndOfProcess { pid, reason, told: of_it, stopped, left_out } in processes {
         if !(request.is_quiet && matches!(reason, Reason::Ended)) {
             tell_of_end(pid, &reason);
         }
         told = told.with(of_it);
         stops.push(stopped);
+        resources::tell_of_left_out(&left_out);
+    }
+    if let Some(recorded) = &resources {
+        resources::tell_of_losses(recorded, usize::try_from(options.most_bytes).unwrap_or(usize::MAX));
     }
     let cost = cost::measured(false, options.has_library_calls);
     let joined = match join::join_attached(&output, Beside { banks: Some(banks), cost, ..Beside::default() }) {
@@ -100,6 +106,13 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
         }
     };
     joined.errors.iter().for_each(|error| say!("rftrace: {error}"));
+    if joined.processes == 0 && joined.has_resources && joined.left_over == 0 {
+        if !request.is_quiet && request.is_kept {
+            resources::tell_of_place(output.dir());
+        }
+        output.finish()?;
+        return Ok(Some(output));
+    }
     if joined.processes == 0 {
         let hooks_others = !options.branches.is_empty() || options.has_library_calls;
         let dir = output.dir().to_owned();
@@ -139,6 +152,9 @@ pub(super) fn record(request: &Request<'_>) -> Result<Option<Output>> {
     if !request.is_quiet {
         let most_bytes = usize::try_from(options.most_bytes).unwrap_or(usize::MAX);
         summary::print_recorded(&joined, options.buffer_bytes, most_bytes, request.is_kept.then(|| output.dir()));
+    }
+    if request.is_kept && joined.has_resources && !request.is_quiet {
+        resources::tell_of_place(output.dir());
     }
     if joined.left_over > 0 {
         say!("rftrace: what is in no trace stays in {}", output.keep().display());

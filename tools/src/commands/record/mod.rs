@@ -216,7 +216,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
     // One that is named twice is one.
     pids.sort_unstable();
     pids.dedup();
-    let options = rftrace_record::attach::Options {
+    let mut options = rftrace_record::attach::Options {
         pids,
         library: Preload::find(preload::TRACER)?.path().to_owned(),
         // Known as soon as there is a place for the trace.
@@ -230,10 +230,12 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         on_full: args.on_full.into(),
         most_bytes: args.most_bytes() as u64,
         spelling: dump_on::SPELLING,
+        resources: None,
     };
     if args.leave {
         return attach::leave(&options);
     }
+    options.resources = resources::of_attached(&args.resources, args.backtraces, &options.pids, args.libcalls)?;
     recover_older(args)?;
     let token =
         args.to.as_ref().map(|to| super::send::read_token(args.token_file.as_deref(), to)).transpose()?.flatten();

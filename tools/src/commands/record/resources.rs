@@ -2,12 +2,16 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+#[cfg(target_arch = "x86_64")]
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use indicatif::{HumanBytes, HumanCount};
 use rftrace_format::recording::SPECIFIED;
 use rftrace_format::resources::Resource;
+#[cfg(target_arch = "x86_64")]
+use rftrace_record::attach::{Resources, ResourcesWanted};
 use rftrace_record::preload::{self, Preload};
 use rftrace_record::program::{self, Sanitizer};
 use rftrace_record::resources::{Recorded, ResourceRecorder};
@@ -26,6 +30,18 @@ pub(crate) enum Backtraces {
     Shadow,
     /// Not at all.
     None,
+}
+
+impl Backtraces {
+    /// As the library takes it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cfi => "cfi",
+            Self::Fp => "fp",
+            Self::Shadow => "shadow",
+            Self::None => "none",
+        }
+    }
 }
 
 /// What `--resources` names.
@@ -50,15 +66,16 @@ pub(crate) fn parse(text: &str) -> Result<Kind, String> {
 
 /// Refuses a program with a sanitizer.
 pub(crate) fn check(program: &Path) -> Result<()> {
-    if let Some(Sanitizer { name, option, file }) = program::sanitizer(program)? {
-        let place = if file == program { "linked in" } else { &format!("by {}", file.display()) };
-        bail!(
-            "{} has {name} ({place}), which takes the place of the allocator as --resources does: only one of the two can. Build the program \
-             without {option}, or run it without rftrace",
-            program.display()
-        );
-    }
-    Ok(())
+    program::sanitizer(program)?.map_or(Ok(()), |sanitizer| refuse(program, &sanitizer))
+}
+
+fn refuse(program: &Path, Sanitizer { name, option, file }: &Sanitizer) -> Result<()> {
+    let place = if file == program { "linked in" } else { &format!("by {}", file.display()) };
+    bail!(
+        "{} has {name} ({place}), which takes the place of the allocator as --resources does: only one of the two can. Build the program \
+         without {option}, or run it without rftrace",
+        program.display()
+    );
 }
 
 /// Refuses a program that has no functions for its backtraces.
@@ -93,6 +110,77 @@ pub(crate) fn libraries(plan: &Plan) -> Result<Vec<Preload>> {
     Ok(stubs.into_iter().chain([Preload::find(preload::RESOURCES)?]).collect())
 }
 
+/// What is recorded of a process that runs, if that is wanted.
+///
+/// # Errors
+///
+/// There are several processes, or it is wanted what is recorded only of programs from their beginning.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn of_attached(
+    kinds: &[Kind],
+    way: Backtraces,
+    pids: &[u32],
+    has_library_calls: bool,
+) -> Result<Option<Resources>> {
+    if kinds.is_empty() {
+        return Ok(None);
+    }
+    if pids.len() > 1 {
+        bail!("--resources with -p is for one process at a time");
+    }
+    if way == Backtraces::Shadow {
+        bail!(
+            "--backtraces shadow is for programs that rftrace record starts; of a program that runs cfi or fp finds who has called"
+        );
+    }
+    if has_library_calls {
+        bail!("--libcalls and --resources want the same slots of a program that runs: record one of them");
+    }
+    for pid in pids {
+        let program = PathBuf::from(format!("/proc/{pid}/exe"));
+        // What cannot be read is refused when it is attached to.
+        if let Ok(Some(sanitizer)) = program::sanitizer(&program) {
+            refuse(&program, &sanitizer)?;
+        }
+    }
+    let kind = |kind: &Kind| match kind {
+        Kind::BuiltIn(resource) => Ok(*resource),
+        Kind::Specified(_) => bail!(
+            "of a program that runs --resources records memory, file, thread and library; what a specification names is recorded of programs \
+             that rftrace record starts"
+        ),
+    };
+    let kinds = kinds.iter().map(kind).collect::<Result<_>>()?;
+    let library = Preload::find(preload::RESOURCES)?.path().to_owned();
+    Ok(Some(Resources { wanted: ResourcesWanted { library, backtraces: way.name() }, kinds }))
+}
+
+/// Says which calls were not seen of a program that was attached to.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn tell_of_left_out(functions: &[String]) {
+    /// So many are named.
+    const MOST: usize = 5;
+
+    if functions.is_empty() {
+        return;
+    }
+    let named: Vec<String> = functions
+        .iter()
+        .take(MOST)
+        .map(|function| {
+            let (name, module) = function.split_once(' ').unwrap_or((function, ""));
+            format!("{name} by {}", if module.is_empty() { "the program" } else { module })
+        })
+        .collect();
+    let more = functions.len().saturating_sub(MOST);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    say!(
+        "rftrace: not seen are calls of {}{more}: the function's address is used for more than calls there, or leads elsewhere; of a program \
+         that rftrace record starts they are seen",
+        named.join(", ")
+    );
+}
+
 /// Begins to record these, if there are any.
 pub(super) fn begin(
     (wanted, plan): &(Vec<Resource>, Plan),
@@ -107,17 +195,11 @@ pub(super) fn begin(
 
 /// What the library is told.
 pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Result<Vec<(&'static str, OsString)>> {
-    let way = match way {
-        Backtraces::Cfi => "cfi",
-        Backtraces::Fp => "fp",
-        Backtraces::Shadow => "shadow",
-        Backtraces::None => "none",
-    };
     let table = recorder.table().map(|path| ("RFTRACE_RESOURCES_TABLE", path.into()));
     let others = [
         ("RFTRACE_RESOURCES", recorder.path().into()),
         ("RFTRACE_RESOURCES_SPACE", ResourceRecorder::space()?.into()),
-        ("RFTRACE_RESOURCES_BACKTRACES", way.into()),
+        ("RFTRACE_RESOURCES_BACKTRACES", way.name().into()),
     ];
     Ok(others.into_iter().chain(table).collect())
 }

@@ -1,0 +1,81 @@
+//! What is recorded of this process, as far as that is known.
+//!
+//! Not here: how it is found out (`process`).
+
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
+
+use rftrace_format::resources::{DETAILED, MAX_SPECIFIED, Resource};
+
+/// Not asked yet.
+pub(crate) const UNKNOWN: u8 = 0;
+/// A thread is about to find out.
+pub(crate) const BEGINNING: u8 = 1;
+pub(crate) const RECORDED: u8 = 2;
+const NOT_RECORDED: u8 = 3;
+/// Of each resource, by its number.
+pub(crate) static STATES: [AtomicU8; N_RESOURCES] = [const { AtomicU8::new(UNKNOWN) }; N_RESOURCES];
+const N_RESOURCES: usize = Resource::ALL.len() + MAX_SPECIFIED;
+
+/// Whether one by its number is recorded, as far as it was found out.
+pub(crate) fn is_number_recorded(number: usize) -> bool {
+    STATES.get(number).is_some_and(|state| state.load(Relaxed) == RECORDED)
+}
+
+/// Whether it was found out what is recorded.
+pub(crate) fn is_known() -> bool {
+    [RECORDED, NOT_RECORDED].contains(&STATES[0].load(Relaxed))
+}
+
+/// Whether more is recorded: stacks of releases, arguments.
+static IS_DETAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether releases have stacks, and calls for files their arguments.
+#[inline(always)]
+pub(crate) fn is_detailed() -> bool {
+    IS_DETAILED.load(Relaxed)
+}
+
+/// The recorder has come to a program that ran before, and will leave it.
+static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
+/// How often that has begun or come to its end: what was begun before is not recorded.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// An address in the tracer's library, where that has come to a program that ran before; else 0.
+static TRACER: AtomicUsize = AtomicUsize::new(0);
+
+/// That address.
+pub(crate) fn tracer() -> usize {
+    TRACER.load(Relaxed)
+}
+
+/// The present generation.
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Relaxed)
+}
+
+/// Whether children of a fork are not recorded, as nobody leaves them.
+pub(crate) fn is_attached() -> bool {
+    IS_ATTACHED.load(Relaxed)
+}
+
+/// A recorder comes to this process, with the tracer's library around an address. What is begun from now on belongs to the next generation. Returns its number.
+pub(crate) fn attach(tracer: usize) -> u32 {
+    TRACER.store(tracer, Relaxed);
+    IS_ATTACHED.store(true, Relaxed);
+    GENERATION.fetch_add(1, AcqRel).wrapping_add(1)
+}
+
+/// Records nothing any more, nor what has begun.
+pub(crate) fn switch_off() {
+    set_wanted(0);
+    GENERATION.fetch_add(1, AcqRel);
+}
+
+/// Records these from now on, a bit for each.
+pub(crate) fn set_wanted(wanted: u32) {
+    IS_DETAILED.store(wanted & DETAILED != 0, Relaxed);
+    for (number, place) in STATES.iter().enumerate() {
+        place.store(if wanted >> number & 1 != 0 { RECORDED } else { NOT_RECORDED }, Release);
+    }
+}

@@ -1,0 +1,36 @@
+//! The names of the libraries in a process, which are files in its memory.
+
+/// The tracer.
+pub(crate) const TRACER: &str = "rftrace-attached";
+/// That for resources.
+pub(crate) const RESOURCES: &str = "rftrace-attached-resources";
+
+/// Whether something is mapped from the tracer's.
+pub(crate) fn is_tracer(path: &str) -> bool {
+    is_mapped_from(path, TRACER)
+}
+
+/// The same of that for resources.
+pub(crate) fn is_for_resources(path: &str) -> bool {
+    is_mapped_from(path, RESOURCES)
+}
+
+/// The same of a file in memory with such a name.
+pub(crate) fn is_mapped_from(path: &str, name: &str) -> bool {
+    path.strip_prefix("/memfd:").and_then(|path| path.strip_suffix(" (deleted)")) == Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_maps() {
+        assert!(
+            is_tracer("/memfd:rftrace-attached (deleted)") && !is_tracer("/memfd:rftrace-attached-resources (deleted)")
+        );
+        assert!(
+            is_for_resources("/memfd:rftrace-attached-resources (deleted)") && !is_for_resources("/usr/lib/libc.so.6")
+        );
+    }
+}
