@@ -53,10 +53,12 @@ const ON_X86_64: [&str; 11] = [
 const ON_AARCH64: [&str; 1] = ["_mcount"];
 
 /// What the library for `--resources` exports: the functions that give out something and take it back.
-const OF_RESOURCES: [&str; 89] = [
+const OF_RESOURCES: [&str; 91] = [
     "rftrace_resources_attach",
     "rftrace_resources_begin",
+    "rftrace_resources_branched",
     "rftrace_resources_detach",
+    "rftrace_resources_hook",
     "rftrace_resources_interposed",
     "rftrace_resources_specified",
     "malloc",

@@ -120,11 +120,13 @@ pub use image::import::{ImportOptions, Imported};
 pub use mode::Mode;
 #[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
 pub use patch::{EntryBranches, LeftOut, WholeReason};
-#[cfg(feature = "std")]
-pub use patch::{PatchedSites, PlainReason};
 #[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
 #[doc(hidden)]
-pub use patch::{hook_library_calls, prepare_branches, prepared_branches, redirect, release_library_calls};
+pub use patch::{
+    Lead, hook_library_calls, lead_functions, prepare_branches, prepared_branches, redirect, release_library_calls,
+};
+#[cfg(feature = "std")]
+pub use patch::{PatchedSites, PlainReason};
 /// How fast the time stamp counter of this machine runs, in ticks a second, as far as it tells: exactly, or rounded to MHz.
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub fn machine_tsc_hz() -> Option<u64> {

@@ -343,6 +343,39 @@ impl fmt::Display for EntriesLine<'_> {
     }
 }
 
+/// A line of which specified functions are to have a branch at their beginning: `number address path<TAB>name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Led<'a> {
+    /// Its number in the table of specified functions.
+    pub number: usize,
+    /// Where it begins, as in the file.
+    pub address: u64,
+    /// How it is told of.
+    pub name: &'a str,
+    /// The file of its module.
+    pub path: &'a str,
+}
+
+impl<'a> Led<'a> {
+    /// Reads a line, without its end.
+    #[must_use]
+    pub fn parse(line: &'a str) -> Option<Self> {
+        let (first, name) = line.rsplit_once('\t')?;
+        let mut words = first.splitn(3, ' ');
+        let number = words.next()?.parse().ok()?;
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        Some(Self { number, address, name, path: words.next()? })
+    }
+}
+
+impl fmt::Display for Led<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, address, name, path } = self;
+        let name = name.replace(['\n', '\t'], " ");
+        writeln!(f, "{number} {address:x} {path}\t{name}")
+    }
+}
+
 /// A line of what the recorder knows of functions' values by their debug information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TypesLine<'a> {
@@ -404,6 +437,14 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
+
+    #[test]
+    fn functions_with_branches_both_ways() {
+        let led = Led { number: 7, address: 0x1234, name: "pool::make(int)", path: "/tmp/a folder/app" };
+        let line = led.to_string();
+        assert_eq!(Led::parse(line.trim_end_matches('\n')), Some(led));
+        assert_eq!(Led::parse("7 x /app\tname"), None);
+    }
 
     #[test]
     fn types_both_ways() {

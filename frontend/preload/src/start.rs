@@ -9,6 +9,8 @@ use rftrace_format::recording::Entry;
 use rftrace_frontend::Config;
 use rftrace_frontend::bank::Bank;
 
+#[cfg(target_arch = "x86_64")]
+use crate::arch::led;
 use crate::arch::{HOOKS, trigger};
 use crate::control;
 use crate::interpose;
@@ -41,6 +43,13 @@ extern "C" fn start() {
     memory::prepare();
     work::prepare(memory::map(work::STACK_BYTES));
     let Some(settings) = Settings::read() else { return };
+    #[cfg(target_arch = "x86_64")]
+    if std::env::var_os("RFTRACE_RECORD_LED").is_some() {
+        work::alone(|| {
+            notes::begin(&settings.notes);
+            led::begin();
+        });
+    }
     if !settings.force && settings.branches.is_empty() && !calls_hooks() {
         return;
     }

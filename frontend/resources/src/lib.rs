@@ -7,6 +7,7 @@
 //! - `process` begins to record a program, `state` is what of it.
 //! - `attach` begins to record one that ran before, and ends that; `slots` says which slots of it are to lead here.
 //! - `specifications` is what users say of other functions, as the recorder has compiled it; `machine` executes that.
+//! - `branched` is which of those functions have branches at their beginnings.
 //! - `stacks` finds who has called, and gives each stack a number; `modules` is what is known of programs and libraries for that.
 //! - `chunks` is how events are written, `pool` where to: memory of the recorder. `thread` is what each thread knows, `identity` which
 //!   process it is in: that of a fork begins as one of its own.
@@ -24,6 +25,7 @@
 #![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 
 mod attach;
+mod branched;
 mod chunks;
 mod identity;
 mod interpose;

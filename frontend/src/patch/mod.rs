@@ -63,7 +63,8 @@ pub(crate) use self::entry::{
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use self::entry::{
-    EntryBranches, LeftOut, WholeReason, hook_library_calls, prepare_branches, prepared_branches, release_library_calls,
+    EntryBranches, Lead, LeftOut, WholeReason, hook_library_calls, lead_functions, prepare_branches, prepared_branches,
+    release_library_calls,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::lock::register_fork_handlers;

@@ -56,6 +56,13 @@ impl Bytes {
     }
 }
 
+impl Switch {
+    /// Switches it on, for good if it is not added to the others.
+    pub(super) fn switch_on(&self) {
+        self.byte.store(1, Release);
+    }
+}
+
 /// Some switches, and those that were added before.
 #[derive(Debug)]
 struct Part {

@@ -39,6 +39,8 @@ pub struct ResourceRecorder {
     memory: Arc<Memory>,
     /// What processes read of functions that are specified.
     table: Option<File>,
+    /// What the tracer's library reads of those of them that get branches.
+    led: Option<File>,
     is_over: Arc<AtomicBool>,
     is_paused: Arc<AtomicBool>,
     copies: Sender<Copy>,
@@ -93,11 +95,14 @@ impl ResourceRecorder {
             Memory::new(file, bits)
                 .context("no memory for --resources (is what ulimit -v or -f permits too little?)")?,
         );
-        let table = (!plan.is_empty()).then(|| {
+        let in_memory = |bytes: &[u8]| {
             let mut file = File::from(memfd_create("rftrace-specification", MFdFlags::MFD_CLOEXEC)?);
-            file.write_all(&plan.table()).map(|()| file)
-        });
+            file.write_all(bytes).map(|()| file)
+        };
+        let table = (!plan.is_empty()).then(|| in_memory(&plan.table()));
         let table = table.transpose().context("no memory for the specifications")?;
+        let led = Some(plan.led()).filter(|led| !led.is_empty()).map(|led| in_memory(led.as_bytes()));
+        let led = led.transpose().context("no memory for the specifications")?;
         let path = work.join(RESOURCES);
         let file = File::create(&path).and_then(|mut file| file.write_all(MAGIC).map(|()| file));
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
@@ -122,7 +127,7 @@ impl ResourceRecorder {
             taker.recorded
         });
         let thread = thread.context("no thread for --resources")?;
-        Ok(Self { memory, table, is_over, is_paused, copies, thread })
+        Ok(Self { memory, table, led, is_over, is_paused, copies, thread })
     }
 
     /// Where recorded processes find the memory, as long as this one lives.
@@ -135,6 +140,12 @@ impl ResourceRecorder {
     #[must_use]
     pub fn table(&self) -> Option<String> {
         self.table.as_ref().map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
+    }
+
+    /// Where the tracer's library finds which functions are to have branches, if there are such.
+    #[must_use]
+    pub fn led(&self) -> Option<String> {
+        self.led.as_ref().map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
     }
 
     /// In which space of process numbers they have to be.

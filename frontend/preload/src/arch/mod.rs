@@ -2,6 +2,7 @@
 //!
 //! - `processor` has the names of hooks, and in assembly the way to another stack and functions that are passed on.
 //! - `branches` gives functions a branch that call no hook.
+//! - `led` gives specified functions branches to the library for resources.
 //! - `trigger` begins to record at a function.
 //! - `hooked` has functions with each kind of hook, for measuring.
 //! - `attach` is for programs that were started without this library, and run.
@@ -12,6 +13,8 @@ mod attach;
 pub(crate) mod branches;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_hooked.rs")]
 pub(crate) mod hooked;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod led;
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 mod processor;

@@ -1,4 +1,6 @@
-//! The functions of specifications: calls of them come here from a library that the recorder has made (`rftrace-record`).
+//! The functions of specifications: calls of them come here from a library that the recorder has made (`rftrace-record`), or from branches at the
+//! beginnings of the functions themselves (`branched`), where these are called within their modules too. A call that passes both counts once: the
+//! library is passed where the function has a branch.
 //!
 //! The called function is called again from here, as only then it is known what it returns. It gets all that is in registers, and as much of
 //! its caller's stack as arguments may be in. What unwinds finds its way by the frame's information; nothing is to be undone here.
@@ -15,6 +17,7 @@ use rftrace_format::resources::{Kind, MAX_DETAIL_BYTES, Resource};
 use rftrace_format::specification::{BEFORE, Does, Entry, MAX_IDS, NESTED};
 
 use super::calls::Call;
+use crate::branched;
 use crate::machine::{self, Values};
 use crate::process;
 use crate::slots;
@@ -41,6 +44,9 @@ struct Frame {
     rax: u64,
     r10: u64,
     known: *const Known,
+    number: u64,
+    /// The caller's frame pointer.
+    bp: usize,
     original: *mut c_void,
     /// So much of the caller's stack may be arguments.
     stack_bytes: usize,
@@ -54,6 +60,18 @@ struct Frame {
     n_released: usize,
 }
 
+/// The same of a function that has come by a branch. It may rely on all registers that the called one leaves as they are.
+#[repr(C)]
+struct Entered {
+    /// What is used of it here is what is known of all calls.
+    frame: Frame,
+    r11: u64,
+    /// Whether the function's end is to be known.
+    is_called: u64,
+    /// rcx, rsi, rdi, r8, r9, r10, r11, as the function has left them.
+    left: [u64; 7],
+}
+
 /// The most that is copied of the caller's stack.
 const MOST_STACK_BYTES: usize = 512;
 const FRAME_BYTES: usize = size_of::<Frame>().next_multiple_of(16);
@@ -64,6 +82,159 @@ macro_rules! at {
         offset_of!(Frame, $field) as isize - FRAME_BYTES as isize
     };
 }
+
+const ENTERED_BYTES: usize = size_of::<Entered>().next_multiple_of(16);
+/// What `xsave` writes of vectors and masks, its header included, as it stands where nothing is compacted: up to the upper ones of AVX-512.
+const VECTORS_BYTES: usize = 2752;
+const VECTORS_HEADER: usize = 512;
+/// Of its parts: SSE, AVX, the three of AVX-512.
+const VECTORS: u64 = 0b1110_0110;
+
+/// From the frame pointer to a field.
+macro_rules! entered_at {
+    (frame.$field:ident) => {
+        (offset_of!(Entered, frame) + offset_of!(Frame, $field)) as isize - ENTERED_BYTES as isize
+    };
+    ($field:ident) => {
+        offset_of!(Entered, $field) as isize - ENTERED_BYTES as isize
+    };
+}
+
+global_asm!(
+    // Where a branch leads to: on the stack are the function's number, where it goes on, its return address. All registers are as its caller
+    // has left them, and are kept.
+    ".text",
+    ".globl rftrace_resources_entered",
+    ".hidden rftrace_resources_entered",
+    ".type rftrace_resources_entered, @function",
+    "rftrace_resources_entered:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 24",
+    "push rbp",
+    ".cfi_def_cfa_offset 32",
+    ".cfi_offset rbp, -32",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "sub rsp, {all_bytes}",
+    "and rsp, -64",
+    "mov [rbp + {rax}], rax",
+    "mov [rbp + {r10}], r10",
+    "mov [rbp + {r11}], r11",
+    "mov [rbp + {integers}], rdi",
+    "mov [rbp + {integers} + 8], rsi",
+    "mov [rbp + {integers} + 16], rdx",
+    "mov [rbp + {integers} + 24], rcx",
+    "mov [rbp + {integers} + 32], r8",
+    "mov [rbp + {integers} + 40], r9",
+    "mov rax, [rbp]",
+    "mov [rbp + {bp}], rax",
+    "mov rax, [rbp + 8]",
+    "mov [rbp + {number}], rax",
+    // xrstor wants the rest of the header to be 0.
+    "lea rdi, [rsp + {header}]",
+    "xor eax, eax",
+    "mov ecx, 8",
+    "rep stosq",
+    "mov eax, {vectors}",
+    "xor edx, edx",
+    "xsave [rsp]",
+    "lea rdi, [rbp - {entered_bytes}]",
+    "lea rsi, [rbp + 24]",
+    "call {entered}",
+    "mov [rbp + {is_called}], rax",
+    "mov eax, {vectors}",
+    "xor edx, edx",
+    "xrstor [rsp]",
+    // Arguments on the stack, if the function is called from here. The vectors need no place while the function runs: it may call itself often.
+    "lea rsp, [rbp - {entered_bytes}]",
+    "and rsp, -16",
+    "mov rcx, [rbp + {stack_bytes}]",
+    "sub rsp, rcx",
+    "lea rsi, [rbp + 32]",
+    "mov rdi, rsp",
+    "rep movsb",
+    "cmp qword ptr [rbp + {is_called}], 0",
+    "mov rdi, [rbp + {integers}]",
+    "mov rsi, [rbp + {integers} + 8]",
+    "mov rdx, [rbp + {integers} + 16]",
+    "mov rcx, [rbp + {integers} + 24]",
+    "mov r8, [rbp + {integers} + 32]",
+    "mov r9, [rbp + {integers} + 40]",
+    "mov rax, [rbp + {rax}]",
+    "mov r10, [rbp + {r10}]",
+    "mov r11, [rbp + {r11}]",
+    "jne 4f",
+    // Nothing is to be known of its end. Below the stack pointer the word stays: no handler of a signal writes there.
+    ".cfi_remember_state",
+    "mov rsp, rbp",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 24",
+    ".cfi_restore rbp",
+    "lea rsp, [rsp + 16]",
+    ".cfi_def_cfa_offset 8",
+    "jmp [rsp - 8]",
+    "4:",
+    ".cfi_restore_state",
+    "call [rbp + 16]",
+    "mov [rbp + {results}], rax",
+    "mov [rbp + {results} + 8], rdx",
+    "mov [rbp + {left}], rcx",
+    "mov [rbp + {left} + 8], rsi",
+    "mov [rbp + {left} + 16], rdi",
+    "mov [rbp + {left} + 24], r8",
+    "mov [rbp + {left} + 32], r9",
+    "mov [rbp + {left} + 40], r10",
+    "mov [rbp + {left} + 48], r11",
+    "lea rsp, [rbp - {all_bytes}]",
+    "and rsp, -64",
+    "lea rdi, [rsp + {header}]",
+    "xor eax, eax",
+    "mov ecx, 8",
+    "rep stosq",
+    "mov eax, {vectors}",
+    "xor edx, edx",
+    "xsave [rsp]",
+    "lea rdi, [rbp - {entered_bytes}]",
+    "lea rsi, [rbp + 24]",
+    "call {after}",
+    "mov eax, {vectors}",
+    "xor edx, edx",
+    "xrstor [rsp]",
+    "mov rax, [rbp + {results}]",
+    "mov rdx, [rbp + {results} + 8]",
+    "mov rcx, [rbp + {left}]",
+    "mov rsi, [rbp + {left} + 8]",
+    "mov rdi, [rbp + {left} + 16]",
+    "mov r8, [rbp + {left} + 24]",
+    "mov r9, [rbp + {left} + 32]",
+    "mov r10, [rbp + {left} + 40]",
+    "mov r11, [rbp + {left} + 48]",
+    "mov rsp, rbp",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 24",
+    ".cfi_restore rbp",
+    "lea rsp, [rsp + 16]",
+    ".cfi_def_cfa_offset 8",
+    "ret",
+    ".cfi_endproc",
+    ".size rftrace_resources_entered, . - rftrace_resources_entered",
+    all_bytes = const ENTERED_BYTES + VECTORS_BYTES,
+    entered_bytes = const ENTERED_BYTES,
+    header = const VECTORS_HEADER,
+    vectors = const VECTORS,
+    rax = const entered_at!(frame.rax),
+    r10 = const entered_at!(frame.r10),
+    r11 = const entered_at!(r11),
+    integers = const entered_at!(frame.integers),
+    bp = const entered_at!(frame.bp),
+    number = const entered_at!(frame.number),
+    stack_bytes = const entered_at!(frame.stack_bytes),
+    results = const entered_at!(frame.results),
+    is_called = const entered_at!(is_called),
+    left = const entered_at!(left),
+    entered = sym entered,
+    after = sym after,
+);
 
 global_asm!(
     // r11: what is known of the function. All else is as its caller has left it, and the stack pointer is a multiple of 16 and 8 more.
@@ -117,8 +288,10 @@ global_asm!(
     "movups [rbp + {vectors} + 80], xmm5",
     "movups [rbp + {vectors} + 96], xmm6",
     "movups [rbp + {vectors} + 112], xmm7",
+    "mov rax, [rbp]",
+    "mov [rbp + {bp}], rax",
     "mov rdi, rsp",
-    "mov rsi, rbp",
+    "lea rsi, [rbp + 8]",
     "call {before}",
     // Arguments on the stack, if the function is called from here.
     "mov rcx, [rbp + {stack_bytes}]",
@@ -159,7 +332,7 @@ global_asm!(
     "movups [rbp + {result_vectors}], xmm0",
     "movups [rbp + {result_vectors} + 16], xmm1",
     "lea rdi, [rbp - {frame_bytes}]",
-    "mov rsi, rbp",
+    "lea rsi, [rbp + 8]",
     "call {after}",
     "mov rax, [rbp + {results}]",
     "mov rdx, [rbp + {results} + 8]",
@@ -174,6 +347,7 @@ global_asm!(
     frame_bytes = const FRAME_BYTES,
     vectors = const at!(vectors),
     known = const at!(known),
+    bp = const at!(bp),
     rax = const at!(rax),
     r10 = const at!(r10),
     integers = const at!(integers),
@@ -207,42 +381,57 @@ extern "C" fn missing() -> usize {
     <c_int as super::calls::Missing>::missing() as usize
 }
 
-/// Called with the frame before the function. Returns whether its end is to be known.
-extern "C" fn before(frame: &mut Frame, rbp: usize) -> u32 {
+/// Called with the frame before the function, and where its return address is. Returns whether its end is to be known.
+extern "C" fn before(frame: &mut Frame, sp: usize) -> u32 {
     // SAFETY: as the stub has passed it.
     let known = unsafe { &*frame.known };
     frame.original = thread::keeping_errno(|| original(known));
+    frame.number = known.number;
     frame.stack_bytes = 0;
-    // Only the first call of this library's own comes here.
-    if is_own(registers(rbp)) {
+    // Where the function has a branch that one comes to the same.
+    if branched::has(frame.original as usize) {
         return 0;
     }
-    let Some((entry, call)) = begin(known.number as usize, registers(rbp)) else { return 0 };
+    u32::from(has_begun(frame, sp))
+}
+
+/// The same with the frame of one that has come by a branch.
+extern "C" fn entered(frame: &mut Entered, sp: usize) -> u64 {
+    frame.frame.stack_bytes = 0;
+    u64::from(has_begun(&mut frame.frame, sp))
+}
+
+/// Begins a call. Returns whether its end is to be known.
+fn has_begun(frame: &mut Frame, sp: usize) -> bool {
+    let registers = Registers { sp, bp: frame.bp };
+    // Of this library's own calls by the other one only the first comes here.
+    if is_own(registers) {
+        return false;
+    }
+    let Some((entry, call)) = begin(frame.number as usize, registers) else { return false };
     thread::keeping_errno(|| {
         (frame.began, frame.generation) = (call.began(), call.generation());
-        let values = frame.values(rbp, None);
+        let values = frame.values(sp, None);
         let released = Released::of(&entry, &values);
         if entry.has(BEFORE) {
-            record(known.number, &entry, call, &values, released);
-            return 0;
+            record(frame.number, &entry, call, &values, released);
+            return false;
         }
         (frame.released, frame.n_released) = (released.ids, released.n_ids);
         // What is above the return address belongs to the caller, and is there as long as the stack is.
-        let end = stacks::readable_end(rbp + 16);
-        frame.stack_bytes = end.saturating_sub(rbp + 16).min(MOST_STACK_BYTES) & !15;
-        1
+        let end = stacks::readable_end(sp + 8);
+        frame.stack_bytes = end.saturating_sub(sp + 8).min(MOST_STACK_BYTES) & !15;
+        true
     })
 }
 
 /// Called with the frame behind the function.
-extern "C" fn after(frame: &mut Frame, rbp: usize) {
-    // SAFETY: as above.
-    let known = unsafe { &*frame.known };
-    let Some(entry) = specifications::function(known.number as usize) else { return };
+extern "C" fn after(frame: &mut Frame, sp: usize) {
+    let Some(entry) = specifications::function(frame.number as usize) else { return };
     thread::keeping_errno(|| {
-        let call = Call::again(frame.began, registers(rbp), frame.generation);
+        let call = Call::again(frame.began, Registers { sp, bp: frame.bp }, frame.generation);
         let released = Released { ids: frame.released, n_ids: frame.n_released };
-        record(known.number, &entry, call, &frame.values(rbp, Some(frame.results[0])), released);
+        record(frame.number, &entry, call, &frame.values(sp, Some(frame.results[0])), released);
     });
 }
 
@@ -250,11 +439,6 @@ extern "C" fn after(frame: &mut Frame, rbp: usize) {
 fn is_own(registers: Registers) -> bool {
     // SAFETY: there the return address is.
     slots::is_own(unsafe { *(registers.sp as *const usize) })
-}
-
-fn registers(rbp: usize) -> Registers {
-    // SAFETY: there the frame pointer of the caller was put.
-    Registers { sp: rbp + 8, bp: unsafe { *(rbp as *const usize) } }
 }
 
 /// Begins a call, where such are recorded.
@@ -268,8 +452,8 @@ fn begin(number: usize, registers: Registers) -> Option<(Entry<'static>, Call)> 
 }
 
 impl Frame {
-    fn values(&self, rbp: usize, result: Option<u64>) -> Values<'_> {
-        Values { integers: &self.integers, stack: rbp + 16, result: result.unwrap_or(0) }
+    fn values(&self, sp: usize, result: Option<u64>) -> Values<'_> {
+        Values { integers: &self.integers, stack: sp + 8, result: result.unwrap_or(0) }
     }
 }
 

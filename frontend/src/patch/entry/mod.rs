@@ -5,6 +5,7 @@
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
 //! - `library` says which slots may lead to stubs; `pointers` what becomes of their contents.
 //! - `module` is what a module's file tells; `installed` keeps what there is.
+//! - `leads` gives functions branches to somebody else's hook.
 //! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
 //! - `writing` makes what is led to, and writes code.
 //! - `wanted` is which functions are to have one, and `rooms` in which a compiler has left room for it; `outcome` is what the API shows.
@@ -20,6 +21,7 @@
 mod frames;
 mod functions;
 mod installed;
+mod leads;
 mod library;
 mod module;
 mod outcome;
@@ -42,6 +44,7 @@ use self::functions::{BRANCH_BYTES, Functions};
 use self::installed::{Part, Slot};
 pub(crate) use self::installed::{functions_in, sites};
 pub use self::installed::{hook_library_calls, release_library_calls};
+pub use self::leads::{Lead, lead_functions};
 use self::module::{Function, Module, examine, is_cold};
 pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
 pub(crate) use self::pointers::used_otherwise;
@@ -330,7 +333,7 @@ impl Pass<'_> {
             };
             match examined {
                 Ok(instructions) => {
-                    wanted.push(Wanted { name: start, goes_on: GoesOn::Copy(instructions) });
+                    wanted.push(Wanted { name: start, told: start, goes_on: GoesOn::Copy(instructions) });
                     chosen.push(function);
                 }
                 Err(reason) => self.leave(module, &function, reason),
@@ -341,7 +344,7 @@ impl Pass<'_> {
         }
         let made = match self.now.way {
             Way::Itself if !is_only_thread() => Err((WholeReason::Threads, None)),
-            Way::Itself => make(image, &wanted).map_err(|(reason, error)| (reason, Some(error))),
+            Way::Itself => make(image, &wanted, stubs::hook()).map_err(|(reason, error)| (reason, Some(error))),
             Way::Outside => self.prepare(image, &wanted).map_err(|(reason, error)| (reason, Some(error))),
         };
         match made {
@@ -393,7 +396,7 @@ impl Pass<'_> {
     /// Makes stubs, for somebody else who writes the branches. Returns which functions have one.
     fn prepare(&mut self, image: &Image<'_>, wanted: &[Wanted]) -> Result<(Vec<Made>, Area), (WholeReason, io::Error)> {
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
-        let area = make_stubs(image, wanted, &pages)?;
+        let area = make_stubs(image, wanted, stubs::hook(), &pages)?;
         let prepare = |(idx, function): (usize, &Wanted)| {
             let (stub, GoesOn::Copy(instructions)) = (area.stub(idx)?, &function.goes_on) else { return None };
             let displaced: usize = instructions.iter().map(Instruction::len).sum();
@@ -424,7 +427,8 @@ impl Pass<'_> {
         for (import, function) in imports.iter().zip(library::examine(image, &imports, slot)) {
             match function {
                 Ok(function) => {
-                    wanted.push(Wanted { name: slot(import), goes_on: GoesOn::Whole(function) });
+                    let name = slot(import);
+                    wanted.push(Wanted { name, told: name, goes_on: GoesOn::Whole(function) });
                     chosen.push((import, function));
                 }
                 Err(reason) => self.leave_call(module, import, reason),
@@ -434,7 +438,7 @@ impl Pass<'_> {
             return;
         }
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error));
-        let made = pages.and_then(|pages| Ok((make_stubs(image, &wanted, &pages)?, pages)));
+        let made = pages.and_then(|pages| Ok((make_stubs(image, &wanted, stubs::hook(), &pages)?, pages)));
         for (idx, (import, function)) in chosen.into_iter().enumerate() {
             let place = wanted[idx].name;
             let filled = match &made {

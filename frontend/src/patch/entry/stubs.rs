@@ -3,15 +3,16 @@
 //! ```text
 //! area   +0    a byte for each function: whether it is switched on, see `patch::switches`
 //! next page:
-//!        +0    address of rftrace_entry
+//!        +0    address of the hook: rftrace_entry, or one of somebody else
 //!        +16   three words for each function: where it goes on, its name, where a displaced call returns to
 //!        …     stubs:
 //!          +0    cmp byte ptr [rip + …], 0
 //!          +7    jne                 to the pushes
 //!          +9    the displaced instructions, if it has a branch, as `relocate` makes them; or jmp [rip + …], where it goes on
 //!          …     push [rip + …]      where it goes on: at +9, or in another module
-//!                push [rip + …]      what records and filters name it by: its address, or that of the slot for it
-//!                jmp [rip + …]       rftrace_entry, which goes on there
+//!                push [rip + …]      what records and filters name it by: its address, or that of the slot for it; or
+//!                                    what another hook is told
+//!                jmp [rip + …]       the hook, which goes on there
 //! ```
 //!
 //! Flags are dead at a function's beginning. Off, a call costs two jumps that are taken, to the stub and back, and a comparison.
@@ -61,6 +62,8 @@ const LARGEST: usize = 128;
 pub(super) struct Wanted {
     /// What records and filters name it by.
     pub(super) name: usize,
+    /// What the hook is told: that, where it is the tracer's.
+    pub(super) told: usize,
     pub(super) goes_on: GoesOn,
 }
 
@@ -99,14 +102,19 @@ pub(super) fn hook() -> usize {
 }
 
 impl Area {
-    /// Makes stubs for functions of `module`, all off. `mapped` are the mapped ranges of this process, ascending.
-    pub(super) fn new(module: &Range<usize>, wanted: &[Wanted], mapped: &[Range<usize>]) -> io::Result<Self> {
+    /// Makes stubs for functions of `module`, which lead to a hook, all off. `mapped` are the mapped ranges of this process, ascending.
+    pub(super) fn new(
+        module: &Range<usize>,
+        wanted: &[Wanted],
+        hook: usize,
+        mapped: &[Range<usize>],
+    ) -> io::Result<Self> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
         let most = (WORDS_AT + wanted.len() * (WORDS_BYTES + LARGEST) + STUB_ALIGN).next_multiple_of(page);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
         let pages_bytes = Bytes::pages_bytes(wanted.len());
         for start in places(module, pages_bytes + most, mapped, page) {
-            let (stubs, placed, mut contents) = contents(start, start + pages_bytes, wanted);
+            let (stubs, placed, mut contents) = contents(start, start + pages_bytes, wanted, hook);
             contents.resize(contents.len().next_multiple_of(page), FILLER);
             match Bytes::map_before(&contents, start, wanted.len()) {
                 Ok(bytes) => return Ok(Self { stubs, placed, bytes }),
@@ -167,9 +175,14 @@ fn frames(placed: &[Option<Placed>], reader: Reader) -> (Vec<u8>, Vec<usize>) {
 }
 
 /// The stubs of functions whose switches begin at `switches`, and the contents of the memory for them, which begins at `start`.
-fn contents(switches: usize, start: usize, wanted: &[Wanted]) -> (Range<usize>, Vec<Option<Placed>>, Vec<u8>) {
+fn contents(
+    switches: usize,
+    start: usize,
+    wanted: &[Wanted],
+    hook: usize,
+) -> (Range<usize>, Vec<Option<Placed>>, Vec<u8>) {
     let mut contents = vec![0; WORDS_AT + wanted.len() * WORDS_BYTES];
-    contents[..WORD].copy_from_slice(&hook().to_le_bytes());
+    contents[..WORD].copy_from_slice(&hook.to_le_bytes());
     contents.resize(contents.len().next_multiple_of(STUB_ALIGN), FILLER);
     let first = start + contents.len();
     let mut placed = Vec::with_capacity(wanted.len());
@@ -188,7 +201,7 @@ fn contents(switches: usize, start: usize, wanted: &[Wanted]) -> (Range<usize>, 
             placed.push(None);
             continue;
         };
-        for (number, value) in [goes_on, function.name, returns_to.unwrap_or(0)].into_iter().enumerate() {
+        for (number, value) in [goes_on, function.told, returns_to.unwrap_or(0)].into_iter().enumerate() {
             let place = words_at + number * WORD;
             contents[place..place + WORD].copy_from_slice(&value.to_le_bytes());
         }
@@ -241,7 +254,7 @@ mod tests {
 
     fn wanted(start: usize, code: &[u8]) -> Wanted {
         let decoder = Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE);
-        Wanted { name: start, goes_on: GoesOn::Copy(decoder.into_iter().collect()) }
+        Wanted { name: start, told: start, goes_on: GoesOn::Copy(decoder.into_iter().collect()) }
     }
 
     const SWITCHES: usize = 0xf_0000;
@@ -275,7 +288,7 @@ mod tests {
             wanted(0x40_2000, &[0xe3, 0x10, 0x90, 0x90, 0x90]),
             wanted(0x40_3000, &[0x50, 0xe8, 0, 0, 0, 0]),
         ];
-        let (_, placed, contents) = contents(SWITCHES, START, &list);
+        let (_, placed, contents) = contents(SWITCHES, START, &list, hook());
         assert_eq!(word(&contents, START), hook());
         assert!(placed[1].is_none());
         for (idx, returns_to) in [(0, 0), (2, 0x40_3006)] {
@@ -287,8 +300,8 @@ mod tests {
 
     #[test]
     fn whole_functions_go_on_at_their_addresses() {
-        let list = [Wanted { name: 0x40_4018, goes_on: GoesOn::Whole(0x7000_1230) }];
-        let (_, placed, contents) = contents(SWITCHES, START, &list);
+        let list = [Wanted { name: 0x40_4018, told: 0x40_4018, goes_on: GoesOn::Whole(0x7000_1230) }];
+        let (_, placed, contents) = contents(SWITCHES, START, &list, hook());
         let placed = placed[0].as_ref().unwrap();
         assert_eq!(pushed(&contents, placed, 0), [0x7000_1230, 0x40_4018]);
         let copy = placed.stub + COPY_AT;
@@ -302,7 +315,7 @@ mod tests {
     #[test]
     fn rows_are_those_of_the_instructions() {
         let list = [wanted(0x40_1000, &[0x55, 0x48, 0x89, 0xe5, 0x53])];
-        let (_, placed, contents) = contents(SWITCHES, START, &list);
+        let (_, placed, contents) = contents(SWITCHES, START, &list, hook());
         let placed = placed[0].as_ref().unwrap();
         let code = &contents[placed.stub - START..placed.end - START];
         let decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
@@ -323,7 +336,7 @@ mod tests {
 
     #[test]
     fn frames_are_whole() {
-        let (_, placed, _) = contents(SWITCHES, START, &[wanted(0x40_1000, &[0x55, 0x48, 0x89, 0xe5, 0x53])]);
+        let (_, placed, _) = contents(SWITCHES, START, &[wanted(0x40_1000, &[0x55, 0x48, 0x89, 0xe5, 0x53])], hook());
         let (bytes, descriptions) = frames(&placed, Reader::Unwinder);
         let length = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
         assert_eq!(length(0) + 4, descriptions[0]);

@@ -19,11 +19,15 @@ use crate::patch::unwind::{self, Reader};
 /// Whether a function has what it is to have.
 pub(super) type Made = Result<(), WholeReason>;
 
-/// Makes the stubs and then the branches. Returns which functions have one.
-pub(super) fn make(image: &Image<'_>, wanted: &[Wanted]) -> Result<(Vec<Made>, Area), (WholeReason, io::Error)> {
+/// Makes the stubs, which lead to a hook, and then the branches. Returns which functions have one.
+pub(super) fn make(
+    image: &Image<'_>,
+    wanted: &[Wanted],
+    hook: usize,
+) -> Result<(Vec<Made>, Area), (WholeReason, io::Error)> {
     let not_writable = |error| (WholeReason::NotWritable, error);
     let pages = Pages::all().map_err(not_writable)?;
-    let area = make_stubs(image, wanted, &pages)?;
+    let area = make_stubs(image, wanted, hook, &pages)?;
     let branches = wanted.iter().enumerate().map(|(idx, function)| {
         let mut branch = vec![0xe9];
         branch.extend_from_slice(&distance(function.name + BRANCH_BYTES, area.stub(idx)?).to_le_bytes());
@@ -107,11 +111,12 @@ fn write_each(
 pub(super) fn make_stubs(
     image: &Image<'_>,
     wanted: &[Wanted],
+    hook: usize,
     pages: &[Pages],
 ) -> Result<Area, (WholeReason, io::Error)> {
     let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
     let module = image.start()..image.end();
-    let area = Area::new(&module, wanted, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
+    let area = Area::new(&module, wanted, hook, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
     let (frames, descriptions) = area.frames(Reader::Unwinder);
     unwind::register_section(area.stubs().start, frames, &descriptions);
     debugger::register(&area.stubs(), &(area.stubs().start..area.stubs().start), &area.frames(Reader::Debugger).0);

@@ -1,6 +1,7 @@
 //! The functions of a program and its libraries, by their names.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,8 @@ pub(super) struct Module {
     pub(super) exported: Vec<String>,
     /// Those that only it has a name for.
     pub(super) internal: Vec<String>,
+    /// Where functions begin, as in the file, by their names; not of those that are chosen by processor.
+    addresses: BTreeMap<String, BTreeSet<u64>>,
 }
 
 impl Module {
@@ -46,7 +49,22 @@ impl Module {
         let exported = names(&mut file.dynamic_symbols());
         let mut internal = names(&mut file.symbols());
         internal.retain(|name| exported.binary_search(name).is_err());
-        Ok(Self { path: path.to_owned(), is_program, exported, internal })
+        let mut addresses: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        for symbol in file.symbols().chain(file.dynamic_symbols()).filter(is_function) {
+            let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { continue };
+            if let (elf::STT_FUNC, Ok(name)) = (st_info.st_type(), symbol.name()) {
+                let name = name.split('@').next().unwrap_or(name).to_owned();
+                addresses.entry(name).or_default().insert(symbol.address());
+            }
+        }
+        Ok(Self { path: path.to_owned(), is_program, exported, internal, addresses })
+    }
+
+    /// Where functions of that name begin that can have a branch. None in the C library, which is needed to record calls.
+    pub(super) fn addresses(&self, name: &str) -> impl Iterator<Item = u64> {
+        const NEEDED: [&str; 3] = ["libc.so", "ld-linux", "libpthread.so"];
+        let is_needed = NEEDED.iter().any(|needed| self.name().starts_with(needed));
+        self.addresses.get(name).filter(|_| !is_needed).into_iter().flatten().copied()
     }
 
     pub(super) fn name(&self) -> Cow<'_, str> {

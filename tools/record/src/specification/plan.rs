@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rftrace_format::recording::Led;
 use rftrace_format::resources::{Definition, MAX_SPECIFIED, Resource};
 use rftrace_format::specification::{self, BEFORE, Function, MAX_FUNCTIONS};
 use rftrace_read::Pattern;
@@ -25,6 +26,17 @@ struct Caught {
     /// How it is told of.
     name: String,
     does: Function<Vec<u8>>,
+    /// Whether calls from one module to another are caught.
+    is_exported: bool,
+    /// Where it begins, by the paths of modules: there it gets a branch.
+    places: Vec<(PathBuf, u64)>,
+}
+
+/// A function that is meant.
+struct Meant {
+    symbol: String,
+    is_exported: bool,
+    places: Vec<(PathBuf, u64)>,
 }
 
 impl Plan {
@@ -55,7 +67,7 @@ impl Plan {
                 bail!("--resources: {} kinds of specifications; {MAX_SPECIFIED} are the most", plan.resources.len());
             }
             for wanted in functions {
-                for name in find(&wanted, &mut modules)? {
+                for Meant { symbol: name, is_exported, places } in find(&wanted, &mut modules)? {
                     let readable = match wanted.is_shell {
                         true => as_by_cxxfilt(&name).into_owned(),
                         false => readable(&name)[0].clone().unwrap_or_else(|| name.clone()),
@@ -72,7 +84,7 @@ impl Plan {
                     }
                     let number = Resource::ALL.len() as u32 + first + wanted.compiled.resource;
                     let does = Function { resource: number, ..wanted.compiled.clone() };
-                    plan.functions.push(Caught { symbol: name, name: readable, does });
+                    plan.functions.push(Caught { symbol: name, name: readable, does, is_exported, places });
                 }
             }
         }
@@ -121,13 +133,46 @@ impl Plan {
     /// The library that catches the calls; `None` if there are none.
     #[must_use]
     pub fn library(&self) -> Option<Vec<u8>> {
-        let names: Vec<&str> = self.functions.iter().map(|caught| caught.symbol.as_str()).collect();
+        let exported = self.functions.iter().enumerate().filter(|(_, caught)| caught.is_exported);
+        let names: Vec<(&str, usize)> = exported.map(|(number, caught)| (caught.symbol.as_str(), number)).collect();
         (!names.is_empty()).then(|| stubs::library(&names))
+    }
+
+    /// The functions that get branches at their beginnings, as the library of the tracer reads them ([`Led`]).
+    pub(crate) fn led(&self) -> String {
+        let mut lines = String::new();
+        for (number, caught) in self.functions.iter().enumerate() {
+            for (path, address) in &caught.places {
+                // One line each: of a path with a line feed no function has a branch.
+                if let Some(path) = path.to_str().filter(|path| !path.contains(['\n', '\t'])) {
+                    lines += &Led { number, address: *address, name: &caught.name, path }.to_string();
+                }
+            }
+        }
+        lines
+    }
+
+    /// Refuses functions that are only called within a module, for who makes no branches.
+    ///
+    /// # Errors
+    ///
+    /// There is such a function.
+    pub fn without_branches(&self) -> Result<()> {
+        match self.functions.iter().find(|caught| !caught.is_exported) {
+            Some(Caught { name, places, .. }) => {
+                let module = places.first().and_then(|(path, _)| path.file_name()).unwrap_or_default();
+                bail!(
+                    "{name} is called within {} only: such calls are recorded by rftrace record --resources",
+                    module.to_string_lossy()
+                )
+            }
+            None => Ok(()),
+        }
     }
 }
 
-/// The symbols that are meant.
-fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<String>> {
+/// The functions that are meant.
+fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<Meant>> {
     let place = &wanted.place;
     // A library that is loaded later is named by its path.
     if let Some(path) = wanted.library.as_deref().filter(|library| library.contains('/')) {
@@ -157,7 +202,7 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<String>> {
             library.as_ref().map_or("", |library| library.text())
         );
     }
-    let mut found: Vec<String> = Vec::new();
+    let mut found: BTreeMap<String, bool> = BTreeMap::new();
     for (number, symbol) in wanted.symbols.iter().enumerate() {
         let pattern = functions::Wanted::new(symbol, wanted.is_shell).with_context(|| format!("{place}: symbol"))?;
         let outer: Vec<&&Module> = meant.iter().filter(|module| !module.is_program).collect();
@@ -166,8 +211,14 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<String>> {
         let is_early = wanted.compiled.flags & BEFORE != 0;
         let (uncaught, names): (Vec<&String>, Vec<&String>) =
             names.partition(|name| !is_early && why_not_caught(name).is_some());
-        found.extend(names.iter().map(|name| (*name).clone()));
-        if !names.is_empty() {
+        // The program's own have branches alone. What functracer audits are functions of libraries.
+        let inner = meant.iter().filter(|module| module.is_program && !wanted.is_shell);
+        let inner = inner.flat_map(|module| module.exported.iter().chain(&module.internal));
+        let inner: Vec<&String> =
+            inner.filter(|name| pattern.is(name) && is_early | why_not_caught(name).is_none()).collect();
+        inner.iter().for_each(|name| _ = found.entry((*name).clone()).or_default());
+        names.iter().for_each(|name| *found.entry((*name).clone()).or_default() = true);
+        if !names.is_empty() || !inner.is_empty() {
             continue;
         }
         if let Some((name, why)) = uncaught.first().and_then(|name| Some((name, why_not_caught(name)?))) {
@@ -177,13 +228,15 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<String>> {
         if number > 0 || wanted.is_optional {
             continue;
         }
-        let has = |module: &&&Module| module.exported.iter().chain(&module.internal).any(|name| pattern.is(name));
-        if let Some(module) = meant.iter().find(has) {
-            bail!(
-                "{place}: {symbol} is called within {} only, and is not caught there: calls are caught that go from one module to another. \
-                 Put it into a library, or record it with -P",
-                module.name()
-            );
+        // Functions that only a library has a name for.
+        let internal: Vec<&String> = outer
+            .iter()
+            .flat_map(|module| &module.internal)
+            .filter(|name| !wanted.is_shell && pattern.is(name))
+            .collect();
+        internal.iter().for_each(|name| _ = found.entry((*name).clone()).or_default());
+        if !internal.is_empty() {
+            continue;
         }
         let aliases = &wanted.symbols[1..];
         let is_there = |alias: &String| {
@@ -198,7 +251,22 @@ fn find(wanted: &Wanted, modules: &mut Vec<Module>) -> Result<Vec<String>> {
             "{place}: there is no function {symbol} in the program and its libraries{near}. With `optional = true` it may be missing"
         );
     }
-    found.sort_unstable();
-    found.dedup();
-    Ok(found)
+    // Of what functracer audits calls from one module to another are noted.
+    let own: &[&Module] = if wanted.is_shell { &[] } else { &meant };
+    let places = |symbol: &str| {
+        let all =
+            own.iter().flat_map(|module| module.addresses(symbol).map(move |address| (module.path.clone(), address)));
+        all.filter_map(|(path, address)| Some((path.canonicalize().ok()?, address))).collect()
+    };
+    let first = found.keys().next().cloned();
+    let found = found.into_iter().filter(|(symbol, is_exported)| {
+        // What is chosen by processor, and the C library's, is caught by its name alone.
+        *is_exported || meant.iter().any(|module| module.addresses(symbol).next().is_some())
+    });
+    let found: Vec<Meant> =
+        found.map(|(symbol, is_exported)| Meant { places: places(&symbol), symbol, is_exported }).collect();
+    match first.filter(|_| found.is_empty() && !wanted.is_optional) {
+        Some(first) => bail!("{place}: {first} is called within its module only, and is not caught there"),
+        None => Ok(found),
+    }
 }

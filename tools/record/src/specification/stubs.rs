@@ -48,10 +48,11 @@ impl Out {
     }
 }
 
-/// The library with functions of these names, each of which has the number of its place.
-pub(super) fn library(names: &[&str]) -> Vec<u8> {
+/// The library with functions of these names, each with its number.
+pub(super) fn library(functions: &[(&str, usize)]) -> Vec<u8> {
     const N_SEGMENTS: usize = 5;
 
+    let names: Vec<&str> = functions.iter().map(|&(name, _)| name).collect();
     let n_symbols = names.len() + 2;
     let mut strings = vec![0];
     let mut string = |text: &str| {
@@ -147,7 +148,7 @@ pub(super) fn library(names: &[&str]) -> Vec<u8> {
     }
     out.align(PAGE);
     out.words(&[0]);
-    for number in 0..names.len() {
+    for &(_, number) in functions {
         out.words(&[0, 0, number as u64]);
     }
     for (tag, value) in dynamic {
@@ -166,7 +167,8 @@ mod tests {
     #[test]
     fn the_dynamic_linker_finds_its_functions() {
         let names = ["pool_get", "pool_put", "_ZN4pool3getEm"];
-        let bytes = library(&names);
+        let numbered: Vec<(&str, usize)> = names.iter().enumerate().map(|(place, &name)| (name, 10 + place)).collect();
+        let bytes = library(&numbered);
         let header = elf::FileHeader64::<Endianness>::parse(&*bytes).unwrap();
         let endian = header.endian().unwrap();
         let segments = header.program_headers(endian, &*bytes).unwrap();
@@ -188,7 +190,7 @@ mod tests {
             // lea r11, [what is known of it]: of which the number is the third word.
             let stub = word(symbols + symbol * SYMBOL_BYTES + 8);
             assert_eq!(bytes[stub..stub + 3], [0x4c, 0x8d, 0x1d]);
-            assert_eq!(word(stub + 7 + word(stub + 3) + 16), number, "{name}");
+            assert_eq!(word(stub + 7 + word(stub + 3) + 16), 10 + number, "{name}");
         }
         assert_eq!(text(strings + value(elf::DT_SONAME)), SPECIFIED.as_bytes());
     }

@@ -158,6 +158,7 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
         Kind::Specified(_) => None,
     };
     let (wanted, plan) = plan(&[track], &program)?;
+    plan.without_branches()?;
     let libraries = libraries(&plan)?;
     let work = tempfile::Builder::new().prefix("rftrace-").tempdir().context("cannot make a temporary directory")?;
     let recorder = ResourceRecorder::begin(work.path(), MOST_BYTES, &wanted, &plan, true)?;

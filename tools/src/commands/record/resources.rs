@@ -201,7 +201,8 @@ pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Resul
         ("RFTRACE_RESOURCES_SPACE", ResourceRecorder::space()?.into()),
         ("RFTRACE_RESOURCES_BACKTRACES", way.name().into()),
     ];
-    Ok(others.into_iter().chain(table).collect())
+    let led = recorder.led().map(|path| ("RFTRACE_RECORD_LED", path.into()));
+    Ok(others.into_iter().chain(table).chain(led).collect())
 }
 
 /// Says that the program has an allocator of its own, which nothing outside of it can take the place of.

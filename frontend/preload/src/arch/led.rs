@@ -1,0 +1,57 @@
+//! Specified functions whose calls the library for resources records wherever they are called: they get branches that lead to it.
+//!
+//! Not here: how that is done (`rftrace-frontend`), and what it records (`rftrace-preload-resources`).
+
+use std::env;
+use std::ffi::c_void;
+use std::fs;
+use std::mem::transmute;
+use std::path::Path;
+
+use rftrace_format::recording::Led;
+use rftrace_frontend::{Lead, lead_functions};
+
+use crate::notes;
+
+/// Gives the functions that `RFTRACE_RECORD_LED` names their branches, while there is one thread.
+pub(crate) fn begin() {
+    let Some(path) = env::var_os("RFTRACE_RECORD_LED") else { return };
+    // A recorder that is gone wants nothing.
+    let Ok(text) = fs::read_to_string(path) else { return };
+    let led: Vec<Led<'_>> = text.lines().filter_map(Led::parse).collect();
+    // SAFETY: names that end with a NUL; the library is preloaded, and stays.
+    let [hook, branched] = [c"rftrace_resources_hook", c"rftrace_resources_branched"]
+        .map(|name| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
+    if hook.is_null() || branched.is_null() {
+        return;
+    }
+    // SAFETY: functions of these names have these types.
+    let (hook, branched) = unsafe {
+        (
+            transmute::<*mut c_void, extern "C" fn() -> *const ()>(hook)(),
+            transmute::<*mut c_void, extern "C" fn(usize)>(branched),
+        )
+    };
+    if hook.is_null() {
+        return;
+    }
+    let lead = |led: &Led<'_>| Lead { module: led.path.into(), address: led.address, number: led.number };
+    let leads: Vec<Lead> = led.iter().map(lead).collect();
+    // SAFETY: the other library's hook is such code.
+    let made = unsafe { lead_functions(&leads, hook as usize) };
+    let mut left_out = Vec::new();
+    for (led, made) in led.iter().zip(made) {
+        match made {
+            Some(Ok(address)) => branched(address),
+            Some(Err(reason)) => {
+                let module = Path::new(led.path).file_name().unwrap_or_default().to_string_lossy();
+                left_out.push(format!("{} within {module} ({reason})", led.name));
+            }
+            // It is not loaded with this program.
+            None => {}
+        }
+    }
+    if !left_out.is_empty() {
+        notes::tell(&format!("not seen are calls of {}", left_out.join(", ")));
+    }
+}

@@ -1,0 +1,129 @@
+//! Branches at functions that lead to somebody else's hook: to the library for resources, which records what specified functions give out and take
+//! back, wherever they are called.
+//!
+//! As of branches of the tracer's own a function is left whole where anything about it is unsure. These are made once, while there is one thread.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::functions::Functions;
+use super::module::{Function, Module, examine, is_cold};
+use super::outcome::WholeReason;
+use super::stubs::{GoesOn, Wanted};
+use super::writing::make;
+use crate::host;
+use crate::host::linux::modules::exe_path;
+use crate::patch::module::{Image, with_modules};
+use crate::patch::poke::is_only_thread;
+use crate::patch::sites::Site;
+use crate::patch::switches::Switch;
+
+/// A function that is to have a branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// The file of its module.
+    pub module: PathBuf,
+    /// Its address, as in the file.
+    pub address: u64,
+    /// What the hook is told in place of the function's address.
+    pub number: usize,
+}
+
+/// Gives functions branches to a hook: code that finds on its stack, from the stack pointer on, the number of the [`Lead`], the address where the function goes
+/// on, and what was there when the function was called. The hook has to keep all registers. Returns for each the function's address in memory,
+/// or why it has no branch; nothing for those of modules that are not loaded.
+///
+/// # Safety
+///
+/// `hook` is such code, and stays.
+pub unsafe fn lead_functions(leads: &[Lead], hook: usize) -> Vec<Option<Result<usize, WholeReason>>> {
+    let _at_work = host::at_work();
+    let mut found = vec![None; leads.len()];
+    with_modules(|info| {
+        // SAFETY: in the callback, and not used behind it.
+        let image = unsafe { Image::new(info) }?;
+        let own = own_leads(&image, leads);
+        if !own.is_empty() {
+            lead_in(&image, leads, &own, hook, &mut found);
+        }
+        None::<()>
+    });
+    found
+}
+
+/// The places of those that are in a module.
+fn own_leads(image: &Image<'_>, leads: &[Lead]) -> Vec<usize> {
+    let path = match image.name.is_empty() {
+        true => exe_path().ok(),
+        false => fs::canonicalize(&*image.name.to_string_lossy()).ok(),
+    };
+    let Some(path) = path else { return Vec::new() };
+    let is_own = |lead: &Lead| lead.module == path;
+    leads.iter().enumerate().filter(|(_, lead)| is_own(lead)).map(|(place, _)| place).collect()
+}
+
+fn lead_in(
+    image: &Image<'_>,
+    leads: &[Lead],
+    own: &[usize],
+    hook: usize,
+    found: &mut [Option<Result<usize, WholeReason>>],
+) {
+    let module = Module::read(image);
+    let symbols = module.symbols.iter().flat_map(crate::elf::table::SymbolTable::symbols);
+    let labels = symbols.map(|symbol| image.start() + symbol.address as usize);
+    let functions = Functions::of(image, labels);
+    let (mut wanted, mut places): (Vec<Wanted>, Vec<usize>) = (Vec::new(), Vec::new());
+    for &place in own {
+        let lead = &leads[place];
+        let address = module.address(lead.address);
+        // Several names may be one function's: the first one is what it is then.
+        let earlier =
+            own.iter().take_while(|&&other| other != place).find(|&&other| leads[other].address == lead.address);
+        if let Some(&earlier) = earlier {
+            found[place] = found[earlier];
+            continue;
+        }
+        let range = address.and_then(|address| functions.ranges().find(|&(start, _)| start == address));
+        let examined = match range {
+            Some((start, end)) => {
+                let function = Function { start, end, symbol: module.symbol(start) };
+                match is_cold(&module, &function) {
+                    true => Err(WholeReason::Special),
+                    false => examine(&module, &functions, &function, &[]).map(|instructions| (start, instructions)),
+                }
+            }
+            None => Err(WholeReason::Unreadable),
+        };
+        match examined {
+            Ok((start, instructions)) => {
+                wanted.push(Wanted { name: start, told: lead.number, goes_on: GoesOn::Copy(instructions) });
+                places.push(place);
+            }
+            Err(reason) => found[place] = Some(Err(reason)),
+        }
+    }
+    if wanted.is_empty() {
+        return;
+    }
+    let made = match is_only_thread() {
+        true => make(image, &wanted, hook).map_err(|(reason, _)| reason),
+        false => Err(WholeReason::Threads),
+    };
+    for (idx, (&place, function)) in places.iter().zip(&wanted).enumerate() {
+        let made = made.as_ref().map_or_else(
+            |&reason| Err(reason),
+            |(made, area)| {
+                let site = Site { address: function.name, child_ip: function.name, module: image.start() };
+                made[idx].map(|()| area.switch(idx, site).iter().for_each(Switch::switch_on))
+            },
+        );
+        found[place] = Some(made.map(|()| function.name));
+    }
+    for &place in own {
+        let first = own.iter().find(|&&other| leads[other].address == leads[place].address);
+        if let Some(&first) = first {
+            found[place] = found[first];
+        }
+    }
+}
