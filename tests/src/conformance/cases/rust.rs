@@ -3,7 +3,7 @@
 use super::super::{Case, Fault, Hooks, Seen};
 use super::story::{Coroutine, Step, Story};
 
-const RESUMED: &str = "not optimised, what has resumed a coroutine is shown as left and entered again";
+const RESUMED: &str = "without frame pointers, what has resumed a coroutine is shown as left and entered again";
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
