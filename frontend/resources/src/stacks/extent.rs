@@ -18,8 +18,10 @@ pub(crate) struct Registers {
 
 /// What may be read of the stack.
 pub(super) struct Stack {
-    pub(super) low: usize,
+    low: usize,
     end: usize,
+    /// So many bytes from `low` on may a word begin at.
+    readable: usize,
     returns: Returns,
 }
 
@@ -27,19 +29,42 @@ impl Stack {
     /// This thread's, from there on.
     #[inline(always)]
     pub(super) fn from(thread: &Thread, sp: usize) -> Self {
-        Self { low: sp, end: stack_end(thread, sp), returns: Returns::of_thread() }
+        let end = stack_end(thread, sp);
+        Self { low: sp, end, readable: (end - sp).saturating_sub(7), returns: Returns::of_thread() }
     }
 
     /// What is there; of return addresses those that the tracer has not replaced.
     #[inline(always)]
     pub(super) fn read(&self, address: u64) -> Result<u64, ()> {
-        let place = address as usize;
-        if place < self.low || place >= self.end - 7 {
-            return Err(());
+        let word = self.word(address).ok_or(())?;
+        self.returns.original(address as usize, word).ok_or(())
+    }
+
+    /// The two words of a frame with a frame pointer: the caller's, and the return address.
+    #[inline(always)]
+    pub(super) fn frame(&self, pointer: u64) -> Option<(u64, u64)> {
+        let place = pointer as usize;
+        if place.wrapping_sub(self.low) >= self.readable.saturating_sub(8) {
+            return None;
         }
         // SAFETY: within this thread's stack.
-        let word = unsafe { (place as *const u64).read_unaligned() };
-        self.returns.original(place, word).ok_or(())
+        let [next, back] = unsafe { (place as *const [u64; 2]).read_unaligned() };
+        Some((next, self.returns.original(place + 8, back)?))
+    }
+
+    /// Whether this is the return address there.
+    #[inline(always)]
+    pub(super) fn has(&self, slot: u64, address: u64) -> bool {
+        self.word(slot)
+            .is_some_and(|word| word == address || self.returns.original(slot as usize, word) == Some(address))
+    }
+
+    #[inline(always)]
+    fn word(&self, address: u64) -> Option<u64> {
+        let place = address as usize;
+        let is_there = place.wrapping_sub(self.low) < self.readable;
+        // SAFETY: within this thread's stack.
+        is_there.then(|| unsafe { (place as *const u64).read_unaligned() })
     }
 
     pub(super) fn contains(&self, address: u64) -> bool {

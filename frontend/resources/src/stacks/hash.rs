@@ -1,8 +1,8 @@
-//! Hashes of stacks: that of a stack is made of that of its callers', and what is far outside can be taken out of it.
+//! Hashes of stacks: made frame by frame, and what came long before can be taken out.
 
 use rftrace_format::resources::MAX_FRAMES;
 
-/// A polynomial of the return addresses, the innermost one as its last coefficient.
+/// A polynomial of what tells frames from others, the latest one as its last coefficient.
 #[derive(Clone, Copy)]
 pub(super) struct Hash(u64);
 
@@ -11,7 +11,7 @@ const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 impl Hash {
     pub(super) const NONE: Self = Self(0);
 
-    /// That of a stack in which this one has called.
+    /// That with a frame more.
     #[inline(always)]
     pub(super) fn with(self, address: u64) -> Self {
         Self(self.0.wrapping_mul(BASE).wrapping_add(mixed(address)))
@@ -32,28 +32,8 @@ impl Hash {
     }
 }
 
+#[inline(always)]
 fn mixed(address: u64) -> u64 {
     let product = address.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     product ^ product >> 32
-}
-
-/// The same, from the innermost frame on.
-pub(super) struct FromInside {
-    hash: Hash,
-    power: u64,
-}
-
-impl FromInside {
-    pub(super) const NONE: Self = Self { hash: Hash::NONE, power: 1 };
-
-    /// With one that has called these.
-    #[inline(always)]
-    pub(super) fn add(&mut self, address: u64) {
-        self.hash.0 = self.hash.0.wrapping_add(mixed(address).wrapping_mul(self.power));
-        self.power = self.power.wrapping_mul(BASE);
-    }
-
-    pub(super) fn hash(self) -> Hash {
-        self.hash
-    }
 }

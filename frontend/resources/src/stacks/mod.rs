@@ -19,7 +19,7 @@ use rftrace_format::resources::{Kind, MAX_FRAMES};
 pub(crate) use self::extent::{Registers, readable_end};
 
 use self::extent::Stack;
-use self::hash::FromInside;
+use self::hash::Hash;
 use self::table::{Addresses, Found, found};
 use crate::chunks::Writing;
 use crate::modules;
@@ -121,23 +121,23 @@ fn walk(thread: &Thread, registers: Registers, addresses: &mut Addresses) -> Fou
 
 #[inline(always)]
 fn by_frame_pointers(stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Found {
-    let (mut n_frames, mut hash) = (0, FromInside::NONE);
+    let (mut n_frames, mut hash) = (0, Hash::NONE);
     let mut add = |address| {
         addresses[n_frames].write(address);
         n_frames += 1;
-        hash.add(address);
+        hash = hash.with(address);
         n_frames < MAX_FRAMES
     };
     if let Ok(first) = stack.read(registers.sp as u64) {
         add(first);
         let (mut at, mut below) = (registers.bp as u64, registers.sp as u64);
         while at > below && at.is_multiple_of(8) {
-            let (Ok(next), Ok(back)) = (stack.read(at), stack.read(at + 8)) else { break };
+            let Some((next, back)) = stack.frame(at) else { break };
             if back < 4096 || !add(back) {
                 break;
             }
             (below, at) = (at, next);
         }
     }
-    found(hash.hash().of(n_frames), n_frames, || {})
+    found(hash.of(n_frames), n_frames, || {})
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use rftrace::abi::{ADDRESS_SHIFT, RETURN_STACK_ENTRIES, ReturnEntry, TRAMPOLINES_BYTES, ThreadBlock, UNHOOKED, kind};
+use rftrace_format::resources::MAX_FRAMES;
 
 /// The address of the trampolines, divided by their bytes; where there are none, what no address has.
 static TRAMPOLINES: AtomicUsize = AtomicUsize::new(NOWHERE);
@@ -60,20 +61,32 @@ impl Returns {
         Self { entries, last: Cell::new(entries.len()) }
     }
 
-    /// The calls in which the stack has come to `sp`, the innermost first. Those below were left by a jump, which the tracer has not seen yet.
+    /// Has `take` look at the calls in which the stack has come to `sp`, the innermost first, as many as a stack has frames. Those below were left
+    /// by a jump, which the tracer has not seen yet. Returns how many there are.
     #[inline(always)]
-    pub(super) fn calls(&self, sp: usize) -> impl Iterator<Item = Call> {
-        let is_left = move |entry: &&ReturnEntry| entry.frame.load(Acquire) <= sp;
-        self.entries.iter().rev().skip_while(is_left).filter_map(|entry| {
+    pub(super) fn calls(&self, sp: usize, mut take: impl FnMut(Call)) -> usize {
+        let mut rest = self.entries;
+        while let [outer @ .., entry] = rest
+            && entry.frame.load(Acquire) <= sp
+        {
+            rest = outer;
+        }
+        let mut n_calls = 0;
+        for entry in rest.iter().rev() {
             let (frame, word) = (entry.frame.load(Acquire), entry.exit_word.load(Relaxed));
             // Half-written, another thread's, or over.
             if frame == 0 || frame % 2 != 0 || word & kind::LEFT != 0 {
-                return None;
+                continue;
             }
             let caller = entry.parent_ip.load(Relaxed) & !UNHOOKED;
             let caller = if is_trampoline(caller) { 0 } else { caller as u64 };
-            Some(Call { function: word >> ADDRESS_SHIFT, caller })
-        })
+            take(Call { function: word >> ADDRESS_SHIFT, caller });
+            n_calls += 1;
+            if n_calls == MAX_FRAMES {
+                break;
+            }
+        }
+        n_calls
     }
 
     /// What was at this place of the stack before the tracer replaced it: what is there now, if it did not. `None` where it does not know.

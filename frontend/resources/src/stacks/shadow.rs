@@ -1,10 +1,8 @@
 //! Stacks of the functions whose calls the tracer records: from the thread's return stack. Of the stack itself the address behind the call
 //! alone is read.
 
-use rftrace_format::resources::MAX_FRAMES;
-
 use super::extent::Registers;
-use super::hash::FromInside;
+use super::hash::Hash;
 use super::returns::{Call, Returns};
 use super::table::{Addresses, Found, place};
 use crate::modules;
@@ -16,14 +14,10 @@ pub(super) fn walk(registers: Registers, addresses: &mut Addresses) -> Found {
     // SAFETY: the return address of a function that is running.
     let word = unsafe { *(registers.sp as *const u64) };
     let caller = returns.original(registers.sp, word).unwrap_or(0);
-    let mut hash = FromInside::NONE;
-    hash.add(caller);
-    let mut n_calls = 0;
-    for Call { function, caller } in returns.calls(registers.sp).take(MAX_FRAMES) {
-        hash.add(function ^ caller.rotate_left(32));
-        n_calls += 1;
-    }
-    let hash = hash.hash().of(n_calls);
+    let mut hash = Hash::NONE.with(caller);
+    let add = |call: Call| hash = hash.with(call.function ^ call.caller.rotate_left(32));
+    let n_calls = returns.calls(registers.sp, add);
+    let hash = hash.of(n_calls);
     match place(hash) {
         (number, false) => Found::Numbered(number),
         (_, true) => Found::New(hash, write(&returns, registers, caller, addresses)),
@@ -35,9 +29,9 @@ pub(super) fn walk(registers: Registers, addresses: &mut Addresses) -> Found {
 #[inline(never)]
 fn write(returns: &Returns, registers: Registers, mut inner: u64, addresses: &mut Addresses) -> usize {
     let known = modules::known();
+    let begins = |address| known.map_or(Some(address), |known| known.function(address));
     let mut n_frames = 0;
-    for Call { function, caller } in returns.calls(registers.sp).take(MAX_FRAMES) {
-        let begins = |address| known.map_or(Some(address), |known| known.function(address));
+    returns.calls(registers.sp, |Call { function, caller }| {
         // What is called through a slot of a table, as functions of libraries are, has the slot's address.
         if let Some(begin) = begins(function) {
             // As return addresses do, both lie behind what is meant.
@@ -46,6 +40,6 @@ fn write(returns: &Returns, registers: Registers, mut inner: u64, addresses: &mu
             n_frames += 1;
         }
         inner = caller;
-    }
+    });
     n_frames
 }

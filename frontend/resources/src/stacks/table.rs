@@ -1,30 +1,64 @@
 //! The numbers of stacks, by their hashes.
+//!
+//! The first table is small, and so are its pages few; each further one is used for what the one before has no room for.
 
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 
 use rftrace_format::resources::MAX_FRAMES;
 
 use crate::memory;
+use crate::thread;
 
-/// The hashes of the stacks that have a number, which is the place plus one. A power of two.
-static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-const PLACES: usize = 1 << 20;
-/// So many places are tried for a stack.
-const TRIES: usize = 64;
+/// The hashes of the stacks that have a number: the place, counted through all tables, plus one.
+static TABLES: [AtomicPtr<Row>; N_TABLES] = [const { AtomicPtr::new(ptr::null_mut()) }; N_TABLES];
+const N_TABLES: usize = 4;
 
-/// Makes the table, or empties it. Returns whether there is memory for it.
-pub(super) fn prepare() -> bool {
-    let known = TABLE.load(Relaxed);
-    if !known.is_null() {
-        // SAFETY: the table, which is private memory: it reads as 0 then.
-        return unsafe { libc::madvise(known.cast(), PLACES * size_of::<AtomicU64>(), libc::MADV_DONTNEED) == 0 };
+/// The places of a stack in a table: a line of the processor's cache.
+#[repr(align(64))]
+struct Row([AtomicU64; ROW_PLACES]);
+const ROW_PLACES: usize = 8;
+
+/// How many rows a table has, a power of two.
+const fn n_rows(table: usize) -> usize {
+    1 << (9 + 3 * table)
+}
+
+/// The number of a table's first place.
+const fn first_number(table: usize) -> usize {
+    let (mut number, mut before) = (1, 0);
+    while before < table {
+        number += n_rows(before) * ROW_PLACES;
+        before += 1;
     }
-    let table = memory::map(PLACES * size_of::<AtomicU64>());
-    TABLE.store(table.cast(), Release);
-    !table.is_null()
+    number
+}
+
+/// Makes the first table, or empties those that there are. Returns whether there is memory for it.
+pub(super) fn prepare() -> bool {
+    let empty = |table: usize| {
+        let rows = TABLES[table].load(Relaxed);
+        // SAFETY: the table, which is private memory: it reads as 0 then.
+        rows.is_null()
+            || unsafe { libc::madvise(rows.cast(), n_rows(table) * size_of::<Row>(), libc::MADV_DONTNEED) == 0 }
+    };
+    (0..N_TABLES).all(empty) && (!TABLES[0].load(Relaxed).is_null() || make(0))
+}
+
+/// Makes a table, if there is none. Returns whether there is one.
+#[cold]
+fn make(table: usize) -> bool {
+    let bytes = n_rows(table) * size_of::<Row>();
+    thread::keeping_errno(|| {
+        let rows = memory::map(bytes).cast::<Row>();
+        if !rows.is_null() && TABLES[table].compare_exchange(ptr::null_mut(), rows, Release, Relaxed).is_err() {
+            // SAFETY: mapped just now, and nobody knows of it.
+            unsafe { libc::munmap(rows.cast(), bytes) };
+        }
+        !TABLES[table].load(Relaxed).is_null()
+    })
 }
 
 /// The stack that was found.
@@ -53,14 +87,23 @@ pub(super) fn found(hash: u64, n_frames: usize, addresses: impl FnOnce()) -> Fou
 /// The number of the stack with this hash, and whether it is not there yet; 0 if there is no room for it.
 #[inline(always)]
 pub(super) fn place(hash: u64) -> (u32, bool) {
-    let table = TABLE.load(Relaxed);
-    for step in 0..TRIES {
-        let place = ((hash >> 20) as usize + step) % PLACES;
+    for (table, rows) in TABLES.iter().enumerate() {
+        let row = (hash >> 20) as usize % n_rows(table);
+        let rows = rows.load(Acquire);
+        if rows.is_null() {
+            // All its places are free.
+            let number = first_number(table) + row * ROW_PLACES;
+            return if make(table) { (number as u32, true) } else { (0, false) };
+        }
         // SAFETY: within the table, which stays.
-        match unsafe { &*table.add(place) }.load(Relaxed) {
-            0 => return (place as u32 + 1, true),
-            other if other == hash => return (place as u32 + 1, false),
-            _ => {}
+        let places = unsafe { &(*rows.add(row)).0 };
+        for (place, known) in places.iter().enumerate() {
+            let number = (first_number(table) + row * ROW_PLACES + place) as u32;
+            match known.load(Relaxed) {
+                0 => return (number, true),
+                other if other == hash => return (number, false),
+                _ => {}
+            }
         }
     }
     (0, false)
@@ -68,7 +111,9 @@ pub(super) fn place(hash: u64) -> (u32, bool) {
 
 /// Gives a number that is free to the stack with this hash. Returns false if another one has it.
 pub(super) fn take(number: u32, hash: u64) -> bool {
-    // SAFETY: within the table, which stays.
-    let place = unsafe { &*TABLE.load(Relaxed).add(number as usize - 1) };
-    place.compare_exchange(0, hash, AcqRel, Relaxed).is_ok()
+    let table = (0..N_TABLES).rfind(|&table| first_number(table) <= number as usize).unwrap_or(0);
+    let place = number as usize - first_number(table);
+    // SAFETY: within a table that is there, and stays.
+    let row = unsafe { &*TABLES[table].load(Acquire).add(place / ROW_PLACES) };
+    row.0[place % ROW_PLACES].compare_exchange(0, hash, AcqRel, Relaxed).is_ok()
 }

@@ -20,14 +20,76 @@ use crate::thread::Thread;
 
 /// What an unwinder remembers: rules by code address, and the stack that it has walked last.
 struct Cache {
-    rules: [CacheX86_64<MustNotAllocateDuringUnwind>; N_RULES],
+    rules: Rules,
     last: Walk,
 }
 
-/// One of framehop's caches has 509 places, one for each address: too few for programs with many callers.
-const N_RULES: usize = 1 << RULES_BITS;
-const RULES_BITS: u32 = 3;
-const CACHE_BYTES: usize = size_of::<Cache>() + N_RULES * (10 << 10);
+type RuleCache = CacheX86_64<MustNotAllocateDuringUnwind>;
+
+/// One of framehop's caches has 509 places, one for each address: too few for programs with many callers. So there are more of them when
+/// addresses get into each other's way.
+struct Rules {
+    /// Of so many hash bits.
+    bits: u32,
+    caches: [Option<RuleCache>; 1 << MOST_BITS],
+    /// What was walked since it was looked whether there are enough, and addresses that were in others' way before.
+    n_walked: usize,
+    misses: u64,
+}
+
+const MOST_BITS: u32 = 3;
+/// What framehop allocates for one.
+const RULE_CACHE_BYTES: usize = 40 << 10;
+
+impl Rules {
+    /// One of framehop's caches. To be called where there is memory for it.
+    fn new() -> Self {
+        let mut caches = [const { None }; 1 << MOST_BITS];
+        caches[0] = Some(RuleCache::new_in());
+        Self { bits: 0, caches, n_walked: 0, misses: 0 }
+    }
+
+    /// That of this address.
+    #[inline(always)]
+    fn of(&mut self, code: u64) -> Option<&mut RuleCache> {
+        let hash = code.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.caches[(hash >> 1 >> (63 - self.bits)) as usize % (1 << MOST_BITS)].as_mut()
+    }
+
+    /// So many frames were walked more: twice as many caches, if it has to be looked up too often.
+    #[inline(always)]
+    fn walked(&mut self, n_frames: usize) {
+        const BETWEEN_LOOKS: usize = 1024;
+
+        self.n_walked += n_frames;
+        if self.n_walked > BETWEEN_LOOKS && self.bits < MOST_BITS {
+            self.look();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look(&mut self) {
+        /// One of so many.
+        const OFTEN: u64 = 50;
+
+        let caches = self.caches.iter().flatten();
+        let misses = caches.map(|cache| cache.stats().miss_wrong_address_count).sum::<u64>();
+        let more = misses - self.misses;
+        let is_often = more > self.n_walked as u64 / OFTEN;
+        (self.n_walked, self.misses) = (0, misses);
+        let n_caches = 1 << self.bits;
+        if is_often
+            && let Some(mut new) = modules::alone(|| {
+                let make = || (0..n_caches).map(|_| RuleCache::new_in()).collect::<Vec<_>>();
+                memory::reserve(n_caches * RULE_CACHE_BYTES).then(make)
+            })
+        {
+            self.caches[n_caches..2 * n_caches].iter_mut().for_each(|place| *place = new.pop());
+            self.bits += 1;
+        }
+    }
+}
 
 /// So many frames are remembered at the most.
 const DEPTH: usize = 4 * MAX_FRAMES;
@@ -79,7 +141,7 @@ impl Walk {
     /// So many frames, from the outermost one on, are still so: all return addresses are where they were.
     #[inline(always)]
     fn unchanged(&self, stack: &Stack) -> usize {
-        let is_so = |frame: &&Frame| stack.read(frame.step.slot) == Ok(frame.step.address);
+        let is_so = |frame: &&Frame| stack.has(frame.step.slot, frame.step.address);
         self.frames[..self.n_frames].iter().take_while(is_so).count()
     }
 
@@ -151,8 +213,8 @@ struct Shared {
 impl Cache {
     /// Rules and a stack of which nothing is known. `None` where there is no memory for it.
     fn make() -> Option<Box<Self>> {
-        let rules = || std::array::from_fn(|_| CacheX86_64::new_in());
-        memory::reserve(CACHE_BYTES).then(|| Box::new(Self { rules: rules(), last: Walk::NONE }))
+        memory::reserve(size_of::<Self>() + RULE_CACHE_BYTES)
+            .then(|| Box::new(Self { rules: Rules::new(), last: Walk::NONE }))
     }
 
     fn walk(&mut self, known: &Known, stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Found {
@@ -190,10 +252,11 @@ impl Cache {
                 }
                 steps[n_new].write(step);
                 n_new += 1;
-                let rules = &mut rules[(code.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - RULES_BITS)) as usize];
+                let Some(rules) = rules.of(code) else { break };
                 next = known.unwinder.unwind_frame(address, &mut state, rules, &mut read).ok().flatten();
             }
         }));
+        rules.walked(n_new);
         // SAFETY: so many were written.
         last.replace(end, unsafe { steps[..n_new].assume_init_ref() });
         let found = last.found(addresses);
