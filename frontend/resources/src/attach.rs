@@ -16,7 +16,7 @@ use crate::pool;
 use crate::process;
 use crate::slots;
 use crate::specifications;
-use crate::stacks;
+use crate::stacks::{self, Tracer};
 use crate::thread;
 
 /// What is wanted: lines of `key=value`.
@@ -28,6 +28,9 @@ struct Settings {
     table: Vec<u8>,
     /// `tracer`: an address in the tracer's library, in hexadecimal digits.
     tracer: usize,
+    /// `trampoline`, `thread`: the addresses of two of its functions.
+    trampoline: usize,
+    thread: usize,
     /// `backtraces`: how they are found.
     backtraces: Option<u8>,
 }
@@ -45,6 +48,8 @@ impl Settings {
                 b"pool" => settings.pool = with_nul(value),
                 b"table" => settings.table = with_nul(value),
                 b"tracer" => settings.tracer = number(value),
+                b"trampoline" => settings.trampoline = number(value),
+                b"thread" => settings.thread = number(value),
                 b"backtraces" => settings.backtraces = value.first().copied(),
                 _ => {}
             }
@@ -117,7 +122,8 @@ fn attach(settings: &Settings) -> Result<(), &'static str> {
             "it has no room for the recorder's memory (64 MiB of addresses; is what ulimit -v permits too little?)",
         );
     }
-    stacks::prepare(settings.backtraces);
+    let Settings { trampoline, thread, .. } = *settings;
+    stacks::prepare(settings.backtraces, Some(Tracer { trampoline, thread }));
     if !settings.table.is_empty() {
         specifications::open(path(&settings.table));
     }

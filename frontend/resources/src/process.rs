@@ -71,7 +71,7 @@ fn begin(resource: Resource) -> bool {
         };
         // SAFETY: null, or a variable's value, which ends with a NUL; nobody changes it as long as there is one thread.
         let [way, table] = [way, table].map(|text| (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }));
-        stacks::prepare(way.and_then(|way| way.to_bytes().first().copied()));
+        stacks::prepare(way.and_then(|way| way.to_bytes().first().copied()), None);
         if let Some(table) = table {
             specifications::open(table);
         }

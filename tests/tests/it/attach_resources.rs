@@ -165,6 +165,27 @@ fn slots_of_all_kinds() {
     }
 }
 
+/// Return addresses that the tracer has replaced meanwhile are those that they were.
+#[test]
+fn calls_and_resources_in_one_trace() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let built = CProgram::new(&["attached_resources.c"]).without_library();
+    let built = built.with(&["-g", "-O1", "-fno-builtin", "-pthread", "-Wl,-z,now"]).build();
+    let mut running = begin(&built.path, "one");
+    for _ in 0..2 {
+        let mut recorder = begin_recording(&running, "memory");
+        tell(&mut running, "tg");
+        end_recording(&mut recorder);
+        let found = values(&running);
+        assert_eq!(sums(&found, &["take", "take_some", "main", "_start"]), [10, 1000, 0, 0], "{found:#}");
+        let calls = rftrace_tests::traces::calls_per_task(&rftrace_tests::traces::open(&running.trace()));
+        assert_eq!(calls.iter().filter_map(|calls| calls.get("take")).sum::<u64>(), 10, "{calls:?}");
+    }
+    end(running);
+}
+
 #[test]
 fn libraries_that_come_later() {
     if !require(&["gcc"]) {

@@ -431,8 +431,10 @@ fn begin_on(
     let mut interposed = String::new();
     if let (Some(resources), Some(number), Some(wanted)) = (&resources, number_of_pool, &wanted.resources) {
         let settings = format!(
-            "pool=/proc/self/fd/{number}\ntracer={:x}\nbacktraces={}\n",
+            "pool=/proc/self/fd/{number}\ntracer={:x}\ntrampoline={:x}\nthread={:x}\nbacktraces={}\n",
             library.function("rftrace_attach")?,
+            library.function("rftrace_backend_trampoline")?,
+            library.function("rftrace_backend_thread")?,
             wanted.backtraces
         );
         let prepared = resources.ask(thread, process, "rftrace_resources_attach", Some(&settings));

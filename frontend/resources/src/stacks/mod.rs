@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rftrace_format::resources::{Kind, MAX_FRAMES};
 
 pub(crate) use self::extent::{Registers, readable_end};
+pub(crate) use self::returns::Tracer;
 
 use self::extent::Stack;
 use self::hash::Hash;
@@ -33,8 +34,8 @@ const UNWIND_INFORMATION: u8 = 2;
 const RETURN_STACK: u8 = 3;
 static WAY: AtomicU8 = AtomicU8::new(NONE);
 
-/// Has stacks found in that way: none, by frame pointers, by unwind information. No stack has a number then.
-pub(crate) fn prepare(way: Option<u8>) {
+/// Has stacks found in that way: none, by frame pointers, by unwind information, by what the tracer knows. No stack has a number then.
+pub(crate) fn prepare(way: Option<u8>, tracer: Option<Tracer>) {
     let way = match way {
         _ if !table::prepare() => NONE,
         Some(b'n') => NONE,
@@ -43,7 +44,7 @@ pub(crate) fn prepare(way: Option<u8>) {
         _ => UNWIND_INFORMATION,
     };
     WAY.store(way, Relaxed);
-    returns::prepare();
+    returns::prepare(tracer);
     if way == UNWIND_INFORMATION {
         unwind::prepare();
     }

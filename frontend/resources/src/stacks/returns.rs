@@ -17,23 +17,38 @@ const NOWHERE: usize = usize::MAX;
 /// What tells of the calling thread; null without a tracer.
 static THREAD: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// Looks for the tracer.
-pub(super) fn prepare() {
+/// The tracer's functions in a program that ran before: those that tell where its trampolines are, and of the calling thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tracer {
+    /// `rftrace_backend_trampoline`
+    pub(crate) trampoline: usize,
+    /// `rftrace_backend_thread`
+    pub(crate) thread: usize,
+}
+
+/// Takes the tracer, or looks for it: by its names, where this program was started with it.
+pub(super) fn prepare(tracer: Option<Tracer>) {
+    let Some(Tracer { trampoline, thread }) =
+        tracer.or_else(by_names).filter(|tracer| tracer.trampoline != 0 && tracer.thread != 0)
+    else {
+        return;
+    };
+    // SAFETY: the tracer's function with this name is one like this.
+    let trampoline = unsafe { transmute::<usize, extern "C" fn() -> usize>(trampoline) };
+    TRAMPOLINES.store(trampoline() / TRAMPOLINES_BYTES, Relaxed);
+    THREAD.store(thread as *mut (), Relaxed);
+}
+
+fn by_names() -> Option<Tracer> {
     // SAFETY: the names end with a NUL, and of the variable it is only looked whether it is there.
     let [trampoline, thread] = unsafe {
         if libc::getenv(c"RFTRACE_RECORD".as_ptr()).is_null() {
-            return;
+            return None;
         }
         [c"rftrace_backend_trampoline", c"rftrace_backend_thread"]
-            .map(|name| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()))
+            .map(|name| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize)
     };
-    if trampoline.is_null() || thread.is_null() {
-        return;
-    }
-    // SAFETY: the tracer's function with this name is one like this.
-    let trampoline = unsafe { transmute::<*mut libc::c_void, extern "C" fn() -> usize>(trampoline) };
-    TRAMPOLINES.store(trampoline() / TRAMPOLINES_BYTES, Relaxed);
-    THREAD.store(thread.cast(), Relaxed);
+    Some(Tracer { trampoline, thread })
 }
 
 /// An open call.
