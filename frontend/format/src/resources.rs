@@ -90,6 +90,8 @@ pub struct Specified {
     pub has_bytes: bool,
     /// Whether the same may be taken several times, and is there until it was given back as often.
     pub is_counted: bool,
+    /// Whether what gives it back gives back other things too.
+    pub has_others: bool,
 }
 
 impl Resource {
@@ -145,6 +147,12 @@ impl Resource {
             Self::Specified(specified) => specified.is_counted,
         }
     }
+
+    /// Whether what gives it back gives back other things too, which nobody is to be told of.
+    #[must_use]
+    pub const fn has_others(self) -> bool {
+        matches!(self, Self::Specified(Specified { has_others: true, .. }))
+    }
 }
 
 /// A function of a specification, as [`Kind::Definition`] tells of it.
@@ -158,6 +166,8 @@ pub struct Definition<'a> {
     pub has_bytes: bool,
     /// The same may be taken several times.
     pub is_counted: bool,
+    /// What gives it back gives back other things too.
+    pub has_others: bool,
     /// The resource, what it is, the function.
     pub texts: [&'a str; 3],
 }
@@ -170,6 +180,7 @@ impl<'a> Definition<'a> {
             | u64::from(self.resource) << 16
             | u64::from(self.has_bytes) << 24
             | u64::from(self.is_counted) << 25
+            | u64::from(self.has_others) << 26
     }
 
     /// Its text.
@@ -184,9 +195,9 @@ impl<'a> Definition<'a> {
         let mut texts = text.split('\0');
         let texts = [texts.next()?, texts.next()?, texts.next()?];
         let resource = (word >> 16) as u8;
-        let (has_bytes, is_counted) = (word >> 24 & 1 != 0, word >> 25 & 1 != 0);
+        let [has_bytes, is_counted, has_others] = [24, 25, 26].map(|bit| word >> bit & 1 != 0);
         let is_one = usize::from(resource) < MAX_SPECIFIED;
-        is_one.then_some(Self { function: word as u16, resource, has_bytes, is_counted, texts })
+        is_one.then_some(Self { function: word as u16, resource, has_bytes, is_counted, has_others, texts })
     }
 }
 
@@ -572,7 +583,8 @@ mod tests {
     #[test]
     fn definitions_both_ways() {
         let texts = ["block", "blocks of the pool", "pool_get"];
-        let definition = Definition { function: 7, resource: 3, has_bytes: true, is_counted: false, texts };
+        let definition =
+            Definition { function: 7, resource: 3, has_bytes: true, is_counted: false, has_others: true, texts };
         let text = definition.text();
         assert_eq!(Definition::of(definition.word(), core::str::from_utf8(&text).unwrap()), Some(definition));
         assert_eq!(Definition::of(definition.word(), "block\0blocks"), None);

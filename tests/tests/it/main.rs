@@ -68,6 +68,7 @@ mod strikes;
 mod stubs;
 mod subbuild;
 mod switching;
+mod taken;
 mod ten_traces;
 mod threads;
 mod time;

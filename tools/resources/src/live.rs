@@ -126,6 +126,9 @@ impl<'r, T> Live<'r, T> {
             self.early.insert(place, event.ticks);
             return Change::Nothing;
         }
+        if resource.has_others() {
+            return Change::Nothing;
+        }
         let process = self.recording.processes().get(&event.process);
         if process.is_some_and(|process| process.parent != 0) { Change::Inherited } else { Change::Unknown }
     }

@@ -353,7 +353,8 @@ impl Found {
     fn define(&mut self, definition: &Definition<'_>) -> std::result::Result<(), String> {
         let stay =
             |text: &str| -> &'static str { Box::leak(text.replace(char::is_control, "\u{fffd}").into_boxed_str()) };
-        let Definition { function, resource, has_bytes, is_counted, texts: [name, description, called] } = *definition;
+        let Definition { function, resource, has_bytes, is_counted, has_others, texts: [name, description, called] } =
+            *definition;
         if self.functions.contains_key(&function.into()) {
             return Err(format!("two functions have the number {function}: the file is damaged"));
         }
@@ -366,6 +367,7 @@ impl Found {
             description: stay(description),
             has_bytes,
             is_counted,
+            has_others,
         });
         Ok(())
     }

@@ -50,6 +50,7 @@ impl Specification {
             description: "Virtual resource for custom symbol tracking".to_owned(),
             has_bytes: false,
             is_counted: false,
+            has_others: false,
         };
         Ok(Self { resources: vec![resource], functions: named.into_iter().map(wanted).collect() })
     }

@@ -51,6 +51,7 @@ pub(crate) struct Described {
     description: String,
     has_bytes: bool,
     is_counted: bool,
+    has_others: bool,
 }
 
 /// Functions that do so.
@@ -89,6 +90,8 @@ struct WrittenResource {
     description: String,
     #[serde(default)]
     refcount: bool,
+    #[serde(default)]
+    others: bool,
 }
 
 #[derive(Deserialize)]
@@ -171,7 +174,7 @@ impl Specification {
         let mut resources: Vec<Described> = Vec::new();
         for entry in &written.resource {
             let place = at(entry.span().start);
-            let WrittenResource { name, description, refcount } = entry.get_ref();
+            let WrittenResource { name, description, refcount, others } = entry.get_ref();
             let is_name = !name.is_empty()
                 && name.len() <= 64
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
@@ -185,7 +188,8 @@ impl Specification {
                 bail!("{place}: a description has 256 bytes at the most, in one line");
             }
             let description = if description.is_empty() { name } else { description }.clone();
-            resources.push(Described { name: name.clone(), description, has_bytes: false, is_counted: *refcount });
+            let (name, is_counted, has_others) = (name.clone(), *refcount, *others);
+            resources.push(Described { name, description, has_bytes: false, is_counted, has_others });
         }
         if resources.is_empty() {
             let name = written.name.as_deref().unwrap_or("block");

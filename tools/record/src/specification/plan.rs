@@ -124,6 +124,7 @@ impl Plan {
                 resource: resource as u8,
                 has_bytes: described.has_bytes,
                 is_counted: described.is_counted,
+                has_others: described.has_others,
                 texts: [&described.name, &described.description, name],
             };
             (definition.word(), definition.text())
