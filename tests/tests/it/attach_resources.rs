@@ -30,7 +30,7 @@ fn program() -> &'static Path {
 
 fn library() -> &'static Path {
     static BUILT: OnceLock<Program> = OnceLock::new();
-    let library = || CProgram::new(&["attached_library.c"]).without_hooks().without_library();
+    let library = || CProgram::new(&["attached_maker.c"]).without_hooks().without_library();
     &BUILT.get_or_init(|| library().with(&["-g", "-O1", "-shared", "-fPIC"]).build()).path
 }
 
