@@ -592,6 +592,8 @@ fn the_library_exports_nothing_else() {
         "rftrace_attach_branches",
         "rftrace_attach_control",
         "rftrace_attach_told",
+        "rftrace_backend_thread",
+        "rftrace_backend_trampoline",
         "rftrace_detach",
         "rftrace_mark",
         "sigaction",
