@@ -14,7 +14,7 @@ use super::open::open;
 
 const EXAMPLES: &str = "\
 Example:
-  ./app && rftrace calibrate trace && rftrace report trace    a program that records itself";
+  rftrace calibrate trace    once, behind a run of a program that has recorded itself into it";
 
 /// Measures what recording takes of a call on this machine, for a trace that does not tell, as a program has recorded itself.
 ///
