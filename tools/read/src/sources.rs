@@ -154,8 +154,8 @@ impl SourceTable {
         let mut about = 0;
         while let Some(line) = lines.next()? {
             let part = SourcePart::parse(line);
-            let is_comment = !matches!(part, Some(SourcePart::Layout { .. } | SourcePart::Inlined(_)));
-            if is_comment && table.head.add(line) {
+            let may_be_head = !matches!(part, Some(SourcePart::Layout { .. } | SourcePart::Inlined(_)));
+            if may_be_head && table.head.add(line) {
                 continue;
             }
             match part {

@@ -90,19 +90,23 @@ impl SourcesArg {
     /// Reads it, if it is wanted.
     pub(crate) fn read(&self, trace: &mut Trace) -> Result<()> {
         trace.show_inlined(self.inlined);
-        if self.srcline || self.inlined { Ok(trace.read_sources(source_lines)?) } else { Ok(()) }
+        if self.srcline || self.inlined {
+            Ok(trace.read_sources(|module| source_lines(module, self.inlined))?)
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// The source lines of a module, as its file on this machine has them.
 #[cfg(all(feature = "full", target_os = "linux"))]
-fn source_lines(module: &Mapping) -> Option<Box<dyn BufRead>> {
-    Some(Box::new(Cursor::new(rftrace_symbols::source_lines(module)?)))
+fn source_lines(module: &Mapping, has_inlined: bool) -> Option<Box<dyn BufRead>> {
+    Some(Box::new(Cursor::new(rftrace_symbols::source_lines(module, has_inlined)?)))
 }
 
 /// Without debug information there are only the trace's own.
 #[cfg(not(all(feature = "full", target_os = "linux")))]
-fn source_lines(_: &Mapping) -> Option<Box<dyn BufRead>> {
+fn source_lines(_: &Mapping, _: bool) -> Option<Box<dyn BufRead>> {
     None
 }
 

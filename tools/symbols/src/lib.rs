@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
 use debug::files::DebugFiles;
+use inlined::{Inlined, inlined};
 use rftrace_format::map::MapLine;
 use rftrace_format::record::ADDRESS_MASK;
 use rftrace_format::symbols::{Head, SourceLine, SourcePart, short_build_id};
@@ -109,9 +110,9 @@ pub fn add_symbols(dir: &Path, options: &SymbolOptions) -> Result<Vec<Symbolized
     pairs.into_iter().map(|(idx, binary, place)| write(&trace, &modules[idx], &binary, &place, options.lines)).collect()
 }
 
-/// The source lines of a module's functions, and what was inlined into them, as a `.dbg` file has them, from its file on this machine: `None` if that is not there, has
+/// The source lines of a module's functions, with what was inlined into them if that is wanted, as a `.dbg` file has them, from its file on this machine: `None` if that is not there, has
 /// no debug information, or is of another build.
-pub fn source_lines(module: &Mapping) -> Option<Vec<u8>> {
+pub fn source_lines(module: &Mapping, has_inlined: bool) -> Option<Vec<u8>> {
     let path = Path::new(&module.path);
     let binary = Binary::read(path).ok()?;
     let is_other =
@@ -124,7 +125,8 @@ pub fn source_lines(module: &Mapping) -> Option<Vec<u8>> {
     let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
     let mut text = Vec::new();
     // Writing to memory cannot fail.
-    let n_lines = write_lines(&mut text, &binary, &debug, &binary.loaded_at(start), &head, start).ok()?;
+    let inlined = if has_inlined { inlined(path) } else { Inlined::new() };
+    let n_lines = write_lines(&mut text, &inlined, &debug, &binary.loaded_at(start), &head, start).ok()?;
     (n_lines > 0).then_some(text)
 }
 
@@ -144,7 +146,7 @@ pub fn add_source_lines(dir: &Path) -> Result<Vec<PathBuf>> {
             if !is_new || session.symbols_at(mapping.start) == 0 {
                 continue;
             }
-            let Some(text) = source_lines(mapping) else { continue };
+            let Some(text) = source_lines(mapping, true) else { continue };
             let name = LoadedBinary::symbol_file(dir, &mapping.path, mapping.build_id.as_deref())
                 .map_err(|source| Error::Io { path: dir.to_owned(), source })?;
             let Some(name) = name else { continue };
@@ -385,7 +387,7 @@ fn write(trace: &Trace, module: &Module, binary: &Binary, place: &Place, lines: 
         replace(&path, |out| {
             // uftrace takes the file for another module's unless this is what the map has.
             let head = Head { n_symbols: None, path: Some(module.path.clone()), build_id: module.build_id.clone() };
-            n_lines = write_lines(out, binary, &debug, &place.loaded, &head, start)?;
+            n_lines = write_lines(out, &inlined(binary.path()), &debug, &place.loaded, &head, start)?;
             out.write_all(values.as_bytes())
         })?;
         if n_lines == 0 && values.is_empty() {
@@ -438,7 +440,7 @@ fn debug_loader(path: &Path) -> std::result::Result<Loader, Box<dyn std::error::
 /// Writes a line of source for each function that has one. Returns for how many.
 fn write_lines(
     out: &mut dyn Write,
-    binary: &Binary,
+    inlined: &Inlined,
     debug: &Loader,
     loaded: &LoadedBinary,
     head: &Head,
@@ -446,10 +448,9 @@ fn write_lines(
 ) -> io::Result<usize> {
     write!(out, "{head}")?;
     let mut n_lines = 0;
-    let all_inlined = inlined::inlined(binary.path());
     for (addr, linked, name) in loaded.functions(start) {
         let Some((line, path)) = source_line(debug, linked) else { continue };
-        let inlined = all_inlined.get(&linked).map_or(&[][..], |names| names);
+        let inlined = inlined.get(&linked).map_or(&[][..], |names| names);
         write!(out, "{}", SourceLine { addr, name: &name, line, path: &path, inlined })?;
         n_lines += 1;
     }

@@ -170,12 +170,12 @@ fn lines_of_a_program_that_is_here() {
     assert!(replayed.contains(&format!("|   leaf(); /* {}:1 */\n", source.display())), "{replayed}");
     // The program was built again since.
     let module = &trace.open().sessions()[0].mappings[0].clone();
-    assert!(rftrace_symbols::source_lines(module).is_some());
+    assert!(rftrace_symbols::source_lines(module, false).is_some());
     for (path, build_id) in
         [(&program, "0123456789012345678901234567890123456789"), (&"/nonexistent".to_owned(), id.as_str())]
     {
         let module = Mapping { path: path.clone(), build_id: Some(build_id.to_owned()), ..module.clone() };
-        assert_eq!(rftrace_symbols::source_lines(&module), None);
+        assert_eq!(rftrace_symbols::source_lines(&module, true), None);
     }
 }
 
