@@ -1,11 +1,10 @@
 //! `rftrace calibrate`.
 
-use std::fs;
-
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rftrace_format::cost::HookKind;
 use rftrace_format::info::key as info;
+use rftrace_frontend::processor;
 use rftrace_record::cost;
 use rftrace_record::preload::{self, Preload};
 
@@ -40,7 +39,7 @@ pub(crate) fn run(args: CalibrateArgs) -> Result<()> {
     if trace.clock()?.is_empty() {
         bail!("{shown} was not recorded by rftrace on a machine with its clock: what recording took is not known");
     }
-    if trace.info().get(info::PROCESSOR) != Some(&processor()?) && !args.force {
+    if trace.info().get(info::PROCESSOR) != Some(&processor()) && !args.force {
         let other = trace.info().get(info::PROCESSOR).unwrap_or("another processor");
         bail!("{shown} is of a machine with {other}: calibrate it there (--force does it here)");
     }
@@ -54,12 +53,4 @@ pub(crate) fn run(args: CalibrateArgs) -> Result<()> {
     let ps = measured.all_ps();
     say!("rftrace: recording takes {}.{} ns a call; times of {shown} are shown without it", ps / 1000, ps % 1000 / 100);
     Ok(())
-}
-
-/// The model of this machine's processors, as traces tell it.
-fn processor() -> Result<String> {
-    const CPUINFO: &str = "/proc/cpuinfo";
-    let text = fs::read_to_string(CPUINFO).with_context(|| format!("cannot read {CPUINFO}"))?;
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    Ok(model.map(|(_, model)| model.trim().to_owned()).unwrap_or_default())
 }

@@ -23,7 +23,7 @@ pub(crate) fn collect() -> SystemInfo {
         command_line: command_line(&fs::read("/proc/self/cmdline").unwrap_or_default()),
         cpus_online: sysconf(libc::_SC_NPROCESSORS_ONLN).unwrap_or(1),
         cpus_possible: sysconf(libc::_SC_NPROCESSORS_CONF).unwrap_or(1),
-        cpu_description: cpu_description(&read_text("/proc/cpuinfo")),
+        cpu_description: processor(),
         memory: memory(&read_text("/proc/meminfo")),
         kernel: one_line(format!("{sysname} {release}").trim()),
         hostname: one_line(&hostname),
@@ -75,6 +75,11 @@ pub(crate) fn tsc_hz() -> Option<(u64, TscSource)> {
 pub(crate) fn command_line(arguments: &[u8]) -> String {
     let arguments = arguments.strip_suffix(b"\0").unwrap_or(arguments);
     one_line(&String::from_utf8_lossy(arguments))
+}
+
+/// The model of this machine's processors, as traces tell it.
+pub fn processor() -> String {
+    cpu_description(&read_text("/proc/cpuinfo"))
 }
 
 fn cpu_description(cpuinfo: &str) -> String {
