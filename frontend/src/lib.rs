@@ -134,7 +134,7 @@ pub fn machine_tsc_hz() -> Option<u64> {
 }
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use host::linux::chosen::Threads;
-#[cfg(all(feature = "std", target_os = "linux"))]
+#[cfg(all(feature = "import", target_os = "linux"))]
 #[doc(hidden)]
 pub use host::linux::sysinfo::processor;
 #[cfg(all(feature = "std", target_os = "linux"))]
