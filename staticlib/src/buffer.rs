@@ -14,10 +14,9 @@ use crate::abi::{
     self, ADDRESS_SHIFT, Bank, CHUNK_HEADER_BYTES, EXCLUDED_MASK, Record, ThreadBlock, enabled, init, kind, state,
     takers,
 };
-use crate::arch;
+use crate::arch::{self, values::Values};
 use crate::chunk::{self, Chunk, Kept, Owned};
 use crate::control_block::{CONTROL, SWITCH};
-use crate::values::Values;
 use crate::waiting;
 
 /// A record that was reserved in this thread's chunk.

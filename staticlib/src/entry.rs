@@ -3,6 +3,7 @@
 
 use crate::abi::{ADDRESS_SHIFT, ThreadBlock, UNHOOKED, action, enabled, kind, state};
 use crate::arch;
+use crate::arch::values::{self, Site, Values, Wanted};
 use crate::buffer;
 use crate::busy;
 use crate::control_block::SWITCH;
@@ -12,7 +13,6 @@ use crate::moves;
 use crate::observe::{Call, Happened, observe};
 use crate::return_stack::{Entry, Open, ReturnStack, is_near};
 use crate::thread;
-use crate::values::{self, Site, Values, Wanted};
 
 use core::sync::atomic::Ordering::Relaxed;
 

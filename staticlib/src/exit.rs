@@ -9,13 +9,15 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{ADDRESS_SHIFT, ThreadBlock, state};
-use crate::arch;
+use crate::arch::{
+    self,
+    values::{Values, Wanted},
+};
 use crate::busy;
 use crate::left;
 use crate::moves;
 use crate::return_stack::{Entry, Open, ReturnStack};
 use crate::thread;
-use crate::values::{Values, Wanted};
 
 /// Tries after which it is believed what the return stacks and the table say, although entries are being moved all the time.
 const PATIENCE: u32 = 100;

@@ -36,20 +36,10 @@ mod control_block;
 mod entry;
 mod exit;
 mod filter;
-#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64/mod.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64/mod.rs")]
-mod hooks;
-#[cfg(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe"))]
-#[path = "arch/x86_64_interrupt_trampoline.rs"]
-mod interrupt_trampoline;
 mod left;
 mod moves;
 mod observe;
 mod return_stack;
 mod thread;
 mod thread_end;
-#[cfg_attr(not(all(target_arch = "x86_64", not(target_os = "none"))), path = "no_values.rs")]
-mod values;
 mod waiting;
-#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
-mod watch;

@@ -6,13 +6,12 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{ADDRESS_SHIFT, ThreadBlock, enabled, kind, state};
-use crate::arch::{self, Reach};
+use crate::arch::{self, Reach, values::Values};
 use crate::buffer;
 use crate::control_block::SWITCH;
 use crate::left;
 use crate::return_stack::{Entry, Open, ReturnStack, is_near};
 use crate::thread;
-use crate::values::Values;
 
 /// The thread goes on in the function of `outer`, or none of them for `None`. Those above it are dead, or wait on other
 /// stacks: records their exits, and moves them to the table of left frames. Returns whether it had room for all; the

@@ -1,4 +1,5 @@
-//! What depends on the processor, but for the hooks themselves, which are above all else here.
+//! What depends on the processor, and what only some have: nothing outside asks which one it is. The hooks themselves, and `values`, are
+//! above all else here.
 //!
 //! An entry of a return stack is named by the *frame* of its function, a word that hooks and trampolines know and that no other
 //! frame has as long as this one lives. On x86-64 it is the address of the return address, on aarch64 the CFA. A port brings:
@@ -14,7 +15,8 @@
 //! | `trampoline`, `entry_trampoline`, `is_trampoline` | where hooked functions return to |
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
 //! | `keeping_vectors`, `zero`, `abort` | what no Rust can say |
-//! | `values` | where arguments and results are; x86-64 Linux only |
+//! | `hooks` | in assembly |
+//! | `values` | arguments and results, and where they are (`registers`); x86-64 Linux only, `no_values.rs` where there are none |
 //! | `interrupted` and its like | functions that an interrupt has called; `no_interrupts.rs` where there are none |
 
 use core::ptr;
@@ -27,13 +29,23 @@ pub(crate) mod aarch64_frames;
 pub(crate) mod aarch64_machine;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64_prologue;
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
+mod hooks;
+#[cfg(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe"))]
+#[path = "x86_64_interrupt_trampoline.rs"]
+mod interrupt_trampoline;
 #[cfg_attr(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe"), path = "x86_64_interrupts.rs")]
 #[cfg_attr(not(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe")), path = "no_interrupts.rs")]
 pub(crate) mod interrupts;
 pub(crate) mod reach;
 #[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
-#[path = "x86_64_values.rs"]
+#[path = "x86_64_registers.rs"]
+mod registers;
+#[cfg_attr(not(all(target_arch = "x86_64", not(target_os = "none"))), path = "no_values.rs")]
 pub(crate) mod values;
+#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
+mod watch;
 #[cfg(target_arch = "x86_64")]
 mod x86_64_frames;
 #[cfg(target_arch = "x86_64")]

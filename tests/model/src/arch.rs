@@ -437,6 +437,8 @@ mod frames;
 mod interrupts;
 #[path = "../../../staticlib/src/arch/reach.rs"]
 mod reach;
+#[path = "../../../staticlib/src/arch/no_values.rs"]
+pub(crate) mod values;
 pub(crate) use frames::{
     Slot, caller_frame, frame_of_pointer, is_frame, may_be_hooked, may_return_to, reach, sequence, whole_address,
 };

@@ -56,8 +56,6 @@ mod return_stack;
 mod thread;
 #[path = "../../../staticlib/src/thread_end.rs"]
 mod thread_end;
-#[path = "../../../staticlib/src/no_values.rs"]
-mod values;
 #[path = "../../../staticlib/src/waiting.rs"]
 mod waiting;
 

@@ -10,16 +10,15 @@ use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::{hint, iter, ptr};
 
+use super::registers::{Registers, read_remote};
+use super::watch;
 use crate::abi::value::{
     ARGUMENT, COMPOSITE, COUNTED, FLOAT, FLOAT_ARGUMENT, FORM_MASK, FORM_SHIFT, GATHERED, IN_BLOCK, LENGTH_FIRST,
     MAX_BYTES, NULL, NUMBER_MASK, NUMBER_SHIFT, ON_STACK, OWNED, PLACE_MASK, SIZE_MASK, SIZE_SHIFT, STRING,
     STRING_BYTES, UNIT_BYTES, UNKNOWN, WORDS_MASK, WORDS_SHIFT,
 };
 use crate::abi::{ADDRESS_SHIFT, ValueSite, action, kind};
-use crate::arch;
-use crate::arch::values::{Registers, read_remote};
 use crate::control_block::CONTROL;
-use crate::watch;
 
 /// No mapping ends, and none begins, within.
 const PAGE: usize = 4096;
@@ -76,7 +75,7 @@ impl Wanted {
 
     /// What the function is to return to, if its return is looked at.
     pub(crate) fn trampoline(self) -> Option<usize> {
-        (self.site.n_result != 0 || watch::has_returns(self.site)).then(arch::values_trampoline)
+        (self.site.n_result != 0 || watch::has_returns(self.site)).then(super::values_trampoline)
     }
 
     /// The call has begun in a thread, and is recorded.
