@@ -93,7 +93,8 @@ pub mod bank;
 #[cfg(feature = "std")]
 mod compat;
 #[cfg(feature = "std")]
-mod patch;
+#[doc(hidden)]
+pub mod patch;
 #[cfg(feature = "std")]
 mod ring;
 #[cfg(feature = "std")]
@@ -118,15 +119,17 @@ pub use image::contents::Image;
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub use image::import::{ImportOptions, Imported};
 pub use mode::Mode;
-#[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(feature = "std", target_os = "linux"))]
 pub use patch::{EntryBranches, LeftOut, WholeReason};
-#[cfg(all(feature = "std", target_os = "linux", target_arch = "x86_64"))]
-#[doc(hidden)]
-pub use patch::{
-    Lead, hook_library_calls, lead_functions, prepare_branches, prepared_branches, redirect, release_library_calls,
-};
 #[cfg(feature = "std")]
 pub use patch::{PatchedSites, PlainReason};
+/// The counter that records have their times of.
+#[cfg(all(feature = "import", target_os = "linux"))]
+#[doc(hidden)]
+#[must_use]
+pub fn ticks() -> u64 {
+    clock::tsc::ticks()
+}
 /// How fast the time stamp counter of this machine runs, in ticks a second, as far as it tells: exactly, or rounded to MHz.
 #[cfg(all(feature = "import", target_os = "linux"))]
 pub fn machine_tsc_hz() -> Option<u64> {

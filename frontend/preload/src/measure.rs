@@ -16,7 +16,7 @@ pub fn measure(kind: HookKind) -> Option<CallCost> {
     /// As much as several rounds take.
     const BUFFER_BYTES: usize = 4 << 20;
 
-    if !cfg!(target_arch = "x86_64") {
+    if !hooked::ARE_KNOWN {
         return None;
     }
     memory::prepare();

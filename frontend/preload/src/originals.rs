@@ -5,6 +5,8 @@ use std::mem::transmute;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::arch::FIRST_VERSION;
+
 /// The functions' names; their places are those in [`ORIGINALS`].
 const NAMES: [&CStr; N_NAMES] = [
     c"_exit",
@@ -40,9 +42,6 @@ pub(crate) fn find() {
         original(place);
     });
 }
-
-/// The version of the C library's first functions, which it has for ever.
-const FIRST_VERSION: &CStr = if cfg!(target_arch = "aarch64") { c"GLIBC_2.17" } else { c"GLIBC_2.2.5" };
 
 unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;

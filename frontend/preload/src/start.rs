@@ -9,9 +9,7 @@ use rftrace_format::recording::Entry;
 use rftrace_frontend::Config;
 use rftrace_frontend::bank::Bank;
 
-#[cfg(target_arch = "x86_64")]
-use crate::arch::led;
-use crate::arch::{HOOKS, trigger};
+use crate::arch::{HOOKS, led, trigger};
 use crate::control;
 use crate::interpose;
 use crate::memory;
@@ -43,7 +41,6 @@ extern "C" fn start() {
     memory::prepare();
     work::prepare(memory::map(work::STACK_BYTES));
     let Some(settings) = Settings::read() else { return };
-    #[cfg(target_arch = "x86_64")]
     if std::env::var_os("RFTRACE_RECORD_LED").is_some() {
         work::alone(|| {
             notes::begin(&settings.notes);

@@ -72,7 +72,7 @@ fn try_imports(file: &[u8]) -> Result<Vec<Import<'_>>, object::Error> {
     Ok(found)
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::elf::testutil::Scratch;
@@ -87,7 +87,7 @@ mod tests {
     fn slots_have_names_and_versions() {
         let scratch = Scratch::new("imports");
         for (flags, is_for_calls) in [(["-fplt", "-Wl,-z,lazy"], true), (["-fno-plt", "-Wl,-z,now"], false)] {
-            let flags = [&["-O1", "-fno-builtin"][..], &flags].concat();
+            let flags = [&["-m64", "-O1", "-fno-builtin"][..], &flags].concat();
             let Some(program) = scratch.compile("calls.c", SOURCE, "calls", &flags) else { return };
             let file = fs::read(&program).unwrap();
             let imports = imports_of(&file);

@@ -51,7 +51,7 @@ pub fn patchable_entries(path: &Path) -> u64 {
     map_file(path).map_or(0, |file| n_rooms(&file) + sled_functions(&file))
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::elf::testutil::Scratch;
@@ -61,8 +61,8 @@ mod tests {
     #[test]
     fn lists_have_a_word_for_each_function() {
         let scratch = Scratch::new("patchable");
-        let fentry = ["-pg", "-mfentry", "-mrecord-mcount", "-mnop-mcount", "-fno-pic", "-no-pie"];
-        for (flags, words) in [(&["-fpatchable-function-entry=5"][..], 2), (&fentry, 2), (&[], 0)] {
+        let fentry = ["-m64", "-pg", "-mfentry", "-mrecord-mcount", "-mnop-mcount", "-fno-pic", "-no-pie"];
+        for (flags, words) in [(&["-m64", "-fpatchable-function-entry=5"][..], 2), (&fentry, 2), (&["-m64"], 0)] {
             let Some(program) = scratch.compile("room.c", SOURCE, "room", flags) else { return };
             let file = std::fs::read(&program).unwrap();
             let lists = patchable_lists(&file);

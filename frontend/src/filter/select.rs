@@ -10,10 +10,7 @@ use super::rules::{Filter, Function, Rule, RuleKind, Selected};
 use super::values::{KnownValues, SiteValues};
 use super::watches::AtSite;
 use crate::Error;
-use crate::host::{Catalogue, HAS_NAMES, TracedFunction};
-
-/// Whether the tracer can record values here.
-const HAS_VALUES: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+use crate::host::{Catalogue, HAS_NAMES, HAS_VALUES, TracedFunction};
 
 /// Arguments that are recorded of a call at the most, by all rules together.
 const MAX_ARGUMENTS: usize = 64;

@@ -90,6 +90,9 @@ pub(crate) fn tsc_hz() -> Option<u64> {
 /// Functions are not known by their names.
 pub(crate) const HAS_NAMES: bool = false;
 
+/// The tracer records no values here.
+pub(crate) const HAS_VALUES: bool = false;
+
 /// The functions of the running program: none is known.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue;

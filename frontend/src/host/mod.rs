@@ -10,15 +10,15 @@ pub(crate) mod program;
 
 #[cfg(all(feature = "std", not(target_os = "linux")))]
 pub(crate) use self::hermit::{
-    AtWork, Catalogue, HAS_NAMES, Known, TracedFunction, at_work, constant_memory, discard, exact_rate,
+    AtWork, Catalogue, HAS_NAMES, HAS_VALUES, Known, TracedFunction, at_work, constant_memory, discard, exact_rate,
     monotonic_nanos, program, reserve, reserve_sites, tsc_hz,
 };
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) use self::linux::functions::{Catalogue, TracedFunction};
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub(crate) use self::linux::{
-    AtWork, HAS_NAMES, Known, at_work, constant_memory, discard, exact_rate, monotonic_nanos, program, reserve,
-    reserve_sites, tsc_hz,
+    AtWork, HAS_NAMES, HAS_VALUES, Known, at_work, constant_memory, discard, exact_rate, monotonic_nanos, program,
+    reserve, reserve_sites, tsc_hz,
 };
 
 /// A variable of the environment. None in a program that has rights which its caller has not (setuid, file capabilities): there

@@ -1,6 +1,17 @@
-//! What became of functions that were to get a branch, as the API shows it.
+//! Functions that call no hook: who hooks them, and what became of those that were to get a branch, as the API shows it.
 
 use std::fmt;
+
+/// Who writes the branches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EntryWay {
+    /// This thread, the only one there is. The first choice in a program's life is the only one.
+    #[default]
+    Itself,
+    /// Somebody who stops all threads and is told by `prepared_branches`. Each choice takes the place of the one before; what was made
+    /// for that is used again.
+    Outside,
+}
 
 /// What became of the functions that [`Config::entry_branches`](crate::Config::entry_branches) names, and of
 /// [library calls](crate::Config::library_calls).

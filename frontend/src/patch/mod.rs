@@ -1,7 +1,8 @@
 //! Patched call sites: calls of the hooks become NOPs while recording is off, and jumps to stubs while it is on. This file
 //! has the switch of recording, which goes through them.
 //!
-//! - `outcome` is what the API shows of them.
+//! - `outcome` is what the API shows of them, and `entry_outcome` of functions that call no hook; `elsewhere` is what does nothing where no
+//!   code is changed.
 //! - `control` is the way in: all sites, under one lock, which is in `lock`.
 //! - `sites` finds the calls in a module, which `module` reads.
 //! - `code` says what the bytes of a call may become, and in which order.
@@ -28,6 +29,8 @@ mod elsewhere;
 mod engine;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod entry;
+#[cfg(target_os = "linux")]
+mod entry_outcome;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod lock;
 #[cfg(target_os = "linux")]
@@ -53,19 +56,21 @@ pub(crate) use self::control::{abandon, counts, install, select, undo};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::register_fork_handlers;
 #[cfg(all(target_os = "linux", not(target_arch = "x86_64")))]
-pub(crate) use self::elsewhere::{abandon, hooked_functions};
+pub(crate) use self::elsewhere::{EntryChoice, abandon, entries, hooked_functions, install_entries};
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub(crate) use self::elsewhere::{counts, install, select, undo};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::entry::{
-    Choice as EntryChoice, Way as EntryWay, functions_in as hooked_functions, install as install_entries,
-    outcome as entries,
+    Choice as EntryChoice, functions_in as hooked_functions, install as install_entries, outcome as entries,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use self::entry::{
-    EntryBranches, Lead, LeftOut, WholeReason, hook_library_calls, lead_functions, prepare_branches, prepared_branches,
-    release_library_calls,
+    Lead, hook_library_calls, lead_functions, prepare_branches, prepared_branches, release_library_calls,
 };
+#[cfg(target_os = "linux")]
+pub(crate) use self::entry_outcome::EntryWay;
+#[cfg(target_os = "linux")]
+pub use self::entry_outcome::{EntryBranches, LeftOut, WholeReason};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) use self::lock::register_fork_handlers;
 pub use self::outcome::{PatchedSites, PlainReason};

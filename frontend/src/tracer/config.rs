@@ -23,7 +23,7 @@ use crate::clock::{self, ClockPair};
 use crate::filter::{AskValues, Filter};
 use crate::host::{self, Known};
 use crate::patch;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 use crate::patch::EntryWay;
 
 /// How to record. See [`Config::install`].
@@ -55,15 +55,15 @@ pub struct Config {
     stream: Option<StreamOptions>,
     #[cfg(all(feature = "control", target_os = "linux"))]
     control: bool,
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     entry_branches: Vec<String>,
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     patchable_entries: bool,
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     library_calls: bool,
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     entry_exceptions: Vec<String>,
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     entry_way: EntryWay,
 }
 
@@ -106,15 +106,15 @@ impl Config {
             stream: None,
             #[cfg(all(feature = "control", target_os = "linux"))]
             control: false,
-            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            #[cfg(target_os = "linux")]
             entry_branches: Vec::new(),
-            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            #[cfg(target_os = "linux")]
             patchable_entries: false,
-            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            #[cfg(target_os = "linux")]
             library_calls: false,
-            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            #[cfg(target_os = "linux")]
             entry_exceptions: Vec::new(),
-            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+            #[cfg(target_os = "linux")]
             entry_way: EntryWay::default(),
         }
     }
@@ -180,11 +180,11 @@ impl Config {
 
     /// Functions that do not call the tracer get a branch at their beginning, and are recorded too: those of the program whose names
     /// match, or with `@` and a name or glob behind it those of such a library: `parse*`, `*`, `/^app_/`, `*@libz`. More calls choose
-    /// more functions. Not on other systems than Linux on x86-64.
+    /// more functions. On other processors than x86-64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
     ///
     /// They get it while the program has one thread, before its `main`: this is for what is preloaded. The first choice in a
     /// program's life is the only one. See [`Tracer::entry_branches`] for what became of it.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn entry_branches(mut self, pattern: impl Into<String>) -> Self {
         self.entry_branches.push(pattern.into());
@@ -192,7 +192,7 @@ impl Config {
     }
 
     /// Functions that [`entry_branches`](Self::entry_branches) does not mean, by their symbols as they stand in the file (`nm` prints them).
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn entry_exceptions(mut self, symbols: impl IntoIterator<Item = String>) -> Self {
         self.entry_exceptions.extend(symbols);
@@ -202,10 +202,10 @@ impl Config {
     /// Whether functions get a branch, and are recorded, at whose beginning a compiler has left room for it: by
     /// `-fpatchable-function-entry` (GCC, clang), `-Z patchable-function-entry` (rustc) or `-mfentry -mrecord-mcount -mnop-mcount` (GCC), in
     /// the program and in its libraries. Those with XRay's sleds (`-fxray-instrument` of clang, `-Z instrument-xray` of rustc) are recorded at
-    /// these, where they begin and where they end. Not on other systems than Linux on x86-64.
+    /// these, where they begin and where they end. On other processors than x86-64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
     ///
     /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn patchable_entries(mut self, patchable_entries: bool) -> Self {
         self.patchable_entries = patchable_entries;
@@ -215,7 +215,7 @@ impl Config {
     /// Somebody who stops all threads writes the branches, and is told them by `prepared_branches`: this program runs already. Each choice
     /// takes the place of the one before.
     #[doc(hidden)]
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn branches_from_outside(mut self) -> Self {
         self.entry_way = EntryWay::Outside;
@@ -224,10 +224,10 @@ impl Config {
 
     /// Whether calls by the program of functions of libraries are recorded, those that go through its global offset table: `malloc`,
     /// `write`. A function whose address the program uses otherwise too is left out, and so are those that return twice or ask who has called
-    /// them. Not on other systems than Linux on x86-64.
+    /// them. On other processors than x86-64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
     ///
     /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     #[must_use]
     pub fn library_calls(mut self, library_calls: bool) -> Self {
         self.library_calls = library_calls;
@@ -335,7 +335,7 @@ impl Config {
         let patched_by_variable = switch_of_variable("RFTRACE_PATCHED")?;
         #[cfg(all(feature = "control", target_os = "linux"))]
         let is_controlled = switch_of_variable("RFTRACE_CONTROL")?.unwrap_or(self.control);
-        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        #[cfg(target_os = "linux")]
         let entries = {
             let exceptions = self.entry_exceptions.clone();
             let patterns = self.entry_branches.iter().map(String::as_str);
@@ -358,7 +358,7 @@ impl Config {
         let alone = alone();
         let mut choice = program.choice();
         // Before a filter chooses among them. As long as recording is off their hook does nothing.
-        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        #[cfg(target_os = "linux")]
         patch::install_entries(entries, self.entry_way);
         // While nothing has happened yet that could not be tried again.
         let filter = self.chosen_filter()?;

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 use crate::EntryBranches;
 use crate::Error;
 use crate::PatchedSites;
@@ -319,7 +319,7 @@ impl Tracer {
     }
 
     /// What became of the functions that [`Config::entry_branches`] names, and of [library calls](Config::library_calls).
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(target_os = "linux")]
     #[inline(always)]
     #[must_use]
     pub fn entry_branches(&self) -> EntryBranches {

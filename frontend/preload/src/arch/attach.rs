@@ -21,10 +21,9 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use rftrace_format::branches::{Branch, ENTRY_BYTES};
 use rftrace_frontend::bank::Bank;
-use rftrace_frontend::redirect::{self, Hooks, Redirected, Targets};
-use rftrace_frontend::{
-    Config, Filter, Tracer, hook_library_calls, prepare_branches, prepared_branches, release_library_calls,
-};
+use rftrace_frontend::patch::redirect::{self, Hooks, Redirected, Targets};
+use rftrace_frontend::patch::{hook_library_calls, prepare_branches, prepared_branches, release_library_calls};
+use rftrace_frontend::{Config, Filter, Tracer};
 
 use super::branches;
 use crate::control;

@@ -9,7 +9,7 @@ use std::mem::transmute;
 use std::path::Path;
 
 use rftrace_format::recording::Led;
-use rftrace_frontend::{Lead, lead_functions};
+use rftrace_frontend::patch::{Lead, lead_functions};
 
 use crate::notes;
 

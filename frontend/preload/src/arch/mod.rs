@@ -1,6 +1,6 @@
 //! What differs between processors, and what only some of them have.
 //!
-//! - `processor` has the names of hooks, and in assembly the way to another stack and functions that are passed on.
+//! - `processor` has the names of hooks, the version of the C library's first functions, and in assembly the way to another stack and functions that are passed on.
 //! - `branches` gives functions a branch that call no hook.
 //! - `led` gives specified functions branches to the library for resources.
 //! - `trigger` begins to record at a function.
@@ -13,7 +13,7 @@ mod attach;
 pub(crate) mod branches;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_hooked.rs")]
 pub(crate) mod hooked;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_led.rs")]
 pub(crate) mod led;
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
@@ -21,4 +21,4 @@ mod processor;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_trigger.rs")]
 pub(crate) mod trigger;
 
-pub(crate) use processor::{HOOKS, go_back, passed_on, switch};
+pub(crate) use processor::{FIRST_VERSION, HOOKS, go_back, passed_on, switch};

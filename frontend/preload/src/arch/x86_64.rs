@@ -3,6 +3,9 @@
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 
+/// The version of the C library's first functions, which it has for ever.
+pub(crate) const FIRST_VERSION: &CStr = c"GLIBC_2.2.5";
+
 /// The functions that instrumented code calls.
 pub(crate) const HOOKS: &[&CStr] = &[c"mcount", c"__fentry__"];
 

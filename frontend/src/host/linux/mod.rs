@@ -21,6 +21,8 @@ pub(crate) mod thread_table;
 pub(crate) mod threads;
 
 #[cfg(feature = "std")]
+pub(crate) use self::arch::HAS_VALUES;
+#[cfg(feature = "std")]
 pub(crate) use self::fork::{AtWork, abandon, at_work};
 #[cfg(feature = "std")]
 pub(crate) use self::process::{

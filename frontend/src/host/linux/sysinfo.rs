@@ -2,6 +2,7 @@
 //!
 //! Nothing here fails: what cannot be found out is empty or 0.
 
+use std::env::consts::ARCH;
 use std::fs;
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -79,19 +80,19 @@ pub(crate) fn command_line(arguments: &[u8]) -> String {
 
 /// The model of this machine's processors, as traces tell it.
 pub fn processor() -> String {
-    cpu_description(&read_text("/proc/cpuinfo"))
+    cpu_description(ARCH, &read_text("/proc/cpuinfo"))
 }
 
-fn cpu_description(cpuinfo: &str) -> String {
+fn cpu_description(arch: &str, cpuinfo: &str) -> String {
     let model = cpuinfo.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         (key.trim_end() == "model name").then(|| one_line(value.trim()))
     });
-    match (std::env::consts::ARCH, model) {
+    match (arch, model) {
         ("aarch64", model) => format!("ARM64 {}", model.unwrap_or_default()).trim_end().to_owned(),
         ("riscv64", model) => format!("RISCV64 {}", model.unwrap_or_default()).trim_end().to_owned(),
         (_, Some(model)) if !model.is_empty() => model,
-        (arch, _) => arch.to_owned(),
+        _ => arch.to_owned(),
     }
 }
 
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn missing_files_are_neutral() {
         assert_eq!(command_line(b""), "");
-        assert!(!cpu_description("").is_empty());
+        assert!(!cpu_description(ARCH, "").is_empty());
         assert_eq!(memory(""), "0.0 / 0.0 GB");
         assert_eq!(distribution("", ""), "\"Unknown\"");
         assert_eq!(load_average(""), [0.0; 3]);
@@ -268,11 +269,12 @@ mod tests {
         assert_eq!(load_average("0.50 1.25 NaN 1/95 3000\n"), [0.5, 1.25, 0.0]);
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn describes_the_cpu() {
-        assert_eq!(cpu_description("processor\t: 0\nmodel name\t: AMD EPYC \nmodel name\t: other\n"), "AMD EPYC");
-        assert_eq!(cpu_description("model name\t:\n"), "x86_64");
+        let named = "processor\t: 0\nmodel name\t: AMD EPYC \nmodel name\t: other\n";
+        assert_eq!(cpu_description("x86_64", named), "AMD EPYC");
+        assert_eq!(cpu_description("x86_64", "model name\t:\n"), "x86_64");
+        assert_eq!(cpu_description("aarch64", "CPU part\t: 0xd0c\n"), "ARM64");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, RflagsBits};
 
 use super::frames::{self, Range};
-use super::outcome::WholeReason;
+use crate::patch::entry_outcome::WholeReason;
 use crate::patch::module::Image;
 
 /// Bytes of a branch.

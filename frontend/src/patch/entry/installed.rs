@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use rftrace_format::branches::Branch;
 
-use super::outcome::LeftOut;
+use crate::patch::entry_outcome::LeftOut;
 use crate::patch::poke::Pages;
 use crate::patch::redirect;
 use crate::patch::sites::Site;

@@ -8,10 +8,10 @@
 //! - `leads` gives functions branches to somebody else's hook.
 //! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
 //! - `writing` makes what is led to, and writes code.
-//! - `wanted` is which functions are to have one, and `rooms` in which a compiler has left room for it; `outcome` is what the API shows.
+//! - `wanted` is which functions are to have one, and `rooms` in which a compiler has left room for it.
 //!
 //! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or in a program that
-//! runs, again and again, and leaves that to somebody who can stop its threads ([`Way`]).
+//! runs, again and again, and leaves that to somebody who can stop its threads ([`Way`]). What became of it is not here (`entry_outcome`).
 //!
 //! **Invariant**: a function is left whole where anything about it is unsure: a trace lacks it then, and the program runs as it
 //! does without.
@@ -24,7 +24,6 @@ mod installed;
 mod leads;
 mod library;
 mod module;
-mod outcome;
 mod pointers;
 mod relocate;
 mod rooms;
@@ -46,7 +45,6 @@ pub(crate) use self::installed::{functions_in, sites};
 pub use self::installed::{hook_library_calls, release_library_calls};
 pub use self::leads::{Lead, lead_functions};
 use self::module::{Function, Module, examine, is_cold};
-pub use self::outcome::{EntryBranches, LeftOut, WholeReason};
 pub(crate) use self::pointers::used_otherwise;
 use self::rooms::Rooms;
 use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds, Thunks};
@@ -54,6 +52,7 @@ use self::stubs::{Area, GoesOn, Wanted};
 pub(crate) use self::wanted::Choice;
 use self::writing::{Made, call_thunks, make, make_stubs, make_thunks};
 use super::control;
+use super::entry_outcome::{EntryBranches, EntryWay as Way, LeftOut, WholeReason};
 use super::module::{Image, with_modules};
 use super::poke::{Pages, is_only_thread};
 use super::redirect;
@@ -64,17 +63,6 @@ use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
 use crate::elf::sleds::{Sled, SledKind};
 use crate::elf::table::SymbolTable;
 use crate::host;
-
-/// Who writes the branches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// This thread, the only one there is. The first choice in a program's life is the only one.
-    #[default]
-    Itself,
-    /// Somebody who stops all threads and is told by [`prepared_branches`]. Each choice takes the place of the one before; what was made
-    /// for that is used again.
-    Outside,
-}
 
 /// What is wanted now, and what became of it.
 #[derive(Debug, Default)]

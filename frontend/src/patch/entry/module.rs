@@ -6,12 +6,12 @@ use iced_x86::Instruction;
 use memmap2::Mmap;
 
 use super::functions::{BRANCH_BYTES, Functions};
-use super::outcome::WholeReason;
 use super::wanted;
 use crate::elf::code::Code;
 use crate::elf::file::map_file;
 use crate::elf::table::{Symbol, SymbolTable, symbols_of};
 use crate::host::linux::modules::exe_path;
+use crate::patch::entry_outcome::WholeReason;
 use crate::patch::module::Image;
 
 /// A module and what its file tells.

@@ -6,11 +6,11 @@ use std::io;
 use std::ops::Range;
 
 use super::functions::BRANCH_BYTES;
-use super::outcome::WholeReason;
 use super::sleds::Thunks;
 use super::stubs::{Area, Wanted};
 use crate::elf::sleds::Sled;
 use crate::patch::debugger;
+use crate::patch::entry_outcome::WholeReason;
 use crate::patch::module::Image;
 use crate::patch::poke::{Pages, ProcMem};
 use crate::patch::stubs::distance;

@@ -1,8 +1,9 @@
-//! What runs on traced threads when they begin and end, in assembly: this crate may be instrumented, and its functions would be a
-//! part of the trace.
+//! What processors differ in: what runs on traced threads when they begin and end, in assembly, as this crate may be instrumented, and its
+//! functions would be a part of the trace; and what the tracer can do on only some of them.
 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 mod processor;
 
+pub(crate) use processor::HAS_VALUES;
 pub(super) use processor::{thread_exit, thread_start};
