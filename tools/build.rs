@@ -152,6 +152,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
     // Which of the two are libraries.
     println!("cargo::rustc-check-cfg=cfg(library, values(\"{TRACER}\", \"{RESOURCES}\"))");
+    println!("cargo::rustc-check-cfg=cfg(attaching)");
+    // What has to do with programs that run already, see rftrace-attach.
+    if [target("OS"), target("ARCH")] == ["linux", "x86_64"] {
+        println!("cargo::rustc-cfg=attaching");
+    }
     let is_glibc = [target("OS"), target("ENV")] == ["linux", "gnu"];
     match target("ARCH").as_str() {
         "x86_64" if is_glibc => {

@@ -79,7 +79,6 @@ fn compare(program: &Program, options: &[&str]) -> Result<(), String> {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn known_work_takes_as_long_as_it_does() {
     if !require(&["gcc"]) {
         return;
@@ -94,7 +93,6 @@ fn known_work_takes_as_long_as_it_does() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn where_nobody_has_measured_it_times_are_those_recorded() {
     if !require(&["gcc"]) {
         return;

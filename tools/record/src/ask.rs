@@ -148,7 +148,7 @@ fn send_to(pid: u32, signal: u32) -> std::io::Result<()> {
         return Ok(());
     }
     // Where no thread may be traced, as a debugger is there or the system does not allow it, a wait may end by the signal.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(attaching)]
     if rftrace_attach::send_unseen(pid, signal.cast_signed()).is_ok() {
         return Ok(());
     }

@@ -192,7 +192,7 @@ impl BankRecorder {
     }
 
     /// Has the files of its processes' modules be looked for in another root directory.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(attaching)]
     pub(crate) fn set_root(&self, root: PathBuf) {
         self.jobs.with(|banks| banks.set_root(root));
     }

@@ -17,7 +17,7 @@ use super::access::Access;
 use super::ask::{Asker, OVER, WORK, lock};
 use super::banks::BankRecorder;
 use super::dumps::{DumpControl, DumpOn, Event};
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 use super::errands::Errands;
 use super::errands::What;
 use super::own_buffers::{self, State};
@@ -63,7 +63,7 @@ impl Control {
     /// # Errors
     ///
     /// As of [`begin`](Self::begin).
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(attaching)]
     pub(crate) fn of_attached<'a>(
         banks: impl Iterator<Item = (u32, &'a BankRecorder)>,
         errands: Errands,

@@ -10,7 +10,7 @@
 mod access;
 #[cfg(target_os = "linux")]
 mod ask;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(attaching)]
 pub mod attach;
 #[cfg(target_os = "linux")]
 pub mod banks;
@@ -29,9 +29,9 @@ mod ended;
 #[cfg(target_os = "linux")]
 pub mod entries;
 #[cfg(target_os = "linux")]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "there nothing is attached to"))]
+#[cfg_attr(not(attaching), expect(dead_code, reason = "there nothing is attached to"))]
 mod errands;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(attaching)]
 pub mod follow;
 #[cfg(target_os = "linux")]
 pub mod join;
@@ -39,7 +39,7 @@ pub mod join;
 mod kept;
 #[cfg(target_os = "linux")]
 pub mod kernel;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(attaching)]
 pub mod live;
 #[cfg(target_os = "linux")]
 pub mod notes;

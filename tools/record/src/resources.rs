@@ -23,6 +23,7 @@ use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::{ATTACHED, BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, pool, written};
+use rftrace_frontend::ticks;
 
 use super::processes::thread_lives;
 use super::specification::Plan;
@@ -283,17 +284,6 @@ impl Drop for Memory {
         // SAFETY: nothing refers to it any more.
         unsafe { libc::munmap(self.start.cast(), pool::BYTES) };
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn ticks() -> u64 {
-    // SAFETY: there is such a counter.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn ticks() -> u64 {
-    nanos()
 }
 
 /// `CLOCK_MONOTONIC`, in nanoseconds.

@@ -7,10 +7,10 @@
 extern crate rftrace_preload_resources as _;
 
 #[cfg(library = "rftrace-preload-resources")]
-mod start;
+mod arch;
 
 #[cfg(library = "rftrace-preload-resources")]
-start::start!(rftrace_preload_resources_start, started);
+arch::start!(rftrace_preload_resources_start, started);
 
 #[cfg(library = "rftrace-preload-resources")]
 extern "C" fn started() -> ! {

@@ -4,10 +4,10 @@
 #![cfg_attr(library = "rftrace-preload", no_main)]
 
 #[cfg(library = "rftrace-preload")]
-mod start;
+mod arch;
 
 #[cfg(library = "rftrace-preload")]
-start::start!(rftrace_preload_start, started);
+arch::start!(rftrace_preload_start, started);
 
 #[cfg(library = "rftrace-preload")]
 extern "C" fn started() -> ! {

@@ -22,7 +22,7 @@ mod counters;
 mod ctl;
 #[cfg(feature = "full")]
 mod dump;
-#[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(feature = "full", attaching))]
 mod functracer;
 #[cfg(feature = "full")]
 mod functracer_postproc;
@@ -60,7 +60,7 @@ mod stream_file;
 #[cfg(all(feature = "full", target_os = "linux"))]
 mod symbols;
 mod time;
-#[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(feature = "full", attaching))]
 mod top;
 #[cfg(feature = "full")]
 mod tui;
@@ -88,12 +88,12 @@ pub(crate) enum Command {
     Report(report::ReportArgs),
     #[cfg(feature = "full")]
     Resources(resources::ResourcesArgs),
-    #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(all(feature = "full", attaching))]
     Functracer(functracer::FunctracerArgs),
     #[cfg(feature = "full")]
     FunctracerPostproc(functracer_postproc::PostprocArgs),
     Graph(graph::GraphArgs),
-    #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+    #[cfg(all(feature = "full", attaching))]
     Top(top::TopArgs),
     #[cfg(feature = "full")]
     Tui(tui::TuiArgs),
@@ -145,12 +145,12 @@ impl Command {
             Self::Report(args) => report::run(args),
             #[cfg(feature = "full")]
             Self::Resources(args) => resources::run(args),
-            #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+            #[cfg(all(feature = "full", attaching))]
             Self::Functracer(args) => functracer::run(args),
             #[cfg(feature = "full")]
             Self::FunctracerPostproc(args) => functracer_postproc::run(&args),
             Self::Graph(args) => graph::run(args),
-            #[cfg(all(feature = "full", target_os = "linux", target_arch = "x86_64"))]
+            #[cfg(all(feature = "full", attaching))]
             Self::Top(args) => top::run(args),
             #[cfg(feature = "full")]
             Self::Tui(args) => tui::run(args),

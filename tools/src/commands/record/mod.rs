@@ -34,7 +34,7 @@ use super::common::shell_word;
 use super::view;
 
 mod arguments;
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 pub(crate) mod attach;
 mod cost;
 mod dump_on;
@@ -46,11 +46,11 @@ mod triggers;
 mod values;
 
 pub(crate) use arguments::RecordArgs;
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 pub(crate) use arguments::{DEFAULT_BUFFER, OnFullArg};
 use progress::Progress;
 use values::Wanted;
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 pub(crate) use values::function_rules;
 
 /// How long a receiver may take for anything.
@@ -205,7 +205,7 @@ fn write_pipe(pipe: Pipe) {
 }
 
 /// Records programs that run.
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 fn run_attached(args: &RecordArgs) -> Result<()> {
     if args.triggers()?.start.is_some() {
         bail!(
@@ -258,7 +258,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
 }
 
 /// Reads rules, which the program is told.
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 pub(crate) fn check_rules(rules: &str) -> Result<()> {
     if !rules.is_empty() {
         rules.parse::<rftrace_frontend::Filter>().context("what to record")?;
@@ -267,7 +267,7 @@ pub(crate) fn check_rules(rules: &str) -> Result<()> {
 }
 
 /// Refused before.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(attaching))]
 fn run_attached(_args: &RecordArgs) -> Result<()> {
     Ok(())
 }

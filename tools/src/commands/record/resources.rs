@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use indicatif::{HumanBytes, HumanCount};
 use rftrace_format::recording::SPECIFIED;
 use rftrace_format::resources::Resource;
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 use rftrace_record::attach::{Resources, ResourcesWanted};
 use rftrace_record::preload::{self, Preload};
 use rftrace_record::program::{self, Sanitizer};
@@ -115,7 +115,7 @@ pub(crate) fn libraries(plan: &Plan) -> Result<Vec<Preload>> {
 /// # Errors
 ///
 /// There are several processes, or it is wanted what is recorded only of programs from their beginning.
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 pub(super) fn of_attached(
     kinds: &[Kind],
     way: Backtraces,
@@ -156,7 +156,7 @@ pub(super) fn of_attached(
 }
 
 /// Says which calls were not seen of a program that was attached to.
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 pub(super) fn tell_of_left_out(functions: &[String]) {
     /// So many are named.
     const MOST: usize = 5;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -131,7 +131,7 @@ pub(crate) fn tell_of_branches(
 }
 
 /// Says for how long all threads were stopped, and how many of them stood where code was changed.
-#[cfg(target_arch = "x86_64")]
+#[cfg(attaching)]
 pub(crate) fn tell_of_stop((n_moved, stopped): (usize, Duration), is_quiet: bool) {
     if is_quiet || stopped.is_zero() {
         return;

@@ -129,6 +129,7 @@ fn lock(known: &Mutex<KnownModules>) -> MutexGuard<'_, KnownModules> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[cfg_attr(not(attaching), allow(dead_code, reason = "some is for programs that run already"))]
 impl Wanted {
     /// The rules; empty for none.
     pub(super) fn rules(&self) -> &str {
