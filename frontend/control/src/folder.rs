@@ -3,10 +3,10 @@
 //!
 //! Not here: what the names mean (`names`), and how a recorder is asked (`client`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::AsFd;
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -31,6 +31,10 @@ const NOT_A_FILE: &str = "trace";
 const CHANGING: [&str; 3] = ["tracing_on", "current_tracer", "stats"];
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// So many files that others have replaced are still looked at.
+const N_REPLACED: usize = 64;
+/// What is not in the folder any more is none of it; nix has no name for that.
+const EXCL_UNLINK: AddWatchFlags = AddWatchFlags::from_bits_retain(nix::libc::IN_EXCL_UNLINK);
 
 /// A connection to the recorder, made anew.
 pub type Connect = fn(u32) -> io::Result<Client>;
@@ -48,15 +52,14 @@ pub fn serve(
     mut tell: impl FnMut(&str),
 ) -> io::Result<()> {
     let mut folder = Folder::make(dir, connect(pid)?)?;
-    // Before what is in files may be changed.
-    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
     folder.show_all()?;
     // Where calls are never shown, who reads them is not kept waiting.
     let no_pipe = connect(pid)?.ask(&["pipe"])?.err();
     if let Some(problem) = &no_pipe {
         fs::write(dir.join(PIPE), format!("# {problem}\n"))?;
     }
-    inotify.add_watch(dir, AddWatchFlags::IN_CLOSE_WRITE)?;
+    // Files that were replaced are looked at by themselves.
+    folder.inotify.add_watch(dir, AddWatchFlags::IN_CLOSE_WRITE | EXCL_UNLINK)?;
     for (name, work) in [(PIPE, pass_on as fn(u32, Connect, &Path)), (MARKER, take_marks)] {
         if name == PIPE && no_pipe.is_some() {
             continue;
@@ -71,18 +74,23 @@ pub fn serve(
     while !is_over.load(Relaxed) {
         let rest = LOOK.saturating_sub(looked.elapsed());
         let timeout = PollTimeout::try_from(rest).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut [PollFd::new(inotify.as_fd(), PollFlags::POLLIN)], timeout) {
+        match poll(&mut [PollFd::new(folder.inotify.as_fd(), PollFlags::POLLIN)], timeout) {
             Err(Errno::EINTR) => continue,
             waited => _ = waited?,
         }
-        let events = match inotify.read_events() {
+        let events = match folder.inotify.read_events() {
             Err(Errno::EAGAIN) => Vec::new(),
             events => events?,
         };
-        let mut names: Vec<String> = events.into_iter().filter_map(|event| event.name?.into_string().ok()).collect();
-        names.dedup();
-        for name in names {
-            if let Some(problem) = folder.set(&name)? {
+        let mut written: Vec<_> = events.into_iter().map(|event| (event.wd, event.name)).collect();
+        written.dedup();
+        for (watch, name) in written {
+            let written = match name {
+                Some(name) => folder.read(&name.to_string_lossy()),
+                None => folder.read_replaced(watch)?,
+            };
+            let Some((name, text)) = written else { continue };
+            if let Some(problem) = folder.set(name, &text)? {
                 tell(&format!("{name}: {problem}"));
             }
         }
@@ -106,7 +114,17 @@ struct Folder {
     client: Client,
     has_ended: bool,
     /// What each file had when it was last written or read here.
-    found: HashMap<String, Vec<u8>>,
+    found: HashMap<&'static str, Vec<u8>>,
+    inotify: Inotify,
+    /// The latest ones, the oldest first.
+    replaced: VecDeque<Replaced>,
+}
+
+/// A file whose name another one has now. Who had opened it by then writes to this one.
+struct Replaced {
+    name: &'static str,
+    file: File,
+    watch: WatchDescriptor,
 }
 
 impl Folder {
@@ -115,7 +133,9 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::read_dir(dir)?.next().is_none() => {}
             made => made?,
         }
-        Ok(Self { dir: dir.to_owned(), client, has_ended: false, found: HashMap::new() })
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let (found, replaced) = (HashMap::new(), VecDeque::new());
+        Ok(Self { dir: dir.to_owned(), client, has_ended: false, found, inotify, replaced })
     }
 
     /// The names that plain files have.
@@ -128,39 +148,59 @@ impl Folder {
     }
 
     /// Has a file hold what holds.
-    fn show(&mut self, name: &str) -> io::Result<()> {
-        let is_read = NAMES.iter().any(|known| known.name == name && known.is_read);
-        let text = if is_read { self.ask(&["get", name]) } else { Ok(Vec::new()) };
+    fn show(&mut self, name: &'static str) -> io::Result<()> {
+        let known = NAMES.iter().find(|known| known.name == name);
+        let text = if known.is_some_and(|it| it.is_read) { self.ask(&["get", name]) } else { Ok(Vec::new()) };
         let text = text.unwrap_or_else(|problem| format!("# {problem}\n").into_bytes());
-        let before = self.found.get(name);
         // Who is about to write it is not disturbed as long as nothing has changed.
-        if !self.has_ended && before != Some(&text) {
-            let path = self.dir.join(name);
-            // Somebody has written it meanwhile: it will be set.
-            if before.is_some_and(|before| fs::read(&path).is_ok_and(|now| now != *before)) {
-                return Ok(());
-            }
-            // By another name: nothing seems to be set by this.
-            let new = self.dir.join(format!(".{name}"));
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&text)?;
-            // Closed by the name that nobody sets.
-            drop(file);
-            fs::rename(new, path)?;
-            self.found.insert(name.to_owned(), text);
+        if self.has_ended || self.found.get(name) == Some(&text) {
+            return Ok(());
         }
+        let path = self.dir.join(name);
+        if known.is_some_and(|it| it.is_set)
+            && let Some(found) = self.found.get(name)
+            && let Ok(file) = File::open(&path)
+        {
+            let mut old = Replaced::new(name, file, &self.inotify)?;
+            // Somebody has written it meanwhile: it will be set.
+            if old.read()? != *found {
+                return Ok(self.inotify.rm_watch(old.watch)?);
+            }
+            if self.replaced.len() == N_REPLACED
+                && let Some(oldest) = self.replaced.pop_front()
+            {
+                self.inotify.rm_watch(oldest.watch)?;
+            }
+            self.replaced.push_back(old);
+        }
+        // By another name: nothing seems to be set by this.
+        let new = self.dir.join(format!(".{name}"));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&text)?;
+        // Closed by the name that nobody sets.
+        drop(file);
+        fs::rename(new, path)?;
+        self.found.insert(name, text);
         Ok(())
     }
 
-    /// Sets what a file has. Returns why not, if it was not.
-    fn set(&mut self, name: &str) -> io::Result<Option<String>> {
-        if !Self::names().any(|known| known == name) {
-            return Ok(None);
-        }
-        let found = fs::read(self.dir.join(name)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&found).into_owned();
-        // It has what was written.
-        self.found.insert(name.to_owned(), found);
+    /// What somebody has written to the file of a name, which it keeps.
+    fn read(&mut self, name: &str) -> Option<(&'static str, Vec<u8>)> {
+        let name = Self::names().find(|&known| known == name)?;
+        let text = fs::read(self.dir.join(name)).unwrap_or_default();
+        self.found.insert(name, text.clone());
+        Some((name, text))
+    }
+
+    /// What somebody has written to a file that was replaced meanwhile.
+    fn read_replaced(&mut self, watch: WatchDescriptor) -> io::Result<Option<(&'static str, Vec<u8>)>> {
+        let Some(old) = self.replaced.iter_mut().find(|old| old.watch == watch) else { return Ok(None) };
+        Ok(Some((old.name, old.read()?)))
+    }
+
+    /// Sets what was written. Returns why not, if it was not.
+    fn set(&mut self, name: &'static str, text: &[u8]) -> io::Result<Option<String>> {
+        let text = String::from_utf8_lossy(text);
         let words = ["set", name].into_iter().chain(text.lines());
         let asked = self.ask(&words.collect::<Vec<_>>());
         // A name changes others.
@@ -173,6 +213,23 @@ impl Folder {
             self.has_ended |= error.kind() != io::ErrorKind::InvalidInput;
             Err(error.to_string())
         })
+    }
+}
+
+impl Replaced {
+    /// Has it looked at from now on.
+    fn new(name: &'static str, file: File, inotify: &Inotify) -> io::Result<Self> {
+        // The file itself, whatever its name is then.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let watch = inotify.add_watch(path.as_str(), AddWatchFlags::IN_CLOSE_WRITE)?;
+        Ok(Self { name, file, watch })
+    }
+
+    fn read(&mut self) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        self.file.rewind()?;
+        self.file.read_to_end(&mut text)?;
+        Ok(text)
     }
 }
 

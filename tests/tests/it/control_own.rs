@@ -1,6 +1,6 @@
 //! `rftrace ctl` and programs that record themselves: what is recorded is what they are told, and nothing of those who listen is in the trace.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -269,8 +269,12 @@ fn it_has_files() {
     assert!(line.contains("has ftrace's files"), "{line}");
     let until = |name: &str, wanted: &str| {
         let since = Instant::now();
-        while fs::read_to_string(files.join(name)).unwrap() != wanted {
-            assert!(since.elapsed() < Duration::from_secs(60), "{name}");
+        loop {
+            let found = fs::read_to_string(files.join(name)).unwrap();
+            if found == wanted {
+                break;
+            }
+            assert!(since.elapsed() < Duration::from_secs(60), "{name}: {found}");
             thread::sleep(Duration::from_millis(5));
         }
     };
@@ -286,6 +290,28 @@ fn it_has_files() {
     }
     fs::write(files.join("tracing_on"), "0").unwrap();
     until("current_tracer", "nop\n");
+
+    // Who has opened a file before another one took its place is heard.
+    until("tracing_on", "0\n");
+    let mut opened = File::options().write(true).open(files.join("tracing_on")).unwrap();
+    let mut of_filter = File::options().append(true).open(files.join("set_ftrace_filter")).unwrap();
+    let ctl = |words: &[&str]| {
+        let pid = own.program.id().to_string();
+        let status = Command::new(rftrace()).args(["ctl", &pid]).args(words).env_remove("XDG_RUNTIME_DIR").status();
+        assert!(status.unwrap().success());
+    };
+    ctl(&["filter", "include=controlled::outer"]);
+    ctl(&["on"]);
+    until("tracing_on", "1\n");
+    // It changes what others have.
+    fs::write(files.join("max_graph_depth"), "5").unwrap();
+    until("set_ftrace_filter", "controlled::outer\n");
+    opened.write_all(b"0").unwrap();
+    drop(opened);
+    until("tracing_on", "0\n");
+    of_filter.write_all(b"controlled::*ner\n").unwrap();
+    drop(of_filter);
+    until("set_ftrace_filter", "controlled::inner\ncontrolled::*ner\n");
     assert_eq!(own.tell("save"), "saved");
     let text = replay(&own.folder.path().join("trace"));
     assert_eq!(calls(&text), [0, 10], "{text}");
