@@ -23,24 +23,24 @@ fn build(with: &[&str]) -> Program {
     program.with(&["-g", "-O1", "-fno-builtin", "-pthread", "-Wl,-z,now"]).with(with).build()
 }
 
-fn program() -> &'static Path {
+pub(crate) fn program() -> &'static Path {
     static BUILT: OnceLock<Program> = OnceLock::new();
     &BUILT.get_or_init(|| build(&[])).path
 }
 
-fn library() -> &'static Path {
+pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<Program> = OnceLock::new();
     let library = || CProgram::new(&["attached_maker.c"]).without_hooks().without_library();
     &BUILT.get_or_init(|| library().with(&["-g", "-O1", "-shared", "-fPIC"]).build()).path
 }
 
-fn begin(program: &Path, way: &str) -> Running {
+pub(crate) fn begin(program: &Path, way: &str) -> Running {
     Running::begin_by(Command::new(program).arg(way).arg(library()))
 }
 
 /// Has it do what these letters mean.
 #[track_caller]
-fn tell(running: &mut Running, letters: &str) {
+pub(crate) fn tell(running: &mut Running, letters: &str) {
     for letter in letters.chars() {
         running.child.stdin.as_mut().unwrap().write_all(letter.to_string().as_bytes()).unwrap();
         let mut line = String::new();
@@ -76,7 +76,7 @@ fn counted(values: &Value, kind: &str) -> [u64; 5] {
 }
 
 /// What is mapped of files and not written to by the program: the slots of a program that has bound all of them.
-fn constants(pid: u32) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn constants(pid: u32) -> BTreeMap<String, Vec<u8>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
     let read = |line: &str| {
@@ -92,7 +92,7 @@ fn constants(pid: u32) -> BTreeMap<String, Vec<u8>> {
 
 /// What was mapped then is there, and the same.
 #[track_caller]
-fn check_constants(running: &Running, before: &BTreeMap<String, Vec<u8>>) {
+pub(crate) fn check_constants(running: &Running, before: &BTreeMap<String, Vec<u8>>) {
     let now = constants(running.pid());
     let changed: Vec<&String> =
         before.iter().filter(|&(line, bytes)| now.get(line) != Some(bytes)).map(|(line, _)| line).collect();
@@ -100,7 +100,7 @@ fn check_constants(running: &Running, before: &BTreeMap<String, Vec<u8>>) {
 }
 
 #[track_caller]
-fn end(running: Running) {
+pub(crate) fn end(running: Running) {
     let (status, said) = running.end();
     assert_eq!((status.code(), said.as_str()), (Some(7), "right\n"), "{status}");
 }
@@ -202,6 +202,34 @@ fn libraries_that_come_later() {
     assert_eq!(sums(&found, &["make", "in_library"]), [1, 4321, 1, 4321], "{found:#}");
     assert_eq!(counted(&found, "library")[..3], [1, 1, 1], "{found:#}");
     end(running);
+}
+
+/// Each has what it has taken, and what is there of the others stays.
+#[test]
+fn several_processes() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut programs = [begin(program(), "one"), begin(program(), "threads")];
+    let [one, other] = programs.each_ref().map(Running::pid);
+    let before = programs.each_ref().map(|running| constants(running.pid()));
+    for round in 0..2 {
+        let mut recorder = programs[0].begin_recording(&["--resources", "memory", "-p", &other.to_string()]);
+        tell(&mut programs[0], "t");
+        tell(&mut programs[1], "tt");
+        tell(&mut programs[0], "t");
+        end_recording(&mut recorder);
+        let found = values(&programs[0]);
+        assert_eq!(sums(&found, &["take_some", "main"]), [40, 4000, 20, 2000], "{round}: {:#}", found["memory"]);
+        let processes = found["memory"]["processes"].as_array().unwrap();
+        let pids: Vec<u64> = processes.iter().map(|process| process["pid"].as_u64().unwrap()).collect();
+        assert!(pids.len() == 2 && pids.contains(&one.into()) && pids.contains(&other.into()), "{pids:?}");
+        programs.iter_mut().for_each(|running| tell(running, "g"));
+    }
+    for (running, before) in programs.into_iter().zip(before) {
+        check_constants(&running, &before);
+        end(running);
+    }
 }
 
 /// The program looks at each block. Recorders come and go, or are killed.
@@ -310,11 +338,9 @@ fn what_is_refused_is_told() {
     }
     let running = begin(program(), "one");
     let specification = rftrace_tests::fixtures::folder("specifications").join("pool.toml");
-    let both = format!("{},{}", running.pid(), std::process::id());
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 3] = [
         (&["--resources", "memory", "--libcalls"], "want the same slots"),
-        (&["--resources", specification.to_str().unwrap()], "of a program that runs --resources records"),
-        (&["--resources", "memory", "-p", &both], "for one process at a time"),
+        (&["--resources", specification.to_str().unwrap()], "what a specification names is recorded of programs"),
         (&["--resources", "nothing.toml"], "nothing.toml"),
     ];
     for (options, wanted) in cases {

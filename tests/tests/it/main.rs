@@ -34,6 +34,7 @@ mod entry_branches;
 mod filters;
 mod full;
 mod functracer;
+mod functracer_running;
 mod images;
 mod interrupted;
 mod kept;

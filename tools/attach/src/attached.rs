@@ -201,6 +201,22 @@ impl Attached {
     ///
     /// It cannot be done now.
     pub fn look(&mut self) -> Result<State> {
+        self.look_by(None)
+    }
+
+    /// Whether [`look_by`](Self::look_by) has anything to do.
+    #[must_use]
+    pub fn is_other(&self) -> bool {
+        self.process.maps().is_ok_and(|maps| modules(&maps) != self.modules)
+    }
+
+    /// As [`look`](Self::look), by a thread of the process that this one traces and that was told to stop. It stays so. The system has to mark
+    /// stops at system calls (`PTRACE_O_TRACESYSGOOD`).
+    ///
+    /// # Errors
+    ///
+    /// As of that; this thread may be at no place for it.
+    pub fn look_by(&mut self, lent: Option<u32>) -> Result<State> {
         self.let_late_go();
         let Ok(maps) = self.process.maps() else { return Ok(State::Ended) };
         if maps.is_empty() {
@@ -212,7 +228,7 @@ impl Attached {
         let now = modules(&maps);
         if now != self.modules {
             let has_branches = self.branches.is_some();
-            let (answer, branches) = self.ask("rftrace_attach_again", |parts, thread| {
+            let (answer, branches) = self.ask("rftrace_attach_again", lent, |parts, thread| {
                 let Parts { process, library, late, .. } = parts;
                 if has_branches { own_branches(thread, process, library, &maps, late).map(Some) } else { Ok(None) }
             })?;
@@ -235,7 +251,7 @@ impl Attached {
     /// No thread could be borrowed, or the process has ended: it may have done nothing of what it was asked.
     pub fn answer(&mut self) -> Result<()> {
         self.let_late_go();
-        self.ask("rftrace_attach_answer", |_, _| Ok(())).map(drop)
+        self.ask("rftrace_attach_answer", None, |_, _| Ok(())).map(drop)
     }
 
     /// Ends recording. Everything is as it was before, but for the library, which stays.
@@ -245,7 +261,7 @@ impl Attached {
     /// No thread could be borrowed, not all could be stopped to take branches away, or the process has ended meanwhile.
     pub fn leave(mut self) -> Result<()> {
         self.let_late_go();
-        let left = self.ask("rftrace_detach", give_all_back).map(drop);
+        let left = self.ask("rftrace_detach", None, give_all_back).map(drop);
         if left.is_err() {
             // No thread has to be borrowed for that.
             let Self { process, library, late, .. } = &mut self;
@@ -275,10 +291,11 @@ impl Attached {
             .map_or((0, Duration::ZERO), |branches| (branches.written.n_moved, branches.written.stopped))
     }
 
-    /// Has a thread call a function of the library, and then does the rest of what is wanted.
+    /// Has a thread, which may be lent, call a function of the library, and then does the rest of what is wanted.
     fn ask<T>(
         &mut self,
         function: &str,
+        lent: Option<u32>,
         then: impl FnOnce(&mut Parts<'_>, &mut Borrowed<'_>) -> Result<T>,
     ) -> Result<(String, T)> {
         // It may take the dynamic linker's lock, which is recursive, and no other of the program's.
@@ -292,7 +309,10 @@ impl Attached {
         };
         // Only who leaves needs them, and where the unwinder is takes longer to find than all else.
         let stacks = (!registers).then(|| stacks(process, library));
-        let taken = Borrowed::take(process, &places, *gadgets, late);
+        let taken = match lent {
+            Some(thread) => Borrowed::lent(process, &places, *gadgets, thread.cast_signed()),
+            None => Borrowed::take(process, &places, *gadgets, late),
+        };
         if registers {
             *known = Some((modules, places));
         }

@@ -68,6 +68,8 @@ pub(crate) struct Borrowed<'a> {
     n_used: u64,
     /// Signals that came meanwhile.
     pending: Vec<c_int>,
+    /// Whether it is traced by somebody else too, who has stopped it and lets it go on.
+    is_lent: bool,
     is_gone: bool,
 }
 
@@ -137,7 +139,7 @@ impl<'a> Borrowed<'a> {
                 n_seized += 1;
                 match stop(thread)? {
                     Stopped::Yes if places.is_safe(process, &sys::registers(thread)?) => {
-                        return Self::new(process, gadgets, thread);
+                        return Self::new(process, gadgets, thread, false);
                     }
                     Stopped::Yes => {}
                     Stopped::Late => {
@@ -159,12 +161,21 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    fn new(process: &'a Process, gadgets: Gadgets, thread: pid_t) -> Result<Self> {
+    /// Borrows a thread that this one traces and that was told to stop. It stays so.
+    pub(crate) fn lent(process: &'a Process, places: &Places, gadgets: Gadgets, thread: pid_t) -> Result<Self> {
+        if !places.is_safe(process, &sys::registers(thread)?) {
+            bail!("thread {thread} is at no place where it can be borrowed");
+        }
+        Self::new(process, gadgets, thread, true)
+    }
+
+    fn new(process: &'a Process, gadgets: Gadgets, thread: pid_t, is_lent: bool) -> Result<Self> {
         let (registers, extended) = (sys::registers(thread)?, sys::extended_state(thread)?);
         let mask = sys::signal_mask(thread)?;
         let pending = Vec::new();
+        let (memory, n_used, is_gone) = (0, 0, false);
         let mut this =
-            Self { process, gadgets, thread, registers, extended, mask, memory: 0, n_used: 0, pending, is_gone: false };
+            Self { process, gadgets, thread, registers, extended, mask, memory, n_used, pending, is_lent, is_gone };
         this.take_memory()?;
         Ok(this)
     }
@@ -376,7 +387,9 @@ impl<'a> Borrowed<'a> {
         for signal in std::mem::take(&mut self.pending) {
             sys::send(self.process.pid, self.thread, signal);
         }
-        sys::detach(self.thread, 0)?;
+        if !self.is_lent {
+            sys::detach(self.thread, 0)?;
+        }
         Ok(())
     }
 }

@@ -61,7 +61,11 @@ fn is_noted(registers: &user_regs_struct) -> bool {
 }
 
 /// Has the call of a thread that was told to stop begin again when it goes on.
-pub(crate) fn begin_again(thread: pid_t) -> io::Result<()> {
+///
+/// # Errors
+///
+/// It is not traced by this one, or is not there any more.
+pub fn begin_again(thread: pid_t) -> io::Result<()> {
     let mut registers = sys::registers(thread)?;
     if ends(&registers) {
         registers.rax = ERESTARTNOHAND.cast_unsigned();

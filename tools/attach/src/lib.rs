@@ -38,5 +38,6 @@ mod world;
 
 pub use attached::{Attached, Files, ResourcesWanted, State, Wanted, leave};
 pub use branches::NoBranch;
+pub use call::begin_again;
 pub use process::OtherRoot;
 pub use signal::send_unseen;

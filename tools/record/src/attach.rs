@@ -3,6 +3,7 @@
 //! Not here: how the tracer comes into a program and out again (`rftrace-attach`).
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,7 +55,7 @@ pub struct Options {
     pub most_bytes: u64,
     /// How it is written what dumps are made on, for who controls the recording.
     pub spelling: Spelling,
-    /// What is recorded of who takes something, of one process.
+    /// What is recorded of who takes something.
     pub resources: Option<Resources>,
 }
 
@@ -65,6 +66,8 @@ pub struct Resources {
     pub wanted: ResourcesWanted,
     /// What.
     pub kinds: Vec<Resource>,
+    /// Whether stacks of releases and arguments are recorded too.
+    pub is_detailed: bool,
 }
 
 /// Why recording has ended.
@@ -148,6 +151,25 @@ impl Attended {
         None
     }
 
+    /// Whether libraries have come or gone, or it runs another program.
+    pub(crate) fn is_other(&self) -> bool {
+        self.attached.is_other()
+    }
+
+    /// Looks after it by one of its threads, as [`Attached::look_by`]. Returns why it is not to be attended any more.
+    pub(crate) fn look_by(&mut self, thread: u32) -> Result<Option<Reason>> {
+        Ok(match self.attached.look_by(Some(thread))? {
+            State::Ended => Some(Reason::Ended),
+            State::OtherProgram => Some(Reason::OtherProgram),
+            State::Changed | State::Attached => None,
+        })
+    }
+
+    /// As [`Attached::left_out`].
+    pub(crate) fn left_out(&self) -> &[String] {
+        self.attached.left_out()
+    }
+
     /// Leaves it.
     pub(crate) fn leave(self) -> Reason {
         let Self { attached, pid, started } = self;
@@ -204,10 +226,8 @@ pub fn record(
         let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring: false, dumps, is_sent: false };
         let prepare = |files: Files| {
             recorders.push(BankRecorder::begin_in(files.banks, 1, output.work(), plan, tell)?);
-            if let Some((pool, Resources { kinds, .. })) = files.resources.zip(of_resources) {
-                resources = Some(ResourceRecorder::begin_in(pool, output.work(), most_bytes, kinds)?);
-            }
-            Ok(())
+            let Some((pool, wanted)) = files.resources.zip(of_resources) else { return Ok(()) };
+            record_resources(&mut resources, pool, output.work(), options.most_bytes, wanted)
         };
         match Attended::begin(pid, &wanted, prepare) {
             Ok(process) => attended.push(process),
@@ -252,6 +272,24 @@ pub fn record(
     });
     let processes = processes.collect();
     Ok(Recorded { banks, processes, resources, roots: roots.into_iter().flatten().collect() })
+}
+
+/// Records a process's resources in an empty file in its memory, by the recorder that there is.
+pub(crate) fn record_resources(
+    recorder: &mut Option<ResourceRecorder>,
+    pool: File,
+    work: &Path,
+    most_bytes: u64,
+    wanted: &Resources,
+) -> Result<()> {
+    let Resources { kinds, is_detailed, .. } = wanted;
+    match recorder {
+        Some(recorder) => recorder.add(pool),
+        None => {
+            *recorder = Some(ResourceRecorder::begin_in(pool, work, most_bytes, kinds, *is_detailed)?);
+            Ok(())
+        }
+    }
 }
 
 /// What became of functions that were to have a hook. While the process is there: names are read from its files.

@@ -1,8 +1,9 @@
 //! Follows a program by `ptrace`: its processes, threads and signals. Nothing of it is stopped but for these.
 //!
-//! Not here: what is made of that (`rftrace functracer`).
+//! Not here: what is made of that (`rftrace functracer`), and recording meanwhile in a process that ran already ([`track`](crate::track)).
 //!
 //! **Invariant**: signals are passed on, stops by job control too, but for the one that the caller takes for itself.
+//! **Invariant**: a system call that a stop has interrupted, or a signal that is taken, begins again.
 
 #![expect(unsafe_code)]
 
@@ -11,6 +12,8 @@ use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::libc::{self, c_int, c_void, pid_t};
@@ -30,6 +33,8 @@ pub enum Happened {
     Killed(u32, c_int),
     /// A thread gets a signal.
     Signal(u32, c_int),
+    /// A thread that ran before goes on without being followed.
+    Detached(u32),
 }
 
 /// What becomes of a signal.
@@ -45,7 +50,9 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXEC
-    | libc::PTRACE_O_TRACEEXIT;
+    | libc::PTRACE_O_TRACEEXIT
+    // For who borrows a thread that is followed.
+    | libc::PTRACE_O_TRACESYSGOOD;
 
 /// Runs a program and follows it to the end of all its processes. `started` gets its number before it has done anything, `each` all that happens. Returns the status of the
 /// first process, as shells have it.
@@ -83,7 +90,7 @@ pub fn follow(
         }
         go_on(first, 0);
     }
-    let mut following = Following { known: BTreeSet::from([first]), first, code: 0, is_continued: false };
+    let mut following = Following { known: BTreeSet::from([first]), first, ..Following::default() };
     started(pid);
     each(Happened::Created(pid))?;
     request(libc::PTRACE_LISTEN, first, 0).context("ptrace: cannot wait for the program")?;
@@ -111,9 +118,141 @@ pub fn command_of(tid: u32) -> Option<Vec<String>> {
     Some(line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
+/// Processes that ran already, and are followed from some time on to another.
+#[derive(Debug)]
+pub struct Running(Following);
+
+impl Running {
+    /// Follows processes, but not those that they begin.
+    ///
+    /// # Errors
+    ///
+    /// The system does not permit to follow one of them, or it has ended.
+    pub fn begin(pids: &[u32], mut each: impl FnMut(Happened) -> Result<Fate>) -> Result<Self> {
+        let mut following = Following { processes: pids.iter().copied().collect(), ..Following::default() };
+        for &pid in pids {
+            seize(pid.cast_signed()).with_context(|| format!("process {pid} cannot be followed by ptrace"))?;
+            following.known.insert(pid.cast_signed());
+            each(Happened::Created(pid))?;
+            // Those that are begun meanwhile too. Whom a thread begins that is followed already is followed, and tells of itself.
+            loop {
+                let others = threads(pid).into_iter().filter(|&tid| seize(tid).is_ok());
+                let new: Vec<pid_t> = others.filter(|&tid| following.known.insert(tid)).collect();
+                if new.is_empty() {
+                    break;
+                }
+                for tid in new {
+                    each(Happened::Created(tid.cast_unsigned()))?;
+                }
+            }
+        }
+        Ok(Self(following))
+    }
+
+    /// Takes what has happened. Returns whether any of them is still there.
+    ///
+    /// # Errors
+    ///
+    /// Those of `each`, and what the system does not tell.
+    pub fn take(&mut self, mut each: impl FnMut(Happened) -> Result<Fate>) -> Result<bool> {
+        while let Some((tid, status)) = wait_with(-1, libc::WNOHANG)? {
+            self.0.handle(tid, status, &mut each)?;
+        }
+        Ok(!self.0.known.is_empty())
+    }
+
+    /// Stops threads of a process, one after the other, until `work` has done its work by one of them, which it may use.
+    ///
+    /// # Errors
+    ///
+    /// As of [`take`](Self::take).
+    pub fn stop_some(
+        &mut self,
+        pid: u32,
+        mut each: impl FnMut(Happened) -> Result<Fate>,
+        mut work: impl FnMut(u32) -> bool,
+    ) -> Result<()> {
+        /// So long it is waited for one that sleeps for a disk.
+        const PATIENCE: Duration = Duration::from_millis(50);
+
+        for tid in threads(pid) {
+            if !self.0.known.contains(&tid) || request(libc::PTRACE_INTERRUPT, tid, 0).is_err() {
+                continue;
+            }
+            let begun = Instant::now();
+            while begun.elapsed() < PATIENCE && self.0.known.contains(&tid) {
+                match wait_with(tid, libc::WNOHANG)? {
+                    None => thread::sleep(PAUSE),
+                    Some((_, status)) if is_told_to_stop(status) => {
+                        begin_again(tid)?;
+                        let is_done = work(tid.cast_unsigned());
+                        go_on(tid, 0);
+                        if is_done {
+                            return Ok(());
+                        }
+                        break;
+                    }
+                    Some((_, status)) => self.0.handle(tid, status, &mut each)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows them no more.
+    ///
+    /// # Errors
+    ///
+    /// As of [`take`](Self::take).
+    pub fn leave(mut self, mut each: impl FnMut(Happened) -> Result<Fate>) -> Result<()> {
+        /// The system lets those go that have not stopped by then, when this process ends.
+        const PATIENCE: Duration = Duration::from_secs(2);
+
+        let (begun, mut told) = (Instant::now(), BTreeSet::new());
+        while !self.0.known.is_empty() && begun.elapsed() < PATIENCE {
+            for &tid in self.0.known.iter().filter(|&&tid| told.insert(tid)) {
+                let _ = request(libc::PTRACE_INTERRUPT, tid, 0);
+            }
+            let Some((tid, status)) = wait_with(-1, libc::WNOHANG)? else {
+                thread::sleep(PAUSE);
+                continue;
+            };
+            let has_stopped = libc::WIFSTOPPED(status) && status >> 16 == libc::PTRACE_EVENT_STOP;
+            if has_stopped && self.0.known.remove(&tid) {
+                begin_again(tid)?;
+                let_go(tid);
+                each(Happened::Detached(tid.cast_unsigned()))?;
+            } else {
+                self.0.handle(tid, status, &mut each)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// The threads of a process.
+fn threads(pid: u32) -> Vec<pid_t> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Whether a thread has stopped because this process has told it to, and not by job control.
+fn is_told_to_stop(status: c_int) -> bool {
+    libc::WIFSTOPPED(status) && status >> 16 == libc::PTRACE_EVENT_STOP && libc::WSTOPSIG(status) == libc::SIGTRAP
+}
+
 /// What is followed.
+#[derive(Debug, Default)]
 struct Following {
     known: BTreeSet<pid_t>,
+    /// The processes that ran already; empty for a program that was started, of which all are followed.
+    processes: BTreeSet<u32>,
+    /// Those that they have begun, and of which that was not told yet.
+    let_go: BTreeSet<pid_t>,
+    /// The process that was started.
     first: pid_t,
     code: i32,
     /// Whether the first process got the signal by which it was let go.
@@ -139,11 +278,13 @@ impl Following {
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
                 let child = message(tid) as pid_t;
                 if !self.known.contains(&child)
+                    && !self.let_go.contains(&child)
                     && let Some((_, status)) = wait(child)?
                 {
                     self.handle(child, status, each)?;
                 }
-                if process_of(child.cast_unsigned()).is_some_and(|process| process == child.cast_unsigned()) {
+                let is_process = || process_of(child.cast_unsigned()) == Some(child.cast_unsigned());
+                if self.let_go.remove(&child) || is_process() {
                     each(Happened::Forked(number, child.cast_unsigned()))?;
                 }
                 go_on(tid, 0);
@@ -162,6 +303,10 @@ impl Following {
                 each(Happened::Exiting(number, message(tid) as u32))?;
                 go_on(tid, 0);
             }
+            libc::PTRACE_EVENT_STOP if !self.known.contains(&tid) && !self.is_followed(tid) => {
+                self.let_go.insert(tid);
+                let_go(tid);
+            }
             libc::PTRACE_EVENT_STOP if self.known.insert(tid) => {
                 each(Happened::Created(number))?;
                 go_on(tid, 0);
@@ -170,28 +315,47 @@ impl Following {
             libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => {
                 let _ = request(libc::PTRACE_LISTEN, tid, 0);
             }
-            libc::PTRACE_EVENT_STOP => go_on(tid, 0),
+            libc::PTRACE_EVENT_STOP => {
+                begin_again(tid)?;
+                go_on(tid, 0);
+            }
             _ if signal == libc::SIGCONT && tid == self.first && !self.is_continued => {
                 self.is_continued = true;
                 go_on(tid, 0);
             }
             _ => match each(Happened::Signal(number, signal))? {
                 Fate::PassedOn => go_on(tid, signal),
-                Fate::Taken => go_on(tid, 0),
+                Fate::Taken => {
+                    begin_again(tid)?;
+                    go_on(tid, 0);
+                }
             },
         }
         Ok(())
+    }
+
+    /// Whether a thread that has begun is of a process that is followed.
+    fn is_followed(&self, tid: pid_t) -> bool {
+        self.processes.is_empty()
+            || process_of(tid.cast_unsigned()).is_some_and(|process| self.processes.contains(&process))
     }
 }
 
 /// Waits for a thread, or for any that is followed. `None` if there is none.
 fn wait(tid: pid_t) -> Result<Option<(pid_t, c_int)>> {
+    wait_with(tid, 0)
+}
+
+/// The same, or `None` if nothing has happened and the options say that it is not waited for.
+fn wait_with(tid: pid_t, options: c_int) -> Result<Option<(pid_t, c_int)>> {
     loop {
         let mut status = 0;
         // SAFETY: the status is writable.
-        let found = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) };
-        if found > 0 {
-            return Ok(Some((found, status)));
+        let found = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | options) };
+        match found {
+            0 => return Ok(None),
+            1.. => return Ok(Some((found, status))),
+            _ => {}
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
@@ -205,6 +369,19 @@ fn wait(tid: pid_t) -> Result<Option<(pid_t, c_int)>> {
 /// Lets a thread go on, with a signal or without (0). It may be gone.
 fn go_on(tid: pid_t, signal: c_int) {
     let _ = request(libc::PTRACE_CONT, tid, signal as usize);
+}
+
+/// Follows a stopped thread no more. It may be gone.
+fn let_go(tid: pid_t) {
+    let _ = request(libc::PTRACE_DETACH, tid, 0);
+}
+
+/// Has the system call that a stop has interrupted begin again. The thread may be gone.
+fn begin_again(tid: pid_t) -> Result<()> {
+    match rftrace_attach::begin_again(tid) {
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error).context("ptrace: cannot read registers"),
+        _ => Ok(()),
+    }
 }
 
 fn seize(tid: pid_t) -> io::Result<()> {

@@ -84,6 +84,8 @@ pub mod terminal;
 pub mod told;
 #[cfg(target_os = "linux")]
 mod tracefs;
+#[cfg(attaching)]
+pub mod track;
 #[cfg(target_os = "linux")]
 pub mod unfinished;
 mod values;

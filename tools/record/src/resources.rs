@@ -11,10 +11,10 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,7 +37,8 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// Takes what processes record.
 #[derive(Debug)]
 pub struct ResourceRecorder {
-    memory: Arc<Memory>,
+    /// One, or one for each process that ran already.
+    memories: Memories,
     /// What processes read of functions that are specified.
     table: Option<File>,
     /// What the tracer's library reads of those of them that get branches.
@@ -47,6 +48,9 @@ pub struct ResourceRecorder {
     copies: Sender<Copy>,
     thread: JoinHandle<Recorded>,
 }
+
+/// Those that there are.
+type Memories = Arc<Mutex<Vec<Arc<Memory>>>>;
 
 /// A wish for a file of what was recorded so far, and where to tell of it.
 struct Copy {
@@ -76,26 +80,34 @@ impl ResourceRecorder {
     /// There is no memory, no file or no thread for it.
     pub fn begin(work: &Path, most_bytes: u64, wanted: &[Resource], plan: &Plan, is_detailed: bool) -> Result<Self> {
         let file = memfd_create("rftrace-resources", MFdFlags::MFD_CLOEXEC).context("no memory for --resources")?;
-        let details = if is_detailed { DETAILED } else { 0 };
-        Self::begin_with(file.into(), work, most_bytes, bits(wanted) | plan.bits() | details, plan)
+        Self::begin_with(file.into(), work, most_bytes, bits(wanted, is_detailed) | plan.bits(), plan)
     }
 
-    /// The same of one process that runs already, in a file that is empty and in its memory.
+    /// The same of a process that runs already, in a file that is empty and in its memory.
     ///
     /// # Errors
     ///
     /// As of [`begin`](Self::begin).
-    pub fn begin_in(file: File, work: &Path, most_bytes: u64, wanted: &[Resource]) -> Result<Self> {
-        Self::begin_with(file, work, most_bytes, bits(wanted) | ATTACHED, &Plan::default())
+    pub fn begin_in(file: File, work: &Path, most_bytes: u64, wanted: &[Resource], is_detailed: bool) -> Result<Self> {
+        Self::begin_with(file, work, most_bytes, bits(wanted, is_detailed) | ATTACHED, &Plan::default())
+    }
+
+    /// Records the same of one more process that runs already, in such a file.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for it.
+    pub fn add(&self, file: File) -> Result<()> {
+        let mut memories = lock(&self.memories);
+        let memory = memories[0].another(file, memories.len() as u32).context(NO_MEMORY)?;
+        memories.push(Arc::new(memory));
+        Ok(())
     }
 
     fn begin_with(file: File, work: &Path, most_bytes: u64, bits: u32, plan: &Plan) -> Result<Self> {
         // A limit on the size of files is an error then, not the end.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-        let memory = Arc::new(
-            Memory::new(file, bits)
-                .context("no memory for --resources (is what ulimit -v or -f permits too little?)")?,
-        );
+        let memory = Arc::new(Memory::new(file, bits, ticks(), 0).context(NO_MEMORY)?);
         let in_memory = |bytes: &[u8]| {
             let mut file = File::from(memfd_create("rftrace-specification", MFdFlags::MFD_CLOEXEC)?);
             file.write_all(bytes).map(|()| file)
@@ -109,8 +121,10 @@ impl ResourceRecorder {
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
         let [is_over, is_paused] = [Arc::<AtomicBool>::default(), Arc::default()];
         let (copies, wishes) = mpsc::channel();
+        let memories = Arc::new(Mutex::new(vec![Arc::clone(&memory)]));
         let mut taker = Taker {
-            memory: Arc::clone(&memory),
+            memory,
+            memories: Arc::clone(&memories),
             path,
             wishes,
             is_paused: Arc::clone(&is_paused),
@@ -128,13 +142,13 @@ impl ResourceRecorder {
             taker.recorded
         });
         let thread = thread.context("no thread for --resources")?;
-        Ok(Self { memory, table, led, is_over, is_paused, copies, thread })
+        Ok(Self { memories, table, led, is_over, is_paused, copies, thread })
     }
 
     /// Where recorded processes find the memory, as long as this one lives.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.memory.file.as_raw_fd())
+        format!("/proc/{}/fd/{}", std::process::id(), self.first().file.as_raw_fd())
     }
 
     /// Where they find the table of functions that are specified, if there is one.
@@ -161,7 +175,11 @@ impl ResourceRecorder {
     /// Ticks since the recording began.
     #[must_use]
     pub fn now(&self) -> u64 {
-        self.memory.now()
+        self.first().now()
+    }
+
+    fn first(&self) -> Arc<Memory> {
+        Arc::clone(&lock(&self.memories)[0])
     }
 
     /// Whether events are left out that are taken from now on.
@@ -184,8 +202,9 @@ impl ResourceRecorder {
     /// The recorded threads that have not ended.
     #[must_use]
     pub fn living(&self) -> Vec<u32> {
-        let taken = (0..pool::CHUNKS).filter(|&chunk| self.memory.state(chunk).load(Acquire) == pool::TAKEN);
-        let mut threads: Vec<u32> = taken.map(|chunk| self.memory.tid(chunk)).collect();
+        let memories = lock(&self.memories);
+        let taken = chunks(&memories).filter(|&(memory, chunk)| memory.state(chunk).load(Acquire) == pool::TAKEN);
+        let mut threads: Vec<u32> = taken.map(|(memory, chunk)| memory.tid(chunk)).collect();
         threads.sort_unstable();
         threads.dedup();
         threads.retain(|&tid| thread_lives(tid));
@@ -200,9 +219,20 @@ impl ResourceRecorder {
     }
 }
 
-/// A bit for each.
-fn bits(wanted: &[Resource]) -> u32 {
-    wanted.iter().fold(0, |bits, resource| bits | resource.bit())
+const NO_MEMORY: &str = "no memory for --resources (is what ulimit -v or -f permits too little?)";
+
+/// A bit for each, and for details.
+fn bits(wanted: &[Resource], is_detailed: bool) -> u32 {
+    let details = if is_detailed { DETAILED } else { 0 };
+    wanted.iter().fold(details, |bits, resource| bits | resource.bit())
+}
+
+fn lock(memories: &Memories) -> MutexGuard<'_, Vec<Arc<Memory>>> {
+    memories.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn chunks(memories: &[Arc<Memory>]) -> impl Iterator<Item = (&Memory, usize)> {
+    memories.iter().flat_map(|memory| (0..pool::CHUNKS).map(move |chunk| (&**memory, chunk)))
 }
 
 /// The memory, mapped.
@@ -211,6 +241,8 @@ struct Memory {
     /// Other processes open it by its number here.
     file: File,
     start: *mut u8,
+    /// So many processes have numbers before those that record here.
+    processes_before: u32,
 }
 
 // SAFETY: other processes write to it anyway: all access is atomic or volatile.
@@ -219,8 +251,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Makes it of an empty file, for what is wanted.
-    fn new(file: File, bits: u32) -> io::Result<Self> {
+    /// Makes it of an empty file, for what is wanted. Times are counted from `base` on.
+    fn new(file: File, bits: u32, base: u64, processes_before: u32) -> io::Result<Self> {
         file.set_len(pool::BYTES as u64)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping of a file that is so long and stays so.
@@ -229,14 +261,21 @@ impl Memory {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let memory = Self { file, start: start.cast() };
+        let memory = Self { file, start: start.cast(), processes_before };
         for chunk in 0..pool::CHUNKS {
             memory.taken(chunk).store(pool::NEVER, Relaxed);
         }
         memory.number_32(pool::WANTED_AT).store(bits, Relaxed);
-        memory.number_64(pool::BASE_AT).store(ticks(), Relaxed);
+        memory.number_64(pool::BASE_AT).store(base, Relaxed);
+        memory.number_32(pool::PROCESSES_AT).store(processes_before, Relaxed);
         memory.number_64(pool::MAGIC_AT).store(pool::MAGIC, Release);
         Ok(memory)
+    }
+
+    /// Another one for the same.
+    fn another(&self, file: File, processes_before: u32) -> io::Result<Self> {
+        let bits = self.number_32(pool::WANTED_AT).load(Relaxed);
+        Self::new(file, bits, self.number_64(pool::BASE_AT).load(Relaxed), processes_before)
     }
 
     fn number_32(&self, at: usize) -> &AtomicU32 {
@@ -294,7 +333,9 @@ fn nanos() -> u64 {
 
 /// What takes the chunks.
 struct Taker {
+    /// The first one, by which times are told.
     memory: Arc<Memory>,
+    memories: Memories,
     path: PathBuf,
     wishes: Receiver<Copy>,
     is_paused: Arc<AtomicBool>,
@@ -327,7 +368,7 @@ impl Taker {
     fn run(&mut self, is_over: &AtomicBool) {
         let mut pause = SHORTEST_PAUSE;
         while !is_over.load(Relaxed) {
-            self.memory.number_32(pool::BEATS_AT).fetch_add(1, Relaxed);
+            self.memories().iter().for_each(|memory| _ = memory.number_32(pool::BEATS_AT).fetch_add(1, Relaxed));
             if self.clock.is_none_or(|last| last.elapsed() > CLOCK_INTERVAL) {
                 self.write_clock();
                 self.leave_dead();
@@ -339,11 +380,14 @@ impl Taker {
             }
         }
         // Who has not ended has had time enough.
-        self.memory.number_32(pool::OVER_AT).store(1, Relaxed);
+        self.end_all();
         self.take(|state| state != pool::FREE);
         self.write_clock();
-        self.recorded.lost = self.memory.number_64(pool::LOST_AT).load(Relaxed);
-        self.recorded.processes = self.memory.number_32(pool::PROCESSES_AT).load(Relaxed);
+        for memory in self.memories() {
+            self.recorded.lost += memory.number_64(pool::LOST_AT).load(Relaxed);
+            let processes = memory.number_32(pool::PROCESSES_AT).load(Relaxed);
+            self.recorded.processes += processes.saturating_sub(memory.processes_before);
+        }
         let end = [
             [Kind::End.word(self.memory.now()), self.recorded.lost],
             [Kind::More.word(u64::from(self.recorded.is_cut)), 0],
@@ -354,11 +398,23 @@ impl Taker {
         }
     }
 
+    fn memories(&self) -> Vec<Arc<Memory>> {
+        lock(&self.memories).clone()
+    }
+
+    /// Has processes record no more.
+    fn end_all(&self) {
+        self.memories().iter().for_each(|memory| memory.number_32(pool::OVER_AT).store(1, Relaxed));
+    }
+
     /// Takes the chunks with such a state. Returns whether there were any.
     fn take(&mut self, is_wanted: impl Fn(u32) -> bool) -> bool {
+        self.memories().iter().fold(false, |any, memory| self.take_from(memory, &is_wanted) | any)
+    }
+
+    fn take_from(&mut self, memory: &Memory, is_wanted: impl Fn(u32) -> bool) -> bool {
         let mut any = false;
         for chunk in 0..pool::CHUNKS {
-            let memory = Arc::clone(&self.memory);
             if !is_wanted(memory.state(chunk).load(Acquire)) {
                 continue;
             }
@@ -388,16 +444,16 @@ impl Taker {
         self.out.flush()?;
         fs::copy(&self.path, path)?;
         let mut file = File::options().append(true).open(path)?;
-        for chunk in 0..pool::CHUNKS {
-            if self.memory.state(chunk).load(Acquire) == pool::FREE {
+        for (memory, chunk) in chunks(&self.memories()) {
+            if memory.state(chunk).load(Acquire) == pool::FREE {
                 continue;
             }
-            let taken = self.memory.taken(chunk).load(Acquire);
-            let all: Vec<Unit> = self.memory.units(chunk).collect();
+            let taken = memory.taken(chunk).load(Acquire);
+            let all: Vec<Unit> = memory.units(chunk).collect();
             let mut units = Vec::new();
             written(&all, taken, &mut units);
             if !units.is_empty() {
-                file.write_all(&encode(self.memory.process(chunk), self.memory.tid(chunk), taken, &units))?;
+                file.write_all(&encode(memory.process(chunk), memory.tid(chunk), taken, &units))?;
             }
         }
         let end = [[Kind::End.word(self.memory.now()), 0], [Kind::More.word(0), 0]];
@@ -406,12 +462,12 @@ impl Taker {
 
     /// Makes chunks full whose threads are gone.
     fn leave_dead(&self) {
-        for chunk in 0..pool::CHUNKS {
-            let is_taken = self.memory.state(chunk).load(Acquire) == pool::TAKEN;
+        for (memory, chunk) in chunks(&self.memories()) {
+            let is_taken = memory.state(chunk).load(Acquire) == pool::TAKEN;
             // One that was just taken may still have the number of the thread before, but not when that is said.
-            let is_told = self.memory.taken(chunk).load(Acquire) != pool::NEVER;
-            if is_taken && is_told && !thread_lives(self.memory.tid(chunk)) {
-                let (state, taken) = (self.memory.state(chunk), pool::TAKEN);
+            let is_told = memory.taken(chunk).load(Acquire) != pool::NEVER;
+            if is_taken && is_told && !thread_lives(memory.tid(chunk)) {
+                let (state, taken) = (memory.state(chunk), pool::TAKEN);
                 let _ = state.compare_exchange(taken, pool::FULL, Release, Relaxed);
             }
         }
@@ -421,7 +477,7 @@ impl Taker {
     fn has_room(&mut self) -> bool {
         if self.bytes >= self.most_bytes || self.recorded.error.is_some() {
             self.recorded.is_cut |= self.bytes >= self.most_bytes;
-            self.memory.number_32(pool::OVER_AT).store(1, Relaxed);
+            self.end_all();
             return false;
         }
         true

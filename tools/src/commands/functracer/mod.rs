@@ -8,21 +8,27 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
+use std::slice;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Command};
 use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::Resource;
 use rftrace_record::follow::{Fate, Happened, follow};
-use rftrace_record::program;
+use rftrace_record::preload::{self, Preload};
 use rftrace_record::resources::ResourceRecorder;
 use rftrace_record::specification::Specification;
+use rftrace_record::{program, track};
 use rftrace_resources::FunctracerText;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
+use tempfile::TempDir;
 
-use super::record::resources::{Backtraces, Kind, check, environment, libraries, parse, plan, tell_of_losses};
+use super::record::attach::tell_of_end;
+use super::record::resources::{
+    Backtraces, Kind, check, environment, libraries, of_running, parse, plan, tell_of_left_out, tell_of_losses,
+};
 
 mod sections;
 
@@ -33,6 +39,7 @@ Examples:
   rftrace functracer -s ./program           what it takes of memory and gives back, on stdout, when it has ended
   rftrace functracer -f -l /tmp ./program   and `kill -USR1 PID` begins, and ends, /tmp/allocs-PID.0.trace
   rftrace functracer -s -r -e file ./program
+  rftrace functracer -s -p 4711             what a program that runs takes and gives back, until Ctrl-C
   rftrace functracer -s -a 'getenv;str*dup;@names' ./program
   rftrace functracer-postproc -l -c allocs-4711.0.trace
 
@@ -73,8 +80,8 @@ pub(crate) struct FunctracerArgs {
     /// With -f: save to this directory instead of the home directory.
     #[arg(short = 'l', long, value_name = "DIR", value_parser = directory, overrides_with = "path")]
     path: Option<PathBuf>,
-    /// Which process to track. Refused: this attaches to none.
-    #[arg(short, long, value_name = "PID")]
+    /// Track a program that runs: its process, or several with commas between them.
+    #[arg(short, long, value_name = "PID", value_delimiter = ',')]
     pid: Vec<u32>,
     /// Resolve names of functions.
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -138,36 +145,16 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
     if args.pid.len() > MAX_PIDS {
         bail!("Maximum number of PID exceeded ({MAX_PIDS})");
     }
-    if !args.pid.is_empty() {
-        bail!(
-            "-p: what a program takes and gives back is recorded from its beginning only, a running one cannot be attached to; start it with \
-             `rftrace functracer PROGRAM`, and begin with kill -USR1"
-        );
-    }
     let place = match (args.file > 0, &args.path) {
         (false, _) => Place::Stdout,
         (true, Some(path)) => Place::Folder(path.clone()),
         (true, None) => Place::Folder(std::env::home_dir().context("-f without -l saves to $HOME, which is not set")?),
     };
-    let program = program::find(&args.command[0])?;
-    program::check(&program, true)?;
-    check(&program)?;
-    let track = args.audit.unwrap_or(args.track);
-    let resource = match &track {
+    let track = args.audit.as_ref().unwrap_or(&args.track);
+    let resource = match track {
         Kind::BuiltIn(resource) => Some(*resource),
         Kind::Specified(_) => None,
     };
-    let (wanted, plan) = plan(&[track], &program)?;
-    plan.without_branches()?;
-    let libraries = libraries(&plan)?;
-    let work = tempfile::Builder::new().prefix("rftrace-").tempdir().context("cannot make a temporary directory")?;
-    let recorder = ResourceRecorder::begin(work.path(), MOST_BYTES, &wanted, &plan, true)?;
-    let mut command = Process::new(&program);
-    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]).args(&args.command[1..]);
-    let mut preloaded: Vec<OsString> = libraries.iter().map(|library| library.path().into()).collect();
-    preloaded.extend(std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()));
-    let way = if args.depth == 0 { Backtraces::None } else { Backtraces::Cfi };
-    command.env("LD_PRELOAD", preloaded.join(OsStr::new(":"))).envs(environment(&recorder, way)?);
     let text = FunctracerText {
         resource,
         has_time: args.time > 0,
@@ -175,19 +162,49 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
         has_release_stacks: args.free_backtraces > 0,
         depth: args.depth,
     };
-    let mut sections = Sections::new(text, place, args.start > 0, args.verbose > 0);
+    let way = if args.depth == 0 { Backtraces::None } else { Backtraces::Cfi };
+    let work = tempfile::Builder::new().prefix("rftrace-").tempdir().context("cannot make a temporary directory")?;
+    let sections = Sections::new(text, place, args.start > 0, args.verbose > 0);
+    if !args.pid.is_empty() {
+        return attach(&args, track, way, work.path(), sections);
+    }
+    start(&args, track, way, work, sections)
+}
+
+/// Takes what has happened.
+fn take(
+    args: &FunctracerArgs,
+    (sections, recorder, work): (&mut Sections, &ResourceRecorder, &Path),
+    happened: Happened,
+) -> Result<Fate> {
+    if args.debug > 0 {
+        say!("functracer: {happened:?}");
+    }
+    if let Happened::Signal(_, SIGUSR1) = happened {
+        sections.switch(recorder, work)?;
+        return Ok(Fate::Taken);
+    }
+    sections.add(happened, recorder)?;
+    Ok(Fate::PassedOn)
+}
+
+/// Runs the program, and ends this process with its exit status.
+fn start(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: TempDir, mut sections: Sections) -> Result<()> {
+    let program = program::find(&args.command[0])?;
+    program::check(&program, true)?;
+    check(&program)?;
+    let (wanted, plan) = plan(slice::from_ref(track), &program)?;
+    plan.without_branches()?;
+    let libraries = libraries(&plan)?;
+    let recorder = ResourceRecorder::begin(work.path(), MOST_BYTES, &wanted, &plan, true)?;
+    let mut command = Process::new(&program);
+    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]).args(&args.command[1..]);
+    let mut preloaded: Vec<OsString> = libraries.iter().map(|library| library.path().into()).collect();
+    preloaded.extend(std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()));
+    command.env("LD_PRELOAD", preloaded.join(OsStr::new(":"))).envs(environment(&recorder, way)?);
     recorder.pause(args.start == 0);
-    let ended = follow(command, pass_signals_on()?, |happened| {
-        if args.debug > 0 {
-            say!("functracer: {happened:?}");
-        }
-        if let Happened::Signal(_, SIGUSR1) = happened {
-            sections.switch(&recorder, work.path())?;
-            return Ok(Fate::Taken);
-        }
-        sections.add(happened, &recorder)?;
-        Ok(Fate::PassedOn)
-    });
+    let ended =
+        follow(command, pass_signals_on()?, |happened| take(args, (&mut sections, &recorder, work.path()), happened));
     sections.end(recorder.now());
     let recorded = recorder.stop();
     let written = sections.write(&work.path().join(RESOURCES));
@@ -196,6 +213,29 @@ pub(crate) fn run(args: FunctracerArgs) -> Result<()> {
     written?;
     drop((work, libraries));
     std::process::exit(code)
+}
+
+/// Tracks programs that run, and leaves them as they were.
+fn attach(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: &Path, mut sections: Sections) -> Result<()> {
+    let mut pids = args.pid.clone();
+    // One that is named twice is one.
+    pids.sort_unstable();
+    pids.dedup();
+    let resources = of_running(slice::from_ref(track), way, &pids, true)?;
+    let library = Preload::find(preload::TRACER)?.path().to_owned();
+    let options = track::Options { pids: &pids, library, resources, work, most_bytes: MOST_BYTES };
+    let is_paused = args.start == 0;
+    let tracked = track::track(
+        &options,
+        |recorder| recorder.pause(is_paused),
+        |recorder, happened| take(args, (&mut sections, recorder, work), happened),
+    )?;
+    sections.end(u64::MAX);
+    let written = sections.write(&work.join(RESOURCES));
+    tell_of_losses(&tracked.recorded, MOST_BYTES as usize);
+    tracked.ends.iter().for_each(|(pid, reason)| tell_of_end(*pid, reason));
+    tell_of_left_out(&tracked.left_out);
+    tracked.result.and(written)
 }
 
 /// What passes signals on to the program that this process gets, as soon as that is there. What the terminal sends the program gets itself.

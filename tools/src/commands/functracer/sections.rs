@@ -99,13 +99,11 @@ impl Sections {
             }
             Happened::Exiting(tid, status) => {
                 self.line(tid, now, || format!("Process/Thread {tid} has exited with code {status}"));
-                let Some(&pid) = self.threads.get(&tid) else { return Ok(()) };
-                let Some(process) = self.processes.get_mut(&pid) else { return Ok(()) };
-                process.threads.remove(&tid);
-                if process.threads.is_empty() {
-                    self.finish(pid, now);
-                }
-                self.tell_ended(pid, tid);
+                self.forget(tid, now);
+            }
+            Happened::Detached(tid) => {
+                self.line(tid, now, || format!("Process/Thread {tid} was detached"));
+                self.forget(tid, now);
             }
             Happened::Killed(tid, signal) => {
                 let pid = self.threads.remove(&tid).unwrap_or(tid);
@@ -225,6 +223,17 @@ impl Sections {
         if let Some(section) = self.processes.get_mut(&pid).and_then(|process| process.open.take()) {
             self.ended.push(Ended { pid, until: now, section });
         }
+    }
+
+    /// A thread is followed no more: with its last one a process' section ends.
+    fn forget(&mut self, tid: u32, now: u64) {
+        let Some(&pid) = self.threads.get(&tid) else { return };
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        process.threads.remove(&tid);
+        if process.threads.is_empty() {
+            self.finish(pid, now);
+        }
+        self.tell_ended(pid, tid);
     }
 
     fn line(&mut self, tid: u32, now: u64, text: impl FnOnce() -> String) {

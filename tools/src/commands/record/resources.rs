@@ -114,7 +114,7 @@ pub(crate) fn libraries(plan: &Plan) -> Result<Vec<Preload>> {
 ///
 /// # Errors
 ///
-/// There are several processes, or it is wanted what is recorded only of programs from their beginning.
+/// It is wanted what is recorded only of programs from their beginning.
 #[cfg(attaching)]
 pub(super) fn of_attached(
     kinds: &[Kind],
@@ -125,9 +125,6 @@ pub(super) fn of_attached(
     if kinds.is_empty() {
         return Ok(None);
     }
-    if pids.len() > 1 {
-        bail!("--resources with -p is for one process at a time");
-    }
     if way == Backtraces::Shadow {
         bail!(
             "--backtraces shadow is for programs that rftrace record starts; of a program that runs cfi or fp finds who has called"
@@ -136,6 +133,16 @@ pub(super) fn of_attached(
     if has_library_calls {
         bail!("--libcalls and --resources want the same slots of a program that runs: record one of them");
     }
+    of_running(kinds, way, pids, false).map(Some)
+}
+
+/// What is recorded of processes that run; if `is_detailed`, stacks of releases and arguments too.
+///
+/// # Errors
+///
+/// As of [`of_attached`].
+#[cfg(attaching)]
+pub(crate) fn of_running(kinds: &[Kind], way: Backtraces, pids: &[u32], is_detailed: bool) -> Result<Resources> {
     for pid in pids {
         let program = PathBuf::from(format!("/proc/{pid}/exe"));
         // What cannot be read is refused when it is attached to.
@@ -146,18 +153,18 @@ pub(super) fn of_attached(
     let kind = |kind: &Kind| match kind {
         Kind::BuiltIn(resource) => Ok(*resource),
         Kind::Specified(_) => bail!(
-            "of a program that runs --resources records memory, file, thread and library; what a specification names is recorded of programs \
-             that rftrace record starts"
+            "of a program that runs memory, file, thread and library are recorded; what a specification names is recorded of programs \
+             that rftrace starts"
         ),
     };
     let kinds = kinds.iter().map(kind).collect::<Result<_>>()?;
     let library = Preload::find(preload::RESOURCES)?.path().to_owned();
-    Ok(Some(Resources { wanted: ResourcesWanted { library, backtraces: way.name() }, kinds }))
+    Ok(Resources { wanted: ResourcesWanted { library, backtraces: way.name() }, kinds, is_detailed })
 }
 
 /// Says which calls were not seen of a program that was attached to.
 #[cfg(attaching)]
-pub(super) fn tell_of_left_out(functions: &[String]) {
+pub(crate) fn tell_of_left_out(functions: &[String]) {
     /// So many are named.
     const MOST: usize = 5;
 
