@@ -96,7 +96,7 @@ impl Kept {
 
     fn take() -> Option<Self> {
         let kept = KEPT.replace(ptr::null_mut());
-        (!kept.is_null()).then_some(Self(kept))
+        (!kept.is_null()).then(|| Self(kept))
     }
 
     /// Copies texts and rules into this process's own slot, which begins there.

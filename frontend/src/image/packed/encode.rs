@@ -143,7 +143,7 @@ impl Shared {
 
     /// The packer, if nobody has it. This waits for nobody: who has it may have been interrupted by the caller, or stopped.
     pub(crate) fn take(&self) -> Option<Taken<'_>> {
-        (!self.is_taken.swap(true, Acquire)).then_some(Taken(self))
+        (!self.is_taken.swap(true, Acquire)).then(|| Taken(self))
     }
 }
 

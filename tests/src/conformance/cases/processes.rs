@@ -3,11 +3,17 @@
 use super::super::{Case, Fault, Hooks, Seen};
 
 const LATER: &str = "of a library that is opened later only calls of the tracer are recorded";
-const NOT_LATER: &[(Hooks, &str)] = &[(Hooks::Branches, LATER), (Hooks::Room, LATER), (Hooks::Sleds, LATER)];
+const NOT_LATER: &[(Hooks, &str)] =
+    &[(Hooks::Branches, LATER), (Hooks::Room, LATER), (Hooks::Sleds, LATER), (Hooks::LibraryCalls, LATER)];
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        Case::c("fork", "fork.c", "amid calls and beside 3 threads; both go on and save", fork),
+        Case::c("fork", "fork.c", "amid calls and beside 3 threads; both go on and save", fork).built(&[
+            "-O0",
+            "-O2",
+            "-O2 -mfentry",
+            "-O2 -no-pie",
+        ]),
         Case::c("vfork", "vfork.c", "the child calls functions on its parent's stack, then execs", vfork),
         Case::c("dlopen", "dlopen.c", "a library is opened while recording, and called", dlopen)
             .with(&["-rdynamic"])
