@@ -45,18 +45,20 @@ pub enum Hooks {
     Room,
     /// XRay's sleds.
     Sleds,
+    /// Room, and stubs for what the program calls of libraries.
+    LibraryCalls,
 }
 
 impl Hooks {
     /// All.
-    pub const ALL: [Self; 3] = [Self::Branches, Self::Room, Self::Sleds];
+    pub const ALL: [Self; 4] = [Self::Branches, Self::Room, Self::Sleds, Self::LibraryCalls];
 
     /// What the compiler is told.
     #[must_use]
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Branches => &["-DBY_BRANCHES"],
-            Self::Room => &["-fpatchable-function-entry=5"],
+            Self::Room | Self::LibraryCalls => &["-fpatchable-function-entry=5"],
             // Not all that is in the programs is known to this compiler.
             Self::Sleds => &[
                 "-fxray-instrument",
@@ -73,7 +75,7 @@ impl Hooks {
     pub fn rust_flags(self) -> &'static str {
         match self {
             Self::Branches => "",
-            Self::Room => "-Z patchable-function-entry=5",
+            Self::Room | Self::LibraryCalls => "-Z patchable-function-entry=5",
             Self::Sleds => "-Z instrument-xray=always",
         }
     }
@@ -90,6 +92,7 @@ impl Tracer {
             Self::OursBy(Hooks::Branches) => "ours by branches",
             Self::OursBy(Hooks::Room) => "ours by room",
             Self::OursBy(Hooks::Sleds) => "ours by sleds",
+            Self::OursBy(Hooks::LibraryCalls) => "ours with library calls",
             Self::Published => "rftrace 0.3.2",
             Self::Uftrace => "uftrace",
         }
@@ -106,7 +109,9 @@ impl Tracer {
             Self::OursBy(hooks) => {
                 let wanted: &[&str] = match hooks {
                     Hooks::Sleds => &["-O0", "debug", "release"],
-                    Hooks::Branches | Hooks::Room => &["-O2", "-O2 -no-pie", "-O2 -mstackrealign", "debug", "release"],
+                    Hooks::Branches | Hooks::Room | Hooks::LibraryCalls => {
+                        &["-O2", "-O2 -no-pie", "-O2 -mstackrealign", "debug", "release"]
+                    }
                 };
                 return wanted.contains(&build.name());
             }

@@ -1,10 +1,10 @@
 //! What a trace shows, and what can be wrong with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use rftrace_read::{Trace, Warning};
-use rftrace_views::CallTree;
+use rftrace_views::{Call, CallTree};
 
 /// Something that is not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,15 +60,24 @@ const NOT_OF_THE_PROGRAM: [&str; 14] = [
 ];
 
 impl Seen {
-    /// Adds what is in `trace`, and returns what is wrong with its records. If the program `may_end_open`, that does not
+    /// Adds what is in `trace`, but for functions `of_libraries`, of which what they called counts as called by their callers. Adds to
+    /// `n_left_out` how many such calls there are. Returns what is wrong with the records. If the program `may_end_open`, that does not
     /// include functions that have no exit because it ended in them.
-    pub fn add(&mut self, trace: &Trace, may_end_open: bool) -> Vec<Fault> {
+    pub fn add(
+        &mut self,
+        trace: &Trace,
+        may_end_open: bool,
+        of_libraries: &BTreeSet<String>,
+        n_left_out: &mut usize,
+    ) -> Vec<Fault> {
         let mut faults = Vec::new();
         for task in trace.tasks() {
             match CallTree::read(trace, task) {
                 Ok(tree) => {
-                    faults.extend(flaws(&tree, may_end_open));
-                    let calls = calls(&tree);
+                    faults.extend(flaws(&tree, may_end_open, of_libraries));
+                    *n_left_out +=
+                        tree.calls().filter(|(_, call)| of_libraries.contains(plain_name(&call.name))).count();
+                    let calls = calls(&tree, of_libraries);
                     if !calls.is_empty() {
                         self.tasks.push(Task { tid: tree.tid, calls });
                     }
@@ -299,11 +308,16 @@ fn filter(calls: impl Iterator<Item = (usize, Option<String>)>) -> Vec<(usize, S
     kept
 }
 
-fn calls(tree: &CallTree) -> Vec<(usize, String)> {
+/// A function's name without the parameters' types, which some tracers show.
+pub(super) fn plain_name(name: &str) -> &str {
+    name.find('(').filter(|&start| start > 0).map_or(name, |start| &name[..start])
+}
+
+fn calls(tree: &CallTree, of_libraries: &BTreeSet<String>) -> Vec<(usize, String)> {
     filter(tree.calls().map(|(depth, call)| {
-        let of_the_program = !NOT_OF_THE_PROGRAM.iter().any(|prefix| call.name.starts_with(prefix));
-        // Some tracers show the parameters' types.
-        let name = call.name.find('(').filter(|&start| start > 0).map_or(&*call.name, |start| &call.name[..start]);
+        let name = plain_name(&call.name);
+        let of_the_program =
+            !NOT_OF_THE_PROGRAM.iter().any(|prefix| call.name.starts_with(prefix)) && !of_libraries.contains(name);
         // GCC numbers functions in functions.
         let numbered = name.rsplit_once('.').filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
         (depth, of_the_program.then(|| numbered.map_or(name, |(name, _)| name).to_owned()))
@@ -311,7 +325,7 @@ fn calls(tree: &CallTree) -> Vec<(usize, String)> {
 }
 
 /// What is wrong with a task's records.
-fn flaws(tree: &CallTree, may_end_open: bool) -> Vec<Fault> {
+fn flaws(tree: &CallTree, may_end_open: bool, of_libraries: &BTreeSet<String>) -> Vec<Fault> {
     let mut faults: Vec<Fault> = tree
         .warnings
         .iter()
@@ -327,7 +341,9 @@ fn flaws(tree: &CallTree, may_end_open: bool) -> Vec<Fault> {
             Some(Fault::new(words, format!("task {}: {count} times", tree.tid)))
         })
         .collect();
-    let mut open = tree.calls().filter(|(_, call)| call.end_ns.is_none()).map(|(_, call)| call.name.as_str());
+    // `exit` does not come back.
+    let is_open = |call: &Call| call.end_ns.is_none() && !of_libraries.contains(plain_name(&call.name));
+    let mut open = tree.calls().filter(|(_, call)| is_open(call)).map(|(_, call)| call.name.as_str());
     if let Some(first) = open.next().filter(|_| !may_end_open) {
         let detail = format!("task {}: {first} and {} more have none", tree.tid, open.count());
         faults.push(Fault::new("missing exit", detail));

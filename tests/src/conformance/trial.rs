@@ -1,5 +1,6 @@
 //! Running a case's program with a tracer.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs::{self, File};
 use std::io;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rftrace_read::Trace;
 
+use super::seen::plain_name;
 use super::{Build, Case, Fault, Hooks, Program, Seen, Tracer, build};
 use crate::fixtures::{aarch64, command_line};
 use crate::{tools, traces};
@@ -136,6 +138,9 @@ fn recorder(hooks: Hooks, folder: &Path) -> Command {
             rftrace.arg("--patch-except").arg(list);
         }
     }
+    if hooks == Hooks::LibraryCalls {
+        rftrace.arg("--libcalls");
+    }
     rftrace.args(["--", "./program"]);
     rftrace
 }
@@ -170,6 +175,9 @@ fn look(case: &Case, tracer: Tracer, folder: &Path, printed: String) -> Vec<Faul
     if traces.is_empty() {
         return vec![Fault::new("no trace", "")];
     }
+    let has_library_calls = tracer == Tracer::OursBy(Hooks::LibraryCalls);
+    let of_libraries = if has_library_calls { called_of_libraries(&folder.join("program")) } else { BTreeSet::new() };
+    let mut n_library_calls = 0;
     let mut seen = Seen { printed, tasks: Vec::new() };
     let mut faults = Vec::new();
     for dir in &traces {
@@ -181,7 +189,7 @@ fn look(case: &Case, tracer: Tracer, folder: &Path, printed: String) -> Vec<Faul
             write_symbols(dir);
         }
         match Trace::open(dir) {
-            Ok(trace) => faults.extend(seen.add(&trace, case.may_end_open)),
+            Ok(trace) => faults.extend(seen.add(&trace, case.may_end_open, &of_libraries, &mut n_library_calls)),
             Err(error) => faults.push(Fault::new("unreadable trace", error.to_string())),
         }
         if let Err(flaw) = traces::try_open(dir).map(drop)
@@ -190,8 +198,19 @@ fn look(case: &Case, tracer: Tracer, folder: &Path, printed: String) -> Vec<Faul
             faults.push(Fault::new("malformed trace", flaw));
         }
     }
+    if has_library_calls && n_library_calls == 0 {
+        faults.push(Fault::new("lost calls", "no call of a library's function is recorded"));
+    }
     faults.extend((case.check)(&seen).err());
     faults
+}
+
+/// What a program calls of libraries, by name.
+fn called_of_libraries(program: &Path) -> BTreeSet<String> {
+    let listed = tools::text(Command::new("nm").args(["-D", "--undefined-only", "--demangle"]).arg(program));
+    // `U malloc@GLIBC_2.2.5`
+    let names = listed.lines().filter_map(|line| line.trim_start().split_once(' ')).map(|(_, name)| name);
+    names.map(|name| plain_name(name.split('@').next().unwrap_or(name)).to_owned()).collect()
 }
 
 /// Gives the metadata that rftrace 0.3.2 writes the form that the reader insists on; uftrace does not.

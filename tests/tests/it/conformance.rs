@@ -136,3 +136,8 @@ fn by_room() {
 fn by_sleds() {
     check_by(Hooks::Sleds);
 }
+
+#[test]
+fn by_room_and_library_calls() {
+    check_by(Hooks::LibraryCalls);
+}

@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
             "corosensei: two that take turns, left and resumed amid nested calls",
             coroutines,
         )
-        .not_by(&[(Hooks::Branches, RESUMED), (Hooks::Room, RESUMED)]),
+        .not_by(&[(Hooks::Branches, RESUMED), (Hooks::Room, RESUMED), (Hooks::LibraryCalls, RESUMED)]),
     ]
 }
 
