@@ -1,6 +1,7 @@
 //! Stubs of functions that call no hook are switched in place: by all kinds of them the same is recorded, at once, and what is not recorded costs
 //! two jumps.
 
+use std::fs;
 use std::io::BufReader;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -136,12 +137,15 @@ fn switches_and_filters_hold_at_once() {
     }
 }
 
-/// A filter for one function of ten thousand is in force within 50 ms.
+/// A filter for one function of ten thousand is in force within 50 ms, on a machine that has nothing else to do. The first one, for which
+/// functions are looked up, may not need more time of processors than that; of the others some are in time also where others have the
+/// processors.
 #[test]
 fn one_function_of_ten_thousand_is_chosen_soon() {
-    /// Where others have the processors most of the time: of so many filters one is in time.
     const FILTERS: usize = 100;
     const IN_TIME: Duration = Duration::from_millis(50);
+    /// What is not optimised needs 14 times as long in the program.
+    const FIRST_IN_TIME: Duration = if cfg!(debug_assertions) { Duration::from_millis(300) } else { IN_TIME };
 
     if !require(&["gcc"]) {
         return;
@@ -163,18 +167,25 @@ fn one_function_of_ten_thousand_is_chosen_soon() {
             it.wait_until_ready();
         }
         let mut times = Vec::new();
+        let mut first = Duration::MAX;
         for number in 0..FILTERS {
             let name = format!("f{:04}", 97 * number);
+            let before = time_run(&it);
             times.push(choose(&it, &name));
+            if number == 0 {
+                first = time_run(&it).saturating_sub(before);
+            }
             if number % 20 == 0 {
                 it.round('a');
             }
-            if number >= 20 && times.iter().any(|time| *time < IN_TIME) {
+            if number >= 20 && times[1..].iter().any(|time| *time < IN_TIME) {
                 break;
             }
         }
-        assert!(times.iter().any(|time| *time < IN_TIME), "{kind}: {times:?}");
-        println!("{kind}: {:?} at first, {:?} at best", times[0], times.iter().min().unwrap());
+        let best = times[1..].iter().min().unwrap();
+        println!("{kind}: the first one {:?}, of which {first:?} of processors; then {best:?} at best", times[0]);
+        assert!((Duration::from_micros(1)..FIRST_IN_TIME).contains(&first), "{kind}: the first one has run {first:?}");
+        assert!(*best < IN_TIME, "{kind}: {times:?}");
         it.end();
         let mut called: Vec<(String, u64)> =
             traces::calls_per_task(&traces::open(&it.trace())).into_iter().flatten().collect();
@@ -193,4 +204,13 @@ fn choose(it: &Controlled, name: &str) -> Duration {
     Request { pid: it.pid, words: words.into() }.write(stream.get_mut()).unwrap();
     assert_eq!(read_answer(&mut stream).unwrap().map(|answer| answer.is_ok()), Some(true));
     since.elapsed()
+}
+
+/// How long all threads of the recorder and of the program have run that are there.
+fn time_run(it: &Controlled) -> Duration {
+    let threads =
+        [it.recorder.id(), it.pid].into_iter().flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).unwrap());
+    // It may have ended meanwhile.
+    let times = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("schedstat")).ok());
+    times.map(|text| Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())).sum()
 }
