@@ -33,6 +33,12 @@ pub(crate) fn begin() {
         )
     };
     if hook.is_null() {
+        let functions = if led.len() == 1 { "function" } else { "functions" };
+        notes::tell(&format!(
+            "not seen are calls within a module of {} specified {functions}: this processor has no xsave, without which functions get no \
+             branches for that",
+            led.len()
+        ));
         return;
     }
     let lead = |led: &Led<'_>| Lead { module: led.path.into(), address: led.address, number: led.number };
