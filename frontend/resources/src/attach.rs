@@ -17,6 +17,7 @@ use crate::process;
 use crate::slots;
 use crate::specifications;
 use crate::stacks::{self, Tracer};
+use crate::stubs;
 use crate::thread;
 
 /// What is wanted: lines of `key=value`.
@@ -24,8 +25,9 @@ use crate::thread;
 struct Settings {
     /// `pool`: where the recorder's memory is.
     pool: Vec<u8>,
-    /// `table`: where that of specified functions is; empty for none.
+    /// `table`: where that of specified functions is; empty for none. `specified`: where their names are, as lines `NUMBER NAME`.
     table: Vec<u8>,
+    specified: Vec<u8>,
     /// `tracer`: an address in the tracer's library, in hexadecimal digits.
     tracer: usize,
     /// `trampoline`, `thread`: the addresses of two of its functions.
@@ -47,6 +49,7 @@ impl Settings {
             match &line[..end] {
                 b"pool" => settings.pool = with_nul(value),
                 b"table" => settings.table = with_nul(value),
+                b"specified" => settings.specified = value.to_owned(),
                 b"tracer" => settings.tracer = number(value),
                 b"trampoline" => settings.trampoline = number(value),
                 b"thread" => settings.thread = number(value),
@@ -129,7 +132,12 @@ fn attach(settings: &Settings) -> Result<(), &'static str> {
     }
     identity::set_number_of(generation, pool::next_process());
     modules::tell_again();
-    slots::find(pool::wanted() & !DETAILED);
+    let specified = match settings.specified.is_empty() {
+        true => Vec::new(),
+        false => stubs::make(&settings.specified)
+            .map_err(|_| "the system does not let it have code for what is specified (a file in memory, mapped)")?,
+    };
+    slots::find(pool::wanted() & !DETAILED, specified);
     Ok(())
 }
 

@@ -39,6 +39,7 @@ mod slots;
 mod specifications;
 mod stacks;
 mod state;
+mod stubs;
 mod thread;
 
 #[global_allocator]

@@ -32,10 +32,13 @@ pub(crate) fn own_address() -> usize {
 #[allow(non_upper_case_globals)]
 static rftrace_resources_interposed: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Finds what is to be called in place of what, of the resources that are wanted.
-pub(crate) fn find(wanted: u32) {
+/// Finds what is to be called in place of what, of the resources that are wanted and of what is specified.
+pub(crate) fn find(wanted: u32, specified: Vec<Interposed>) {
     let Some(own) = own_handle() else { return };
-    let mut found = Vec::with_capacity(NAMES.len());
+    let mut found = Vec::with_capacity(1 + NAMES.len() + specified.len());
+    // By the first one it is known which library this is, whose own slots stay. It stands for itself, and no module calls it by its name.
+    let own_name = c"rftrace_resources_attach".as_ptr() as usize;
+    found.push(Interposed { name: own_name, function: own_address(), original: own_address() });
     for (place, name) in NAMES.iter().enumerate() {
         if wanted & originals::resource_of(place).bit() == 0 {
             continue;
@@ -48,6 +51,7 @@ pub(crate) fn find(wanted: u32) {
             found.push(Interposed { name: name.as_ptr() as usize, function, original });
         }
     }
+    found.extend(specified);
     // SAFETY: forgets what it was about to tell of functions that are not there.
     unsafe { libc::dlerror() };
     let [place, number] = &rftrace_resources_interposed;
@@ -78,7 +82,7 @@ fn about(address: usize, extra: &mut *mut c_void, what: c_int) -> Option<libc::D
 }
 
 /// The function that a name leads to, from everywhere but here; 0 for none.
-fn original(name: &CStr) -> usize {
+pub(crate) fn original(name: &CStr) -> usize {
     // SAFETY: a name with a NUL.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize;
     if is_own(found) {

@@ -183,6 +183,13 @@ fn calls_and_resources_in_one_trace() {
         let calls = rftrace_tests::traces::calls_per_task(&rftrace_tests::traces::open(&running.trace()));
         assert_eq!(calls.iter().filter_map(|calls| calls.get("take")).sum::<u64>(), 10, "{calls:?}");
     }
+    // By what the tracer knows: `main` was called before.
+    let mut recorder = running.begin_recording(&["--resources", "memory", "--backtraces", "shadow"]);
+    tell(&mut running, "tg");
+    end_recording(&mut recorder);
+    let found = values(&running);
+    assert_eq!(sums(&found, &["take", "take_some"]), [10, 1000, 0, 0], "{found:#}");
+    assert_eq!(sums(&found, &["main"]), [0; 4], "{found:#}");
     end(running);
 }
 
@@ -201,6 +208,48 @@ fn libraries_that_come_later() {
     let found = values(&running);
     assert_eq!(sums(&found, &["make", "in_library"]), [1, 4321, 1, 4321], "{found:#}");
     assert_eq!(counted(&found, "library")[..3], [1, 1, 1], "{found:#}");
+    end(running);
+}
+
+/// A specification of what two functions take and give back.
+pub(crate) fn specified(taking: &str, giving: &str) -> String {
+    let resource = "name = 'text'\n[[resource]]\nname = 'text'\nothers = true\n";
+    let taken = format!("[[function]]\nsymbol = '{taking}'\nkind = 'alloc'\nid = 'ret'\nsize = 'strlen(ret) + 1'\n");
+    format!(
+        "{resource}{taken}arguments = {{ text = 'str(arg0)' }}\n[[function]]\nsymbol = '{giving}'\nkind = 'free'\nid = 'arg0'\n"
+    )
+}
+
+/// By slots, as those that need no specification.
+#[test]
+fn what_a_file_specifies() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let mut running = begin(program(), "one");
+    let path = running.folder.path().join("text.toml");
+    fs::write(&path, specified("strdup", "free")).unwrap();
+    let before = constants(running.pid());
+    for given_back in ["", "g"] {
+        let mut recorder = begin_recording(&running, &format!("{},file", path.display()));
+        tell(&mut running, "tof");
+        tell(&mut running, given_back);
+        end_recording(&mut recorder);
+        let found = values(&running);
+        let there = u64::from(given_back.is_empty());
+        assert_eq!(counted(&found, "text")[..4], [1, 16, there, 16 * there], "{found:#}");
+        assert_eq!(sums(&found, &["other_ways", "main"])[..2], [1, 16], "{found:#}");
+        assert_eq!(counted(&found, "file")[..4], [3, 3, 1, 1], "{found:#}");
+    }
+    check_constants(&running, &before);
+    // What is built in, of functions that are chosen by processor: each block is filled.
+    let mut recorder = begin_recording(&running, "memtransfer");
+    tell(&mut running, "t");
+    end_recording(&mut recorder);
+    let text = Command::new(rftrace()).args(["resources", "--text", "functracer"]).arg(running.trace()).output();
+    let text = String::from_utf8_lossy(&text.unwrap().stdout).into_owned();
+    assert_eq!(text.matches("] memset(100) = ").count(), 10, "{text}");
+    check_constants(&running, &before);
     end(running);
 }
 
@@ -337,10 +386,12 @@ fn what_is_refused_is_told() {
         return;
     }
     let running = begin(program(), "one");
-    let specification = rftrace_tests::fixtures::folder("specifications").join("pool.toml");
-    let cases: [(&[&str], &str); 3] = [
+    let specification = running.folder.path().join("own.toml");
+    fs::write(&specification, specified("take", "free")).unwrap();
+    let cases: [(&[&str], &str); 4] = [
         (&["--resources", "memory", "--libcalls"], "want the same slots"),
-        (&["--resources", specification.to_str().unwrap()], "what a specification names is recorded of programs"),
+        (&["--resources", specification.to_str().unwrap()], "take is called within program only"),
+        (&["--resources", "memory", "--backtraces", "shadow"], "does not call the tracer"),
         (&["--resources", "nothing.toml"], "nothing.toml"),
     ];
     for (options, wanted) in cases {

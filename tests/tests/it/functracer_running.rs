@@ -9,7 +9,7 @@ use std::time::Duration;
 use rftrace_tests::{require, tools};
 
 use super::attach::{BUSY, Running};
-use super::attach_resources::{begin, check_constants, constants, end, program, tell};
+use super::attach_resources::{begin, check_constants, constants, end, program, specified, tell};
 use super::record::rftrace;
 
 /// functracer at work.
@@ -120,6 +120,14 @@ fn what_a_program_takes_while_it_is_tracked() {
     tell(&mut running, "f");
     let text = tracking.interrupted();
     assert_eq!(calls(&text), ["open(1)", "open(1)", "close", "fopen(1)", "fclose"], "{text}");
+    check_constants(&running, &before);
+
+    let path = running.folder.path().join("text.toml");
+    fs::write(&path, specified("strdup", "free")).unwrap();
+    let tracking = Tracking::begin(&running, &["-s", "-e", path.to_str().unwrap(), "-t0"]);
+    tell(&mut running, "o");
+    let text = tracking.interrupted();
+    assert!(text.contains(". strdup(16) = 0x") && text.contains(" (text: fifteen letters)\n"), "{text}");
     check_constants(&running, &before);
     end(running);
 }

@@ -1,7 +1,7 @@
 //! Attaching to a process, looking after it, and leaving it.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,6 +44,17 @@ pub struct ResourcesWanted {
     pub library: PathBuf,
     /// How it is found who has called, as that library takes it.
     pub backtraces: &'static str,
+    /// Functions that are specified, if there are any.
+    pub specified: Option<Specified>,
+}
+
+/// Functions that are specified, as the library takes them.
+#[derive(Clone, Debug)]
+pub struct Specified {
+    /// The table of what they do.
+    pub table: Vec<u8>,
+    /// Their numbers in it and names, as lines `NUMBER NAME`.
+    pub names: String,
 }
 
 /// Empty files in memory of a process.
@@ -450,15 +461,30 @@ fn begin_on(
     let resources = resources.transpose()?;
     let mut interposed = String::new();
     if let (Some(resources), Some(number), Some(wanted)) = (&resources, number_of_pool, &wanted.resources) {
+        let specified = wanted.specified.as_ref();
+        let files = specified.map(|specified| {
+            let Specified { table, names } = specified;
+            let (table, names) = (
+                filled(thread, process, "rftrace-table", table)?,
+                filled(thread, process, "rftrace-names", names.as_bytes())?,
+            );
+            anyhow::Ok([table, names])
+        });
+        let files = files.transpose()?;
+        let lines = files.map_or_else(String::new, |[table, names]| {
+            format!("table=/proc/self/fd/{table}\nspecified=/proc/self/fd/{names}\n")
+        });
         let settings = format!(
-            "pool=/proc/self/fd/{number}\ntracer={:x}\ntrampoline={:x}\nthread={:x}\nbacktraces={}\n",
+            "{lines}pool=/proc/self/fd/{number}\ntracer={:x}\ntrampoline={:x}\nthread={:x}\nbacktraces={}\n",
             library.function("rftrace_attach")?,
             library.function("rftrace_backend_trampoline")?,
             library.function("rftrace_backend_thread")?,
             wanted.backtraces
         );
         let prepared = resources.ask(thread, process, "rftrace_resources_attach", Some(&settings));
-        close(thread, number)?;
+        for number in files.into_iter().flatten().chain([number]) {
+            close(thread, number)?;
+        }
         prepared?;
         interposed = resources.interposed(process);
     }
@@ -476,6 +502,13 @@ fn begin_on(
     let answer = library.ask(thread, process, "rftrace_attach", Some(&settings));
     close(thread, number_of_bank)?;
     Ok(Begun { library, resources, answer: Answer::of(&answer?) })
+}
+
+/// A file in memory of a process with these bytes: its number there.
+fn filled(thread: &mut Borrowed<'_>, process: &Process, name: &str, bytes: &[u8]) -> Result<u64> {
+    let (number, mut file) = memory_file(thread, process, name)?;
+    file.write_all(bytes).with_context(|| format!("process {} has no memory for what is specified", process.pid))?;
+    Ok(number)
 }
 
 /// What the library in a process answers of its slots.

@@ -36,7 +36,7 @@ mod status;
 mod sys;
 mod world;
 
-pub use attached::{Attached, Files, ResourcesWanted, State, Wanted, leave};
+pub use attached::{Attached, Files, ResourcesWanted, Specified, State, Wanted, leave};
 pub use branches::NoBranch;
 pub use call::begin_again;
 pub use process::OtherRoot;

@@ -27,6 +27,7 @@ use super::errands::{Errand, Errands, What};
 use super::output::Output;
 use super::processes::start_time;
 use super::resources::{self, ResourceRecorder};
+use super::specification::Plan as SpecificationPlan;
 
 /// How to record.
 #[derive(Clone, Debug)]
@@ -66,6 +67,8 @@ pub struct Resources {
     pub wanted: ResourcesWanted,
     /// What.
     pub kinds: Vec<Resource>,
+    /// And what is specified: [`ResourcesWanted::specified`] is of this.
+    pub plan: SpecificationPlan,
     /// Whether stacks of releases and arguments are recorded too.
     pub is_detailed: bool,
 }
@@ -282,11 +285,11 @@ pub(crate) fn record_resources(
     most_bytes: u64,
     wanted: &Resources,
 ) -> Result<()> {
-    let Resources { kinds, is_detailed, .. } = wanted;
+    let Resources { kinds, plan, is_detailed, .. } = wanted;
     match recorder {
         Some(recorder) => recorder.add(pool),
         None => {
-            *recorder = Some(ResourceRecorder::begin_in(pool, work, most_bytes, kinds, *is_detailed)?);
+            *recorder = Some(ResourceRecorder::begin_in(pool, work, most_bytes, kinds, plan, *is_detailed)?);
             Ok(())
         }
     }

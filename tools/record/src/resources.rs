@@ -88,8 +88,15 @@ impl ResourceRecorder {
     /// # Errors
     ///
     /// As of [`begin`](Self::begin).
-    pub fn begin_in(file: File, work: &Path, most_bytes: u64, wanted: &[Resource], is_detailed: bool) -> Result<Self> {
-        Self::begin_with(file, work, most_bytes, bits(wanted, is_detailed) | ATTACHED, &Plan::default())
+    pub fn begin_in(
+        file: File,
+        work: &Path,
+        most_bytes: u64,
+        wanted: &[Resource],
+        plan: &Plan,
+        is_detailed: bool,
+    ) -> Result<Self> {
+        Self::begin_with(file, work, most_bytes, bits(wanted, is_detailed) | plan.bits() | ATTACHED, plan)
     }
 
     /// Records the same of one more process that runs already, in such a file.

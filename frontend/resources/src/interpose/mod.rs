@@ -69,3 +69,5 @@ mod files;
 mod libraries;
 mod specified;
 mod threads;
+
+pub(crate) use self::specified::{Known, specified};

@@ -8,8 +8,9 @@
 //! A call by this library itself is passed on untouched: what is specified may be `memcpy`.
 
 use std::arch::global_asm;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::offset_of;
+use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,13 +26,42 @@ use crate::specifications;
 use crate::stacks::{self, Registers};
 use crate::thread;
 
-/// What the library with stubs knows of a function.
+/// What stubs know of a function.
 #[repr(C)]
-struct Known {
+pub(crate) struct Known {
     /// The function that is meant; null until it was looked up.
     original: AtomicPtr<c_void>,
     name: *const c_char,
     number: u64,
+}
+
+// SAFETY: the name is never changed.
+unsafe impl Sync for Known {}
+
+impl Known {
+    /// A function by its name, which stays, and its number in the table.
+    pub(crate) fn new(name: CString, number: u64) -> Self {
+        Self { original: AtomicPtr::new(ptr::null_mut()), name: name.into_raw(), number }
+    }
+
+    pub(crate) fn name(&self) -> &'static CStr {
+        // SAFETY: it ends with a NUL, and stays.
+        unsafe { CStr::from_ptr(self.name) }
+    }
+
+    /// Says which one is meant.
+    pub(crate) fn set(&self, original: usize) {
+        self.original.store(original as *mut c_void, Relaxed);
+    }
+}
+
+/// Where stubs go on, with what is known of the function in r11.
+pub(crate) fn specified() -> usize {
+    unsafe extern "C" {
+        fn rftrace_resources_specified();
+    }
+
+    rftrace_resources_specified as *const () as usize
 }
 
 /// What lies below the frame pointer while a function runs.

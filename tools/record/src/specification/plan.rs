@@ -108,6 +108,15 @@ impl Plan {
         (0..self.resources.len()).fold(0, |bits, number| bits | 1 << (Resource::ALL.len() + number))
     }
 
+    /// What is told to a program that runs: its functions are called through slots. `None` if nothing is specified.
+    #[cfg(attaching)]
+    #[must_use]
+    pub fn by_slots(&self) -> Option<rftrace_attach::Specified> {
+        let exported = self.functions.iter().enumerate().filter(|(_, caught)| caught.is_exported);
+        let names = exported.map(|(number, caught)| format!("{number} {}\n", caught.symbol)).collect();
+        (!self.is_empty()).then(|| rftrace_attach::Specified { table: self.table(), names })
+    }
+
     /// The table for the program.
     pub(crate) fn table(&self) -> Vec<u8> {
         let functions: Vec<_> = self.functions.iter().map(|caught| caught.does.clone()).collect();
@@ -163,7 +172,7 @@ impl Plan {
             Some(Caught { name, places, .. }) => {
                 let module = places.first().and_then(|(path, _)| path.file_name()).unwrap_or_default();
                 bail!(
-                    "{name} is called within {} only: such calls are recorded by rftrace record --resources",
+                    "{name} is called within {} only: such calls are recorded of programs that rftrace record --resources starts",
                     module.to_string_lossy()
                 )
             }

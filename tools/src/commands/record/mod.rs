@@ -235,7 +235,8 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
     if args.leave {
         return attach::leave(&options);
     }
-    options.resources = resources::of_attached(&args.resources, args.backtraces, &options.pids, args.libcalls)?;
+    let hooks = (args.libcalls, !args.branches.is_empty());
+    options.resources = resources::of_attached(&args.resources, args.backtraces, &options.pids, hooks)?;
     recover_older(args)?;
     let token =
         args.to.as_ref().map(|to| super::send::read_token(args.token_file.as_deref(), to)).transpose()?.flatten();

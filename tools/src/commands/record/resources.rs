@@ -1,6 +1,8 @@
 //! `rftrace record --resources`: what the library for it is told, and what is said of it.
 
 use std::ffi::OsString;
+#[cfg(attaching)]
+use std::fs;
 use std::path::Path;
 #[cfg(attaching)]
 use std::path::PathBuf;
@@ -120,15 +122,13 @@ pub(super) fn of_attached(
     kinds: &[Kind],
     way: Backtraces,
     pids: &[u32],
-    has_library_calls: bool,
+    (has_library_calls, has_branches): (bool, bool),
 ) -> Result<Option<Resources>> {
     if kinds.is_empty() {
         return Ok(None);
     }
-    if way == Backtraces::Shadow {
-        bail!(
-            "--backtraces shadow is for programs that rftrace record starts; of a program that runs cfi or fp finds who has called"
-        );
+    for pid in pids {
+        check_backtraces(Path::new(&format!("/proc/{pid}/exe")), way, has_branches)?;
     }
     if has_library_calls {
         bail!("--libcalls and --resources want the same slots of a program that runs: record one of them");
@@ -150,16 +150,18 @@ pub(crate) fn of_running(kinds: &[Kind], way: Backtraces, pids: &[u32], is_detai
             refuse(&program, &sanitizer)?;
         }
     }
-    let kind = |kind: &Kind| match kind {
-        Kind::BuiltIn(resource) => Ok(*resource),
-        Kind::Specified(_) => bail!(
-            "of a program that runs memory, file, thread and library are recorded; what a specification names is recorded of programs \
-             that rftrace starts"
-        ),
-    };
-    let kinds = kinds.iter().map(kind).collect::<Result<_>>()?;
+    // Functions are looked for in the file by its own name: that is where it looks for its libraries.
+    let programs = pids.iter().map(|pid| fs::read_link(format!("/proc/{pid}/exe")));
+    let programs: Vec<PathBuf> = programs.map(Result::unwrap_or_default).collect();
+    let is_specified = kinds.iter().any(|kind| matches!(kind, Kind::Specified(_)));
+    if is_specified && programs.iter().any(|program| *program != programs[0]) {
+        bail!("what is specified is recorded of several processes if they run the same program: record each by itself");
+    }
+    let (kinds, plan) = plan(kinds, programs.first().map_or(Path::new(""), PathBuf::as_path))?;
+    plan.without_branches()?;
     let library = Preload::find(preload::RESOURCES)?.path().to_owned();
-    Ok(Resources { wanted: ResourcesWanted { library, backtraces: way.name() }, kinds, is_detailed })
+    let wanted = ResourcesWanted { library, backtraces: way.name(), specified: plan.by_slots() };
+    Ok(Resources { wanted, kinds, plan, is_detailed })
 }
 
 /// Says which calls were not seen of a program that was attached to.
