@@ -130,6 +130,68 @@ macro_rules! entered_at {
     };
 }
 
+/// Keeps the integer registers of arguments, or has them as they were.
+macro_rules! arguments {
+    (save) => {
+        concat!(
+            "mov [rbp + {integers}], rdi\n",
+            "mov [rbp + {integers} + 8], rsi\n",
+            "mov [rbp + {integers} + 16], rdx\n",
+            "mov [rbp + {integers} + 24], rcx\n",
+            "mov [rbp + {integers} + 32], r8\n",
+            "mov [rbp + {integers} + 40], r9\n",
+        )
+    };
+    (load) => {
+        concat!(
+            "mov rdi, [rbp + {integers}]\n",
+            "mov rsi, [rbp + {integers} + 8]\n",
+            "mov rdx, [rbp + {integers} + 16]\n",
+            "mov rcx, [rbp + {integers} + 24]\n",
+            "mov r8, [rbp + {integers} + 32]\n",
+            "mov r9, [rbp + {integers} + 40]\n",
+        )
+    };
+}
+
+/// The caller's arguments on the stack once more, which are so far above the frame pointer.
+macro_rules! copied_stack {
+    ($above:literal) => {
+        concat!(
+            "mov rcx, [rbp + {stack_bytes}]\n",
+            "sub rsp, rcx\n",
+            "lea rsi, [rbp + ",
+            $above,
+            "]\n",
+            "mov rdi, rsp\n",
+            "rep movsb\n",
+        )
+    };
+}
+
+/// Keeps all vectors, at the stack pointer.
+macro_rules! saved_vectors {
+    () => {
+        concat!(
+            // xrstor wants the rest of the header to be 0.
+            "lea rdi, [rsp + {header}]\n",
+            "xor eax, eax\n",
+            "mov ecx, 8\n",
+            "rep stosq\n",
+            "mov eax, {vectors}\n",
+            "xor edx, edx\n",
+            "xsave [rsp]\n",
+        )
+    };
+}
+
+/// Has them as they were.
+macro_rules! restored_vectors {
+    () => {
+        "mov eax, {vectors}\nxor edx, edx\nxrstor [rsp]\n"
+    };
+}
+
 global_asm!(
     // Where a branch leads to: on the stack are the function's number, where it goes on, its return address. All registers are as its caller
     // has left them, and are kept.
@@ -150,46 +212,23 @@ global_asm!(
     "mov [rbp + {rax}], rax",
     "mov [rbp + {r10}], r10",
     "mov [rbp + {r11}], r11",
-    "mov [rbp + {integers}], rdi",
-    "mov [rbp + {integers} + 8], rsi",
-    "mov [rbp + {integers} + 16], rdx",
-    "mov [rbp + {integers} + 24], rcx",
-    "mov [rbp + {integers} + 32], r8",
-    "mov [rbp + {integers} + 40], r9",
+    arguments!(save),
     "mov rax, [rbp]",
     "mov [rbp + {bp}], rax",
     "mov rax, [rbp + 8]",
     "mov [rbp + {number}], rax",
-    // xrstor wants the rest of the header to be 0.
-    "lea rdi, [rsp + {header}]",
-    "xor eax, eax",
-    "mov ecx, 8",
-    "rep stosq",
-    "mov eax, {vectors}",
-    "xor edx, edx",
-    "xsave [rsp]",
+    saved_vectors!(),
     "lea rdi, [rbp - {entered_bytes}]",
     "lea rsi, [rbp + 24]",
     "call {entered}",
     "mov [rbp + {is_called}], rax",
-    "mov eax, {vectors}",
-    "xor edx, edx",
-    "xrstor [rsp]",
+    restored_vectors!(),
     // Arguments on the stack, if the function is called from here. The vectors need no place while the function runs: it may call itself often.
     "lea rsp, [rbp - {entered_bytes}]",
     "and rsp, -16",
-    "mov rcx, [rbp + {stack_bytes}]",
-    "sub rsp, rcx",
-    "lea rsi, [rbp + 32]",
-    "mov rdi, rsp",
-    "rep movsb",
+    copied_stack!("32"),
     "cmp qword ptr [rbp + {is_called}], 0",
-    "mov rdi, [rbp + {integers}]",
-    "mov rsi, [rbp + {integers} + 8]",
-    "mov rdx, [rbp + {integers} + 16]",
-    "mov rcx, [rbp + {integers} + 24]",
-    "mov r8, [rbp + {integers} + 32]",
-    "mov r9, [rbp + {integers} + 40]",
+    arguments!(load),
     "mov rax, [rbp + {rax}]",
     "mov r10, [rbp + {r10}]",
     "mov r11, [rbp + {r11}]",
@@ -217,19 +256,11 @@ global_asm!(
     "mov [rbp + {left} + 48], r11",
     "lea rsp, [rbp - {all_bytes}]",
     "and rsp, -64",
-    "lea rdi, [rsp + {header}]",
-    "xor eax, eax",
-    "mov ecx, 8",
-    "rep stosq",
-    "mov eax, {vectors}",
-    "xor edx, edx",
-    "xsave [rsp]",
+    saved_vectors!(),
     "lea rdi, [rbp - {entered_bytes}]",
     "lea rsi, [rbp + 24]",
     "call {after}",
-    "mov eax, {vectors}",
-    "xor edx, edx",
-    "xrstor [rsp]",
+    restored_vectors!(),
     "mov rax, [rbp + {results}]",
     "mov rdx, [rbp + {results} + 8]",
     "mov rcx, [rbp + {left}]",
@@ -304,12 +335,7 @@ global_asm!(
     "mov [rbp + {known}], r11",
     "mov [rbp + {rax}], rax",
     "mov [rbp + {r10}], r10",
-    "mov [rbp + {integers}], rdi",
-    "mov [rbp + {integers} + 8], rsi",
-    "mov [rbp + {integers} + 16], rdx",
-    "mov [rbp + {integers} + 24], rcx",
-    "mov [rbp + {integers} + 32], r8",
-    "mov [rbp + {integers} + 40], r9",
+    arguments!(save),
     "movups [rbp + {vectors}], xmm0",
     "movups [rbp + {vectors} + 16], xmm1",
     "movups [rbp + {vectors} + 32], xmm2",
@@ -324,11 +350,7 @@ global_asm!(
     "lea rsi, [rbp + 8]",
     "call {before}",
     // Arguments on the stack, if the function is called from here.
-    "mov rcx, [rbp + {stack_bytes}]",
-    "sub rsp, rcx",
-    "lea rsi, [rbp + 16]",
-    "mov rdi, rsp",
-    "rep movsb",
+    copied_stack!("16"),
     "test eax, eax",
     "movups xmm0, [rbp + {vectors}]",
     "movups xmm1, [rbp + {vectors} + 16]",
@@ -338,12 +360,7 @@ global_asm!(
     "movups xmm5, [rbp + {vectors} + 80]",
     "movups xmm6, [rbp + {vectors} + 96]",
     "movups xmm7, [rbp + {vectors} + 112]",
-    "mov rdi, [rbp + {integers}]",
-    "mov rsi, [rbp + {integers} + 8]",
-    "mov rdx, [rbp + {integers} + 16]",
-    "mov rcx, [rbp + {integers} + 24]",
-    "mov r8, [rbp + {integers} + 32]",
-    "mov r9, [rbp + {integers} + 40]",
+    arguments!(load),
     "mov rax, [rbp + {rax}]",
     "mov r10, [rbp + {r10}]",
     "mov r11, [rbp + {original}]",
