@@ -185,11 +185,12 @@ impl Chooser {
         if self.has_ended {
             return;
         }
+        // There may be no record in all the time that is shown: what is open then is so for all of it.
+        if !self.has_begun && record.time_ns >= self.choice.times.start && !self.choice.times.is_empty() {
+            self.begin();
+        }
         if record.time_ns >= self.choice.times.end {
             return self.end();
-        }
-        if !self.has_begun && record.time_ns >= self.choice.times.start {
-            self.begin();
         }
         self.last_ns = record.time_ns;
         self.release_long(record.time_ns);

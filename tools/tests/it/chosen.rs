@@ -102,8 +102,22 @@ fn by_time() {
 "
     );
     assert!(summary.warnings.is_empty(), "{}", summary.warnings);
-    trace.choose(choice(|choice| choice.times = 101..200));
-    assert_eq!(replay(&trace, false).1.records, 0);
+    for nothing in [101..200, 1..10, 45..45] {
+        trace.choose(choice(|choice| choice.times = nothing));
+        assert_eq!(replay(&trace, false).1.records, 0);
+    }
+    // Without a record in it.
+    trace.choose(choice(|choice| choice.times = 45..50));
+    assert_eq!(
+        replay(&trace, false).0,
+        "# DURATION     TID     FUNCTION
+            [     7] | main() {
+            [     7] |   a() {
+   0.005 us [     7] |     c();
+   0.005 us [     7] |   } /* a */
+   0.005 us [     7] | } /* main */
+"
+    );
 }
 
 #[test]
