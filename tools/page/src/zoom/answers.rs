@@ -257,21 +257,44 @@ impl Answers<'_> {
     fn sum_up(&self, from: u64, to: u64) -> Result<Vec<Sums>> {
         let tasks = &self.directory.tasks;
         let n_nodes = AtomicUsize::new(0);
-        some_at_a_time(tasks.len(), |number| self.sum_up_task(&tasks[number].lanes, from, to, &n_nodes))
+        some_at_a_time(tasks.len(), |number| self.sum_up_task(&tasks[number], from, to, &n_nodes))
     }
 
-    /// Goes through the calls of a range as they were made. They count for the time that they were in it.
-    fn sum_up_task(&self, lanes: &[Lane], from: u64, to: u64, n_nodes: &AtomicUsize) -> Result<Sums> {
+    /// Those of a task: what is kept of the most of a long range, and the calls at its edges.
+    fn sum_up_task(&self, task: &TaskLanes, from: u64, to: u64, n_nodes: &AtomicUsize) -> Result<Sums> {
+        let TaskLanes { lanes, sums, marks, .. } = task;
+        let within = marks.partition_point(|mark| mark.time <= from)..marks.partition_point(|mark| mark.time < to);
+        let Some([first, .., last]) = marks.get(within) else {
+            return self.sum_up_calls(lanes, from, to, true, n_nodes);
+        };
+        let (prefixes, file) = ([first, last], self.file);
+        let [earlier, later] = prefixes.map(|mark| mark.read(file));
+        let between = sums.between(&earlier?, &later?).ok_or(Error::Damaged)?;
+        let before = self.sum_up_calls(lanes, from, first.time, true, n_nodes)?;
+        let after = self.sum_up_calls(lanes, last.time, to, false, n_nodes)?;
+        Ok(Sums::together([&before, &between, &after], None))
+    }
+
+    /// Goes through the calls of a range as they were made. They count for the time that they were in it; those that began before are calls
+    /// only if that is so.
+    fn sum_up_calls(
+        &self,
+        lanes: &[Lane],
+        from: u64,
+        to: u64,
+        counts_open: bool,
+        n_nodes: &AtomicUsize,
+    ) -> Result<Sums> {
         let mut summer = Summer::new(n_nodes);
         let mut heads: Vec<Head<'_>> = Vec::new();
-        // Of each open call its number and its time in the range.
-        let mut open: Vec<(u64, u64)> = Vec::new();
+        // Of each open call its number, its time in the range, and whether it counts.
+        let mut open: Vec<(u64, u64, bool)> = Vec::new();
         loop {
             let depth = open.len();
             if depth == heads.len() && depth < lanes.len() {
                 heads.push(Head::new(self.file, &lanes[depth], from)?);
             }
-            let caller = open.last().map(|(call, _)| *call);
+            let caller = open.last().map(|(call, ..)| *call);
             let next = match heads.get_mut(depth) {
                 Some(head) => head.take(caller, to)?,
                 None => None,
@@ -279,9 +302,10 @@ impl Answers<'_> {
             if let Some((call, block)) = next {
                 self.check(&block)?;
                 summer.enter(block.function);
-                open.push((call, block.end.min(to) - block.start.max(from)));
-            } else if let Some((_, time)) = open.pop() {
-                summer.exit(time);
+                let counts = counts_open || block.start >= from;
+                open.push((call, block.end.min(to) - block.start.max(from), counts));
+            } else if let Some((_, time, counts)) = open.pop() {
+                summer.exit_part(time, counts.into());
             } else {
                 return Ok(summer.finish());
             }

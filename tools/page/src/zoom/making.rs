@@ -8,7 +8,7 @@ use rftrace_read::{Task, Trace, some_at_a_time};
 use rftrace_views::Walked;
 
 use super::blocks::{Block, Encoder, Kind, Merger};
-use super::store::{CHUNK, Chunk, ChunkFile, Cursor, Directory, Lane, Level, TaskLanes};
+use super::store::{CHUNK, Chunk, ChunkFile, Cursor, Directory, Lane, Level, Mark, TaskLanes};
 use super::sums::Summer;
 use crate::calls::{Sink, read_calls};
 use crate::dictionary::Dictionary;
@@ -26,6 +26,10 @@ const N_LEVELS: usize = 17;
 
 /// A level is kept if it has so much less than the one before.
 const GAIN: u64 = 4;
+
+/// Sums of a task are kept each so many calls, and each so many times as many as it has nodes: they take less space than the calls.
+const CALLS_OF_MARK: u64 = 1 << 14;
+const CALLS_OF_NODE: u64 = 4;
 
 /// The most functions that a chunk says it has.
 const MAX_SAID: usize = 128;
@@ -89,13 +93,15 @@ fn make_task(shared: &Shared<'_>, task: &Task) -> Result<(Walked, u64, Made)> {
         open: Vec::new(),
         summer: Summer::new(&shared.n_nodes),
         marks: Vec::new(),
-        n_marks: 0,
+        n_unmarked: 0,
+        now: 0,
+        seen: Seen::default(),
         n_deeper: 0,
         n_too_deep: 0,
     };
     let (walked, nameless_calls) = read_calls(shared.trace, task, shared.base_ns, &shared.dictionary, &mut maker)?;
-    let Maker { lanes, summer, n_too_deep, mut marks, mut n_marks, .. } = maker;
-    let finish = |lane: LaneMaker| lane.finish(shared, &mut marks, &mut n_marks);
+    let Maker { lanes, summer, n_too_deep, marks, mut seen, .. } = maker;
+    let finish = |lane: LaneMaker| lane.finish(shared, &mut seen);
     let lanes = lanes.into_iter().map(finish).collect::<Result<_>>()?;
     let lanes = TaskLanes {
         tid: task.tid(),
@@ -104,6 +110,7 @@ fn make_task(shared: &Shared<'_>, task: &Task) -> Result<(Walked, u64, Made)> {
         process: task.process_name().to_owned(),
         lanes,
         sums: summer.finish(),
+        marks,
     };
     Ok((walked, nameless_calls, Made { lanes, n_too_deep }))
 }
@@ -115,16 +122,41 @@ struct Maker<'s, 't> {
     /// The open calls, in full but for their ends.
     open: Vec<Block>,
     summer: Summer<'s>,
-    /// Of each function the chunk that had it last, by a number; and how many of these there were.
-    marks: Vec<u32>,
-    n_marks: u32,
+    marks: Vec<Mark>,
+    /// How many calls came behind the last one.
+    n_unmarked: u64,
+    /// When the last call began or ended.
+    now: u64,
+    seen: Seen,
     /// How many of the open calls are deeper than all lanes.
     n_deeper: u64,
     n_too_deep: u64,
 }
 
+/// Of each function the chunk that had it last, by a number; and how many chunks there were.
+#[derive(Default)]
+struct Seen {
+    chunks: Vec<u32>,
+    n_chunks: u32,
+}
+
+impl Maker<'_, '_> {
+    /// Keeps the sums until now, if that is to be.
+    fn mark(&mut self, time: u64) -> Result<()> {
+        let is_due = self.n_unmarked >= CALLS_OF_MARK.max(CALLS_OF_NODE * self.summer.n_nodes() as u64);
+        if is_due && time > self.now {
+            let lasting: Vec<_> = self.open.iter().map(|open| time - open.start).collect();
+            self.marks.push(self.shared.chunks.mark(time, &self.summer.prefix(&lasting))?);
+            self.n_unmarked = 0;
+        }
+        self.now = time;
+        Ok(())
+    }
+}
+
 impl Sink for Maker<'_, '_> {
     fn enter(&mut self, time: u64, function: u32) -> Result<()> {
+        self.mark(time)?;
         let depth = self.open.len();
         if depth >= MAX_DEPTHS {
             self.n_deeper += 1;
@@ -137,10 +169,12 @@ impl Sink for Maker<'_, '_> {
         let caller = depth.checked_sub(1).map_or(0, |above| self.lanes[above].n_calls);
         self.open.push(Block { start: time, n: 1, function, caller, ..Block::default() });
         self.summer.enter(function);
+        self.n_unmarked += 1;
         Ok(())
     }
 
     fn exit(&mut self, time: u64) -> Result<()> {
+        self.now = time;
         if self.n_deeper > 0 {
             self.n_deeper -= 1;
             return Ok(());
@@ -151,7 +185,7 @@ impl Sink for Maker<'_, '_> {
         let lane = &mut self.lanes[self.open.len()];
         lane.add(&call);
         if lane.encoder.count == CHUNK {
-            lane.flush(self.shared, &mut self.marks, &mut self.n_marks)?;
+            lane.flush(self.shared, &mut self.seen)?;
         }
         Ok(())
     }
@@ -205,12 +239,13 @@ impl LaneMaker {
     }
 
     /// Writes the chunk.
-    fn flush(&mut self, shared: &Shared<'_>, marks: &mut Vec<u32>, n_marks: &mut u32) -> Result<()> {
-        *n_marks += 1;
+    fn flush(&mut self, shared: &Shared<'_>, seen: &mut Seen) -> Result<()> {
+        let Seen { chunks, n_chunks } = seen;
+        *n_chunks += 1;
         let mut functions = mem::take(&mut self.functions);
         functions.retain(|&function| {
-            marks.resize(marks.len().max(function as usize + 1), 0);
-            mem::replace(&mut marks[function as usize], *n_marks) != *n_marks
+            chunks.resize(chunks.len().max(function as usize + 1), 0);
+            mem::replace(&mut chunks[function as usize], *n_chunks) != *n_chunks
         });
         functions.sort_unstable();
         if functions.len() > MAX_SAID {
@@ -223,9 +258,9 @@ impl LaneMaker {
     }
 
     /// Writes the rest, and the levels.
-    fn finish(mut self, shared: &Shared<'_>, marks: &mut Vec<u32>, n_marks: &mut u32) -> Result<Lane> {
+    fn finish(mut self, shared: &Shared<'_>, seen: &mut Seen) -> Result<Lane> {
         if self.encoder.count > 0 {
-            self.flush(shared, marks, n_marks)?;
+            self.flush(shared, seen)?;
         }
         let calls = Level { width: 0, chunks: self.chunks };
         // What is in one chunk is read as quickly.

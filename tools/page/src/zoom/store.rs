@@ -5,10 +5,11 @@
 //! MAGIC, with the version              8 bytes
 //! where the directory is, its length, its checksum   3 × u64, little-endian
 //! chunks                               of 4096 calls or blocks of one depth (`blocks`)
+//! sums until some times                among the chunks: `Prefix`, by postcard
 //! directory                            `Directory`, by postcard
 //! ```
 //!
-//! Only the directory is in memory. Chunks are read when they are needed.
+//! Only the directory is in memory. All else is read when it is needed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,10 +20,10 @@ use rftrace_read::{KeptFile, Summary};
 use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, Decoder, Encoder, Kind};
-use super::sums::Sums;
+use super::sums::{MAX_NODES, Prefix, Sums};
 use crate::error::{Error, Result};
 
-const MAGIC: &[u8; 8] = b"rfzoom\0\x01";
+const MAGIC: &[u8; 8] = b"rfzoom\0\x02";
 
 /// Where the chunks begin.
 const CHUNKS: u64 = KeptFile::START + 8 + 24;
@@ -38,6 +39,9 @@ const MAX_CHUNKS: u64 = 1 << 21;
 
 /// The most calls, were all chunks full.
 pub(crate) const MAX_CALLS: u64 = MAX_CHUNKS * CHUNK as u64;
+
+/// The longest sums until some time: so many nodes, and as many functions, of three numbers each.
+const MAX_PREFIX_BYTES: u32 = 2 * 30 * MAX_NODES as u32;
 
 /// The longest directory.
 const MAX_DIRECTORY_BYTES: u64 = 1 << 30;
@@ -68,6 +72,42 @@ pub(crate) struct TaskLanes {
     /// Its calls, by depth.
     pub(crate) lanes: Vec<Lane>,
     pub(crate) sums: Sums,
+    /// Parts of that, in order of time.
+    pub(crate) marks: Vec<Mark>,
+}
+
+/// The sums of a task until some time, at which a call begins, and before which there was nothing at the same time.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    pub(crate) time: u64,
+    extent: Extent,
+}
+
+impl Mark {
+    pub(crate) fn read(&self, file: &File) -> Result<Prefix> {
+        let mut bytes = Vec::new();
+        self.extent.read(file, &mut bytes)?;
+        postcard::from_bytes(&bytes).map_err(|_| Error::Damaged)
+    }
+}
+
+/// A part of the file.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Extent {
+    offset: u64,
+    length: u32,
+    checksum: u32,
+}
+
+impl Extent {
+    fn read(&self, file: &File, bytes: &mut Vec<u8>) -> Result<()> {
+        bytes.resize(self.length as usize, 0);
+        file.read_exact_at(bytes, self.offset).map_err(|_| Error::Damaged)?;
+        if checksum(bytes) != self.checksum || bytes.is_empty() {
+            return Err(Error::Damaged);
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,9 +126,7 @@ pub(crate) struct Level {
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chunk {
-    pub(crate) offset: u64,
-    pub(crate) length: u32,
-    pub(crate) checksum: u32,
+    extent: Extent,
     /// Of the first block, and the end of the last one.
     pub(crate) start: u64,
     pub(crate) end: u64,
@@ -135,22 +173,22 @@ impl<'f> ChunkFile<'f> {
         if self.n_chunks.fetch_add(1, Ordering::Relaxed) >= MAX_CHUNKS {
             return Err(Error::TooManyCalls { max: MAX_CALLS });
         }
-        let bytes = &encoder.bytes;
+        let (first, end) = (encoder.first, encoder.last_end);
+        let extent = self.write(&encoder.bytes)?;
+        encoder.clear();
+        Ok(Chunk { extent, start: first.start, end, call, caller: first.caller, functions })
+    }
+
+    /// Writes the sums until some time.
+    pub(crate) fn mark(&self, time: u64, prefix: &Prefix) -> Result<Mark> {
+        let bytes = postcard::to_stdvec(prefix).expect("memory is all that it needs");
+        Ok(Mark { time, extent: self.write(&bytes)? })
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<Extent> {
         let offset = self.end.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.file.write_all_at(bytes, offset).map_err(Error::Index)?;
-        let (first, end) = (encoder.first, encoder.last_end);
-        let chunk = Chunk {
-            offset,
-            length: bytes.len() as u32,
-            checksum: checksum(bytes),
-            start: first.start,
-            end,
-            call,
-            caller: first.caller,
-            functions,
-        };
-        encoder.clear();
-        Ok(chunk)
+        Ok(Extent { offset, length: bytes.len() as u32, checksum: checksum(bytes) })
     }
 
     /// Writes the directory: the file is whole.
@@ -187,7 +225,7 @@ fn makes_sense(directory: &Directory) -> bool {
     let n_functions = directory.functions.len();
     let is_chunk = |chunk: &Chunk| {
         chunk.start <= chunk.end
-            && chunk.length <= MAX_CHUNK_BYTES
+            && chunk.extent.length <= MAX_CHUNK_BYTES
             && chunk.functions.is_sorted()
             && chunk.functions.last().is_none_or(|&last| (last as usize) < n_functions)
     };
@@ -200,7 +238,12 @@ fn makes_sense(directory: &Directory) -> bool {
             && lane.levels.iter().all(is_level)
     };
     directory.begin <= directory.end
-        && directory.tasks.iter().all(|task| task.lanes.iter().all(is_lane) && task.sums.makes_sense(n_functions))
+        && directory.tasks.iter().all(|task| {
+            task.lanes.iter().all(is_lane)
+                && task.sums.makes_sense(n_functions)
+                && task.marks.iter().all(|mark| mark.extent.length <= MAX_PREFIX_BYTES)
+                && task.marks.is_sorted_by(|a, b| a.time < b.time)
+        })
 }
 
 fn checksum(bytes: &[u8]) -> u32 {
@@ -274,13 +317,9 @@ impl<'l> Cursor<'l> {
     fn fill(&mut self) -> Result<bool> {
         let Some(chunk) = self.level.chunks.get(self.next) else { return Ok(false) };
         self.next += 1;
-        self.bytes.resize(chunk.length as usize, 0);
         self.at = 0;
         (self.end, self.caller, self.call) = (chunk.start, chunk.caller, chunk.call);
-        self.file.read_exact_at(&mut self.bytes, chunk.offset).map_err(|_| Error::Damaged)?;
-        if checksum(&self.bytes) != chunk.checksum || self.bytes.is_empty() {
-            return Err(Error::Damaged);
-        }
+        chunk.extent.read(self.file, &mut self.bytes)?;
         Ok(true)
     }
 }

@@ -1,7 +1,8 @@
 //! Sums of calls: of the functions, and of the ways on which they were called.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,12 @@ impl Sum {
         self.total += other.total;
         self.own += other.own;
     }
+
+    /// Without a part of it.
+    fn less(self, part: Self) -> Option<Self> {
+        let calls = self.calls.checked_sub(part.calls)?;
+        Some(Self { calls, total: self.total.checked_sub(part.total)?, own: self.own.checked_sub(part.own)? })
+    }
 }
 
 /// A function, called from another node's.
@@ -34,6 +41,21 @@ pub(crate) struct Node {
     pub(crate) above: u32,
     pub(crate) function: u32,
     pub(crate) sum: Sum,
+}
+
+/// What came to sums, of which there may be more now.
+fn differences(from: &[Sum], to: &[Sum]) -> Option<Vec<Sum>> {
+    let from = from.iter().copied().chain(iter::repeat(Sum::default()));
+    to.iter().zip(from).map(|(to, from)| to.less(from)).collect()
+}
+
+/// What was summed up of a task until some time, of the calls that began before.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Prefix {
+    /// Of the first nodes of the task, in their order.
+    nodes: Vec<Sum>,
+    rows: Vec<Sum>,
+    missing: u64,
 }
 
 /// Those of one task, or of several.
@@ -56,7 +78,17 @@ impl Sums {
         !self.nodes.is_empty() && self.rows.len() <= n_functions && self.nodes.iter().enumerate().all(is_right)
     }
 
-    /// Of several, each below a node of its own, if `apart` is the number of the first such node.
+    /// What there was between two times, where these are the sums of all of the task; `None` if they are of something else. Calls
+    /// that began before count for their time alone.
+    pub(crate) fn between(&self, from: &Prefix, to: &Prefix) -> Option<Self> {
+        let nodes = self.nodes.get(..to.nodes.len()).filter(|nodes| !nodes.is_empty())?;
+        let sums = differences(&from.nodes, &to.nodes)?;
+        let nodes = nodes.iter().zip(sums).map(|(node, sum)| Node { sum, ..*node }).collect();
+        let rows = differences(&from.rows, &to.rows).filter(|rows| rows.len() <= self.rows.len())?;
+        Some(Self { nodes, rows, missing: to.missing.checked_sub(from.missing)? })
+    }
+
+    /// Of several, each below a node of its own, if `apart` is the number of the first such node. What has neither calls nor time is left out.
     pub(crate) fn together<'s>(all: impl IntoIterator<Item = &'s Self>, apart: Option<u32>) -> Self {
         let n_nodes = AtomicUsize::new(0);
         let mut tree = Tree::new(&n_nodes);
@@ -65,9 +97,11 @@ impl Sums {
             let top = apart.map_or(0, |first| tree.below(0, first + number));
             let mut places = vec![NONE; sums.nodes.len()];
             for (idx, node) in sums.nodes.iter().enumerate() {
+                let is_empty = node.sum == Sum::default();
                 let place = match (idx, places[node.above as usize]) {
                     (0, _) => top,
                     (_, NONE) => NONE,
+                    _ if is_empty => NONE,
                     (_, above) => tree.below(above, node.function),
                 };
                 places[idx] = place;
@@ -189,18 +223,47 @@ impl<'n> Summer<'n> {
         self.open.push(Open { node, function, called: 0 });
     }
 
+    /// How many nodes there are.
+    pub(crate) fn n_nodes(&self) -> usize {
+        self.tree.nodes.len()
+    }
+
+    /// What there is until now. `lasting` has for how long each open call has been so, the outermost first.
+    pub(crate) fn prefix(&self, lasting: &[u64]) -> Prefix {
+        let nodes = self.tree.nodes.iter().map(|node| node.sum).collect();
+        let mut prefix = Prefix { nodes, rows: self.rows.clone(), missing: self.missing };
+        prefix.nodes[0].total += lasting.first().unwrap_or(&0);
+        let within = lasting.iter().skip(1).chain([&0]);
+        let mut seen = HashSet::new();
+        for ((open, &total), within) in self.open.iter().zip(lasting).zip(within) {
+            let sum = Sum { calls: 1, total, own: total.saturating_sub(open.called + within) };
+            match prefix.nodes.get_mut(open.node as usize) {
+                Some(node) => node.add(sum),
+                None => prefix.missing += 1,
+            }
+            let total = if seen.insert(open.function) { total } else { 0 };
+            prefix.rows[open.function as usize].add(Sum { total, ..sum });
+        }
+        prefix
+    }
+
     /// The innermost call ends, and took so long. Returns its own time.
     pub(crate) fn exit(&mut self, total: u64) -> u64 {
+        self.exit_part(total, 1)
+    }
+
+    /// The same of a part of a call, which counts as so many.
+    pub(crate) fn exit_part(&mut self, total: u64, calls: u64) -> u64 {
         let Some(open) = self.open.pop() else { return total };
         let own = total.saturating_sub(open.called);
         match self.open.last_mut() {
             Some(caller) => caller.called += total,
             None => self.tree.nodes[0].sum.total += total,
         }
-        let sum = Sum { calls: 1, total, own };
+        let sum = Sum { calls, total, own };
         match self.tree.nodes.get_mut(open.node as usize) {
             Some(node) => node.sum.add(sum),
-            None => self.missing += 1,
+            None => self.missing += calls,
         }
         let row = open.function as usize;
         self.n_open[row] -= 1;

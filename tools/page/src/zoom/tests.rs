@@ -10,8 +10,9 @@ use super::store::{Cursor, Lane, read_directory};
 use crate::numbers::take_number;
 use crate::pack::Page;
 
-/// Two threads with calls of all lengths, recursion, waiting, and exits and entries that are missing.
-fn trace(dir: &tempfile::TempDir) -> Trace {
+/// Two threads with calls of all lengths, recursion, waiting, and exits and entries that are missing. Of few functions, if that is asked for,
+/// so that there are few ways; then the outermost call lasts until the end.
+fn trace(dir: &tempfile::TempDir, has_few: bool) -> Trace {
     let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
     let mut info = b"Ftrace!\0\x04\0\0\0\x28\0\x01\x02".to_vec();
     for word in [0_u64, 0, 1024] {
@@ -44,9 +45,10 @@ fn trace(dir: &tempfile::TempDir) -> Trace {
                 record(Kind::Event, 0, 200_002);
             } else if number % 50 == 8 {
                 record(Kind::Event, 0, 200_001);
-            } else if open.len() < 5 && (open.is_empty() || random(100) < 52) {
+            } else if open.len() < 5 && (open.len() <= usize::from(has_few) || random(100) < 52) {
                 // f299 is rare, and f5 is not.
-                let function = if number % 9001 == 9000 { 299 } else { random(6 + number / 400) };
+                let n_functions = if has_few { 3 } else { 6 + number / 400 };
+                let function = if number % 9001 == 9000 { 299 } else { random(n_functions) };
                 record(Kind::Entry, open.len(), 0x40_0000 + 16 * function);
                 open.push(0x40_0000 + 16 * function);
             } else {
@@ -114,8 +116,12 @@ struct Made {
 }
 
 fn made() -> Made {
+    made_of(false)
+}
+
+fn made_of(has_few: bool) -> Made {
     let dir = tempfile::tempdir().unwrap();
-    let trace = trace(&dir);
+    let trace = trace(&dir, has_few);
     let (page, zoom) = (Page::read(&trace, "", u64::MAX).unwrap(), Zoom::make(&trace, "").unwrap());
     assert_eq!(page.summary(), zoom.summary());
     assert_eq!(page.n_calls(), zoom.n_calls());
@@ -311,9 +317,28 @@ fn pictures_show_wide_calls_and_count_the_narrow_ones() {
 fn sums_of_a_range_are_those_of_its_calls() {
     let made = made();
     let end = made.zoom.directory.end;
-    for (from, to) in
-        [(0, end), (0, end - 1), (1, end), (end / 3, end / 2), (end / 2, end / 2 + 777), (end / 7, end / 7)]
-    {
+    check_sums(
+        &made,
+        &[(0, end), (0, end - 1), (1, end), (end / 3, end / 2), (end / 2, end / 2 + 777), (end / 7, end / 7)],
+    );
+}
+
+/// Of the most of them the sums are kept.
+#[test]
+fn sums_of_a_long_range_are_those_of_its_calls() {
+    let made = made_of(true);
+    let end = made.zoom.directory.end;
+    let marks: Vec<u64> = made.zoom.directory.tasks.iter().flat_map(|task| &task.marks).map(|mark| mark.time).collect();
+    assert!(marks.len() >= 4, "{marks:?}");
+    let (&first, &last) = (marks.iter().min().unwrap(), marks.iter().max().unwrap());
+    let mut ranges = vec![(1, end), (0, end - 1), (first - 1, last + 1), (first, last), (first / 2, (last + end) / 2)];
+    ranges.extend(marks.iter().flat_map(|&mark| [(mark, end), (0, mark), (0, mark + 1), (mark - 1, end)]));
+    check_sums(&made, &ranges);
+}
+
+fn check_sums(made: &Made, ranges: &[(u64, u64)]) {
+    let end = made.zoom.directory.end;
+    for &(from, to) in ranges {
         let (ways, rows) = made.naive_sums(from..if to >= end { u64::MAX } else { to });
         for apart in [false, true] {
             let answer = made.ask("sums", &json!({ "from": from, "to": to, "apart": apart }));
@@ -416,7 +441,7 @@ fn questions_about_what_is_not_there_are_refused() {
 fn a_damaged_file_is_found_out() {
     use std::os::unix::fs::FileExt;
 
-    let made = made();
+    let made = made_of(true);
     let file = &made.zoom.file;
     let length = file.metadata().unwrap().len();
     assert!(read_directory(file).is_some());
