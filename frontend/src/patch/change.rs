@@ -5,11 +5,10 @@
 use std::io;
 use std::slice;
 
-use super::code::{Bytes, MAX_BYTES, OPERAND_BYTES, Shape, State};
+use super::code::{Bytes, MAX_BYTES, Shape, Step};
 use super::outcome::PlainReason;
 use super::poke::{Barrier, Writer, crosses_line};
-use super::sites::Call;
-use super::stubs::{Area, distance};
+use super::states::State;
 
 /// What all sites are to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,32 +44,9 @@ pub(super) struct Means {
     pub(super) is_alone: bool,
 }
 
-/// The steps of a change, see [`code`](super::code).
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
-    Neutral,
-    Operand,
-    Opcode,
-}
-
 impl Patch {
-    pub(super) fn new(call: &Call, area: &Area, idx: usize) -> Self {
-        let end = call.address + call.form.len();
-        let shape = Shape {
-            form: call.form,
-            original: call.original,
-            to_stub: distance(end, area.stub(idx)),
-            to_thunk: distance(end, area.thunk(call.hook)),
-        };
-        Self {
-            address: call.address,
-            shape,
-            is_chosen: true,
-            state: Some(State::Plain),
-            next: None,
-            before: None,
-            reason: None,
-        }
+    pub(super) fn new(address: usize, shape: Shape) -> Self {
+        Self { address, shape, is_chosen: true, state: Some(State::Plain), next: None, before: None, reason: None }
     }
 
     /// Reads the site and decides what becomes of it.
@@ -92,7 +68,9 @@ impl Patch {
             Goal::On if self.is_chosen => State::On,
             Goal::On | Goal::Off => State::Off,
         };
-        if state == wanted {
+        // As compiled and on may be the same.
+        if state == wanted || self.shape.bytes(state) == self.shape.bytes(wanted) {
+            self.state = Some(wanted);
             return;
         }
         if !means.is_alone && means.barrier == Barrier::Missing {
@@ -134,28 +112,13 @@ impl Patch {
     /// The module is loaded, the writer can write to it, the steps before were done and seen by all threads.
     pub(super) unsafe fn write(&mut self, step: Step, writer: Writer<'_>) -> io::Result<()> {
         let (Some(state), Some(next)) = (self.state, self.next) else { return Ok(()) };
-        let (shape, form) = (&self.shape, self.shape.form);
-        // SAFETY: by this function's contract; the order is that of `code`.
-        unsafe {
-            match step {
-                Step::Neutral => writer.opcode(self.address, form.opcode_at(), shape.neutral(state)),
-                Step::Operand => {
-                    let (place, operand) = (self.address + form.operand_at(), shape.operand(next));
-                    // On the way back it may never have changed.
-                    if *(place as *const [u8; OPERAND_BYTES]) == operand {
-                        Ok(())
-                    } else {
-                        writer.operand(place, operand)
-                    }
-                }
-                Step::Opcode => writer.opcode(self.address, form.opcode_at(), shape.opcode(next)),
-            }
-        }
+        // SAFETY: by this function's contract.
+        unsafe { self.shape.write(step, self.address, (state, next), writer) }
     }
 
     /// The system has refused a step.
     pub(super) fn stop(&mut self, step: Step, reason: PlainReason) {
-        if !matches!(step, Step::Neutral) {
+        if !step.is_first() {
             self.before = self.state.filter(|&state| state != State::Between);
             self.state = Some(State::Between);
         }
@@ -170,10 +133,8 @@ impl Patch {
     /// As of [`write`](Self::write).
     pub(super) unsafe fn stop_unseen(&mut self, step: Step, writer: Writer<'_>) {
         let (Some(state), Some(_)) = (self.state, self.next) else { return };
-        let back = self.shape.opcode(state);
-        // SAFETY: by this function's contract. The operand is that of the old state, whichever of the two opcodes a thread sees.
-        let is_back = matches!(step, Step::Neutral)
-            && unsafe { writer.opcode(self.address, self.shape.form.opcode_at(), back) }.is_ok();
+        // SAFETY: by this function's contract.
+        let is_back = step.is_first() && unsafe { self.shape.go_back(self.address, state, writer) }.is_ok();
         if !is_back {
             self.state = Some(State::Between);
         }

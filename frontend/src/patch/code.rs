@@ -14,6 +14,11 @@
 //! Linkers make `67 E8` of `FF 15` where the hook is within reach. The prefix means nothing to these instructions (Intel SDM
 //! volume 2, 2.1.1: it concerns addresses of operands in memory).
 
+use std::io;
+
+use super::poke::{OPERAND_BYTES, Opcode, Writer};
+use super::states::State;
+
 /// How a call to a hook is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
@@ -23,21 +28,6 @@ pub(super) enum Form {
     Prefixed,
     /// `call [rip + disp32]`, through the global offset table.
     Indirect,
-}
-
-/// What a site is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// As compiled.
-    Plain,
-    /// A jump to its stub.
-    On,
-    /// A NOP.
-    Off,
-    /// `67 E8`: a call of the hook by way of the stub area. For [`Form::Indirect`] that cannot become as compiled.
-    Thunk,
-    /// In between: a change that could not be finished. The operand is that of another state.
-    Between,
 }
 
 /// The longest form.
@@ -50,9 +40,6 @@ const JUMP: u8 = 0xe9;
 const PREFIX: u8 = 0x67;
 /// `nop dword ptr [rax + rax + 0]`, Intel's NOP of five bytes.
 const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
-/// The bytes of a displacement.
-pub(super) const OPERAND_BYTES: usize = 4;
-
 /// The bytes of a site. Those behind its length are 0.
 pub(super) type Bytes = [u8; MAX_BYTES];
 
@@ -78,6 +65,27 @@ impl Form {
     /// Whether a change between these states begins or ends with two bytes at once.
     pub(super) fn takes_two_bytes(self, from: State, to: State) -> bool {
         self == Self::Indirect && (from == State::Plain || to == State::Plain)
+    }
+}
+
+/// The steps of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Neutral,
+    Operand,
+    Opcode,
+}
+
+impl Step {
+    pub(super) const ALL: [Self; 3] = [Self::Neutral, Self::Operand, Self::Opcode];
+
+    /// Whether a site is what it was until this one is done.
+    pub(super) fn is_first(self) -> bool {
+        self == Self::Neutral
+    }
+
+    pub(super) fn is_last(self) -> bool {
+        self == Self::Opcode
     }
 }
 
@@ -149,20 +157,51 @@ impl Shape {
         }
     }
 
+    /// Does one step of a change of the site at an address.
+    ///
+    /// # Safety
+    ///
+    /// This is its shape, its module is loaded, the writer can write to it, the steps before were done and seen by all threads.
+    pub(super) unsafe fn write(
+        &self,
+        step: Step,
+        address: usize,
+        (from, to): (State, State),
+        writer: Writer<'_>,
+    ) -> io::Result<()> {
+        // SAFETY: by this function's contract; the order is that above.
+        unsafe {
+            match step {
+                Step::Neutral => writer.opcode(address, self.form.opcode_at(), self.neutral(from)),
+                Step::Operand => {
+                    let (place, operand) = (address + self.form.operand_at(), self.operand(to));
+                    // On the way back it may never have changed.
+                    if *(place as *const [u8; OPERAND_BYTES]) == operand {
+                        Ok(())
+                    } else {
+                        writer.operand(place, operand)
+                    }
+                }
+                Step::Opcode => writer.opcode(address, self.form.opcode_at(), self.opcode(to)),
+            }
+        }
+    }
+
+    /// Undoes the first step.
+    ///
+    /// # Safety
+    ///
+    /// As of [`write`](Self::write).
+    pub(super) unsafe fn go_back(&self, address: usize, state: State, writer: Writer<'_>) -> io::Result<()> {
+        // SAFETY: by this function's contract. The operand is that of the old state, whichever of the two opcodes a thread sees.
+        unsafe { writer.opcode(address, self.form.opcode_at(), self.opcode(state)) }
+    }
+
     /// What to write behind the opcode.
     pub(super) fn operand(&self, to: State) -> [u8; OPERAND_BYTES] {
         let bytes = self.bytes(to);
         std::array::from_fn(|idx| bytes[self.form.operand_at() + idx])
     }
-}
-
-/// The bytes of an opcode that are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opcode {
-    /// One, at [`Form::opcode_at`].
-    One(u8),
-    /// Two at once, at the beginning of the instruction.
-    Two([u8; 2]),
 }
 
 #[cfg(test)]

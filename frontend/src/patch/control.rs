@@ -17,6 +17,7 @@ use super::engine::Engine;
 use super::lock::{Held, LOCK};
 use super::outcome::PatchedSites;
 use super::sites::Site;
+#[cfg(target_arch = "x86_64")]
 use super::switches::{self, Switch};
 use crate::backend;
 
@@ -37,12 +38,26 @@ pub(crate) fn install() -> PatchedSites {
 /// is not inlined.
 #[inline(always)]
 pub(crate) fn has_switches() -> bool {
+    #[cfg(target_arch = "x86_64")]
     let has_switches: u8;
     // SAFETY: reads one byte, which is 0 or 1.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
             "mov {has_switches}, byte ptr [{place}]",
             has_switches = out(reg_byte) has_switches,
+            place = in(reg) &raw const HAS_SWITCHES,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    let has_switches: u32;
+    // SAFETY: reads one byte, which is 0 or 1.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "ldrb {has_switches:w}, [{place}]",
+            has_switches = out(reg) has_switches,
             place = in(reg) &raw const HAS_SWITCHES,
             options(nostack, readonly, preserves_flags),
         );
@@ -93,6 +108,7 @@ pub(crate) fn select(selection: impl Fn(&Site) -> bool + Send + 'static) {
 }
 
 /// Adds the switches of stubs that were made. If recording is on, the chosen ones are switched on.
+#[cfg(target_arch = "x86_64")]
 pub(super) fn add_switches(added: Vec<Switch>) {
     if added.is_empty() {
         return;

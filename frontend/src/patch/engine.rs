@@ -8,15 +8,15 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::change::{Goal, Means, Patch, Step, padded};
-use super::code::{MAX_BYTES, State};
+use super::change::{Goal, Means, Patch, padded};
+use super::code::{MAX_BYTES, Step};
 use super::module::{Image, with_modules};
 use super::outcome::{PatchedSites, PlainReason};
 use super::poke::{Barrier, Pages, ProcMem, Writer, is_only_thread};
+use super::shapes::shapes;
 use super::sites::{Call, Found, Hook, Selection, Site, Targets, find};
-use super::stubs::Area;
-use super::unwind::Reader;
-use super::{debugger, switches, unwind};
+use super::states::State;
+use super::switches;
 use crate::elf::table;
 
 /// All modules and their sites.
@@ -188,13 +188,11 @@ impl Engine {
             if module.calls.is_empty() {
                 continue;
             }
-            let mapped = Pages::all().map(|pages| pages.into_iter().map(|pages| pages.range).collect::<Vec<_>>());
-            match mapped.and_then(|mapped| Area::new(&module.identity.range, &module.calls, &mapped)) {
-                Ok(area) => {
-                    unwind::register(&area, unwind::section(&area, Reader::Unwinder));
-                    debugger::register(&area.stubs(), &area.thunks(), &unwind::section(&area, Reader::Debugger).bytes);
+            match shapes(&module.identity.range, &module.calls) {
+                Ok(shapes) => {
                     let calls = std::mem::take(&mut module.calls);
-                    module.patches = calls.iter().enumerate().map(|(idx, call)| Patch::new(call, &area, idx)).collect();
+                    let patches = calls.iter().zip(shapes).map(|(call, shape)| Patch::new(call.address, shape));
+                    module.patches = patches.collect();
                     if let Some(selection) = &self.selection {
                         module.select(selection);
                     }
@@ -255,7 +253,7 @@ impl Engine {
     ///
     /// The modules are loaded and stay so, and what the sites are to become was decided by what can be written.
     unsafe fn change(&mut self, file: Option<&ProcMem>, means: Means) {
-        for step in [Step::Neutral, Step::Operand, Step::Opcode] {
+        for step in Step::ALL {
             for module in &mut self.modules {
                 let Some(writer) = module.writer(file) else { continue };
                 for patch in &mut module.patches {
@@ -267,7 +265,7 @@ impl Engine {
                 }
             }
             let is_seen = means.barrier.pass() || means.is_alone;
-            if !is_seen && !matches!(step, Step::Opcode) {
+            if !is_seen && !step.is_last() {
                 self.refusal = Some(io::Error::last_os_error());
                 for module in &mut self.modules {
                     let Some(writer) = module.writer(file) else { continue };

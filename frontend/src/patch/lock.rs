@@ -51,9 +51,19 @@ impl Held {
     pub(crate) fn release(&self) {
         if self.0 {
             // SAFETY: a store to the lock's word, which this thread owns. Stores are seen in order on this architecture.
+            #[cfg(target_arch = "x86_64")]
             unsafe {
                 std::arch::asm!(
                     "mov dword ptr [{owner}], 0",
+                    owner = in(reg) &raw const LOCK.owner,
+                    options(nostack, preserves_flags),
+                );
+            }
+            // SAFETY: a store to the lock's word, which this thread owns, seen after all that was before.
+            #[cfg(target_arch = "aarch64")]
+            unsafe {
+                std::arch::asm!(
+                    "stlr wzr, [{owner}]",
                     owner = in(reg) &raw const LOCK.owner,
                     options(nostack, preserves_flags),
                 );

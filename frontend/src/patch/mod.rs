@@ -1,12 +1,12 @@
-//! Patched call sites: calls of the hooks become NOPs while recording is off, and jumps to stubs while it is on. This file
-//! has the switch of recording, which goes through them.
+//! Patched call sites: calls of the hooks become NOPs while recording is off, and jumps to stubs while it is on (on aarch64 the calls that they
+//! were). This file has the switch of recording, which goes through them.
 //!
-//! - `outcome` is what the API shows of them, and `entry_outcome` of functions that call no hook; `elsewhere` is what does nothing where no
-//!   code is changed.
+//! - `outcome` is what the API shows of them, and `entry_outcome` of functions that call no hook; `elsewhere` is what does nothing where there
+//!   is no Linux.
 //! - `control` is the way in: all sites, under one lock, which is in `lock`.
 //! - `sites` finds the calls in a module, which `module` reads.
-//! - `code` says what the bytes of a call may become, and in which order.
-//! - `stubs` makes what the sites jump to; `unwind` and `debugger` tell others of it.
+//! - `code` says what the bytes of a call may become, and in which order; `states` what it is then.
+//! - `stubs` makes what the sites jump to; `unwind` and `debugger` tell others of it. `shapes` is what a site needs of that.
 //! - `poke` writes code while threads run it.
 //! - `switches` are what stubs look at.
 //! - `entry` gives branches to functions that call no hook, and stubs to the slots by which other modules' functions are called.
@@ -15,51 +15,55 @@
 //!
 //! Which sites a filter chooses is not here but in `filter`.
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 mod change;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
+#[cfg_attr(target_arch = "aarch64", path = "code_aarch64.rs")]
 mod code;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 mod control;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod debugger;
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+#[cfg(not(target_os = "linux"))]
 mod elsewhere;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 mod engine;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
+#[cfg_attr(target_arch = "aarch64", path = "no_entries.rs")]
 mod entry;
 #[cfg(target_os = "linux")]
 mod entry_outcome;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 mod lock;
 #[cfg(target_os = "linux")]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "the frames are for those who change code"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for functions that call no hook"))]
 mod module;
 mod outcome;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 mod poke;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod redirect;
 #[cfg(target_os = "linux")]
+#[cfg_attr(target_arch = "aarch64", path = "shapes_aarch64.rs")]
+mod shapes;
+#[cfg(target_os = "linux")]
 #[cfg_attr(target_arch = "aarch64", path = "sites_aarch64.rs")]
 mod sites;
+#[cfg(target_os = "linux")]
+mod states;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stubs;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
+#[cfg_attr(target_arch = "aarch64", path = "no_switches.rs")]
 mod switches;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod unwind;
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 pub(crate) use self::control::{abandon, counts, install, select, undo};
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub(crate) use self::elsewhere::register_fork_handlers;
-#[cfg(all(target_os = "linux", not(target_arch = "x86_64")))]
-pub(crate) use self::elsewhere::{EntryChoice, abandon, entries, hooked_functions, install_entries};
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub(crate) use self::elsewhere::{counts, install, select, undo};
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(not(target_os = "linux"))]
+pub(crate) use self::elsewhere::{counts, install, register_fork_handlers, select, undo};
+#[cfg(target_os = "linux")]
 pub(crate) use self::entry::{
     Choice as EntryChoice, functions_in as hooked_functions, install as install_entries, outcome as entries,
 };
@@ -71,18 +75,16 @@ pub use self::entry::{
 pub(crate) use self::entry_outcome::EntryWay;
 #[cfg(target_os = "linux")]
 pub use self::entry_outcome::{EntryBranches, LeftOut, WholeReason};
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 pub(crate) use self::lock::register_fork_handlers;
 pub use self::outcome::{PatchedSites, PlainReason};
 #[cfg(target_os = "linux")]
 pub(crate) use self::sites::Site;
-#[cfg(all(target_os = "linux", not(target_arch = "x86_64")))]
-pub(crate) use self::sites::sites;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 use crate::backend;
 
 /// All sites that are there now, patched or not, the functions with entry branches, and the slots of library calls.
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 pub(crate) fn sites() -> Vec<Site> {
     let mut sites = control::sites();
     sites.extend(entry::sites());
@@ -91,7 +93,7 @@ pub(crate) fn sites() -> Vec<Site> {
 
 /// Starts recording; patched sites and stubs are switched on before. Inlined, as [`backend::enable`]: nothing of this crate runs
 /// recorded behind it.
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 #[inline(always)]
 pub(crate) fn enable() {
     if !control::has_switches() {
@@ -107,7 +109,7 @@ pub(crate) fn enable() {
 }
 
 /// Stops recording as [`backend::end_disable`], then switches patched sites and stubs off. Returns whether it stopped.
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 #[inline(always)]
 pub(crate) fn end_disable(stopping: backend::Stopping) -> bool {
     let is_off = backend::end_disable(stopping);
@@ -117,5 +119,5 @@ pub(crate) fn end_disable(stopping: backend::Stopping) -> bool {
     is_off
 }
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+#[cfg(not(target_os = "linux"))]
 pub(crate) use crate::backend::{enable, end_disable};

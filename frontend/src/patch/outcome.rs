@@ -7,9 +7,9 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PatchedSites {
-    /// Sites that are NOPs or, while recording is on, jumps.
+    /// Sites that are NOPs or, while recording is on, jumps; on aarch64 calls, as compiled.
     pub patched: usize,
-    /// Those that are jumps now.
+    /// Those that are no NOPs now.
     pub on: usize,
     /// Sites that are calls, as compiled. They are recorded too.
     pub left_plain: usize,
@@ -67,7 +67,7 @@ impl fmt::Display for PatchedSites {
     }
 }
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(target_os = "linux")]
 impl PatchedSites {
     /// Counts sites that are left plain for a reason.
     pub(crate) fn leave(&mut self, reason: PlainReason, n_sites: usize) {

@@ -8,9 +8,11 @@
 use std::fs;
 use std::io;
 use std::ops::Range;
+#[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+#[cfg(target_arch = "aarch64")]
+use std::sync::atomic::{AtomicU32, Ordering::Release};
 
-use super::code::{OPERAND_BYTES, Opcode};
 use crate::elf::file::page_size;
 
 /// The protection of a range of pages.
@@ -24,8 +26,10 @@ pub(super) struct Pages {
 impl Pages {
     /// What is mapped in this process, ascending.
     pub(super) fn all() -> io::Result<Vec<Self>> {
-        // Of this thread: when the main thread has ended, the process as a whole has no memory any more.
-        let text = fs::read("/proc/thread-self/maps")?;
+        // When the main thread has ended, the process as a whole has no memory any more, but this thread has. Not always so: of the
+        // first file qemu-user makes one that says what the program may do, and not what qemu may.
+        let of_process = fs::read("/proc/self/maps").ok().filter(|text| !text.is_empty());
+        let text = of_process.map_or_else(|| fs::read("/proc/thread-self/maps"), Ok)?;
         Ok(text.split(|&byte| byte == b'\n').filter_map(Self::parse).collect())
     }
 
@@ -128,6 +132,55 @@ pub(super) enum Writer<'a> {
     File(&'a ProcMem),
 }
 
+/// The bytes of a displacement.
+#[cfg(target_arch = "x86_64")]
+pub(super) const OPERAND_BYTES: usize = 4;
+
+/// The bytes of an opcode that are written.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opcode {
+    /// One, where the opcode is.
+    One(u8),
+    /// Two at once, at the beginning of the instruction.
+    Two([u8; 2]),
+}
+
+#[cfg(target_arch = "aarch64")]
+impl Writer<'_> {
+    /// Writes an instruction at once, and has this and other processors fetch it from now on: what is in the data cache goes to where
+    /// instructions are fetched from, then what was fetched before is forgotten. A thread that has fetched it already goes on with the old
+    /// one until its processor takes an exception (`Barrier`).
+    ///
+    /// # Safety
+    ///
+    /// Old and new instruction are among those that may be changed into each other while they are executed (Arm ARM, B2.2.5: `B`, `BL`,
+    /// `NOP` and a few more), either may be executed here, and the page is writable for [`Self::Memory`].
+    pub(super) unsafe fn word(self, address: usize, word: u32) -> io::Result<()> {
+        match self {
+            Self::Memory => {
+                // SAFETY: by this function's contract; instructions are aligned. Programs may maintain caches on Linux.
+                unsafe {
+                    AtomicU32::from_ptr(address as *mut u32).store(word, Release);
+                    std::arch::asm!(
+                        "dc cvau, {address}",
+                        "dsb ish",
+                        "ic ivau, {address}",
+                        "dsb ish",
+                        "isb",
+                        address = in(reg) address,
+                        options(nostack, preserves_flags),
+                    );
+                }
+                Ok(())
+            }
+            // The kernel maintains the caches.
+            Self::File(file) => file.write(address, &word.to_le_bytes()),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
 impl Writer<'_> {
     /// Writes an opcode at once. `start` is where the instruction begins, `opcode_at` where its opcode is.
     ///
@@ -243,6 +296,7 @@ mod tests {
         assert!(crosses_line(0x103f) && !crosses_line(0x1040) && !crosses_line(0x103e));
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn two_bytes_are_written_at_any_place() {
         let mut bytes = [0u8; 2 * LINE_BYTES];

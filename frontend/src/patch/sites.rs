@@ -6,7 +6,8 @@
 use iced_x86::{Decoder, DecoderOptions};
 use object::elf::{R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT, RelocationType};
 
-use super::code::{Bytes, Form, MAX_BYTES, OPERAND_BYTES};
+use super::code::{Bytes, Form, MAX_BYTES};
+use super::poke::OPERAND_BYTES;
 
 /// A call of a hook, as those see it who choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

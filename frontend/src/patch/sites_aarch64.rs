@@ -1,12 +1,12 @@
 //! Finding the calls of the hook in the modules' code, on aarch64: `bl` to it, or to an entry of the procedure linkage table that
-//! jumps there. Filters choose among them; no code is changed.
+//! jumps there.
 //!
-//! Instructions are four bytes and begin at multiples of four, so each word is one. Data between functions may look like a call;
-//! it is one of no function that ever runs.
+//! Instructions are four bytes and begin at multiples of four, so each word is one. Data between functions may look like a call: what lies
+//! in no function that is known is left alone and counted.
 
 use object::elf::{R_AARCH64_GLOB_DAT, R_AARCH64_JUMP_SLOT, RelocationType};
 
-use super::module::{Image, with_modules};
+use super::code::{Bytes, Form};
 
 /// A call of the hook, as those see it who choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,11 +19,27 @@ pub(crate) struct Site {
     pub(crate) module: usize,
 }
 
+impl Site {
+    pub(super) fn new(address: usize, form: Form, module: usize) -> Self {
+        Self { address, child_ip: address + form.len(), module }
+    }
+}
+
+/// Which sites are switched on.
+pub(super) type Selection = Box<dyn Fn(&Site) -> bool + Send>;
+
 /// What a site calls: `_mcount`, or `mcount`, which is the same function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hook;
 
 impl Hook {
+    pub(super) const ALL: [Self; 1] = [Self];
+
+    /// The address of the function that compilers call.
+    pub(super) fn address(self) -> usize {
+        _mcount as *const () as usize
+    }
+
     /// The hook with this name.
     pub(super) fn named(name: &[u8]) -> Option<Self> {
         matches!(name, b"mcount" | b"_mcount").then_some(Self)
@@ -40,45 +56,68 @@ unsafe extern "C" {
     fn _mcount();
 }
 
-/// All sites that are there now, by address within a module.
-pub(crate) fn sites() -> Vec<Site> {
-    let mut sites = Vec::new();
-    with_modules(|info| {
-        // SAFETY: the callback of `dl_iterate_phdr` has not returned.
-        if let Some(image) = unsafe { Image::new(info) } {
-            sites.extend(sites_of(&image));
-        }
-        None::<()>
-    });
-    sites
+/// A call of the hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) address: usize,
+    pub(super) form: Form,
+    pub(super) original: Bytes,
 }
 
-fn sites_of(image: &Image<'_>) -> Vec<Site> {
-    let hook = _mcount as *const () as usize;
-    let mut slots: Vec<usize> = image.hook_slots().into_iter().map(|(slot, _)| slot).collect();
-    slots.extend(image.constant_pointers_to(hook));
-    let mut targets: Vec<usize> = image.contains(hook).then_some(hook).into_iter().collect();
-    for (start, code) in image.texts() {
-        targets.extend(linkage(start, words(code), &slots));
+/// Addresses that a call of the hook may name.
+#[derive(Debug, Default)]
+pub(super) struct Targets {
+    /// The hook, and entries of the procedure linkage table that jump there.
+    pub(super) functions: Vec<(usize, Hook)>,
+    /// Slots of the global offset table.
+    pub(super) slots: Vec<(usize, Hook)>,
+}
+
+impl Targets {
+    /// Adds the entries of the procedure linkage table that jump through one of the slots.
+    pub(super) fn add_linkage(&mut self, address: usize, code: &[u8]) {
+        let slots: Vec<usize> = self.slots.iter().map(|&(slot, _)| slot).collect();
+        self.functions.extend(linkage(address, words(code), &slots).into_iter().map(|entry| (entry, Hook)));
     }
-    if targets.is_empty() {
-        return Vec::new();
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) calls: Vec<Call>,
+    /// What looks like a call, and lies in no function.
+    pub(super) n_unconfirmed: usize,
+}
+
+/// Finds the calls in `code`, which lies at `address`. `function_start` tells where the function around an address begins.
+pub(super) fn find(
+    address: usize,
+    code: &[u8],
+    targets: &Targets,
+    mut function_start: impl FnMut(usize) -> Option<usize>,
+) -> Found {
+    let mut found = Found::default();
+    for (place, original) in calls(address, words(code), &targets.functions) {
+        match function_start(place) {
+            Some(_) => found.calls.push(Call { address: place, form: Form, original }),
+            None => found.n_unconfirmed += 1,
+        }
     }
-    let calls = image.texts().flat_map(|(start, code)| calls(start, words(code), &targets).collect::<Vec<_>>());
-    calls.map(|address| Site { address, child_ip: address + WORD, module: image.start() }).collect()
+    found
 }
 
 fn words(code: &[u8]) -> &[[u8; WORD]] {
     code.as_chunks().0
 }
 
-/// Where calls of one of the targets are in code.
-fn calls(start: usize, code: &[[u8; WORD]], targets: &[usize]) -> impl Iterator<Item = usize> {
-    code.iter().enumerate().filter_map(move |(number, word)| {
-        let word = u32::from_le_bytes(*word);
+/// Where calls of one of the targets are in code, and what they are.
+fn calls(start: usize, code: &[[u8; WORD]], targets: &[(usize, Hook)]) -> impl Iterator<Item = (usize, Bytes)> {
+    code.iter().enumerate().filter_map(move |(number, &bytes)| {
+        let word = u32::from_le_bytes(bytes);
         let address = start + number * WORD;
         let target = address.wrapping_add_signed(((word as i32) << 6 >> 4) as isize);
-        (word >> 26 == 0x25 && targets.contains(&target)).then_some(address) // bl
+        let is_call = word >> 26 == 0x25 && targets.iter().any(|&(known, _)| known == target); // bl
+        is_call.then_some((address, bytes))
     })
 }
 

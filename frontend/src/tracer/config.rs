@@ -168,7 +168,7 @@ impl Config {
     }
 
     /// Whether call sites are patched: calls of the hooks become NOPs while recording is off, and cheaper jumps while it
-    /// is on. See [`Tracer::patched_sites`]. The environment variable `RFTRACE_PATCHED`, 1 or 0, overrides this.
+    /// is on (on aarch64 the calls that they were). See [`Tracer::patched_sites`]. The environment variable `RFTRACE_PATCHED`, 1 or 0, overrides this.
     ///
     /// Switching recording on and off then takes longer, some milliseconds in large programs, and may not be done in a signal
     /// handler: it allocates memory.

@@ -121,8 +121,8 @@ fn what_is_not_there_is_said() {
         return;
     }
     let program = c_source().with_compilers(aarch64::PREFIX).build();
-    let options: [&[&str]; 6] =
-        [&["-P", "*"], &["--patched"], &["--resources", "memory"], &["-A", "leaf"], &["-a"], &["--trigger", "leaf"]];
+    let options: [&[&str]; 5] =
+        [&["-P", "*"], &["--resources", "memory"], &["-A", "leaf"], &["-a"], &["--trigger", "leaf"]];
     for options in options {
         let run = record(options, &program.path, &["plain"]);
         assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{options:?}: {}", run.stderr);

@@ -157,7 +157,7 @@ pub(crate) struct RecordArgs {
     /// With --resources: how it is found who has called.
     #[arg(long, value_name = "HOW", default_value = "cfi", requires = "resources", value_enum)]
     pub(super) backtraces: resources::Backtraces,
-    /// Make NOPs of call sites that are not recorded, and jumps of the others: costs less.
+    /// Make NOPs of call sites that are not recorded, and (on x86-64) jumps of the others: costs less.
     #[arg(long)]
     pub(super) patched: bool,
     /// Begin with recording switched off. A signal switches it on.
@@ -339,14 +339,13 @@ impl RecordArgs {
     }
 
     /// What is not there for all processors: options, and whether they are given.
-    pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 9] {
+    pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 8] {
         [
             ("--pid", !self.pid.is_empty()),
             ("--argument", !self.arguments.is_empty()),
             ("--auto-args", self.auto_args),
             ("--retval", !self.results.is_empty()),
             ("--patch", !self.branches.is_empty()),
-            ("--patched", self.patched),
             ("--libcalls", self.libcalls),
             ("--resources", !self.resources.is_empty()),
             ("--trigger", !self.trigger.is_empty()),

@@ -1,0 +1,98 @@
+//! The word of a call site on aarch64: `bl` as compiled, also while it is on, and `nop` while it is off.
+//!
+//! A site never becomes another branch, so it reaches what it always has: the hook itself, an entry of the procedure linkage table, or a
+//! veneer of the linker's. `BL` and `NOP` may be changed into each other while other cores execute them (Arm ARM, "Concurrent modification
+//! and execution of instructions"): each executes one or the other. A word is stored at once, so there is one step, and nothing in between.
+
+use std::io;
+
+use super::poke::Writer;
+use super::states::State;
+
+/// How a call to the hook is encoded: `bl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Form;
+
+/// Bytes of an instruction.
+pub(super) const MAX_BYTES: usize = 4;
+
+/// The bytes of a site.
+pub(super) type Bytes = [u8; MAX_BYTES];
+
+const NOP: u32 = 0xd503_201f;
+
+impl Form {
+    /// Bytes of the instruction.
+    pub(super) const fn len(self) -> usize {
+        MAX_BYTES
+    }
+
+    /// None does: a word is written at once.
+    pub(super) fn takes_two_bytes(self, _from: State, _to: State) -> bool {
+        false
+    }
+}
+
+/// The steps of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Word,
+}
+
+impl Step {
+    pub(super) const ALL: [Self; 1] = [Self::Word];
+
+    /// Whether a site is what it was until this one is done.
+    pub(super) fn is_first(self) -> bool {
+        true
+    }
+
+    pub(super) fn is_last(self) -> bool {
+        true
+    }
+}
+
+/// What a site needs to know to become anything.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) form: Form,
+    pub(super) original: Bytes,
+}
+
+impl Shape {
+    /// The bytes of the site in a state.
+    pub(super) fn bytes(&self, state: State) -> Bytes {
+        if state == State::Off { NOP.to_le_bytes() } else { self.original }
+    }
+
+    /// The state that these bytes are, if it is one: they may be another's, such as a debugger's breakpoint.
+    pub(super) fn state(&self, bytes: &Bytes) -> Option<State> {
+        [State::Plain, State::Off].into_iter().find(|&state| self.bytes(state) == *bytes)
+    }
+
+    /// Changes the site at an address.
+    ///
+    /// # Safety
+    ///
+    /// This is its shape, its module is loaded, and the writer can write to it.
+    pub(super) unsafe fn write(
+        &self,
+        _step: Step,
+        address: usize,
+        (_from, to): (State, State),
+        writer: Writer<'_>,
+    ) -> io::Result<()> {
+        // SAFETY: by this function's contract; a `bl` and a `nop`.
+        unsafe { writer.word(address, u32::from_le_bytes(self.bytes(to))) }
+    }
+
+    /// Makes of the site what it was.
+    ///
+    /// # Safety
+    ///
+    /// As of [`write`](Self::write).
+    pub(super) unsafe fn go_back(&self, address: usize, state: State, writer: Writer<'_>) -> io::Result<()> {
+        // SAFETY: by this function's contract.
+        unsafe { writer.word(address, u32::from_le_bytes(self.bytes(state))) }
+    }
+}

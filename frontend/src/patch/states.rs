@@ -1,0 +1,16 @@
+//! What sites are, and are to become.
+
+/// What a site is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// As compiled.
+    Plain,
+    /// A jump to its stub; on aarch64 the call as compiled.
+    On,
+    /// A NOP.
+    Off,
+    /// `67 E8`: a call of the hook by way of the stub area. For an indirect call on x86-64 that cannot become as compiled.
+    Thunk,
+    /// In between: a change that could not be finished. The operand is that of another state. On x86-64 only.
+    Between,
+}
