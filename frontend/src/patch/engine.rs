@@ -2,7 +2,7 @@
 //!
 //! Not here: what a pass makes of one site (`change`).
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -424,8 +424,11 @@ fn find_calls(image: &Image<'_>) -> Found {
 
 /// The functions that the module's file names: for code without unwind information.
 fn functions_of(image: &Image<'_>) -> Vec<Range<usize>> {
-    let name = if image.name.is_empty() { c"/proc/thread-self/exe" } else { image.name };
-    let Ok(table) = table::read_symbols(Path::new(OsStr::from_bytes(name.to_bytes()))) else { return Vec::new() };
+    // Of the program: the main thread may have ended, and qemu-user knows the first one alone.
+    let program = [c"/proc/self/exe", c"/proc/thread-self/exe"];
+    let names = if image.name.is_empty() { &program[..] } else { &[image.name] };
+    let read = |name: &&CStr| table::read_symbols(Path::new(OsStr::from_bytes(name.to_bytes()))).ok();
+    let Some(table) = names.iter().find_map(read) else { return Vec::new() };
     let functions = table.symbols().iter().filter(|symbol| symbol.is_function);
     let range = |symbol: &table::Symbol| -> Option<Range<usize>> {
         let start = image.start() + usize::try_from(symbol.address).ok()?;
