@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code)]
 
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
@@ -127,6 +128,10 @@ pub(crate) fn wait(thread: pid_t, limit: Duration) -> io::Result<Option<Stop>> {
 
 /// Why a traced thread has stopped, if it has.
 fn stop_of(thread: pid_t) -> io::Result<Option<Stop>> {
+    // How a child of this process has ended is for who waits for that.
+    if has_ended(thread) && is_child(thread) {
+        return Ok(Some(Stop::Gone));
+    }
     let mut status = 0;
     // SAFETY: the status is writable.
     match unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) } {
@@ -149,6 +154,24 @@ fn stop_of(thread: pid_t) -> io::Result<Option<Stop>> {
         0 => Stop::Signal(signal),
         _ => Stop::Event,
     }))
+}
+
+/// Whether a traced thread has ended, which stays a zombie.
+fn has_ended(thread: pid_t) -> bool {
+    let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
+    // SAFETY: it is writable.
+    let found = unsafe { libc::waitid(libc::P_PID, thread.cast_unsigned(), ended.as_mut_ptr(), options) };
+    // SAFETY: zero is a value of each field, and of the code if nothing was found. The system tells of a traced thread's stops too.
+    let code = unsafe { ended.assume_init() }.si_code;
+    found == 0 && [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&code)
+}
+
+/// Whether it is a process that this one has started.
+fn is_child(thread: pid_t) -> bool {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<pid_t>().ok());
+    field("Tgid:") == Some(thread) && field("PPid:") == Some(std::process::id().cast_signed())
 }
 
 /// Sends a thread a signal.
