@@ -30,6 +30,8 @@ pub const INDEX: &str = "index";
 pub const INDEX_GRAPH: &str = "index-graph";
 /// The rows of the report of a whole trace. It may be removed at any time, too.
 pub const INDEX_REPORT: &str = "index-report";
+/// The sums of the reports of a trace's parts. It may be removed at any time, too.
+pub const INDEX_BLOCKS: &str = "index-blocks";
 /// What the page for browsers shows of a whole trace. It may be removed at any time, too.
 pub const INDEX_PAGE: &str = "index-page";
 
@@ -90,7 +92,7 @@ pub enum File {
     KernelSymbols,
     /// [`RESOURCES`].
     Resources,
-    /// [`INDEX`], [`INDEX_GRAPH`], [`INDEX_REPORT`] or [`INDEX_PAGE`].
+    /// [`INDEX`], [`INDEX_GRAPH`], [`INDEX_REPORT`], [`INDEX_BLOCKS`] or [`INDEX_PAGE`].
     Index,
     /// `task`, what uftrace's first versions wrote. It is read in place of [`TASKS`] where it is there.
     OldTasks,
@@ -112,7 +114,7 @@ impl File {
             GAPS => return Some(Self::Gaps),
             COUNTERS => return Some(Self::Counters),
             RESOURCES => return Some(Self::Resources),
-            INDEX | INDEX_GRAPH | INDEX_REPORT | INDEX_PAGE => return Some(Self::Index),
+            INDEX | INDEX_GRAPH | INDEX_REPORT | INDEX_BLOCKS | INDEX_PAGE => return Some(Self::Index),
             "task" => return Some(Self::OldTasks),
             KERNEL_HEADER => return Some(Self::KernelHeader),
             KERNEL_SYMBOLS => return Some(Self::KernelSymbols),
@@ -166,6 +168,7 @@ mod tests {
             ("index", File::Index),
             ("index-graph", File::Index),
             ("index-report", File::Index),
+            ("index-blocks", File::Index),
             ("index-page", File::Index),
         ] {
             assert_eq!(File::of(name), Some(kind), "{name}");

@@ -38,8 +38,18 @@ impl Default for Choice {
 impl Choice {
     /// Whether it leaves something out.
     pub(crate) fn is_part(&self) -> bool {
-        let Self { below, not_below, depth, min_ns, times } = self;
-        !below.is_empty() || !not_below.is_empty() || *depth < usize::MAX || *min_ns > 0 || *times != (0..u64::MAX)
+        !self.is_of_times() || self.times != (0..u64::MAX)
+    }
+
+    /// Whether it leaves out nothing but times.
+    fn is_of_times(&self) -> bool {
+        let Self { below, not_below, depth, min_ns, times: _ } = self;
+        below.is_empty() && not_below.is_empty() && *depth == usize::MAX && *min_ns == 0
+    }
+
+    /// The times, if nothing else is left out.
+    pub(crate) fn times_alone(&self) -> Option<Range<u64>> {
+        self.is_of_times().then(|| self.times.clone())
     }
 }
 
@@ -133,8 +143,7 @@ impl Chooser {
 
     /// Whether all is left out until a function is entered that is in `below`.
     pub(crate) fn is_idle(&self) -> bool {
-        let waits = !self.waiting.is_empty() || !self.chosen.is_empty();
-        !self.choice.below.is_empty() && !waits && self.open.last().is_none_or(|frame| !frame.is_in)
+        !self.choice.below.is_empty() && !self.waits() && self.open.last().is_none_or(|frame| !frame.is_in)
     }
 
     /// Drops what is shown, for who wants to know what is open alone.
@@ -163,6 +172,16 @@ impl Chooser {
             self.n_shown += usize::from(frame.is_shown);
             self.open.push(frame);
         }
+    }
+
+    /// If the time that is shown has begun before this record, what is open is shown already.
+    pub(crate) fn begin_before(&mut self, last_ns: u64) {
+        self.has_begun |= last_ns >= self.choice.times.start;
+    }
+
+    /// Whether anything that has come is yet to be shown.
+    pub(crate) fn waits(&self) -> bool {
+        !self.waiting.is_empty() || !self.chosen.is_empty()
     }
 
     /// How many functions and records it holds.

@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rftrace_format::files::{File as TraceFile, INDEX_GRAPH, INDEX_PAGE, INDEX_REPORT};
+use rftrace_format::files::{File as TraceFile, INDEX_BLOCKS, INDEX_GRAPH, INDEX_PAGE, INDEX_REPORT};
 
 use crate::files;
 use crate::index::hash;
@@ -36,6 +36,12 @@ pub(crate) const MAX_FILE_BYTES: u64 = 256 << 20;
 /// The most that the user's cache holds.
 const MAX_CACHE_BYTES: u64 = 1 << 30;
 
+/// A sum by which bytes that were damaged are told, not those that were forged.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u64 {
+    hash(bytes)
+}
+
 /// What is kept of a whole trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -44,6 +50,8 @@ pub enum Kept {
     Graph,
     /// The rows of a report.
     Report,
+    /// The sums of reports of its parts. What is chosen makes no difference, nor which tasks are shown. It is a [`KeptFile`].
+    Blocks,
     /// All calls of a trace, and what they merge into where they are narrower than a pixel. It is a [`KeptFile`].
     Page,
 }
@@ -53,6 +61,7 @@ impl Kept {
         match self {
             Self::Graph => INDEX_GRAPH,
             Self::Report => INDEX_REPORT,
+            Self::Blocks => INDEX_BLOCKS,
             Self::Page => INDEX_PAGE,
         }
     }
@@ -61,7 +70,17 @@ impl Kept {
 impl Trace {
     /// Whether what is made of it is kept: it is long, and all of it is shown, and [`Trace::use_index`] was called.
     pub fn keeps(&self) -> bool {
-        self.keeps_indices() && !self.is_chosen() && !self.has_sources() && self.records_bytes() >= MIN_BYTES
+        !self.is_chosen() && self.may_keep()
+    }
+
+    /// Whether it is long, and all that is shown of it can be kept.
+    fn may_keep(&self) -> bool {
+        self.keeps_indices() && !self.has_sources() && self.records_bytes() >= MIN_BYTES
+    }
+
+    /// Whether this is kept of it.
+    pub fn keeps_this(&self, what: Kept) -> bool {
+        if what == Kept::Blocks { self.may_keep() } else { self.keeps() }
     }
 
     /// The length of all tasks' records, in bytes.
@@ -72,10 +91,10 @@ impl Trace {
 
     /// What was kept, if it was made of what the trace is now, and is shown as now.
     pub fn kept(&self, what: Kept) -> Option<Vec<u8>> {
-        if !self.keeps() {
+        if !self.keeps_this(what) {
             return None;
         }
-        let stamp = self.stamp();
+        let stamp = self.stamp(what);
         let read = |path: &Path| {
             let mut bytes = files::read(path, MAX_FILE_BYTES).ok()?;
             let (own_stamp, rest) = bytes.strip_prefix(MAGIC)?.split_first_chunk()?;
@@ -89,10 +108,10 @@ impl Trace {
 
     /// Keeps something. Where that fails it is made anew the next time.
     pub fn keep(&self, what: Kept, bytes: &[u8]) {
-        if !self.keeps() || bytes.len() as u64 > MAX_FILE_BYTES - 32 {
+        if !self.keeps_this(what) || bytes.len() as u64 > MAX_FILE_BYTES - 32 {
             return;
         }
-        let (stamp, sum) = (self.stamp().to_le_bytes(), hash(bytes).to_le_bytes());
+        let (stamp, sum) = (self.stamp(what).to_le_bytes(), hash(bytes).to_le_bytes());
         let whole = [MAGIC.as_slice(), &stamp, &sum, bytes].concat();
         keep(&self.dir().join(what.file()), cache_file(self.dir(), what.file()).as_deref(), &whole);
     }
@@ -100,10 +119,10 @@ impl Trace {
     /// A file that was kept, to be read part by part, if it was made of what the trace is now. What was made begins at
     /// [`KeptFile::START`]; of that nothing is checked.
     pub fn kept_file(&self, what: Kept) -> Option<File> {
-        if !self.keeps() {
+        if !self.keeps_this(what) {
             return None;
         }
-        let stamp = self.stamp();
+        let stamp = self.stamp(what);
         let open = |path: &Path| {
             let file = files::open(path).ok()?;
             let mut start = [0; MAGIC.len() + 8];
@@ -115,12 +134,12 @@ impl Trace {
 
     /// A file to keep something in that is too large to be made in memory; `None` where it would not be kept.
     pub fn keep_file(&self, what: Kept) -> Option<KeptFile> {
-        if !self.keeps() {
+        if !self.keeps_this(what) {
             return None;
         }
         let open = |path: PathBuf, cache: Option<PathBuf>| {
             let file = create(&path).ok()?;
-            Some(KeptFile { file, path: Some(path), cache, stamp: self.stamp() })
+            Some(KeptFile { file, path: Some(path), cache, stamp: self.stamp(what) })
         };
         open(self.dir().join(what.file()), None).or_else(|| {
             let cached = cache_file(self.dir(), what.file())?;
@@ -131,8 +150,8 @@ impl Trace {
     }
 
     /// What it is made of, and how that is shown.
-    fn stamp(&self) -> u64 {
-        let tids: Vec<_> = self.tasks().iter().map(|task| task.tid()).collect();
+    fn stamp(&self, what: Kept) -> u64 {
+        let tids: Vec<_> = self.tasks().iter().map(|task| task.tid()).filter(|_| what != Kept::Blocks).collect();
         let shown = (self.demangle(), self.folds_inlined(), self.cost(), env!("CARGO_PKG_VERSION"));
         hash(format!("{:?} {tids:?} {shown:?}", states(self.dir(), |kind| kind != TraceFile::Index)).as_bytes())
     }

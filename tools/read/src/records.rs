@@ -1,12 +1,14 @@
 //! The records of one task, read from its `<tid>.dat` piece by piece, and among them its context switches and what it did in the kernel.
 
 use std::borrow::Cow;
+use std::fs;
 use std::sync::Arc;
 
 use rftrace_format::events::SCHED_IN;
 use rftrace_format::items::read_payload;
 use rftrace_format::record::{Kind, RECORD_BYTES, Record};
 use rftrace_format::values::{MAX_PAYLOAD, ValueSpec};
+use serde::{Deserialize, Serialize};
 
 use crate::chosen::{Chooser, Names};
 use crate::error::{Error, Result};
@@ -70,6 +72,15 @@ pub struct Records<'t> {
     n_read: u64,
 }
 
+/// A place in a task's records, from where they can be read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// How many bytes of the file are before it.
+    pub position: u64,
+    /// The time of the record before, in nanoseconds of the trace's clock; 0 at the beginning.
+    pub last_ns: u64,
+}
+
 impl Trace {
     /// The records of one of the trace's tasks, in order of time.
     pub fn records<'t>(&'t self, task: &'t Task) -> Records<'t> {
@@ -95,6 +106,36 @@ impl Trace {
             start_ns = start_ns.into_iter().chain(first).min();
         }
         Ok(start_ns)
+    }
+
+    /// About how many bytes of records are in the times that are [chosen](Self::chosen_times), as if each task's came evenly.
+    ///
+    /// # Errors
+    ///
+    /// A `.dat` file cannot be read.
+    pub fn chosen_bytes(&self) -> Result<u64> {
+        let times = self.chosen_times().unwrap_or(0..u64::MAX);
+        let mut sum = 0_u64;
+        for task in self.tasks() {
+            let mut records = self.records(task);
+            records.take_all();
+            let Some(first) = records.next().transpose()? else { continue };
+            let length = fs::metadata(self.dat_file(task)).map_or(0, |file| file.len());
+            records.file.seek(length.saturating_sub(RECORD_BYTES as u64));
+            records.file.fill(RECORD_BYTES)?;
+            // What ends with a value tells nothing of its time: then all of it counts.
+            let last = records.file.rest().first_chunk().and_then(Record::decode);
+            let span_ns = last.and_then(|last| last.time_ns.checked_sub(first.time_ns)).filter(|&span_ns| span_ns > 0);
+            sum += match span_ns {
+                Some(span_ns) => {
+                    let end_ns = times.end.min(first.time_ns + span_ns);
+                    let part_ns = end_ns.saturating_sub(times.start.max(first.time_ns));
+                    (u128::from(length) * u128::from(part_ns) / u128::from(span_ns)) as u64
+                }
+                None => length,
+            };
+        }
+        Ok(sum)
     }
 }
 
@@ -132,6 +173,29 @@ impl<'t> Records<'t> {
     /// The flaws met up to here.
     pub fn warnings(&self) -> &Warnings {
         &self.warnings
+    }
+
+    /// Where the reader is: behind the record that was returned last. `None` where more is read already, as amid context switches and where
+    /// calls of inlined functions are [left out](Trace::fold_inlined).
+    pub fn mark(&self) -> Option<Mark> {
+        let is_ahead = self.head.is_some() || self.folding.is_some() || !self.kernel.is_over();
+        let waits = self.chooser.as_ref().is_some_and(Chooser::waits);
+        (!is_ahead && !waits).then_some(Mark { position: self.file.position(), last_ns: self.last_ns })
+    }
+
+    /// Goes to a mark further on, where these functions are open: addresses and times of entry, outermost first. If the time that is
+    /// [chosen](Trace::choose) has begun there, they count as shown already. The mark has to be one of this task's records, all of which fit.
+    pub fn go_to(&mut self, mark: Mark, open: impl IntoIterator<Item = (u64, u64)>) {
+        self.file.seek(mark.position);
+        self.last_ns = mark.last_ns;
+        let n_before = self.switches.partition_point(|switch| switch.time_ns() < mark.last_ns);
+        self.switches = self.switches.get(n_before..).unwrap_or_default();
+        self.seeker = None;
+        if let Some(chooser) = &mut self.chooser {
+            let open: Vec<_> = open.into_iter().map(|(addr, entered_ns)| (Some(addr), entered_ns)).collect();
+            chooser.restart(&open, false, &self.functions);
+            chooser.begin_before(mark.last_ns);
+        }
     }
 
     /// There is no more.
@@ -193,7 +257,7 @@ impl<'t> Records<'t> {
     }
 
     /// Leaves nothing out, whatever is chosen.
-    pub(crate) fn take_all(&mut self) {
+    pub fn take_all(&mut self) {
         (self.chooser, self.seeker) = (None, None);
     }
 

@@ -232,6 +232,11 @@ impl Trace {
         self.choice.is_some()
     }
 
+    /// The time that is shown, if times are chosen and nothing else is; in nanoseconds of the trace's clock.
+    pub fn chosen_times(&self) -> Option<Range<u64>> {
+        self.choice()?.times_alone()
+    }
+
     pub(crate) fn choice(&self) -> Option<&Arc<Choice>> {
         self.choice.as_ref()
     }

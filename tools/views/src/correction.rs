@@ -49,6 +49,11 @@ impl Costs {
         Self { total: with(cost.all_ps(), ended.n_within), own: with(cost.outside_ps, ended.n_called) }
     }
 
+    pub(crate) fn add(&mut self, other: Self) {
+        self.total.add(other.total);
+        self.own.add(other.own);
+    }
+
     /// Takes them off sums.
     pub(crate) fn off(&self, total_ns: &mut u64, self_ns: &mut u64) {
         *self_ns = self.own.off(*self_ns);

@@ -37,7 +37,11 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod assumed;
+mod between;
+mod blocking;
+mod blocks;
 mod by_value;
+mod collect;
 mod columns;
 mod correction;
 mod duration;

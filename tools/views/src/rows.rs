@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::by_value::ByValue;
+use crate::correction::Costs;
 use crate::lines::Values;
 use crate::spread::Spread;
 
@@ -64,4 +65,18 @@ pub struct CallTimes {
     pub total: Spread,
     /// In the function alone.
     pub own: Spread,
+}
+
+impl CallTimes {
+    /// Adds a call: what it took with what it called, and in itself.
+    pub(crate) fn add(&mut self, [total_ns, self_ns]: [u64; 2], costs: Costs) {
+        self.total.add(total_ns, costs.total);
+        self.own.add(self_ns, costs.own);
+    }
+
+    /// Adds calls that were counted elsewhere.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.total.merge(&other.total);
+        self.own.merge(&other.own);
+    }
 }

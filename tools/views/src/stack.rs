@@ -3,6 +3,7 @@
 use rftrace_read::{
     FIRST_KERNEL_ADDRESS, Kind, Record, SCHED_IN, SCHED_OUT, SCHED_OUT_PREEMPTED, Warning, Warnings, inlined,
 };
+use serde::{Deserialize, Serialize};
 
 /// How far down the stack the function of an exit is searched for: uftrace's deepest stack.
 const MAX_SEARCH: usize = 1024;
@@ -76,21 +77,39 @@ impl EndedCall {
     }
 }
 
-#[derive(Debug, Clone)]
-struct Frame {
+/// A function that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Frame {
     /// `None` for an assumed function.
-    addr: Option<u64>,
+    pub(crate) addr: Option<u64>,
     /// The same of the function that it is inlined into, if it is.
+    #[serde(skip)]
     first_addr: Option<u64>,
-    start_ns: u64,
-    children_ns: u64,
-    n_called: u64,
-    n_within: u64,
+    pub(crate) start_ns: u64,
+    /// The time of what it called, and without a processor.
+    pub(crate) children_ns: u64,
+    pub(crate) n_called: u64,
+    pub(crate) n_within: u64,
 }
 
 impl Frame {
     fn new(addr: Option<u64>, first_addr: Option<u64>, start_ns: u64) -> Self {
         Self { addr, first_addr, start_ns, children_ns: 0, n_called: 0, n_within: 0 }
+    }
+
+    /// It ends, without an exit as far as is known here.
+    pub(crate) fn end(&self, end_ns: u64) -> EndedCall {
+        let total_ns = end_ns.saturating_sub(self.start_ns);
+        EndedCall {
+            addr: self.addr,
+            end_ns,
+            total_ns,
+            self_ns: total_ns.saturating_sub(self.children_ns),
+            n_called: self.n_called,
+            n_within: self.n_within,
+            has_entry: self.addr.is_some(),
+            has_exit: false,
+        }
     }
 }
 
@@ -127,6 +146,22 @@ impl CallStack {
             last_ns: 0,
             warnings: Warnings::default(),
         }
+    }
+
+    /// As it was behind a record at this time, of records that all fit.
+    pub(crate) fn restored(mut frames: Vec<Frame>, waiting_since: Option<u64>, last_ns: u64) -> Self {
+        frames.iter_mut().for_each(|frame| frame.first_addr = frame.addr);
+        Self { frames, waiting_since, last_ns, trusts_depth: false, ..Self::new() }
+    }
+
+    /// The open functions, outermost first.
+    pub(crate) fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// Since when the task has no processor, if it has none.
+    pub(crate) fn waiting_since(&self) -> Option<u64> {
+        self.waiting_since
     }
 
     /// The flaws met up to here.
@@ -231,23 +266,14 @@ impl CallStack {
 
     fn pop(&mut self, time_ns: u64) -> Option<EndedCall> {
         let frame = self.frames.pop()?;
-        let total_ns = time_ns.saturating_sub(frame.start_ns);
+        let ended = frame.end(time_ns);
         if let Some(parent) = self.frames.last_mut() {
-            parent.children_ns = parent.children_ns.saturating_add(total_ns);
+            parent.children_ns = parent.children_ns.saturating_add(ended.total_ns);
             let n_calls = u64::from(is_hooked(frame.addr));
             parent.n_called += n_calls;
             parent.n_within += n_calls + frame.n_within;
         }
-        Some(EndedCall {
-            addr: frame.addr,
-            end_ns: time_ns,
-            total_ns,
-            self_ns: total_ns.saturating_sub(frame.children_ns),
-            n_called: frame.n_called,
-            n_within: frame.n_within,
-            has_entry: frame.addr.is_some(),
-            has_exit: false,
-        })
+        Some(ended)
     }
 
     /// Takes a context switch into account. Returns how long the task had no processor, if it got one again.

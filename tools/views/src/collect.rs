@@ -1,0 +1,283 @@
+//! Rows of functions, as calls come: what a report sums up.
+//!
+//! Not here: where they come from (`sums`, `between`), what a row has (`rows`).
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use rftrace_read::{Functions, Record, Result, SCHEDULE, Task, Trace};
+
+use crate::assumed::AssumedFunctions;
+use crate::correction::{Cost, Costs};
+use crate::lines::Values;
+use crate::rows::{ReportOptions, Row};
+use crate::stack::{EndedCall, Step};
+
+/// The most rows. Programs have fewer functions; where addresses have no names there may be any number of them.
+const MAX_ROWS: usize = 1 << 20;
+
+/// The row of all that came when there were as many.
+const OTHERS: &str = "(other functions)";
+
+/// How many rows are found without a look at their names.
+const N_RECENT: usize = 1024;
+
+/// Where the name of a function lies in the trace, and its row.
+#[derive(Debug, Clone, Copy, Default)]
+struct Recent {
+    key: (usize, usize),
+    idx: usize,
+}
+
+/// The rows of one thread.
+pub(crate) struct Table<'t> {
+    pub(crate) trace: &'t Trace,
+    pub(crate) options: &'t ReportOptions,
+    pub(crate) rows: Vec<Row>,
+    /// What recording took of the rows' times, if that is subtracted.
+    pub(crate) costs: Vec<Costs>,
+    /// The task, and the number of the row in it, where each was found first.
+    found: Vec<(usize, usize)>,
+    idx_of_label: HashMap<String, usize>,
+    /// Rows of functions that were called of late, each at a place that the address of its name says.
+    recent: Vec<Recent>,
+    /// The index of the task that is being read.
+    pub(crate) task: usize,
+    /// How often each row's function is open in the task that is being read; all are 0 at its end.
+    n_open: Vec<u32>,
+    pub(crate) nameless_calls: u64,
+    pub(crate) waited_ns: Option<u64>,
+}
+
+impl<'t> Table<'t> {
+    pub(crate) fn new(trace: &'t Trace, options: &'t ReportOptions) -> Self {
+        Self {
+            trace,
+            options,
+            rows: Vec::new(),
+            costs: Vec::new(),
+            found: Vec::new(),
+            idx_of_label: HashMap::new(),
+            recent: vec![Recent::default(); N_RECENT],
+            task: 0,
+            n_open: Vec::new(),
+            nameless_calls: 0,
+            waited_ns: None,
+        }
+    }
+
+    /// Adds what was read of other tasks.
+    pub(crate) fn merge(&mut self, other: Table<'_>) {
+        self.add_uncounted(other.nameless_calls, other.waited_ns);
+        let costs = other.costs.into_iter().map(Some).chain(std::iter::repeat(None));
+        for ((row, found), costs) in other.rows.into_iter().zip(other.found).zip(costs) {
+            let idx = match self.idx_of_label.get(&*row.label()) {
+                Some(&idx) => idx,
+                None => {
+                    let (name, values, source) = (row.name.clone(), row.values.clone(), row.source.clone());
+                    self.add_row(Row { name, values, source, ..Row::default() })
+                }
+            };
+            self.found[idx] = self.found[idx].min(found);
+            self.add_sums(idx, row, costs);
+        }
+    }
+
+    /// Adds what is in no row.
+    pub(crate) fn add_uncounted(&mut self, nameless_calls: u64, waited_ns: Option<u64>) {
+        self.nameless_calls += nameless_calls;
+        if let Some(waited_ns) = waited_ns {
+            self.waited_ns = Some(self.waited_ns.unwrap_or(0).saturating_add(waited_ns));
+        }
+    }
+
+    /// Adds the sums of other calls to a row.
+    pub(crate) fn add_sums(&mut self, idx: usize, other: Row, costs: Option<Costs>) {
+        if let Some(costs) = costs {
+            self.costs.resize(self.rows.len(), Costs::default());
+            self.costs[idx].add(costs);
+        }
+        let sum = &mut self.rows[idx];
+        sum.total_ns = sum.total_ns.saturating_add(other.total_ns);
+        sum.self_ns = sum.self_ns.saturating_add(other.self_ns);
+        sum.calls += other.calls;
+        if sum.source.is_none() {
+            sum.source = other.source;
+        }
+        match (&mut sum.times, other.times) {
+            (Some(sum), Some(times)) => sum.merge(&times),
+            (sum @ None, times) => *sum = times,
+            (Some(_), None) => {}
+        }
+    }
+
+    /// The rows, less what recording took of them, in the order of where they were found.
+    pub(crate) fn into_rows(mut self) -> Vec<Row> {
+        for (row, costs) in self.rows.iter_mut().zip(&self.costs) {
+            costs.off(&mut row.total_ns, &mut row.self_ns);
+        }
+        // There may be many rows: those of one thread need no second place.
+        if !self.found.is_sorted() {
+            let mut rows: Vec<_> = self.found.into_iter().zip(self.rows).collect();
+            rows.sort_unstable_by_key(|&(found, _)| found);
+            self.rows = rows.into_iter().map(|(_, row)| row).collect();
+        }
+        // All calls of a function may have rows of their own.
+        self.rows.retain(|row| row.calls > 0);
+        self.rows
+    }
+
+    pub(crate) fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step, record: Option<&Record>) -> Result<()> {
+        match *step {
+            Step::Assume { .. } => {
+                // Calls of it that are within it do not count again.
+                let function = calls.assumed.next_function()?;
+                let name = function.map(|(addr, seen_ns)| self.trace.function_name(calls.task, seen_ns, addr));
+                let idx = name.map(|name| self.row(&name));
+                self.enter(calls, idx);
+            }
+            Step::Enter { addr, time_ns } => {
+                let name = calls.functions.name(time_ns, addr);
+                self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
+                let idx = match name {
+                    Cow::Borrowed(known) => self.row_of_known(known),
+                    Cow::Owned(name) => self.row(&name),
+                };
+                if self.trace.has_sources() && self.rows[idx].source.is_none() {
+                    let source = self.trace.source(calls.task, time_ns, addr);
+                    self.rows[idx].source = source.map(|source| source.to_string());
+                }
+                let idx = self.by_value(idx, calls.task, record)?;
+                self.enter(calls, Some(idx));
+            }
+            // Of those that an exit further out has ended nothing is known.
+            Step::Leave(ended) => self.leave(calls, &ended, record.filter(|_| ended.has_exit))?,
+            Step::Event { waited_ns: Some(waited_ns), .. } => {
+                self.add_uncounted(0, Some(waited_ns));
+                let idx = self.row(SCHEDULE);
+                self.add(idx, [waited_ns; 2], Costs::default(), true);
+            }
+            Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
+        }
+        Ok(())
+    }
+
+    pub(crate) fn enter(&mut self, calls: &mut TaskCalls<'_>, idx: Option<usize>) {
+        calls.open.push(idx);
+        if let Some(idx) = idx {
+            if idx >= self.n_open.len() {
+                self.n_open.resize(idx + 1, 0);
+            }
+            self.n_open[idx] += 1;
+        }
+    }
+
+    fn leave(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall, record: Option<&Record>) -> Result<()> {
+        let Some((idx, is_outermost)) = self.close(calls, ended) else { return Ok(()) };
+        let idx = self.by_value(idx, calls.task, record)?;
+        self.add(idx, [ended.total_ns, ended.self_ns], Costs::of(self.trace.cost(), ended), is_outermost);
+        Ok(())
+    }
+
+    /// Takes the innermost function off those that are open. Returns its row, if it is known, and whether none around it has the same.
+    pub(crate) fn close(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall) -> Option<(usize, bool)> {
+        let idx = match calls.open.pop().flatten() {
+            Some(idx) => {
+                self.n_open[idx] -= 1;
+                idx
+            }
+            None => {
+                let name = self.trace.function_name(calls.task, ended.end_ns, ended.addr?);
+                self.row(&name)
+            }
+        };
+        Some((idx, self.n_open.get(idx).is_none_or(|count| *count == 0)))
+    }
+
+    /// Has no more than so many functions open.
+    pub(crate) fn truncate(&mut self, calls: &mut TaskCalls<'_>, n_open: usize) {
+        for idx in calls.open.drain(n_open.min(calls.open.len())..).flatten() {
+            self.n_open[idx] -= 1;
+        }
+    }
+
+    /// The row of a call of those that have one, once it is known by a record what else it has.
+    fn by_value(&mut self, idx: usize, task: &Task, record: Option<&Record>) -> Result<usize> {
+        let Some(record) = record.filter(|record| record.payload_at != 0) else { return Ok(idx) };
+        let row = &self.rows[idx];
+        let Some(by_value) = self.options.by_value.iter().find(|by_value| by_value.is_for(&row.name)) else {
+            return Ok(idx);
+        };
+        let more = by_value.of(self.trace, task, record)?;
+        let before = row.values.as_ref().and_then(|values| values.arguments.clone());
+        let values = Values { arguments: before.or(more.arguments), result: more.result };
+        let values = (values != Values::default()).then(|| Box::new(values));
+        let row = Row { name: row.name.clone(), values, source: row.source.clone(), ..Row::default() };
+        Ok(match self.idx_of_label.get(&*row.label()) {
+            Some(&idx) => idx,
+            None => self.add_row(row),
+        })
+    }
+
+    pub(crate) fn add(&mut self, idx: usize, [total_ns, self_ns]: [u64; 2], costs: Costs, is_outermost: bool) {
+        if self.trace.cost().is_some() {
+            self.costs.resize(self.rows.len(), Costs::default());
+            let total = if is_outermost { costs.total } else { Cost::default() };
+            self.costs[idx].add(Costs { total, ..costs });
+        }
+        let row = &mut self.rows[idx];
+        if is_outermost {
+            row.total_ns = row.total_ns.saturating_add(total_ns);
+        }
+        if self.options.spread {
+            let times = row.times.get_or_insert_default();
+            times.add([total_ns, self_ns], costs);
+        }
+        row.self_ns = row.self_ns.saturating_add(self_ns);
+        row.calls += 1;
+    }
+
+    /// The row of a function by its name in the trace, which is found without a look at the text if it was called of late.
+    fn row_of_known(&mut self, known: &str) -> usize {
+        let key = (known.as_ptr().addr(), known.len());
+        let place = (key.0 ^ key.0 >> 12) % N_RECENT;
+        if self.recent[place].key != key {
+            self.recent[place] = Recent { key, idx: self.row(known) };
+        }
+        self.recent[place].idx
+    }
+
+    pub(crate) fn row(&mut self, name: &str) -> usize {
+        match self.idx_of_label.get(name) {
+            Some(&idx) => idx,
+            None => self.add_row(Row { name: name.to_owned(), ..Row::default() }),
+        }
+    }
+
+    fn add_row(&mut self, row: Row) -> usize {
+        if self.rows.len() >= MAX_ROWS && row.name != OTHERS {
+            return self.row(OTHERS);
+        }
+        let idx = self.rows.len();
+        self.idx_of_label.insert(row.label().into_owned(), idx);
+        self.found.push((self.task, idx));
+        self.rows.push(row);
+        idx
+    }
+}
+
+/// The open functions of the task that is being read, as indices of rows.
+pub(crate) struct TaskCalls<'t> {
+    task: &'t Task,
+    pub(crate) open: Vec<Option<usize>>,
+    assumed: AssumedFunctions<'t>,
+    pub(crate) functions: Functions<'t>,
+}
+
+impl<'t> TaskCalls<'t> {
+    /// None yet.
+    pub(crate) fn new(trace: &'t Trace, task: &'t Task) -> Self {
+        let (assumed, functions) = (AssumedFunctions::new(trace, task), Functions::new(trace, task));
+        Self { task, open: Vec::new(), assumed, functions }
+    }
+}
