@@ -39,10 +39,12 @@
 //! # Patched call sites
 //!
 //! With [`Config::patched`], or the environment variable `RFTRACE_PATCHED=1`, the calls of the hooks in the program and its
-//! libraries are changed: into NOPs while recording is off, into jumps while it is on. Linux on x86-64 only.
+//! libraries are changed: into NOPs while recording is off, into jumps while it is on (on aarch64 the calls that they were). Linux only.
 //! [`Tracer::patched_sites`] tells what was patched and why something was not; what is left as compiled is recorded too.
 //! Threads may run meanwhile. Libraries that are opened later are patched when recording is next switched on, or by
 //! [`Tracer::patch`].
+//!
+//! Functions in which a compiler has left room for a branch are recorded with [`Config::patchable_entries`], or `RFTRACE_PATCHABLE=1`.
 //!
 //! # Kernels
 //!

@@ -17,15 +17,15 @@ use super::sleds::sled_functions;
 /// `-mrecord-mcount`, where `-mnop-mcount` has made NOPs of the calls.
 const SECTIONS: [&[u8]; 2] = [b"__patchable_function_entries", b"__mcount_loc"];
 
-/// Where these lists lie when the file is loaded, by its own addresses. None of a file that is not for x86-64, has no sections, or is
-/// damaged.
+/// Where these lists lie when the file is loaded, by its own addresses. None of a file that is not for x86-64 or aarch64, has no sections,
+/// or is damaged.
 pub(crate) fn patchable_lists(file: &[u8]) -> Vec<Range<u64>> {
     try_lists(file).unwrap_or_default()
 }
 
 fn try_lists(file: &[u8]) -> Result<Vec<Range<u64>>, object::Error> {
     let header = Header::parse(file)?;
-    if header.e_machine(ENDIAN) != elf::EM_X86_64 {
+    if ![elf::EM_X86_64, elf::EM_AARCH64].contains(&header.e_machine(ENDIAN)) {
         return Ok(Vec::new());
     }
     let sections = header.sections(ENDIAN, file)?;

@@ -10,7 +10,14 @@ use super::outcome::PlainReason;
 use super::poke::{Barrier, Writer, crosses_line};
 use super::states::State;
 
-/// What all sites are to become.
+/// Which sites are changed; the others are as compiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kinds {
+    pub(super) calls: bool,
+    pub(super) entries: bool,
+}
+
+/// What those become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     /// As compiled.
@@ -40,6 +47,7 @@ pub(super) struct Patch {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
     pub(super) goal: Goal,
+    pub(super) kinds: Kinds,
     pub(super) barrier: Barrier,
     pub(super) is_alone: bool,
 }
@@ -63,7 +71,9 @@ impl Patch {
             self.reason = Some(PlainReason::Changed);
             return;
         };
+        let is_changed = if self.shape.form.is_entry() { means.kinds.entries } else { means.kinds.calls };
         let wanted = match means.goal {
+            _ if !is_changed => State::Plain,
             Goal::Plain => State::Plain,
             Goal::On if self.is_chosen => State::On,
             Goal::On | Goal::Off => State::Off,

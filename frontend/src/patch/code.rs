@@ -62,6 +62,11 @@ impl Form {
         self.opcode_at() + 1
     }
 
+    /// Whether it is no call: a function's first instruction, which has no effect. Others care for these here (`entry`).
+    pub(super) const fn is_entry(self) -> bool {
+        false
+    }
+
     /// Whether a change between these states begins or ends with two bytes at once.
     pub(super) fn takes_two_bytes(self, from: State, to: State) -> bool {
         self == Self::Indirect && (from == State::Plain || to == State::Plain)

@@ -1,7 +1,12 @@
-//! The word of a call site on aarch64: `bl` as compiled, also while it is on, and `nop` while it is off.
+//! The word of a site on aarch64.
 //!
-//! A site never becomes another branch, so it reaches what it always has: the hook itself, an entry of the procedure linkage table, or a
-//! veneer of the linker's. `BL` and `NOP` may be changed into each other while other cores execute them (Arm ARM, "Concurrent modification
+//! | form | as compiled | on | off |
+//! |---|---|---|---|
+//! | [`Call`](Form::Call) | `bl` | as compiled | `nop` |
+//! | [`Entry`](Form::Entry) | `nop` | `b`, to a stub | as compiled |
+//!
+//! A call never becomes another branch, so it reaches what it always has: the hook itself, an entry of the procedure linkage table, or a
+//! veneer of the linker's. A stub lies within reach. `B`, `BL` and `NOP` may be changed into each other while other cores execute them (Arm ARM, "Concurrent modification
 //! and execution of instructions"): each executes one or the other. A word is stored at once, so there is one step, and nothing in between.
 
 use std::io;
@@ -9,9 +14,14 @@ use std::io;
 use super::poke::Writer;
 use super::states::State;
 
-/// How a call to the hook is encoded: `bl`.
+/// What a site is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Form;
+pub(super) enum Form {
+    /// A call of the hook.
+    Call,
+    /// The NOP at the beginning of a function, which a compiler has left for a branch.
+    Entry,
+}
 
 /// Bytes of an instruction.
 pub(super) const MAX_BYTES: usize = 4;
@@ -19,12 +29,17 @@ pub(super) const MAX_BYTES: usize = 4;
 /// The bytes of a site.
 pub(super) type Bytes = [u8; MAX_BYTES];
 
-const NOP: u32 = 0xd503_201f;
+pub(super) const NOP: u32 = 0xd503_201f;
 
 impl Form {
     /// Bytes of the instruction.
     pub(super) const fn len(self) -> usize {
         MAX_BYTES
+    }
+
+    /// Whether it is no call.
+    pub(super) const fn is_entry(self) -> bool {
+        matches!(self, Self::Entry)
     }
 
     /// None does: a word is written at once.
@@ -57,17 +72,23 @@ impl Step {
 pub(super) struct Shape {
     pub(super) form: Form,
     pub(super) original: Bytes,
+    /// What it is while it is on.
+    pub(super) on: Bytes,
 }
 
 impl Shape {
     /// The bytes of the site in a state.
     pub(super) fn bytes(&self, state: State) -> Bytes {
-        if state == State::Off { NOP.to_le_bytes() } else { self.original }
+        match state {
+            State::Off => NOP.to_le_bytes(),
+            State::On => self.on,
+            _ => self.original,
+        }
     }
 
     /// The state that these bytes are, if it is one: they may be another's, such as a debugger's breakpoint.
     pub(super) fn state(&self, bytes: &Bytes) -> Option<State> {
-        [State::Plain, State::Off].into_iter().find(|&state| self.bytes(state) == *bytes)
+        [State::Plain, State::Off, State::On].into_iter().find(|&state| self.bytes(state) == *bytes)
     }
 
     /// Changes the site at an address.
@@ -82,7 +103,7 @@ impl Shape {
         (_from, to): (State, State),
         writer: Writer<'_>,
     ) -> io::Result<()> {
-        // SAFETY: by this function's contract; a `bl` and a `nop`.
+        // SAFETY: by this function's contract; a `nop`, and a `bl` or a `b`.
         unsafe { writer.word(address, u32::from_le_bytes(self.bytes(to))) }
     }
 

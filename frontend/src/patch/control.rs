@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::change::Goal;
+use super::change::{Goal, Kinds};
 use super::engine::Engine;
 use super::lock::{Held, LOCK};
 use super::outcome::PatchedSites;
@@ -26,10 +26,37 @@ pub(crate) fn install() -> PatchedSites {
     INSTALLED.store(true, Relaxed);
     HAS_SWITCHES.store(true, Relaxed);
     let counts = locked(|engine| {
-        engine.apply(if backend::is_enabled() { Goal::On } else { Goal::Off });
+        engine.apply(present_goal(), kinds());
         engine.counts()
     });
     counts.unwrap_or_default()
+}
+
+/// Gives functions with room for a branch their stubs, also those of libraries that were opened since. If recording is on, they branch there.
+#[cfg(target_arch = "aarch64")]
+pub(super) fn install_entries() {
+    ENTRIES.store(true, Relaxed);
+    HAS_SWITCHES.store(true, Relaxed);
+    locked(|engine| engine.apply(present_goal(), kinds()));
+}
+
+/// What `look` says of the sites.
+#[cfg(target_arch = "aarch64")]
+pub(super) fn entries<T>(look: impl FnOnce(&Engine) -> T) -> Option<T> {
+    locked(|engine| look(engine))
+}
+
+fn present_goal() -> Goal {
+    if backend::is_enabled() { Goal::On } else { Goal::Off }
+}
+
+/// Which sites are changed.
+fn kinds() -> Kinds {
+    Kinds { calls: INSTALLED.load(Relaxed), entries: ENTRIES.load(Relaxed) }
+}
+
+fn has_sites() -> bool {
+    kinds() != Kinds::default()
 }
 
 /// Whether there is anything to switch: sites that were ever patched, or stubs.
@@ -72,8 +99,8 @@ pub(crate) fn switch_on() -> Held {
     if held.is_new() {
         // SAFETY: the lock was taken just now.
         let engine = unsafe { &mut *ENGINE.0.get() };
-        if INSTALLED.load(Relaxed) {
-            engine.apply(Goal::On);
+        if has_sites() {
+            engine.apply(Goal::On, kinds());
         }
         if !engine.are_stubs_on() {
             engine.switch_stubs(true);
@@ -88,8 +115,8 @@ pub(crate) fn switch_off() {
         if backend::is_enabled() {
             return;
         }
-        if INSTALLED.load(Relaxed) {
-            engine.apply(Goal::Off);
+        if has_sites() {
+            engine.apply(Goal::Off, kinds());
         }
         if engine.are_stubs_on() {
             engine.switch_stubs(false);
@@ -101,8 +128,8 @@ pub(crate) fn switch_off() {
 pub(crate) fn select(selection: impl Fn(&Site) -> bool + Send + 'static) {
     locked(|engine| {
         engine.select(Box::new(selection));
-        if INSTALLED.load(Relaxed) {
-            engine.apply(engine.goal());
+        if has_sites() {
+            engine.apply(engine.goal(), kinds());
         }
     });
 }
@@ -125,11 +152,11 @@ pub(crate) fn sites() -> Vec<Site> {
     locked(Engine::sites).unwrap_or_default()
 }
 
-/// Makes all sites what they were.
+/// Makes all calls of the hooks what they were.
 pub(crate) fn undo() {
     locked(|engine| {
         if INSTALLED.swap(false, Relaxed) {
-            engine.apply(Goal::Plain);
+            engine.apply(if has_sites() { engine.goal() } else { Goal::Plain }, kinds());
         }
     });
 }
@@ -139,6 +166,7 @@ pub(crate) fn abandon() {
     let held = LOCK.of_this_thread();
     if held.is_new() {
         INSTALLED.store(false, Relaxed);
+        ENTRIES.store(false, Relaxed);
         held.release();
     }
 }
@@ -148,8 +176,10 @@ pub(crate) fn counts() -> PatchedSites {
     locked(|engine| engine.counts()).unwrap_or_default()
 }
 
-/// Whether sites are patched: from [`install`] until [`undo`].
+/// Whether calls of the hooks are patched: from [`install`] until [`undo`].
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Whether the entries of functions are, where they are sites: from then on.
+static ENTRIES: AtomicBool = AtomicBool::new(false);
 static HAS_SWITCHES: AtomicBool = AtomicBool::new(false);
 static ENGINE: Guarded = Guarded(UnsafeCell::new(Engine::new()));
 

@@ -8,11 +8,13 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::change::{Goal, Means, Patch, padded};
+use super::change::{Goal, Kinds, Means, Patch, padded};
 use super::code::{MAX_BYTES, Step};
 use super::module::{Image, with_modules};
 use super::outcome::{PatchedSites, PlainReason};
 use super::poke::{Barrier, Pages, ProcMem, Writer, is_only_thread};
+#[cfg(target_arch = "aarch64")]
+use super::rooms;
 use super::shapes::shapes;
 use super::sites::{Call, Found, Hook, Selection, Site, Targets, find};
 use super::states::State;
@@ -27,6 +29,8 @@ pub(super) struct Engine {
     counters: Option<Counters>,
     goal: Goal,
     are_stubs_on: bool,
+    /// Whether entries are looked for too.
+    has_entries: bool,
     selection: Option<Selection>,
     /// What the system said when it last refused something.
     refusal: Option<io::Error>,
@@ -38,8 +42,11 @@ type Counters = (u64, u64);
 /// A module and its sites.
 struct Module {
     identity: Identity,
-    /// Its calls, until there are stubs for them.
+    /// Its calls and entries, until there are stubs for them.
     calls: Vec<Call>,
+    /// Whether its entries were looked for.
+    #[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "others care for them"))]
+    has_entries: bool,
     patches: Vec<Patch>,
     n_unconfirmed: usize,
     /// The pages with sites.
@@ -76,6 +83,7 @@ impl Engine {
             counters: None,
             goal: Goal::Plain,
             are_stubs_on: false,
+            has_entries: false,
             selection: None,
             refusal: None,
         }
@@ -112,12 +120,16 @@ impl Engine {
         switches::set(|site| are_on && self.selection.as_ref().is_none_or(|selection| selection(site)));
     }
 
-    /// Makes of all sites, also those of modules that are new, what `goal` says.
-    pub(super) fn apply(&mut self, goal: Goal) {
+    /// Makes of all sites of these kinds, also those of modules that are new, what `goal` says.
+    pub(super) fn apply(&mut self, goal: Goal, kinds: Kinds) {
         /// Other threads may load libraries all the time.
         const TRIES: usize = 16;
 
         self.goal = goal;
+        if kinds.entries && !self.has_entries {
+            self.has_entries = true;
+            self.counters = None;
+        }
         let barrier = Barrier::prepare();
         for _ in 0..TRIES {
             self.find_new_modules();
@@ -126,7 +138,7 @@ impl Engine {
                 self.refusal = Some(error);
                 return;
             }
-            let means = Means { goal, barrier, is_alone: is_only_thread() };
+            let means = Means { goal, kinds, barrier, is_alone: is_only_thread() };
             let done = with_modules(|info| {
                 let is_known = self.counters == Some(counters_of(info));
                 if is_known {
@@ -176,6 +188,10 @@ impl Engine {
                 }
             };
             found.push(module.unwrap_or_else(|| Module::find(identity, &image)));
+            #[cfg(target_arch = "aarch64")]
+            if self.has_entries {
+                found.iter_mut().last()?.find_entries(&image);
+            }
             None::<()>
         });
         unloaded.append(&mut known);
@@ -188,16 +204,23 @@ impl Engine {
             if module.calls.is_empty() {
                 continue;
             }
-            match shapes(&module.identity.range, &module.calls) {
-                Ok(shapes) => {
-                    let calls = std::mem::take(&mut module.calls);
-                    let patches = calls.iter().zip(shapes).map(|(call, shape)| Patch::new(call.address, shape));
-                    module.patches = patches.collect();
-                    if let Some(selection) = &self.selection {
-                        module.select(selection);
+            let all = std::mem::take(&mut module.calls);
+            let (entries, calls): (Vec<Call>, Vec<Call>) = all.into_iter().partition(|call| call.form.is_entry());
+            for calls in [calls, entries].into_iter().filter(|calls| !calls.is_empty()) {
+                match shapes(&module.identity.range, &calls) {
+                    Ok(shapes) => {
+                        let patches = calls.iter().zip(shapes).map(|(call, shape)| Patch::new(call.address, shape));
+                        module.patches.extend(patches);
+                    }
+                    Err(error) => {
+                        self.refusal = Some(error);
+                        module.calls.extend(calls);
                     }
                 }
-                Err(error) => self.refusal = Some(error),
+            }
+            module.patches.sort_unstable_by_key(|patch| patch.address);
+            if let Some(selection) = &self.selection {
+                module.select(selection);
             }
         }
     }
@@ -296,8 +319,9 @@ impl Engine {
         let mut counts = PatchedSites::default();
         for module in &self.modules {
             counts.leave(PlainReason::Unconfirmed, module.n_unconfirmed);
-            counts.leave(PlainReason::NoStubs, module.calls.len());
-            for patch in &module.patches {
+            let calls = module.calls.iter().filter(|call| !call.form.is_entry());
+            counts.leave(PlainReason::NoStubs, calls.count());
+            for patch in module.patches.iter().filter(|patch| !patch.shape.form.is_entry()) {
                 match (patch.state, patch.reason) {
                     (Some(State::On), _) => {
                         counts.patched += 1;
@@ -310,8 +334,26 @@ impl Engine {
                 }
             }
         }
-        counts.refusal = self.refusal.as_ref().map(io::Error::to_string);
+        counts.refusal = self.refusal();
         counts
+    }
+
+    /// What the system said when it last refused something.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.refusal.as_ref().map(io::Error::to_string)
+    }
+
+    /// The entries: each with its module's name, and why it is left alone, if it is.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&CStr, Site, Option<PlainReason>)> {
+        self.modules.iter().flat_map(|module| {
+            let (name, start) = (module.identity.name.as_c_str(), module.identity.range.start);
+            let calls = module.calls.iter().filter(|call| call.form.is_entry());
+            let calls = calls.map(move |call| (call.address, call.form, Some(PlainReason::NoStubs)));
+            let patches = module.patches.iter().filter(|patch| patch.shape.form.is_entry());
+            let patches = patches.map(move |patch| (patch.address, patch.shape.form, patch.reason));
+            calls.chain(patches).map(move |(address, form, reason)| (name, Site::new(address, form, start), reason))
+        })
     }
 }
 
@@ -319,7 +361,27 @@ impl Module {
     /// Finds the sites of a module that is new.
     fn find(identity: Identity, image: &Image<'_>) -> Self {
         let Found { calls, n_unconfirmed } = find_calls(image);
-        Self { identity, calls, patches: Vec::new(), n_unconfirmed, pages: Vec::new(), access: Access::None }
+        Self {
+            identity,
+            calls,
+            has_entries: false,
+            patches: Vec::new(),
+            n_unconfirmed,
+            pages: Vec::new(),
+            access: Access::None,
+        }
+    }
+
+    /// Finds its entries too, once.
+    #[cfg(target_arch = "aarch64")]
+    fn find_entries(&mut self, image: &Image<'_>) {
+        if !std::mem::replace(&mut self.has_entries, true) {
+            let calls =
+                self.calls.iter().map(|call| call.address).chain(self.patches.iter().map(|patch| patch.address));
+            let mut functions = None;
+            let entries = rooms::find(image, calls, |address| start_of(image, &mut functions, address));
+            self.calls.extend(entries);
+        }
     }
 
     /// Whether the module has sites and they are in the image: a few may be under somebody's breakpoints.
@@ -411,15 +473,18 @@ fn find_calls(image: &Image<'_>) -> Found {
     }
     let mut functions = None;
     for (address, code) in image.texts() {
-        let found = find(address, code, &targets, |address| {
-            let start = image.function_start(address);
-            start.or_else(|| function_around(functions.get_or_insert_with(|| functions_of(image)), address))
-        });
+        let found = find(address, code, &targets, |address| start_of(image, &mut functions, address));
         all.calls.extend(found.calls);
         all.n_unconfirmed += found.n_unconfirmed;
     }
     all.calls.sort_unstable_by_key(|call| call.address);
     all
+}
+
+/// Where the function around an address begins. `functions` are those that the file names, once they are needed.
+fn start_of(image: &Image<'_>, functions: &mut Option<Vec<Range<usize>>>, address: usize) -> Option<usize> {
+    let start = image.function_start(address);
+    start.or_else(|| function_around(functions.get_or_insert_with(|| functions_of(image)), address))
 }
 
 /// The functions that the module's file names: for code without unwind information.

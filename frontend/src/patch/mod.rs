@@ -4,12 +4,13 @@
 //! - `outcome` is what the API shows of them, and `entry_outcome` of functions that call no hook; `elsewhere` is what does nothing where there
 //!   is no Linux.
 //! - `control` is the way in: all sites, under one lock, which is in `lock`.
-//! - `sites` finds the calls in a module, which `module` reads.
+//! - `sites` finds the calls in a module, which `module` reads; `rooms` finds entries that are switched as calls are: on aarch64.
 //! - `code` says what the bytes of a call may become, and in which order; `states` what it is then.
-//! - `stubs` makes what the sites jump to; `unwind` and `debugger` tell others of it. `shapes` is what a site needs of that.
+//! - `stubs` makes what the sites jump to, and `entry_stubs` what entries do; `unwind` and `debugger` tell others of it. `shapes` is what a site
+//!   needs of that. `memory` is where code may lie; `unwinder` is how unwinders are told.
 //! - `poke` writes code while threads run it.
 //! - `switches` are what stubs look at.
-//! - `entry` gives branches to functions that call no hook, and stubs to the slots by which other modules' functions are called.
+//! - `entry` gives branches to functions that call no hook (on aarch64 it only says what became of entries), and stubs to the slots by which other modules' functions are called.
 //! - `redirect` has programs that run call the hooks, which they were not started with.
 //! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
 //!
@@ -29,12 +30,17 @@ mod elsewhere;
 #[cfg(target_os = "linux")]
 mod engine;
 #[cfg(target_os = "linux")]
-#[cfg_attr(target_arch = "aarch64", path = "no_entries.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "entry_aarch64.rs")]
 mod entry;
 #[cfg(target_os = "linux")]
 mod entry_outcome;
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+mod entry_stubs;
 #[cfg(target_os = "linux")]
 mod lock;
+#[cfg(target_os = "linux")]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for switches"))]
+mod memory;
 #[cfg(target_os = "linux")]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for functions that call no hook"))]
 mod module;
@@ -43,6 +49,8 @@ mod outcome;
 mod poke;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod redirect;
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+mod rooms;
 #[cfg(target_os = "linux")]
 #[cfg_attr(target_arch = "aarch64", path = "shapes_aarch64.rs")]
 mod shapes;
@@ -58,6 +66,8 @@ mod stubs;
 mod switches;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod unwind;
+#[cfg(target_os = "linux")]
+mod unwinder;
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::control::{abandon, counts, install, select, undo};

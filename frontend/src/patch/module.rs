@@ -101,6 +101,12 @@ impl<'a> Image<'a> {
         lowest - lowest % page
     }
 
+    /// Where something lies that has this address in the file.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn address(&self, link_address: u64) -> usize {
+        self.base.wrapping_add(link_address as usize)
+    }
+
     /// Where the highest segment ends.
     pub(super) fn end(&self) -> usize {
         self.segments.iter().map(|segment| segment.range.end).max().unwrap_or(self.base)

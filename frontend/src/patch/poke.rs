@@ -123,6 +123,31 @@ impl Drop for ProcMem {
     }
 }
 
+/// Has processors fetch what was written to memory that is to become code, and that none has run yet.
+#[cfg(target_arch = "aarch64")]
+pub(super) fn code_was_written(code: Range<usize>) {
+    /// No cache has smaller lines.
+    const LEAST_LINE: usize = 16;
+    let clean = |line: usize| {
+        // SAFETY: mapped memory. Programs may maintain caches on Linux.
+        unsafe { std::arch::asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
+    };
+    let forget = |line: usize| {
+        // SAFETY: as above.
+        unsafe { std::arch::asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
+    };
+    code.clone().step_by(LEAST_LINE).for_each(clean);
+    // SAFETY: orders what is before and behind it.
+    unsafe { std::arch::asm!("dsb ish", options(nostack, preserves_flags)) };
+    code.step_by(LEAST_LINE).for_each(forget);
+    // SAFETY: as above.
+    unsafe { std::arch::asm!("dsb ish", "isb", options(nostack, preserves_flags)) };
+}
+
+/// The same: x86-64 does so by itself.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn code_was_written(_code: Range<usize>) {}
+
 /// A way to write to code.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Writer<'a> {

@@ -1,12 +1,27 @@
-//! What the sites of a module need to become anything, on aarch64: nothing that has to be made.
+//! What the sites of a module need to become anything, on aarch64: calls nothing that has to be made, entries a stub within reach.
 
 use std::io;
 use std::ops::Range;
 
 use super::code::Shape;
+use super::entry_stubs::Area;
+use super::poke::{Barrier, Pages};
 use super::sites::Call;
 
-/// Of the calls of a module.
-pub(super) fn shapes(_module: &Range<usize>, calls: &[Call]) -> io::Result<Vec<Shape>> {
-    Ok(calls.iter().map(|call| Shape { form: call.form, original: call.original }).collect())
+/// Of sites of a module, all of them calls, or all entries.
+pub(super) fn shapes(module: &Range<usize>, sites: &[Call]) -> io::Result<Vec<Shape>> {
+    if !sites.iter().any(|site| site.form.is_entry()) {
+        let shape = |site: &Call| Shape { form: site.form, original: site.original, on: site.original };
+        return Ok(sites.iter().map(shape).collect());
+    }
+    let mapped: Vec<_> = Pages::all()?.into_iter().map(|pages| pages.range).collect();
+    let area = Area::new(module, sites, &mapped)?;
+    // Before any branch leads there.
+    Barrier::prepare().pass();
+    let shape = |(idx, site): (usize, &Call)| Shape {
+        form: site.form,
+        original: site.original,
+        on: area.branch(idx, site.address).to_le_bytes(),
+    };
+    Ok(sites.iter().enumerate().map(shape).collect())
 }

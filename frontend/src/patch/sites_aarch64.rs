@@ -8,12 +8,12 @@ use object::elf::{R_AARCH64_GLOB_DAT, R_AARCH64_JUMP_SLOT, RelocationType};
 
 use super::code::{Bytes, Form};
 
-/// A call of the hook, as those see it who choose.
+/// A call of the hook, or the entry of a function, as those see it who choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Where the call is.
+    /// Where it is.
     pub(crate) address: usize,
-    /// Behind the call: what records and filters name a function by.
+    /// Behind it: what records and filters name a function by.
     pub(crate) child_ip: usize,
     /// Where its module was mapped, as [`Module::start`](crate::host::linux::modules::Module::start).
     pub(crate) module: usize,
@@ -56,7 +56,7 @@ unsafe extern "C" {
     fn _mcount();
 }
 
-/// A call of the hook.
+/// A call of the hook, or an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) address: usize,
@@ -99,7 +99,7 @@ pub(super) fn find(
     let mut found = Found::default();
     for (place, original) in calls(address, words(code), &targets.functions) {
         match function_start(place) {
-            Some(_) => found.calls.push(Call { address: place, form: Form, original }),
+            Some(_) => found.calls.push(Call { address: place, form: Form::Call, original }),
             None => found.n_unconfirmed += 1,
         }
     }

@@ -5,7 +5,7 @@
 pub(super) enum State {
     /// As compiled.
     Plain,
-    /// A jump to its stub; on aarch64 the call as compiled.
+    /// A jump to its stub; on aarch64, where it is a call, the call as compiled.
     On,
     /// A NOP.
     Off,

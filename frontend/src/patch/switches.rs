@@ -13,8 +13,8 @@ use std::slice;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU8};
 
+use super::memory::{map_code, map_data};
 use super::sites::Site;
-use super::stubs::{map_code, map_data};
 use crate::elf::file::page_size;
 
 /// The switch of a stub, or of a thunk.

@@ -7,16 +7,14 @@
 //! the site's first byte and looks up the one before. The site's address is computed from the stub's own bytes, see
 //! [`stubs`](super::stubs). A thunk was called; its frame is its return address.
 //!
-//! **Limit**: libgcc before 13 takes a mutex for each frame it looks up once something is registered. A signal handler that
-//! unwinds and strikes while its thread does so too may then wait for ever, as in all programs with a just-in-time compiler.
+//! Not here: how entries are written, and registered (`unwinder`).
 //!
-//! Sources: DWARF 5 sections 2.5 and 6.4, LSB 5.0 10.6 (`.eh_frame`).
+//! Source: DWARF 5 sections 2.5 and 6.4.
 
-use std::arch::asm;
-use std::ffi::c_void;
-use std::ptr;
+use std::ops::Range;
 
 use super::stubs::{Area, JUMP_AT, SITE_BYTES_AT, STUB_BYTES, TO_CHILD_AT};
+use super::unwinder::{append_cie, append_fde, register_section};
 
 /// DWARF's number of rsp.
 const RSP: u8 = 7;
@@ -73,15 +71,15 @@ pub(super) fn section(area: &Area, reader: Reader) -> Section {
     // def_cfa rsp 1, val_expression rsp: breg7 0; val_expression
     let mut rules = vec![0x0c, RSP, 0x01, 0x16, RSP, 0x02, 0x77, 0x00, 0x16, RETURN_ADDRESS, expression.len() as u8];
     rules.append(&mut expression);
-    let stubs = append_pair(&mut bytes, augmentation, &rules, area.stubs());
-    let thunks = append_pair(&mut bytes, b"zR\0", &CALLED, area.thunks());
+    let stubs = append_pair(&mut bytes, augmentation, &rules, &area.stubs());
+    let thunks = append_pair(&mut bytes, b"zR\0", &CALLED, &area.thunks());
     // The end.
     bytes.extend_from_slice(&[0; 4]);
     Section { bytes, descriptions: [stubs, thunks] }
 }
 
 /// The section `.eh_frame` of thunks, which are called and go on elsewhere at once, and where their description begins in it.
-pub(super) fn called(thunks: std::ops::Range<usize>) -> (Vec<u8>, usize) {
+pub(super) fn called(thunks: &Range<usize>) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     let description = append_pair(&mut bytes, b"zR\0", &CALLED, thunks);
     // The end.
@@ -91,106 +89,19 @@ pub(super) fn called(thunks: std::ops::Range<usize>) -> (Vec<u8>, usize) {
 
 /// Appends a CIE for stubs, with these rules.
 pub(super) fn append_common(bytes: &mut Vec<u8>, reader: Reader, rules: &[u8]) {
-    append_cie(bytes, if reader == Reader::Unwinder { b"zRS\0" } else { b"zR\0" }, rules);
-}
-
-fn append_cie(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8]) {
-    append(bytes, |bytes| {
-        bytes.extend_from_slice(&0u32.to_le_bytes()); // a CIE
-        bytes.push(1); // version
-        bytes.extend_from_slice(augmentation);
-        bytes.push(1); // code alignment
-        bytes.push(0x78); // data alignment: -8
-        bytes.push(RETURN_ADDRESS);
-        bytes.push(1); // length of the augmentation's data:
-        bytes.push(0); // addresses are absolute
-        bytes.extend_from_slice(rules);
-    });
+    append_cie(bytes, RETURN_ADDRESS, if reader == Reader::Unwinder { b"zRS\0" } else { b"zR\0" }, rules);
 }
 
 /// Appends a CIE and an FDE that has no rules of its own. Returns where the FDE begins.
-fn append_pair(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8], range: std::ops::Range<usize>) -> usize {
+fn append_pair(bytes: &mut Vec<u8>, augmentation: &[u8], rules: &[u8], range: &Range<usize>) -> usize {
     let common = bytes.len();
-    append_cie(bytes, augmentation, rules);
-    let description = bytes.len();
-    append(bytes, |bytes| {
-        let distance = bytes.len() - common;
-        bytes.extend_from_slice(&(distance as u32).to_le_bytes());
-        bytes.extend_from_slice(&range.start.to_le_bytes());
-        bytes.extend_from_slice(&range.len().to_le_bytes());
-        bytes.push(0); // length of the augmentation's data
-    });
-    description
-}
-
-/// Appends an entry: its length, what `write` appends, and NOPs up to a multiple of 8.
-pub(super) fn append(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
-    let start = bytes.len();
-    bytes.extend_from_slice(&[0; 4]);
-    write(bytes);
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
-    let length = (bytes.len() - start - 4) as u32;
-    bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
-}
-
-/// The address of a symbol that need not be there. A program without unwinder has none of these.
-macro_rules! weak {
-    ($name:literal) => {{
-        let address: *const c_void;
-        // SAFETY: reads an entry of the global offset table, which is 0 if nobody defines the symbol.
-        unsafe {
-            asm!(
-                concat!(".weak ", $name),
-                concat!("mov {}, [rip + ", $name, "@GOTPCREL]"),
-                out(reg) address,
-                options(nostack, pure, readonly, preserves_flags),
-            );
-        }
-        address
-    }};
+    append_cie(bytes, RETURN_ADDRESS, augmentation, rules);
+    append_fde(bytes, common, range)
 }
 
 /// Registers the unwind information of an area, which stays for ever.
 pub(super) fn register(area: &Area, section: Section) {
     register_section(area.stub(0), section.bytes, &section.descriptions);
-}
-
-/// Registers a section `.eh_frame`, whose descriptions begin at these places, one of them with the code at `first`.
-pub(super) fn register_section(first: usize, section: Vec<u8>, descriptions: &[usize]) {
-    /// What `_Unwind_Find_FDE` tells of a function.
-    #[repr(C)]
-    struct Bases([*const c_void; 3]);
-
-    type Register = unsafe extern "C" fn(*const u8);
-    type Find = unsafe extern "C" fn(*const c_void, *mut Bases) -> *const c_void;
-
-    let registrar = weak!("__register_frame");
-    if registrar.is_null() {
-        return;
-    }
-    // What is leaked is found by its address in the unwinder, so leak checkers say nothing.
-    let bytes: &'static [u8] = Vec::leak(section);
-    // SAFETY: the function's type in every unwinder that has it.
-    let register: Register = unsafe { std::mem::transmute(registrar) };
-    // LLVM's takes one description, libgcc's a section.
-    if weak!("__unw_add_dynamic_fde").is_null() {
-        // SAFETY: a whole section with an end, which is never freed.
-        unsafe { register(bytes.as_ptr()) };
-    } else {
-        for &description in descriptions {
-            // SAFETY: a description, which is never freed.
-            unsafe { register(bytes[description..].as_ptr()) };
-        }
-    }
-    // libgcc before 13 sorts what is new when it is first looked for, and calls malloc. Better now than in a signal handler.
-    let find = weak!("_Unwind_Find_FDE");
-    if !find.is_null() {
-        // SAFETY: the function's type in every unwinder that has it.
-        let find: Find = unsafe { std::mem::transmute(find) };
-        let mut bases = Bases([ptr::null(); 3]);
-        // SAFETY: only looks; `bases` is writable.
-        unsafe { find(first as *const c_void, &raw mut bases) };
-    }
 }
 
 #[cfg(test)]
@@ -200,7 +111,7 @@ mod tests {
     #[test]
     fn entries_are_whole() {
         let mut bytes = Vec::new();
-        let description = append_pair(&mut bytes, b"zR\0", &[0x0c, 7, 8], 0x1000..0x1010);
+        let description = append_pair(&mut bytes, b"zR\0", &[0x0c, 7, 8], &(0x1000..0x1010));
         assert_eq!(bytes.len() % 8, 0);
         let length = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
         assert_eq!(length(0) + 4, description);

@@ -202,9 +202,10 @@ impl Config {
     /// Whether functions get a branch, and are recorded, at whose beginning a compiler has left room for it: by
     /// `-fpatchable-function-entry` (GCC, clang), `-Z patchable-function-entry` (rustc) or `-mfentry -mrecord-mcount -mnop-mcount` (GCC), in
     /// the program and in its libraries. Those with XRay's sleds (`-fxray-instrument` of clang, `-Z instrument-xray` of rustc) are recorded at
-    /// these, where they begin and where they end. On other processors than x86-64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
+    /// these, where they begin and where they end. On aarch64 it is for `-fpatchable-function-entry` and `-Z patchable-function-entry` alone, where
+    /// one NOP is room enough. The environment variable `RFTRACE_PATCHABLE`, 1 or 0, overrides this.
     ///
-    /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one.
+    /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one; on aarch64 it may come at any time.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn patchable_entries(mut self, patchable_entries: bool) -> Self {
@@ -340,7 +341,8 @@ impl Config {
             let exceptions = self.entry_exceptions.clone();
             let patterns = self.entry_branches.iter().map(String::as_str);
             let choice = patch::EntryChoice::parse(patterns, exceptions)?;
-            choice.patchable(self.patchable_entries).library_calls(self.library_calls)
+            let is_patchable = switch_of_variable("RFTRACE_PATCHABLE")?.unwrap_or(self.patchable_entries);
+            choice.patchable(is_patchable).library_calls(self.library_calls)
         };
         let bytes = match self.capacity {
             Capacity::Bytes(bytes) => bytes,

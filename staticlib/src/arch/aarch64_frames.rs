@@ -29,8 +29,10 @@ pub(crate) const OFFSET_BITS: u32 = 14;
 pub(crate) const DECIDED_SHIFT: u32 = KEY_BITS + OFFSET_BITS;
 /// Bits of that.
 pub(crate) const DECIDED_BITS: u32 = 7;
-/// Where their fingerprint begins, up to the highest bit.
-pub(crate) const FINGERPRINT_SHIFT: u32 = DECIDED_SHIFT + DECIDED_BITS;
+/// Bits below their fingerprint.
+const ROUNDED_BITS: u32 = DECIDED_SHIFT + DECIDED_BITS;
+/// Where it begins, up to the highest bit, and how far what is below it may reach when the hook compares: one bit more.
+pub(crate) const FINGERPRINT_SHIFT: u32 = ROUNDED_BITS + 1;
 /// What fingerprints are made with: an odd number without pattern, 2^64 / the golden ratio.
 pub(crate) const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -40,11 +42,25 @@ pub(crate) const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// **Invariant**: the instructions that a cell leads to lie in the page of the call, for each call that the cell may be found for:
 /// the cell's number has the call's place in its page. So they may be read whatever lies there now. An unused cell leads to those
 /// that end with the call.
-pub(crate) static CELLS: [AtomicU64; 1 << CELL_BITS] = [const { AtomicU64::new(0) }; 1 << CELL_BITS];
+pub(crate) static CELLS: Cells = Cells([const { AtomicU64::new(0) }; 1 << CELL_BITS]);
+
+/// Where a page begins, so that the hook needs one instruction less to find them.
+#[repr(C, align(4096))]
+pub(crate) struct Cells([AtomicU64; 1 << CELL_BITS]);
 
 /// The smallest pages. A cell's number tells where in such a page a call is.
 const PAGE_BYTES: usize = 1 << 12;
 const _: () = assert!(1 << (CELL_BITS + CELL_SHIFT) >= PAGE_BYTES);
+
+/// Added to `parent_loc`, which is even, where that is a word of the hook: of a function of which nothing has run, so the return address is in
+/// no frame yet, and goes back to x30 from there.
+pub(crate) const AT_START: usize = 1;
+/// What the hook saves then, below the CFA.
+pub(crate) const AT_START_BYTES: usize = 240;
+
+fn is_at_start(parent_loc: usize) -> bool {
+    parent_loc & AT_START != 0
+}
 
 /// What is known of the frame of the function that has called the hook: `(CFA - x29) / 8 << 2 | key`, or 0.
 fn known(child_ip: usize) -> u64 {
@@ -58,10 +74,10 @@ fn known(child_ip: usize) -> u64 {
     if let Some(decided) = frame.decided
         && let Some(between) = decided.checked_sub(DECISIVE).filter(|between| *between < 1 << DECIDED_BITS)
         && is_in_page(child_ip, decided)
-        && let Some(cell) = CELLS.get(child_ip >> CELL_SHIFT & ((1 << CELL_BITS) - 1))
+        && let Some(cell) = CELLS.0.get(child_ip >> CELL_SHIFT & ((1 << CELL_BITS) - 1))
     {
         let place = (between as u64) << DECIDED_SHIFT;
-        cell.store(fingerprint(child_ip, decided) << FINGERPRINT_SHIFT | place | known, Relaxed);
+        cell.store(fingerprint(child_ip, decided).wrapping_add(place | known), Relaxed);
     }
     known
 }
@@ -83,13 +99,16 @@ fn is_in_page(child_ip: usize, decided: usize) -> bool {
     page(first) == call && page(last) == call
 }
 
-/// The fingerprint of the decisive instructions, as the hook computes it: two words `((a * factor) ^ b) * factor`, its upper bits.
+/// The fingerprint of the decisive instructions, two words: `(a * factor + b) * factor`, as the hook computes it, and then rounded up to
+/// where fingerprints begin. So what is in a cell less what the hook computes has no bit there if it is the same.
 fn fingerprint(child_ip: usize, decided: usize) -> u64 {
+    const ROUNDED: u64 = (1 << ROUNDED_BITS) - 1;
+
     let two = |before: usize| {
         u64::from(instruction(child_ip, before)) | u64::from(instruction(child_ip, before.wrapping_sub(1))) << 32
     };
-    let mixed = two(decided).wrapping_mul(FINGERPRINT_FACTOR) ^ two(decided.wrapping_sub(2));
-    mixed.wrapping_mul(FINGERPRINT_FACTOR) >> FINGERPRINT_SHIFT
+    let mixed = two(decided).wrapping_mul(FINGERPRINT_FACTOR).wrapping_add(two(decided.wrapping_sub(2)));
+    mixed.wrapping_mul(FINGERPRINT_FACTOR).wrapping_add(ROUNDED) & !ROUNDED
 }
 
 /// Where the return address of a function is that is running on this thread, and what it is without its signature.
@@ -104,6 +123,9 @@ pub(crate) struct Slot {
 impl Slot {
     /// That of the function with this frame, of which the hook has found the return address at `place`.
     pub(crate) fn new(frame: usize, place: usize, child_ip: usize, return_address: usize) -> Self {
+        if is_at_start(place) {
+            return Self { place: place.wrapping_sub(AT_START), frame, key: 0, return_address };
+        }
         Self { place, frame, key: known(child_ip) & KEY_MASK, return_address }
     }
 
@@ -126,11 +148,17 @@ impl Slot {
 
 /// Whether a function whose return address should be at `parent_loc` has a frame there that is known.
 pub(crate) fn is_frame(parent_loc: usize, child_ip: usize, stack_pointer: usize) -> bool {
-    parent_loc >= stack_pointer && parent_loc.is_multiple_of(align_of::<usize>()) && known(child_ip) > KEY_MASK
+    is_at_start(parent_loc)
+        || parent_loc >= stack_pointer && parent_loc.is_multiple_of(align_of::<usize>()) && known(child_ip) > KEY_MASK
 }
 
 /// The frame of a function, and the frame pointer of its caller, which is kept in all code that calls the hook.
 pub(crate) fn frames(parent_loc: usize, child_ip: usize, frame_pointer: usize, _parent_ip: usize) -> (usize, usize) {
+    if is_at_start(parent_loc) {
+        // Directly below the CFA lies what the hook has saved, and x30 second.
+        let place = parent_loc.wrapping_sub(AT_START);
+        return (place.wrapping_sub(size_of::<usize>()).wrapping_add(AT_START_BYTES), frame_pointer);
+    }
     let offset = (known(child_ip) >> KEY_BITS) as usize;
     // SAFETY: the frame record of the running function, directly below the slot.
     let caller_pointer = unsafe { *(parent_loc.wrapping_sub(size_of::<usize>()) as *const usize) };

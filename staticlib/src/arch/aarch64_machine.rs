@@ -28,7 +28,7 @@ pub(crate) fn trampoline() -> usize {
     address
 }
 
-/// The same: no functions have entry branches here.
+/// The same: that of a function with a patched entry.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn entry_trampoline() -> usize {
     trampoline()

@@ -60,6 +60,16 @@ fn words() -> *mut [usize; 2] {
     address_of!("rftrace_thread_block")
 }
 
+/// Where this thread's words are, from the thread pointer on: the same in all threads. The stubs of patched entries have it.
+#[cfg(not(target_os = "none"))]
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_words_offset() -> usize {
+    let thread_pointer: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, tpidr_el0", out(reg) thread_pointer, options(nostack, nomem, preserves_flags)) };
+    words().addr().wrapping_sub(thread_pointer)
+}
+
 /// The block of this thread, null before its first traced call and after its end.
 pub(crate) fn thread_block() -> *mut ThreadBlock {
     // SAFETY: this thread's own; a handler may change it between any two instructions, so it is read anew each time.

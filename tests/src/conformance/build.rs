@@ -30,13 +30,15 @@ pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result
             }
             let mut compiler = compiler(source, tracer);
             compiler.arg(self::folder("c").join(match tracer {
-                Tracer::Ours | Tracer::OursOnAarch64(_) | Tracer::Published => "conformance_rftrace.c",
+                Tracer::Ours | Tracer::OursOnAarch64(_) | Tracer::EntriesOnAarch64(_) | Tracer::Published => {
+                    "conformance_rftrace.c"
+                }
                 Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => "conformance_uftrace.c",
             }));
             compiler.args(&arguments);
             match tracer {
                 Tracer::Ours => drop(compiler.arg(&c_library().library)),
-                Tracer::OursOnAarch64(_) => drop(compiler.arg(aarch64::c_library())),
+                Tracer::OursOnAarch64(_) | Tracer::EntriesOnAarch64(_) => drop(compiler.arg(aarch64::c_library())),
                 Tracer::Published => drop(compiler.arg(published_library())),
                 Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => {}
             }
@@ -63,13 +65,14 @@ fn compiler(source: &str, tracer: Tracer) -> Command {
         (_, true) => "g++",
         (_, false) => "gcc",
     };
-    let prefix = if matches!(tracer, Tracer::OursOnAarch64(_)) { aarch64::PREFIX } else { "" };
+    let prefix = if tracer.on_aarch64().is_some() { aarch64::PREFIX } else { "" };
     let mut compiler = Command::new(format!("{prefix}{name}"));
     compiler.args(["-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(folder("c"));
     compiler.arg("-I").arg(repository().join("frontend/ffi"));
     match tracer {
         Tracer::Nobody => {}
         Tracer::OursBy(hooks) => drop(compiler.args(hooks.flags())),
+        Tracer::EntriesOnAarch64(_) => drop(compiler.arg("-fpatchable-function-entry=2")),
         _ => drop(compiler.arg("-pg")),
     }
     compiler.arg(folder("c").join("conformance").join(source));
@@ -129,8 +132,12 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
         Profile::Release => ("release", Some("--release")),
     };
     // The machine makes no difference to the program.
-    let tracer = if let Tracer::OursOnAarch64(_) = tracer { Tracer::OursOnAarch64("") } else { tracer };
-    let target = if let Tracer::OursOnAarch64(_) = tracer { aarch64::TARGET } else { TARGET };
+    let tracer = match tracer {
+        Tracer::OursOnAarch64(_) => Tracer::OursOnAarch64(""),
+        Tracer::EntriesOnAarch64(_) => Tracer::EntriesOnAarch64(""),
+        _ => tracer,
+    };
+    let target = if tracer.on_aarch64().is_some() { aarch64::TARGET } else { TARGET };
     let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !built.contains(&(profile, tracer)) {
         let mut cargo = if tracer == Tracer::Published { cargo_for_published() } else { cargo(Some("nightly")) };
@@ -139,13 +146,16 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
         cargo.arg("--target-dir").arg(&target_folder).args(flag);
         match tracer {
             Tracer::Ours => drop(cargo.args(["--features", "ours"])),
-            Tracer::OursOnAarch64(_) => drop(aarch64::set_linker(&mut cargo).args(["--features", "ours"])),
+            Tracer::OursOnAarch64(_) | Tracer::EntriesOnAarch64(_) => {
+                let _ = aarch64::set_linker(&mut cargo).args(["--features", "ours"]);
+            }
             Tracer::Published => drop(cargo.args(["--features", "published"])),
             Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => {}
         }
         match tracer {
             Tracer::Nobody => {}
             Tracer::OursBy(hooks) => drop(cargo.env("RUSTFLAGS", hooks.rust_flags())),
+            Tracer::EntriesOnAarch64(_) => drop(cargo.env("RUSTFLAGS", "-Z patchable-function-entry=2")),
             _ => drop(cargo.env("RUSTFLAGS", "-Z instrument-mcount")),
         }
         compile(&mut cargo)?;

@@ -28,6 +28,8 @@ pub enum Tracer {
     Ours,
     /// The same on aarch64 Linux, run by qemu-user as a processor with this name.
     OursOnAarch64(&'static str),
+    /// The same of programs with patched entries, which do not call it.
+    EntriesOnAarch64(&'static str),
     /// This repository, by `rftrace record`, of programs that do not call it.
     OursBy(Hooks),
     /// rftrace 0.3.2 and its frontend, from crates.io.
@@ -89,6 +91,7 @@ impl Tracer {
             Self::Nobody => "no tracer",
             Self::Ours => "ours",
             Self::OursOnAarch64(_) => "ours on aarch64",
+            Self::EntriesOnAarch64(_) => "ours by entries on aarch64",
             Self::OursBy(Hooks::Branches) => "ours by branches",
             Self::OursBy(Hooks::Room) => "ours by room",
             Self::OursBy(Hooks::Sleds) => "ours by sleds",
@@ -116,16 +119,25 @@ impl Tracer {
                 return wanted.contains(&build.name());
             }
             // Its compilers have no such call.
-            Self::OursOnAarch64(_) => "-mfentry",
+            Self::OursOnAarch64(_) | Self::EntriesOnAarch64(_) => "-mfentry",
             Self::Ours | Self::Nobody => return true,
         };
         !build.name().contains(lacks)
     }
 
+    /// The processor, for programs for aarch64.
+    #[must_use]
+    pub fn on_aarch64(self) -> Option<&'static str> {
+        match self {
+            Self::OursOnAarch64(cpu) | Self::EntriesOnAarch64(cpu) => Some(cpu),
+            _ => None,
+        }
+    }
+
     /// Whether it is this repository's.
     #[must_use]
     pub fn is_ours(self) -> bool {
-        matches!(self, Self::Ours | Self::OursOnAarch64(_) | Self::OursBy(_))
+        matches!(self, Self::Ours | Self::OursBy(_)) || self.on_aarch64().is_some()
     }
 }
 

@@ -25,6 +25,8 @@ const LIMIT_OF_OTHERS: Duration = Duration::from_secs(20);
 
 /// Makes a program switch its call sites.
 const PATCHED: &str = "RFTRACE_PATCHED";
+/// Has functions recorded in which a compiler has left room.
+const PATCHABLE: &str = "RFTRACE_PATCHABLE";
 
 /// Builds the program of `case`, runs it with `tracer` and looks at the trace. Returns what is wrong; nothing, if all is
 /// as it must be. With this repository's tracer it runs twice, as it was compiled and with patched call sites, unless
@@ -88,8 +90,10 @@ fn run(case: &Case, tracer: Tracer, folder: &Path, patched: Option<&str>) -> Res
         uftrace
     } else if let Tracer::OursBy(hooks) = tracer {
         recorder(hooks, folder)
-    } else if let Tracer::OursOnAarch64(cpu) = tracer {
-        aarch64::emulator(cpu, Path::new("./program"))
+    } else if let Some(cpu) = tracer.on_aarch64() {
+        let mut emulator = aarch64::emulator(cpu, Path::new("./program"));
+        emulator.envs(matches!(tracer, Tracer::EntriesOnAarch64(_)).then_some((PATCHABLE, "1")));
+        emulator
     } else {
         Command::new("./program")
     };

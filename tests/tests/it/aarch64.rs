@@ -22,6 +22,9 @@ mod prologue;
 /// A processor with signatures and landing pads, and one without.
 const NEW: Tracer = Tracer::OursOnAarch64("max");
 const OLD: Tracer = Tracer::OursOnAarch64("cortex-a53");
+/// The same by patched entries.
+const ENTRIES: Tracer = Tracer::EntriesOnAarch64("max");
+const OLD_ENTRIES: Tracer = Tracer::EntriesOnAarch64("cortex-a53");
 
 /// Code that signs its return addresses, and has landing pads.
 const SIGNED: Build = Build::C("-O2 -mbranch-protection=standard");
@@ -31,6 +34,9 @@ const SIGNED: Build = Build::C("-O2 -mbranch-protection=standard");
 /// the last two are known to have wrong lines, see docs/aarch64.md.
 const LEFT_OUT: &[&str] =
     &["backtrace", "realigned stacks", "saved amid calls", "vfork", "large frames", "coroutines, abandoned"];
+
+/// As [`SIGNED`], by the other key.
+const SIGNED_B: Build = Build::C("-O2 -mbranch-protection=pac-ret+b-key+bti");
 
 /// How the cases of a group are built, and on what they run.
 fn trials(group: &str, case: &Case) -> Vec<(Build, Tracer)> {
@@ -42,8 +48,30 @@ fn trials(group: &str, case: &Case) -> Vec<(Build, Tracer)> {
     }
 }
 
+/// By patched entries: not what is opened while recording is on, which has its hooks when that is next switched on.
+fn entry_trials(group: &str, case: &Case) -> Vec<(Build, Tracer)> {
+    match (&case.program, group) {
+        _ if ["dlopen", "dlclose"].contains(&case.name) => Vec::new(),
+        (Program::C { .. }, "calls") => vec![(SIGNED_B, ENTRIES), (Build::C("-O0"), OLD_ENTRIES)],
+        (Program::C { .. }, "unwinding") => {
+            vec![(SIGNED, ENTRIES), (SIGNED_B, ENTRIES), (Build::C("-O2 -static"), OLD_ENTRIES)]
+        }
+        (Program::C { .. }, _) => vec![(SIGNED, ENTRIES)],
+        (Program::Rust { .. }, _) => vec![(Build::Rust(Profile::Release), ENTRIES)],
+    }
+}
+
 #[test]
 fn conformance() {
+    check_all(trials);
+}
+
+#[test]
+fn conformance_of_patched_entries() {
+    check_all(entry_trials);
+}
+
+fn check_all(trials_of: impl Fn(&str, &Case) -> Vec<(Build, Tracer)>) {
     if !aarch64::require() {
         return;
     }
@@ -53,7 +81,7 @@ fn conformance() {
     let trials: Vec<(&Case, Build, Tracer)> = groups
         .iter()
         .flat_map(|group| group.cases.iter().filter(is_tried).map(|case| (group.name, case)))
-        .flat_map(|(group, case)| trials(group, case).into_iter().map(move |(build, tracer)| (case, build, tracer)))
+        .flat_map(|(group, case)| trials_of(group, case).into_iter().map(move |(build, tracer)| (case, build, tracer)))
         .collect();
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
@@ -180,7 +208,7 @@ fn filters_let_pass_what_they_say() {
     let program = folder.path().join("program");
     let check = |filter: &str, expected: &str| {
         let mut run = aarch64::emulator("max", &program);
-        tools::run(run.arg(filter).current_dir(folder.path()));
+        tools::run(run.arg(filter).env("RFTRACE_PATCHABLE", "1").current_dir(folder.path()));
         let trace = Trace::open(&folder.path().join("trace")).unwrap();
         assert_eq!(counts(&trace), expected, "{filter}");
     };
@@ -191,6 +219,12 @@ fn filters_let_pass_what_they_say() {
     filters.iter().for_each(|(filter, expected)| check(filter, expected));
     compile("filters.c", &["-O2", "-static", "-mbranch-protection=standard"], &[aarch64::c_library()], &program);
     filters.iter().step_by(4).for_each(|(filter, expected)| check(filter, expected));
+    // By patched entries.
+    let room = "-fpatchable-function-entry=2";
+    for arguments in [&["-O1", room][..], &["-O2", "-static", "-mbranch-protection=standard", room]] {
+        compile_by("filters.c", &[], arguments, &[aarch64::c_library()], &program);
+        filters.iter().for_each(|(filter, expected)| check(filter, expected));
+    }
     // All in a library, even `main`.
     for protection in ["none", "standard"] {
         let library = folder.path().join("libcalls.so");
@@ -205,8 +239,16 @@ fn filters_let_pass_what_they_say() {
 
 /// Builds a program of `fixtures/c`, or a library.
 fn compile(source: &str, arguments: &[&str], libraries: &[&Path], out: &Path) {
+    compile_by(source, &["-pg"], arguments, libraries, out);
+}
+
+/// The same, and what hooks it has.
+fn compile_by(source: &str, hooks: &[&str], arguments: &[&str], libraries: &[&Path], out: &Path) {
     let mut gcc = Command::new(format!("{}gcc", aarch64::PREFIX));
-    gcc.args(["-g", "-pg", "-Wall", "-Wextra", "-Werror", "-I"]).arg(repository().join("frontend/ffi")).args(arguments);
+    gcc.args(hooks)
+        .args(["-g", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(repository().join("frontend/ffi"))
+        .args(arguments);
     if !source.is_empty() {
         gcc.arg(repository().join("tests/fixtures/c").join(source));
     }

@@ -115,6 +115,57 @@ fn what_is_recorded_can_be_chosen() {
     assert_eq!(record::calls_of(&run.path("trace/snapshot-1")).get("leaf"), Some(&2), "{}", run.stderr);
 }
 
+/// Calls of the hook that are NOPs while recording is off: the same is recorded, also where it is switched on by a signal only.
+#[test]
+fn patched_call_sites() {
+    if !can_record() {
+        return;
+    }
+    let program = c_source().with_compilers(aarch64::PREFIX).build();
+    for mode in ["plain", "fork_threads", "exec", "toggle"] {
+        let expected = MODES.iter().find(|(name, _)| *name == mode).expect("a mode").1;
+        let run = record(&["--patched"], &program.path, &[mode]);
+        check_run(&run, mode, expected);
+        if mode != "toggle" {
+            assert_eq!(calls(&run), calls(&record(&[], &program.path, &[mode])), "{mode}");
+        }
+    }
+    let run = record(&["--patched", "-F", "leaf"], &program.path, &["fork"]);
+    assert_eq!(calls(&run).keys().collect::<Vec<_>>(), ["leaf"], "{}", run.stderr);
+}
+
+/// Functions with room for a branch, recorded without a word as those that call the hook are.
+#[test]
+fn patched_entries() {
+    const ROOM: [&str; 2] = ["-fpatchable-function-entry=2", "-mbranch-protection=standard"];
+
+    if !can_record() || !require(&["g++"]) {
+        return;
+    }
+    let program = c_source().without_hooks().with(&ROOM).with_compilers(aarch64::PREFIX).build();
+    let native = c_source().without_hooks().with(&["-fpatchable-function-entry=5"]).build();
+    for mode in ["plain", "fork_threads", "exec", "exec_in_a_child", "toggle"] {
+        let Some((mode, expected)) = MODES.iter().find(|(name, _)| *name == mode) else { continue };
+        let run = record(&[], &program.path, &[mode]);
+        check_run(&run, mode, *expected);
+        if *mode != "toggle" {
+            assert_eq!(calls(&run), calls(&record::record(&[], &native.path, &[mode])), "{mode}");
+        }
+    }
+    let run = record(&["-F", "leaf"], &program.path, &["fork"]);
+    assert_eq!(calls(&run).keys().collect::<Vec<_>>(), ["leaf"], "{}", run.stderr);
+    let throwing = cpp_source().without_hooks().with(&ROOM).with_compilers(aarch64::PREFIX).build();
+    let native =
+        record::record(&[], &cpp_source().without_hooks().with(&["-fpatchable-function-entry=5"]).build().path, &[]);
+    let run = record(&[], &throwing.path, &[]);
+    assert_eq!((run.status.code(), &run.stdout), (Some(0), &native.stdout), "{}", run.stderr);
+    assert_eq!(counted(&run.path("trace")), counted(&native.path("trace")));
+    let linker = format!("-Clinker={}gcc", aarch64::PREFIX);
+    let flags = ["--target", aarch64::TARGET, &linker, "-Zinstrument-mcount=no", "-Zpatchable-function-entry=2"];
+    let program = build_rust(&flags, "recorded-rust-aarch64-entries");
+    check_rust(|mode| record(&[], &program, &[mode]));
+}
+
 #[test]
 fn what_is_not_there_is_said() {
     if !can_record() {

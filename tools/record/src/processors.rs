@@ -11,9 +11,11 @@ pub struct Processor {
     pub name: &'static str,
     /// As targets are named, and `std::env::consts::ARCH`.
     pub arch: &'static str,
-    /// Whether all is there: attaching, branches, patched call sites, arguments and results, who takes memory. If not, what calls the tracer
-    /// is recorded.
+    /// Whether all is there: attaching, branches in functions without room for them, XRay's sleds, arguments and results, who takes memory. If
+    /// not, what calls the tracer or has room for a branch is recorded.
     pub has_all: bool,
+    /// What `-fpatchable-function-entry` and rustc's `-Z patchable-function-entry` leave that is enough for a branch: so many NOPs.
+    pub room: &'static str,
     /// As ELF files say it.
     pub(crate) machine: elf::Machine,
     pub(crate) architecture: Architecture,
@@ -26,6 +28,7 @@ const ALL: [Processor; 2] = [
         name: "x86-64",
         arch: "x86_64",
         has_all: true,
+        room: "5",
         machine: elf::EM_X86_64,
         architecture: Architecture::X86_64,
         hooks: &["mcount", "__fentry__"],
@@ -34,6 +37,7 @@ const ALL: [Processor; 2] = [
         name: "aarch64",
         arch: "aarch64",
         has_all: false,
+        room: "1",
         machine: elf::EM_AARCH64,
         architecture: Architecture::Aarch64,
         hooks: &["_mcount"],

@@ -106,16 +106,13 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
             }
             false => "",
         };
-        let room = if own.has_all {
-            ", or -fpatchable-function-entry=5 to those of the compiler; clang: -fxray-instrument -fxray-instruction-threshold=1"
-        } else {
-            ""
-        };
+        let room = own.room;
+        let sleds = if own.has_all { "; clang: -fxray-instrument -fxray-instruction-threshold=1" } else { "" };
         bail!(
             "{shown} does not call the tracer. Build it with calls of `{hook}`:\n  \
              Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {arch}-unknown-linux-gnu\n        \
              or, with all of this: cargo rftrace run\n  \
-             C, C++: add -pg to the flags of compiler and linker{room}\n\
+             C, C++: add -pg to the flags of compiler and linker, or -fpatchable-function-entry={room} to those of the compiler{sleds}\n\
              {branches}\
              If only libraries call it that the program loads itself, or programs that it starts: --force"
         );
@@ -134,7 +131,7 @@ pub fn calls_tracer(path: &Path) -> Result<bool> {
 
 fn can_call_tracer(path: &Path, file: &object::File<'_>, own: &Processor) -> bool {
     let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());
-    imports.any(|name| own.hooks.contains(&name)) || own.has_all && patchable_entries(path) > 0
+    imports.any(|name| own.hooks.contains(&name)) || patchable_entries(path) > 0
 }
 
 /// The allocator that the program has in it, by the first of its functions that is known: what that gives out is not seen from outside.

@@ -9,7 +9,6 @@
 
 #[cfg(target_arch = "x86_64")]
 mod attach;
-#[cfg_attr(not(target_arch = "x86_64"), path = "no_branches.rs")]
 pub(crate) mod branches;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_hooked.rs")]
 pub(crate) mod hooked;

@@ -38,9 +38,10 @@ use rftrace_format::branches::{Branch, Place};
 use super::rooms::are_nops;
 use crate::elf::file::page_size;
 use crate::elf::sleds::{ELEMENT_BYTES, Sled, SledKind, sled_tables};
+use crate::patch::memory::places;
 use crate::patch::module::Image;
 use crate::patch::sites::Site;
-use crate::patch::stubs::{distance, places};
+use crate::patch::stubs::{REACH, distance};
 use crate::patch::switches::{Bytes, Switch};
 use crate::patch::unwind;
 
@@ -156,7 +157,7 @@ impl Thunks {
         let pages_bytes = Bytes::pages_bytes(n_switches);
         let code_bytes = (THUNKS_AT + functions.len() * THUNKS.len() * THUNK_BYTES).next_multiple_of(page);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
-        for place in places(module, pages_bytes + code_bytes, mapped, page) {
+        for place in places(module, pages_bytes + code_bytes, mapped, (page, REACH)) {
             let start = place + pages_bytes;
             match Bytes::map_before(&contents(place, start, functions.len(), code_bytes), place, n_switches) {
                 Ok(bytes) => return Ok(Self { start, functions, bytes }),
@@ -188,7 +189,7 @@ impl Thunks {
 
     /// Their unwind information, which is the same for all who read it, and where its description begins.
     pub(super) fn frames(&self) -> (Vec<u8>, usize) {
-        unwind::called(self.range())
+        unwind::called(&self.range())
     }
 
     /// What is written into a sled.

@@ -27,10 +27,12 @@ use iced_x86::Instruction;
 
 use super::relocate::{self, Copied, Row};
 use crate::elf::file::page_size;
+use crate::patch::memory::places;
 use crate::patch::sites::Site;
-use crate::patch::stubs::{distance, places};
+use crate::patch::stubs::{REACH, distance};
 use crate::patch::switches::{Bytes, Switch};
-use crate::patch::unwind::{Reader, append, append_common};
+use crate::patch::unwind::{Reader, append_common};
+use crate::patch::unwinder::append;
 
 unsafe extern "C" {
     fn rftrace_entry();
@@ -113,7 +115,7 @@ impl Area {
         let most = (WORDS_AT + wanted.len() * (WORDS_BYTES + LARGEST) + STUB_ALIGN).next_multiple_of(page);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
         let pages_bytes = Bytes::pages_bytes(wanted.len());
-        for start in places(module, pages_bytes + most, mapped, page) {
+        for start in places(module, pages_bytes + most, mapped, (page, REACH)) {
             let (stubs, placed, mut contents) = contents(start, start + pages_bytes, wanted, hook);
             contents.resize(contents.len().next_multiple_of(page), FILLER);
             match Bytes::map_before(&contents, start, wanted.len()) {

@@ -14,7 +14,8 @@ use crate::patch::entry_outcome::WholeReason;
 use crate::patch::module::Image;
 use crate::patch::poke::{Pages, ProcMem};
 use crate::patch::stubs::distance;
-use crate::patch::unwind::{self, Reader};
+use crate::patch::unwind::Reader;
+use crate::patch::unwinder;
 
 /// Whether a function has what it is to have.
 pub(super) type Made = Result<(), WholeReason>;
@@ -62,7 +63,7 @@ pub(super) fn make_thunks(
     let thunks = Thunks::new(&module, sleds, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
     let (range, (frames, description)) = (thunks.range(), thunks.frames());
     debugger::register(&(range.end..range.end), &range, &frames);
-    unwind::register_section(range.start, frames, &[description]);
+    unwinder::register_section(range.start, frames, &[description]);
     Ok(thunks)
 }
 
@@ -118,7 +119,7 @@ pub(super) fn make_stubs(
     let module = image.start()..image.end();
     let area = Area::new(&module, wanted, hook, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
     let (frames, descriptions) = area.frames(Reader::Unwinder);
-    unwind::register_section(area.stubs().start, frames, &descriptions);
+    unwinder::register_section(area.stubs().start, frames, &descriptions);
     debugger::register(&area.stubs(), &(area.stubs().start..area.stubs().start), &area.frames(Reader::Debugger).0);
     Ok(area)
 }

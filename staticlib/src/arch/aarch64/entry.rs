@@ -3,78 +3,28 @@
 use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
 
+use super::ON_BIT;
 use crate::abi::{
-    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, enabled, kind,
-    state,
+    ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, kind, state,
 };
 use crate::arch::{self, MAX_FRAME_BYTES, aarch64_frames as frames, aarch64_prologue::DECISIVE};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::entry;
 use crate::filter;
 
-// x12 = the place for the entry; x13 = the distance from our CFA, x2, to the frame of the entry below, minus 1. To 8 if that is
-// none or larger than a frame may be, to `full` if there is no room.
-macro_rules! compare_frames {
-    (full = $full:literal) => {
-        concat!(
-            "ldr x12, [x9, #{sp}]
-        ldr x13, [x9, #{limit}]
-        cmp x12, x13
-        b.hs ",
-            $full,
-            "
-        ldr x13, [x12, #{frame} - {entry_bytes}]
-        sub x13, x13, x2
-        sub x13, x13, #1
-        lsr x14, x13, #{max_frame_shift}
-        cbnz x14, 8f\n"
-        )
-    };
-}
-
-// To 7, which returns, if the innermost open function passes on that calls in it are not recorded, or is too deep. x8 = the
-// control block, x12 = one above its entry; w13 = what it passes on.
-macro_rules! check_state {
-    () => {
-        "ldr w13, [x12, #{exit_word} - {entry_bytes}]
-        ldr w14, [x8, #{decisive}]
-        and w14, w14, w13
-        ldr w15, [x8, #{wanted}]
-        cmp w14, w15
-        b.ne 7f
-        and w14, w13, #{depth_mask}
-        ldr w15, [x8, #{depth_limit}]
-        cmp w14, w15
-        b.hs 7f\n"
-    };
-}
-
 // Reserves a record and an entry, writes them, and hooks the return. x0 = parent_ip, x1 = what the prologue says, x2 = the
-// CFA, x9 = the block, x11 = child_ip << 16, x12 = the place for the entry, x17 = the thread's words; x5 = what is added to
-// the word of the entry to make that of the exit.
+// CFA, x9 = the block, x11 = child_ip << 16, x12 = the place for the entry, x17 = the thread's words; what is added to
+// the word of the entry to make that of the exit is a number or in a register.
 macro_rules! record_and_hook {
-    () => {
+    (exit = $exit:literal) => {
         concat!(
-            reserve_record!(),
-            // The entry's frame is 0, so nobody takes it for one yet. Who counts the open functions counts it: the bit that is
-            // left from its last use would say no.
-            "str xzr, [x12, #{exit_word}]
-            add x16, x12, #{entry_bytes}
-            str x16, [x9, #{sp}]
-            str x11, [x15, #{word}]
-            mrs x16, cntvct_el0
-            stlr x16, [x15]
-            // The sequence number: the time, or one more than the last one, if that is larger.
-            ldr x10, [x17, #8]
-            lsl x14, x16, #{sequence_bits}
-            cmp x14, x10
-            csinc x14, x14, x10, hi
-            str x14, [x17, #8]
-            add x11, x11, x5
-            stp x11, x14, [x12, #{exit_word}]
-            str x0, [x12, #{parent_ip}]
-            add x13, x12, #{frame}
-            stlr x2, [x13]
+            reserve_record!(none = "9f"),
+            write_record!(),
+            "add x11, x11, ",
+            $exit,
+            "\n",
+            write_entry!(words = "x17", parent_ip = "x0"),
+            "stlr x2, [x12]
             // T in the slot, signed as the function signs. The instructions are hints, so that they assemble everywhere.
             adr x17, .Lrftrace_trampoline
             tst x1, #{key_mask}
@@ -108,39 +58,33 @@ global_asm!(
     "cbnz w3, 2f",
     "ret",
     "2:",
-    load_block!(),
+    load_words!(),
     "cmp x9, #{untraced}",
     "b.ls 9f",
     // x1 = the cell for this call in the table of prologues. To 9 if the function's is another one: x4 and x5 = the decisive
     // instructions, of which the cell has the fingerprint.
-    "adrp x11, {cells}",
-    "add x11, x11, :lo12:{cells}",
+    "adrp x11, {cells}", // at the beginning of a page
     "ubfx x1, x30, #{cell_shift}, #{cell_bits}",
     "ldr x1, [x11, x1, lsl #3]",
     "ubfx x2, x1, #{decided_shift}, #{decided_bits}",
     "sub x2, x30, x2, lsl #2",
     "ldp x4, x5, [x2, #-16]",
     "ldr x2, .Lrftrace_fingerprint_factor",
-    "mul x4, x4, x2",
-    "eor x4, x4, x5",
-    "mul x4, x4, x2",
-    "eor x4, x4, x1",
+    "madd x4, x4, x2, x5",
+    "msub x4, x4, x2, x1",
     "lsr x4, x4, #{fingerprint_shift}",
     "cbnz x4, 9f",
     // x11 = child_ip << 16, x2 = the CFA.
     "lsl x11, x30, #{address_shift}",
     "ubfx x2, x1, #{key_bits}, #{offset_bits}",
     "add x2, x29, x2, lsl #3",
-    "cmp w3, #{on}",
-    "b.ne 1f",
-    "mov x5, #{kind_exit}",
-    compare_frames!(full = "7f"),
+    "tbz w3, #{on_bit}, 1f",
+    compare_frames!(cfa = "x2", other = "8f", full = "7f"),
     "4:",
-    record_and_hook!(),
+    record_and_hook!(exit = "#{kind_exit}"),
     // The caller is not below ours. The same CFA: a tail call, if its return address is T.
     "8:",
-    "cmn x13, #1",
-    "b.ne 9f",
+    "cbnz x13, 9f",
     "adr x14, .Lrftrace_trampoline",
     "cmp x0, x14",
     "b.eq 4b",
@@ -196,17 +140,16 @@ global_asm!(
     "b.lo 7f",
     "b.hi 2f",
     // It is recorded, if it is nested, and if what the function below it passes on permits that.
-    compare_frames!(full = "9f"),
+    compare_frames!(cfa = "x2", other = "8f", full = "9f"),
     "4:",
-    check_state!(),
+    check_state!(control = "x8", other = "w15", hidden = "7f"),
     "and x5, x13, #{state_passed_on_low}",
     "and x13, x13, #{depth_mask}",
     "orr x5, x5, x13",
     "add x5, x5, #{kind_exit} + {depth_one}",
-    record_and_hook!(),
+    record_and_hook!(exit = "x5"),
     "8:",
-    "cmn x13, #1",
-    "b.ne 9f",
+    "cbnz x13, 9f",
     "adr x14, .Lrftrace_trampoline",
     "cmp x0, x14",
     "b.eq 4b",
@@ -216,8 +159,8 @@ global_asm!(
     "cmp w6, #{point}",
     "b.ne 9f",
     "ldr x12, [x9, #{sp}]",
-    check_state!(),
-    reserve_record!(),
+    check_state!(control = "x8", other = "w15", hidden = "7f"),
+    reserve_record!(none = "9f"),
     "orr x11, x11, #{kind_point}",
     "str x11, [x15, #{word}]",
     "mrs x16, cntvct_el0",
@@ -253,7 +196,7 @@ global_asm!(
     control = sym CONTROL,
     switch = sym SWITCH,
     enabled = const offset_of!(Switch, enabled),
-    on = const enabled::ON,
+    on_bit = const ON_BIT,
     cells = sym frames::CELLS,
     cell_shift = const frames::CELL_SHIFT,
     cell_bits = const frames::CELL_BITS,
@@ -266,11 +209,9 @@ global_asm!(
     key_mask = const frames::KEY_MASK,
     sequence_bits = const arch::SEQUENCE_BITS,
     untraced = const arch::UNTRACED_ADDRESS,
-    max_frame_shift = const MAX_FRAME_BYTES.trailing_zeros(),
+    max_frame_bytes = const MAX_FRAME_BYTES,
     sp = const offset_of!(ThreadBlock, sp),
-    limit = const offset_of!(ThreadBlock, limit),
     cursor = const offset_of!(ThreadBlock, cursor),
-    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
     lost_record = const offset_of!(ThreadBlock, lost_record),
     cycle_start_tsc = const offset_of!(Control, cycle_start_tsc),
     one_lost = const 1u64 << ADDRESS_SHIFT,
@@ -291,7 +232,6 @@ global_asm!(
     record_bytes = const size_of::<Record>(),
     word = const offset_of!(Record, word),
     entry_bytes = const size_of::<ReturnEntry>(),
-    parent_ip = const offset_of!(ReturnEntry, parent_ip),
     frame = const offset_of!(ReturnEntry, frame),
     exit_word = const offset_of!(ReturnEntry, exit_word),
     kind_exit = const kind::EXIT,
@@ -300,9 +240,5 @@ global_asm!(
     entry_slow = sym entry::entry_slow,
 );
 
-// What the assembly takes for granted: the time is a record's first word, two registers hold the decisive instructions, and the
-// largest frame is a power of two.
-const _: () = assert!(offset_of!(Record, tsc) == 0);
-const _: () = assert!(offset_of!(ReturnEntry, sequence) == offset_of!(ReturnEntry, exit_word) + 8);
-const _: () = assert!(MAX_FRAME_BYTES.is_power_of_two());
+// What the assembly takes for granted: two registers hold the decisive instructions.
 const _: () = assert!(frames::OFFSET_UNIT == 8 && DECISIVE * size_of::<u32>() == 2 * size_of::<u64>());

@@ -3,7 +3,10 @@
 use core::arch::global_asm;
 use core::mem::{offset_of, size_of};
 
-use crate::abi::{Control, Record, ReturnEntry, Switch, ThreadBlock, enabled, kind, state};
+use super::ON_BIT;
+use crate::abi::{Control, Record, ReturnEntry, Switch, ThreadBlock, kind, state};
+#[cfg(not(target_os = "none"))]
+use crate::arch::MAX_FRAME_BYTES;
 use crate::arch::{self, aarch64_machine as machine};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::exit;
@@ -36,6 +39,14 @@ macro_rules! mark_left {
 global_asm!(
     ".p2align 10",
     ".Lrftrace_block:",
+    #[cfg(not(target_os = "none"))]
+    patched_entry!(),
+    // The word in front of T. Where patched entries have a hook it is the last of that, `bl .Lrftrace_entry_paired`, of which the last byte is T's:
+    // unwinders look up T - 1, and a handler that has interrupted it finds the hook's.
+    #[cfg(target_os = "none")]
+    ".byte 0x1f, 0x20, 0x03", // nop
+    #[cfg(not(target_os = "none"))]
+    call_paired!(),
     ".type rftrace_return_trampoline, @function",
     "rftrace_return_trampoline:",
     ".cfi_startproc",
@@ -99,7 +110,10 @@ global_asm!(
     // next: the following block.
     ".cfi_escape 0x13, 0x06, 0x2f, 0x4e, 0xff", // drop, deref, skip block
     // end: the return address is on top.
-    "nop",
+    #[cfg(target_os = "none")]
+    ".byte 0xd5",
+    #[cfg(not(target_os = "none"))]
+    call_paired_end!(),
     ".Lrftrace_trampoline:",
     load_block!(),
     "cmp x9, #{untraced}",
@@ -107,41 +121,37 @@ global_asm!(
     // x11 = one above our entry, which must be the innermost one.
     "ldr x11, [x9, #{sp}]",
     "ldr x12, [x11, #{frame} - {entry_bytes}]",
-    "mov x13, sp",
-    "cmp x12, x13",
+    "cmp sp, x12",
     "b.ne 9f",
     load_switch!("12"),
-    "cmp w12, #{on}",
-    "b.ne 6f",
+    "tbz w12, #{on_bit}, 6f",
     "5:",
-    reserve_record!(),
+    reserve_record!(none = "9f"),
     // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted frames
     // for left ones.
     mark_left!(),
     "str x14, [x15, #{word}]",
     "mrs x16, cntvct_el0",
     "stlr x16, [x15]",
-    // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a handler came in between.
-    "7:",
+    // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a handler came in between. Where the return
+    // address is T again (a tail call), x30 has to say so, and does.
+    "7:", // x9 = the cursor
     "ldr x12, [x11, #{frame} - {entry_bytes}]",
-    "mov x13, sp",
-    "cmp x12, x13",
+    "cmp sp, x12",
     "b.ne 9f",
-    "ldr x17, [x11, #{parent_ip} - {entry_bytes}]",
+    "ldr x30, [x11, #-{entry_bytes}]!",
     ".cfi_remember_state",
-    ".cfi_register x30, x17",
-    "sub x11, x11, #{entry_bytes}",
+    ".cfi_same_value x30",
     "str xzr, [x11, #{frame}]",
-    "str x11, [x9, #{sp}]",
-    "mov x30, x17", // where it is T again (a tail call), x30 has to say so
-    "ret x17",
+    "str x11, [x9, #{sp} - {cursor}]",
+    "ret",
     ".cfi_restore_state",
     // Recording is off: slow path. Or it is filtered: an entry that only passes its state on is not recorded, nor is a call that
     // was too short and whose own entry is the newest record: that is taken back.
     "6:",
-    "b.lo 9f",
+    "cbz w12, 9f",
     "ldr x16, [x11, #{exit_word} - {entry_bytes}]",
-    "tbnz x16, #{hidden_bit}, 7b",
+    "tbnz x16, #{hidden_bit}, 8f",
     "adrp x12, {control} + {min_ticks}",
     "ldr x12, [x12, :lo12:{control} + {min_ticks}]",
     "cbz x12, 5b",
@@ -164,13 +174,16 @@ global_asm!(
     // First the record: behind the cursor signal handlers write. The cursor stays where one has moved it.
     "sub x15, x12, #{record_bytes}",
     "str xzr, [x15]",
-    "add x13, x9, #{cursor}",
+    "add x9, x9, #{cursor}",
     "3:",
-    "ldxr x14, [x13]",
+    "ldxr x14, [x9]",
     "cmp x14, x12",
     "b.ne 7b",
-    "stxr w10, x15, [x13]",
+    "stxr w10, x15, [x9]",
     "cbnz w10, 3b",
+    "b 7b",
+    "8:",
+    "add x9, x9, #{cursor}",
     "b 7b",
     // x17 = exit_find(CFA), and then exit_done(CFA): the entry goes when the address is where the unwind information can tell
     // of it. All that may be a result is kept.
@@ -259,17 +272,19 @@ global_asm!(
     control = sym CONTROL,
     switch = sym SWITCH,
     enabled = const offset_of!(Switch, enabled),
-    on = const enabled::ON,
+    on_bit = const ON_BIT,
     min_ticks = const offset_of!(Control, filter.min_ticks),
     hidden_bit = const state::HIDDEN.trailing_zeros(),
+    #[cfg(not(target_os = "none"))]
+    kind_exit = const kind::EXIT,
     left = const kind::LEFT,
     left_bit = const kind::LEFT.trailing_zeros(),
     threads = const offset_of!(Control, threads),
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
-    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+    #[cfg(not(target_os = "none"))]
+    max_frame_bytes = const MAX_FRAME_BYTES,
     entry_bytes = const size_of::<ReturnEntry>(),
-    parent_ip = const offset_of!(ReturnEntry, parent_ip),
     frame = const offset_of!(ReturnEntry, frame),
     exit_word = const offset_of!(ReturnEntry, exit_word),
     sequence = const offset_of!(ReturnEntry, sequence),

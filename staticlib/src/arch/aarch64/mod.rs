@@ -1,4 +1,5 @@
-//! aarch64: `_mcount`, the return trampoline with its unwind information. Patched call sites have no hook here.
+//! aarch64: `_mcount`, the hook of patched entries, the return trampoline with its unwind information. Patched call sites have no hook of
+//! their own here.
 //!
 //! # What a call of the hook looks like
 //!
@@ -23,8 +24,27 @@
 //!
 //! The hook: x0 to x17 and all vector registers but d8 to d15, as any function. T: x9 to x17, which are nobody's at a return;
 //! x0 to x8 and the vector registers may hold results. `-pg` switches off GCC's inter-procedural register allocation. T needs
-//! no stack. x30 is T when a function has returned to it, and stays so until T leaves: its unwind information finds the
-//! tracer's memory by it. T leaves by `ret x17`: a `br` would need a landing pad (BTI) behind every call.
+//! no stack. x30 is T when a function has returned to it, and stays so until T has read where it goes on: its unwind information finds the
+//! tracer's memory by it. T leaves by `ret`: a `br` would need a landing pad (BTI) behind every call.
+//!
+//! # Patched entries
+//!
+//! Compilers leave NOPs at the beginning of a function (`-fpatchable-function-entry`), behind its landing pad and in front of all else. The first
+//! becomes `b stub`, a stub of the frontend's for this function alone:
+//!
+//! ```text
+//! stub       adr x17, goes_on; ldr x16, hook; br x16
+//! goes_on    b behind the NOP
+//! +8         child_ip << 16, as in records
+//! +16        where the thread's words are, from tpidr_el0
+//! ```
+//!
+//! Nothing of the function has run: sp is the CFA, x30 its return address, not signed yet; no frame has to be known, and none is changed.
+//! The hook puts T into x30, which the function saves and signs itself. x0 to x8, x18 and the vector registers are the function's own; x9 to x17
+//! are nobody's, since GCC's inter-procedural register allocation is off as for `-pg`.
+//!
+//! The hook was jumped to, so the return predictor has one entry for the function, that of its caller. It leaves over a `bl` in
+//! front of T, which puts T into x30 and above that entry: both the function's return and T's are predicted.
 //!
 //! # Order, for signals between any two instructions
 //!
@@ -35,5 +55,23 @@
 
 #[macro_use]
 mod pieces;
+#[cfg(not(target_os = "none"))]
+#[macro_use]
+mod patched;
 mod entry;
 mod exit;
+
+use core::mem::{offset_of, size_of};
+
+use crate::abi::{Record, ReturnEntry, ThreadBlock, enabled};
+
+/// The bit that says that every call is recorded.
+const ON_BIT: u32 = enabled::ON.trailing_zeros();
+
+// What the assembly takes for granted: which state has that bit; pairs of words; what pre- and post-indexing lead to.
+const _: () = assert!(enabled::ON.is_power_of_two() && (enabled::OFF | enabled::FILTERED) & enabled::ON == 0);
+const _: () = assert!(offset_of!(Record, tsc) == 0);
+const _: () = assert!(offset_of!(ReturnEntry, parent_ip) == 0);
+const _: () = assert!(offset_of!(ReturnEntry, sequence) == offset_of!(ReturnEntry, exit_word) + size_of::<u64>());
+const _: () = assert!(offset_of!(ThreadBlock, limit) == offset_of!(ThreadBlock, sp) + size_of::<usize>());
+const _: () = assert!(offset_of!(ThreadBlock, chunk_mask) == offset_of!(ThreadBlock, cursor) + size_of::<usize>());

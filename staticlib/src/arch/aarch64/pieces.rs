@@ -1,7 +1,7 @@
 //! Pieces of assembly that the hook and the trampoline share.
 
 // x17 = this thread's words in thread-local storage, x9 = its block; 0 if there is none yet, UNTRACED if there will be none.
-macro_rules! load_block {
+macro_rules! load_words {
     () => {
         "mrs x17, tpidr_el0
         adrp x9, :gottprel:rftrace_thread_block
@@ -11,18 +11,126 @@ macro_rules! load_block {
     };
 }
 
-// x15 = the next record of this thread, reserved; to 9 if there is none. x9 = the block; x10, x13, x14, x16 change.
-macro_rules! reserve_record {
+// The same of the block alone.
+macro_rules! load_block {
     () => {
-        "add x13, x9, #{cursor}
-        ldr x14, [x9, #{chunk_mask}]
-        3:
-        ldxr x15, [x13]
-        tst x15, x14
-        b.eq 9f
-        add x16, x15, #{record_bytes}
-        stxr w10, x16, [x13]
-        cbnz w10, 3b\n"
+        "mrs x17, tpidr_el0
+        adrp x9, :gottprel:rftrace_thread_block
+        ldr x9, [x9, :gottprel_lo12:rftrace_thread_block]
+        ldr x9, [x17, x9]\n"
+    };
+}
+
+// x15 = the next record of this thread, reserved; to `none` if there is none. x9, the block before, is its cursor from here on, which is
+// not 0; x13, x14, x16 change.
+macro_rules! reserve_record {
+    (none = $none:literal) => {
+        concat!(
+            "ldp x13, x14, [x9, #{cursor}]!
+            3:
+            ldxr x15, [x9]
+            tst x15, x14
+            b.eq ",
+            $none,
+            "
+            add x16, x15, #{record_bytes}
+            stxr w13, x16, [x9]
+            cbnz w13, 3b\n"
+        )
+    };
+}
+
+// x12 = the place for an entry; x13 = our CFA, which a register holds, less the frame of the entry below. To `other` if that is not
+// above ours, or further than a frame is long; to `full` if there is no room. x9 = the block.
+macro_rules! compare_frames {
+    (cfa = $cfa:literal, other = $other:literal, full = $full:literal) => {
+        concat!(
+            "ldp x12, x13, [x9, #{sp}]
+            cmp x12, x13
+            b.hs ",
+            $full,
+            "
+            ldr x13, [x12, #{frame} - {entry_bytes}]
+            sub x13, ",
+            $cfa,
+            ", x13
+            cmn x13, #{max_frame_bytes}
+            b.lo ",
+            $other,
+            "\n"
+        )
+    };
+}
+
+// To `hidden` if the innermost open function passes on that calls in it are not recorded, or is too deep. One register is the control block, x12 is
+// one above its entry; w13 = what it passes on; x14 and another one change.
+macro_rules! check_state {
+    (control = $control:literal, other = $other:literal, hidden = $hidden:literal) => {
+        concat!(
+            "ldr w13, [x12, #{exit_word} - {entry_bytes}]
+            ldr w14, [",
+            $control,
+            ", #{decisive}]
+            and w14, w14, w13
+            ldr ",
+            $other,
+            ", [",
+            $control,
+            ", #{wanted}]
+            cmp w14, ",
+            $other,
+            "
+            b.ne ",
+            $hidden,
+            "
+            and w14, w13, #{depth_mask}
+            ldr ",
+            $other,
+            ", [",
+            $control,
+            ", #{depth_limit}]
+            cmp w14, ",
+            $other,
+            "
+            b.hs ",
+            $hidden,
+            "\n"
+        )
+    };
+}
+
+// Reserves the entry x12, and writes the record x15. x9 = the cursor, x11 = child_ip << 16; x16 = the time. The entry's frame is 0, so nobody takes
+// it for one yet. Who counts the open functions counts it: the bit that is left from its last use would say no.
+macro_rules! write_record {
+    () => {
+        "str xzr, [x12, #{exit_word}]
+        add x16, x12, #{entry_bytes}
+        str x16, [x9, #{sp} - {cursor}]
+        str x11, [x15, #{word}]
+        mrs x16, cntvct_el0
+        stlr x16, [x15]\n"
+    };
+}
+
+// Writes the entry x12 but for its frame, of which x12 is the place then. x11 = the word of its exit, x16 = the time, a register = the
+// thread's words; x13 and x14 change. Its sequence number is the time, or one more than the last one, if that is larger.
+macro_rules! write_entry {
+    (words = $words:literal, parent_ip = $parent_ip:literal) => {
+        concat!(
+            "ldr x13, [",
+            $words,
+            ", #8]
+            lsl x14, x16, #{sequence_bits}
+            cmp x14, x13
+            csinc x14, x14, x13, hi
+            str x14, [",
+            $words,
+            ", #8]
+            stp x11, x14, [x12, #{exit_word}]
+            str ",
+            $parent_ip,
+            ", [x12], #{frame}\n"
+        )
     };
 }
 

@@ -35,7 +35,7 @@ impl Environment {
     }
 
     /// Adds `words` to what the variable has, with `separator` between them.
-    fn append(&mut self, name: &str, separator: &str, words: &[&str]) {
+    fn append(&mut self, name: &str, separator: &str, words: &[String]) {
         let mut value = env::var_os(name).unwrap_or_default();
         for word in words {
             if !value.is_empty() {

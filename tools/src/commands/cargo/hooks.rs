@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use rftrace_frontend::patchable_entries;
-use rftrace_record::{CallSites, compiled_functions};
+use rftrace_record::{CallSites, Processor, compiled_functions};
 use serde::{Deserialize, Serialize};
 
 /// The ways.
@@ -30,15 +30,15 @@ pub(super) enum Hooks {
 
 impl Hooks {
     /// What makes rustc prepare each function.
-    pub(super) fn flag(self) -> Option<[&'static str; 2]> {
-        match self {
-            Self::Mcount => Some(["-Z", "instrument-mcount"]),
-            // A branch of five bytes.
-            Self::Patchable => Some(["-Z", "patchable-function-entry=5"]),
+    pub(super) fn flag(self) -> Option<[String; 2]> {
+        let flag = match self {
+            Self::Mcount => "instrument-mcount".to_owned(),
+            Self::Patchable => format!("patchable-function-entry={}", Processor::own()?.room),
             // Without this one only those that are large or have loops.
-            Self::Xray => Some(["-Z", "instrument-xray=always"]),
-            Self::Entry => None,
-        }
+            Self::Xray => "instrument-xray=always".to_owned(),
+            Self::Entry => return None,
+        };
+        Some(["-Z".to_owned(), flag])
     }
 
     /// How many functions of a program it has prepared.

@@ -197,9 +197,11 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     }
     let config = config::Config::read(&toolchain, &args)?;
     let target = config.target(&toolchain, &args)?;
-    if hooks != Hooks::Mcount && Processor::of_target(&target).is_some_and(|processor| !processor.has_all) {
+    let is_everywhere = matches!(hooks, Hooks::Mcount | Hooks::Patchable);
+    if !is_everywhere && Processor::of_target(&target).is_some_and(|processor| !processor.has_all) {
         bail!(
-            "functions get branches on x86-64 alone; for {target} a nightly is needed: rustup toolchain install nightly, then --hooks=mcount"
+            "functions that have no room for it get branches on x86-64 alone, as do XRay's sleds; for {target} a nightly is needed: \
+             rustup toolchain install nightly, then --hooks=mcount or --hooks=patchable"
         );
     }
     let target_dir = config::target_dir(&toolchain, &args)?.join("rftrace");
