@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rftrace::abi::{
-    CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, lease, records_per_chunk,
+    CHUNK_HEADER_BYTES, ChunkHeader, RETURN_STACK_ENTRIES, Record, chunk_state, kind, lease, records_per_chunk,
 };
 
 use super::collected::{Collected, Death, Rate, Written};
@@ -317,12 +317,43 @@ impl Banks {
 
     /// Writes chunks that are full, or at the end all that hold something. Returns how many they were.
     pub(super) fn drain(&mut self, number: usize, watched: &mut Watched, is_last: bool) -> usize {
-        let chunk_bytes = self.layout.chunk_bytes();
+        // In the order in which threads took them: what there is no room for is the end of what happened.
+        let mut found = self.to_be_taken(number, watched, is_last);
+        found.sort_unstable_by_key(|&(_, lease)| lease::index(lease));
         let mut n_taken = 0;
+        for (place, lease) in found {
+            let chunk = self.chunk(number, place);
+            if !is_last && !self.is_passed_on(number, &chunk) {
+                continue;
+            }
+            watched.waiting.remove(&lease::index(lease));
+            if !self.keeps_nothing && !watched.spool.may_go_on(self.taken_bytes, self.most_bytes) {
+                let bank = &self.slot(number).bank;
+                if is_last {
+                    bank.n_lost.fetch_add(n_calls_and_returns(&chunk), Relaxed);
+                }
+                // What is full stays so: the tracer finds no chunk, and counts what it drops.
+                bank.wait_ticks.store(0, Relaxed);
+                continue;
+            }
+            if !self.keeps_nothing {
+                let before = watched.spool.n_bytes;
+                self.written.n_records += watched.spool.write(&chunk, &mut self.packer) as u64;
+                self.written.n_bytes += watched.spool.n_bytes.saturating_sub(before);
+                self.taken_bytes += self.layout.chunk_bytes() as u64;
+            }
+            n_taken += 1;
+            make_free(chunk.header, lease);
+        }
+        n_taken
+    }
+
+    /// The places and leases of chunks that are full, or at the end of all that hold something.
+    fn to_be_taken(&self, number: usize, watched: &mut Watched, is_last: bool) -> Vec<(usize, u64)> {
+        let mut found = Vec::new();
         let mut place = 0;
         while place < self.layout.n_chunks() {
-            let chunk = self.chunk(number, place);
-            let Chunk { header, records } = chunk;
+            let Chunk { header, records } = self.chunk(number, place);
             let now = header.lease.load(Acquire);
             let (state, index) = (lease::state(now), lease::index(now));
             // They are taken in order: those behind one that never was have not been taken either. A thread may be about to, or, at
@@ -345,31 +376,11 @@ impl Banks {
                 }
                 _ => is_last,
             };
-            if !is_to_be_taken || header.tid.load(Relaxed) == 0 {
-                continue;
+            if is_to_be_taken && header.tid.load(Relaxed) != 0 {
+                found.push((place - 1, now));
             }
-            if !is_last && !self.is_passed_on(number, &chunk) {
-                continue;
-            }
-            watched.waiting.remove(&index);
-            if self.keeps_nothing {
-                n_taken += 1;
-                make_free(header, now);
-                continue;
-            }
-            if !watched.spool.may_go_on(self.taken_bytes, self.most_bytes) {
-                // What is full stays so: the tracer finds no chunk, and counts what it drops.
-                self.slot(number).bank.wait_ticks.store(0, Relaxed);
-                continue;
-            }
-            let before = watched.spool.n_bytes;
-            self.written.n_records += watched.spool.write(&chunk, &mut self.packer) as u64;
-            self.written.n_bytes += watched.spool.n_bytes.saturating_sub(before);
-            self.taken_bytes += chunk_bytes as u64;
-            n_taken += 1;
-            make_free(header, now);
         }
-        n_taken
+        found
     }
 
     /// A chunk of a slot.
@@ -550,6 +561,13 @@ impl Banks {
         };
         (1..=last).filter_map(identity).collect()
     }
+}
+
+/// How many of each are in it.
+fn n_calls_and_returns(chunk: &Chunk<'_>) -> u64 {
+    let taken_tsc = chunk.header.taken_tsc.load(Relaxed);
+    let written = chunk.records.iter().filter_map(|record| record.read(taken_tsc));
+    written.filter(|(_, word)| matches!(word & kind::MASK, kind::ENTRY | kind::EXIT)).count() as u64
 }
 
 /// Gives a chunk back whose records were taken, if it has the lease that it had.

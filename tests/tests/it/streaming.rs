@@ -287,13 +287,23 @@ fn a_limit_is_kept() {
     }
     // Larger than the bank, and smaller.
     for buffer in ["1M", "16M"] {
-        let (folder, output) = record(&["--buffer", buffer, "--max-size=4M"], 400_000, "return");
+        const N: u64 = 400_000;
+        let (folder, output) = record(&["--buffer", buffer, "--max-size=4M"], N, "return");
         assert_eq!(output.status.code(), Some(7));
         let lines = told(&output);
         assert_eq!(lines.matches("--max-size").count(), 1, "{lines}");
         assert!(lines.contains(" calls and returns were not recorded, as the trace has its --max-size"), "{lines}");
-        let n_found = count(&folder.path().join("trace"), "leaf");
+        let trace = folder.path().join("trace");
+        let n_found = count(&trace, "leaf");
         assert!((1..200_000).contains(&n_found), "{n_found}");
+        // What was in the bank when it was reached counts too: a call and its return.
+        let n_missing = 3 * N - n_found - count(&trace, "middle");
+        let n_dropped = dropped(&lines).unwrap_or_else(|| panic!("{lines}"));
+        assert!((n_missing..2 * n_missing).contains(&n_dropped), "{buffer}: {n_missing} of {n_dropped}");
+        // It is the end that is missing.
+        let info = Command::new(rftrace()).arg("info").arg(&trace).output().unwrap();
+        let shown = String::from_utf8_lossy(&info.stdout).into_owned() + &told(&info);
+        assert!(!shown.contains("The beginning was lost"), "{shown}");
     }
 }
 
