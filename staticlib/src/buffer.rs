@@ -89,6 +89,24 @@ pub(crate) fn record_lost_call(block: &ThreadBlock) {
     }
 }
 
+/// Counts a call for which it is known beforehand that there is no room; returns false where there may be some.
+pub(crate) fn loses_call(block: &ThreadBlock) -> bool {
+    let mask = chunk_mask(block);
+    let is_full = |cursor: &AtomicUsize| cursor.load(Relaxed) & mask == 0;
+    if !waiting::is_given_up() || !is_full(&block.cursor) || !is_full(&block.parked_cursor) {
+        return false;
+    }
+    if block.last_index.load(Relaxed) == 0 && Owned::may_adopt() {
+        return false;
+    }
+    // SAFETY: null, or memory that stays mapped, by the contract of init.
+    let bank = unsafe { CONTROL.bank.load(Relaxed).as_ref() };
+    bank.is_some_and(|bank| {
+        bank.n_lost.fetch_add(1, Relaxed);
+        true
+    })
+}
+
 /// Reserves the next record of this thread; `None` when recording is off or no chunk is to be had.
 pub(crate) fn reserve(block: &ThreadBlock) -> Option<Reserved> {
     reserve_many(block, 1).map(|reserved| Reserved(reserved.first))

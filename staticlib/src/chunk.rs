@@ -179,6 +179,11 @@ impl Owned {
         None
     }
 
+    /// Whether there may be one that an ended thread has left.
+    pub(crate) fn may_adopt() -> bool {
+        CONTROL.shared.partial.iter().any(|slot| slot.load(Relaxed) != 0)
+    }
+
     /// One that an ended thread has left, with the place where it goes on.
     pub(crate) fn adopt() -> Option<(Self, usize)> {
         for slot in &CONTROL.shared.partial {

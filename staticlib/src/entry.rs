@@ -80,6 +80,10 @@ fn enter(
     let Some(block) = thread::current_block().filter(|block| !buffer::is_excluded(block)) else {
         return;
     };
+    // What has happened to the stack is looked at when a call is recorded again. A filter has to know all that is open.
+    if SWITCH.state(Relaxed) == enabled::ON && buffer::loses_call(block) {
+        return;
+    }
     let stack = ReturnStack::of(block);
     let entry_word = (child_ip as u64) << ADDRESS_SHIFT;
     let site = values::site(action, child_ip);

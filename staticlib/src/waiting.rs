@@ -18,9 +18,15 @@ const NONE_TICKS: u64 = 1 << 18;
 /// Turns of waiting between two looks.
 const TURNS: u32 = 64;
 
+/// Whether nobody looks for a chunk now.
+pub(crate) fn is_given_up() -> bool {
+    let until = CONTROL.none_until_tsc.load(Relaxed);
+    until != 0 && arch::ticks() < until
+}
+
 /// Finds a chunk to write into. `None`: recording is off, or the call is lost.
 pub(crate) fn claim(bank: &Bank) -> Option<Owned> {
-    if arch::ticks() < CONTROL.none_until_tsc.load(Relaxed) {
+    if is_given_up() {
         return None;
     }
     let mut beat = bank.beat.load(Relaxed);
