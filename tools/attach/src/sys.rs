@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::thread;
@@ -128,43 +128,38 @@ pub(crate) fn wait(thread: pid_t, limit: Duration) -> io::Result<Option<Stop>> {
 
 /// Why a traced thread has stopped, if it has.
 fn stop_of(thread: pid_t) -> io::Result<Option<Stop>> {
-    // How a child of this process has ended is for who waits for that.
-    if has_ended(thread) && is_child(thread) {
-        return Ok(Some(Stop::Gone));
+    let mut stopped = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // Of stops alone: how it has ended may be for somebody else.
+    let options = libc::WSTOPPED | libc::WNOHANG | libc::__WALL;
+    // SAFETY: it is writable.
+    if unsafe { libc::waitid(libc::P_PID, thread.cast_unsigned(), stopped.as_mut_ptr(), options) } < 0 {
+        let error = io::Error::last_os_error();
+        // There will be no stop any more.
+        return if error.raw_os_error() == Some(libc::ECHILD) {
+            pass_end_on(thread);
+            Ok(Some(Stop::Gone))
+        } else {
+            Err(error)
+        };
     }
-    let mut status = 0;
-    // SAFETY: the status is writable.
-    match unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) } {
-        0 => return Ok(None),
-        1.. => {}
-        _ => {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                ErrorKind::Interrupted => Ok(None),
-                _ if error.raw_os_error() == Some(libc::ECHILD) => Ok(Some(Stop::Gone)),
-                _ => Err(error),
-            };
-        }
-    }
-    let signal = libc::WSTOPSIG(status);
-    Ok(Some(match status >> 16 {
-        _ if !libc::WIFSTOPPED(status) => Stop::Gone,
-        libc::PTRACE_EVENT_STOP => Stop::Told,
-        0 if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
-        0 => Stop::Signal(signal),
-        _ => Stop::Event,
-    }))
+    // SAFETY: zero is a value of each field, which the call leaves if there is no stop.
+    let (found, status) = unsafe { (stopped.assume_init_ref().si_pid(), stopped.assume_init_ref().si_status()) };
+    let signal = status & 0xff;
+    Ok(match status >> 8 {
+        _ if found == 0 => None,
+        libc::PTRACE_EVENT_STOP => Some(Stop::Told),
+        0 if signal == libc::SIGTRAP | 0x80 => Some(Stop::SystemCall),
+        0 => Some(Stop::Signal(signal)),
+        _ => Some(Stop::Event),
+    })
 }
 
-/// Whether a traced thread has ended, which stays a zombie.
-fn has_ended(thread: pid_t) -> bool {
-    let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
-    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
-    // SAFETY: it is writable.
-    let found = unsafe { libc::waitid(libc::P_PID, thread.cast_unsigned(), ended.as_mut_ptr(), options) };
-    // SAFETY: zero is a value of each field, and of the code if nothing was found. The system tells of a traced thread's stops too.
-    let code = unsafe { ended.assume_init() }.si_code;
-    found == 0 && [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&code)
+/// The system tells a process that its child has ended when who traces it knows. How a child of this process has ended is left for who waits for that.
+fn pass_end_on(thread: pid_t) {
+    if !is_child(thread) {
+        // SAFETY: null is for who does not want to know how.
+        unsafe { libc::waitpid(thread, ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
+    }
 }
 
 /// Whether it is a process that this one has started.
