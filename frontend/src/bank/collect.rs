@@ -21,6 +21,7 @@ use super::file::{
     CHUNKS_AT, Head, Layout, MAGIC, OPEN_AT, Slot, TEXT_AT, TEXT_BYTES, THREADS_AT, VERSION, slot_state,
 };
 use super::names::files_of_maps;
+use super::numbers::own_number;
 use super::open::OpenFunctions;
 use super::pace::Fill;
 use super::spool::Spool;
@@ -70,6 +71,8 @@ pub struct Banks {
     pub(super) is_whole: bool,
     /// The root directory that paths of processes are for, if that is not this process's.
     pub(super) root: Option<PathBuf>,
+    /// What the one process is called here, if it calls itself otherwise.
+    pid_here: Option<u32>,
     /// The same for dumps of rings.
     pub(super) dumped_bytes: u64,
     /// Those that are told what is recorded at once.
@@ -111,7 +114,11 @@ pub(super) struct Progress {
 /// A process that records into a bank.
 #[derive(Debug)]
 pub(super) struct Watched {
+    /// As this process calls it, and as it calls itself.
     pub(super) pid: u32,
+    pub(super) own_pid: u32,
+    /// Whether that may be another one, and those of its threads.
+    has_own_numbers: bool,
     pub(super) spool: Spool,
     /// What the system said of it when it was last looked at.
     pub(super) looked: Option<Instant>,
@@ -165,6 +172,7 @@ impl Banks {
             taken_bytes: 0,
             is_whole: false,
             root: None,
+            pid_here: None,
             dumped_bytes: 0,
             taps: Vec::new(),
             keeps_nothing: false,
@@ -192,9 +200,11 @@ impl Banks {
                 slot_state::IN_USE => {}
                 // Who takes it says so just after: until then it is nobody's who could have ended.
                 slot_state::TAKEN => {
-                    let pid = slot.pid.load(Relaxed);
                     // It may have gone on meanwhile. What it has recorded then is taken the next time.
-                    if pid != 0 && is_over(pid) && slot.state.load(Acquire) == slot_state::TAKEN {
+                    if slot.pid.load(Relaxed) != 0
+                        && is_over(self.pid_in(number))
+                        && slot.state.load(Acquire) == slot_state::TAKEN
+                    {
                         self.give_back(number);
                     }
                     continue;
@@ -203,7 +213,7 @@ impl Banks {
             }
             if self.layout.n_chunks() == 0 {
                 // It is only asked there.
-                if is_over(slot.pid.load(Relaxed)) || self.is_followed(number) {
+                if is_over(self.pid_in(number)) || self.is_followed(number) {
                     self.give_back(number);
                 }
                 continue;
@@ -273,6 +283,16 @@ impl Banks {
         })
     }
 
+    /// The one process that records, which this one calls so, calls itself otherwise, as those in a container may.
+    pub fn set_pid_here(&mut self, pid: u32) {
+        self.pid_here = Some(pid);
+    }
+
+    /// What the process in a slot is called here.
+    pub(super) fn pid_in(&self, number: usize) -> u32 {
+        self.pid_here.unwrap_or_else(|| self.slot(number).pid.load(Relaxed))
+    }
+
     pub(super) fn slot(&self, number: usize) -> &'static Slot {
         // SAFETY: the slots lie in the mapping; nobody has this reference after `self`, which it is used within.
         unsafe { &*self.at(number, 0).cast::<Slot>() }
@@ -299,10 +319,12 @@ impl Banks {
 
     pub(super) fn watch(&self, number: usize) -> Watched {
         let slot = self.slot(number);
-        let (pid, since) = (slot.pid.load(Relaxed), slot.first_tsc.load(Relaxed));
+        let (pid, since) = (self.pid_in(number), slot.first_tsc.load(Relaxed));
         let path = self.folder.join(format!("spool-{pid}-{number}-{since}"));
         Watched {
             pid,
+            own_pid: slot.pid.load(Relaxed),
+            has_own_numbers: self.pid_here.is_some(),
             spool: Spool::new(path),
             looked: None,
             open: OpenFunctions::default(),
@@ -447,6 +469,7 @@ impl Banks {
         let parent = slot.forked_by.load(Relaxed);
         Collected {
             pid: watched.pid,
+            own_pid: watched.own_pid,
             program_nanos: slot.program_nanos.load(Relaxed),
             fork: (parent != 0).then(|| (parent, slot.forked_nanos.load(Relaxed))),
             n_dropped: slot.bank.n_lost.load(Relaxed),
@@ -597,7 +620,12 @@ impl Watched {
             self.add_maps(maps);
         }
         for task in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
-            if let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok())
+            let tid = if self.has_own_numbers {
+                own_number(&task.path())
+            } else {
+                task.file_name().to_str().and_then(|name| name.parse().ok())
+            };
+            if let Some(tid) = tid
                 && let Ok(name) = fs::read(task.path().join("comm"))
             {
                 self.names.insert(tid, name);

@@ -16,6 +16,8 @@ use crate::host::program::Identity;
 pub struct Collected {
     /// The process, as it calls itself.
     pub pid: u32,
+    /// The same as it calls itself, which a trace has: another number in a container.
+    pub own_pid: u32,
     /// When its program began to be recorded, by `CLOCK_MONOTONIC` in nanoseconds.
     pub program_nanos: u64,
     /// The process that forked it, and when by `CLOCK_MONOTONIC`, if one did that is recorded too.

@@ -73,7 +73,7 @@ impl Banks {
         let is_it = |&number: &usize| {
             let slot = self.slot(number);
             slot.state.load(Acquire) == slot_state::IN_USE
-                && slot.pid.load(Relaxed) == pid
+                && self.pid_in(number) == pid
                 && dump.tsc.is_none_or(|tsc| began(&number) <= tsc)
         };
         // Of several programs that the process has run the one that ran then.
@@ -126,7 +126,7 @@ impl Banks {
             let slot = self.slot(number);
             let noticed = &slot.noticed;
             notices.push(Notice {
-                pid: slot.pid.load(Relaxed),
+                pid: self.pid_in(number),
                 number: noticed.number.load(Relaxed),
                 tsc: noticed.tsc.load(Relaxed),
                 thread: u32::try_from(noticed.thread.load(Relaxed)).ok().filter(|&thread| thread != 0),

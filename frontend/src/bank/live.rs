@@ -121,6 +121,11 @@ impl Live {
         Ok(Self { banks, reader: Reader::default() })
     }
 
+    /// As [`Banks::set_pid_here`].
+    pub fn set_pid_here(&mut self, pid: u32) {
+        self.banks.set_pid_here(pid);
+    }
+
     /// Takes what is in chunks that are full. Returns how many they were.
     pub fn poll(&mut self, to: &mut impl Take) -> Fill {
         self.read(What::Full, to)
@@ -156,7 +161,8 @@ impl Live {
     #[must_use]
     pub fn open_functions(&self) -> HashMap<u32, Vec<u64>> {
         let slot = self.banks.slot(SLOT);
-        let open = OpenFunctions::of_process(slot.pid.load(Relaxed), slot.threads_at.load(Relaxed)).unwrap_or_default();
+        let open =
+            OpenFunctions::of_process(self.banks.pid_in(SLOT), slot.threads_at.load(Relaxed)).unwrap_or_default();
         let addresses = |words: Vec<u64>| words.into_iter().map(|word| word >> ADDRESS_SHIFT).collect();
         let open = open.known_since(&HashMap::new());
         open.into_iter().map(|(thread, words)| (thread, addresses(words))).collect()

@@ -1,7 +1,7 @@
 //! Banks: memory that a recorder owns and that recorded processes write to, so that what is recorded outlives them however they end.
 //!
 //! `file` is the layout, `journal` what is told of libraries in it, `told` what that is, `own` what a recorded process does with its bank, `child` what the child of a fork does, `collect` what the recorder does with all of them
-//! while programs run, `pace` how often, `tap` what of it is shown at once, `collected` what that leaves, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
+//! while programs run, `pace` how often, `numbers` what those in containers call themselves, `tap` what of it is shown at once, `collected` what that leaves, `dump` how it copies what is there at a moment, with the names of functions that `open` finds, `spool` the file that it writes, `about` what is beside that, and where it is sent `whole`, which says all, of the machine too (`world`), `save` how what it collected of a process becomes a directory; `live`
 //! how a recorder looks at what is recorded at once, and writes nothing, with `names` for it; `writer` is a recorder in the program itself. docs/banks.md tells of the whole.
 //!
 //! Not here: how a hook waits for a free chunk (the tracer), and what the recorder says to its user (`rftrace-record`).
@@ -24,6 +24,8 @@ mod journal;
 mod live;
 #[cfg(target_os = "linux")]
 mod names;
+#[cfg(target_os = "linux")]
+mod numbers;
 #[cfg(target_os = "linux")]
 mod open;
 #[cfg(not(target_os = "linux"))]
@@ -68,6 +70,8 @@ pub use journal::Loaded;
 pub use live::{Live, Moment, Take};
 #[cfg(target_os = "linux")]
 pub use names::Names;
+#[cfg(target_os = "linux")]
+pub use numbers::own_number;
 pub use own::Bank;
 #[cfg(target_os = "linux")]
 pub use pace::{Fill, SHORTEST_PAUSE};

@@ -220,17 +220,14 @@ impl Banks {
     /// The processes that record now.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
-        let in_use = (0..self.slots.len()).map(|number| self.slot(number));
-        let in_use = in_use.filter(|slot| slot.state.load(Acquire) == slot_state::IN_USE);
-        in_use.map(|slot| slot.pid.load(Relaxed)).collect()
+        let is_in_use = |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE;
+        (0..self.slots.len()).filter(is_in_use).map(|number| self.pid_in(number)).collect()
     }
 
     /// The slot of a process; of several programs that ran in it that of the last one.
     pub(super) fn slot_of(&self, pid: u32) -> Option<usize> {
-        let is_it = |&number: &usize| {
-            let slot = self.slot(number);
-            slot.state.load(Acquire) == slot_state::IN_USE && slot.pid.load(Relaxed) == pid
-        };
+        let is_it =
+            |&number: &usize| self.slot(number).state.load(Acquire) == slot_state::IN_USE && self.pid_in(number) == pid;
         (0..self.slots.len()).filter(is_it).max_by_key(|&number| self.slot(number).program_nanos.load(Relaxed))
     }
 
@@ -311,7 +308,7 @@ impl Banks {
     pub fn answer(&self, asked: &Asked) -> Answer {
         let slot = self.slot(asked.slot);
         let state = slot.requests.state.load(Acquire);
-        let is_there = slot.state.load(Acquire) == slot_state::IN_USE && slot.pid.load(Relaxed) == asked.pid;
+        let is_there = slot.state.load(Acquire) == slot_state::IN_USE && self.pid_in(asked.slot) == asked.pid;
         if !is_there || state & !request_phase::MASK != asked.number {
             return Answer::Ended;
         }

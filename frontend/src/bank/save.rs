@@ -332,7 +332,7 @@ impl Collected {
         system.build_id = build_id(&in_root(self.root(), &exe)).ok().flatten();
         system.command_line = sysinfo::command_line(&self.command_line);
         Program {
-            pid: self.pid,
+            pid: self.own_pid,
             identify: Identify::Table(self.threads.clone()),
             exe_name: system.exe_name.clone(),
             modules,
@@ -354,7 +354,7 @@ impl Collected {
         system.exe_name = map_path(&self.exe_path());
         system.command_line = sysinfo::command_line(&self.command_line);
         Program {
-            pid: self.pid,
+            pid: self.own_pid,
             identify: Identify::Table(self.threads.clone()),
             exe_name: system.exe_name.clone(),
             modules,

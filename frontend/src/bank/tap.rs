@@ -22,8 +22,10 @@ use crate::clock::ClockPair;
 pub enum Seen {
     /// A process: where its modules lie, each time others have come, and a moment by both clocks.
     Process {
-        /// The process.
+        /// The process, as it calls itself, as in all that is passed on.
         pid: u32,
+        /// The same as this process calls it.
+        pid_here: u32,
         /// The path of its program.
         exe: Vec<u8>,
         /// Lines of its maps, the latest last.
@@ -135,8 +137,8 @@ impl Told {
         let marks = &watched.told.marks;
         let n_told = self.n_marks.insert(number, marks.len()).unwrap_or(0);
         for mark in marks.get(n_told..).unwrap_or_default() {
-            let tid = mark.thread.map_or(watched.pid, |thread| banks.system_tid(number, thread).unwrap_or(thread));
-            self.tell(Seen::Mark { pid: watched.pid, tid, tsc: mark.tsc, name: mark.event_name() });
+            let tid = mark.thread.map_or(watched.own_pid, |thread| banks.system_tid(number, thread).unwrap_or(thread));
+            self.tell(Seen::Mark { pid: watched.own_pid, tid, tsc: mark.tsc, name: mark.event_name() });
         }
     }
 
@@ -149,14 +151,14 @@ impl Told {
         let maps = watched.maps.iter().cloned().chain([own_maps]).collect();
         let slot = banks.slot(number);
         let began = Moment { ticks: slot.first_tsc.load(Relaxed), nanos: slot.first_nanos.load(Relaxed) };
-        self.tell(Seen::Process { pid: watched.pid, exe, maps, began });
+        self.tell(Seen::Process { pid: watched.own_pid, pid_here: watched.pid, exe, maps, began });
     }
 }
 
 impl Tap for Told {
     fn read(&mut self, banks: &Banks, number: usize, watched: &Watched, is_over: bool) {
-        let pid = watched.pid;
-        if self.is_over || self.pid.is_some_and(|wanted| wanted != pid) {
+        let pid = watched.own_pid;
+        if self.is_over || self.pid.is_some_and(|wanted| wanted != watched.pid) {
             return;
         }
         self.tell_of_process(banks, number, watched);

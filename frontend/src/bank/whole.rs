@@ -153,7 +153,7 @@ fn text(collected: &Collected, world: &World, is_over: bool) -> Vec<u8> {
     let Collected { first, last, .. } = collected;
     // It is another one each time.
     lines.put("last", format!("{} {}", last.tsc, last.nanos));
-    lines.put("pid", collected.pid.to_string());
+    lines.put("pid", collected.own_pid.to_string());
     lines.put("program", collected.program_nanos.to_string());
     if let Some((parent, nanos)) = collected.fork {
         lines.put("fork", format!("{parent} {nanos}"));
@@ -289,11 +289,13 @@ impl Parsed {
         if !is_possible || last.tsc < first.tsc || last.nanos < first.nanos {
             return None;
         }
+        let pid = self.number("pid").filter(|&pid: &u32| is_tid(pid.into()))?;
         Some(Collected {
             unloaded: Vec::new(),
             n_untold: self.number("untold").unwrap_or(0),
             marks: self.all("mark").iter().filter_map(|value| mark(value)).take(told::MOST_MARKS).collect(),
-            pid: self.number("pid").filter(|&pid: &u32| is_tid(pid.into()))?,
+            pid,
+            own_pid: pid,
             program_nanos: self.number("program")?,
             fork: self.pair("fork"),
             n_dropped: self.number("dropped")?,

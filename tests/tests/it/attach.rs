@@ -32,6 +32,8 @@ const TRIES: usize = 20;
 /// A program that runs.
 pub(crate) struct Running {
     pub(crate) child: Child,
+    /// Its number: that of the child, or of what the child has started.
+    pid: u32,
     pub(crate) output: BufReader<ChildStdout>,
     pub(crate) folder: TempDir,
 }
@@ -47,12 +49,18 @@ impl Running {
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
-        assert_eq!(line.trim().parse(), Ok(child.id()));
-        Self { child, output, folder }
+        let children = format!("/proc/{0}/task/{0}/children", child.id());
+        let pid = match line.trim() {
+            // In a space of process numbers of its own, which the child has made.
+            "1" => fs::read_to_string(children).unwrap().trim().parse().unwrap(),
+            own => own.parse().unwrap(),
+        };
+        assert!(pid == child.id() || line.trim() == "1");
+        Self { child, pid, output, folder }
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     pub(crate) fn trace(&self) -> PathBuf {

@@ -1,14 +1,14 @@
 //! `rftrace record -p`: programs in containers, whose files lie elsewhere than they say, and programs of other C libraries.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rftrace_tests::{CProgram, Program, fixtures, require, tools};
+use rftrace_tests::{CProgram, Program, fixtures, require, tools, traces};
 use tempfile::TempDir;
 
 use crate::attach::{Running, count, refused};
@@ -147,34 +147,74 @@ fn another_root_directory() {
     assert_eq!((status.code(), said.trim()), (Some(7), "right, handled 0"));
 }
 
+/// A program that is process 1 of a container.
+fn begin_with_own_numbers(way: &str) -> Running {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "-p", "-f", "--mount-proc"]).arg(&program().path).arg(way);
+    Running::begin_by(&mut command)
+}
+
+/// Its trace has the numbers that the program knows, and names of its threads.
 #[test]
-fn process_ids_of_its_own() {
+fn process_numbers_of_its_own() {
     if !require(&["gcc"]) || !has_namespaces() {
         return;
     }
-    let mut command = Command::new("unshare");
-    command.args(["-m", "-p", "-f", "--mount-proc"]).arg(&program().path).arg("busy");
-    let mut outer = Started::begin(&mut command);
-    assert_eq!(outer.line, "1");
-    let children = format!("/proc/{0}/task/{0}/children", outer.child.id());
-    let pid = fs::read_to_string(children).unwrap().trim().parse().unwrap();
-    refused(pid, |command| _ = command.args(BRANCHES), "run rftrace in there");
-    drop(outer.child.stdin.take());
-    assert_eq!(outer.child.wait().unwrap().code(), Some(7));
+    let running = begin_with_own_numbers("busy");
+    assert_ne!(running.pid(), 1);
+    check_recorded(&running);
+    let trace = traces::open(&running.trace());
+    let with_calls = trace.tasks().iter().filter(|task| task.pid() == 1);
+    let tasks: Vec<(u32, &str)> = with_calls.map(|task| (task.tid(), task.name())).collect();
+    assert!(!tasks.is_empty());
+    assert!(tasks.iter().all(|&(tid, name)| (1..=5).contains(&tid) && name == "program"), "{tasks:?}");
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.trim()), (Some(7), "right, handled 0"));
 }
 
-/// A program that has said its first line.
-struct Started {
-    child: Child,
-    line: String,
+/// The end of process 1 is the end of all that the container has, but not of who records it.
+#[test]
+fn a_container_that_ends() {
+    if !require(&["gcc"]) || !has_namespaces() {
+        return;
+    }
+    let mut running = begin_with_own_numbers("asked");
+    let mut recorder = running.begin_recording(&["-P", "*"]);
+    let pid = running.pid().to_string();
+    let ctl = |words: &[&str]| tools::text(Command::new(rftrace()).args(["ctl", &pid]).args(words));
+    assert!(ctl(&["status"]).contains(&format!("process {pid}")));
+    let mut ask = || {
+        running.child.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+        running.output.read_line(&mut String::new()).unwrap();
+    };
+    ask();
+    // Threads are chosen by their own numbers.
+    ctl(&["set", "set_ftrace_pid", "1"]);
+    ask();
+    ctl(&["set", "set_ftrace_notrace_pid", "1"]);
+    ask();
+    drop(running.child.stdin.take());
+    assert_eq!(running.child.wait().unwrap().code(), Some(5));
+    assert!(recorder.wait().unwrap().success());
+    assert_eq!(count(&running.trace(), "round_of_work"), 2000);
+    let trace = traces::open(&running.trace());
+    assert_eq!(trace.tasks().iter().map(|task| (task.pid(), task.tid())).collect::<Vec<_>>(), [(1, 1)]);
 }
 
-impl Started {
-    fn begin(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        Self { child, line: line.trim().to_owned() }
+#[test]
+fn what_needs_one_space_of_numbers() {
+    if !require(&["gcc"]) || !has_namespaces() {
+        return;
+    }
+    let (one, other) = (begin_with_own_numbers("busy"), begin_with_own_numbers("busy"));
+    let of_other = other.pid().to_string();
+    let both = |command: &mut Command| _ = command.args(BRANCHES).args(["-p", &of_other]);
+    refused(one.pid(), both, "record one after the other");
+    refused(one.pid(), |command| _ = command.args(["--resources", "memory"]), "from in there");
+    let functracer = Command::new(rftrace()).args(["functracer", "-p", &of_other, "-e", "memory"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&functracer.stderr).contains("from in there"), "{functracer:?}");
+    for running in [one, other] {
+        assert_eq!(running.end().0.code(), Some(7));
     }
 }
 

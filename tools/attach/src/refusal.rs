@@ -57,9 +57,6 @@ pub(crate) fn check_state(pid: pid_t) -> Result<()> {
         let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
         bail!("process {pid} is being traced by {} ({tracer}): only one can", name.trim());
     }
-    if status.get("NSpid").split_ascii_whitespace().count() > 1 {
-        bail!("process {pid} runs in a container with process ids of its own: run rftrace in there");
-    }
     if status.number("Seccomp") != 0 {
         bail!(
             "process {pid} has confined itself (seccomp), and might be killed for a system call of the tracer: start it without that, or \

@@ -3,14 +3,14 @@
 //! Not here: how the tracer comes into a program and out again (`rftrace-attach`).
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 pub use rftrace_attach::ResourcesWanted;
 use rftrace_attach::{Attached, Files, OtherRoot, State, Wanted};
 use rftrace_format::resources::Resource;
@@ -25,7 +25,7 @@ use super::dumps;
 use super::entries::Told;
 use super::errands::{Errand, Errands, What};
 use super::output::Output;
-use super::processes::start_time;
+use super::processes::{other_number, start_time};
 use super::resources::{self, ResourceRecorder};
 use super::specification::Plan as SpecificationPlan;
 
@@ -210,10 +210,11 @@ pub fn record(
     begun: impl FnOnce(Option<&std::io::Error>),
     tell: impl FnMut(Written) + Send + 'static,
 ) -> Result<Recorded> {
+    let of_resources = options.resources.as_ref();
+    check_numbers(&options.pids, of_resources.is_some())?;
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let Options { library, filter, has_library_calls, branches, is_patched, types, .. } = options.clone();
-    let of_resources = options.resources.as_ref();
     let resources = of_resources.map(|resources| resources.wanted.clone());
     let wanted = Wanted { library, filter, has_library_calls, branches, is_patched, types, resources };
     let Options { buffer_bytes, on_full, limit, .. } = *options;
@@ -228,7 +229,11 @@ pub fn record(
         let dumps = dumps::Options::default();
         let plan = Plan { buffer_bytes, on_full, most_bytes, is_ring: false, dumps, is_sent: false };
         let prepare = |files: Files| {
-            recorders.push(BankRecorder::begin_in(files.banks, 1, output.work(), plan, tell)?);
+            let recorder = BankRecorder::begin_in(files.banks, 1, output.work(), plan, tell)?;
+            if other_number(pid).is_some() {
+                recorder.set_pid_here(pid);
+            }
+            recorders.push(recorder);
             let Some((pool, wanted)) = files.resources.zip(of_resources) else { return Ok(()) };
             record_resources(&mut resources, pool, output.work(), options.most_bytes, wanted)
         };
@@ -275,6 +280,24 @@ pub fn record(
     });
     let processes = processes.collect();
     Ok(Recorded { banks, processes, resources, roots: roots.into_iter().flatten().collect() })
+}
+
+/// Refuses what needs numbers of processes and threads that are the same for all.
+pub(crate) fn check_numbers(pids: &[u32], has_resources: bool) -> Result<()> {
+    let Some((pid, own)) = pids.iter().find_map(|&pid| Some((pid, other_number(pid)?))) else { return Ok(()) };
+    if has_resources {
+        bail!(
+            "process {pid} runs in a container with process numbers of its own (there it is {own}): its resources can be recorded from in \
+             there"
+        );
+    }
+    let space = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    if let Some(other) = pids.iter().find(|&&other| space(other) != space(pid)) {
+        bail!(
+            "processes {pid} and {other} have process numbers of their own, which may be the same: record one after the other"
+        );
+    }
+    Ok(())
 }
 
 /// Records a process's resources in an empty file in its memory, by the recorder that there is.

@@ -197,6 +197,12 @@ impl BankRecorder {
         self.jobs.with(|banks| banks.set_root(root));
     }
 
+    /// As [`Banks::set_pid_here`].
+    #[cfg(attaching)]
+    pub(crate) fn set_pid_here(&self, pid: u32) {
+        self.jobs.with(move |banks| banks.set_pid_here(pid));
+    }
+
     /// Where spools are.
     pub(crate) fn work(&self) -> &Path {
         &self.work
@@ -372,7 +378,7 @@ impl BankRecording {
     /// Whether it has what a part is made of.
     pub(crate) fn has(&self, part: &Part) -> bool {
         let fork = |it: &Collected| it.fork.map(|(parent, nanos)| Fork { parent, nanos });
-        self.all().any(|it| (it.pid, it.program_nanos, fork(it)) == (part.pid, part.program, part.fork))
+        self.all().any(|it| (it.own_pid, it.program_nanos, fork(it)) == (part.pid, part.program, part.fork))
     }
 
     /// Calls and returns in it.

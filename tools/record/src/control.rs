@@ -22,7 +22,7 @@ use super::errands::Errands;
 use super::errands::What;
 use super::own_buffers::{self, State};
 use super::pipe::{self, Pipe};
-use super::processes::{n_threads, start_time};
+use super::processes::{n_threads, start_time, threads};
 use super::rfs;
 
 /// Listens as long as it lives.
@@ -230,7 +230,7 @@ impl Recording for Recorded {
     }
 
     fn has_thread(&self, pid: u32, id: u32) -> bool {
-        Path::new(&format!("/proc/{pid}/task/{id}")).exists()
+        threads(pid).contains(&id)
     }
 
     fn is_on(&self, pid: u32) -> Option<bool> {

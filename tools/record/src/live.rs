@@ -18,6 +18,7 @@ pub use rftrace_frontend::bank::{Live, Moment, Names, Take};
 use super::attach::{Attended, Reason, attend};
 use super::banks::{NO_MEMORY, NO_THREAD, OnFull};
 use super::errands::Errands;
+use super::processes::other_number;
 use super::sys;
 
 /// How to look.
@@ -65,7 +66,11 @@ pub fn run<W: Watch>(
         Wanted { library, filter, has_library_calls, branches, is_patched: false, types: None, resources: None };
     let mut live = None;
     let process = Attended::begin(pid, &wanted, |files: Files| {
-        live = Some(Live::new(files.banks, buffer_bytes, on_full.patience()).context(NO_MEMORY)?);
+        let mut bank = Live::new(files.banks, buffer_bytes, on_full.patience()).context(NO_MEMORY)?;
+        if other_number(pid).is_some() {
+            bank.set_pid_here(pid);
+        }
+        live = Some(bank);
         Ok(())
     })?;
     let live = live.context("the process has no bank")?;

@@ -98,7 +98,7 @@ impl Iterator for Pipe {
                     }
                     let is_until = matches!(seen, Seen::Until(_));
                     self.is_over |= is_until && self.what == What::Now;
-                    self.is_over |= matches!(seen, Seen::Ended { pid, .. } if Some(pid) == self.pid);
+                    self.is_over |= self.pid.is_some() && matches!(seen, Seen::Ended { .. });
                     self.text.take(seen);
                     if self.is_over || is_until || self.text.is_large() {
                         self.text.write();
@@ -178,8 +178,8 @@ impl Text {
 
     fn take(&mut self, seen: Seen) {
         match seen {
-            Seen::Process { pid, exe, maps, began } => {
-                let names = Names::of_maps(pid, &exe, &maps);
+            Seen::Process { pid, pid_here, exe, maps, began } => {
+                let names = Names::of_maps(pid_here, &exe, &maps);
                 match self.processes.get_mut(&pid).filter(|process| process.began == began) {
                     Some(process) => {
                         process.names.add_maps(&exe, &maps);
@@ -366,7 +366,7 @@ mod tests {
     fn text(is_from_now: bool) -> Text {
         let mut text = Text::new(is_from_now);
         let began = Moment { ticks: 1, nanos: 1 };
-        let process = Seen::Process { pid: 1, exe: Vec::new(), maps: Vec::new(), began };
+        let process = Seen::Process { pid: 1, pid_here: 1, exe: Vec::new(), maps: Vec::new(), began };
         assert_eq!(text_of(&mut text, [process]), ["# DURATION     TID      FUNCTION"]);
         text
     }

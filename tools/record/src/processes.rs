@@ -1,6 +1,10 @@
 //! What the system says of processes.
 
-use std::fs;
+use std::collections::HashSet;
+use std::fs::{self, DirEntry};
+use std::path::Path;
+
+use rftrace_frontend::bank::own_number;
 
 /// When a process was started, if it has not ended: as long as one of its threads lives, the main one or another.
 pub(crate) fn start_time(pid: u32) -> Option<String> {
@@ -14,9 +18,22 @@ pub(crate) fn is_own_child(pid: u32) -> bool {
 }
 
 /// Whether a thread has not ended.
-#[must_use]
-pub fn thread_lives(tid: u32) -> bool {
+pub(crate) fn thread_lives(tid: u32) -> bool {
     Stat::of(tid).is_some_and(|stat| !stat.is_zombie)
+}
+
+/// What a process calls itself, if this one calls it otherwise, as those in a container.
+#[cfg(attaching)]
+pub(crate) fn other_number(pid: u32) -> Option<u32> {
+    own_number(Path::new(&format!("/proc/{pid}"))).filter(|&own| own != pid)
+}
+
+/// The threads of a process that have not ended, as it calls them.
+#[must_use]
+pub fn threads(pid: u32) -> HashSet<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lives = |task: &DirEntry| task.file_name().to_str().and_then(|tid| tid.parse().ok()).is_some_and(thread_lives);
+    tasks.filter(lives).filter_map(|task| own_number(&task.path())).collect()
 }
 
 /// How many threads a process has.

@@ -82,7 +82,7 @@ pub(crate) fn save_to(
     problems.extend(missing(collected, on_full));
     problems.extend(untold(collected));
     let told = Part {
-        pid: collected.pid,
+        pid: collected.own_pid,
         program: collected.program_nanos,
         fork: collected.fork.map(|(parent, nanos)| Fork { parent, nanos }),
         saved,

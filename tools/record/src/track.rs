@@ -17,7 +17,7 @@ use rftrace_attach::{Files, Wanted};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::{flag, low_level};
 
-use super::attach::{Attended, Reason, Resources, record_resources};
+use super::attach::{Attended, Reason, Resources, check_numbers, record_resources};
 use super::banks::{BankRecorder, OnFull, Plan};
 use super::dumps;
 use super::follow::{Fate, Happened, Running};
@@ -114,6 +114,7 @@ type Process = Result<Attended, Reason>;
 /// Attaches to all.
 fn attach(options: &Options<'_>) -> Result<(Vec<Attended>, Vec<BankRecorder>, ResourceRecorder)> {
     let Options { pids, library, resources, work, most_bytes } = options;
+    check_numbers(pids, true)?;
     let wanted = Wanted {
         library: library.clone(),
         // The program may call the tracer; its calls are not wanted.

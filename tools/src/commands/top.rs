@@ -212,8 +212,9 @@ impl Reader {
     fn look_after_threads(&mut self, live: &Live, has_dropped: bool) {
         let threads: Vec<u32> = self.sums.with_open().collect();
         let open = if has_dropped { live.open_functions() } else { HashMap::new() };
+        let living = processes::threads(self.pid);
         for thread in threads {
-            if live.system_tid(thread).is_some_and(|tid| !processes::thread_lives(tid)) {
+            if live.system_tid(thread).is_some_and(|tid| !living.contains(&tid)) {
                 self.sums.ended(thread);
             } else if has_dropped && !live.has_chunk(thread) {
                 self.sums.set_open(thread, open.get(&thread).map_or(&[], Vec::as_slice));

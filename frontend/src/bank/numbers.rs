@@ -1,0 +1,30 @@
+//! What processes and threads call themselves, which is something else than here where they have numbers of their own, as in a container.
+
+use std::fs;
+use std::path::Path;
+
+/// What a process or a thread calls itself, by its folder in `/proc`. `None`: it is not there.
+#[must_use]
+pub fn own_number(folder: &Path) -> Option<u32> {
+    let status = fs::read(folder.join("status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    // From the outermost space of numbers that this process sees to the innermost.
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read() {
+        assert_eq!(own_number(Path::new("/proc/self")), Some(std::process::id()));
+        assert_eq!(own_number(Path::new("/proc/0")), None);
+        let folder = std::env::temp_dir().join(format!("rftrace-numbers-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("status"), "Name:\tinit\nNSpid:\t4711\t12\t1\nThreads:\t1\n").unwrap();
+        assert_eq!(own_number(&folder), Some(1));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
