@@ -4,8 +4,8 @@
 aarch64.py [--processor NAME] [--libmcount LIBMCOUNT --libraries FOLDER]
 
 The program counted.c calls a function 1,000 times and 3,000 times; the difference is what 2,000 calls take. qemu-aarch64 runs each instruction
-by itself and prints where it is (-singlestep -d exec,nochain). What lies in the function and its caller is not counted: the tracer is all
-else, the stubs too. Each number is the mean of all calls, so it has a part of what only some calls take: chunks that are full.
+by itself and prints where it is (-singlestep -d exec,nochain). What lies in the function and its caller is not counted. Of rftrace hooks, the
+trampoline and stubs are counted, and not the slow paths, which two calls of a thousand take.
 
 --libmcount: that of uftrace, built for aarch64 (Debian: package uftrace of arm64, unpacked), with the libraries that it needs and the cross
 compilers have not (libelf1, libdw1, libcapstone4 and what those need). It is compared on the same source, by what it executes itself and in the C
@@ -27,7 +27,7 @@ CALLS = (1000, 3000)
 ANYWHERE = 0x5500000000
 # Who calls, and is called; then the parts of the tracer that have a name.
 PROGRAM = ('main', 'leaf')
-PARTS = ('_mcount', 'rftrace_entry', 'rftrace_return_trampoline')
+PARTS = ('_mcount', 'rftrace_entry', 'rftrace_entry_rest', 'rftrace_return_trampoline')
 
 # Name, arguments of the compiler, whether the program is linked with rftrace, variables, whether it records.
 KINDS = [
@@ -61,6 +61,13 @@ def places(program):
     fields = [line.split() for line in subprocess.check_output(['aarch64-linux-gnu-nm', '-S', program], text=True).splitlines()]
     found = {f[3]: (base + int(f[0], 16), base + int(f[0], 16) + int(f[1], 16) - 1) for f in fields if len(f) == 4}
     return {name: found[name] for name in PROGRAM + PARTS if name in found}
+
+
+def segments(program):
+    """First and last address of what is loaded of a program that lies at a fixed place."""
+    lines = subprocess.check_output(['aarch64-linux-gnu-readelf', '-lW', program], text=True).splitlines()
+    fields = [line.split() for line in lines if line.strip().startswith('LOAD')]
+    return [(int(f[2], 16), int(f[2], 16) + int(f[5], 16) - 1) for f in fields]
 
 
 def command(program, calls, how, processor, variables, *options):
@@ -125,13 +132,16 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name, arguments, is_linked, variables, how in KINDS:
             program = compiled(arguments, library, Path(folder, 'counted'))
-            rows.append((name, per_call(program, [], how, options.processor, variables)))
+            # Stubs lie below the program. All that the program does at its start would be some gigabytes of text.
+            stubs = (0x10000, min(first for first, _ in segments(program)) - 1)
+            ranges = [*places(program).values(), stubs]
+            rows.append((name, per_call(program, ranges, how, options.processor, variables)))
         if options.libmcount:
             program = compiled(['-pg'], None, Path(folder, 'counted'))
             rows.append(('`-pg`, recorded by uftrace', per_call_of_uftrace(program, folder, options)))
     print('| | hook | trampoline | elsewhere | a call |\n|---|---|---|---|---|')
     for name, counted in rows:
-        hook = counted.get('_mcount', 0) + counted.get('rftrace_entry', 0)
+        hook = counted.get('_mcount', 0) + counted.get('rftrace_entry', 0) + counted.get('rftrace_entry_rest', 0)
         trampoline, elsewhere = counted.get('rftrace_return_trampoline', 0), counted['elsewhere']
         print(f'| {name} | {hook:.0f} | {trampoline:.0f} | {elsewhere:.0f} | {hook + trampoline + elsewhere:.1f} |')
 
