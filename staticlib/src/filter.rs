@@ -9,6 +9,7 @@ use crate::abi::{ADDRESS_SHIFT, action, enabled, site_slot, state};
 use crate::control_block::{CONTROL, SWITCH};
 
 /// What an entry passes on to the entries of the calls in it. OUT is not among it: then there are none.
+#[allow(dead_code, reason = "for the assembly of some processors")]
 pub(crate) const PASSED_ON: u64 = state::IN | state::DEPTH_MASK;
 
 /// What to do with a function, an [`action`].

@@ -1,6 +1,7 @@
 //! Building the programs that trace themselves.
 
 pub mod aarch64;
+pub mod riscv64;
 
 use std::env;
 use std::fs;

@@ -1,7 +1,8 @@
-//! What the processor says of its time stamp counter, or what stands in its place: on aarch64 the virtual counter.
+//! What the processor says of its time stamp counter, or what stands in its place: on aarch64 the virtual counter, on riscv64 the clock.
 
 #[cfg_attr(target_arch = "x86_64", path = "tsc_x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "tsc_aarch64.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "tsc_riscv64.rs")]
 mod processor;
 
 #[cfg(all(feature = "std", not(target_os = "linux")))]

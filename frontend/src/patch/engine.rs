@@ -2,24 +2,24 @@
 //!
 //! Not here: what a pass makes of one site (`change`).
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::CString;
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use super::change::{Goal, Kinds, Means, Patch, padded};
 use super::code::{MAX_BYTES, Step};
+use super::finding::find_calls;
+#[cfg(target_arch = "aarch64")]
+use super::finding::start_of;
 use super::module::{Image, with_modules};
 use super::outcome::{PatchedSites, PlainReason};
 use super::poke::{Barrier, Pages, ProcMem, Writer, is_only_thread};
 #[cfg(target_arch = "aarch64")]
 use super::rooms;
 use super::shapes::shapes;
-use super::sites::{Call, Found, Hook, Selection, Site, Targets, find};
+use super::sites::{Call, Found, Selection, Site};
 use super::states::State;
 use super::switches;
-use crate::elf::table;
 
 /// All modules and their sites.
 pub(super) struct Engine {
@@ -345,7 +345,7 @@ impl Engine {
 
     /// The entries: each with its module's name, and why it is left alone, if it is.
     #[cfg(target_arch = "aarch64")]
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&CStr, Site, Option<PlainReason>)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&std::ffi::CStr, Site, Option<PlainReason>)> {
         self.modules.iter().flat_map(|module| {
             let (name, start) = (module.identity.name.as_c_str(), module.identity.range.start);
             let calls = module.calls.iter().filter(|call| call.form.is_entry());
@@ -452,59 +452,6 @@ impl Module {
         }
         true
     }
-}
-
-/// The calls of the hooks in an image.
-fn find_calls(image: &Image<'_>) -> Found {
-    let mut targets = Targets { functions: Vec::new(), slots: image.hook_slots() };
-    for hook in Hook::ALL {
-        let address = hook.address();
-        if image.contains(address) {
-            targets.functions.push((address, hook));
-            targets.slots.extend(image.constant_pointers_to(address).map(|slot| (slot, hook)));
-        }
-    }
-    let mut all = Found::default();
-    if targets.functions.is_empty() && targets.slots.is_empty() {
-        return all;
-    }
-    for (address, code) in image.texts() {
-        targets.add_linkage(address, code);
-    }
-    let mut functions = None;
-    for (address, code) in image.texts() {
-        let found = find(address, code, &targets, |address| start_of(image, &mut functions, address));
-        all.calls.extend(found.calls);
-        all.n_unconfirmed += found.n_unconfirmed;
-    }
-    all.calls.sort_unstable_by_key(|call| call.address);
-    all
-}
-
-/// Where the function around an address begins. `functions` are those that the file names, once they are needed.
-fn start_of(image: &Image<'_>, functions: &mut Option<Vec<Range<usize>>>, address: usize) -> Option<usize> {
-    let start = image.function_start(address);
-    start.or_else(|| function_around(functions.get_or_insert_with(|| functions_of(image)), address))
-}
-
-/// The functions that the module's file names: for code without unwind information.
-fn functions_of(image: &Image<'_>) -> Vec<Range<usize>> {
-    // Of the program: the main thread may have ended, and qemu-user knows the first one alone.
-    let program = [c"/proc/self/exe", c"/proc/thread-self/exe"];
-    let names = if image.name.is_empty() { &program[..] } else { &[image.name] };
-    let read = |name: &&CStr| table::read_symbols(Path::new(OsStr::from_bytes(name.to_bytes()))).ok();
-    let Some(table) = names.iter().find_map(read) else { return Vec::new() };
-    let functions = table.symbols().iter().filter(|symbol| symbol.is_function);
-    let range = |symbol: &table::Symbol| -> Option<Range<usize>> {
-        let start = image.start() + usize::try_from(symbol.address).ok()?;
-        Some(start..start.checked_add(usize::try_from(symbol.size).ok()?)?)
-    };
-    functions.filter_map(range).collect()
-}
-
-fn function_around(functions: &[Range<usize>], address: usize) -> Option<usize> {
-    let after = functions.partition_point(|function| function.start <= address);
-    functions[..after].last().filter(|function| function.contains(&address)).map(|function| function.start)
 }
 
 fn counters_of(info: &libc::dl_phdr_info) -> Counters {

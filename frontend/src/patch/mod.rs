@@ -4,7 +4,9 @@
 //! - `outcome` is what the API shows of them, and `entry_outcome` of functions that call no hook; `elsewhere` is what does nothing where there
 //!   is no Linux.
 //! - `control` is the way in: all sites, under one lock, which is in `lock`.
-//! - `sites` finds the calls in a module, which `module` reads; `rooms` finds entries that are switched as calls are: on aarch64.
+//! - `sites` and `finding` find the calls in a module, which `module` reads. `only_found` stands for all that changes them where no code may be
+//!   changed while it runs.
+//! - `rooms` finds entries that are switched as calls are: on aarch64.
 //! - `code` says what the bytes of a call may become, and in which order; `states` what it is then.
 //! - `stubs` makes what the sites jump to, and `entry_stubs` what entries do; `unwind` and `debugger` tell others of it. `shapes` is what a site
 //!   needs of that. `memory` is where code may lie; `unwinder` is how unwinders are told.
@@ -16,59 +18,66 @@
 //!
 //! Which sites a filter chooses is not here but in `filter`.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod change;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[cfg_attr(target_arch = "aarch64", path = "code_aarch64.rs")]
 mod code;
 #[cfg(target_os = "linux")]
+#[cfg_attr(target_arch = "riscv64", path = "only_found.rs")]
 mod control;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod debugger;
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod engine;
 #[cfg(target_os = "linux")]
 #[cfg_attr(target_arch = "aarch64", path = "entry_aarch64.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "no_entries.rs")]
 mod entry;
 #[cfg(target_os = "linux")]
 mod entry_outcome;
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 mod entry_stubs;
 #[cfg(target_os = "linux")]
+mod finding;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod lock;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for switches"))]
 mod memory;
 #[cfg(target_os = "linux")]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for functions that call no hook"))]
 mod module;
 mod outcome;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod poke;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod redirect;
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 mod rooms;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[cfg_attr(target_arch = "aarch64", path = "shapes_aarch64.rs")]
 mod shapes;
 #[cfg(target_os = "linux")]
 #[cfg_attr(target_arch = "aarch64", path = "sites_aarch64.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "sites_riscv64.rs")]
 mod sites;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod states;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stubs;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[cfg_attr(target_arch = "aarch64", path = "no_switches.rs")]
 mod switches;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod unwind;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod unwinder;
 
+#[cfg(all(target_os = "linux", target_arch = "riscv64"))]
+pub(crate) use self::control::register_fork_handlers;
 #[cfg(target_os = "linux")]
 pub(crate) use self::control::{abandon, counts, install, select, undo};
 #[cfg(not(target_os = "linux"))]
@@ -85,12 +94,12 @@ pub use self::entry::{
 pub(crate) use self::entry_outcome::EntryWay;
 #[cfg(target_os = "linux")]
 pub use self::entry_outcome::{EntryBranches, LeftOut, WholeReason};
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) use self::lock::register_fork_handlers;
 pub use self::outcome::{PatchedSites, PlainReason};
 #[cfg(target_os = "linux")]
 pub(crate) use self::sites::Site;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 use crate::backend;
 
 /// All sites that are there now, patched or not, the functions with entry branches, and the slots of library calls.
@@ -103,7 +112,7 @@ pub(crate) fn sites() -> Vec<Site> {
 
 /// Starts recording; patched sites and stubs are switched on before. Inlined, as [`backend::enable`]: nothing of this crate runs
 /// recorded behind it.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[inline(always)]
 pub(crate) fn enable() {
     if !control::has_switches() {
@@ -119,7 +128,7 @@ pub(crate) fn enable() {
 }
 
 /// Stops recording as [`backend::end_disable`], then switches patched sites and stubs off. Returns whether it stopped.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[inline(always)]
 pub(crate) fn end_disable(stopping: backend::Stopping) -> bool {
     let is_off = backend::end_disable(stopping);
@@ -129,5 +138,5 @@ pub(crate) fn end_disable(stopping: backend::Stopping) -> bool {
     is_off
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(not(target_os = "linux"), target_arch = "riscv64"))]
 pub(crate) use crate::backend::{enable, end_disable};

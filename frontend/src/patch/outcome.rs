@@ -67,7 +67,7 @@ impl fmt::Display for PatchedSites {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl PatchedSites {
     /// Counts sites that are left plain for a reason.
     pub(crate) fn leave(&mut self, reason: PlainReason, n_sites: usize) {

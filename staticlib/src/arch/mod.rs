@@ -31,6 +31,7 @@ pub(crate) mod aarch64_machine;
 pub(crate) mod aarch64_prologue;
 #[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "riscv64/mod.rs")]
 mod hooks;
 #[cfg(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe"))]
 #[path = "x86_64_interrupt_trampoline.rs"]
@@ -42,6 +43,12 @@ pub(crate) mod reach;
 #[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
 #[path = "x86_64_registers.rs"]
 mod registers;
+#[cfg(target_arch = "riscv64")]
+pub(crate) mod riscv64_frames;
+#[cfg(target_arch = "riscv64")]
+pub(crate) mod riscv64_machine;
+#[cfg(target_arch = "riscv64")]
+pub(crate) mod riscv64_prologue;
 #[cfg_attr(not(all(target_arch = "x86_64", not(target_os = "none"))), path = "no_values.rs")]
 pub(crate) mod values;
 #[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
@@ -58,6 +65,7 @@ pub(crate) use interrupts::{
 };
 pub(crate) use reach::{MAX_FRAME_BYTES, Reach};
 #[cfg_attr(target_arch = "aarch64", path = "aarch64_tls.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "riscv64_tls.rs")]
 #[cfg_attr(all(target_arch = "x86_64", not(feature = "threadhook")), path = "x86_64_tls.rs")]
 #[cfg_attr(all(target_arch = "x86_64", feature = "threadhook"), path = "x86_64_threadhook.rs")]
 mod local;
@@ -85,8 +93,17 @@ pub(crate) use aarch64_frames::{
 pub(crate) use aarch64_machine::entry_trampoline;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64_machine::{abort, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero};
-#[cfg(target_arch = "aarch64")]
+#[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 pub(crate) use local::{SEQUENCE_BITS, sequence};
+
+#[cfg(target_arch = "riscv64")]
+pub(crate) use riscv64_frames::{
+    Slot, caller_frame, frame_of_pointer, frames, is_frame, may_be_hooked, may_return_to, reach, whole_address,
+};
+#[cfg(target_arch = "riscv64")]
+pub(crate) use riscv64_machine::{
+    abort, entry_trampoline, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero,
+};
 
 #[cfg(all(feature = "threadhook", not(target_os = "none")))]
 compile_error!("the feature `threadhook` is for kernels: build it for a target without OS, see RFTRACE_TARGET_TRIPLE");
@@ -96,9 +113,14 @@ compile_error!(
     "the feature `threadhook` is for kernels of x86-64: elsewhere tasks have thread-local storage, see docs/kernels.md"
 );
 
-#[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", any(target_os = "linux", target_os = "none")))))]
+#[cfg(not(any(
+    target_arch = "x86_64",
+    all(target_arch = "aarch64", any(target_os = "linux", target_os = "none")),
+    all(target_arch = "riscv64", target_os = "linux", target_feature = "d"),
+)))]
 compile_error!(
-    "rftrace supports x86-64, and aarch64 with Linux or without OS; others need their module in staticlib/src/arch"
+    "rftrace supports x86-64, aarch64 with Linux or without OS, and riscv64 (with floating-point registers) with Linux; others need their \
+     module in staticlib/src/arch"
 );
 
 /// Whether there are functions whose returns are not hooked, see [`UNHOOKED`](crate::abi::UNHOOKED): addresses must leave that bit free.

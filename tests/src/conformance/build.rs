@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 use super::{Build, Case, Hooks, Program, Tracer};
-use crate::fixtures::aarch64;
 use crate::fixtures::{TARGET, build_folder, c_library, cargo, folder, repository};
+use crate::fixtures::{aarch64, riscv64};
 use crate::{Profile, tools};
 
 /// The functions of the program that are not to be recorded, where only their section tells.
@@ -30,15 +30,18 @@ pub fn build(case: &Case, build: Build, tracer: Tracer, folder: &Path) -> Result
             }
             let mut compiler = compiler(source, tracer);
             compiler.arg(self::folder("c").join(match tracer {
-                Tracer::Ours | Tracer::OursOnAarch64(_) | Tracer::EntriesOnAarch64(_) | Tracer::Published => {
-                    "conformance_rftrace.c"
-                }
+                Tracer::Ours
+                | Tracer::OursOnAarch64(_)
+                | Tracer::EntriesOnAarch64(_)
+                | Tracer::OursOnRiscv64
+                | Tracer::Published => "conformance_rftrace.c",
                 Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => "conformance_uftrace.c",
             }));
             compiler.args(&arguments);
             match tracer {
                 Tracer::Ours => drop(compiler.arg(&c_library().library)),
                 Tracer::OursOnAarch64(_) | Tracer::EntriesOnAarch64(_) => drop(compiler.arg(aarch64::c_library())),
+                Tracer::OursOnRiscv64 => drop(compiler.arg(riscv64::c_library())),
                 Tracer::Published => drop(compiler.arg(published_library())),
                 Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => {}
             }
@@ -65,7 +68,11 @@ fn compiler(source: &str, tracer: Tracer) -> Command {
         (_, true) => "g++",
         (_, false) => "gcc",
     };
-    let prefix = if tracer.on_aarch64().is_some() { aarch64::PREFIX } else { "" };
+    let prefix = match tracer {
+        Tracer::OursOnAarch64(_) | Tracer::EntriesOnAarch64(_) => aarch64::PREFIX,
+        Tracer::OursOnRiscv64 => riscv64::PREFIX,
+        _ => "",
+    };
     let mut compiler = Command::new(format!("{prefix}{name}"));
     compiler.args(["-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(folder("c"));
     compiler.arg("-I").arg(repository().join("frontend/ffi"));
@@ -126,6 +133,9 @@ fn published_library() -> &'static Path {
 /// The folder of the Rust programs, which are built together, once.
 fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
     static BUILT: Mutex<Vec<(Profile, Tracer)>> = Mutex::new(Vec::new());
+    if tracer == Tracer::OursOnRiscv64 {
+        return rust_programs_on_riscv64();
+    }
     let target_folder = build_folder("conformance-programs").join(tracer.name().replace(' ', "-"));
     let (name, flag) = match profile {
         Profile::Debug => ("debug", None),
@@ -150,7 +160,7 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
                 let _ = aarch64::set_linker(&mut cargo).args(["--features", "ours"]);
             }
             Tracer::Published => drop(cargo.args(["--features", "published"])),
-            Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) => {}
+            Tracer::Uftrace | Tracer::Nobody | Tracer::OursBy(_) | Tracer::OursOnRiscv64 => {}
         }
         match tracer {
             Tracer::Nobody => {}
@@ -162,4 +172,17 @@ fn rust_programs(profile: Profile, tracer: Tracer) -> Result<PathBuf, String> {
         built.push((profile, tracer));
     }
     Ok(target_folder.join(target).join(name))
+}
+
+/// The same on riscv64, where only their own functions call the hook.
+fn rust_programs_on_riscv64() -> Result<PathBuf, String> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        riscv64::c_library(); // one build at a time
+        let mut cargo = riscv64::cargo_build(&folder("conformance").join("Cargo.toml"));
+        cargo.args(["--bins", "--features", "ours,rftrace/buildcore"]);
+        compile(riscv64::instrument(&mut cargo, "rftrace-conformance"))?;
+        Ok(riscv64::output())
+    };
+    BUILT.get_or_init(build).clone()
 }

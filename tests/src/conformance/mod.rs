@@ -17,7 +17,7 @@ pub mod trial;
 use crate::Profile;
 
 pub use seen::{Fault, Seen, Task};
-pub use trial::try_case;
+pub use trial::{try_all, try_case};
 
 /// Who traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Tracer {
     OursOnAarch64(&'static str),
     /// The same of programs with patched entries, which do not call it.
     EntriesOnAarch64(&'static str),
+    /// The same on riscv64 Linux, run by qemu-user.
+    OursOnRiscv64,
     /// This repository, by `rftrace record`, of programs that do not call it.
     OursBy(Hooks),
     /// rftrace 0.3.2 and its frontend, from crates.io.
@@ -92,6 +94,7 @@ impl Tracer {
             Self::Ours => "ours",
             Self::OursOnAarch64(_) => "ours on aarch64",
             Self::EntriesOnAarch64(_) => "ours by entries on aarch64",
+            Self::OursOnRiscv64 => "ours on riscv64",
             Self::OursBy(Hooks::Branches) => "ours by branches",
             Self::OursBy(Hooks::Room) => "ours by room",
             Self::OursBy(Hooks::Sleds) => "ours by sleds",
@@ -119,7 +122,7 @@ impl Tracer {
                 return wanted.contains(&build.name());
             }
             // Its compilers have no such call.
-            Self::OursOnAarch64(_) | Self::EntriesOnAarch64(_) => "-mfentry",
+            Self::OursOnAarch64(_) | Self::EntriesOnAarch64(_) | Self::OursOnRiscv64 => "-mfentry",
             Self::Ours | Self::Nobody => return true,
         };
         !build.name().contains(lacks)
@@ -137,7 +140,7 @@ impl Tracer {
     /// Whether it is this repository's.
     #[must_use]
     pub fn is_ours(self) -> bool {
-        matches!(self, Self::Ours | Self::OursBy(_)) || self.on_aarch64().is_some()
+        matches!(self, Self::Ours | Self::OursOnRiscv64 | Self::OursBy(_)) || self.on_aarch64().is_some()
     }
 }
 

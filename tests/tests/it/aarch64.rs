@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use rftrace_read::Trace;
 use rftrace_tests::conformance::build::build;
-use rftrace_tests::conformance::{Build, Case, Program, Tracer, cases, try_case};
+use rftrace_tests::conformance::{Build, Case, Program, Tracer, cases, try_all};
 use rftrace_tests::fixtures::{aarch64, repository};
 use rftrace_tests::{Profile, tools};
 
@@ -83,23 +80,7 @@ fn check_all(trials_of: impl Fn(&str, &Case) -> Vec<(Build, Tracer)>) {
         .flat_map(|group| group.cases.iter().filter(is_tried).map(|case| (group.name, case)))
         .flat_map(|(group, case)| trials_of(group, case).into_iter().map(move |(build, tracer)| (case, build, tracer)))
         .collect();
-    let next = AtomicUsize::new(0);
-    let failed = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some(&(case, build, tracer)) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for fault in try_case(case, build, tracer) {
-                        let how = format!("{}, {tracer:?}", build.name());
-                        let text = format!("{} ({how}): {}\n{}\n", case.name, fault.words, fault.detail);
-                        failed.lock().unwrap().push(text);
-                    }
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner().unwrap();
-    assert!(failed.is_empty(), "{} faults:\n{}", failed.len(), failed.join("\n"));
+    try_all(&trials);
 }
 
 /// What a tool of the cross compilers prints.

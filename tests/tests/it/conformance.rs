@@ -1,10 +1,6 @@
 //! The conformance suite with this repository's tracer. `cargo run -p rftrace-tests --bin conformance` runs it with others.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-
-use rftrace_tests::conformance::{Build, Case, Hooks, Program, Tracer, cases, try_case};
+use rftrace_tests::conformance::{Build, Case, Hooks, Program, Tracer, cases, try_all};
 use rftrace_tests::require;
 
 /// Tries all builds of the cases of a group and names all that fail.
@@ -31,27 +27,12 @@ fn check_by(hooks: Hooks) {
 /// `CONFORMANCE_CASE` names a part of a case's name, to try only such cases.
 fn check_all<'c>(cases: impl Iterator<Item = &'c Case>, tracer: Tracer) {
     let only = std::env::var("CONFORMANCE_CASE").unwrap_or_default();
-    let trials: Vec<(&Case, Build)> = cases
+    let trials: Vec<(&Case, Build, Tracer)> = cases
         .filter(|case| case.name.contains(&only) && !case.is_unsolved)
-        .flat_map(|case| case.builds().into_iter().map(move |build| (case, build)))
-        .filter(|(_, build)| tracer.can_trace(*build))
+        .flat_map(|case| case.builds().into_iter().map(move |build| (case, build, tracer)))
+        .filter(|(_, build, _)| tracer.can_trace(*build))
         .collect();
-    let next = AtomicUsize::new(0);
-    let failed = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some(&(case, build)) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for fault in try_case(case, build, tracer) {
-                        let text = format!("{} ({}): {}\n{}\n", case.name, build.name(), fault.words, fault.detail);
-                        failed.lock().unwrap().push(text);
-                    }
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner().unwrap();
-    assert!(failed.is_empty(), "{} faults:\n{}", failed.len(), failed.join("\n"));
+    try_all(&trials);
 }
 
 /// All groups are tested, and names tell cases apart.

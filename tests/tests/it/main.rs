@@ -59,6 +59,7 @@ mod recorded_programs;
 mod registers;
 mod resource_backtraces;
 mod resources;
+mod riscv64;
 mod rust_at_large;
 mod samplers;
 mod sanitizers;

@@ -58,7 +58,10 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
     if !data.starts_with(&elf::ELFMAG) {
         bail!("{shown} is no ELF program");
     }
-    let own = Processor::own().context("programs for this machine cannot be recorded")?;
+    let own = Processor::own().context(
+        "programs for this machine are not recorded from outside. On riscv64 those that link the tracer record themselves \
+         (https://github.com/hermit-os/rftrace/blob/main/docs/riscv64.md)",
+    )?;
     let unfit = || format!("{shown} is no program for {} Linux, which is all that this rftrace records", own.name);
     let header = elf::FileHeader64::<Endianness>::parse(&*data).ok().with_context(unfit)?;
     let machine = header.e_machine(header.endian().with_context(unfit)?);
@@ -69,6 +72,11 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
                  a machine or in an emulator (https://github.com/hermit-os/rftrace/blob/main/docs/aarch64.md)",
                 other.name,
                 own.name
+            ),
+            None if machine == elf::EM_RISCV => bail!(
+                "{}. On riscv64 programs that link the tracer record themselves \
+                 (https://github.com/hermit-os/rftrace/blob/main/docs/riscv64.md)",
+                unfit()
             ),
             None => bail!("{}", unfit()),
         }

@@ -1,0 +1,63 @@
+//! The calls of the hooks in a module, as it lies in memory.
+
+use std::ffi::{CStr, OsStr};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::module::Image;
+use super::sites::{Found, Hook, Targets, find};
+use crate::elf::table;
+
+/// The calls of the hooks in an image.
+pub(super) fn find_calls(image: &Image<'_>) -> Found {
+    let mut targets = Targets { functions: Vec::new(), slots: image.hook_slots() };
+    for hook in Hook::ALL {
+        let address = hook.address();
+        if image.contains(address) {
+            targets.functions.push((address, hook));
+            targets.slots.extend(image.constant_pointers_to(address).map(|slot| (slot, hook)));
+        }
+    }
+    let mut all = Found::default();
+    if targets.functions.is_empty() && targets.slots.is_empty() {
+        return all;
+    }
+    for (address, code) in image.texts() {
+        targets.add_linkage(address, code);
+    }
+    let mut functions = None;
+    for (address, code) in image.texts() {
+        let found = find(address, code, &targets, |address| start_of(image, &mut functions, address));
+        all.calls.extend(found.calls);
+        all.n_unconfirmed += found.n_unconfirmed;
+    }
+    all.calls.sort_unstable_by_key(|call| call.address);
+    all
+}
+
+/// Where the function around an address begins. `functions` are those that the file names, once they are needed.
+pub(super) fn start_of(image: &Image<'_>, functions: &mut Option<Vec<Range<usize>>>, address: usize) -> Option<usize> {
+    let start = image.function_start(address);
+    start.or_else(|| function_around(functions.get_or_insert_with(|| functions_of(image)), address))
+}
+
+/// The functions that the module's file names: for code without unwind information.
+fn functions_of(image: &Image<'_>) -> Vec<Range<usize>> {
+    // Of the program: the main thread may have ended, and qemu-user knows the first one alone.
+    let program = [c"/proc/self/exe", c"/proc/thread-self/exe"];
+    let names = if image.name.is_empty() { &program[..] } else { &[image.name] };
+    let read = |name: &&CStr| table::read_symbols(Path::new(OsStr::from_bytes(name.to_bytes()))).ok();
+    let Some(table) = names.iter().find_map(read) else { return Vec::new() };
+    let functions = table.symbols().iter().filter(|symbol| symbol.is_function);
+    let range = |symbol: &table::Symbol| -> Option<Range<usize>> {
+        let start = image.start() + usize::try_from(symbol.address).ok()?;
+        Some(start..start.checked_add(usize::try_from(symbol.size).ok()?)?)
+    };
+    functions.filter_map(range).collect()
+}
+
+fn function_around(functions: &[Range<usize>], address: usize) -> Option<usize> {
+    let after = functions.partition_point(|function| function.start <= address);
+    functions[..after].last().filter(|function| function.contains(&address)).map(|function| function.start)
+}

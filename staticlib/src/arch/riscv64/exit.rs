@@ -1,0 +1,277 @@
+//! The return trampoline with its unwind information.
+
+use core::arch::global_asm;
+use core::mem::{offset_of, size_of};
+
+use crate::abi::{Control, Record, ReturnEntry, Switch, ThreadBlock, enabled, kind};
+use crate::arch::{self, riscv64_machine as machine};
+use crate::control_block::{CONTROL, SWITCH};
+use crate::exit;
+
+// The return trampoline T.
+//
+// A traced function's `ret` lands here, with sp = CFA and ra = T. a0 to a7 and fa0 to fa7 may hold its result. Keeps them.
+//
+// Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one is. It is
+// a DWARF expression that walks the return stacks of all threads for the entry whose frame is the CFA. It finds them by ra,
+// which is T whenever this information is asked: T lies in a block that is aligned to 1024, whose address is ra masked; the
+// list's address lies at its end, as a distance, since a CFI escape holds only constants. The unwind information covers T - 4 (a
+// nop), because unwinders look up `return address - 1`.
+//
+// Sources: DWARF 5 sections 2.5 and 6.4.2, RISC-V ELF psABI (DWARF numbers); libgcc was tried. Its DW_OP_pick does not
+// reach the undermost element, hence the first dup.
+global_asm!(
+    ".option push",
+    ".option norelax",
+    ".pushsection .text.rftrace_return_trampoline, \"ax\", @progbits",
+    ".p2align 10",
+    ".Lrftrace_block:",
+    ".type rftrace_return_trampoline, @function",
+    "rftrace_return_trampoline:",
+    ".cfi_startproc",
+    ".cfi_personality 0x1b, rftrace_personality",
+    ".cfi_def_cfa sp, 0",
+    // DW_CFA_val_expression for ra: 194 bytes follow. The stack, right end on top.
+    ".cfi_escape 0x16, 0x01, 0xc2, 0x01",
+    // The unwinder pushed the CFA.                                        CFA
+    ".cfi_escape 0x12", // dup                            CFA frame
+    ".cfi_escape 0x71, 0x00", // breg1 0                 .. ra
+    ".cfi_escape 0x0b, 0x00, 0xfc, 0x1a", // const2s -1024, and      CFA frame T
+    ".cfi_escape 0x30", // lit0                    CFA frame T pass
+    // restart: load the head of the list of threads.
+    ".cfi_escape 0x14, 0x12, 0x23, 0xf8, 0x07", // over, dup, plus 1016    .. T pass T T+1016
+    ".cfi_escape 0x06, 0x22, 0x06", // deref, plus, deref      .. T pass block
+    // block: all threads seen?
+    ".cfi_escape 0x12, 0x28, 0x0e, 0x00", // dup, bra have
+    ".cfi_escape 0x13, 0x12, 0x28, 0x05, 0x00", // drop, dup, bra fail     .. T pass
+    ".cfi_escape 0x13, 0x31, 0x2f, 0xea, 0xff", // drop, lit1, skip restart: again, without the filter
+    // fail: a return address of 0 ends the backtrace.
+    ".cfi_escape 0x30, 0x2f, 0xa0, 0x00", // lit0, skip end
+    // have: p = *block->psp, one above the thread's innermost entry.
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06, 0x06", // dup, plus 8, deref, deref  .. pass block p
+    ".cfi_escape 0x15, 0x02, 0x28, 0x6b, 0x00", // pick 2, bra loop: second pass, linear search
+    // First pass: skip threads whose range of frames does not include ours.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06", // over, plus 16, deref    .. block p base
+    ".cfi_escape 0x23, 0x08, 0x06", // plus 8, deref: frame of the outermost entry
+    ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x84, 0x00", // pick 5, lt, bra next
+    ".cfi_escape 0x12, 0x09, 0xe8, 0x22, 0x06", // dup, const1s -24, plus, deref: frame of the innermost entry
+    ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x79, 0x00", // pick 5, gt, bra next
+    // Binary search for the last entry whose frame is not below ours.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16", // over, plus 16, deref, swap .. block lo hi
+    // bs: lo = base, hi = p at first
+    ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12", // dup, pick 2, minus, dup .. lo hi n n
+    ".cfi_escape 0x08, 0x20, 0x2b, 0x28, 0x05, 0x00", // const1u 32, gt, bra go       .. lo hi n
+    ".cfi_escape 0x13, 0x13, 0x2f, 0x1e, 0x00", // drop, drop, skip found  .. lo
+    // go: mid = lo + n / 64 * 32
+    ".cfi_escape 0x08, 0x40, 0x1b, 0x08, 0x20, 0x1e", // const1u 64, div, const1u 32, mul
+    ".cfi_escape 0x15, 0x02, 0x22", // pick 2, plus            .. lo hi mid
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref      .. lo hi mid mid.frame
+    ".cfi_escape 0x15, 0x07, 0x2a, 0x28, 0x05, 0x00", // pick 7, ge, bra up
+    ".cfi_escape 0x16, 0x13, 0x2f, 0xd8, 0xff", // swap, drop, skip bs: hi = mid
+    ".cfi_escape 0x17, 0x16, 0x13, 0x2f, 0xd2, 0xff", // up: rot, swap, drop, skip bs: lo = mid
+    // found:                                                              .. pass block p
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0x3c, 0x00", // pick 5, ne, bra next
+    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
+    ".cfi_escape 0x15, 0x04, 0x29, 0x28, 0x04, 0x00", // pick 4, eq, bra down: parent_ip is in T, a tail call
+    ".cfi_escape 0x06, 0x2f, 0x31, 0x00", // deref, skip end
+    ".cfi_escape 0x08, 0x20, 0x1c, 0x2f, 0xe0, 0xff", // down: const1u 32, minus, skip found
+    // loop: linear search, from the innermost entry.
+    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x14", // over, plus 16, deref, over .. block p base p
+    ".cfi_escape 0x2a, 0x28, 0x1d, 0x00", // ge, bra next
+    ".cfi_escape 0x08, 0x20, 0x1c", // const1u 32, minus            .. block p
+    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
+    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0xea, 0xff", // pick 5, ne, bra loop
+    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
+    ".cfi_escape 0x15, 0x03, 0x29, 0x28, 0xde, 0xff", // pick 3, eq, bra loop: a tail call
+    ".cfi_escape 0x06, 0x2f, 0x05, 0x00", // deref, skip end
+    // next: the following block.
+    ".cfi_escape 0x13, 0x06, 0x2f, 0x4e, 0xff", // drop, deref, skip block
+    // end: the return address is on top.
+    "nop",
+    ".Lrftrace_trampoline:",
+    load_block!(), // to 9 if the frame was entered on another thread
+    // t2 = one above our entry, which must be the innermost one.
+    "ld t2, {sp}(t1)",
+    "ld t3, {frame} - {entry_bytes}(t2)",
+    "bne t3, sp, 9f",
+    // All but simple recording takes the slow path.
+    load_switch!("t3"),
+    "li t4, {on}",
+    "bne t3, t4, 9f",
+    reserve_record!(),
+    // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted frames
+    // for left ones. t4 = the word of the exit.
+    "addi t3, t2, {exit_word} - {entry_bytes}",
+    "li t5, {left}",
+    "amoor.d t4, t5, (t3)",
+    "and t5, t5, t4",
+    "bnez t5, 9f",
+    "sd t4, {word}(t0)",
+    "rdtime t3",
+    "fence rw, w",
+    "sd t3, 0(t0)",
+    // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a handler came in between.
+    "ld t3, {frame} - {entry_bytes}(t2)",
+    "bne t3, sp, 9f",
+    "ld t3, {parent_ip} - {entry_bytes}(t2)",
+    ".cfi_remember_state",
+    ".cfi_register ra, t3",
+    "addi t2, t2, -{entry_bytes}",
+    "sd zero, {frame}(t2)",
+    "sd t2, {sp}(t1)",
+    "mv ra, t3", // where it is T again (a tail call), ra has to say so
+    "jr t3",
+    ".cfi_restore_state",
+    // t3 = exit_find(CFA), and then exit_done(CFA): the entry goes when the address is where the unwind information can tell
+    // of it. All that may be a result is kept.
+    "9:",
+    "addi sp, sp, -144",
+    ".cfi_def_cfa_offset 144",
+    "sd a0, 0(sp)",
+    "sd a1, 8(sp)",
+    "sd a2, 16(sp)",
+    "sd a3, 24(sp)",
+    "sd a4, 32(sp)",
+    "sd a5, 40(sp)",
+    "sd a6, 48(sp)",
+    "sd a7, 56(sp)",
+    "fsd fa0, 64(sp)",
+    "fsd fa1, 72(sp)",
+    "fsd fa2, 80(sp)",
+    "fsd fa3, 88(sp)",
+    "fsd fa4, 96(sp)",
+    "fsd fa5, 104(sp)",
+    "fsd fa6, 112(sp)",
+    "fsd fa7, 120(sp)",
+    "addi a0, sp, 144",
+    "call {exit_find}", // ra is in the block, as the expression wants it
+    "sd a0, 136(sp)",
+    ".cfi_remember_state",
+    ".cfi_offset ra, -8",
+    "addi a0, sp, 144",
+    "mv a3, s0",
+    "call {exit_done}",
+    "ld t3, 136(sp)",
+    ".cfi_register ra, t3",
+    "ld a0, 0(sp)",
+    "ld a1, 8(sp)",
+    "ld a2, 16(sp)",
+    "ld a3, 24(sp)",
+    "ld a4, 32(sp)",
+    "ld a5, 40(sp)",
+    "ld a6, 48(sp)",
+    "ld a7, 56(sp)",
+    "fld fa0, 64(sp)",
+    "fld fa1, 72(sp)",
+    "fld fa2, 80(sp)",
+    "fld fa3, 88(sp)",
+    "fld fa4, 96(sp)",
+    "fld fa5, 104(sp)",
+    "fld fa6, 112(sp)",
+    "fld fa7, 120(sp)",
+    "addi sp, sp, 144",
+    ".cfi_def_cfa_offset 0",
+    "mv ra, t3",
+    "jr t3",
+    ".cfi_restore_state",
+    ".cfi_def_cfa_offset 0",
+    // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes here (see
+    // the personality) with the exception object in a0 and sp = CFA. The exit is recorded now, at its true time; then the
+    // unwinding goes on as if the traced function's caller had called _Unwind_Resume.
+    ".Lrftrace_landing_pad:",
+    "lla ra, .Lrftrace_trampoline",
+    "addi sp, sp, -16",
+    ".cfi_def_cfa_offset 16",
+    "sd a0, 0(sp)",
+    "addi a0, sp, 16",
+    "call {unwound_find}",
+    "sd a0, 8(sp)",
+    ".cfi_offset ra, -8",
+    "addi a0, sp, 16",
+    "call {unwound_done}",
+    "ld a0, 0(sp)",
+    "ld ra, 8(sp)",
+    ".cfi_same_value ra",
+    "addi sp, sp, 16",
+    ".cfi_def_cfa_offset 0",
+    "lga t3, _Unwind_Resume",
+    "jr t3",
+    ".cfi_endproc",
+    ".size rftrace_return_trampoline, . - rftrace_return_trampoline",
+    ".org .Lrftrace_block + {trampoline_bytes} - 8",
+    ".quad {control} + {threads} - .Lrftrace_block",
+    ".popsection",
+    ".option pop",
+    control = sym CONTROL,
+    switch = sym SWITCH,
+    enabled = const offset_of!(Switch, enabled),
+    on = const enabled::ON,
+    left = const kind::LEFT,
+    threads = const offset_of!(Control, threads),
+    sp = const offset_of!(ThreadBlock, sp),
+    cursor = const offset_of!(ThreadBlock, cursor),
+    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
+    entry_bytes = const size_of::<ReturnEntry>(),
+    parent_ip = const offset_of!(ReturnEntry, parent_ip),
+    frame = const offset_of!(ReturnEntry, frame),
+    exit_word = const offset_of!(ReturnEntry, exit_word),
+    record_bytes = const size_of::<Record>(),
+    word = const offset_of!(Record, word),
+    trampoline_bytes = const machine::TRAMPOLINE_BYTES,
+    untraced = const arch::UNTRACED_ADDRESS,
+    exit_find = sym exit::exit_find,
+    exit_done = sym exit::exit_done,
+    unwound_find = sym exit::unwound_find,
+    unwound_done = sym exit::unwound_done,
+);
+
+// The trampoline's personality routine (Itanium C++ ABI: Exception Handling, 1.6): in the cleanup phase every frame of T has one
+// landing pad, which gets the exception object in a0; in the search phase it has nothing to say.
+//
+// a0 = version, a1 = actions, a2 = exception class, a3 = exception object, a4 = context. Returns a reason code. The unwinder's
+// functions are weak references: a program without unwinder never comes here.
+global_asm!(
+    ".option push",
+    ".option norelax",
+    ".weak _Unwind_Resume",
+    ".weak _Unwind_SetGR",
+    ".weak _Unwind_SetIP",
+    ".p2align 4",
+    ".type rftrace_personality, @function",
+    "rftrace_personality:",
+    ".cfi_startproc",
+    "andi a1, a1, {cleanup}",
+    "bnez a1, 2f",
+    "1:",
+    "li a0, {continue_unwind}",
+    "ret",
+    "2:",
+    "lga t0, _Unwind_SetGR",
+    "beqz t0, 1b",
+    "addi sp, sp, -16",
+    ".cfi_def_cfa_offset 16",
+    "sd ra, 8(sp)",
+    ".cfi_offset ra, -8",
+    "sd a4, 0(sp)",
+    "mv a0, a4",
+    "li a1, 10", // DWARF number of a0
+    "mv a2, a3",
+    "jalr t0",
+    "ld a0, 0(sp)",
+    "lla a1, .Lrftrace_landing_pad",
+    "lga t0, _Unwind_SetIP",
+    "jalr t0",
+    "li a0, {install_context}",
+    "ld ra, 8(sp)",
+    ".cfi_restore ra",
+    "addi sp, sp, 16",
+    ".cfi_def_cfa_offset 0",
+    "ret",
+    ".cfi_endproc",
+    ".size rftrace_personality, . - rftrace_personality",
+    ".option pop",
+    continue_unwind = const 8, // _URC_CONTINUE_UNWIND
+    install_context = const 7, // _URC_INSTALL_CONTEXT
+    cleanup = const 1 << 1,    // _UA_CLEANUP_PHASE
+);

@@ -1,0 +1,221 @@
+//! riscv64: frames. A frame's name is its *CFA*, the stack pointer before the function's first instruction and behind its return. How
+//! far from the function's frame pointer or stack pointer that is, and where the return address lies, is read from the function's
+//! prologue. A table remembers what prologues say.
+//!
+//! Code changes: a library is unloaded, and another one lies where it was. A wrong frame would be a wrong return. So a cell of the
+//! table does not say whose prologue it is of but how it looks: it is used only where the instructions are the same. And whatever a
+//! prologue says, a return address is there only if it is the one that the hook was called with.
+
+use core::mem::size_of;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::reach::Reach;
+use super::riscv64_machine::is_trampoline;
+use super::riscv64_prologue::{self as prologue, Frame};
+
+/// log2 of the cells that remember prologues.
+pub(crate) const CELL_BITS: u32 = 12;
+/// A cell is chosen by the address behind the call, whose lowest bit is 0.
+pub(crate) const CELL_SHIFT: u32 = 1;
+/// The unit in which distances are kept.
+pub(crate) const OFFSET_UNIT: usize = 8;
+/// The bit of a cell that says that the CFA is told from s0, not from sp.
+pub(crate) const HAS_POINTER: u64 = 1 << 0;
+/// Where in a cell the distance is from that to the CFA: so that it need not be shifted to be one in bytes.
+pub(crate) const CFA_SHIFT: u32 = OFFSET_UNIT.trailing_zeros();
+/// Bits of that.
+pub(crate) const CFA_BITS: u32 = 8;
+/// Where in a cell the distance is from the return address to the CFA.
+pub(crate) const RETURN_SHIFT: u32 = CFA_SHIFT + CFA_BITS;
+/// Bits of that.
+pub(crate) const RETURN_BITS: u32 = 4;
+/// Where in a cell it is said how many halves of an instruction are between the beginning of each of the two decisive instructions and
+/// that of the last four bytes of the call.
+pub(crate) const DECISIVE_SHIFTS: [u32; 2] = [RETURN_SHIFT + RETURN_BITS, RETURN_SHIFT + RETURN_BITS + DECISIVE_BITS];
+/// Bits of each.
+pub(crate) const DECISIVE_BITS: u32 = 7;
+/// Where their fingerprint begins, up to the highest bit.
+pub(crate) const FINGERPRINT_SHIFT: u32 = DECISIVE_SHIFTS[1] + DECISIVE_BITS;
+/// What fingerprints are made with: an odd number without pattern, 2^64 / the golden ratio.
+pub(crate) const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What prologues say, by the names above; 0 in a cell that is not used. A cell is written whole.
+///
+/// **Invariant**: the instructions that a cell leads to lie in the page of the call, for each call that the cell may be found for:
+/// the cell's number has the call's place in its page. So they may be read whatever lies there now. An unused cell leads to the
+/// end of the call.
+pub(crate) static CELLS: [AtomicU64; 1 << CELL_BITS] = [const { AtomicU64::new(0) }; 1 << CELL_BITS];
+
+/// The smallest pages. A cell's number tells where in such a page a call is.
+const PAGE_BYTES: usize = 1 << 12;
+const _: () = assert!(1 << (CELL_BITS + CELL_SHIFT) >= PAGE_BYTES);
+
+/// Bytes of half an instruction.
+const HALF: usize = size_of::<u16>();
+
+/// The most by which the CFA of a function that takes any number of arguments lies above its frame pointer: it keeps seven registers there,
+/// in units of 16 bytes.
+const MOST_KEPT_BYTES: usize = 64;
+
+/// Where a function's frame is that has called the hook.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    /// Where its return address is.
+    pub(crate) slot: usize,
+    /// Its CFA.
+    pub(crate) frame: usize,
+    /// The frame pointer of its caller, if both keep one.
+    pub(crate) caller: usize,
+}
+
+/// The frame of the function that has called the hook, and returns to `parent_ip`.
+pub(crate) fn find(child_ip: usize, stack_pointer: usize, frame_pointer: usize, parent_ip: usize) -> Option<Found> {
+    let known = prologue::decode(|place| Some(half(child_ip, place)))?;
+    let base = if known.has_frame_pointer { frame_pointer } else { stack_pointer };
+    let frame = base.wrapping_add(known.cfa_offset as usize);
+    let slot = frame.wrapping_sub(known.return_offset as usize);
+    if slot < stack_pointer || !slot.is_multiple_of(size_of::<usize>()) {
+        return None;
+    }
+    // SAFETY: of the function's frame, in which its prologue stores the return address.
+    if unsafe { word(slot) } != parent_ip {
+        return None;
+    }
+    remember(child_ip, &known);
+    // What stands below is s0 as the caller had it.
+    // SAFETY: of the function's frame, the frame pointer's own place.
+    let caller = if known.has_frame_pointer { unsafe { word(slot.wrapping_sub(size_of::<usize>())) } } else { 0 };
+    Some(Found { slot, frame, caller })
+}
+
+/// Puts what a prologue says into the table, if it fits.
+fn remember(child_ip: usize, known: &Frame) {
+    let cell = CELLS.get(child_ip >> CELL_SHIFT & ((1 << CELL_BITS) - 1));
+    let (Some(places), Some(cell)) = (known.decisive, cell) else {
+        return;
+    };
+    let [first, second] = places.map(|place| place.wrapping_sub(2));
+    let distances = [known.cfa_offset, known.return_offset].map(|bytes| u64::from(bytes) / OFFSET_UNIT as u64);
+    let fits = first >> DECISIVE_BITS == 0
+        && second >> DECISIVE_BITS == 0
+        && distances[0] >> CFA_BITS == 0
+        && distances[1] >> RETURN_BITS == 0;
+    if !fits || !places.iter().all(|&place| is_in_page(child_ip, place)) {
+        return;
+    }
+    let value = fingerprint(child_ip, places) << FINGERPRINT_SHIFT
+        | (second as u64) << DECISIVE_SHIFTS[1]
+        | (first as u64) << DECISIVE_SHIFTS[0]
+        | distances[1] << RETURN_SHIFT
+        | distances[0] << CFA_SHIFT
+        | if known.has_frame_pointer { HAS_POINTER } else { 0 };
+    cell.store(value, Relaxed);
+}
+
+/// The half of an instruction that is so many before the end of the call.
+fn half(child_ip: usize, place: usize) -> u16 {
+    let address = child_ip.wrapping_sub(place.wrapping_mul(HALF));
+    // SAFETY: code of the running function, or what is in front of it. A program's first code is no function that calls the hook, or has
+    // other parts of the file in front of it.
+    unsafe { (address as *const u16).read_volatile() }
+}
+
+/// A word of the stack.
+///
+/// # Safety
+///
+/// It is there.
+unsafe fn word(place: usize) -> usize {
+    // SAFETY: by this function's contract.
+    unsafe { (place as *const usize).read_volatile() }
+}
+
+/// Whether the four bytes at a place before the call lie in the page of the call.
+fn is_in_page(child_ip: usize, place: usize) -> bool {
+    let page = |address: usize| address / PAGE_BYTES;
+    let first = child_ip.wrapping_sub(place.wrapping_mul(HALF));
+    let last = first.wrapping_add(2 * HALF - 1);
+    let call = page(child_ip.wrapping_sub(1));
+    page(first) == call && page(last) == call
+}
+
+/// The fingerprint of the decisive instructions, as the hook computes it: the upper bits of their eight bytes times the factor.
+fn fingerprint(child_ip: usize, [first, second]: [usize; 2]) -> u64 {
+    let two = |place: usize| u64::from(half(child_ip, place)) | u64::from(half(child_ip, place.wrapping_sub(1))) << 16;
+    (two(first) | two(second) << 32).wrapping_mul(FINGERPRINT_FACTOR) >> FINGERPRINT_SHIFT
+}
+
+/// Where the return address of a function is that is running on this thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot {
+    place: usize,
+}
+
+impl Slot {
+    /// That of the function of which [`find`] has found the return address at `place`.
+    pub(crate) fn new(_frame: usize, place: usize, _child_ip: usize, _caller: usize) -> Self {
+        Self { place }
+    }
+
+    /// Where the function returns to.
+    pub(crate) fn return_address(self) -> usize {
+        // SAFETY: of the running function's frame.
+        unsafe { word(self.place) }
+    }
+
+    /// Has it return elsewhere.
+    pub(crate) fn set_return_address(self, address: usize) {
+        // SAFETY: the word of the running function's frame that holds its return address, of which its return is the only user.
+        unsafe { (self.place as *mut usize).write_volatile(address) };
+    }
+
+    /// Whether it will return to the trampoline.
+    pub(crate) fn is_hooked(self) -> bool {
+        is_trampoline(self.return_address())
+    }
+}
+
+/// Whether a function's return address was found, see [`find`].
+pub(crate) fn is_frame(slot: usize, _child_ip: usize, stack_pointer: usize) -> bool {
+    slot >= stack_pointer
+}
+
+/// The frame of a function, and the frame pointer of its caller, as [`find`] has found them.
+pub(crate) fn frames(_slot: usize, _child_ip: usize, frame: usize, caller: usize) -> (usize, usize) {
+    (frame, caller)
+}
+
+/// The frame of a caller by its frame pointer: that has the same address, or is that of a function that takes any number of arguments.
+pub(crate) fn caller_frame(
+    frame_pointer: usize,
+    open: impl Iterator<Item = usize>,
+    _nearest_left: impl Fn(usize) -> Option<usize>,
+) -> usize {
+    open.filter(|frame| frame.wrapping_sub(frame_pointer) <= MOST_KEPT_BYTES).min().unwrap_or(frame_pointer)
+}
+
+/// The frame of a function by its frame pointer, when that is set up.
+pub(crate) fn frame_of_pointer(frame_pointer: usize) -> usize {
+    frame_pointer
+}
+
+/// Whether any frame may be hooked: where the return address of another one is, is not known, so all may.
+pub(crate) fn may_be_hooked(_running: usize, _frame: usize) -> bool {
+    true
+}
+
+/// As [`may_be_hooked`].
+pub(crate) fn may_return_to(_running: usize, _frame: usize, _address: usize) -> bool {
+    true
+}
+
+/// How far frame pointers lead up the stack: code without them may be between, so that is not known.
+pub(crate) fn reach(_running: usize, frame: usize, _caller: usize) -> Reach {
+    Reach { up_to: frame, is_cut: true }
+}
+
+/// An address of which the upper 16 bits are missing: 0 in programs.
+pub(crate) fn whole_address(low: usize) -> usize {
+    low
+}

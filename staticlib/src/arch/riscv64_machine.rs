@@ -1,0 +1,78 @@
+//! riscv64: what no Rust can say.
+
+use core::arch::asm;
+
+/// The block with the trampoline, its size and alignment, as its unwind information has it.
+pub(crate) const TRAMPOLINE_BYTES: usize = 1024;
+
+/// The clock that all cores share, which programs may read on Linux.
+pub(crate) fn ticks() -> u64 {
+    let ticks;
+    // SAFETY: reads a register.
+    unsafe { asm!("rdtime {ticks}", ticks = out(reg) ticks, options(nostack, nomem, preserves_flags)) };
+    ticks
+}
+
+/// The address of the return trampoline T.
+pub(crate) fn trampoline() -> usize {
+    let address;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!(
+            "lla {address}, .Lrftrace_trampoline",
+            address = out(reg) address,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    address
+}
+
+/// The same: no functions have entry branches here.
+pub(crate) fn entry_trampoline() -> usize {
+    trampoline()
+}
+
+/// Whether an address is that of T: what is left on a stack may also be a return address of its slow path.
+pub(crate) fn is_trampoline(address: usize) -> bool {
+    address == trampoline()
+}
+
+/// Fills memory with zeros, without the `memset` that the compiler would call.
+///
+/// # Safety
+///
+/// The `bytes` bytes from `start` on, a multiple of 16, are writable and nobody else uses them.
+pub(crate) unsafe fn zero(start: *mut u8, bytes: usize) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        asm!(
+            "beq {place}, {end}, 3f",
+            "2:",
+            "sd zero, 0({place})",
+            "sd zero, 8({place})",
+            "addi {place}, {place}, 16",
+            "bne {place}, {end}, 2b",
+            "3:",
+            place = inout(reg) start => _,
+            end = in(reg) start.wrapping_add(bytes),
+            options(nostack),
+        );
+    }
+}
+
+/// Runs `work`, which may be foreign code. The hook was called as a function that keeps no argument.
+pub(crate) fn keeping_vectors(work: impl FnOnce()) {
+    work();
+}
+
+/// Whether the calling thread has a shadow stack (Zicfiss). What would tell is an illegal instruction on processors without; Linux gives
+/// one only to programs that were built for it.
+pub(crate) fn has_shadow_stack() -> bool {
+    false
+}
+
+/// Stops the program: it is in a state from which no return is possible.
+pub(crate) fn abort() -> ! {
+    // SAFETY: raises an exception.
+    unsafe { asm!("unimp", options(noreturn, nostack, nomem)) }
+}
