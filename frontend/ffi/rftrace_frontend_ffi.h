@@ -23,7 +23,7 @@ typedef struct Events Events;
  *
  * On Linux, with the environment variable RFTRACE_PATCHED=1, calls of the hooks become NOPs while recording is off, and jumps
  * while it is on. With RFTRACE_PATCHABLE=1 functions are recorded in which a compiler has left room for a branch
- * (-fpatchable-function-entry=5; on aarch64 1 is enough). A value that is neither 0 nor 1 is an error.
+ * (-fpatchable-function-entry=1 on aarch64; on x86-64 =5, and in libraries only). A value that is neither 0 nor 1 is an error.
  */
 Events *rftrace_init(uintptr_t max_event_count, bool overwriting);
 

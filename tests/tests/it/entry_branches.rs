@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use rftrace_tests::fixtures::{self, folder};
-use rftrace_tests::{CProgram, Program, Run, assert_same_lines, outline, require, tools};
+use rftrace_tests::{CProgram, Program, Run, require, tools};
 
 use super::record::{calls, record, rftrace};
 
@@ -308,18 +308,4 @@ fn programs_as_distributed_do_the_same() {
 fn which(name: &str) -> Result<PathBuf, ()> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file()).ok_or(())
-}
-
-/// A program that links the tracer cannot be told otherwise, if it is in C.
-#[test]
-fn room_is_used_by_a_variable() {
-    if !require(&["gcc"]) {
-        return;
-    }
-    let recorded = |arguments: &[&str]| {
-        let program = CProgram::new(&["calls.c"]).without_hooks().with(&["-O1"]).with(arguments).build();
-        let run = Run::of(Command::new(&program.path).env("RFTRACE_PATCHABLE", "1"));
-        outline(&run.trace("trace"))
-    };
-    assert_same_lines(&recorded(&["-fpatchable-function-entry=5"]), &recorded(&["-pg"]), "room");
 }
