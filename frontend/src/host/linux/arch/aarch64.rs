@@ -21,6 +21,7 @@ pub(crate) const HAS_VALUES: bool = false;
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> c_int {
     naked_asm!(
+        ".cfi_startproc",
         "hint #34", // bti c
         "adrp x2, {entries}",
         "ldr x2, [x2, :lo12:{entries}]",
@@ -47,6 +48,9 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
         "cbnz w2, 4f",
         "b {set}",
         "4: stp x29, x30, [sp, #-32]!",
+        ".cfi_def_cfa_offset 32",
+        ".cfi_offset x29, -32",
+        ".cfi_offset x30, -24",
         "mov x29, sp",
         "stp x0, x1, [sp, #16]",
         "bl {suspend}",
@@ -56,7 +60,11 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
         "bl {resume}",
         "ldp x0, x1, [sp, #16]",
         "ldp x29, x30, [sp], #32",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
         "b {set}",
+        ".cfi_endproc",
         entries = sym ENTRIES,
         tid = const offset_of!(ThreadBlock, tid),
         max_threads = const MAX_THREADS,
@@ -77,6 +85,7 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn thread_exit(block: *mut c_void) {
     naked_asm!(
+        ".cfi_startproc",
         "hint #34", // bti c
         "adrp x2, {entries}",
         "ldr x2, [x2, :lo12:{entries}]",
@@ -94,6 +103,7 @@ pub(crate) unsafe extern "C" fn thread_exit(block: *mut c_void) {
         "svc #0",
         "mov x0, x6",
         "2: b {exit}",
+        ".cfi_endproc",
         entries = sym ENTRIES,
         tid = const offset_of!(ThreadBlock, tid),
         max_threads = const MAX_THREADS,

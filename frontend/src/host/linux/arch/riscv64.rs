@@ -21,6 +21,7 @@ pub(crate) const HAS_VALUES: bool = false;
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> c_int {
     naked_asm!(
+        ".cfi_startproc",
         "ld a2, {entries}",
         "beqz a2, 2f",
         "lwu a3, {tid}(a1)",
@@ -45,7 +46,9 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
         "bnez a2, 4f",
         "tail {set}",
         "4: addi sp, sp, -32",
+        ".cfi_def_cfa_offset 32",
         "sd ra, 24(sp)",
+        ".cfi_offset ra, -8",
         "sd a0, 0(sp)",
         "sd a1, 8(sp)",
         "call {suspend}",
@@ -56,8 +59,11 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
         "ld a0, 0(sp)",
         "ld a1, 8(sp)",
         "ld ra, 24(sp)",
+        ".cfi_restore ra",
         "addi sp, sp, 32",
+        ".cfi_def_cfa_offset 0",
         "tail {set}",
+        ".cfi_endproc",
         entries = sym ENTRIES,
         tid = const offset_of!(ThreadBlock, tid),
         max_threads = const MAX_THREADS,
@@ -78,6 +84,7 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn thread_exit(block: *mut c_void) {
     naked_asm!(
+        ".cfi_startproc",
         "ld a2, {entries}",
         "beqz a2, 2f",
         "lwu a3, {tid}(a0)",
@@ -96,6 +103,7 @@ pub(crate) unsafe extern "C" fn thread_exit(block: *mut c_void) {
         "ecall",
         "mv a0, a6",
         "2: tail {exit}",
+        ".cfi_endproc",
         entries = sym ENTRIES,
         tid = const offset_of!(ThreadBlock, tid),
         max_threads = const MAX_THREADS,

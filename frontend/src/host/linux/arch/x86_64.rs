@@ -21,6 +21,7 @@ pub(crate) const HAS_VALUES: bool = true;
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> c_int {
     naked_asm!(
+        ".cfi_startproc",
         "mov rdx, [rip + {entries}]",
         "test rdx, rdx",
         "jz 2f",
@@ -41,17 +42,24 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
         "jmp {set}",
         // The stack is aligned for calls by what is pushed.
         "4: push rdi",
+        ".cfi_def_cfa_offset 16",
         "push rsi",
+        ".cfi_def_cfa_offset 24",
         "sub rsp, 8",
+        ".cfi_def_cfa_offset 32",
         "call {suspend}",
         "mov rdi, [rsp + 8]",
         "call {look}",
         "mov rdi, [rsp + 8]",
         "call {resume}",
         "add rsp, 8",
+        ".cfi_def_cfa_offset 24",
         "pop rsi",
+        ".cfi_def_cfa_offset 16",
         "pop rdi",
+        ".cfi_def_cfa_offset 8",
         "jmp {set}",
+        ".cfi_endproc",
         entries = sym ENTRIES,
         tid = const offset_of!(ThreadBlock, tid),
         max_threads = const MAX_THREADS,
@@ -72,6 +80,7 @@ pub(crate) unsafe extern "C" fn thread_start(key: u32, block: *const c_void) -> 
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn thread_exit(block: *mut c_void) {
     naked_asm!(
+        ".cfi_startproc",
         "mov rsi, [rip + {entries}]",
         "test rsi, rsi",
         "jz 2f",
@@ -86,6 +95,7 @@ pub(crate) unsafe extern "C" fn thread_exit(block: *mut c_void) {
         "syscall",
         "mov rdi, r8",
         "2: jmp {exit}",
+        ".cfi_endproc",
         entries = sym ENTRIES,
         tid = const offset_of!(ThreadBlock, tid),
         max_threads = const MAX_THREADS,
