@@ -42,9 +42,7 @@ global_asm!(
     #[cfg(not(target_os = "none"))]
     patched_entry!(),
     // The word in front of T. Where patched entries have a hook it is the last of that, `bl .Lrftrace_entry_paired`, of which the last byte is T's:
-    // unwinders look up T - 1, and a handler that has interrupted it finds the hook's.
-    #[cfg(target_os = "none")]
-    ".byte 0x1f, 0x20, 0x03", // nop
+    // unwinders look up T - 1, and a handler that has interrupted it finds the hook's. Elsewhere it is T's as a whole.
     #[cfg(not(target_os = "none"))]
     call_paired!(),
     ".type rftrace_return_trampoline, @function",
@@ -111,7 +109,7 @@ global_asm!(
     ".cfi_escape 0x13, 0x06, 0x2f, 0x4e, 0xff", // drop, deref, skip block
     // end: the return address is on top.
     #[cfg(target_os = "none")]
-    ".byte 0xd5",
+    "nop",
     #[cfg(not(target_os = "none"))]
     call_paired_end!(),
     ".Lrftrace_trampoline:",
