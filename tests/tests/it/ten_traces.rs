@@ -74,7 +74,9 @@ fn tree(graph: &str) -> &str {
 /// The rows of a comparison: the columns of each function, without the signs of times. uftrace 0.13 has those the other way round; not those
 /// of calls.
 fn differences(table: &str) -> BTreeMap<String, Vec<String>> {
-    let table = table.replace("+0.000 us", "         ").replace("-0.000 us", "         ");
+    // No difference is said in three ways.
+    let nothing = ["+0.000 us", "-0.000 us", " 0 us"];
+    let table = nothing.iter().fold(table.to_owned(), |table, word| table.replace(word, "  "));
     let rows = table.lines().skip_while(|line| !line.contains("====")).skip(1);
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
