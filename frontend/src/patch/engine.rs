@@ -352,7 +352,9 @@ impl Engine {
             let calls = calls.map(move |call| (call.address, call.form, Some(PlainReason::NoStubs)));
             let patches = module.patches.iter().filter(|patch| patch.shape.form.is_entry());
             let patches = patches.map(move |patch| (patch.address, patch.shape.form, patch.reason));
-            calls.chain(patches).map(move |(address, form, reason)| (name, Site::new(address, form, start), reason))
+            calls
+                .chain(patches)
+                .map(move |(address, form, reason)| (name, Site::new(address, form.len(), start), reason))
         })
     }
 }
@@ -401,14 +403,15 @@ impl Module {
     fn select(&mut self, selection: &Selection) {
         let module = self.identity.range.start;
         for patch in &mut self.patches {
-            patch.is_chosen = selection(&Site::new(patch.address, patch.shape.form, module));
+            patch.is_chosen = selection(&Site::new(patch.address, patch.shape.form.len(), module));
         }
     }
 
     fn sites(&self) -> impl Iterator<Item = Site> {
         let module = self.identity.range.start;
-        let without_stubs = self.calls.iter().map(move |call| Site::new(call.address, call.form, module));
-        without_stubs.chain(self.patches.iter().map(move |patch| Site::new(patch.address, patch.shape.form, module)))
+        let without_stubs = self.calls.iter().map(move |call| Site::new(call.address, call.form.len(), module));
+        without_stubs
+            .chain(self.patches.iter().map(move |patch| Site::new(patch.address, patch.shape.form.len(), module)))
     }
 
     /// Reads all sites and decides what becomes of them. Returns whether anything does.

@@ -61,8 +61,6 @@ mod rooms;
 #[cfg_attr(target_arch = "aarch64", path = "shapes_aarch64.rs")]
 mod shapes;
 #[cfg(target_os = "linux")]
-#[cfg_attr(target_arch = "aarch64", path = "sites_aarch64.rs")]
-#[cfg_attr(target_arch = "riscv64", path = "sites_riscv64.rs")]
 mod sites;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod states;

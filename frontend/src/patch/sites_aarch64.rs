@@ -6,48 +6,29 @@
 
 use object::elf::{R_AARCH64_GLOB_DAT, R_AARCH64_JUMP_SLOT, RelocationType};
 
-use super::code::{Bytes, Form};
-
-/// A call of the hook, or the entry of a function, as those see it who choose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Site {
-    /// Where it is.
-    pub(crate) address: usize,
-    /// Behind it: what records and filters name a function by.
-    pub(crate) child_ip: usize,
-    /// Where its module was mapped, as [`Module::start`](crate::host::linux::modules::Module::start).
-    pub(crate) module: usize,
-}
-
-impl Site {
-    pub(super) fn new(address: usize, form: Form, module: usize) -> Self {
-        Self { address, child_ip: address + form.len(), module }
-    }
-}
-
-/// Which sites are switched on.
-pub(super) type Selection = Box<dyn Fn(&Site) -> bool + Send>;
+use super::{Found, Targets};
+use crate::patch::code::{Bytes, Form};
 
 /// What a site calls: `_mcount`, or `mcount`, which is the same function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hook;
+pub(in crate::patch) struct Hook;
 
 impl Hook {
-    pub(super) const ALL: [Self; 1] = [Self];
+    pub(in crate::patch) const ALL: [Self; 1] = [Self];
 
     /// The address of the function that compilers call.
-    pub(super) fn address(self) -> usize {
+    pub(in crate::patch) fn address(self) -> usize {
         _mcount as *const () as usize
     }
 
     /// The hook with this name.
-    pub(super) fn named(name: &[u8]) -> Option<Self> {
+    pub(in crate::patch) fn named(name: &[u8]) -> Option<Self> {
         matches!(name, b"mcount" | b"_mcount").then_some(Self)
     }
 }
 
 /// The relocations that fill a slot of the global offset table with a function's address.
-pub(super) const SLOT_RELOCATIONS: [RelocationType; 2] = [R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT];
+pub(in crate::patch) const SLOT_RELOCATIONS: [RelocationType; 2] = [R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT];
 
 const WORD: usize = size_of::<u32>();
 const PAGE: usize = 1 << 12;
@@ -58,39 +39,22 @@ unsafe extern "C" {
 
 /// A call of the hook, or an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Call {
-    pub(super) address: usize,
-    pub(super) form: Form,
-    pub(super) original: Bytes,
-}
-
-/// Addresses that a call of the hook may name.
-#[derive(Debug, Default)]
-pub(super) struct Targets {
-    /// The hook, and entries of the procedure linkage table that jump there.
-    pub(super) functions: Vec<(usize, Hook)>,
-    /// Slots of the global offset table.
-    pub(super) slots: Vec<(usize, Hook)>,
+pub(in crate::patch) struct Call {
+    pub(in crate::patch) address: usize,
+    pub(in crate::patch) form: Form,
+    pub(in crate::patch) original: Bytes,
 }
 
 impl Targets {
     /// Adds the entries of the procedure linkage table that jump through one of the slots.
-    pub(super) fn add_linkage(&mut self, address: usize, code: &[u8]) {
+    pub(in crate::patch) fn add_linkage(&mut self, address: usize, code: &[u8]) {
         let slots: Vec<usize> = self.slots.iter().map(|&(slot, _)| slot).collect();
         self.functions.extend(linkage(address, words(code), &slots).into_iter().map(|entry| (entry, Hook)));
     }
 }
 
-/// What was found.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) calls: Vec<Call>,
-    /// What looks like a call, and lies in no function.
-    pub(super) n_unconfirmed: usize,
-}
-
 /// Finds the calls in `code`, which lies at `address`. `function_start` tells where the function around an address begins.
-pub(super) fn find(
+pub(in crate::patch) fn find(
     address: usize,
     code: &[u8],
     targets: &Targets,

@@ -6,37 +6,27 @@
 
 use object::elf::{R_RISCV_64, R_RISCV_JUMP_SLOT, RelocationType};
 
-/// A call of the hook, as those see it who choose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Site {
-    /// Where the call is.
-    pub(crate) address: usize,
-    /// Behind the call: what records and filters name a function by.
-    pub(crate) child_ip: usize,
-    /// Where its module was mapped, as [`Module::start`](crate::host::linux::modules::Module::start).
-    pub(crate) module: usize,
-}
-
+use super::{Found, Site, Targets};
 /// What a site calls: `_mcount`, or `mcount`, which is the same function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hook;
+pub(in crate::patch) struct Hook;
 
 impl Hook {
-    pub(super) const ALL: [Self; 1] = [Self];
+    pub(in crate::patch) const ALL: [Self; 1] = [Self];
 
     /// The address of the function that compilers call.
-    pub(super) fn address(self) -> usize {
+    pub(in crate::patch) fn address(self) -> usize {
         _mcount as *const () as usize
     }
 
     /// The hook with this name.
-    pub(super) fn named(name: &[u8]) -> Option<Self> {
+    pub(in crate::patch) fn named(name: &[u8]) -> Option<Self> {
         matches!(name, b"mcount" | b"_mcount").then_some(Self)
     }
 }
 
 /// The relocations that fill a slot of the global offset table with a function's address.
-pub(super) const SLOT_RELOCATIONS: [RelocationType; 2] = [R_RISCV_JUMP_SLOT, R_RISCV_64];
+pub(in crate::patch) const SLOT_RELOCATIONS: [RelocationType; 2] = [R_RISCV_JUMP_SLOT, R_RISCV_64];
 
 /// Bytes of half an instruction.
 const HALF: usize = size_of::<u16>();
@@ -47,30 +37,21 @@ unsafe extern "C" {
 
 /// A call of the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Call {
-    pub(super) address: usize,
+pub(in crate::patch) struct Call {
+    pub(in crate::patch) address: usize,
     /// Its bytes.
     len: usize,
 }
 
 impl Call {
-    pub(super) fn site(self, module: usize) -> Site {
-        Site { address: self.address, child_ip: self.address + self.len, module }
+    pub(in crate::patch) fn site(self, module: usize) -> Site {
+        Site::new(self.address, self.len, module)
     }
-}
-
-/// Addresses that a call of the hook may name.
-#[derive(Debug, Default)]
-pub(super) struct Targets {
-    /// The hook, and entries of the procedure linkage table that jump there.
-    pub(super) functions: Vec<(usize, Hook)>,
-    /// Slots of the global offset table.
-    pub(super) slots: Vec<(usize, Hook)>,
 }
 
 impl Targets {
     /// Adds the entries of the procedure linkage table that jump through one of the slots: `auipc t3`, `ld t3, n(t3)`, `jalr t1, t3`.
-    pub(super) fn add_linkage(&mut self, address: usize, code: &[u8]) {
+    pub(in crate::patch) fn add_linkage(&mut self, address: usize, code: &[u8]) {
         for (place, first, second) in instructions(address, code) {
             let is_entry = first & 0xfff == 0xe17 && second & 0xf_ffff == 0xe_3e03;
             let slot = from_pair(place, first, second);
@@ -81,16 +62,8 @@ impl Targets {
     }
 }
 
-/// What was found.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) calls: Vec<Call>,
-    /// What looks like a call, and lies in no function.
-    pub(super) n_unconfirmed: usize,
-}
-
 /// Finds the calls in `code`, which lies at `address`. `function_start` tells where the function around an address begins.
-pub(super) fn find(
+pub(in crate::patch) fn find(
     address: usize,
     code: &[u8],
     targets: &Targets,
