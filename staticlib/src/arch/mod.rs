@@ -2,7 +2,7 @@
 //! above all else here.
 //!
 //! An entry of a return stack is named by the *frame* of its function, a word that hooks and trampolines know and that no other
-//! frame has as long as this one lives. On x86-64 it is the address of the return address, on aarch64 the CFA. A port brings:
+//! frame has as long as this one lives. On x86-64 it is the address of the return address, on the others the CFA. A port brings:
 //!
 //! | | |
 //! |---|---|
@@ -29,6 +29,8 @@ pub(crate) mod aarch64_frames;
 pub(crate) mod aarch64_machine;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64_prologue;
+#[macro_use]
+mod walk;
 #[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "riscv64/mod.rs")]

@@ -31,63 +31,13 @@ global_asm!(
     ".cfi_startproc",
     ".cfi_personality 0x1b, rftrace_personality",
     ".cfi_def_cfa sp, 0",
-    // DW_CFA_val_expression for ra: 194 bytes follow. The stack, right end on top.
-    ".cfi_escape 0x16, 0x01, 0xc2, 0x01",
-    // The unwinder pushed the CFA.                                        CFA
-    ".cfi_escape 0x12", // dup                            CFA frame
-    ".cfi_escape 0x71, 0x00", // breg1 0                 .. ra
-    ".cfi_escape 0x0b, 0x00, 0xfc, 0x1a", // const2s -1024, and      CFA frame T
-    ".cfi_escape 0x30", // lit0                    CFA frame T pass
-    // restart: load the head of the list of threads.
-    ".cfi_escape 0x14, 0x12, 0x23, 0xf8, 0x07", // over, dup, plus 1016    .. T pass T T+1016
-    ".cfi_escape 0x06, 0x22, 0x06", // deref, plus, deref      .. T pass block
-    // block: all threads seen?
-    ".cfi_escape 0x12, 0x28, 0x0e, 0x00", // dup, bra have
-    ".cfi_escape 0x13, 0x12, 0x28, 0x05, 0x00", // drop, dup, bra fail     .. T pass
-    ".cfi_escape 0x13, 0x31, 0x2f, 0xea, 0xff", // drop, lit1, skip restart: again, without the filter
-    // fail: a return address of 0 ends the backtrace.
-    ".cfi_escape 0x30, 0x2f, 0xa0, 0x00", // lit0, skip end
-    // have: p = *block->psp, one above the thread's innermost entry.
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06, 0x06", // dup, plus 8, deref, deref  .. pass block p
-    ".cfi_escape 0x15, 0x02, 0x28, 0x6b, 0x00", // pick 2, bra loop: second pass, linear search
-    // First pass: skip threads whose range of frames does not include ours.
-    ".cfi_escape 0x14, 0x23, 0x10, 0x06", // over, plus 16, deref    .. block p base
-    ".cfi_escape 0x23, 0x08, 0x06", // plus 8, deref: frame of the outermost entry
-    ".cfi_escape 0x15, 0x05, 0x2d, 0x28, 0x84, 0x00", // pick 5, lt, bra next
-    ".cfi_escape 0x12, 0x09, 0xe8, 0x22, 0x06", // dup, const1s -24, plus, deref: frame of the innermost entry
-    ".cfi_escape 0x15, 0x05, 0x2b, 0x28, 0x79, 0x00", // pick 5, gt, bra next
-    // Binary search for the last entry whose frame is not below ours.
-    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x16", // over, plus 16, deref, swap .. block lo hi
-    // bs: lo = base, hi = p at first
-    ".cfi_escape 0x12, 0x15, 0x02, 0x1c, 0x12", // dup, pick 2, minus, dup .. lo hi n n
-    ".cfi_escape 0x08, 0x20, 0x2b, 0x28, 0x05, 0x00", // const1u 32, gt, bra go       .. lo hi n
-    ".cfi_escape 0x13, 0x13, 0x2f, 0x1e, 0x00", // drop, drop, skip found  .. lo
-    // go: mid = lo + n / 64 * 32
-    ".cfi_escape 0x08, 0x40, 0x1b, 0x08, 0x20, 0x1e", // const1u 64, div, const1u 32, mul
-    ".cfi_escape 0x15, 0x02, 0x22", // pick 2, plus            .. lo hi mid
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref      .. lo hi mid mid.frame
-    ".cfi_escape 0x15, 0x07, 0x2a, 0x28, 0x05, 0x00", // pick 7, ge, bra up
-    ".cfi_escape 0x16, 0x13, 0x2f, 0xd8, 0xff", // swap, drop, skip bs: hi = mid
-    ".cfi_escape 0x17, 0x16, 0x13, 0x2f, 0xd2, 0xff", // up: rot, swap, drop, skip bs: lo = mid
-    // found:                                                              .. pass block p
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
-    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0x3c, 0x00", // pick 5, ne, bra next
-    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
-    ".cfi_escape 0x15, 0x04, 0x29, 0x28, 0x04, 0x00", // pick 4, eq, bra down: parent_ip is in T, a tail call
-    ".cfi_escape 0x06, 0x2f, 0x31, 0x00", // deref, skip end
-    ".cfi_escape 0x08, 0x20, 0x1c, 0x2f, 0xe0, 0xff", // down: const1u 32, minus, skip found
-    // loop: linear search, from the innermost entry.
-    ".cfi_escape 0x14, 0x23, 0x10, 0x06, 0x14", // over, plus 16, deref, over .. block p base p
-    ".cfi_escape 0x2a, 0x28, 0x1d, 0x00", // ge, bra next
-    ".cfi_escape 0x08, 0x20, 0x1c", // const1u 32, minus            .. block p
-    ".cfi_escape 0x12, 0x23, 0x08, 0x06", // dup, plus 8, deref
-    ".cfi_escape 0x15, 0x05, 0x2e, 0x28, 0xea, 0xff", // pick 5, ne, bra loop
-    ".cfi_escape 0x12, 0x06, 0x0b, 0x00, 0xfc, 0x1a", // dup, deref, const2s -1024, and
-    ".cfi_escape 0x15, 0x03, 0x29, 0x28, 0xde, 0xff", // pick 3, eq, bra loop: a tail call
-    ".cfi_escape 0x06, 0x2f, 0x05, 0x00", // deref, skip end
-    // next: the following block.
-    ".cfi_escape 0x13, 0x06, 0x2f, 0x4e, 0xff", // drop, deref, skip block
-    // end: the return address is on top.
+    walk_return_stacks!(
+        rule = "0x16, 0x01, 0xc2, 0x01",              // of ra: 194 bytes
+        frame = "0x12",                               // dup: frames are named by their CFA
+        block = "0x71, 0x00, 0x0b, 0x00, 0xfc, 0x1a", // breg1 0, const2s -1024, and
+        list = "0xf8, 0x07",                          // 1016
+        mask = "0xfc"
+    ),
     "nop",
     ".Lrftrace_trampoline:",
     load_block!(), // to 9 if the frame was entered on another thread
