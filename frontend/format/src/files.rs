@@ -32,6 +32,8 @@ pub const INDEX_GRAPH: &str = "index-graph";
 pub const INDEX_REPORT: &str = "index-report";
 /// The sums of the reports of a trace's parts. It may be removed at any time, too.
 pub const INDEX_BLOCKS: &str = "index-blocks";
+/// The sums of the graphs of a trace's parts. It may be removed at any time, too.
+pub const INDEX_GRAPH_BLOCKS: &str = "index-graph-blocks";
 /// What the page for browsers shows of a whole trace. It may be removed at any time, too.
 pub const INDEX_PAGE: &str = "index-page";
 
@@ -92,7 +94,7 @@ pub enum File {
     KernelSymbols,
     /// [`RESOURCES`].
     Resources,
-    /// [`INDEX`], [`INDEX_GRAPH`], [`INDEX_REPORT`], [`INDEX_BLOCKS`] or [`INDEX_PAGE`].
+    /// [`INDEX`], [`INDEX_GRAPH`], [`INDEX_REPORT`], [`INDEX_BLOCKS`], [`INDEX_GRAPH_BLOCKS`] or [`INDEX_PAGE`].
     Index,
     /// `task`, what uftrace's first versions wrote. It is read in place of [`TASKS`] where it is there.
     OldTasks,
@@ -114,7 +116,9 @@ impl File {
             GAPS => return Some(Self::Gaps),
             COUNTERS => return Some(Self::Counters),
             RESOURCES => return Some(Self::Resources),
-            INDEX | INDEX_GRAPH | INDEX_REPORT | INDEX_BLOCKS | INDEX_PAGE => return Some(Self::Index),
+            INDEX | INDEX_GRAPH | INDEX_REPORT | INDEX_BLOCKS | INDEX_GRAPH_BLOCKS | INDEX_PAGE => {
+                return Some(Self::Index);
+            }
             "task" => return Some(Self::OldTasks),
             KERNEL_HEADER => return Some(Self::KernelHeader),
             KERNEL_SYMBOLS => return Some(Self::KernelSymbols),
@@ -169,6 +173,7 @@ mod tests {
             ("index-graph", File::Index),
             ("index-report", File::Index),
             ("index-blocks", File::Index),
+            ("index-graph-blocks", File::Index),
             ("index-page", File::Index),
         ] {
             assert_eq!(File::of(name), Some(kind), "{name}");

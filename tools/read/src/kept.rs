@@ -18,14 +18,16 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rftrace_format::files::{File as TraceFile, INDEX_BLOCKS, INDEX_GRAPH, INDEX_PAGE, INDEX_REPORT};
+use rftrace_format::files::{
+    File as TraceFile, INDEX_BLOCKS, INDEX_GRAPH, INDEX_GRAPH_BLOCKS, INDEX_PAGE, INDEX_REPORT,
+};
 
 use crate::files;
 use crate::index::hash;
 use crate::trace::Trace;
 
 /// The first bytes; the last one of them is the version.
-const MAGIC: &[u8; 16] = b"rftrace-kept\0\0\0\x01";
+const MAGIC: &[u8; 16] = b"rftrace-kept\0\0\0\x02";
 
 /// What has less than a million records is read as quickly without.
 pub(crate) const MIN_BYTES: u64 = 16 << 20;
@@ -52,6 +54,8 @@ pub enum Kept {
     Report,
     /// The sums of reports of its parts. What is chosen makes no difference, nor which tasks are shown. It is a [`KeptFile`].
     Blocks,
+    /// The sums of graphs of its parts, likewise.
+    GraphBlocks,
     /// All calls of a trace, and what they merge into where they are narrower than a pixel. It is a [`KeptFile`].
     Page,
 }
@@ -62,8 +66,14 @@ impl Kept {
             Self::Graph => INDEX_GRAPH,
             Self::Report => INDEX_REPORT,
             Self::Blocks => INDEX_BLOCKS,
+            Self::GraphBlocks => INDEX_GRAPH_BLOCKS,
             Self::Page => INDEX_PAGE,
         }
+    }
+
+    /// Whether it serves parts of the trace, whatever is chosen.
+    fn is_of_parts(self) -> bool {
+        matches!(self, Self::Blocks | Self::GraphBlocks)
     }
 }
 
@@ -80,7 +90,7 @@ impl Trace {
 
     /// Whether this is kept of it.
     pub fn keeps_this(&self, what: Kept) -> bool {
-        if what == Kept::Blocks { self.may_keep() } else { self.keeps() }
+        if what.is_of_parts() { self.may_keep() } else { self.keeps() }
     }
 
     /// The length of all tasks' records, in bytes.
@@ -151,7 +161,7 @@ impl Trace {
 
     /// What it is made of, and how that is shown.
     fn stamp(&self, what: Kept) -> u64 {
-        let tids: Vec<_> = self.tasks().iter().map(|task| task.tid()).filter(|_| what != Kept::Blocks).collect();
+        let tids: Vec<_> = self.tasks().iter().map(|task| task.tid()).filter(|_| !what.is_of_parts()).collect();
         let shown = (self.demangle(), self.folds_inlined(), self.cost(), env!("CARGO_PKG_VERSION"));
         hash(format!("{:?} {tids:?} {shown:?}", states(self.dir(), |kind| kind != TraceFile::Index)).as_bytes())
     }

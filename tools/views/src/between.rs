@@ -1,35 +1,48 @@
 //! Goes through the records of a task as far as no sums of blocks tell what is in them.
 //!
-//! Not here: the sums (`blocks`), what is summed up (`collect`).
+//! Not here: the sums (`blocks`), what is summed up (`collect`, `ways`).
 
 use std::iter;
 use std::ops::Range;
 
 use rftrace_read::{Functions, Records, Result, Task};
 
-use crate::blocking::names_of;
+use crate::blocking::enter_all;
 use crate::blocks::{Block, Blocks, Edge, TaskBlocks};
-use crate::collect::{Table, TaskCalls};
+use crate::collector::{Collector, TaskCalls};
 use crate::correction::Costs;
-use crate::rows::Row;
+use crate::keys::Keys;
 use crate::stack::{CallStack, Frame};
 use crate::stats::TaskStats;
-use crate::walk::Walked;
+use crate::walk::{Walked, walk_with_records};
 
-/// Sums up the calls of a task in the times that are chosen, which all are the trace's and nothing else is chosen: as
-/// [`walk_with_records`](crate::walk_with_records) finds them.
+/// Sums up the calls of a task in the times that are chosen, by blocks as far as there are such.
 ///
 /// # Errors
 ///
-/// The task's `.dat` file cannot be read.
-pub(crate) fn sum_up(
-    table: &mut Table<'_>,
-    calls: &mut TaskCalls<'_>,
-    task: &Task,
+/// The task's `.dat` file cannot be read, or there are more rows than there may be.
+pub(crate) fn sum_up<'t>(
+    collector: &mut impl Collector<'t>,
+    task: &'t Task,
+    blocks: Option<&Blocks>,
+) -> Result<Walked> {
+    let trace = collector.trace();
+    let mut calls = TaskCalls::new(trace, task);
+    let blocks = blocks.and_then(|blocks| Some((blocks, blocks.of(task)?)));
+    match (trace.chosen_times(), blocks) {
+        (Some(times), Some(blocks)) => sum_up_between(collector, &mut calls, &times, blocks),
+        _ => walk_with_records(trace, task, None, |step, _, record| collector.apply(&mut calls, step, record)),
+    }
+}
+
+/// The same of times that all are the trace's, nothing else being chosen: as [`walk_with_records`](crate::walk_with_records) finds them.
+fn sum_up_between<'t>(
+    collector: &mut impl Collector<'t>,
+    calls: &mut TaskCalls<'t>,
     times: &Range<u64>,
     (blocks, own): (&Blocks, &TaskBlocks),
 ) -> Result<Walked> {
-    let trace = table.trace;
+    let (trace, task) = (collector.trace(), calls.task);
     let mut reader = Reader { stats: TaskStats::new(task), records: trace.records(task), stack: CallStack::new() };
     // Blocks from the first edge on are in the time, up to the last one.
     let n_before = own.edges.partition_point(|edge| edge.mark.last_ns < times.start);
@@ -42,7 +55,7 @@ pub(crate) fn sum_up(
         let is_at = |edge: &Edge| reader.records.mark() == Some(edge.mark);
         if next < last && own.edges.get(next).is_some_and(is_at) {
             let sums = reader.apart(own, next, &calls.functions).and_then(|apart| {
-                Some((blocks.between(own, (next, last), table.options.spread, trace.cost())?, apart))
+                Some((blocks.between(own, (next, last), collector.has_times(), trace.cost())?, apart))
             });
             // Where something reaches over the edge that cannot be told apart records are read up to the next one.
             next += 1;
@@ -56,7 +69,8 @@ pub(crate) fn sum_up(
                 stats.calls += sums.n_calls;
                 stats.last_ns = edge.mark.last_ns;
                 let whole = own.open_at(last);
-                let open = add(table, calls, (blocks, own), sums, apart, &whole);
+                let mut rows = Rows::new(&blocks.directory.keys, own);
+                let open = add(collector, calls, &mut rows, sums, apart, &whole);
                 reader.go_to(edge, &whole);
                 reader.stack = CallStack::restored(open, edge.waiting_since, edge.mark.last_ns);
             }
@@ -65,13 +79,13 @@ pub(crate) fn sum_up(
         reader.stats.add(trace, &record);
         reader.stack.apply(&record, |a, b| calls.functions.are_same(record.time_ns, a, b), &mut steps);
         for step in &steps {
-            table.apply(calls, step, Some(&record))?;
+            collector.apply(calls, step, Some(&record))?;
         }
     }
     let end_ns = reader.stack.last_ns();
     reader.stack.finish(end_ns, &mut steps);
     for step in &steps {
-        table.apply(calls, step, None)?;
+        collector.apply(calls, step, None)?;
     }
     reader.stats.warnings.merge(reader.records.warnings());
     Ok(Walked { stats: reader.stats, misfits: reader.stack.warnings().clone(), end_ns })
@@ -141,23 +155,57 @@ impl Apart {
     }
 }
 
+/// The rows of keys in a task's blocks, as far as they were met.
+struct Rows<'b> {
+    keys: &'b Keys,
+    own: &'b TaskBlocks,
+    /// By the numbers that keys have in all tasks' blocks.
+    known: Vec<Option<usize>>,
+}
+
+impl<'b> Rows<'b> {
+    fn new(keys: &'b Keys, own: &'b TaskBlocks) -> Self {
+        Self { keys, own, known: vec![None; keys.len()] }
+    }
+
+    /// The row of a key, by its number in the task's blocks. It is there then, as are those of the ways around it.
+    fn row<'t>(&mut self, collector: &mut impl Collector<'t>, key: u32) -> usize {
+        let own = self.own.keys[key as usize];
+        let mut missing = Vec::new();
+        let mut next = Some(own);
+        let mut around = None;
+        while let Some(key) = next {
+            around = self.known[key as usize];
+            if around.is_some() {
+                break;
+            }
+            missing.push(key);
+            next = self.keys.all()[key as usize].around;
+        }
+        for key in missing.into_iter().rev() {
+            let last = self.keys.last(&self.keys.all()[key as usize]);
+            around = Some(collector.row_of(around, last));
+            self.known[key as usize] = around;
+        }
+        around.unwrap_or_default()
+    }
+}
+
 /// Adds the sums of blocks up to an edge, where these functions are open. Returns these as they are in the times that are chosen.
-fn add(
-    table: &mut Table<'_>,
+fn add<'t>(
+    collector: &mut impl Collector<'t>,
     calls: &mut TaskCalls<'_>,
-    (blocks, own): (&Blocks, &TaskBlocks),
+    rows: &mut Rows<'_>,
     sums: Block,
     mut apart: Vec<Apart>,
     whole: &[Frame],
 ) -> Vec<Frame> {
-    let cost = table.trace.cost();
-    table.add_uncounted(sums.nameless_calls, sums.waited_ns);
+    let cost = collector.trace().cost();
+    collector.add_uncounted(sums.nameless_calls, sums.waited_ns);
     let mut times = sums.times.into_iter();
     for row in sums.rows {
-        let idx = table.row(blocks.name(own, row.name));
-        let (total_ns, self_ns, calls) = (row.total_ns, row.self_ns, row.calls);
-        let sums = Row { total_ns, self_ns, calls, times: times.next().map(Box::new), ..Row::default() };
-        table.add_sums(idx, sums, cost.map(|_| row.costs));
+        let idx = rows.row(collector, row.key);
+        collector.add_sums(idx, row.sums, times.next().map(Box::new));
     }
     for call in sums.outer {
         let mut frame = call.frame;
@@ -172,26 +220,27 @@ fn add(
             }
         }
         let ended = call.ended(&frame);
-        let idx = table.row(blocks.name(own, call.name));
-        table.add(idx, [ended.total_ns, ended.self_ns], Costs::of(cost, &ended), call.is_outermost);
+        let idx = rows.row(collector, call.key);
+        collector.add(idx, [ended.total_ns, ended.self_ns], Costs::of(cost, &ended), call.is_outermost);
     }
-    table.truncate(calls, sums.n_lasting);
-    for name in names_of(&calls.functions, whole.get(sums.n_lasting..).unwrap_or_default()) {
-        let idx = table.row(&name);
-        table.enter(calls, Some(idx));
-    }
+    collector.truncate(calls, sums.n_lasting);
+    enter_all(collector, calls, whole.get(sums.n_lasting..).unwrap_or_default());
     let apart = apart.iter().map(Some).chain(iter::repeat(None));
     whole.iter().zip(apart).map(|(frame, apart)| apart.map_or(*frame, |apart| apart.of(*frame))).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use rftrace_read::{Choice, Kind, Record, Trace};
+    use rftrace_read::{Choice, Kind, Pattern, Record, Trace};
 
     use super::*;
     use crate::blocking::Limits;
+    use crate::collect::Table;
+    use crate::graph::{Graph, GraphField};
+    use crate::paths::Paths;
     use crate::rows::ReportOptions;
     use crate::sums::read_with;
+    use crate::ways::Ways;
 
     struct Random(u64);
 
@@ -285,27 +334,39 @@ mod tests {
         trace.choose(choice);
     }
 
+    /// Sums of blocks that were written and read again, and the same with another name of a function.
+    fn blocks<'t, C: Collector<'t>>(trace: &'t Trace, has_times: bool, max_bytes: u64) -> [Blocks; 2] {
+        let mut blocks = Blocks::default();
+        blocks.directory.has_times = has_times;
+        let limits = Limits { max_blocks: 80, min_block_bytes: 512, max_bytes, ..Limits::default() };
+        blocks.make::<C>(trace, &trace.tasks().iter().collect::<Vec<_>>(), limits).unwrap();
+        let n_blocks: Vec<_> = trace.tasks().iter().map(|task| blocks.of(task).map(|own| own.blocks.len())).collect();
+        assert!(n_blocks[0] > Some(4) && n_blocks[1] > Some(4) && n_blocks[2].is_none(), "{n_blocks:?}");
+        assert_eq!(n_blocks[0] < Some(60), max_bytes < 1 << 20, "{n_blocks:?}");
+        let file = tempfile::tempfile().unwrap();
+        blocks.write(&file, 7).unwrap();
+        let read = || Blocks::read(file.try_clone().unwrap(), 7).unwrap();
+        let mut other = read();
+        other.directory.keys.rename(0, " of blocks");
+        [read(), other]
+    }
+
     #[test]
     fn parts_are_those_of_all_records() {
-        let mut n_differing = 0;
+        let (mut n_reports, mut n_graphs, mut n_ways) = (0, 0, 0);
+        let functions = [None, Some("f0"), Some("[fl][12]"), Some("<*"), Some("linux:schedule")];
+        let functions = functions.map(|function| function.map(|text| Pattern::new(text).unwrap()));
         for (seed, is_corrected, max_bytes) in [(3, false, 1 << 30), (99, true, 1 << 30), (1_234_567, true, 100_000)] {
             let dir = trace(seed);
-            let mut trace = Trace::open(dir.path()).unwrap();
-            trace.correct_times(is_corrected);
-            assert_eq!(trace.cost().is_some(), is_corrected);
-            let mut blocks = Blocks::default();
-            blocks.directory.has_times = true;
-            let limits = Limits { max_blocks: 80, min_block_bytes: 512, max_bytes, ..Limits::default() };
-            blocks.make(&trace, &trace.tasks().iter().collect::<Vec<_>>(), limits).unwrap();
-            let n_blocks: Vec<_> =
-                trace.tasks().iter().map(|task| blocks.of(task).map(|own| own.blocks.len())).collect();
-            assert!(n_blocks[0] > Some(4) && n_blocks[1] > Some(4) && n_blocks[2].is_none(), "{n_blocks:?}");
-            assert_eq!(n_blocks[0] < Some(60), max_bytes < 1 << 20, "{n_blocks:?}");
-            let file = tempfile::tempfile().unwrap();
-            blocks.write(&file, 7).unwrap();
-            let read = || Blocks::read(file.try_clone().unwrap(), 7).unwrap();
-            let (blocks, mut other) = (read(), read());
-            other.directory.names[0] += " of blocks";
+            let open = || {
+                let mut trace = Trace::open(dir.path()).unwrap();
+                trace.correct_times(is_corrected);
+                assert_eq!(trace.cost().is_some(), is_corrected);
+                trace
+            };
+            let (whole, mut trace) = (open(), open());
+            let [of_reports, other_of_reports] = blocks::<Table<'_>>(&whole, true, max_bytes);
+            let [of_graphs, other_of_graphs] = blocks::<Ways<'_>>(&whole, false, max_bytes);
             let mut random = Random(seed + 5);
             for round in 0..60 {
                 let end_ns = 60 * N_RECORDS / 2 + 4000;
@@ -325,12 +386,27 @@ mod tests {
                         postcard::to_stdvec(&sums).unwrap()
                     };
                     let expected = bytes(None);
-                    assert!(bytes(Some(&blocks)) == expected, "{seed} {times:?} {spread}");
-                    n_differing += usize::from(bytes(Some(&other)) != expected);
+                    assert!(bytes(Some(&of_reports)) == expected, "{seed} {times:?} {spread}");
+                    n_reports += usize::from(bytes(Some(&other_of_reports)) != expected);
+                }
+                let paths = |blocks| Paths::read(&trace, blocks).unwrap();
+                let expected = paths(None);
+                assert!(paths(Some(&of_graphs)) == expected, "{seed} {times:?}");
+                n_graphs += usize::from(paths(Some(&other_of_graphs)) != expected);
+                for function in &functions {
+                    let text = |paths| {
+                        let graph = Graph::of(&trace, function.as_ref(), paths).unwrap();
+                        let mut out = Vec::new();
+                        graph.write(&[GraphField::Total, GraphField::Own], &mut out).unwrap();
+                        (String::from_utf8(out).unwrap(), graph.summary().clone(), graph.n_ways())
+                    };
+                    let found = text(Some(paths(Some(&of_graphs))));
+                    assert_eq!(found, text(None), "{seed} {times:?} {function:?}");
+                    n_ways += found.2;
                 }
             }
         }
         // In most parts sums of blocks were made use of.
-        assert!(n_differing > 200, "{n_differing}");
+        assert!(n_reports > 200 && n_graphs > 100 && n_ways > 1000, "{n_reports} {n_graphs} {n_ways}");
     }
 }

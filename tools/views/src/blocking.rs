@@ -2,14 +2,13 @@
 //!
 //! Not here: what they are (`blocks`).
 
-use std::collections::HashMap;
 use std::fs;
 
-use rftrace_read::{Functions, Kept, KeptFile, Mark, Result, Task, Trace, some_at_a_time};
+use rftrace_read::{Error, KeptFile, Mark, Result, Task, Trace, some_at_a_time};
 
 use crate::blocks::{Block, BlockRow, Blocks, Edge, OuterCall, TaskBlocks, groups, joined};
-use crate::collect::{Table, TaskCalls};
-use crate::rows::ReportOptions;
+use crate::collector::{Collector, TaskCalls};
+use crate::keys::Keys;
 use crate::stack::{CallStack, Frame, Step};
 use crate::stats::TaskStats;
 
@@ -43,18 +42,25 @@ impl Default for Limits {
     }
 }
 
-/// The most names. Programs have fewer functions; where addresses have no names there may be any number of them.
-const MAX_NAMES: usize = 1 << 18;
+/// Records have so many times the bytes of what is kept of them.
+const MIN_SHARE: u64 = 8;
+
+/// The most functions or ways of all tasks together, where each may have as many as may be kept.
+const MAX_TASKS_FULL: usize = 4;
 
 impl Blocks {
-    /// Those by which the report of the times that are chosen is read; `None` where it is as quickly read without, or cannot be read so. They are
-    /// made if that is worthwhile, and kept for the next time.
+    /// Those by which what is summed up in the times that are chosen is read; `None` where it is as quickly read without, or cannot be read so. They
+    /// are made if that is worthwhile, and kept for the next time.
     ///
     /// # Errors
     ///
     /// A `.dat` file cannot be read.
-    pub(crate) fn for_report(trace: &Trace, options: &ReportOptions, limits: Limits) -> Result<Option<Self>> {
-        if trace.chosen_times().is_none() || !options.by_value.is_empty() || !trace.keeps_this(Kept::Blocks) {
+    pub(crate) fn of_part<'t, C: Collector<'t>>(
+        trace: &'t Trace,
+        has_times: bool,
+        limits: Limits,
+    ) -> Result<Option<Self>> {
+        if trace.chosen_times().is_none() || !trace.keeps_this(C::KEPT) {
             return Ok(None);
         }
         let bytes = trace.chosen_bytes()?;
@@ -62,7 +68,7 @@ impl Blocks {
             return Ok(None);
         }
         // Without the times of single calls they are made in a third of the time.
-        let kept = Self::kept(trace).filter(|kept| !options.spread || kept.directory.has_times).unwrap_or_default();
+        let kept = Self::kept(trace, C::KEPT).filter(|kept| !has_times || kept.directory.has_times).unwrap_or_default();
         let is_missing = |task: &&Task| !kept.directory.tasks.contains_key(&task.tid());
         let missing: Vec<_> = trace.tasks().iter().filter(is_missing).collect();
         if missing.is_empty() || bytes < limits.min_making_bytes {
@@ -70,10 +76,11 @@ impl Blocks {
         }
         let mut blocks = kept.into_memory();
         // Where they cannot be kept they would be made each time, which takes longer than to read the records.
-        let Some(file) = trace.keep_file(Kept::Blocks) else { return Ok(None) };
+        let Some(file) = trace.keep_file(C::KEPT) else { return Ok(None) };
         trace.tell_of_index();
-        blocks.directory.has_times |= options.spread;
-        blocks.make(trace, &missing, limits)?;
+        blocks.directory.has_times |= has_times;
+        let max_bytes = limits.max_bytes.min(trace.records_bytes() / MIN_SHARE);
+        blocks.make::<C>(trace, &missing, Limits { max_bytes, ..limits })?;
         if blocks.write(file.file(), KeptFile::START).is_ok() {
             // What is not kept is made anew the next time.
             let _ = file.finish();
@@ -82,7 +89,12 @@ impl Blocks {
     }
 
     /// Makes those of some tasks.
-    pub(crate) fn make(&mut self, trace: &Trace, tasks: &[&Task], limits: Limits) -> Result<()> {
+    pub(crate) fn make<'t, C: Collector<'t>>(
+        &mut self,
+        trace: &'t Trace,
+        tasks: &[&'t Task],
+        limits: Limits,
+    ) -> Result<()> {
         let has_times = self.directory.has_times;
         let length = |task| fs::metadata(trace.dat_file(task)).map_or(0, |file| file.len());
         let all_bytes: u64 = tasks.iter().map(|task| length(task)).sum();
@@ -90,20 +102,21 @@ impl Blocks {
             let length = length(tasks[number]);
             let max_bytes = (u128::from(limits.max_bytes) * u128::from(length) / u128::from(all_bytes.max(1))) as u64;
             let block_bytes = length.div_ceil(limits.max_blocks).max(limits.min_block_bytes);
-            Maker::make(trace, tasks[number], has_times, block_bytes, max_bytes)
+            Maker::new(trace, tasks[number], has_times, block_bytes, max_bytes).read::<C>()
         })?;
-        let mut numbers: HashMap<_, _> = self.directory.names.iter().cloned().zip(0..).collect();
+        self.directory.keys.find_all();
+        let mut n_keys: usize = self.directory.tasks.values().map(|task| task.keys.len()).sum();
         for (task, made) in tasks.iter().zip(made) {
             let mut blocks = TaskBlocks::default();
-            // More names than there may be, as more of anything else: the task is read without.
-            let names = &mut self.directory.names;
-            if let Some(made) = made.filter(|made| names.len() + made.names.len() <= MAX_NAMES) {
-                for name in made.names {
-                    let number = *numbers.entry(name.clone()).or_insert(names.len() as u32);
-                    if number as usize == names.len() {
-                        names.push(name);
-                    }
-                    blocks.names.push(number);
+            // More than there may be: the task is read without.
+            let has_room = |made: &Made| {
+                self.directory.keys.len() <= C::MAX_KEPT && n_keys + made.keys.len() <= MAX_TASKS_FULL * C::MAX_KEPT
+            };
+            if let Some(made) = made.filter(has_room) {
+                n_keys += made.keys.len();
+                for key in made.keys.all() {
+                    let around = key.around.map(|around| blocks.keys[around as usize]);
+                    blocks.keys.push(self.directory.keys.number(around, made.keys.last(key)));
                 }
                 (blocks.first_ns, blocks.edges) = (made.first_ns, made.edges);
                 blocks.blocks = made.blocks.iter().map(|bytes| self.store(bytes)).collect();
@@ -118,7 +131,7 @@ impl Blocks {
 /// What was made of a task.
 #[derive(Debug, Default)]
 struct Made {
-    names: Vec<String>,
+    keys: Keys,
     first_ns: u64,
     edges: Vec<Edge>,
     blocks: Vec<Vec<u8>>,
@@ -130,7 +143,6 @@ struct Maker<'t> {
     trace: &'t Trace,
     task: &'t Task,
     made: Made,
-    numbers: HashMap<String, u32>,
     has_times: bool,
     block_bytes: u64,
     max_bytes: u64,
@@ -139,21 +151,13 @@ struct Maker<'t> {
 }
 
 impl<'t> Maker<'t> {
-    /// `None`: the records do not fit, or some are missing, or there is more than may be kept.
-    fn make(
-        trace: &'t Trace,
-        task: &'t Task,
-        has_times: bool,
-        block_bytes: u64,
-        max_bytes: u64,
-    ) -> Result<Option<Made>> {
-        let (made, numbers, open) = (Made::default(), HashMap::new(), Vec::new());
-        Self { trace, task, made, numbers, has_times, block_bytes, max_bytes, open }.read()
+    fn new(trace: &'t Trace, task: &'t Task, has_times: bool, block_bytes: u64, max_bytes: u64) -> Self {
+        Self { trace, task, made: Made::default(), has_times, block_bytes, max_bytes, open: Vec::new() }
     }
 
-    fn read(mut self) -> Result<Option<Made>> {
+    /// `None`: the records do not fit, or some are missing, or there is more than may be kept.
+    fn read<C: Collector<'t>>(mut self) -> Result<Option<Made>> {
         let (trace, task) = (self.trace, self.task);
-        let options = ReportOptions { spread: self.has_times, ..ReportOptions::default() };
         let mut records = trace.records(task);
         records.take_all();
         let mut stack = CallStack::new();
@@ -165,13 +169,10 @@ impl<'t> Maker<'t> {
         let mut next = self.block_bytes;
         let mut is_at_end = false;
         while !is_at_end {
-            let mut table = Table::new(trace, &options);
+            let mut collector = C::new(trace, self.has_times);
             calls.open.clear();
-            for name in names_of(&calls.functions, &self.open) {
-                let row = table.row(&name);
-                table.enter(&mut calls, Some(row));
-            }
-            let n_open_rows = table.rows.len();
+            enter_all(&mut collector, &mut calls, &self.open);
+            let n_open_rows = collector.n_rows();
             let mut block = Block { n_lasting: calls.open.len(), ..Block::default() };
             let mut stats = TaskStats::new(task);
             loop {
@@ -187,14 +188,17 @@ impl<'t> Maker<'t> {
                     match *step {
                         Step::Assume { .. } | Step::StrayExit { .. } | Step::Lost { .. } => return Ok(None),
                         Step::Leave(ended) if calls.open.len() == block.n_lasting => {
-                            let closed = table.close(&mut calls, &ended);
+                            let closed = collector.close(&mut calls, &ended);
                             let (Some(frame), Some((row, is_outermost))) = (innermost, closed) else { return Ok(None) };
                             block.n_lasting -= 1;
-                            let (name, depth, end_ns) =
-                                (self.number(&table.rows[row].name), block.n_lasting, ended.end_ns);
-                            block.outer.push(OuterCall { name, depth, frame, end_ns, is_outermost });
+                            let (depth, end_ns) = (block.n_lasting, ended.end_ns);
+                            // Of the row, until the keys of all rows are known.
+                            block.outer.push(OuterCall { key: row as u32, depth, frame, end_ns, is_outermost });
                         }
-                        _ => table.apply(&mut calls, step, Some(&record))?,
+                        _ => match collector.apply(&mut calls, step, Some(&record)) {
+                            Err(Error::Stopped) => return Ok(None),
+                            applied => applied?,
+                        },
                     }
                 }
                 if records.mark().is_some_and(|mark| mark.position >= next) {
@@ -202,7 +206,7 @@ impl<'t> Maker<'t> {
                 }
             }
             let is_flawless = records.warnings().is_empty() && stack.warnings().is_empty();
-            if !is_flawless || stats.lost_calls > 0 || stats.overwritten || self.numbers.len() > MAX_NAMES {
+            if !is_flawless || stats.lost_calls > 0 || stats.overwritten {
                 return Ok(None);
             }
             if stats.records == 0 {
@@ -212,8 +216,11 @@ impl<'t> Maker<'t> {
                 self.made.first_ns = stats.first_ns;
             }
             (block.n_records, block.n_calls) = (stats.records, stats.calls);
-            (block.nameless_calls, block.waited_ns) = (table.nameless_calls, table.waited_ns);
-            self.add_rows(&mut block, table, n_open_rows);
+            (block.nameless_calls, block.waited_ns) = collector.uncounted();
+            self.add_rows(&mut block, collector, n_open_rows);
+            if self.made.keys.len() > C::MAX_KEPT {
+                return Ok(None);
+            }
             let (Some(mark), Some(bytes)) = (records.mark(), block.write()) else { return Ok(None) };
             self.made.blocks.push(bytes);
             self.add_edge(&stack, mark);
@@ -224,7 +231,7 @@ impl<'t> Maker<'t> {
                 }
             }
         }
-        let groups = groups(&self.made.blocks, self.has_times, trace.cost());
+        let groups = groups(&self.made.blocks, self.made.keys.len(), self.has_times, trace.cost());
         Ok(groups.map(|groups| Made { groups, ..self.made }))
     }
 
@@ -237,31 +244,25 @@ impl<'t> Maker<'t> {
         self.made.edges.push(Edge { mark, waiting_since: stack.waiting_since(), n_shared, frames });
     }
 
-    /// Adds what was found in a block, but for functions that were only open at its beginning.
-    fn add_rows(&mut self, block: &mut Block, table: Table<'_>, n_open_rows: usize) {
-        let mut costs = table.costs.into_iter();
-        for (place, row) in table.rows.into_iter().enumerate() {
-            let costs = costs.next().unwrap_or_default();
-            if row.calls == 0 && place < n_open_rows {
+    /// Adds what was found in a block, but for rows of what was only open at its beginning.
+    fn add_rows<C: Collector<'t>>(&mut self, block: &mut Block, mut collector: C, n_open_rows: usize) {
+        let mut keys: Vec<u32> = Vec::with_capacity(collector.n_rows());
+        for row in 0..collector.n_rows() {
+            let (around, last) = collector.key(row);
+            let key = self.made.keys.number(around.map(|around| keys[around]), last);
+            keys.push(key);
+            let (sums, times) = collector.take(row);
+            if sums.calls == 0 && row < n_open_rows {
                 continue;
             }
-            let name = self.number(&row.name);
-            let (total_ns, self_ns, calls) = (row.total_ns, row.self_ns, row.calls);
-            block.rows.push(BlockRow { name, total_ns, self_ns, calls, costs });
+            block.rows.push(BlockRow { key, sums });
             if self.has_times {
-                block.times.push(row.times.map_or_else(Default::default, |times| *times));
+                block.times.push(times.map_or_else(Default::default, |times| *times));
             }
         }
-    }
-
-    fn number(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.numbers.get(name) {
-            return number;
+        for call in &mut block.outer {
+            call.key = keys[call.key as usize];
         }
-        let number = self.made.names.len() as u32;
-        self.made.names.push(name.to_owned());
-        self.numbers.insert(name.to_owned(), number);
-        number
     }
 
     /// About how many bytes there are.
@@ -275,10 +276,9 @@ impl<'t> Maker<'t> {
 
     /// Makes one block of two.
     fn thin_out(&mut self) -> Option<()> {
-        let cost = self.trace.cost();
-        let joined: Option<Vec<_>> =
-            self.made.blocks.chunks(2).map(|blocks| joined(blocks, self.has_times, cost)).collect();
-        self.made.blocks = joined?;
+        let (n_keys, cost) = (self.made.keys.len(), self.trace.cost());
+        let joined = |blocks| joined(blocks, n_keys, self.has_times, cost);
+        self.made.blocks = self.made.blocks.chunks(2).map(joined).collect::<Option<_>>()?;
         let mut kept: Vec<Edge> = Vec::new();
         let mut dropped: Option<Edge> = None;
         let n_edges = self.made.edges.len();
@@ -294,10 +294,14 @@ impl<'t> Maker<'t> {
     }
 }
 
-/// The names of functions that are open.
-pub(crate) fn names_of(functions: &Functions<'_>, open: &[Frame]) -> Vec<String> {
-    let name = |frame: &Frame| Some(functions.name(frame.start_ns, frame.addr?).into_owned());
-    open.iter().filter_map(name).collect()
+/// Has functions open that are so where nothing was read before.
+pub(crate) fn enter_all<'t>(collector: &mut impl Collector<'t>, calls: &mut TaskCalls<'_>, open: &[Frame]) {
+    for frame in open {
+        if let Some(addr) = frame.addr {
+            let name = calls.functions.name(frame.start_ns, addr);
+            collector.enter_known(calls, &name, addr);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -307,7 +311,8 @@ mod tests {
     use rftrace_read::{Choice, Kind, Record};
 
     use super::*;
-    use crate::sums::read_with;
+    use crate::rows::ReportOptions;
+    use crate::sums::{blocks as blocks_of, read_with};
 
     /// A trace that is long enough for anything to be kept of it: a function that calls another one, again and again.
     fn trace() -> tempfile::TempDir {
@@ -352,12 +357,12 @@ mod tests {
         // What is to be read is little, or so little that others are not made for it.
         for (min_bytes, min_making_bytes) in [(1 << 30, 0), (0, 1 << 30)] {
             let limits = Limits { min_bytes, min_making_bytes, ..limits };
-            let blocks = Blocks::for_report(&open(), &options, limits).unwrap();
+            let blocks = blocks_of(&open(), &options, limits).unwrap();
             assert!(blocks.is_none_or(|blocks| blocks.directory.tasks.is_empty()) && !kept.exists());
         }
         let trace = open();
         let check = |trace: &Trace| {
-            let blocks = Blocks::for_report(trace, &options, limits).unwrap().unwrap();
+            let blocks = blocks_of(trace, &options, limits).unwrap().unwrap();
             assert!(trace.tasks().iter().all(|task| blocks.of(task).is_some_and(|own| own.blocks.len() > 100)));
             let bytes = |blocks| postcard::to_stdvec(&read_with(trace, &options, blocks).unwrap()).unwrap();
             assert!(bytes(Some(&blocks)) == bytes(None));
@@ -382,7 +387,7 @@ mod tests {
         assert!(check(&open()) == damaged);
         // With the times of single calls there is more, of which others are made too.
         let spread = ReportOptions { spread: true, ..ReportOptions::default() };
-        Blocks::for_report(&open(), &spread, limits).unwrap().unwrap();
+        blocks_of(&open(), &spread, limits).unwrap().unwrap();
         let with_times = fs::read(&kept).unwrap();
         assert!(with_times.len() > made.len() * 3 / 2 && check(&open()) == with_times);
         let data = dir.path().join("7.dat");

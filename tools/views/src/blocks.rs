@@ -6,7 +6,7 @@
 //! Not here: making them (`blocking`), what is read with them (`between`), where they are kept (`rftrace-read`).
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,9 @@ use std::os::unix::fs::FileExt;
 use rftrace_read::{CallCost, Kept, KeptFile, Mark, Task, Trace, checksum};
 use serde::{Deserialize, Serialize};
 
+use crate::collector::CallSums;
 use crate::correction::{Cost, Costs};
+use crate::keys::Keys;
 use crate::rows::CallTimes;
 use crate::stack::{EndedCall, Frame};
 
@@ -34,8 +36,8 @@ pub(crate) struct Blocks {
 /// What is where.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Directory {
-    /// Of all functions.
-    pub(crate) names: Vec<String>,
+    /// All functions, or ways to them.
+    pub(crate) keys: Keys,
     /// Whether there are the times of single calls.
     pub(crate) has_times: bool,
     /// By their numbers.
@@ -71,8 +73,8 @@ pub(crate) struct Extent {
 /// Those of a task.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaskBlocks {
-    /// The functions, by numbers of [`Blocks::names`]; blocks have numbers of these.
-    pub(crate) names: Vec<u32>,
+    /// Its functions or ways, by the numbers that all have; blocks have numbers of these.
+    pub(crate) keys: Vec<u32>,
     /// The time of the first record.
     pub(crate) first_ns: u64,
     /// Between two of them is a block. There are none where records do not fit, or some are missing: then no sum is right.
@@ -112,34 +114,31 @@ pub(crate) struct Block {
     pub(crate) times: Vec<CallTimes>,
 }
 
-/// The sums of a function.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The sums of a function, or of a way to one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BlockRow {
-    pub(crate) name: u32,
-    /// Of calls that are not within others of the function, whenever those began.
-    pub(crate) total_ns: u64,
-    pub(crate) self_ns: u64,
-    pub(crate) calls: u64,
-    pub(crate) costs: Costs,
+    pub(crate) key: u32,
+    /// Calls are within others of the function whenever those began.
+    pub(crate) sums: CallSums,
 }
 
 /// A call that ended in another block than it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OuterCall {
-    pub(crate) name: u32,
+    pub(crate) key: u32,
     /// How many functions were open around it.
     pub(crate) depth: usize,
     /// As it was when it ended.
     pub(crate) frame: Frame,
     pub(crate) end_ns: u64,
-    /// It was not within another call of the function.
+    /// It was not within another call of the function; always so of a way.
     pub(crate) is_outermost: bool,
 }
 
 impl Blocks {
     /// What is kept of a trace.
-    pub(crate) fn kept(trace: &Trace) -> Option<Self> {
-        Self::read(trace.kept_file(Kept::Blocks)?, KeptFile::START)
+    pub(crate) fn kept(trace: &Trace, what: Kept) -> Option<Self> {
+        Self::read(trace.kept_file(what)?, KeptFile::START)
     }
 
     /// Reads what [`Blocks::write`] has written there.
@@ -155,9 +154,11 @@ impl Blocks {
         let mut bytes = vec![0; length as usize];
         file.read_exact_at(&mut bytes, start).ok()?;
         let directory: Directory = postcard::from_bytes(&bytes).ok().filter(|_| checksum(&bytes) == sum)?;
-        let has_names = |task: &TaskBlocks| task.names.iter().all(|&name| (name as usize) < directory.names.len());
-        let makes_sense = directory.tasks.values().all(|task| has_names(task) && task.makes_sense());
-        makes_sense.then(|| Self { directory, stored: Stored::Kept { file, start: start + length, end } })
+        let n_keys = directory.keys.len();
+        let has_keys = |task: &TaskBlocks| task.keys.iter().all(|&key| (key as usize) < n_keys);
+        let makes_sense = directory.tasks.values().all(|task| has_keys(task) && task.makes_sense());
+        (makes_sense && directory.keys.makes_sense())
+            .then(|| Self { directory, stored: Stored::Kept { file, start: start + length, end } })
     }
 
     /// Writes all to a place in a file.
@@ -220,11 +221,6 @@ impl Blocks {
         self.directory.tasks.get(&task.tid()).filter(|task| task.edges.len() > 1)
     }
 
-    /// The name of a function of a task, by the number in its blocks.
-    pub(crate) fn name(&self, task: &TaskBlocks, number: u32) -> &str {
-        &self.directory.names[task.names[number as usize] as usize]
-    }
-
     /// What there is between two edges, of which the first is the earlier; `None` if it is not what it should be.
     pub(crate) fn between(
         &self,
@@ -233,22 +229,15 @@ impl Blocks {
         has_times: bool,
         cost: Option<CallCost>,
     ) -> Option<Block> {
-        let mut sum: Option<Block> = None;
+        let mut sum = Sum::new(task.keys.len(), has_times, cost);
         let mut here = from;
         while here < to {
             let is_group = here.is_multiple_of(GROUP) && here + GROUP <= to;
             let extent = if is_group { task.groups.get(here / GROUP)? } else { task.blocks.get(here)? };
-            let next = Block::read(&self.stored(*extent)?, has_times)?;
-            match &mut sum {
-                Some(sum) => sum.append(next, has_times, cost),
-                None => sum = Some(next),
-            }
+            sum.append(&self.stored(*extent)?)?;
             here += if is_group { GROUP } else { 1 };
         }
-        let has_name = |name: u32| (name as usize) < task.names.len();
-        sum.filter(|sum| {
-            sum.rows.iter().all(|row| has_name(row.name)) && sum.outer.iter().all(|call| has_name(call.name))
-        })
+        sum.block
     }
 }
 
@@ -286,18 +275,22 @@ impl Edge {
 }
 
 /// Those of so many blocks each, as far as there are so many.
-pub(crate) fn groups(blocks: &[Vec<u8>], has_times: bool, cost: Option<CallCost>) -> Option<Vec<Vec<u8>>> {
-    blocks.chunks_exact(GROUP).map(|blocks| joined(blocks, has_times, cost)).collect()
+pub(crate) fn groups(
+    blocks: &[Vec<u8>],
+    n_keys: usize,
+    has_times: bool,
+    cost: Option<CallCost>,
+) -> Option<Vec<Vec<u8>>> {
+    blocks.chunks_exact(GROUP).map(|blocks| joined(blocks, n_keys, has_times, cost)).collect()
 }
 
 /// Those of several blocks, one behind the other.
-pub(crate) fn joined(blocks: &[Vec<u8>], has_times: bool, cost: Option<CallCost>) -> Option<Vec<u8>> {
-    let mut blocks = blocks.iter();
-    let mut sum = Block::read(blocks.next()?, has_times)?;
+pub(crate) fn joined(blocks: &[Vec<u8>], n_keys: usize, has_times: bool, cost: Option<CallCost>) -> Option<Vec<u8>> {
+    let mut sum = Sum::new(n_keys, has_times, cost);
     for next in blocks {
-        sum.append(Block::read(next, has_times)?, has_times, cost);
+        sum.append(next)?;
     }
-    sum.write()
+    sum.block?.write()
 }
 
 impl Block {
@@ -319,57 +312,81 @@ impl Block {
         }
         Some(block)
     }
+}
 
-    /// Adds the block that comes next, which has times if this one has.
-    fn append(&mut self, next: Self, has_times: bool, cost: Option<CallCost>) {
-        self.n_records += next.n_records;
-        self.n_calls += next.n_calls;
-        self.nameless_calls += next.nameless_calls;
-        if let Some(waited_ns) = next.waited_ns {
-            self.waited_ns = Some(self.waited_ns.unwrap_or(0).saturating_add(waited_ns));
+/// What blocks, one behind the other, sum up to.
+struct Sum {
+    /// `None` before the first one.
+    block: Option<Block>,
+    /// Where the row of each key is; [`NO_ROW`] for one that has none.
+    places: Vec<u32>,
+    has_times: bool,
+    cost: Option<CallCost>,
+}
+
+const NO_ROW: u32 = u32::MAX;
+
+impl Sum {
+    fn new(n_keys: usize, has_times: bool, cost: Option<CallCost>) -> Self {
+        Self { block: None, places: vec![NO_ROW; n_keys], has_times, cost }
+    }
+
+    /// Adds the block that comes next; `None` if it is not what it should be.
+    fn append(&mut self, bytes: &[u8]) -> Option<()> {
+        let next = Block::read(bytes, self.has_times)?;
+        let n_keys = self.places.len();
+        let mut keys = next.rows.iter().map(|row| row.key).chain(next.outer.iter().map(|call| call.key));
+        if keys.any(|key| key as usize >= n_keys) {
+            return None;
         }
-        let mut places: HashMap<u32, usize> = self.rows.iter().zip(0..).map(|(row, place)| (row.name, place)).collect();
+        let Some(sum) = &mut self.block else {
+            for (row, place) in next.rows.iter().zip(0..) {
+                self.places[row.key as usize] = place;
+            }
+            self.block = Some(next);
+            return Some(());
+        };
+        sum.n_records += next.n_records;
+        sum.n_calls += next.n_calls;
+        sum.nameless_calls += next.nameless_calls;
+        if let Some(waited_ns) = next.waited_ns {
+            sum.waited_ns = Some(sum.waited_ns.unwrap_or(0).saturating_add(waited_ns));
+        }
         let mut times = next.times.into_iter();
         for row in next.rows {
-            let place = *places.entry(row.name).or_insert(self.rows.len());
-            if place == self.rows.len() {
-                self.rows.push(row);
-                self.times.extend(times.next());
+            let place = &mut self.places[row.key as usize];
+            if *place == NO_ROW {
+                *place = sum.rows.len() as u32;
+                sum.rows.push(row);
+                sum.times.extend(times.next());
             } else {
-                self.rows[place].add(row);
-                if let (Some(sum), Some(times)) = (self.times.get_mut(place), times.next()) {
+                sum.rows[*place as usize].sums.add(row.sums);
+                if let (Some(sum), Some(times)) = (sum.times.get_mut(*place as usize), times.next()) {
                     sum.merge(&times);
                 }
             }
         }
         for call in next.outer {
-            if call.depth < self.n_lasting {
-                self.outer.push(call);
+            if call.depth < sum.n_lasting {
+                sum.outer.push(call);
                 continue;
             }
-            // It began in this block. Its row was found there, or the function was open before, too.
-            let place = *places.entry(call.name).or_insert(self.rows.len());
-            if place == self.rows.len() {
-                self.rows.push(BlockRow { name: call.name, ..BlockRow::default() });
-                self.times.extend(has_times.then(CallTimes::default));
+            // It began in what was added before. Its row was found there, or the function was open before, too.
+            let place = &mut self.places[call.key as usize];
+            if *place == NO_ROW {
+                *place = sum.rows.len() as u32;
+                sum.rows.push(BlockRow { key: call.key, sums: CallSums::default() });
+                sum.times.extend(self.has_times.then(CallTimes::default));
             }
             let ended = call.ended(&call.frame);
-            let costs = Costs::of(cost, &ended);
-            self.rows[place].add(call.row(&ended, costs));
-            if let Some(times) = self.times.get_mut(place) {
+            let costs = Costs::of(self.cost, &ended);
+            sum.rows[*place as usize].sums.add(call.sums(&ended, costs));
+            if let Some(times) = sum.times.get_mut(*place as usize) {
                 times.add([ended.total_ns, ended.self_ns], costs);
             }
         }
-        self.n_lasting = self.n_lasting.min(next.n_lasting);
-    }
-}
-
-impl BlockRow {
-    fn add(&mut self, other: Self) {
-        self.total_ns = self.total_ns.saturating_add(other.total_ns);
-        self.self_ns = self.self_ns.saturating_add(other.self_ns);
-        self.calls += other.calls;
-        self.costs.add(other.costs);
+        sum.n_lasting = sum.n_lasting.min(next.n_lasting);
+        Some(())
     }
 }
 
@@ -379,10 +396,10 @@ impl OuterCall {
         EndedCall { has_exit: true, ..frame.end(self.end_ns) }
     }
 
-    /// What it adds to its function's sums.
-    fn row(&self, ended: &EndedCall, costs: Costs) -> BlockRow {
+    /// What it adds to its row's sums.
+    fn sums(&self, ended: &EndedCall, costs: Costs) -> CallSums {
         let total = if self.is_outermost { costs.total } else { Cost::default() };
         let total_ns = if self.is_outermost { ended.total_ns } else { 0 };
-        BlockRow { name: self.name, total_ns, self_ns: ended.self_ns, calls: 1, costs: Costs { total, ..costs } }
+        CallSums { total_ns, self_ns: ended.self_ns, calls: 1, costs: Costs { total, ..costs } }
     }
 }

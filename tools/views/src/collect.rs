@@ -5,12 +5,14 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use rftrace_read::{Functions, Record, Result, SCHEDULE, Task, Trace};
+use rftrace_read::{Kept, Record, Result, SCHEDULE, Task, Trace};
 
-use crate::assumed::AssumedFunctions;
+use crate::by_value::ByValue;
+use crate::collector::{CallSums, Collector, TaskCalls};
 use crate::correction::{Cost, Costs};
+use crate::keys::Last;
 use crate::lines::Values;
-use crate::rows::{ReportOptions, Row};
+use crate::rows::{CallTimes, Row};
 use crate::stack::{EndedCall, Step};
 
 /// The most rows. Programs have fewer functions; where addresses have no names there may be any number of them.
@@ -31,8 +33,10 @@ struct Recent {
 
 /// The rows of one thread.
 pub(crate) struct Table<'t> {
-    pub(crate) trace: &'t Trace,
-    pub(crate) options: &'t ReportOptions,
+    trace: &'t Trace,
+    /// Whether there are the times of single calls.
+    spread: bool,
+    by_value: &'t [ByValue],
     pub(crate) rows: Vec<Row>,
     /// What recording took of the rows' times, if that is subtracted.
     pub(crate) costs: Vec<Costs>,
@@ -50,10 +54,12 @@ pub(crate) struct Table<'t> {
 }
 
 impl<'t> Table<'t> {
-    pub(crate) fn new(trace: &'t Trace, options: &'t ReportOptions) -> Self {
+    /// None yet; functions among `by_value` have several rows.
+    pub(crate) fn by_values(trace: &'t Trace, spread: bool, by_value: &'t [ByValue]) -> Self {
         Self {
             trace,
-            options,
+            spread,
+            by_value,
             rows: Vec::new(),
             costs: Vec::new(),
             found: Vec::new(),
@@ -79,35 +85,10 @@ impl<'t> Table<'t> {
                 }
             };
             self.found[idx] = self.found[idx].min(found);
-            self.add_sums(idx, row, costs);
-        }
-    }
-
-    /// Adds what is in no row.
-    pub(crate) fn add_uncounted(&mut self, nameless_calls: u64, waited_ns: Option<u64>) {
-        self.nameless_calls += nameless_calls;
-        if let Some(waited_ns) = waited_ns {
-            self.waited_ns = Some(self.waited_ns.unwrap_or(0).saturating_add(waited_ns));
-        }
-    }
-
-    /// Adds the sums of other calls to a row.
-    pub(crate) fn add_sums(&mut self, idx: usize, other: Row, costs: Option<Costs>) {
-        if let Some(costs) = costs {
-            self.costs.resize(self.rows.len(), Costs::default());
-            self.costs[idx].add(costs);
-        }
-        let sum = &mut self.rows[idx];
-        sum.total_ns = sum.total_ns.saturating_add(other.total_ns);
-        sum.self_ns = sum.self_ns.saturating_add(other.self_ns);
-        sum.calls += other.calls;
-        if sum.source.is_none() {
-            sum.source = other.source;
-        }
-        match (&mut sum.times, other.times) {
-            (Some(sum), Some(times)) => sum.merge(&times),
-            (sum @ None, times) => *sum = times,
-            (Some(_), None) => {}
+            let Row { total_ns, self_ns, calls, .. } = row;
+            self.add_sums(idx, CallSums { total_ns, self_ns, calls, costs: costs.unwrap_or_default() }, row.times);
+            let source = &mut self.rows[idx].source;
+            *source = source.take().or(row.source);
         }
     }
 
@@ -127,42 +108,7 @@ impl<'t> Table<'t> {
         self.rows
     }
 
-    pub(crate) fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step, record: Option<&Record>) -> Result<()> {
-        match *step {
-            Step::Assume { .. } => {
-                // Calls of it that are within it do not count again.
-                let function = calls.assumed.next_function()?;
-                let name = function.map(|(addr, seen_ns)| self.trace.function_name(calls.task, seen_ns, addr));
-                let idx = name.map(|name| self.row(&name));
-                self.enter(calls, idx);
-            }
-            Step::Enter { addr, time_ns } => {
-                let name = calls.functions.name(time_ns, addr);
-                self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
-                let idx = match name {
-                    Cow::Borrowed(known) => self.row_of_known(known),
-                    Cow::Owned(name) => self.row(&name),
-                };
-                if self.trace.has_sources() && self.rows[idx].source.is_none() {
-                    let source = self.trace.source(calls.task, time_ns, addr);
-                    self.rows[idx].source = source.map(|source| source.to_string());
-                }
-                let idx = self.by_value(idx, calls.task, record)?;
-                self.enter(calls, Some(idx));
-            }
-            // Of those that an exit further out has ended nothing is known.
-            Step::Leave(ended) => self.leave(calls, &ended, record.filter(|_| ended.has_exit))?,
-            Step::Event { waited_ns: Some(waited_ns), .. } => {
-                self.add_uncounted(0, Some(waited_ns));
-                let idx = self.row(SCHEDULE);
-                self.add(idx, [waited_ns; 2], Costs::default(), true);
-            }
-            Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
-        }
-        Ok(())
-    }
-
-    pub(crate) fn enter(&mut self, calls: &mut TaskCalls<'_>, idx: Option<usize>) {
+    fn enter(&mut self, calls: &mut TaskCalls<'_>, idx: Option<usize>) {
         calls.open.push(idx);
         if let Some(idx) = idx {
             if idx >= self.n_open.len() {
@@ -174,38 +120,16 @@ impl<'t> Table<'t> {
 
     fn leave(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall, record: Option<&Record>) -> Result<()> {
         let Some((idx, is_outermost)) = self.close(calls, ended) else { return Ok(()) };
-        let idx = self.by_value(idx, calls.task, record)?;
+        let idx = self.row_by_value(idx, calls.task, record)?;
         self.add(idx, [ended.total_ns, ended.self_ns], Costs::of(self.trace.cost(), ended), is_outermost);
         Ok(())
     }
 
-    /// Takes the innermost function off those that are open. Returns its row, if it is known, and whether none around it has the same.
-    pub(crate) fn close(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall) -> Option<(usize, bool)> {
-        let idx = match calls.open.pop().flatten() {
-            Some(idx) => {
-                self.n_open[idx] -= 1;
-                idx
-            }
-            None => {
-                let name = self.trace.function_name(calls.task, ended.end_ns, ended.addr?);
-                self.row(&name)
-            }
-        };
-        Some((idx, self.n_open.get(idx).is_none_or(|count| *count == 0)))
-    }
-
-    /// Has no more than so many functions open.
-    pub(crate) fn truncate(&mut self, calls: &mut TaskCalls<'_>, n_open: usize) {
-        for idx in calls.open.drain(n_open.min(calls.open.len())..).flatten() {
-            self.n_open[idx] -= 1;
-        }
-    }
-
     /// The row of a call of those that have one, once it is known by a record what else it has.
-    fn by_value(&mut self, idx: usize, task: &Task, record: Option<&Record>) -> Result<usize> {
+    fn row_by_value(&mut self, idx: usize, task: &Task, record: Option<&Record>) -> Result<usize> {
         let Some(record) = record.filter(|record| record.payload_at != 0) else { return Ok(idx) };
         let row = &self.rows[idx];
-        let Some(by_value) = self.options.by_value.iter().find(|by_value| by_value.is_for(&row.name)) else {
+        let Some(by_value) = self.by_value.iter().find(|by_value| by_value.is_for(&row.name)) else {
             return Ok(idx);
         };
         let more = by_value.of(self.trace, task, record)?;
@@ -217,24 +141,6 @@ impl<'t> Table<'t> {
             Some(&idx) => idx,
             None => self.add_row(row),
         })
-    }
-
-    pub(crate) fn add(&mut self, idx: usize, [total_ns, self_ns]: [u64; 2], costs: Costs, is_outermost: bool) {
-        if self.trace.cost().is_some() {
-            self.costs.resize(self.rows.len(), Costs::default());
-            let total = if is_outermost { costs.total } else { Cost::default() };
-            self.costs[idx].add(Costs { total, ..costs });
-        }
-        let row = &mut self.rows[idx];
-        if is_outermost {
-            row.total_ns = row.total_ns.saturating_add(total_ns);
-        }
-        if self.options.spread {
-            let times = row.times.get_or_insert_default();
-            times.add([total_ns, self_ns], costs);
-        }
-        row.self_ns = row.self_ns.saturating_add(self_ns);
-        row.calls += 1;
     }
 
     /// The row of a function by its name in the trace, which is found without a look at the text if it was called of late.
@@ -266,18 +172,143 @@ impl<'t> Table<'t> {
     }
 }
 
-/// The open functions of the task that is being read, as indices of rows.
-pub(crate) struct TaskCalls<'t> {
-    task: &'t Task,
-    pub(crate) open: Vec<Option<usize>>,
-    assumed: AssumedFunctions<'t>,
-    pub(crate) functions: Functions<'t>,
-}
+impl<'t> Collector<'t> for Table<'t> {
+    const KEPT: Kept = Kept::Blocks;
+    /// Programs have fewer functions; where addresses have no names there may be any number of them.
+    const MAX_KEPT: usize = 1 << 18;
 
-impl<'t> TaskCalls<'t> {
-    /// None yet.
-    pub(crate) fn new(trace: &'t Trace, task: &'t Task) -> Self {
-        let (assumed, functions) = (AssumedFunctions::new(trace, task), Functions::new(trace, task));
-        Self { task, open: Vec::new(), assumed, functions }
+    fn new(trace: &'t Trace, has_times: bool) -> Self {
+        Self::by_values(trace, has_times, &[])
+    }
+
+    fn trace(&self) -> &'t Trace {
+        self.trace
+    }
+
+    fn has_times(&self) -> bool {
+        self.spread
+    }
+
+    fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step, record: Option<&Record>) -> Result<()> {
+        match *step {
+            Step::Assume { .. } => {
+                // Calls of it that are within it do not count again.
+                let function = calls.assumed.next_function()?;
+                let name = function.map(|(addr, seen_ns)| self.trace.function_name(calls.task, seen_ns, addr));
+                let idx = name.map(|name| self.row(&name));
+                self.enter(calls, idx);
+            }
+            Step::Enter { addr, time_ns } => {
+                let name = calls.functions.name(time_ns, addr);
+                self.nameless_calls += u64::from(matches!(name, Cow::Owned(_)));
+                let idx = match name {
+                    Cow::Borrowed(known) => self.row_of_known(known),
+                    Cow::Owned(name) => self.row(&name),
+                };
+                if self.trace.has_sources() && self.rows[idx].source.is_none() {
+                    let source = self.trace.source(calls.task, time_ns, addr);
+                    self.rows[idx].source = source.map(|source| source.to_string());
+                }
+                let idx = self.row_by_value(idx, calls.task, record)?;
+                self.enter(calls, Some(idx));
+            }
+            // Of those that an exit further out has ended nothing is known.
+            Step::Leave(ended) => self.leave(calls, &ended, record.filter(|_| ended.has_exit))?,
+            Step::Event { waited_ns: Some(waited_ns), .. } => {
+                self.add_uncounted(0, Some(waited_ns));
+                let idx = self.row(SCHEDULE);
+                self.add(idx, [waited_ns; 2], Costs::default(), true);
+            }
+            Step::StrayExit { .. } | Step::Event { .. } | Step::Lost { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn enter_known(&mut self, calls: &mut TaskCalls<'_>, name: &str, _addr: u64) {
+        let idx = self.row(name);
+        self.enter(calls, Some(idx));
+    }
+
+    fn close(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall) -> Option<(usize, bool)> {
+        let idx = match calls.open.pop().flatten() {
+            Some(idx) => {
+                self.n_open[idx] -= 1;
+                idx
+            }
+            None => {
+                let name = self.trace.function_name(calls.task, ended.end_ns, ended.addr?);
+                self.row(&name)
+            }
+        };
+        Some((idx, self.n_open.get(idx).is_none_or(|count| *count == 0)))
+    }
+
+    fn truncate(&mut self, calls: &mut TaskCalls<'_>, n_open: usize) {
+        for idx in calls.open.drain(n_open.min(calls.open.len())..).flatten() {
+            self.n_open[idx] -= 1;
+        }
+    }
+
+    fn add(&mut self, idx: usize, [total_ns, self_ns]: [u64; 2], costs: Costs, is_outermost: bool) {
+        if self.trace.cost().is_some() {
+            self.costs.resize(self.rows.len(), Costs::default());
+            let total = if is_outermost { costs.total } else { Cost::default() };
+            self.costs[idx].add(Costs { total, ..costs });
+        }
+        let row = &mut self.rows[idx];
+        if is_outermost {
+            row.total_ns = row.total_ns.saturating_add(total_ns);
+        }
+        if self.spread {
+            let times = row.times.get_or_insert_default();
+            times.add([total_ns, self_ns], costs);
+        }
+        row.self_ns = row.self_ns.saturating_add(self_ns);
+        row.calls += 1;
+    }
+
+    fn add_sums(&mut self, idx: usize, other: CallSums, times: Option<Box<CallTimes>>) {
+        if self.trace.cost().is_some() {
+            self.costs.resize(self.rows.len(), Costs::default());
+            self.costs[idx].add(other.costs);
+        }
+        let sum = &mut self.rows[idx];
+        sum.total_ns = sum.total_ns.saturating_add(other.total_ns);
+        sum.self_ns = sum.self_ns.saturating_add(other.self_ns);
+        sum.calls += other.calls;
+        match (&mut sum.times, times) {
+            (Some(sum), Some(times)) => sum.merge(&times),
+            (sum @ None, times) => *sum = times,
+            (Some(_), None) => {}
+        }
+    }
+
+    fn add_uncounted(&mut self, nameless_calls: u64, waited_ns: Option<u64>) {
+        self.nameless_calls += nameless_calls;
+        if let Some(waited_ns) = waited_ns {
+            self.waited_ns = Some(self.waited_ns.unwrap_or(0).saturating_add(waited_ns));
+        }
+    }
+
+    fn row_of(&mut self, _around: Option<usize>, last: Last<&str>) -> usize {
+        self.row(if let Last::Called { name, .. } = last { name } else { SCHEDULE })
+    }
+
+    fn n_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn key(&self, row: usize) -> (Option<usize>, Last<&str>) {
+        (None, Last::Called { name: &self.rows[row].name, addr: 0 })
+    }
+
+    fn take(&mut self, row: usize) -> (CallSums, Option<Box<CallTimes>>) {
+        let costs = self.costs.get_mut(row).map(std::mem::take).unwrap_or_default();
+        let Row { total_ns, self_ns, calls, times, .. } = std::mem::take(&mut self.rows[row]);
+        (CallSums { total_ns, self_ns, calls, costs }, times)
+    }
+
+    fn uncounted(&self) -> (u64, Option<u64>) {
+        (self.nameless_calls, self.waited_ns)
     }
 }

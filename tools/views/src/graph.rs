@@ -10,7 +10,8 @@ use rftrace_read::{CallCost, Error, Pattern, Result, SCHEDULE, Summary, Task, Tr
 
 use crate::correction::{Cost, Costs, correction};
 use crate::duration::Duration;
-use crate::paths::{Last, Paths};
+use crate::keys::Last;
+use crate::paths::Paths;
 use crate::stack::Step;
 use crate::walk::walk;
 
@@ -404,8 +405,8 @@ impl Reader<'_> {
     /// The same, by all ways on which functions were called.
     fn take(&mut self, paths: &Paths) {
         // For each way what an open function would have.
-        let mut all: Vec<Open> = Vec::with_capacity(paths.paths.len());
-        for path in &paths.paths {
+        let mut all: Vec<Open> = Vec::with_capacity(paths.n_ways());
+        for (path, sums) in paths.all() {
             let of_around = path.around.map(|around| all[around as usize]);
             let around = of_around.map_or(self.function.is_none().then_some(0), |open| open.node);
             let Some(name) = paths.last_name(path) else {
@@ -425,21 +426,21 @@ impl Reader<'_> {
                 let mut next = path.around;
                 while let Some(number) = next {
                     frames.push(all[number as usize].function);
-                    next = paths.paths[number as usize].around;
+                    next = paths.around(number);
                 }
                 frames.reverse();
                 self.backtrace(frames)
             });
             let node = if is_asked_for { Some(0) } else { around.and_then(|around| self.child(around, name)) };
-            self.left_out += if around.is_some() && node.is_none() { path.calls } else { 0 };
+            self.left_out += if around.is_some() && node.is_none() { sums.calls } else { 0 };
             if let Some(node) = node {
-                self.add(node, [path.total_ns, path.self_ns], path.costs, path.calls);
+                self.add(node, [sums.total_ns, sums.self_ns], sums.costs, sums.calls);
             }
             if let Some(backtrace) = backtrace {
                 let backtrace = &mut self.backtraces[backtrace];
-                backtrace.calls += path.calls;
-                backtrace.total_ns = backtrace.total_ns.saturating_add(path.total_ns);
-                backtrace.cost.add(path.costs.total);
+                backtrace.calls += sums.calls;
+                backtrace.total_ns = backtrace.total_ns.saturating_add(sums.total_ns);
+                backtrace.cost.add(sums.costs.total);
             }
             all.push(Open { function, node: node.or(around), is_counted: node.is_some(), backtrace });
         }

@@ -1,216 +1,110 @@
 //! All ways on which functions were called, with sums: what a graph of any function is made of. Of a long trace that is kept for the
 //! next time.
 //!
-//! Not here: what a graph is (`graph`), where it is kept (`rftrace-read`).
+//! Not here: what a graph is (`graph`), how ways are found (`ways`), where they are kept (`rftrace-read`).
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
-use rftrace_read::{Error, Functions, Kept, Result, SCHEDULE, Summary, Trace};
+use rftrace_read::{Error, Kept, Result, SCHEDULE, Summary, Trace, some_at_a_time};
 use serde::{Deserialize, Serialize};
 
-use crate::correction::Costs;
-use crate::stack::Step;
-use crate::walk::walk;
+use crate::between::sum_up;
+use crate::blocking::Limits;
+use crate::blocks::Blocks;
+use crate::collector::{CallSums, Collector};
+use crate::keys::{Key, Keys, Last};
+use crate::ways::{MAX_WAYS, Ways};
 
-/// The most ways. Where recursion takes ever new ones there may be any number of them.
-const MAX_PATHS: usize = 1 << 20;
-
-/// All ways of a trace.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// All ways of a trace, in the order in which they were first gone.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Paths {
-    pub(crate) names: Vec<String>,
-    /// Each behind the one around it, in the order in which they were first gone.
-    pub(crate) paths: Vec<Path>,
+    keys: Keys,
+    /// Those of each.
+    sums: Vec<CallSums>,
     pub(crate) summary: Summary,
     /// There were more than there may be: then there are none here.
     is_full: bool,
 }
 
-/// A way: a function, called from the last one of another way.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Path {
-    /// The way around it; `None` for what nothing is around.
-    pub(crate) around: Option<u32>,
-    pub(crate) last: Last,
-    pub(crate) calls: u64,
-    pub(crate) total_ns: u64,
-    pub(crate) self_ns: u64,
-    /// What recording took of that, if it is subtracted.
-    pub(crate) costs: Costs,
-}
-
-/// What is at the end of a way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) enum Last {
-    /// A function whose entry is not among the records.
-    Assumed,
-    /// A function, by the number of its name, and the address that was recorded.
-    Called { name: u32, addr: u64 },
-    /// Time without a processor.
-    Waited,
-}
-
 impl Paths {
-    /// Those of a trace of which they are kept; `None` where they are not, or there are too many.
+    /// Those of a trace of which they are kept, or of a part of one of which sums of blocks are; `None` where they are not, or there are too many.
     ///
     /// # Errors
     ///
     /// A `.dat` file cannot be read.
     pub(crate) fn kept(trace: &Trace) -> Result<Option<Self>> {
-        if !trace.keeps() {
-            return Ok(None);
-        }
-        let paths = match trace.kept(Kept::Graph).and_then(|bytes| Self::parse(&bytes)) {
-            Some(paths) => paths,
-            None => {
-                trace.tell_of_index();
-                let paths = Self::read(trace)?;
-                if let Ok(bytes) = postcard::to_stdvec(&paths) {
-                    trace.keep(Kept::Graph, &bytes);
-                }
-                paths
-            }
+        let paths = if trace.keeps() {
+            Self::whole(trace)?
+        } else {
+            let blocks = Blocks::of_part::<Ways<'_>>(trace, false, Limits::default())?;
+            let has_any = |blocks: &Blocks| trace.tasks().iter().any(|task| blocks.of(task).is_some());
+            let Some(blocks) = blocks.filter(has_any) else { return Ok(None) };
+            Self::read(trace, Some(&blocks))?
         };
         Ok(Some(paths).filter(|paths| !paths.is_full))
+    }
+
+    fn whole(trace: &Trace) -> Result<Self> {
+        if let Some(paths) = trace.kept(Kept::Graph).and_then(|bytes| Self::parse(&bytes)) {
+            return Ok(paths);
+        }
+        trace.tell_of_index();
+        let paths = Self::read(trace, None)?;
+        if let Ok(bytes) = postcard::to_stdvec(&paths) {
+            trace.keep(Kept::Graph, &bytes);
+        }
+        Ok(paths)
     }
 
     /// What was kept, if it makes sense.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let paths: Self = postcard::from_bytes(bytes).ok()?;
-        let makes_sense = |(number, path): (usize, &Path)| {
-            let has_name = match path.last {
-                Last::Called { name, .. } => (name as usize) < paths.names.len(),
-                Last::Assumed | Last::Waited => true,
-            };
-            has_name && path.around.is_none_or(|around| (around as usize) < number)
-        };
-        (paths.paths.len() <= MAX_PATHS && paths.paths.iter().enumerate().all(makes_sense)).then_some(paths)
+        let n_ways = paths.keys.len();
+        (n_ways <= MAX_WAYS && n_ways == paths.sums.len() && paths.keys.makes_sense()).then_some(paths)
     }
 
-    /// Reads all records of `trace`.
-    pub(crate) fn read(trace: &Trace) -> Result<Self> {
-        let mut reader = Reader {
-            trace,
-            paths: Self::default(),
-            numbers: HashMap::new(),
-            names: HashMap::new(),
-            recent: vec![Default::default(); N_RECENT],
-            nameless_calls: 0,
+    /// Reads all records of `trace`, or those of which no sums of blocks tell.
+    pub(crate) fn read(trace: &Trace, blocks: Option<&Blocks>) -> Result<Self> {
+        let tasks = trace.tasks();
+        let read = some_at_a_time(tasks.len(), |number| {
+            let mut ways = Ways::new(trace, false);
+            let walked = sum_up(&mut ways, &tasks[number], blocks)?;
+            Ok((ways, walked))
+        });
+        let read = match read {
+            Err(Error::Stopped) => return Ok(Self { is_full: true, ..Self::default() }),
+            read => read?,
         };
         let mut summary = Summary::default();
-        for task in trace.tasks() {
-            let mut open = Vec::new();
-            let functions = Functions::new(trace, task);
-            let walked = walk(trace, task, |step, _| {
-                reader.apply(&functions, &mut open, step);
-                if reader.paths.is_full { Err(Error::Stopped) } else { Ok(()) }
-            });
-            match walked {
-                Err(Error::Stopped) if reader.paths.is_full => return Ok(Self { is_full: true, ..Self::default() }),
-                walked => walked?.add_to(&mut summary),
-            }
+        let mut all = Ways::new(trace, false);
+        for (ways, walked) in read {
+            walked.add_to(&mut summary);
+            all.merge(ways);
         }
-        summary.nameless_calls = reader.nameless_calls;
-        let mut paths = reader.paths;
-        paths.summary = summary;
-        Ok(paths)
-    }
-}
-
-struct Reader<'t> {
-    trace: &'t Trace,
-    paths: Paths,
-    numbers: HashMap<(Option<u32>, Last), u32>,
-    names: HashMap<String, u32>,
-    /// Where names lie that were met of late, and their numbers, each at a place that its address says.
-    recent: Vec<((usize, usize), u32)>,
-    nameless_calls: u64,
-}
-
-/// How many those are.
-const N_RECENT: usize = 1024;
-
-impl Reader<'_> {
-    fn apply(&mut self, functions: &Functions<'_>, open: &mut Vec<u32>, step: &Step) {
-        let around = open.last().copied();
-        match *step {
-            Step::Assume { .. } => open.push(self.path(around, Last::Assumed)),
-            Step::Enter { addr, time_ns } => {
-                let name = match functions.name(time_ns, addr) {
-                    Cow::Borrowed(known) => self.known_name(known),
-                    Cow::Owned(name) => {
-                        self.nameless_calls += 1;
-                        self.name(&name)
-                    }
-                };
-                open.push(self.path(around, Last::Called { name, addr }));
-            }
-            Step::Leave(ended) => {
-                let Some(path) = open.pop() else { return };
-                let costs = Costs::of(self.trace.cost(), &ended);
-                self.add(path, [ended.total_ns, ended.self_ns], costs);
-            }
-            Step::Event { waited_ns: Some(waited_ns), .. } => {
-                let path = self.path(around, Last::Waited);
-                self.add(path, [waited_ns; 2], Costs::default());
-            }
-            Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}
+        if all.is_full {
+            return Ok(Self { is_full: true, ..Self::default() });
         }
+        summary.nameless_calls = all.nameless_calls;
+        Ok(Self { keys: all.keys, sums: all.sums, summary, is_full: false })
     }
 
-    fn add(&mut self, path: u32, [total_ns, self_ns]: [u64; 2], costs: Costs) {
-        let Some(path) = self.paths.paths.get_mut(path as usize) else { return };
-        path.total_ns = path.total_ns.saturating_add(total_ns);
-        path.self_ns = path.self_ns.saturating_add(self_ns);
-        path.costs.total.add(costs.total);
-        path.costs.own.add(costs.own);
-        path.calls += 1;
+    pub(crate) fn n_ways(&self) -> usize {
+        self.sums.len()
     }
 
-    /// The number of a name in the trace, which is found without a look at the text if it was met of late.
-    fn known_name(&mut self, known: &str) -> u32 {
-        let key = (known.as_ptr().addr(), known.len());
-        let place = (key.0 ^ key.0 >> 12) % N_RECENT;
-        if self.recent[place].0 != key {
-            self.recent[place] = (key, self.name(known));
-        }
-        self.recent[place].1
+    /// All of them, each behind the one around it.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Key, &CallSums)> {
+        self.keys.all().iter().zip(&self.sums)
     }
 
-    fn name(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.names.get(name) {
-            return number;
-        }
-        // There are no more names than ways.
-        let number = self.paths.names.len() as u32;
-        self.paths.names.push(name.to_owned());
-        self.names.insert(name.to_owned(), number);
-        number
+    /// The way around one, by its number.
+    pub(crate) fn around(&self, way: u32) -> Option<u32> {
+        self.keys.all()[way as usize].around
     }
 
-    fn path(&mut self, around: Option<u32>, last: Last) -> u32 {
-        if let Some(&number) = self.numbers.get(&(around, last)) {
-            return number;
-        }
-        let number = self.paths.paths.len();
-        self.paths.is_full |= number >= MAX_PATHS;
-        let number = number.min(MAX_PATHS) as u32;
-        if !self.paths.is_full {
-            let costs = Costs::default();
-            self.paths.paths.push(Path { around, last, calls: 0, total_ns: 0, self_ns: 0, costs });
-            self.numbers.insert((around, last), number);
-        }
-        number
-    }
-}
-
-impl Paths {
     /// What a way's last function is called; none for one whose entry is not among the records.
-    pub(crate) fn last_name(&self, path: &Path) -> Option<&str> {
-        match path.last {
+    pub(crate) fn last_name(&self, way: &Key) -> Option<&str> {
+        match self.keys.last(way) {
             Last::Assumed => None,
-            Last::Called { name, .. } => Some(&self.names[name as usize]),
+            Last::Called { name, .. } => Some(name),
             Last::Waited => Some(SCHEDULE),
         }
     }
@@ -286,8 +180,8 @@ mod tests {
             let mut trace = Trace::open(dir.path()).unwrap();
             trace.correct_times(is_corrected);
             assert_eq!(trace.cost().is_some(), is_corrected);
-            let paths = || Paths::parse(&postcard::to_stdvec(&Paths::read(&trace).unwrap()).unwrap());
-            assert_eq!(paths(), Some(Paths::read(&trace).unwrap()));
+            let paths = || Paths::parse(&postcard::to_stdvec(&Paths::read(&trace, None).unwrap()).unwrap());
+            assert_eq!(paths(), Some(Paths::read(&trace, None).unwrap()));
             for function in
                 [None, Some("f0"), Some("f[12]"), Some("f*"), Some("<*"), Some("linux:schedule"), Some("no")]
             {
@@ -309,7 +203,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_none() {
         let dir = trace(5);
-        let bytes = postcard::to_stdvec(&Paths::read(&Trace::open(dir.path()).unwrap()).unwrap()).unwrap();
+        let bytes = postcard::to_stdvec(&Paths::read(&Trace::open(dir.path()).unwrap(), None).unwrap()).unwrap();
         for length in 0..bytes.len().min(2000) {
             assert_eq!(Paths::parse(&bytes[..length]), None);
         }
@@ -318,9 +212,9 @@ mod tests {
             bytes[place] ^= 0x55;
             if let Some(paths) = Paths::parse(&bytes) {
                 let is_before =
-                    |(number, path): (usize, &Path)| path.around.is_none_or(|around| (around as usize) < number);
-                assert!(paths.paths.iter().enumerate().all(is_before));
-                assert!(paths.paths.iter().all(|path| paths.last_name(path).is_none_or(|name| name.len() < 100)));
+                    |(number, (way, _)): (usize, (&Key, _))| way.around.is_none_or(|around| (around as usize) < number);
+                assert!(paths.all().enumerate().all(is_before) && paths.all().count() == paths.n_ways());
+                assert!(paths.all().all(|(way, _)| paths.last_name(way).is_none_or(|name| name.len() < 100)));
             }
         }
     }

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::between::sum_up;
 use crate::blocking::{LONG_BYTES, Limits};
 use crate::blocks::Blocks;
-use crate::collect::{Table, TaskCalls};
+use crate::collect::Table;
 use crate::rows::{ReportOptions, Row};
 use crate::stats::TaskStats;
-use crate::walk::{Walked, walk_with_records};
+use crate::walk::Walked;
 
 /// The most threads that read, each with sums of its own: more wait for the disk, or for memory.
 const MAX_THREADS: usize = 16;
@@ -68,8 +68,16 @@ pub(crate) fn kept(trace: &Trace, options: &ReportOptions) -> Result<Sums> {
 ///
 /// A `.dat` file cannot be read: that of the first such task.
 pub(crate) fn read(trace: &Trace, options: &ReportOptions) -> Result<Sums> {
-    let blocks = Blocks::for_report(trace, options, Limits::default())?;
+    let blocks = blocks(trace, options, Limits::default())?;
     read_with(trace, options, blocks.as_ref())
+}
+
+/// The sums of blocks by which a part is read, if it is.
+pub(crate) fn blocks(trace: &Trace, options: &ReportOptions, limits: Limits) -> Result<Option<Blocks>> {
+    if !options.by_value.is_empty() {
+        return Ok(None);
+    }
+    Blocks::of_part::<Table<'_>>(trace, options.spread, limits)
 }
 
 /// Reads all records, or those of which no sums of blocks tell.
@@ -79,7 +87,12 @@ pub(crate) fn read_with(trace: &Trace, options: &ReportOptions, blocks: Option<&
     let next = AtomicUsize::new(0);
     // Each thread takes the next task that nobody has.
     let work = || {
-        let mut worker = Worker { table: Table::new(trace, options), blocks, walked: Vec::new(), failure: None };
+        let mut worker = Worker {
+            table: Table::by_values(trace, options.spread, &options.by_value),
+            blocks,
+            walked: Vec::new(),
+            failure: None,
+        };
         loop {
             let idx = next.fetch_add(1, Ordering::Relaxed);
             let Some(task) = trace.tasks().get(idx) else { return worker };
@@ -111,7 +124,7 @@ pub(crate) fn read_with(trace: &Trace, options: &ReportOptions, blocks: Option<&
         sums.tasks.push(walked.stats);
     }
     let mut tables = workers.into_iter().map(|worker| worker.table);
-    let mut table = tables.next().unwrap_or_else(|| Table::new(trace, options));
+    let mut table = tables.next().unwrap_or_else(|| Table::by_values(trace, options.spread, &options.by_value));
     // What others have found they have found in an earlier task than this.
     table.task = usize::MAX;
     tables.for_each(|other| table.merge(other));
@@ -129,17 +142,10 @@ struct Worker<'t> {
     failure: Option<(usize, Error)>,
 }
 
-impl Worker<'_> {
-    fn read(&mut self, idx: usize, task: &Task) -> Result<()> {
-        let table = &mut self.table;
-        table.task = idx;
-        let trace = table.trace;
-        let mut calls = TaskCalls::new(trace, task);
-        let blocks = self.blocks.and_then(|blocks| Some((blocks, blocks.of(task)?)));
-        let walked = match (trace.chosen_times(), blocks) {
-            (Some(times), Some(blocks)) => sum_up(table, &mut calls, task, &times, blocks)?,
-            _ => walk_with_records(trace, task, None, |step, _, record| table.apply(&mut calls, step, record))?,
-        };
+impl<'t> Worker<'t> {
+    fn read(&mut self, idx: usize, task: &'t Task) -> Result<()> {
+        self.table.task = idx;
+        let walked = sum_up(&mut self.table, task, self.blocks)?;
         self.walked.push((idx, walked));
         Ok(())
     }

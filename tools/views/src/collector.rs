@@ -1,0 +1,92 @@
+//! What the calls of tasks are summed up in: rows of functions, or of the ways on which they were called.
+//!
+//! Not here: those (`collect`, `ways`), and where calls come from (`between`, `blocking`).
+
+use rftrace_read::{Functions, Kept, Record, Result, Task, Trace};
+use serde::{Deserialize, Serialize};
+
+use crate::assumed::AssumedFunctions;
+use crate::correction::Costs;
+use crate::keys::Last;
+use crate::rows::CallTimes;
+use crate::stack::{EndedCall, Step};
+
+/// The sums of a row's calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CallSums {
+    /// Of calls that are not within others of the row.
+    pub(crate) total_ns: u64,
+    pub(crate) self_ns: u64,
+    pub(crate) calls: u64,
+    /// What recording took of that, if it is subtracted.
+    pub(crate) costs: Costs,
+}
+
+impl CallSums {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
+        self.self_ns = self.self_ns.saturating_add(other.self_ns);
+        self.calls += other.calls;
+        self.costs.add(other.costs);
+    }
+}
+
+/// The open functions of the task that is being read, as indices of rows.
+pub(crate) struct TaskCalls<'t> {
+    pub(crate) task: &'t Task,
+    pub(crate) open: Vec<Option<usize>>,
+    pub(crate) assumed: AssumedFunctions<'t>,
+    pub(crate) functions: Functions<'t>,
+}
+
+impl<'t> TaskCalls<'t> {
+    /// None yet.
+    pub(crate) fn new(trace: &'t Trace, task: &'t Task) -> Self {
+        let (assumed, functions) = (AssumedFunctions::new(trace, task), Functions::new(trace, task));
+        Self { task, open: Vec::new(), assumed, functions }
+    }
+}
+
+/// Rows to which calls are added as they come.
+pub(crate) trait Collector<'t> {
+    /// What is kept of a trace for parts of it.
+    const KEPT: Kept;
+    /// The most rows of which something is kept.
+    const MAX_KEPT: usize;
+
+    /// None yet; with the times of single calls, if they are asked for and there are such.
+    fn new(trace: &'t Trace, has_times: bool) -> Self;
+    fn trace(&self) -> &'t Trace;
+    fn has_times(&self) -> bool;
+
+    /// Takes a step into account, which this record has made.
+    ///
+    /// # Errors
+    ///
+    /// A `.dat` file cannot be read, or there are more rows than there may be.
+    fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step, record: Option<&Record>) -> Result<()>;
+    /// Has a function open, with this name and address, which has called nothing without a name.
+    fn enter_known(&mut self, calls: &mut TaskCalls<'_>, name: &str, addr: u64);
+    /// Takes the innermost function off those that are open. Returns its row, if it is known, and whether none around it has the same.
+    fn close(&mut self, calls: &mut TaskCalls<'_>, ended: &EndedCall) -> Option<(usize, bool)>;
+    /// Has no more than so many functions open.
+    fn truncate(&mut self, calls: &mut TaskCalls<'_>, n_open: usize);
+
+    /// Adds a call.
+    fn add(&mut self, row: usize, times: [u64; 2], costs: Costs, is_outermost: bool);
+    /// Adds the sums of other calls.
+    fn add_sums(&mut self, row: usize, sums: CallSums, times: Option<Box<CallTimes>>);
+    /// Adds what is in no row: calls without names, and how long the task had no processor.
+    fn add_uncounted(&mut self, nameless_calls: u64, waited_ns: Option<u64>);
+
+    /// The row of a key, at the end of the way of another row.
+    fn row_of(&mut self, around: Option<usize>, last: Last<&str>) -> usize;
+    /// How many rows there are, in the order in which they were found.
+    fn n_rows(&self) -> usize;
+    /// The key of a row.
+    fn key(&self, row: usize) -> (Option<usize>, Last<&str>);
+    /// Takes what was added to a row.
+    fn take(&mut self, row: usize) -> (CallSums, Option<Box<CallTimes>>);
+    /// What was added that is in no row.
+    fn uncounted(&self) -> (u64, Option<u64>);
+}

@@ -1,0 +1,123 @@
+//! What calls are summed up by: functions, or the ways on which they were called.
+//!
+//! Not here: the sums (`blocks`, `paths`).
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Numbered functions, or ways.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Keys {
+    names: Vec<String>,
+    /// Each way behind the one around it.
+    keys: Vec<Key>,
+    #[serde(skip)]
+    number_of_name: HashMap<String, u32>,
+    #[serde(skip)]
+    number: HashMap<Key, u32>,
+}
+
+/// A way: a function, called from the last one of another way. Where functions are told apart by their names alone there is none around, and no address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Key {
+    /// The way around it; `None` for what nothing is around.
+    pub(crate) around: Option<u32>,
+    /// With the numbers of names.
+    pub(crate) last: Last<u32>,
+}
+
+/// What is at the end of a way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Last<Name> {
+    /// A function whose entry is not among the records.
+    Assumed,
+    /// A function, by its name and the address that was recorded.
+    Called { name: Name, addr: u64 },
+    /// Time without a processor.
+    Waited,
+}
+
+impl<Name> Last<Name> {
+    /// The same with the name otherwise.
+    pub(crate) fn map<Other>(self, name_of: impl FnOnce(Name) -> Other) -> Last<Other> {
+        match self {
+            Self::Assumed => Last::Assumed,
+            Self::Called { name, addr } => Last::Called { name: name_of(name), addr },
+            Self::Waited => Last::Waited,
+        }
+    }
+}
+
+impl PartialEq for Keys {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.names, &self.keys) == (&other.names, &other.keys)
+    }
+}
+
+impl Keys {
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(crate) fn all(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// Whether each name is there, and each way is behind the one around it.
+    pub(crate) fn makes_sense(&self) -> bool {
+        self.keys.iter().enumerate().all(|(number, key)| {
+            let has_name = match key.last {
+                Last::Called { name, .. } => (name as usize) < self.names.len(),
+                Last::Assumed | Last::Waited => true,
+            };
+            has_name && key.around.is_none_or(|around| (around as usize) < number)
+        })
+    }
+
+    /// What is at the end of one.
+    pub(crate) fn last(&self, key: &Key) -> Last<&str> {
+        key.last.map(|name| self.names[name as usize].as_str())
+    }
+
+    /// The number of a key, if it is there.
+    pub(crate) fn find(&self, key: &Key) -> Option<u32> {
+        self.number.get(key).copied()
+    }
+
+    /// Adds one that is not there.
+    pub(crate) fn push(&mut self, key: Key) -> u32 {
+        let number = self.keys.len() as u32;
+        self.keys.push(key);
+        self.number.insert(key, number);
+        number
+    }
+
+    /// The number of a key, that is there then.
+    pub(crate) fn number(&mut self, around: Option<u32>, last: Last<&str>) -> u32 {
+        let key = Key { around, last: last.map(|name| self.name(name)) };
+        self.find(&key).unwrap_or_else(|| self.push(key))
+    }
+
+    /// The number of a name, that is there then. There are no more of them than keys.
+    pub(crate) fn name(&mut self, name: &str) -> u32 {
+        if let Some(&number) = self.number_of_name.get(name) {
+            return number;
+        }
+        let number = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        self.number_of_name.insert(name.to_owned(), number);
+        number
+    }
+
+    /// Finds those that were read, so that more can be added.
+    pub(crate) fn find_all(&mut self) {
+        self.number_of_name = self.names.iter().cloned().zip(0..).collect();
+        self.number = self.keys.iter().copied().zip(0..).collect();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn rename(&mut self, name: usize, more: &str) {
+        self.names[name] += more;
+    }
+}

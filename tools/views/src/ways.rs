@@ -1,0 +1,167 @@
+//! Rows of the ways on which functions were called, as calls come.
+//!
+//! Not here: where they come from (`paths`, `between`), what is made of them (`graph`).
+
+use std::borrow::Cow;
+
+use rftrace_read::{Error, Kept, Record, Result, Trace};
+
+use crate::collector::{CallSums, Collector, TaskCalls};
+use crate::correction::Costs;
+use crate::keys::{Key, Keys, Last};
+use crate::rows::CallTimes;
+use crate::stack::{EndedCall, Step};
+
+/// The most ways. Where recursion takes ever new ones there may be any number of them.
+pub(crate) const MAX_WAYS: usize = 1 << 20;
+
+/// How many names are found without a look at them.
+const N_RECENT: usize = 1024;
+
+/// The ways of one or more tasks.
+pub(crate) struct Ways<'t> {
+    trace: &'t Trace,
+    pub(crate) keys: Keys,
+    /// Those of each.
+    pub(crate) sums: Vec<CallSums>,
+    /// Where names lie that were met of late, and their numbers, each at a place that its address says.
+    recent: Vec<((usize, usize), u32)>,
+    pub(crate) nameless_calls: u64,
+    /// There were more than there may be. What comes to those is not added.
+    pub(crate) is_full: bool,
+}
+
+impl Ways<'_> {
+    /// The number of a name in the trace, which is found without a look at the text if it was met of late.
+    fn known_name(&mut self, known: &str) -> u32 {
+        let key = (known.as_ptr().addr(), known.len());
+        let place = (key.0 ^ key.0 >> 12) % N_RECENT;
+        if self.recent[place].0 != key {
+            self.recent[place] = (key, self.keys.name(known));
+        }
+        self.recent[place].1
+    }
+
+    fn way(&mut self, around: Option<usize>, last: Last<u32>) -> usize {
+        let key = Key { around: around.map(|around| around as u32), last };
+        if let Some(number) = self.keys.find(&key) {
+            return number as usize;
+        }
+        self.is_full |= self.keys.len() >= MAX_WAYS;
+        if self.is_full {
+            return MAX_WAYS;
+        }
+        self.sums.push(CallSums::default());
+        self.keys.push(key) as usize
+    }
+
+    /// Adds those of other tasks, which were read after these.
+    pub(crate) fn merge(&mut self, mut other: Self) {
+        let mut own: Vec<usize> = Vec::with_capacity(other.n_rows());
+        for row in 0..other.n_rows() {
+            let (around, last) = other.key(row);
+            let idx = self.row_of(around.map(|around| own[around]), last);
+            own.push(idx);
+            self.add_sums(idx, other.take(row).0, None);
+        }
+        self.nameless_calls += other.nameless_calls;
+        self.is_full |= other.is_full;
+    }
+}
+
+impl<'t> Collector<'t> for Ways<'t> {
+    const KEPT: Kept = Kept::GraphBlocks;
+    const MAX_KEPT: usize = MAX_WAYS;
+
+    fn new(trace: &'t Trace, _has_times: bool) -> Self {
+        let recent = vec![Default::default(); N_RECENT];
+        Self { trace, keys: Keys::default(), sums: Vec::new(), recent, nameless_calls: 0, is_full: false }
+    }
+
+    fn trace(&self) -> &'t Trace {
+        self.trace
+    }
+
+    fn has_times(&self) -> bool {
+        false
+    }
+
+    fn apply(&mut self, calls: &mut TaskCalls<'_>, step: &Step, _record: Option<&Record>) -> Result<()> {
+        let around = calls.open.last().copied().flatten();
+        match *step {
+            Step::Assume { .. } => calls.open.push(Some(self.way(around, Last::Assumed))),
+            Step::Enter { addr, time_ns } => {
+                let name = match calls.functions.name(time_ns, addr) {
+                    Cow::Borrowed(known) => self.known_name(known),
+                    Cow::Owned(name) => {
+                        self.nameless_calls += 1;
+                        self.keys.name(&name)
+                    }
+                };
+                calls.open.push(Some(self.way(around, Last::Called { name, addr })));
+            }
+            Step::Leave(ended) => {
+                let Some((way, _)) = self.close(calls, &ended) else { return Ok(()) };
+                let costs = Costs::of(self.trace.cost(), &ended);
+                self.add(way, [ended.total_ns, ended.self_ns], costs, true);
+            }
+            Step::Event { waited_ns: Some(waited_ns), .. } => {
+                let way = self.way(around, Last::Waited);
+                self.add(way, [waited_ns; 2], Costs::default(), true);
+            }
+            Step::Event { .. } | Step::StrayExit { .. } | Step::Lost { .. } => {}
+        }
+        if self.is_full { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    fn enter_known(&mut self, calls: &mut TaskCalls<'_>, name: &str, addr: u64) {
+        let name = self.keys.name(name);
+        let around = calls.open.last().copied().flatten();
+        calls.open.push(Some(self.way(around, Last::Called { name, addr })));
+    }
+
+    fn close(&mut self, calls: &mut TaskCalls<'_>, _ended: &EndedCall) -> Option<(usize, bool)> {
+        // No way is within itself.
+        calls.open.pop().flatten().map(|way| (way, true))
+    }
+
+    fn truncate(&mut self, calls: &mut TaskCalls<'_>, n_open: usize) {
+        calls.open.truncate(n_open);
+    }
+
+    fn add(&mut self, row: usize, [total_ns, self_ns]: [u64; 2], costs: Costs, _is_outermost: bool) {
+        self.add_sums(row, CallSums { total_ns, self_ns, calls: 1, costs }, None);
+    }
+
+    fn add_sums(&mut self, row: usize, sums: CallSums, _times: Option<Box<CallTimes>>) {
+        if let Some(sum) = self.sums.get_mut(row) {
+            sum.add(sums);
+        }
+    }
+
+    fn add_uncounted(&mut self, nameless_calls: u64, _waited_ns: Option<u64>) {
+        self.nameless_calls += nameless_calls;
+    }
+
+    fn row_of(&mut self, around: Option<usize>, last: Last<&str>) -> usize {
+        let last = last.map(|name| self.keys.name(name));
+        self.way(around, last)
+    }
+
+    fn n_rows(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn key(&self, row: usize) -> (Option<usize>, Last<&str>) {
+        let key = &self.keys.all()[row];
+        (key.around.map(|around| around as usize), self.keys.last(key))
+    }
+
+    fn take(&mut self, row: usize) -> (CallSums, Option<Box<CallTimes>>) {
+        (std::mem::take(&mut self.sums[row]), None)
+    }
+
+    fn uncounted(&self) -> (u64, Option<u64>) {
+        (self.nameless_calls, None)
+    }
+}
