@@ -31,12 +31,16 @@ fn main() -> ExitCode {
     println!("cargo::rerun-if-env-changed=RFTRACE_TARGET_TRIPLE");
     println!("cargo::rerun-if-env-changed=DOCS_RS");
     let docs_only = env::var_os("DOCS_RS").is_some();
-    if !has_feature("backend") || docs_only {
+    if docs_only {
         return ExitCode::SUCCESS;
     }
     // This script may be instrumented as well, by the program's flags: gprof then leaves a file where it ends.
     let _ = env::set_current_dir(cargo_var("OUT_DIR"));
-    match Backend::from_env().build() {
+    let backend = if has_feature("backend") { Backend::from_env().build() } else { Ok(()) };
+    let is_for = |part: &str, wanted: &str| cargo_var(&format!("CARGO_CFG_TARGET_{part}")) == wanted;
+    let has_outside = has_feature("outside") && is_for("OS", "linux") && is_for("ARCH", "x86_64");
+    let built = backend.and_then(|()| if has_outside { Backend::outside().build_image() } else { Ok(()) });
+    match built {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             for line in message.lines() {
@@ -88,6 +92,47 @@ impl Backend {
                 .filter(|&name| has_feature(name) || is_hermit && name == "interruptsafe")
                 .collect(),
         }
+    }
+
+    /// The one that is put into processes from outside.
+    fn outside() -> Self {
+        Self {
+            package: cargo_var("CARGO_MANIFEST_DIR").into(),
+            out: PathBuf::from(cargo_var("OUT_DIR")).join("outside"),
+            target: cargo_var("TARGET").to_string_lossy().into_owned(),
+            build_core: has_feature("buildcore"),
+            features: vec!["outside"],
+        }
+    }
+
+    /// Builds it, and links it by itself, as a library that needs no other one. Who depends on this package finds it by its metadata `outside`.
+    fn build_image(&self) -> Result<(), String> {
+        /// Segments begin at pages of their own, code is not written to, and nothing of it is to be found elsewhere.
+        const ARGUMENTS: [&str; 10] = [
+            "-shared",
+            "-nostdlib",
+            "-Wl,-z,text",
+            "-Wl,-z,norelro",
+            "-Wl,-z,noexecstack",
+            "-Wl,-z,separate-code",
+            "-Wl,-z,max-page-size=4096",
+            "-Wl,-Bsymbolic",
+            "-Wl,--build-id",
+            "-Wl,--strip-all",
+        ];
+
+        let manifest = self.write_manifest()?;
+        let (object, image) = (self.out.join("rftrace_outside.o"), self.out.join("rftrace_outside.so"));
+        self.compile(&manifest, &object)?;
+        let mut linker = cc::Build::new().cargo_warnings(false).get_compiler().to_command();
+        linker.args(ARGUMENTS).arg("-o").arg(&image).arg(&object);
+        let output = linker.output().map_err(|e| format!("cannot start {}: {e}", linker.get_program().display()))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("the tracer for processes without library could not be linked:\n{text}"));
+        }
+        println!("cargo::metadata=outside={}", image.display());
+        Ok(())
     }
 
     fn build(&self) -> Result<(), String> {

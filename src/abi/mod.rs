@@ -12,6 +12,7 @@
 //! - `values.rs`: arguments and results: their codes, and tables that tell which are recorded; calls that are watched.
 //! - `filter.rs`: what is recorded while recording is filtered.
 //! - `control.rs`: the state that all threads share, and the memory that a frontend gives.
+//! - `outside.rs`: what else the tracer and who puts it into a process from outside tell each other.
 //!
 //! # Symbols of the backend
 //!
@@ -72,9 +73,18 @@
 //! the running task's [`ThreadArea`] and changes no other register and no flag. The tracer then also exports
 //! `rftrace_untraced_area`, whose address it may return where no task runs. See docs/kernels.md.
 
+//!
+//! # The feature `outside`
+//!
+//! The tracer is put into a process that has no library for it: the image is mapped and relocated by somebody else (`rftrace record -p`). It then
+//! has no thread-local storage: a thread is known by its id, which the C library keeps where `fs` points to. It exports `rftrace_outside`,
+//! an [`Outside`], and `rftrace_outside_begin(*const InitArgs)`, which is init and leaves the result there. Threads that have ended
+//! are noticed when others begin.
+
 mod chunk;
 mod control;
 mod filter;
+mod outside;
 mod record;
 mod thread;
 mod values;
@@ -82,6 +92,7 @@ mod values;
 pub use chunk::*;
 pub use control::*;
 pub use filter::*;
+pub use outside::*;
 pub use record::*;
 pub use thread::*;
 pub use values::*;

@@ -4,7 +4,7 @@
 //! stack. Whatever is rare goes through one save-everything routine to Rust: a thread's first call ([`thread`]), a
 //! used-up chunk ([`buffer`]), frames that ended without returning ([`entry`], [`exit`]).
 //!
-//! Modules import downwards: `thread_end`; `control`; [`hooks`], the assembly; [`entry`], [`exit`]; [`observe`]; [`moves`];
+//! Modules import downwards: `outside`; `thread_end`; `control`; [`hooks`], the assembly; [`entry`], [`exit`]; [`observe`]; [`moves`];
 //! `busy`, `left`; [`return_stack`]; [`thread`]; [`buffer`]; `chunk`, `filter`, `values`, `watch`; [`arch`]; `control_block`; `abi`.
 //!
 //! **Invariant**: nothing here panics, allocates, divides by a variable without a check, or calls into another
@@ -39,6 +39,8 @@ mod filter;
 mod left;
 mod moves;
 mod observe;
+#[cfg(feature = "outside")]
+mod outside;
 mod return_stack;
 mod thread;
 mod thread_end;

@@ -35,9 +35,22 @@ unsafe extern "C" fn rftrace_backend_thread_exit(block: *mut ThreadBlock) {
         thread::call_thread_start(pointer);
         return;
     }
-    // From here on nothing on this thread uses the block.
+    // SAFETY: its own; from here on nothing on this thread uses the block.
+    unsafe { end(pointer) };
+}
+
+/// Records the exits of what is open in a thread, and lets its chunk and its block go.
+///
+/// # Safety
+///
+/// It is a traced thread's block, and that is the calling thread, or there is no such thread any more.
+pub(crate) unsafe fn end(pointer: *mut ThreadBlock) {
+    // SAFETY: by this function's contract.
+    let block = unsafe { &*pointer };
     let is_empty = exit::close_all(block);
-    arch::set_thread_block(arch::UNTRACED);
+    if arch::thread_block() == pointer {
+        arch::set_thread_block(arch::UNTRACED);
+    }
     // Entries for which the table of left frames has no room keep their block, where they are found.
     block.limit.store(if is_empty { ptr::null_mut() } else { block.base.load(Relaxed) }, Release);
     // The place of the next record is in the cursor or, if that is 0, was put aside.

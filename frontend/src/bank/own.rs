@@ -384,23 +384,34 @@ impl Bank {
         let hooked = if self.has_hooked.load(Relaxed) { hooked() } else { Vec::new() };
         // All that is there of another process's bank was taken from its beginning on.
         let open = if self.is_ring { open_functions() } else { Vec::new() };
-        slot.text_bytes.store(0, Release);
-        let mut place = self.at(self.slot.load(Relaxed), TEXT_AT);
-        let mut room = TEXT_BYTES;
-        let mut written = 0;
-        for text in [&exe, &command_line, &maps, &hooked, &open] {
-            let n_bytes = text.len().min(room.saturating_sub(4));
-            room -= n_bytes + 4;
-            written += n_bytes + 4;
-            // SAFETY: within the texts of this process's slot, which the recorder reads when their length is there.
-            unsafe {
-                ptr::copy_nonoverlapping((n_bytes as u32).to_le_bytes().as_ptr(), place, 4);
-                ptr::copy_nonoverlapping(text.as_ptr(), place.add(4), n_bytes);
-            }
-            place = place.wrapping_add(n_bytes + 4);
-        }
-        slot.text_bytes.store(written as u32, Release);
+        let place = self.at(self.slot.load(Relaxed), TEXT_AT);
+        // SAFETY: the texts of this process's slot.
+        unsafe { write_texts(slot, place, [&exe, &command_line, &maps, &hooked, &open]) };
     }
+}
+
+/// Writes the texts of a slot, which lie at `place`: the path of the program, its command line, its maps, hooked functions, open ones.
+///
+/// # Safety
+///
+/// [`TEXT_BYTES`] can be written there. The recorder reads them when their length is there.
+pub(super) unsafe fn write_texts(slot: &Slot, place: *mut u8, texts: [&[u8]; 5]) {
+    slot.text_bytes.store(0, Release);
+    let mut place = place;
+    let mut room = TEXT_BYTES;
+    let mut written = 0;
+    for text in texts {
+        let n_bytes = text.len().min(room.saturating_sub(4));
+        room -= n_bytes + 4;
+        written += n_bytes + 4;
+        // SAFETY: by this function's contract.
+        unsafe {
+            ptr::copy_nonoverlapping((n_bytes as u32).to_le_bytes().as_ptr(), place, 4);
+            ptr::copy_nonoverlapping(text.as_ptr(), place.add(4), n_bytes);
+        }
+        place = place.wrapping_add(n_bytes + 4);
+    }
+    slot.text_bytes.store(written as u32, Release);
 }
 
 /// The functions with branches at their entries, and slots for those of other modules: an address and a size each.

@@ -68,11 +68,17 @@ pub(crate) use interrupts::{
 pub(crate) use reach::{MAX_FRAME_BYTES, Reach};
 #[cfg_attr(target_arch = "aarch64", path = "aarch64_tls.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "riscv64_tls.rs")]
-#[cfg_attr(all(target_arch = "x86_64", not(feature = "threadhook")), path = "x86_64_tls.rs")]
+#[cfg_attr(
+    all(target_arch = "x86_64", not(any(feature = "threadhook", feature = "outside"))),
+    path = "x86_64_tls.rs"
+)]
 #[cfg_attr(all(target_arch = "x86_64", feature = "threadhook"), path = "x86_64_threadhook.rs")]
+#[cfg_attr(all(target_arch = "x86_64", feature = "outside"), path = "x86_64_outside.rs")]
 mod local;
 #[cfg(target_os = "none")]
 pub(crate) use local::local_block;
+#[cfg(feature = "outside")]
+pub(crate) use local::{OUTSIDE, forget_thread, has_ended, own_tid, tid_of_block};
 pub(crate) use local::{set_first_thread_block, set_thread_block, thread_block};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_frames::{
@@ -114,6 +120,9 @@ compile_error!("the feature `threadhook` is for kernels: build it for a target w
 compile_error!(
     "the feature `threadhook` is for kernels of x86-64: elsewhere tasks have thread-local storage, see docs/kernels.md"
 );
+
+#[cfg(all(feature = "outside", not(all(target_arch = "x86_64", target_os = "linux"))))]
+compile_error!("the feature `outside` is for x86-64 Linux");
 
 #[cfg(not(any(
     target_arch = "x86_64",

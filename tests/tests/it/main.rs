@@ -12,6 +12,7 @@ mod attach;
 mod attach_branches;
 mod attach_elsewhere;
 mod attach_often;
+mod attach_outside;
 mod attach_resources;
 mod attach_several;
 mod buffers;

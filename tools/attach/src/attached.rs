@@ -88,7 +88,7 @@ pub enum State {
 
 /// A process that is recorded.
 #[derive(Debug)]
-pub struct Attached {
+pub(crate) struct Attached {
     process: Process,
     gadgets: Gadgets,
     library: Library,
@@ -123,14 +123,21 @@ struct Found {
     gadgets: Gadgets,
 }
 
-fn find(pid: pid_t) -> Result<Found> {
+/// Opens a process that may be attached to, by one way or the other. What is mapped in it is told too.
+pub(crate) fn open(pid: pid_t) -> Result<(Process, Vec<Map>)> {
     refusal::check_state(pid)?;
     let process = Process::open(pid).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => anyhow::Error::msg(refusal::denied(pid)),
         _ => anyhow::Error::from(error).context(format!("there is no process {pid}")),
     })?;
     let maps = process.maps()?;
-    refusal::check_program(&process, &maps)?;
+    refusal::check_program(&process)?;
+    Ok((process, maps))
+}
+
+fn find(pid: pid_t) -> Result<Found> {
+    let (process, maps) = open(pid)?;
+    refusal::check_recorded(&process, &maps)?;
     refusal::check_files(&process)?;
     let libc = process.module(&maps, |path| path.ends_with("/libc.so.6") || path.ends_with("/libc.so.6 (deleted)"));
     let libc = libc
@@ -146,7 +153,7 @@ impl Attached {
     /// # Errors
     ///
     /// Sentences: the process cannot be attached to, or something went wrong; it goes on as it did.
-    pub fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(Files) -> Result<()>) -> Result<Self> {
+    pub(crate) fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(Files) -> Result<()>) -> Result<Self> {
         let Found { process, maps, libc, gadgets } = find(pid.cast_signed())?;
         if !wanted.hooks_others() && wanted.resources.is_none() {
             refusal::check_hooks(&process, &maps)?;
@@ -188,46 +195,28 @@ impl Attached {
         Ok(Self { process, gadgets, library, resources, left_out, n_slots, modules, late, branches, places: None })
     }
 
-    /// Through how many slots the tracer is called.
-    #[must_use]
-    pub fn n_slots(&self) -> usize {
-        self.n_slots
-    }
-
     /// Functions that give out something or take it back, each with a module that calls it otherwise than through slots that could be changed.
-    #[must_use]
-    pub fn left_out(&self) -> &[String] {
+    pub(crate) fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
     /// Its root directory, if that is not the one of this process.
-    #[must_use]
-    pub fn other_root(&self) -> Option<OtherRoot> {
+    pub(crate) fn other_root(&self) -> Option<OtherRoot> {
         self.process.other_root()
     }
 
-    /// Looks after the process: libraries that were loaded since are redirected too.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be done now.
-    pub fn look(&mut self) -> Result<State> {
-        self.look_by(None)
-    }
-
     /// Whether [`look_by`](Self::look_by) has anything to do.
-    #[must_use]
-    pub fn is_other(&self) -> bool {
+    pub(crate) fn is_other(&self) -> bool {
         self.process.maps().is_ok_and(|maps| modules(&maps) != self.modules)
     }
 
-    /// As [`look`](Self::look), by a thread of the process that this one traces and that was told to stop. It stays so. The system has to mark
-    /// stops at system calls (`PTRACE_O_TRACESYSGOOD`).
+    /// Looks after the process: libraries that were loaded since are redirected too. By a thread that is lent, if one is: that is traced by this one and
+    /// was told to stop. It stays so. The system has to mark stops at system calls (`PTRACE_O_TRACESYSGOOD`).
     ///
     /// # Errors
     ///
     /// As of that; this thread may be at no place for it.
-    pub fn look_by(&mut self, lent: Option<u32>) -> Result<State> {
+    pub(crate) fn look_by(&mut self, lent: Option<u32>) -> Result<State> {
         self.let_late_go();
         let Ok(maps) = self.process.maps() else { return Ok(State::Ended) };
         if maps.is_empty() {
@@ -260,7 +249,7 @@ impl Attached {
     /// # Errors
     ///
     /// No thread could be borrowed, or the process has ended: it may have done nothing of what it was asked.
-    pub fn answer(&mut self) -> Result<()> {
+    pub(crate) fn answer(&mut self) -> Result<()> {
         self.let_late_go();
         self.ask("rftrace_attach_answer", None, |_, _| Ok(())).map(drop)
     }
@@ -270,7 +259,7 @@ impl Attached {
     /// # Errors
     ///
     /// No thread could be borrowed, not all could be stopped to take branches away, or the process has ended meanwhile.
-    pub fn leave(mut self) -> Result<()> {
+    pub(crate) fn leave(mut self) -> Result<()> {
         self.let_late_go();
         let left = self.ask("rftrace_detach", None, give_all_back).map(drop);
         if left.is_err() {
@@ -282,21 +271,18 @@ impl Attached {
     }
 
     /// What the library in the process tells of functions that were to have a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
-    #[must_use]
-    pub fn told(&self) -> &str {
+    pub(crate) fn told(&self) -> &str {
         self.branches.as_ref().map_or("", |branches| &branches.told)
     }
 
     /// Functions among those that have a branch by that, and have none, by address.
-    #[must_use]
-    pub fn without_branch(&self) -> &[(u64, NoBranch)] {
+    pub(crate) fn without_branch(&self) -> &[(u64, NoBranch)] {
         self.branches.as_ref().map_or(&[], |branches| &branches.written.left_out)
     }
 
     /// How many threads stood in the first instructions of functions when these got their branches, and went on in the copies of those; and
     /// for how long all threads were stopped for that.
-    #[must_use]
-    pub fn stopped(&self) -> (usize, Duration) {
+    pub(crate) fn stopped(&self) -> (usize, Duration) {
         self.branches
             .as_ref()
             .map_or((0, Duration::ZERO), |branches| (branches.written.n_moved, branches.written.stopped))
@@ -446,7 +432,7 @@ fn begin_on(
     wanted: &Wanted,
     prepare: impl FnOnce(Files) -> Result<()>,
 ) -> Result<Begun> {
-    let (number_of_bank, banks) = memory_file(thread, process, "rftrace-banks")?;
+    let (number_of_bank, banks) = memory_file(thread, process, names::BANK)?;
     let pool = of_resources.map(|_| memory_file(thread, process, "rftrace-resources")).transpose()?;
     let (number_of_pool, pool) = pool.unzip();
     prepare(Files { banks, resources: pool })?;
@@ -542,7 +528,7 @@ fn tracer(process: &Process, library: &Library) -> Tracer {
 }
 
 /// What is loaded.
-fn modules(maps: &[Map]) -> Vec<String> {
+pub(crate) fn modules(maps: &[Map]) -> Vec<String> {
     let mut found: Vec<String> = maps
         .iter()
         .filter(|map| map.is_executable && map.path.starts_with('/'))
@@ -558,7 +544,7 @@ fn modules(maps: &[Map]) -> Vec<String> {
 /// # Errors
 ///
 /// As of [`Attached::begin`].
-pub fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<bool> {
+pub(crate) fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<bool> {
     let Found { process, maps, gadgets, .. } = find(pid.cast_signed())?;
     let Some(library) = Library::find(&process, &maps, &LibraryFile::tracer(library)?)? else { return Ok(false) };
     let resources = match maps.iter().any(|map| names::is_for_resources(&map.path)) {

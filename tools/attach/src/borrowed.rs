@@ -15,7 +15,7 @@ use nix::libc::{self, c_int, pid_t, user_regs_struct};
 use super::call;
 use super::frame::{FRAME_BYTES, extended, frame};
 use super::place::Places;
-use super::process::{Module, Process};
+use super::process::{Map, Module, Process};
 use super::refusal;
 use super::status::{Status, bit};
 use super::sys::{self, Stop};
@@ -38,19 +38,31 @@ const CLOCKS: u64 = bit(libc::SIGPROF) | bit(libc::SIGVTALRM);
 /// Instructions of the C library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gadgets {
-    /// `syscall; ret`.
-    syscall: u64,
-    /// `mov rax, 15; syscall`: what signal handlers return to.
+    /// `syscall; ret`; where there is no restorer only the first.
+    pub(crate) syscall: u64,
+    /// `mov rax, 15; syscall`: what signal handlers return to. 0 if there is none: then only system calls can be made, without a frame.
     pub(crate) restorer: u64,
 }
+
+/// Their bytes.
+const SYSCALL: [u8; 3] = [0x0f, 0x05, 0xc3];
+const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
 
 impl Gadgets {
     pub(crate) fn find(process: &Process, libc: &Module) -> Result<Self> {
         let find = |bytes: &[u8]| libc.find(process, bytes).context("its C library is none that is known");
-        Ok(Self {
-            syscall: find(&[0x0f, 0x05, 0xc3])?,
-            restorer: find(&[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05])?,
-        })
+        Ok(Self { syscall: find(&SYSCALL)?, restorer: find(&RESTORER)? })
+    }
+
+    /// Those that are anywhere in a program's code, which may have no library that is known.
+    pub(crate) fn anywhere(process: &Process, maps: &[Map]) -> Result<Self> {
+        let texts = || maps.iter().filter(|map| map.is_executable && map.path != "[vsyscall]");
+        let find = |wanted: &[u8]| texts().find_map(|map| process.find(&map.range, wanted));
+        if let Some((syscall, restorer)) = find(&SYSCALL).zip(find(&RESTORER)) {
+            return Ok(Self { syscall, restorer });
+        }
+        let syscall = find(&SYSCALL[..2]).with_context(|| format!("process {} has no system call", process.pid))?;
+        Ok(Self { syscall, restorer: 0 })
     }
 }
 
@@ -191,7 +203,8 @@ impl<'a> Borrowed<'a> {
 
     /// Has it make a system call.
     pub(crate) fn system_call(&mut self, number: i64, arguments: &[u64]) -> Result<u64> {
-        let has_frame = self.memory != 0 || self.process.has_stack(self.registers.rsp, OWN_STACK_BYTES);
+        let has_room = self.memory != 0 || self.process.has_stack(self.registers.rsp, OWN_STACK_BYTES);
+        let has_frame = self.gadgets.restorer != 0 && has_room;
         let result = if has_frame {
             self.run(self.gadgets.syscall, number.cast_unsigned(), arguments)?
         } else {
@@ -201,6 +214,11 @@ impl<'a> Borrowed<'a> {
             error @ -4095..0 => Err(io::Error::from_raw_os_error(-error as i32).into()),
             _ => Ok(result),
         }
+    }
+
+    /// From now on it runs these.
+    pub(crate) fn use_gadgets(&mut self, gadgets: Gadgets) {
+        self.gadgets = gadgets;
     }
 
     /// Has it call a function. What that returns is not known.

@@ -328,7 +328,7 @@ fn is_same_module(before: &[Map], now: &[Map], branch: &Branch) -> bool {
 }
 
 /// All threads but `except`, stopped, without exception.
-fn whole_world(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<World> {
+pub(crate) fn whole_world(process: &Process, except: pid_t, late: &mut Vec<pid_t>) -> Result<World> {
     let begun = Instant::now();
     loop {
         world::let_late_go(late);

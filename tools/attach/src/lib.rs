@@ -7,14 +7,15 @@
 //! - `names` are those of the libraries in the process; `library` brings the tracer's library into the process, and that for resources, `stacks` gives return addresses back.
 //! - `signal` sends a thread a signal that ends no wait of it.
 //! - `branches` are those at functions' beginnings: the pass that changes code.
-//! - `attached` is the whole: begin, look, leave.
+//! - `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image` and the
+//!   `jumps` that lead there; `way` chooses.
 //!
 //! Not here: what the library does there (`rftrace-preload`), and what becomes of what it records (`rftrace-record`).
 //!
 //! **Invariant**: a thread that is borrowed can go on by itself at each moment, as if a signal's handler had returned. So a program
 //! outlives the end of this process, whenever that comes.
 //!
-//! **Invariant**: only `branches` changes the program's code, and no memory of it that can be written becomes executable.
+//! **Invariant**: only `branches` and `jumps` change the program's code, and no memory of it that can be written becomes executable.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![deny(unsafe_code)]
@@ -25,8 +26,11 @@ mod branches;
 mod call;
 mod callers;
 mod frame;
+mod image;
+mod jumps;
 mod library;
 mod names;
+mod outside;
 mod place;
 mod process;
 mod refusal;
@@ -34,10 +38,13 @@ mod signal;
 mod stacks;
 mod status;
 mod sys;
+mod way;
 mod world;
 
-pub use attached::{Attached, Files, ResourcesWanted, Specified, State, Wanted, leave};
+pub use attached::{Files, ResourcesWanted, Specified, State, Wanted};
 pub use branches::NoBranch;
 pub use call::begin_again;
+pub use outside::{BankPlaces, Mapped};
 pub use process::OtherRoot;
 pub use signal::send_unseen;
+pub use way::{Attached, leave};

@@ -5,6 +5,12 @@ pub(crate) const TRACER: &str = "rftrace-attached";
 /// That for resources.
 pub(crate) const RESOURCES: &str = "rftrace-attached-resources";
 
+/// The tracer where it has no library.
+pub(crate) const OUTSIDE: &str = "rftrace-outside";
+
+/// The file of a bank.
+pub(crate) const BANK: &str = "rftrace-banks";
+
 /// Whether something is mapped from the tracer's.
 pub(crate) fn is_tracer(path: &str) -> bool {
     is_mapped_from(path, TRACER)
@@ -13,6 +19,16 @@ pub(crate) fn is_tracer(path: &str) -> bool {
 /// The same of that for resources.
 pub(crate) fn is_for_resources(path: &str) -> bool {
     is_mapped_from(path, RESOURCES)
+}
+
+/// The same of the tracer without library.
+pub(crate) fn is_outside(path: &str) -> bool {
+    is_mapped_from(path, OUTSIDE)
+}
+
+/// The same of a bank.
+pub(crate) fn is_bank(path: &str) -> bool {
+    is_mapped_from(path, BANK)
 }
 
 /// The same of a file in memory with such a name.

@@ -25,6 +25,7 @@ pub(crate) struct Places {
     within: Vec<Range<u64>>,
     /// What may lie on stacks all the same: where functions return to by the tracer.
     harmless: Range<u64>,
+    /// 0: no signal has a handler.
     restorer: u64,
 }
 
@@ -136,7 +137,7 @@ impl Places {
                 }
             }
         }
-        locked.extend(registrars(process, &maps));
+        locked.extend(registrars(process, &maps, false));
         let callers = Callers::new(process, &maps);
         Ok(Self { maps, callers, locked, within, harmless: tracer.trampolines, restorer })
     }
@@ -148,9 +149,23 @@ impl Places {
         let callers = Callers::new(process, &maps);
         let mut locked = texts.clone();
         if registers {
-            locked.extend(registrars(process, &maps));
+            locked.extend(registrars(process, &maps, false));
         }
         Ok(Self { maps, callers, locked, within: texts, harmless: trampolines, restorer })
+    }
+
+    /// Where the tracer can be called that takes no lock, as nothing else of the frontend is there. `registers`: an unwinder is told of it. No
+    /// thread in the tracer's code does that, but what lies on stacks does not matter.
+    pub(crate) fn for_bare_tracer(
+        process: &Process,
+        texts: Vec<Range<u64>>,
+        restorer: u64,
+        registers: bool,
+    ) -> Result<Self> {
+        let maps = process.maps()?;
+        let callers = Callers::new(process, &maps);
+        let locked = if registers { registrars(process, &maps, true) } else { Vec::new() };
+        Ok(Self { maps, callers, locked, within: texts, harmless: 0..0, restorer })
     }
 
     /// The same with what is mapped now, where the modules are those that they were: to look at these takes long.
@@ -180,7 +195,8 @@ impl Places {
         }
         let bytes = process.bytes(registers.rsp, FAR_BYTES.min(top - registers.rsp));
         // A handler may have interrupted any of that.
-        let handlers = (registers.rsp..).step_by(8).zip(words(&bytes)).filter(|&(_, word)| word == self.restorer);
+        let is_restorer = |word| word == self.restorer && word != 0;
+        let handlers = (registers.rsp..).step_by(8).zip(words(&bytes)).filter(|&(_, word)| is_restorer(word));
         let mut interrupted =
             handlers.filter_map(|(at, _)| Some((process.word(at + RIP_AT)?, process.word(at + RSP_AT)?)));
         !interrupted.any(|(rip, rsp)| {
@@ -211,15 +227,15 @@ fn paths(maps: &[Map]) -> impl Iterator<Item = &str> {
     paths.into_iter()
 }
 
-/// What takes the lock of an unwinder that is told of new code: the library, or its part of a program.
-fn registrars(process: &Process, maps: &[Map]) -> Vec<Range<u64>> {
+/// What takes the lock of an unwinder that is told of new code: the library, or its part of a program, which may not export it.
+fn registrars(process: &Process, maps: &[Map], are_hidden: bool) -> Vec<Range<u64>> {
     const FUNCTIONS: [&str; 4] =
         ["__register_frame", "__register_frame_info", "__deregister_frame_info", "_Unwind_Find_FDE"];
 
     let mut found = Vec::new();
     for path in paths(maps) {
         let Ok(Some(module)) = process.module(maps, |other| other == path) else { continue };
-        let functions = module.functions(&FUNCTIONS);
+        let functions = if are_hidden { module.definitions(&FUNCTIONS) } else { module.functions(&FUNCTIONS) };
         match functions.is_empty() {
             true => {}
             false if path.contains(".so") => found.extend(module.texts),

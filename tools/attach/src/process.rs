@@ -99,6 +99,13 @@ impl Process {
         bytes
     }
 
+    /// Where in a range of its memory some bytes are.
+    pub(crate) fn find(&self, range: &Range<u64>, wanted: &[u8]) -> Option<u64> {
+        let bytes = self.bytes(range.start, range.end - range.start);
+        let place = bytes.windows(wanted.len()).position(|window| window == wanted)?;
+        Some(range.start + place as u64)
+    }
+
     /// Writes to its memory.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.memory.write_all_at(bytes, address)
@@ -125,6 +132,15 @@ impl Process {
         // The path is that in its mount namespace, or this process's own where the other one has only changed its root.
         let in_root = self.file("root").join(map.path.trim_start_matches('/'));
         if in_root.exists() { in_root } else { PathBuf::from(&map.path) }
+    }
+
+    /// All modules that code is mapped from.
+    pub(crate) fn modules(&self, maps: &[Map]) -> Vec<Module> {
+        let mut paths: Vec<&str> =
+            maps.iter().filter(|map| map.is_executable && map.path.starts_with('/')).map(|map| &*map.path).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        paths.into_iter().filter_map(|path| self.module(maps, |other| other == path).ok()?).collect()
     }
 
     /// Its root directory, if that is not the one of this process: what keeps it, though the process ends, and where its files lie then.
@@ -238,13 +254,45 @@ impl Module {
             .any(|symbol| symbol.is_undefined() && symbol.name().is_ok_and(|name| names.contains(&name)))
     }
 
+    /// The functions with these names that are in it, exported or not, if its file has their names.
+    pub(crate) fn definitions(&self, names: &[&str]) -> Vec<Range<u64>> {
+        let mut found: Vec<Range<u64>> = self.all_symbols(|name| names.contains(&name));
+        found.sort_unstable_by_key(|range| range.start);
+        found.dedup_by_key(|range| range.start);
+        found
+    }
+
+    /// Whether any symbol begins in a range.
+    pub(crate) fn has_symbol_in(&self, range: &Range<u64>) -> bool {
+        self.all_symbols(|_| true).iter().any(|found| range.contains(&found.start))
+    }
+
+    fn all_symbols(&self, is_it: impl Fn(&str) -> bool) -> Vec<Range<u64>> {
+        let Ok(file) = ElfFile64::<object::Endianness>::parse(&*self.bytes) else { return Vec::new() };
+        let symbols = file.symbols().chain(file.dynamic_symbols());
+        let is_code = |symbol: &object::read::elf::ElfSymbol64<'_, '_>| {
+            symbol.is_definition() && symbol.kind() != object::SymbolKind::Tls && symbol.name().is_ok_and(&is_it)
+        };
+        let range = |symbol: object::read::elf::ElfSymbol64<'_, '_>| {
+            let start = self.base.wrapping_add(symbol.address());
+            start..start + symbol.size()
+        };
+        symbols.filter(is_code).map(range).collect()
+    }
+
+    /// So many bytes of its file that are mapped at an address.
+    pub(crate) fn bytes_at(&self, address: u64, n_bytes: usize) -> Option<Vec<u8>> {
+        let file = ElfFile64::<object::Endianness>::parse(&*self.bytes).ok()?;
+        let own = address.wrapping_sub(self.base);
+        file.segments().find_map(|segment| {
+            let at = own.checked_sub(segment.address())? as usize;
+            Some(segment.data().ok()?.get(at..at + n_bytes)?.to_vec())
+        })
+    }
+
     /// Where some bytes of its code are.
     pub(crate) fn find(&self, process: &Process, wanted: &[u8]) -> Option<u64> {
-        self.texts.iter().find_map(|text| {
-            let bytes = process.bytes(text.start, text.end - text.start);
-            let place = bytes.windows(wanted.len()).position(|window| window == wanted)?;
-            Some(text.start + place as u64)
-        })
+        self.texts.iter().find_map(|text| process.find(text, wanted))
     }
 }
 

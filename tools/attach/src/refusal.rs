@@ -2,13 +2,10 @@
 
 use std::fs;
 
+use super::process::{Map, Process};
 use anyhow::{Context, Result, bail};
 use nix::libc::pid_t;
 use nix::unistd::{Uid, User, geteuid};
-use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Endianness, elf};
-
-use super::process::{Map, Process};
 
 /// The hooks that compilers call.
 const HOOKS: [&str; 3] = ["mcount", "_mcount", "__fentry__"];
@@ -71,8 +68,8 @@ pub(crate) fn check_state(pid: pid_t) -> Result<()> {
     Ok(())
 }
 
-/// Refuses programs of other kinds than those that the library can be loaded into.
-pub(crate) fn check_program(process: &Process, maps: &[Map]) -> Result<()> {
+/// Refuses programs for other processors.
+pub(crate) fn check_program(process: &Process) -> Result<()> {
     const CLASS_64: u8 = 2;
     const X86_64: [u8; 2] = [62, 0];
 
@@ -81,15 +78,17 @@ pub(crate) fn check_program(process: &Process, maps: &[Map]) -> Result<()> {
     if head.starts_with(b"\x7fELF") && (head[4] != CLASS_64 || head[18..20] != X86_64) {
         bail!("process {pid} runs a program for another processor, or of 32 bits: only x86-64 can be recorded");
     }
-    let has = |part: &str| maps.iter().any(|map| map.path.contains(part));
-    if !has("/libc.so.6") {
-        // Its linker is the library itself, which may have another name.
-        let uses_musl = has("/ld-musl") || interpreter(&head).is_some_and(|path| path.contains("/ld-musl-"));
-        let what = if uses_musl { "uses musl as its C library" } else { "is linked statically" };
-        bail!(
-            "process {pid} {what}: rftrace record -p is for programs that are linked dynamically with the GNU C library"
-        );
-    }
+    Ok(())
+}
+
+/// Whether there is a dynamic linker that loads the library: the GNU C library's.
+pub(crate) fn has_library(maps: &[Map]) -> bool {
+    maps.iter().any(|map| map.path.contains("/libc.so.6"))
+}
+
+/// Refuses programs that are recorded already.
+pub(crate) fn check_recorded(process: &Process, maps: &[Map]) -> Result<()> {
+    let pid = process.pid;
     let environment = fs::read(process.file("environ")).unwrap_or_default();
     let is_recorded = environment.split(|&byte| byte == 0).any(|variable| variable.starts_with(b"RFTRACE_RECORD="));
     if is_recorded || maps.iter().any(|map| map.path.ends_with("/rftrace-preload")) {
@@ -99,15 +98,6 @@ pub(crate) fn check_program(process: &Process, maps: &[Map]) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The path of a program's dynamic linker, if it has one.
-fn interpreter(program: &[u8]) -> Option<String> {
-    let header = elf::FileHeader64::<Endianness>::parse(program).ok()?;
-    let endian = header.endian().ok()?;
-    let mut headers = header.program_headers(endian, program).ok()?.iter();
-    let path = headers.find(|header| header.p_type(endian) == elf::PT_INTERP)?.data(endian, program).ok()?;
-    Some(String::from_utf8_lossy(path).into_owned())
 }
 
 /// Refuses processes that do not see the file in memory which the library is loaded from.

@@ -66,6 +66,12 @@ impl<'a> Stacks<'a> {
         Self { process, control, texts, unwinder: unwinder(process) }
     }
 
+    /// The same where these are functions that exceptions are thrown by, too.
+    pub(crate) fn with_unwinder(mut self, functions: Vec<Range<u64>>) -> Self {
+        self.unwinder.extend(functions);
+        self
+    }
+
     fn is_tracer(&self, address: u64) -> bool {
         self.texts.iter().any(|text| text.contains(&address))
     }

@@ -16,6 +16,14 @@ pub(crate) fn threads(process: pid_t) -> io::Result<Vec<pid_t>> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// What a thread calls itself, which is another number than here where it has a space of its own for these.
+pub(crate) fn own_number(thread: pid_t) -> Option<u32> {
+    let status = fs::read(format!("/proc/{thread}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
     /// `R` where it runs or wants to, `S` where it waits, `D` where no signal wakes it, `Z` and `X` when it has ended, and others.

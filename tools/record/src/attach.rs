@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 pub use rftrace_attach::ResourcesWanted;
-use rftrace_attach::{Attached, Files, OtherRoot, State, Wanted};
+use rftrace_attach::{Attached, BankPlaces, Files, Mapped, OtherRoot, State, Wanted};
 use rftrace_format::resources::Resource;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use rftrace_frontend::bank::Names;
+use rftrace_frontend::bank::{self, Described, Names, Tracer};
 
-use super::banks::{BankRecorder, BankRecording, OnFull, Plan, Written};
+use super::banks::{BankRecorder, BankRecording, NO_MEMORY, OnFull, Plan, Written};
 use super::control::{Control, Spelling};
 use super::dumps;
 use super::entries::Told;
@@ -129,13 +129,30 @@ pub(crate) struct Attended {
     pid: u32,
     /// When the system started it.
     started: Option<String>,
+    /// Its bank, if this process describes it.
+    bank: Option<Described>,
 }
 
 impl Attended {
     /// As [`Attached::begin`].
     pub(crate) fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(Files) -> Result<()>) -> Result<Self> {
         let started = start_time(pid);
-        Ok(Self { attached: Attached::begin(pid, wanted, prepare)?, pid, started })
+        let mut bank = None;
+        let attached = Attached::begin(pid, wanted, |files| {
+            let file = files.banks.try_clone().context(NO_MEMORY)?;
+            prepare(files)?;
+            Ok(places(bank.insert(Described::open(&file).context(NO_MEMORY)?)))
+        })?;
+        let mut this = Self { attached, pid, started, bank: None };
+        let Some((Mapped { bank: at, threads, switch }, bank)) = this.attached.mapped().zip(bank) else {
+            return Ok(this);
+        };
+        if let Err(error) = bank.begin(Path::new(&format!("/proc/{pid}")), Tracer { bank: at, threads, switch }) {
+            this.leave();
+            return Err(anyhow::Error::from(error).context(format!("process {pid} cannot be described")));
+        }
+        this.bank = Some(bank);
+        Ok(this)
     }
 
     fn has_ended(&self) -> bool {
@@ -175,12 +192,30 @@ impl Attended {
 
     /// Leaves it.
     pub(crate) fn leave(self) -> Reason {
-        let Self { attached, pid, started } = self;
-        match attached.leave() {
+        let Self { attached, pid, started, bank } = self;
+        let n_untraced = attached.n_untraced_threads();
+        let reason = match attached.leave() {
             Ok(()) => Reason::Left,
             Err(_) if start_time(pid) != started => Reason::Ended,
             Err(error) => Reason::NotLeft(error),
+        };
+        if let Some(bank) = bank {
+            bank.end(n_untraced);
         }
+        reason
+    }
+}
+
+/// Where things lie in a bank.
+fn places(bank: &Described) -> BankPlaces {
+    let bank::Places { n_bytes, chunks, bank, threads, thread_bytes, n_threads } = bank.places();
+    BankPlaces {
+        n_bytes: n_bytes as u64,
+        chunks: chunks.start as u64..chunks.end as u64,
+        bank: bank as u64,
+        threads: threads as u64,
+        thread_bytes: thread_bytes as u64,
+        n_threads: n_threads as u64,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pieces of assembly that hooks and trampolines share.
 
 // r11 = the thread's block; 0 if there is none yet, UNTRACED if there will be none. Keeps the flags.
-#[cfg(not(feature = "threadhook"))]
+#[cfg(not(any(feature = "threadhook", feature = "outside")))]
 macro_rules! load_block {
     () => {
         "mov r11, [rip + rftrace_thread_block@gottpoff]\nmov r11, fs:[r11]\n"
@@ -11,6 +11,36 @@ macro_rules! load_block {
 macro_rules! load_block {
     () => {
         "call rftrace_thread_area\nmov r11, [r11]\n"
+    };
+}
+
+// The thread's word is nearly always the first one of its bucket; x86_64_outside.rs has the others. No return address stays on the stack otherwise, where who
+// takes the tracer out would find it.
+#[cfg(feature = "outside")]
+macro_rules! load_block {
+    () => {
+        concat!(
+            "push rcx\n.cfi_adjust_cfa_offset 8\n",
+            "push rdx\n.cfi_adjust_cfa_offset 8\n",
+            "mov rdx, [rip + rftrace_outside + 16]\n",
+            "mov edx, fs:[rdx]\n",
+            "movzx r11d, dx\n",
+            "lea rcx, [rip + rftrace_outside_threads]\n",
+            "lea r11, [r11 * 8]\n",
+            "lea r11, [rcx + r11 * 8]\n",
+            "mov ecx, [r11]\n",
+            "lea ecx, [rcx + rdx]\n",
+            "jrcxz 77f\n",
+            "call rftrace_thread_block\n",
+            "jmp 78f\n",
+            "77:\n",
+            "mov r11d, [r11 + 4]\n",
+            "lea rcx, [rip + rftrace_outside_blocks]\n",
+            "mov r11, [rcx + r11 * 8]\n",
+            "78:\n",
+            "pop rdx\n.cfi_adjust_cfa_offset -8\n",
+            "pop rcx\n.cfi_adjust_cfa_offset -8\n",
+        )
     };
 }
 

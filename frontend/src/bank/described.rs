@@ -1,0 +1,168 @@
+//! The bank of a process that cannot say itself who it is, as nothing of this crate is in it: the tracer alone was put there from outside. The recorder
+//! says it in its place.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::file::{CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, Slot, TEXT_AT, THREADS_AT, VERSION, slot_state};
+use super::numbers::own_number;
+use super::own::write_texts;
+use crate::clock::{ClockPair, tsc, utc_offset_nanos};
+use crate::host::linux::thread_table::{Entry, MAX_THREADS};
+
+/// Such a bank, the first one of a file.
+#[derive(Debug)]
+pub struct Described {
+    memory: MmapRaw,
+    layout: Layout,
+    /// When recording began, or before.
+    first: ClockPair,
+}
+
+/// Where things lie in the file, for who maps it as a whole.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Bytes of the file.
+    pub n_bytes: usize,
+    /// The memory for the tracer.
+    pub chunks: Range<usize>,
+    /// The [`Bank`](rftrace::abi::Bank).
+    pub bank: usize,
+    /// Where it is written what the system calls the tracer's threads.
+    pub threads: usize,
+    /// Bytes of an entry there; the first eight are the system's number.
+    pub thread_bytes: usize,
+    /// Entries.
+    pub n_threads: usize,
+}
+
+/// Where things lie in the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Tracer {
+    /// The file of the bank.
+    pub bank: u64,
+    /// The tracer's [`Control::threads`](rftrace::abi::Control::threads).
+    pub threads: u64,
+    /// Its switch.
+    pub switch: u64,
+}
+
+impl Described {
+    /// The bank in the file that a recorder has made.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system; it is no such file.
+    pub fn open(file: &File) -> io::Result<Self> {
+        let n_bytes = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+        let bad = || io::Error::new(io::ErrorKind::InvalidData, "it holds no bank of this version of rftrace");
+        if n_bytes < HEAD_BYTES {
+            return Err(bad());
+        }
+        let memory = MmapOptions::new().len(n_bytes).no_reserve_swap().map_raw(file)?;
+        // SAFETY: the mapping is larger; all fields are atomics.
+        let head = unsafe { &*memory.as_ptr().cast::<Head>() };
+        let layout = Layout {
+            n_slots: head.n_slots.load(Relaxed) as usize,
+            buffer_bytes: head.buffer_bytes.load(Relaxed) as usize,
+        };
+        let is_known = head.magic.load(Acquire) == MAGIC && head.version.load(Relaxed) == VERSION;
+        if !is_known || layout.n_slots == 0 || layout.file_bytes() != n_bytes {
+            return Err(bad());
+        }
+        Ok(Self { memory, layout, first: ClockPair::now() })
+    }
+
+    /// Where things lie in the file.
+    #[must_use]
+    pub fn places(&self) -> Places {
+        let slot = self.layout.slot_at(0);
+        let chunks = slot + CHUNKS_AT;
+        Places {
+            n_bytes: self.layout.file_bytes(),
+            chunks: chunks..chunks + self.layout.buffer_bytes,
+            bank: slot + std::mem::offset_of!(Slot, bank),
+            threads: slot + THREADS_AT,
+            thread_bytes: size_of::<Entry>(),
+            n_threads: MAX_THREADS,
+        }
+    }
+
+    fn slot(&self) -> &Slot {
+        // SAFETY: the slot lies in the mapping, aligned to 64 KiB; it consists of atomics.
+        unsafe { &*self.at(0).cast::<Slot>() }
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.memory.as_mut_ptr().wrapping_add(self.layout.slot_at(0) + offset)
+    }
+
+    /// The process whose folder in `/proc` this is records into it from now on.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn begin(&self, folder: &Path, tracer: Tracer) -> io::Result<()> {
+        let gone = || io::Error::new(io::ErrorKind::NotFound, "the process has ended");
+        let root = fs::read_link(folder.join("root"))?.into_os_string().into_vec();
+        let exe = seen_in(&root, &fs::read_link(folder.join("exe"))?.into_os_string().into_vec());
+        let command_line = fs::read(folder.join("cmdline"))?;
+        let maps = fs::read(folder.join("maps"))?;
+        let maps: Vec<Vec<u8>> = maps.split(|&byte| byte == b'\n').map(|line| seen_in(&root, line)).collect();
+        let maps = maps.join(&b'\n');
+        let slot = self.slot();
+        slot.state.store(slot_state::TAKEN, Relaxed);
+        slot.pid.store(own_number(folder).ok_or_else(gone)?, Relaxed);
+        slot.program_nanos.store(self.first.nanos, Relaxed);
+        slot.first_tsc.store(self.first.tsc, Relaxed);
+        slot.first_nanos.store(self.first.nanos, Relaxed);
+        slot.utc_offset_nanos.store(utc_offset_nanos().unwrap_or(0), Relaxed);
+        slot.mapped_at.store(tracer.bank, Relaxed);
+        slot.requests.switch_at.store(tracer.switch, Relaxed);
+        slot.threads_at.store(tracer.threads, Relaxed);
+        // SAFETY: the texts of the slot, which lies in the mapping.
+        unsafe { write_texts(slot, self.at(TEXT_AT), [&exe, &command_line, &maps, &[], &[]]) };
+        slot.state.store(slot_state::IN_USE, Release);
+        Ok(())
+    }
+
+    /// Nothing is recorded any more; so many threads were not.
+    pub fn end(&self, n_untraced_threads: u32) {
+        let slot = self.slot();
+        slot.n_untraced_threads.store(n_untraced_threads, Relaxed);
+        slot.end_tsc.store(tsc::ticks(), Relaxed);
+    }
+}
+
+/// A line with a path at its end, as a process sees that whose root directory this is: that is how its modules are named.
+fn seen_in(root: &[u8], line: &[u8]) -> Vec<u8> {
+    let (before, path) = line.split_at(line.iter().position(|&byte| byte == b'/').unwrap_or(line.len()));
+    let seen = path.strip_prefix(root).filter(|seen| root != b"/" && seen.starts_with(b"/"));
+    [before, seen.unwrap_or(path)].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_another_root_directory() {
+        let seen = |root: &str, line: &str| String::from_utf8(seen_in(root.as_bytes(), line.as_bytes())).unwrap();
+        assert_eq!(
+            seen("/jail", "400000-401000 r-xp 00000000 fe:00 7 /jail/a b"),
+            "400000-401000 r-xp 00000000 fe:00 7 /a b"
+        );
+        assert_eq!(
+            seen("/jail", "400000-401000 r-xp 00000000 fe:00 7 /jailed/a"),
+            "400000-401000 r-xp 00000000 fe:00 7 /jailed/a"
+        );
+        assert_eq!(seen("/jail", "7ff0-7fff rw-p 00000000 00:00 0 [stack]"), "7ff0-7fff rw-p 00000000 00:00 0 [stack]");
+        assert_eq!(seen("/", "/bin/a"), "/bin/a");
+    }
+}

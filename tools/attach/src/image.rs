@@ -1,0 +1,237 @@
+//! The tracer as it is put into processes that have no library for it: its segments are mapped and relocated from here, and nobody in the process is
+//! asked for anything but system calls. It is found again by its name.
+
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Context, Result, bail};
+use nix::libc;
+use object::elf::PF_W;
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSegment, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SegmentFlags};
+use rftrace::abi::{Control, Outside};
+
+use super::borrowed::{Borrowed, Gadgets};
+use super::library::{close, memory_file};
+use super::names::{self, OUTSIDE};
+use super::process::{Map, Module, Process};
+
+/// A library that needs no other one, with nothing in it but the tracer.
+static FILE: &[u8] = include_bytes!(env!("RFTRACE_OUTSIDE"));
+
+const PAGE_BYTES: u64 = 4096;
+/// How far a jump reaches, with what is on both sides of it.
+const REACH: u64 = (1 << 31) - (64 << 20);
+/// Below a program nothing grows; above it the heap does.
+const LEAST_BELOW: u64 = 64 << 20;
+
+/// The image in a process.
+#[derive(Debug)]
+pub(crate) struct Image {
+    module: Module,
+    base: u64,
+}
+
+/// The file.
+struct Parsed(ElfFile64<'static>);
+
+impl Parsed {
+    fn new() -> Result<Self> {
+        Ok(Self(ElfFile64::parse(FILE).context("this rftrace was built without the tracer for such programs")?))
+    }
+
+    /// Segments with their ranges, in whole pages, and whether they can be written.
+    fn segments(&self) -> Vec<(Range<u64>, bool, bool)> {
+        let segments = self.0.segments().map(|segment| {
+            let start = segment.address() & !(PAGE_BYTES - 1);
+            let range = start..(segment.address() + segment.size()).next_multiple_of(PAGE_BYTES);
+            let SegmentFlags::Elf { p_flags, .. } = segment.flags() else { return (range, false, false) };
+            let has = |flag| p_flags & flag != object::elf::ProgramFlags(0);
+            (range, has(PF_W), has(object::elf::PF_X))
+        });
+        segments.collect()
+    }
+
+    /// All that lies in the file of it, as at that address. `resolve` tells the addresses of functions that are elsewhere, 0 if they are nowhere.
+    fn relocated(&self, base: u64, resolve: impl Fn(&str) -> u64) -> Result<Vec<u8>> {
+        let end = self.0.segments().map(|segment| segment.address() + segment.file_range().1).max().unwrap_or(0);
+        let mut bytes = vec![0; end as usize];
+        for segment in self.0.segments() {
+            let data = segment.data()?;
+            bytes[segment.address() as usize..][..data.len()].copy_from_slice(data);
+        }
+        let symbols = self.0.dynamic_symbol_table().context("it has no symbols")?;
+        for (offset, relocation) in self.0.dynamic_relocations().into_iter().flatten() {
+            let value = match relocation.target() {
+                RelocationTarget::Symbol(index) => {
+                    let symbol = symbols.symbol_by_index(index)?;
+                    if symbol.is_definition() { base + symbol.address() } else { resolve(symbol.name()?) }
+                }
+                _ => base,
+            };
+            let value = value.wrapping_add_signed(relocation.addend());
+            bytes[offset as usize..][..size_of::<u64>()].copy_from_slice(&value.to_le_bytes());
+        }
+        Ok(bytes)
+    }
+}
+
+impl Image {
+    /// The one that is there already.
+    ///
+    /// # Errors
+    ///
+    /// It is another one.
+    pub(crate) fn find(process: &Process, maps: &[Map]) -> Result<Option<Self>> {
+        let Some(text) = maps.iter().find(|map| names::is_outside(&map.path) && map.is_executable) else {
+            return Ok(None);
+        };
+        let image = Self::at(text.file().2)?;
+        let is_same = image.module.texts.iter().all(|text| {
+            let bytes = process.bytes(text.start, text.end - text.start);
+            // What is behind the last instruction is zero.
+            let own = Parsed::new().ok().and_then(|file| file.relocated(0, |_| 0).ok()).unwrap_or_default();
+            let own = own.get((text.start - image.base) as usize..).unwrap_or_default();
+            let own = &own[..own.len().min(bytes.len())];
+            !own.is_empty() && bytes.starts_with(own)
+        });
+        if !is_same {
+            bail!(
+                "process {} holds the tracer of another version of rftrace: attach with that, or start the process anew",
+                process.pid
+            );
+        }
+        Ok(Some(image))
+    }
+
+    fn at(base: u64) -> Result<Self> {
+        let texts = Parsed::new()?.segments().into_iter().filter(|&(.., is_code)| is_code);
+        let texts = texts.map(|(range, ..)| base + range.start..base + range.end).collect();
+        Ok(Self { module: Module::new(FILE.to_vec(), base, texts)?, base })
+    }
+
+    /// Has a thread map it, within reach of some functions. `resolve` tells the addresses of functions of an unwinder, or 0.
+    pub(crate) fn map(
+        thread: &mut Borrowed<'_>,
+        process: &Process,
+        functions: &[Range<u64>],
+        resolve: impl Fn(&str) -> u64,
+    ) -> Result<Self> {
+        let file = Parsed::new()?;
+        let segments = file.segments();
+        let n_bytes = segments.iter().map(|(range, ..)| range.end).max().unwrap_or(0);
+        let first_written = segments.iter().find(|&&(_, is_written, _)| is_written).map_or(n_bytes, |it| it.0.start);
+        let (private, none) = (libc::MAP_PRIVATE | libc::MAP_FIXED, u64::MAX);
+        let base = place(process, functions, n_bytes)?;
+        let flags = private | libc::MAP_FIXED_NOREPLACE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // Old systems take the address for a wish if only the newer flag says it.
+        let flags = flags & !libc::MAP_FIXED;
+        let found = thread
+            .system_call(libc::SYS_mmap, &[base, n_bytes, libc::PROT_NONE as u64, flags as u64, none, 0])
+            .context("it has no memory for the tracer")?;
+        if found != base {
+            thread.system_call(libc::SYS_munmap, &[found, n_bytes])?;
+            bail!("process {} has no room for the tracer near its code", process.pid);
+        }
+        let bytes = file.relocated(base, resolve)?;
+        let (number, memory) = memory_file(thread, process, OUTSIDE)?;
+        let (read_only, written) = bytes.split_at(bytes.len().min(first_written as usize));
+        memory.write_all_at(read_only, 0).context("it has no memory for the tracer")?;
+        memory.set_len(first_written).context("it has no memory for the tracer")?;
+        let (written_segments, mut others): (Vec<_>, Vec<_>) = segments.into_iter().partition(|it| it.1);
+        for (range, ..) in written_segments {
+            let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+            let arguments = [base + range.start, range.end - range.start, protection];
+            thread.system_call(libc::SYS_mprotect, &arguments)?;
+        }
+        process.write(base + first_written, written)?;
+        let image = Self::at(base)?;
+        // A child that is forked finds the switch off.
+        let switch = image.outside(process, offset_of!(Outside, switch));
+        thread.system_call(libc::SYS_madvise, &[switch, PAGE_BYTES, libc::MADV_WIPEONFORK as u64])?;
+        // Code last: where it is, all is.
+        others.sort_by_key(|&(.., is_code)| is_code);
+        for (range, _, is_code) in others {
+            let protection = libc::PROT_READ | if is_code { libc::PROT_EXEC } else { 0 };
+            let arguments =
+                [base + range.start, range.end - range.start, protection as u64, private as u64, number, range.start];
+            thread.system_call(libc::SYS_mmap, &arguments)?;
+        }
+        close(thread, number)?;
+        Ok(image)
+    }
+
+    /// Its code.
+    pub(crate) fn texts(&self) -> Vec<Range<u64>> {
+        self.module.texts.clone()
+    }
+
+    /// The address of a function of it.
+    pub(crate) fn function(&self, name: &str) -> Result<u64> {
+        self.module.function(name)
+    }
+
+    /// What a borrowed thread runs.
+    pub(crate) fn gadgets(&self) -> Result<Gadgets> {
+        Ok(Gadgets {
+            syscall: self.function("rftrace_outside_call")?,
+            restorer: self.function("rftrace_outside_restorer")?,
+        })
+    }
+
+    /// Where its unwind information begins. What is behind it is zero, which is its end.
+    pub(crate) fn unwind_information(&self) -> Option<u64> {
+        Some(self.base + self.module.section(".eh_frame")?.0.start)
+    }
+
+    /// The address of what it is told.
+    pub(crate) fn told(&self) -> Result<u64> {
+        self.function("rftrace_outside")
+    }
+
+    /// A word of what it is told, or tells.
+    pub(crate) fn outside(&self, process: &Process, offset: usize) -> u64 {
+        self.told().ok().and_then(|at| process.word(at + offset as u64)).unwrap_or(0)
+    }
+
+    /// Writes a word of what it is told.
+    pub(crate) fn tell(&self, process: &Process, offset: usize, word: u64) -> Result<()> {
+        Ok(process.write(self.told()? + offset as u64, &word.to_le_bytes())?)
+    }
+
+    /// Its control block.
+    pub(crate) fn control(&self, process: &Process) -> u64 {
+        self.outside(process, offset_of!(Outside, control))
+    }
+
+    /// Threads that it could not record.
+    pub(crate) fn n_untraced_threads(&self, process: &Process) -> u32 {
+        let at = self.control(process) + offset_of!(Control, n_untraced_threads) as u64;
+        process.word(at).map_or(0, |word| word as u32)
+    }
+}
+
+/// Where there is room for so many bytes from where a jump reaches all functions, and they one from it: below the program, or far above it.
+fn place(process: &Process, functions: &[Range<u64>], n_bytes: u64) -> Result<u64> {
+    const LOWEST: u64 = 1 << 20;
+
+    let maps = process.maps()?;
+    let first = functions.iter().map(|range| range.start).min().unwrap_or(0);
+    let last = functions.iter().map(|range| range.end).max().unwrap_or(0);
+    let reached = last.saturating_sub(REACH).max(LOWEST)..first.saturating_add(REACH);
+    let mut gaps: Vec<Range<u64>> = Vec::new();
+    let mut end = LOWEST;
+    for map in &maps {
+        gaps.push(end..map.range.start);
+        end = end.max(map.range.end);
+    }
+    // Where programs have their memory, whatever the kernel's is.
+    gaps.push(end..1 << 46);
+    let gaps = gaps.into_iter().map(|gap| gap.start.max(reached.start)..gap.end.min(reached.end));
+    let gaps: Vec<Range<u64>> = gaps.filter(|gap| gap.end.saturating_sub(gap.start) >= n_bytes + PAGE_BYTES).collect();
+    let top = |gap: &Range<u64>| (gap.end - n_bytes - PAGE_BYTES) & !(PAGE_BYTES - 1);
+    let below = gaps.iter().filter(|gap| gap.end <= first && gap.end - gap.start >= LEAST_BELOW).map(top).max();
+    let found = below.or_else(|| gaps.iter().map(top).max());
+    found.with_context(|| format!("process {} has no room for the tracer near its code", process.pid))
+}

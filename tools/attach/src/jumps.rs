@@ -1,0 +1,184 @@
+//! Functions of a program whose first instruction becomes a jump to the tracer: its own `mcount`, where no slot leads there.
+//!
+//! **Invariant**: code is changed only while all threads are stopped, and none stands within the bytes of a jump, nor comes back to there.
+//!
+//! **Invariant**: what a jump takes the place of is written down in the process before there is a jump. So whoever finds it can take it away.
+
+use std::mem::offset_of;
+use std::ops::Range;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::libc::{pid_t, user_regs_struct};
+use rftrace::abi::{JUMP_BYTES, Jump, MOST_JUMPS, Outside};
+
+use super::borrowed::Borrowed;
+use super::branches::whole_world;
+use super::image::Image;
+use super::process::{Map, Process};
+use super::sys::words;
+use super::world::World;
+
+/// The part of a stack that is looked at.
+const STACK_BYTES: u64 = 64 << 20;
+/// Passes in which a signal's handler may come back.
+const TRIES: usize = 100;
+const PAUSE: Duration = Duration::from_millis(1);
+/// `jmp rel32`.
+const JUMP: u8 = 0xe9;
+const RET: u8 = 0xc3;
+
+/// A function of the program that it calls at the beginning of others.
+#[derive(Clone, Debug)]
+pub(crate) struct Hooked {
+    /// Its code.
+    pub(crate) range: Range<u64>,
+    /// The function of the tracer that is meant.
+    pub(crate) hook: &'static str,
+    /// The bytes of its file.
+    displaced: [u8; 8],
+}
+
+/// The functions of a process that functions call at their beginning.
+///
+/// # Errors
+///
+/// There is no room for a jump in one, or it is not what it is in its file.
+pub(crate) fn hooked(process: &Process, maps: &[Map]) -> Result<Vec<Hooked>> {
+    const HOOKS: [(&[&str], &str); 2] = [(&["mcount", "_mcount"], "mcount"), (&["__fentry__"], "__fentry__")];
+
+    let mut found = Vec::new();
+    for module in process.modules(maps) {
+        if !module.definitions(&["rftrace_backend_enable"]).is_empty() {
+            bail!("process {} contains rftrace itself, and records itself", process.pid);
+        }
+        for (names, hook) in HOOKS {
+            for range in module.definitions(names) {
+                let displaced: Option<[u8; 8]> =
+                    module.bytes_at(range.start, 8).and_then(|bytes| bytes.try_into().ok());
+                let displaced =
+                    displaced.with_context(|| format!("cannot read the function {hook} of process {}", process.pid))?;
+                let end = match range.end - range.start {
+                    0 if displaced[0] == RET => range.start + 1,
+                    0 => range.start + JUMP_BYTES as u64,
+                    n_bytes => range.start + n_bytes,
+                };
+                let jump = range.start..range.start + JUMP_BYTES as u64;
+                let is_padding =
+                    |byte: &u8| [0x90, 0xcc, 0x00, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x44, 0x40, 0x80].contains(byte);
+                let behind = displaced[..JUMP_BYTES].get((end - range.start) as usize..).unwrap_or_default();
+                if !behind.iter().all(is_padding) || module.has_symbol_in(&(jump.start + 1..jump.end)) {
+                    bail!(
+                        "the function {hook} of process {} is too short: where it begins {JUMP_BYTES} bytes are needed for a jump, such as by \
+                         .p2align 4 behind it",
+                        process.pid
+                    );
+                }
+                if process.bytes(range.start, JUMP_BYTES as u64) != displaced[..JUMP_BYTES] {
+                    bail!("the function {hook} of process {} was changed by somebody else", process.pid);
+                }
+                found.push(Hooked { range, hook, displaced });
+            }
+        }
+    }
+    if found.len() > MOST_JUMPS {
+        bail!("process {} has too many functions that others call at their beginning", process.pid);
+    }
+    Ok(found)
+}
+
+/// Writes the jumps; `check` looks at the registers of all threads before.
+pub(crate) fn write(
+    process: &Process,
+    thread: &Borrowed<'_>,
+    image: &Image,
+    hooked: &[Hooked],
+    late: &mut Vec<pid_t>,
+    check: impl Fn(pid_t, &user_regs_struct) -> Result<()>,
+) -> Result<()> {
+    let mut jumps = Vec::new();
+    for (place, it) in hooked.iter().enumerate() {
+        let from = it.range.start + JUMP_BYTES as u64;
+        let distance = image.function(it.hook)?.wrapping_sub(from).cast_signed();
+        let distance = i32::try_from(distance).context("the tracer is too far away")?;
+        let mut bytes = vec![JUMP];
+        bytes.extend(distance.to_le_bytes());
+        let at = offset_of!(Outside, jumps) + place * size_of::<Jump>();
+        image.tell(process, at + offset_of!(Jump, displaced), u64::from_le_bytes(it.displaced))?;
+        image.tell(process, at + offset_of!(Jump, function), it.range.start)?;
+        jumps.push((it.range.start, bytes));
+    }
+    let within = |address: u64| {
+        hooked.iter().any(|it| (it.range.start + 1..it.range.start + JUMP_BYTES as u64).contains(&address))
+    };
+    for _ in 0..TRIES {
+        let world = whole_world(process, thread.thread, late)?;
+        let mut is_blocked = false;
+        let maps = process.maps()?;
+        for (id, registers) in registers_of(&world, thread)? {
+            check(id, &registers)?;
+            let map = maps.iter().find(|map| map.range.contains(&registers.rsp));
+            let n_bytes = map.map_or(0, |map| (map.range.end - registers.rsp).min(STACK_BYTES));
+            is_blocked |= within(registers.rip) || words(&process.bytes(registers.rsp, n_bytes)).any(within);
+        }
+        if !is_blocked {
+            for (n_done, (address, bytes)) in jumps.iter().enumerate() {
+                if let Err(error) = process.write(*address, bytes) {
+                    for (it, _) in hooked.iter().zip(0..n_done) {
+                        process.write(it.range.start, &it.displaced[..JUMP_BYTES])?;
+                    }
+                    let problem = format!("the system does not let the code of process {} be changed", process.pid);
+                    return Err(anyhow::Error::from(error).context(problem));
+                }
+            }
+            return Ok(());
+        }
+        drop(world);
+        thread::sleep(PAUSE);
+    }
+    bail!("a thread of process {} is at the beginning of its mcount all the time; try again", process.pid);
+}
+
+/// All threads with their registers.
+fn registers_of(world: &World, thread: &Borrowed<'_>) -> Result<Vec<(pid_t, user_regs_struct)>> {
+    let mut all: Vec<_> = world.threads.iter().copied().zip(world.registers()?).collect();
+    all.push((thread.thread, thread.registers));
+    Ok(all)
+}
+
+/// The jumps that are there, with what they take the place of.
+fn there(process: &Process, image: &Image) -> Result<Vec<(u64, [u8; JUMP_BYTES])>> {
+    let targets = [image.function("mcount")?, image.function("__fentry__")?];
+    let mut found = Vec::new();
+    for place in 0..MOST_JUMPS {
+        let at = offset_of!(Outside, jumps) + place * size_of::<Jump>();
+        let function = image.outside(process, at + offset_of!(Jump, function));
+        let displaced = image.outside(process, at + offset_of!(Jump, displaced)).to_le_bytes();
+        let bytes: Option<[u8; JUMP_BYTES]> = process.bytes(function, JUMP_BYTES as u64).try_into().ok();
+        let Some([JUMP, distance @ ..]) = bytes.filter(|_| function != 0) else { continue };
+        let from = function + JUMP_BYTES as u64;
+        let target = from.wrapping_add_signed(i32::from_le_bytes(distance).into());
+        if targets.contains(&target)
+            && let Some(&displaced) = displaced.first_chunk()
+        {
+            found.push((function, displaced));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether there are any.
+pub(crate) fn are_there(process: &Process, image: &Image) -> Result<bool> {
+    Ok(!there(process, image)?.is_empty())
+}
+
+/// Takes them away, all threads being stopped. A thread may stand where one begins.
+pub(crate) fn take_away(process: &Process, image: &Image) -> Result<()> {
+    for (function, displaced) in there(process, image)? {
+        process
+            .write(function, &displaced)
+            .with_context(|| format!("the system does not let the code of process {} be given back", process.pid))?;
+    }
+    Ok(())
+}

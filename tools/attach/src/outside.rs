@@ -1,0 +1,437 @@
+//! Attaching to a process that no library can be loaded into: it is linked statically, or has another C library. The tracer alone is mapped into it, and
+//! its own `mcount` becomes a jump there. The recorder says in its place who it is.
+//!
+//! The tracer knows threads by their numbers, which C libraries keep with each thread. Exceptions pass what it has hooked, as the program's
+//! unwinder is told of it.
+
+use std::mem::offset_of;
+use std::ops::Range;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::libc::{self, pid_t};
+use rftrace::abi::{
+    InitArgs, LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, MOST_THREADS, Outside as Told, Switch, ThreadBlock, init,
+};
+
+use super::attached::{Files, State, Wanted, modules};
+use super::borrowed::{Borrowed, Gadgets};
+use super::image::Image;
+use super::jumps::{self, Hooked};
+use super::library::{close, memory_file};
+use super::names;
+use super::place::Places;
+use super::process::{Map, OtherRoot, Process};
+use super::stacks::Stacks;
+use super::status;
+use super::world::World;
+
+/// Where things lie in the file of a bank, for who maps it as a whole.
+#[derive(Clone, Debug)]
+pub struct BankPlaces {
+    /// Bytes of the file.
+    pub n_bytes: u64,
+    /// The memory for the tracer.
+    pub chunks: Range<u64>,
+    /// What tracer and recorder share.
+    pub bank: u64,
+    /// Where the tracer tells what the system calls its threads.
+    pub threads: u64,
+    /// Bytes of an entry there.
+    pub thread_bytes: u64,
+    /// Entries.
+    pub n_threads: u64,
+}
+
+/// Where things lie in a process that cannot tell it itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped {
+    /// The file of the bank.
+    pub bank: u64,
+    /// The tracer's [`Control::threads`](rftrace::abi::Control::threads).
+    pub threads: u64,
+    /// Its switch.
+    pub switch: u64,
+}
+
+/// Buckets of frames that were left, as for the library.
+const LEFT_BUCKETS: usize = 512;
+/// Where C libraries have the number of a thread, from its control block on: GNU's, musl's since 1.2, and before.
+const TID_AT: [u64; 3] = [0x2d0, 0x30, 0x38];
+
+/// Such a process that is recorded, or was by a recorder that was killed.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    process: Process,
+    image: Image,
+    /// Where signal handlers of the program return to; 0 if it has none.
+    restorer: u64,
+    /// The memory of the bank, as it is mapped.
+    bank: Vec<Range<u64>>,
+    modules: Vec<String>,
+    late: Vec<pid_t>,
+}
+
+/// What a program has that exceptions are thrown by.
+#[derive(Clone, Copy, Debug)]
+struct Unwinder {
+    /// libgcc's `__register_frame_info`; `None` if nothing throws.
+    registrar: Option<u64>,
+    /// What T's landing pad calls.
+    functions: [(&'static str, u64); 3],
+}
+
+impl Unwinder {
+    /// The one of a process.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be told of the tracer's code, which exceptions could not pass then.
+    fn of(process: &Process, maps: &[Map]) -> Result<Self> {
+        let modules = process.modules(maps);
+        let find = |name: &str| modules.iter().find_map(|module| Some(module.definitions(&[name]).first()?.start));
+        let functions =
+            ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"].map(|name| (name, find(name).unwrap_or(0)));
+        let has_other = find("__unw_add_dynamic_fde").is_some();
+        let registrar = find("__register_frame_info").filter(|_| !has_other);
+        if find("_Unwind_RaiseException").is_some() && registrar.is_none() {
+            bail!(
+                "process {} can throw exceptions, and its unwinder cannot be told of the tracer: only libgcc's can be here, where its functions have \
+                 names",
+                process.pid
+            );
+        }
+        Ok(Self { registrar, functions })
+    }
+
+    fn function(&self, name: &str) -> u64 {
+        self.functions.iter().find(|(its, _)| *its == name).map_or(0, |&(_, address)| address)
+    }
+}
+
+/// Refuses what needs the library.
+fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
+    let Wanted { filter, has_library_calls, branches, is_patched, types, resources, .. } = wanted;
+    let refused = [
+        (!branches.is_empty(), "-P"),
+        (*has_library_calls, "--libcalls"),
+        (resources.is_some(), "--resources"),
+        (*is_patched, "--patched"),
+        (types.is_some(), "values (-A, -R, -a)"),
+        (!filter.is_empty(), "choosing what is recorded (-F, -N, -t and others)"),
+    ];
+    if let Some((_, option)) = refused.into_iter().find(|&(is_wanted, _)| is_wanted) {
+        bail!(
+            "process {pid} is linked statically, or uses musl as its C library: all calls of the tracer are recorded there, and {option} is only for \
+             programs that are linked dynamically with the GNU C library"
+        );
+    }
+    Ok(())
+}
+
+impl Outside {
+    /// Has a process record into the bank that `prepare` makes.
+    ///
+    /// # Errors
+    ///
+    /// Sentences: the process cannot be attached to, or something went wrong; it goes on as it did.
+    pub(crate) fn begin(
+        process: Process,
+        wanted: &Wanted,
+        prepare: impl FnOnce(Files) -> Result<BankPlaces>,
+    ) -> Result<Self> {
+        let pid = process.pid;
+        check_wanted(pid, wanted)?;
+        if let Some(before) = Self::find(Process::open(pid)?)? {
+            before.leave()?;
+        }
+        let maps = process.maps()?;
+        let image = Image::find(&process, &maps)?;
+        let hooked = jumps::hooked(&process, &maps)?;
+        if hooked.is_empty() {
+            bail!(
+                "process {pid} is linked statically, or uses musl as its C library, and has no function mcount or __fentry__ that is known by name: \
+                 build it with -pg or -mfentry, and with a symbol table (without -s and strip)"
+            );
+        }
+        let unwinder = Unwinder::of(&process, &maps)?;
+        let gadgets = Gadgets::anywhere(&process, &maps)?;
+        let mut late = Vec::new();
+        let texts = image.as_ref().map_or_else(Vec::new, Image::texts);
+        let registers = unwinder.registrar.is_some();
+        let places = Places::for_bare_tracer(&process, texts, gadgets.restorer, registers)?;
+        let mut thread = Borrowed::take(&process, &places, gadgets, &mut late)?;
+        let begun = begin_on(&mut thread, &process, image, &hooked, &unwinder, &mut late, prepare);
+        let given_back = thread.give_back();
+        let (image, bank) = begun?;
+        given_back?;
+        let modules = modules(&process.maps()?);
+        Ok(Self { process, image, restorer: gadgets.restorer, bank: vec![bank], modules, late })
+    }
+
+    /// A process that a recorder has left the tracer in.
+    pub(crate) fn find(process: Process) -> Result<Option<Self>> {
+        let maps = process.maps()?;
+        let Some(image) = Image::find(&process, &maps)? else { return Ok(None) };
+        let restorer = Gadgets::anywhere(&process, &maps)?.restorer;
+        let bank = maps.iter().filter(|map| names::is_bank(&map.path)).map(|map| map.range.clone()).collect();
+        let modules = modules(&maps);
+        Ok(Some(Self { process, image, restorer, bank, modules, late: Vec::new() }))
+    }
+
+    /// Where things lie in it.
+    pub(crate) fn mapped(&self) -> Mapped {
+        let switch = self.image.outside(&self.process, offset_of!(Told, switch));
+        let threads = self.image.control(&self.process) + offset_of!(rftrace::abi::Control, threads) as u64;
+        Mapped { bank: self.bank.first().map_or(0, |bank| bank.start), threads, switch }
+    }
+
+    /// As of [`Attached`](super::attached::Attached).
+    pub(crate) fn other_root(&self) -> Option<OtherRoot> {
+        self.process.other_root()
+    }
+
+    /// Threads that could not be recorded.
+    pub(crate) fn n_untraced_threads(&self) -> u32 {
+        self.image.n_untraced_threads(&self.process)
+    }
+
+    /// Whether libraries have come or gone.
+    pub(crate) fn is_other(&self) -> bool {
+        self.process.maps().is_ok_and(|maps| modules(&maps) != self.modules)
+    }
+
+    /// Looks after the process. Libraries that have come call the program's `mcount`, and so the tracer.
+    pub(crate) fn look(&mut self) -> State {
+        super::world::let_late_go(&mut self.late);
+        let maps = self.process.maps().unwrap_or_default();
+        if maps.is_empty() {
+            return State::Ended;
+        }
+        if !maps.iter().any(|map| names::is_outside(&map.path)) {
+            return State::OtherProgram;
+        }
+        let now = modules(&maps);
+        if now == self.modules {
+            return State::Attached;
+        }
+        self.modules = now;
+        State::Changed
+    }
+
+    /// Ends recording. Everything is as it was before, but for the image, which stays.
+    pub(crate) fn leave(mut self) -> Result<()> {
+        super::world::let_late_go(&mut self.late);
+        let Self { process, image, restorer, bank, late, .. } = &mut self;
+        let places = Places::for_bare_tracer(process, image.texts(), *restorer, false)?;
+        let mut thread = Borrowed::take(process, &places, image.gadgets()?, late)?;
+        let left = end_on(&mut thread, process, image, bank, late);
+        left.and(thread.give_back())
+    }
+}
+
+fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
+    /// Each throw goes through one of these.
+    const OF_UNWINDER: [&str; 5] = [
+        "_Unwind_RaiseException",
+        "_Unwind_ForcedUnwind",
+        "_Unwind_Resume",
+        "_Unwind_Resume_or_Rethrow",
+        "_Unwind_Backtrace",
+    ];
+
+    let modules = process.maps().map(|maps| process.modules(&maps)).unwrap_or_default();
+    let unwinder = modules.iter().flat_map(|module| module.definitions(&OF_UNWINDER)).collect();
+    Stacks::new(process, image.control(process), image.texts()).with_unwinder(unwinder)
+}
+
+/// What the borrowed thread does. Returns the image, and where the bank is.
+fn begin_on(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    found: Option<Image>,
+    hooked: &[Hooked],
+    unwinder: &Unwinder,
+    late: &mut Vec<pid_t>,
+    prepare: impl FnOnce(Files) -> Result<BankPlaces>,
+) -> Result<(Image, Range<u64>)> {
+    let tid_at = tid_at(process, thread)?;
+    let (number, banks) = memory_file(thread, process, names::BANK)?;
+    let places = prepare(Files { banks, resources: None })?;
+    let is_new = found.is_none();
+    let ranges: Vec<Range<u64>> = hooked.iter().map(|it| it.range.clone()).collect();
+    let image = match found {
+        Some(image) => image,
+        None => Image::map(thread, process, &ranges, |name| unwinder.function(name))?,
+    };
+    thread.use_gadgets(image.gadgets()?);
+    let bank = map_bank(thread, number, &places)?;
+    close(thread, number)?;
+    let begun = record_into(thread, process, &image, &places, bank.start, tid_at, is_new);
+    let begun = begun.and_then(|()| tell_unwinder(thread, process, &image, unwinder));
+    let begun = begun.and_then(|()| {
+        jumps::write(process, thread, &image, hooked, late, |id, registers| {
+            let own = own_number(id);
+            let told = process.word(registers.fs_base + tid_at).map(|word| word as u32);
+            if own.is_some() && told != own {
+                bail!("thread {id} of process {} was not made by its C library, and cannot be recorded", process.pid);
+            }
+            Ok(())
+        })
+    });
+    if let Err(error) = begun {
+        // The error that came first is the one to be told.
+        let _ = hide_bank(thread, &bank);
+        return Err(error);
+    }
+    thread.call(image.function("rftrace_backend_enable")?, &[])?;
+    Ok((image, bank))
+}
+
+/// Where the C library keeps the numbers of threads.
+fn tid_at(process: &Process, thread: &Borrowed<'_>) -> Result<u64> {
+    let own = own_number(thread.thread);
+    let is_it = |&at: &u64| process.word(thread.registers.fs_base + at).map(|word| word as u32) == own && own.is_some();
+    let found = TID_AT.into_iter().find(is_it);
+    found.with_context(|| format!("the C library of process {} is none that is known (GNU's, or musl)", process.pid))
+}
+
+fn own_number(thread: pid_t) -> Option<u32> {
+    status::own_number(thread)
+}
+
+/// Maps the file of the bank where chunks are aligned.
+fn map_bank(thread: &mut Borrowed<'_>, number: u64, places: &BankPlaces) -> Result<Range<u64>> {
+    let align = MAX_CHUNK_BYTES as u64;
+    let start = map(thread, places.n_bytes + align, libc::PROT_NONE)?.next_multiple_of(align);
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    let flags = flags | libc::MAP_NORESERVE;
+    thread
+        .system_call(libc::SYS_mmap, &[start, places.n_bytes, protection as u64, flags as u64, number, 0])
+        .context("it has no memory for the bank")?;
+    thread.system_call(libc::SYS_madvise, &[start, places.n_bytes, libc::MADV_DONTDUMP as u64])?;
+    Ok(start..start + places.n_bytes)
+}
+
+/// Makes the bank private memory: what hooks still write there is nobody's. The addresses stay taken.
+fn hide_bank(thread: &mut Borrowed<'_>, bank: &Range<u64>) -> Result<()> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let arguments = [bank.start, bank.end - bank.start, protection as u64, flags as u64, u64::MAX, 0];
+    thread.system_call(libc::SYS_mmap, &arguments).context("the recorder's memory stays in it").map(drop)
+}
+
+/// Memory of the process, somewhere.
+fn map(thread: &mut Borrowed<'_>, n_bytes: u64, protection: i32) -> Result<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    thread
+        .system_call(libc::SYS_mmap, &[0, n_bytes, protection as u64, flags as u64, u64::MAX, 0])
+        .context("it has no memory for the tracer")
+}
+
+/// Gives the tracer its memory.
+fn record_into(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    image: &Image,
+    places: &BankPlaces,
+    bank: u64,
+    tid_at: u64,
+    is_new: bool,
+) -> Result<()> {
+    /// A thread that takes a chunk at this moment has taken it soon.
+    const TRIES: usize = 100;
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    image.tell(process, offset_of!(Told, table_entries), 0)?;
+    image.tell(process, offset_of!(Told, tid_at), tid_at)?;
+    image.tell(process, offset_of!(Told, table), bank + places.threads)?;
+    image.tell(process, offset_of!(Told, table_stride), places.thread_bytes)?;
+    image.tell(process, offset_of!(Told, table_entries), places.n_threads)?;
+    let (blocks_bytes, left_bytes) = match is_new {
+        true => (MOST_THREADS * size_of::<ThreadBlock>(), LEFT_BUCKETS * LEFT_BUCKET_BYTES),
+        false => (0, 0),
+    };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let (blocks, left) = match is_new {
+        true => (map(thread, blocks_bytes as u64, protection)?, map(thread, left_bytes as u64, protection)?),
+        false => (0, 0),
+    };
+    if blocks != 0 {
+        // As for the library: a thread's first call is not to touch 2 MiB. It may fail.
+        let _ = thread.system_call(libc::SYS_madvise, &[blocks, blocks_bytes as u64, libc::MADV_NOHUGEPAGE as u64]);
+    }
+    let mut arguments = [0u8; size_of::<InitArgs>()];
+    let mut put = |at: usize, word: u64| arguments[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    put(offset_of!(InitArgs, buffer), bank + places.chunks.start);
+    put(offset_of!(InitArgs, buffer_bytes), places.chunks.end - places.chunks.start);
+    put(offset_of!(InitArgs, blocks), blocks);
+    put(offset_of!(InitArgs, blocks_bytes), blocks_bytes as u64);
+    put(offset_of!(InitArgs, left), left);
+    put(offset_of!(InitArgs, left_bytes), left_bytes as u64);
+    put(offset_of!(InitArgs, bank), bank + places.bank);
+    let at = thread.room(arguments.len() as u64)?;
+    process.write(at, &arguments)?;
+    for _ in 0..TRIES {
+        thread.call(image.function("rftrace_outside_begin")?, &[at])?;
+        match (image.outside(process, offset_of!(Told, status)) as u32).wrapping_sub(1) {
+            init::OK => return Ok(()),
+            init::BUSY => thread::sleep(PAUSE),
+            status => bail!("the tracer in process {} does not begin ({status})", process.pid),
+        }
+    }
+    bail!("a thread of process {} is in the tracer all the time; try again", process.pid);
+}
+
+/// Tells the program's unwinder of the tracer's code, if it has one and does not know it.
+fn tell_unwinder(thread: &mut Borrowed<'_>, process: &Process, image: &Image, unwinder: &Unwinder) -> Result<()> {
+    let Some(registrar) = unwinder.registrar else { return Ok(()) };
+    if image.outside(process, offset_of!(Told, is_registered)) as u32 != 0 {
+        return Ok(());
+    }
+    let information = image.unwind_information().context("the tracer has no unwind information")?;
+    let room = image.told()? + offset_of!(Told, registration) as u64;
+    thread.call(registrar, &[information, room])?;
+    process.write(image.told()? + offset_of!(Told, is_registered) as u64, &1u32.to_le_bytes())?;
+    Ok(())
+}
+
+/// Takes the tracer out.
+fn end_on(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    image: &Image,
+    bank: &[Range<u64>],
+    late: &mut Vec<pid_t>,
+) -> Result<()> {
+    /// Passes until no thread is in the tracer.
+    const TRIES: usize = 20;
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    thread.call(image.function("rftrace_backend_disable")?, &[])?;
+    let stacks = stacks(process, image);
+    let mut has_jumps = jumps::are_there(process, image)?;
+    for _ in 0..TRIES {
+        let world = World::stop(process, thread.thread, late)?;
+        if has_jumps && world.is_whole && late.is_empty() {
+            jumps::take_away(process, image)?;
+            has_jumps = false;
+        }
+        let mut registers = world.registers()?;
+        registers.push(thread.registers);
+        if stacks.give_back(&registers) {
+            break;
+        }
+        drop(world);
+        thread::sleep(PAUSE);
+    }
+    if has_jumps {
+        let _world = super::branches::whole_world(process, thread.thread, late)?;
+        jumps::take_away(process, image)?;
+    }
+    bank.iter().try_for_each(|bank| hide_bank(thread, bank))
+}
+
+// The switch has a page of its own.
+const _: () = assert!(align_of::<Switch>() == 4096);

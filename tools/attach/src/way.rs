@@ -1,0 +1,178 @@
+//! Attaching by the library, where the dynamic GNU C library loads it, and without it elsewhere.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::attached::{self, Attached as ByLibrary, Files, State, Wanted};
+use super::branches::NoBranch;
+use super::outside::{BankPlaces, Mapped, Outside};
+use super::process::OtherRoot;
+use super::refusal;
+
+/// A process that is recorded.
+#[derive(Debug)]
+pub struct Attached(Way);
+
+#[derive(Debug)]
+enum Way {
+    Library(Box<ByLibrary>),
+    Outside(Box<Outside>),
+}
+
+impl Attached {
+    /// Has a process record into what `prepare` makes of the empty files that it is given; that tells where things lie in the first.
+    ///
+    /// # Errors
+    ///
+    /// Sentences: the process cannot be attached to, or something went wrong; it goes on as it did.
+    pub fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(Files) -> Result<BankPlaces>) -> Result<Self> {
+        let (process, maps) = attached::open(pid.cast_signed())?;
+        Ok(Self(if refusal::has_library(&maps) {
+            drop(process);
+            Way::Library(Box::new(ByLibrary::begin(pid, wanted, |files| prepare(files).map(drop))?))
+        } else {
+            Way::Outside(Box::new(Outside::begin(process, wanted, prepare)?))
+        }))
+    }
+
+    /// Where things lie in it, if nothing in the process tells that.
+    #[must_use]
+    pub fn mapped(&self) -> Option<Mapped> {
+        match &self.0 {
+            Way::Library(_) => None,
+            Way::Outside(outside) => Some(outside.mapped()),
+        }
+    }
+
+    /// Threads that could not be recorded, if nothing in the process tells that.
+    #[must_use]
+    pub fn n_untraced_threads(&self) -> u32 {
+        match &self.0 {
+            Way::Library(_) => 0,
+            Way::Outside(outside) => outside.n_untraced_threads(),
+        }
+    }
+
+    /// Functions that give out something or take it back, each with a module that calls it otherwise than through slots that could be changed.
+    #[must_use]
+    pub fn left_out(&self) -> &[String] {
+        match &self.0 {
+            Way::Library(library) => library.left_out(),
+            Way::Outside(_) => &[],
+        }
+    }
+
+    /// Its root directory, if that is not the one of this process.
+    #[must_use]
+    pub fn other_root(&self) -> Option<OtherRoot> {
+        match &self.0 {
+            Way::Library(library) => library.other_root(),
+            Way::Outside(outside) => outside.other_root(),
+        }
+    }
+
+    /// Looks after the process: libraries that were loaded since are redirected too.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be done now.
+    pub fn look(&mut self) -> Result<State> {
+        self.look_by(None)
+    }
+
+    /// Whether [`look_by`](Self::look_by) has anything to do.
+    #[must_use]
+    pub fn is_other(&self) -> bool {
+        match &self.0 {
+            Way::Library(library) => library.is_other(),
+            Way::Outside(outside) => outside.is_other(),
+        }
+    }
+
+    /// As [`look`](Self::look), by a thread of the process that this one traces and that was told to stop. It stays so. The system has to mark
+    /// stops at system calls (`PTRACE_O_TRACESYSGOOD`).
+    ///
+    /// # Errors
+    ///
+    /// As of that; this thread may be at no place for it.
+    pub fn look_by(&mut self, lent: Option<u32>) -> Result<State> {
+        match &mut self.0 {
+            Way::Library(library) => library.look_by(lent),
+            Way::Outside(outside) => Ok(outside.look()),
+        }
+    }
+
+    /// Has a thread look for what the recorder asks of the process by its bank, and answer there.
+    ///
+    /// # Errors
+    ///
+    /// No thread could be borrowed, or the process has ended: it may have done nothing of what it was asked. Or nothing in it could answer.
+    pub fn answer(&mut self) -> Result<()> {
+        match &mut self.0 {
+            Way::Library(library) => library.answer(),
+            Way::Outside(_) => bail!(
+                "that is for programs that are linked dynamically with the GNU C library: of this one all is recorded, until it is left (rftrace ctl \
+                 PID stop)"
+            ),
+        }
+    }
+
+    /// Ends recording. Everything is as it was before, but for the tracer's code, which stays.
+    ///
+    /// # Errors
+    ///
+    /// No thread could be borrowed, not all could be stopped to take branches away, or the process has ended meanwhile.
+    pub fn leave(self) -> Result<()> {
+        match self.0 {
+            Way::Library(library) => library.leave(),
+            Way::Outside(outside) => outside.leave(),
+        }
+    }
+
+    /// What the library in the process tells of functions that were to have a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
+    #[must_use]
+    pub fn told(&self) -> &str {
+        match &self.0 {
+            Way::Library(library) => library.told(),
+            Way::Outside(_) => "",
+        }
+    }
+
+    /// Functions among those that have a branch by that, and have none, by address.
+    #[must_use]
+    pub fn without_branch(&self) -> &[(u64, NoBranch)] {
+        match &self.0 {
+            Way::Library(library) => library.without_branch(),
+            Way::Outside(_) => &[],
+        }
+    }
+
+    /// How many threads stood in the first instructions of functions when these got their branches, and went on in the copies of those; and
+    /// for how long all threads were stopped for that.
+    #[must_use]
+    pub fn stopped(&self) -> (usize, Duration) {
+        match &self.0 {
+            Way::Library(library) => library.stopped(),
+            Way::Outside(_) => (0, Duration::ZERO),
+        }
+    }
+}
+
+/// Leaves a process that a recorder has left in the middle of it; `library` and `of_resources` are the files of the libraries. Returns whether
+/// there was anything to leave.
+///
+/// # Errors
+///
+/// As of [`Attached::begin`].
+pub fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<bool> {
+    let (process, maps) = attached::open(pid.cast_signed())?;
+    if refusal::has_library(&maps) {
+        drop(process);
+        return attached::leave(pid, library, of_resources);
+    }
+    let Some(outside) = Outside::find(process)? else { return Ok(false) };
+    outside.leave()?;
+    Ok(true)
+}
