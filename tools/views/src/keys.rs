@@ -3,6 +3,7 @@
 //! Not here: the sums (`blocks`, `paths`).
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,7 @@ pub(crate) struct Keys {
 }
 
 /// A way: a function, called from the last one of another way. Where functions are told apart by their names alone there is none around, and no address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
     /// The way around it; `None` for what nothing is around.
     pub(crate) around: Option<u32>,
@@ -28,7 +29,7 @@ pub(crate) struct Key {
 }
 
 /// What is at the end of a way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Last<Name> {
     /// A function whose entry is not among the records.
     Assumed,
@@ -36,6 +37,19 @@ pub(crate) enum Last<Name> {
     Called { name: Name, addr: u64 },
     /// Time without a processor.
     Waited,
+}
+
+impl Hash for Key {
+    /// Of two words: each call of a graph is looked up.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let (name, addr) = match self.last {
+            Last::Called { name, addr } => (name, addr),
+            Last::Assumed => (0, 1),
+            Last::Waited => (0, 2),
+        };
+        state.write_u64(u64::from(self.around.unwrap_or(u32::MAX)) << 32 | u64::from(name));
+        state.write_u64(addr);
+    }
 }
 
 impl<Name> Last<Name> {

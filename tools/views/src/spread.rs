@@ -1,6 +1,6 @@
 //! How durations are spread: their least, their greatest, and quantiles.
 
-use std::collections::BTreeMap;
+use std::mem;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +18,8 @@ pub struct Spread {
     cost: Cost,
     min_ns: u64,
     max_ns: u64,
-    /// How many there are of each length, rounded down.
-    lengths: BTreeMap<u64, u64>,
+    /// How many there are of each length that there is, the shortest first: see [`length_class`].
+    lengths: Vec<(u16, u64)>,
 }
 
 impl Spread {
@@ -31,8 +31,11 @@ impl Spread {
         self.max_ns = self.max_ns.max(ns);
         self.sum_ns = self.sum_ns.saturating_add(recorded_ns);
         self.count += 1;
-        let lost_bits = (u64::BITS - ns.leading_zeros()).saturating_sub(KEPT_BITS + 1);
-        *self.lengths.entry(ns >> lost_bits << lost_bits).or_default() += 1;
+        let class = length_class(ns);
+        match self.lengths.binary_search_by_key(&class, |&(class, _)| class) {
+            Ok(place) => self.lengths[place].1 += 1,
+            Err(place) => self.lengths.insert(place, (class, 1)),
+        }
     }
 
     /// Adds calls that were counted elsewhere.
@@ -45,9 +48,17 @@ impl Spread {
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
         self.count += other.count;
         self.cost.add(other.cost);
-        for (&ns, &count) in &other.lengths {
-            *self.lengths.entry(ns).or_default() += count;
+        let mut merged = Vec::with_capacity(self.lengths.len() + other.lengths.len());
+        let mut own = mem::take(&mut self.lengths).into_iter().peekable();
+        for &(class, count) in &other.lengths {
+            while let Some(shorter) = own.next_if(|&(own, _)| own < class) {
+                merged.push(shorter);
+            }
+            let same = own.next_if(|&(own, _)| own == class);
+            merged.push((class, count + same.map_or(0, |(_, count)| count)));
         }
+        merged.extend(own);
+        self.lengths = merged;
     }
 
     /// The mean; 0 of nothing.
@@ -69,12 +80,25 @@ impl Spread {
     pub fn percentile_ns(&self, percent: u64) -> u64 {
         let wanted = (u128::from(self.count) * u128::from(percent)).div_ceil(100).max(1);
         let mut seen = 0;
-        let found = self.lengths.iter().find_map(|(&ns, &count)| {
+        let found = self.lengths.iter().find_map(|&(class, count)| {
             seen += u128::from(count);
-            (seen >= wanted).then_some(ns)
+            (seen >= wanted).then(|| shortest_of(class))
         });
         found.unwrap_or(0).clamp(self.min_ns.min(self.max_ns), self.max_ns)
     }
+}
+
+/// The number of the lengths whose highest bits are those of this one. It grows with the length, by 1 from one to the next.
+fn length_class(ns: u64) -> u16 {
+    let lost_bits = (u64::BITS - ns.leading_zeros()).saturating_sub(KEPT_BITS + 1);
+    // There are 1920.
+    ((lost_bits << KEPT_BITS) + (ns >> lost_bits) as u32) as u16
+}
+
+/// The shortest of these lengths: the rest of the bits is 0.
+fn shortest_of(class: u16) -> u64 {
+    let lost_bits = (u32::from(class) >> KEPT_BITS).saturating_sub(1);
+    u64::from(class).saturating_sub(u64::from(lost_bits) << KEPT_BITS).checked_shl(lost_bits).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -89,6 +113,16 @@ mod tests {
         for (percent, exact) in [(1, 1_000), (50, 50_000), (99, 99_000), (100, 100_000)] {
             let found = spread.percentile_ns(percent);
             assert!((exact - exact / 32..=exact).contains(&found), "{percent}: {found}");
+        }
+    }
+
+    #[test]
+    fn classes_of_lengths() {
+        assert_eq!([0, 1, 63, 64, 65, 66, u64::MAX].map(length_class), [0, 1, 63, 64, 64, 65, 1919]);
+        for class in 0..1920 {
+            let shortest = shortest_of(class);
+            assert_eq!(length_class(shortest), class);
+            assert_eq!(shortest.checked_sub(1).map(length_class), class.checked_sub(1));
         }
     }
 
