@@ -19,8 +19,7 @@ use core::sync::atomic::Ordering::Relaxed;
 /// A function was entered and the fast path could not record it.
 ///
 /// `parent_loc` is where its return address should be, `child_ip` lies in it, `stack_pointer` is its stack pointer; the next two
-/// are registers that tell of its frame, see `arch::frames`, and `registers` is where all of them are saved, for `values` (on aarch64
-/// nothing).
+/// are registers that tell of its frame, see `arch::frames`, and `registers` is where all of them are saved, for `values`.
 pub(crate) extern "C" fn entry_slow(
     parent_loc: usize,
     child_ip: usize,

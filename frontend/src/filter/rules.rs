@@ -260,7 +260,9 @@ impl Filter {
     }
 
     /// Records arguments and results of functions that match, as with uftrace's `-A` and `-R`, whose spelling `specs` has:
-    /// `arg1/i32,arg2/s,retval`. On Linux on x86-64 only. They are taken from where the C calling convention has them.
+    /// `arg1/i32,arg2/s,retval`. On Linux on x86-64 and aarch64 only. They are taken from where the C calling convention has them;
+    /// on aarch64 arguments only of functions with patched entries ([`Config::patchable_entries`](crate::Config::patchable_entries)), as others
+    /// call the tracer when those are elsewhere.
     #[must_use]
     pub fn values(mut self, pattern: &str, specs: &str) -> Self {
         let read = Pattern::new(pattern).map_err(|problem| problem.to_string());
@@ -279,7 +281,7 @@ impl Filter {
     /// - `depth=2`: of what this call consists of so many levels are recorded, its own included. No more than
     ///   [`max_depth`](Self::max_depth) permits.
     ///
-    /// On Linux on x86-64 only.
+    /// On Linux on x86-64 and aarch64 only.
     #[must_use]
     pub fn trigger(mut self, pattern: &str, action: &str) -> Self {
         match WatchRule::trigger(pattern, action) {

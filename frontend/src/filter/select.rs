@@ -38,11 +38,11 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue, known: &KnownValues
         refuse_names(filter)?;
     }
     if !HAS_VALUES && let Some(rule) = filter.watches.first() {
-        let problem = "calls are watched on Linux on x86-64 only".to_owned();
+        let problem = "calls are watched on Linux on x86-64 and aarch64 only".to_owned();
         return Err(Error::BadFilter { place: rule.text(), problem });
     }
     if !HAS_VALUES && let Some(rule) = filter.values.first() {
-        let problem = "arguments and results are recorded on Linux on x86-64 only".to_owned();
+        let problem = "arguments and results are recorded on Linux on x86-64 and aarch64 only".to_owned();
         return Err(Error::BadFilter { place: rule.text(), problem });
     }
     let mut chooser = Chooser::new(filter);
@@ -245,6 +245,9 @@ impl<'f> Chooser<'f> {
             if by_type[1] && site.result.is_empty() {
                 site.result = result.to_vec();
             }
+        }
+        if !function.has_arguments() {
+            site.arguments.clear();
         }
         let is_special = !site.arguments.is_empty() || !site.watches.is_empty() || site.levels > 0;
         (!site.result.is_empty() || is_special).then_some(site)

@@ -149,6 +149,10 @@ impl<'c> TracedFunction<'c> {
         &[]
     }
 
+    pub(crate) fn has_arguments(&self) -> bool {
+        false
+    }
+
     pub(crate) fn known_values<'k>(&self, _known: &'k KnownValues) -> Option<(&'k [u16], &'k [u16])> {
         None
     }

@@ -44,6 +44,11 @@ const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 pub(super) type Bytes = [u8; MAX_BYTES];
 
 impl Form {
+    /// Whether the hook finds the function's arguments where the calling convention has them: it keeps all registers, so prologues leave them there.
+    pub(super) const fn has_arguments(self) -> bool {
+        true
+    }
+
     /// Bytes of the instruction.
     pub(super) const fn len(self) -> usize {
         self.opcode_at() + 1 + OPERAND_BYTES

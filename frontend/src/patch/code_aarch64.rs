@@ -32,6 +32,12 @@ pub(super) type Bytes = [u8; MAX_BYTES];
 pub(super) const NOP: u32 = 0xd503_201f;
 
 impl Form {
+    /// Whether the hook finds the function's arguments where the calling convention has them: a call has the return address in x0, and what is to
+    /// be kept of the other registers is elsewhere.
+    pub(super) const fn has_arguments(self) -> bool {
+        self.is_entry()
+    }
+
     /// Bytes of the instruction.
     pub(super) const fn len(self) -> usize {
         MAX_BYTES

@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 
 use super::change::{Goal, Kinds, Means, Patch, padded};
-use super::code::{MAX_BYTES, Step};
+use super::code::{Form, MAX_BYTES, Step};
 use super::finding::find_calls;
 #[cfg(target_arch = "aarch64")]
 use super::finding::start_of;
@@ -352,11 +352,14 @@ impl Engine {
             let calls = calls.map(move |call| (call.address, call.form, Some(PlainReason::NoStubs)));
             let patches = module.patches.iter().filter(|patch| patch.shape.form.is_entry());
             let patches = patches.map(move |patch| (patch.address, patch.shape.form, patch.reason));
-            calls
-                .chain(patches)
-                .map(move |(address, form, reason)| (name, Site::new(address, form.len(), start), reason))
+            calls.chain(patches).map(move |(address, form, reason)| (name, site(address, form, start), reason))
         })
     }
+}
+
+/// What is at an address, of the module that begins at another one.
+fn site(address: usize, form: Form, module: usize) -> Site {
+    Site { address, child_ip: address + form.len(), module, has_arguments: form.has_arguments() }
 }
 
 impl Module {
@@ -403,15 +406,14 @@ impl Module {
     fn select(&mut self, selection: &Selection) {
         let module = self.identity.range.start;
         for patch in &mut self.patches {
-            patch.is_chosen = selection(&Site::new(patch.address, patch.shape.form.len(), module));
+            patch.is_chosen = selection(&site(patch.address, patch.shape.form, module));
         }
     }
 
     fn sites(&self) -> impl Iterator<Item = Site> {
         let module = self.identity.range.start;
-        let without_stubs = self.calls.iter().map(move |call| Site::new(call.address, call.form.len(), module));
-        without_stubs
-            .chain(self.patches.iter().map(move |patch| Site::new(patch.address, patch.shape.form.len(), module)))
+        let without_stubs = self.calls.iter().map(move |call| site(call.address, call.form, module));
+        without_stubs.chain(self.patches.iter().map(move |patch| site(patch.address, patch.shape.form, module)))
     }
 
     /// Reads all sites and decides what becomes of them. Returns whether anything does.

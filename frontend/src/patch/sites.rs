@@ -16,13 +16,8 @@ pub(crate) struct Site {
     pub(crate) child_ip: usize,
     /// Where its module was mapped, as [`Module::start`](crate::host::linux::modules::Module::start).
     pub(crate) module: usize,
-}
-
-impl Site {
-    /// What has so many bytes there.
-    pub(super) fn new(address: usize, len: usize, module: usize) -> Self {
-        Self { address, child_ip: address + len, module }
-    }
+    /// Whether the hook finds the function's arguments where the calling convention has them.
+    pub(crate) has_arguments: bool,
 }
 
 /// Which sites are switched on.

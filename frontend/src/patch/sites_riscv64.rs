@@ -45,7 +45,7 @@ pub(in crate::patch) struct Call {
 
 impl Call {
     pub(in crate::patch) fn site(self, module: usize) -> Site {
-        Site::new(self.address, self.len, module)
+        Site { address: self.address, child_ip: self.address + self.len, module, has_arguments: false }
     }
 }
 

@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn what_begins_goes_off_and_its_ends_do_not() {
         let bytes = Bytes(Vec::leak((0..4).map(|_| AtomicU8::new(0)).collect()));
-        let site = |child_ip| Site { address: 0, child_ip, module: 0 };
+        let site = |child_ip| Site { address: 0, child_ip, module: 0, has_arguments: true };
         let kinds = [(0, 1, true), (1, 1, false), (2, 2, true), (3, 2, false)];
         add(kinds
             .into_iter()

@@ -88,7 +88,7 @@ impl Tracer {
             round.calls = 0;
         }
         backend::reset();
-        Some(round).filter(|_| self.is_current())
+        self.is_current().then_some(round)
     }
 }
 

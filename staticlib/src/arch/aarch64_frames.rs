@@ -9,7 +9,7 @@ use core::mem::{align_of, size_of};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::aarch64_machine::{is_trampoline, signed_trampoline, trampoline};
+use super::aarch64_machine::{is_trampoline, signed, trampoline};
 use super::aarch64_prologue::{self as prologue, DECISIVE};
 use super::reach::{MAX_FRAME_BYTES, Reach};
 
@@ -134,13 +134,13 @@ impl Slot {
         self.return_address
     }
 
-    /// Has it return to the trampoline. The function authenticates what it finds in its frame, so that is signed as it signs.
-    pub(crate) fn set_return_address(self, _trampoline: usize) {
+    /// Has it return to a trampoline. The function authenticates what it finds in its frame, so that is signed as it signs.
+    pub(crate) fn set_return_address(self, trampoline: usize) {
         // SAFETY: the word of the running function's frame that holds its return address, of which its return is the only user.
-        unsafe { (self.place as *mut usize).write_volatile(signed_trampoline(self.frame, self.key)) };
+        unsafe { (self.place as *mut usize).write_volatile(signed(trampoline, self.frame, self.key)) };
     }
 
-    /// Whether it will return to the trampoline.
+    /// Whether it will return to a trampoline.
     pub(crate) fn is_hooked(self) -> bool {
         is_trampoline(self.return_address)
     }

@@ -34,15 +34,35 @@ pub(crate) fn entry_trampoline() -> usize {
     trampoline()
 }
 
-/// Whether an address is that of T: what is left on a stack may also be a return address of its slow path.
+/// The address of T4, which functions return to whose result is recorded.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn values_trampoline() -> usize {
+    let address;
+    // SAFETY: computes an address.
+    unsafe {
+        asm!(
+            "adrp {address}, .Lrftrace_values_trampoline",
+            "add {address}, {address}, :lo12:.Lrftrace_values_trampoline",
+            address = out(reg) address,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+    address
+}
+
+/// Whether an address is that of T or T4: what is left on a stack may also be a return address of their slow paths.
 pub(crate) fn is_trampoline(address: usize) -> bool {
+    #[cfg(not(target_os = "none"))]
+    if address == values_trampoline() {
+        return true;
+    }
     address == trampoline()
 }
 
-/// T as a function expects it in its frame that signs its return address with key A (1), key B (2) or not at all (0). The
+/// A trampoline as a function expects it in its frame that signs its return address with key A (1), key B (2) or not at all (0). The
 /// modifier is the CFA.
-pub(crate) fn signed_trampoline(cfa: usize, key: u64) -> usize {
-    let mut address = trampoline();
+pub(crate) fn signed(trampoline: usize, cfa: usize, key: u64) -> usize {
+    let mut address = trampoline;
     // The instructions are hints: processors without signatures do nothing.
     // SAFETY: changes a register.
     unsafe {

@@ -16,7 +16,7 @@
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
 //! | `keeping_vectors`, `zero`, `abort` | what no Rust can say |
 //! | `hooks` | in assembly |
-//! | `values` | arguments and results, and where they are (`registers`); x86-64 Linux only, `no_values.rs` where there are none |
+//! | `values` | arguments and results, and where they are (`registers`); on Linux on x86-64 and aarch64, `no_values.rs` where there are none |
 //! | `interrupted` and its like | functions that an interrupt has called; `no_interrupts.rs` where there are none |
 
 use core::ptr;
@@ -42,8 +42,9 @@ mod interrupt_trampoline;
 #[cfg_attr(not(all(target_arch = "x86_64", target_os = "none", feature = "interruptsafe")), path = "no_interrupts.rs")]
 pub(crate) mod interrupts;
 pub(crate) mod reach;
-#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
-#[path = "x86_64_registers.rs"]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_os = "none")))]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64_registers.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64_registers.rs")]
 mod registers;
 #[cfg(target_arch = "riscv64")]
 pub(crate) mod riscv64_frames;
@@ -51,9 +52,12 @@ pub(crate) mod riscv64_frames;
 pub(crate) mod riscv64_machine;
 #[cfg(target_arch = "riscv64")]
 pub(crate) mod riscv64_prologue;
-#[cfg_attr(not(all(target_arch = "x86_64", not(target_os = "none"))), path = "no_values.rs")]
+#[cfg_attr(
+    not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_os = "none"))),
+    path = "no_values.rs"
+)]
 pub(crate) mod values;
-#[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_os = "none")))]
 mod watch;
 #[cfg(target_arch = "x86_64")]
 mod x86_64_frames;
@@ -98,7 +102,7 @@ pub(crate) use aarch64_frames::{
     Slot, caller_frame, frame_of_pointer, frames, is_frame, may_be_hooked, may_return_to, reach, whole_address,
 };
 #[cfg(all(target_arch = "aarch64", not(target_os = "none")))]
-pub(crate) use aarch64_machine::entry_trampoline;
+pub(crate) use aarch64_machine::{entry_trampoline, values_trampoline};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64_machine::{abort, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero};
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]

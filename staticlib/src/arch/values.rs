@@ -10,7 +10,7 @@ use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::{hint, iter, ptr};
 
-use super::registers::{Registers, read_remote};
+use super::registers::{Registers, last_byte, read_remote};
 use super::watch;
 use crate::abi::value::{
     ARGUMENT, COMPOSITE, COUNTED, FLOAT, FLOAT_ARGUMENT, FORM_MASK, FORM_SHIFT, GATHERED, IN_BLOCK, LENGTH_FIRST,
@@ -52,25 +52,25 @@ pub(crate) fn site(action: u8, child_ip: usize) -> Option<Site> {
 pub(crate) struct Wanted {
     site: &'static ValueSite,
     registers: Registers,
-    /// Of the stack, from where the function has its own to the end of the page in which its return address is.
+    /// Of the stack, from where the function has its own to the end of the page in which its last byte is.
     stack: [usize; 2],
 }
 
 impl Wanted {
-    /// What is wanted of a function. `slot` is where its return address is, `stack_pointer` below that.
-    fn new(Site(site): Site, registers: Registers, stack_pointer: usize, slot: usize) -> Self {
-        let stack = [stack_pointer, (slot | (PAGE - 1)).wrapping_add(1)];
+    /// What is wanted of a function. `frame` names its frame, `stack_pointer` is below that.
+    fn new(Site(site): Site, registers: Registers, stack_pointer: usize, frame: usize) -> Self {
+        let stack = [stack_pointer, (last_byte(frame) | (PAGE - 1)).wrapping_add(1)];
         Self { site, registers, stack }
     }
 
     /// The same for a call.
-    pub(crate) fn of_call(site: Option<Site>, registers: usize, stack_pointer: usize, slot: usize) -> Option<Self> {
-        Some(Self::new(site?, Registers::of_call(registers, slot)?, stack_pointer, slot))
+    pub(crate) fn of_call(site: Option<Site>, registers: usize, stack_pointer: usize, frame: usize) -> Option<Self> {
+        Some(Self::new(site?, Registers::of_call(registers, frame)?, stack_pointer, frame))
     }
 
-    /// For a return: nothing of the stack below the slot is the function's any more.
-    pub(crate) fn of_return(child_ip: usize, registers: usize, slot: usize) -> Option<Self> {
-        Some(Self::new(find_site(child_ip)?, Registers::of_return(registers)?, slot, slot))
+    /// For a return: nothing of the stack below is the function's any more.
+    pub(crate) fn of_return(child_ip: usize, registers: usize, frame: usize) -> Option<Self> {
+        Some(Self::new(find_site(child_ip)?, Registers::of_return(registers)?, frame, frame))
     }
 
     /// What the function is to return to, if its return is looked at.

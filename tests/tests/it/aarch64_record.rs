@@ -15,7 +15,7 @@ use crate::record::{
 use crate::streaming;
 
 /// Records a program there. Once more, if qemu gives up: 7.2 does so now and then when threads end.
-fn record(options: &[&str], program: &Path, arguments: &[&str]) -> Run {
+pub(crate) fn record(options: &[&str], program: &Path, arguments: &[&str]) -> Run {
     const TRIES: usize = 5;
     let mut runs = (0..TRIES).map(|_| {
         let mut rftrace = aarch64::machine(&aarch64::command_line().join("rftrace"));
@@ -25,7 +25,7 @@ fn record(options: &[&str], program: &Path, arguments: &[&str]) -> Run {
     runs.find(|run| !is_qemus(run)).expect("qemu gives up each time")
 }
 
-fn can_record() -> bool {
+pub(crate) fn can_record() -> bool {
     aarch64::require_machine() && require(&["gcc", "uftrace"])
 }
 
@@ -172,8 +172,7 @@ fn what_is_not_there_is_said() {
         return;
     }
     let program = c_source().with_compilers(aarch64::PREFIX).build();
-    let options: [&[&str]; 5] =
-        [&["-P", "*"], &["--resources", "memory"], &["-A", "leaf"], &["-a"], &["--trigger", "leaf"]];
+    let options: [&[&str]; 3] = [&["-P", "*"], &["--resources", "memory"], &["--trigger", "leaf"]];
     for options in options {
         let run = record(options, &program.path, &["plain"]);
         assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{options:?}: {}", run.stderr);

@@ -7,6 +7,7 @@ mod aarch64;
 mod aarch64_entries;
 mod aarch64_patched;
 mod aarch64_record;
+mod aarch64_values;
 mod archive;
 mod attach;
 mod attach_branches;

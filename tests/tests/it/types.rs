@@ -21,9 +21,9 @@ struct Call {
 
 /// How many values were shown, and how many not, or not all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Shown {
-    known: usize,
-    unknown: usize,
+pub(crate) struct Shown {
+    pub(crate) known: usize,
+    pub(crate) unknown: usize,
     /// Of texts and integers: how many there were, and of how many nothing was shown.
     plain: usize,
     plain_unknown: usize,
@@ -42,7 +42,7 @@ impl Shown {
 
     /// At most a tenth of texts and integers is unknown, of which there are so many at least.
     #[track_caller]
-    fn check_plain(self, least: usize) {
+    pub(crate) fn check_plain(self, least: usize) {
         assert!(self.plain >= least && 10 * self.plain_unknown <= self.plain, "{self:?}");
     }
 }
@@ -159,7 +159,7 @@ fn calls(replay: &str) -> HashMap<String, Vec<Call>> {
 
 /// Compares what is shown of the program's calls with what it has printed. `*` stands for anything.
 #[track_caller]
-fn compare(replay: &str, printed: &str, prefix: &str, way: &str) -> Shown {
+pub(crate) fn compare(replay: &str, printed: &str, prefix: &str, way: &str) -> Shown {
     let calls = calls(replay);
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut shown = Shown::default();

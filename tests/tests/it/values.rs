@@ -9,7 +9,7 @@ use rftrace_tests::{CProgram, Program, Run, require};
 use crate::record::{record, replay, rftrace};
 
 /// Which values are recorded. uftrace understands it too.
-const VALUES: [&str; 4] = [
+pub(crate) const VALUES: [&str; 4] = [
     "-A",
     "add@arg1/i32,arg2/i32;text@arg1/s;mul@fparg1/64,fparg2/32;half@fparg1/32;name@arg1/i32;\
      many@arg1,arg2,arg3,arg4,arg5,arg6,arg7/i32,arg8;low@arg1/i8,arg2/u16;letter@arg1/c;large@arg1/u64;tail@arg1/i32;\
@@ -30,7 +30,7 @@ fn program() -> &'static Program {
 
 /// The calls in a replay, as the program prints them: without what a line begins and ends with, and without functions that have no
 /// values.
-fn calls(replay: &str) -> String {
+pub(crate) fn calls(replay: &str) -> String {
     let call = |line: &str| {
         let call = line.trim_start().split(" /* ").next()?.trim_end().trim_end_matches(';').to_owned();
         let has_values = call.contains(") = ") || call.starts_with("} = ") || call.ends_with(" {");

@@ -11,9 +11,11 @@ pub struct Processor {
     pub name: &'static str,
     /// As targets are named, and `std::env::consts::ARCH`.
     pub arch: &'static str,
-    /// Whether all is there: attaching, branches in functions without room for them, XRay's sleds, arguments and results, who takes memory. If
-    /// not, what calls the tracer or has room for a branch is recorded.
+    /// Whether all is there: attaching, branches in functions without room for them, XRay's sleds, who takes memory. If not, what calls the tracer
+    /// or has room for a branch is recorded.
     pub has_all: bool,
+    /// Whether arguments are known where a function calls the tracer. Elsewhere they are where it has room for a branch.
+    pub(crate) has_arguments_at_calls: bool,
     /// What `-fpatchable-function-entry` and rustc's `-Z patchable-function-entry` leave that is enough for a branch: so many NOPs.
     pub room: &'static str,
     /// As ELF files say it.
@@ -28,6 +30,7 @@ const ALL: [Processor; 2] = [
         name: "x86-64",
         arch: "x86_64",
         has_all: true,
+        has_arguments_at_calls: true,
         room: "5",
         machine: elf::EM_X86_64,
         architecture: Architecture::X86_64,
@@ -37,6 +40,7 @@ const ALL: [Processor; 2] = [
         name: "aarch64",
         arch: "aarch64",
         has_all: false,
+        has_arguments_at_calls: false,
         room: "1",
         machine: elf::EM_AARCH64,
         architecture: Architecture::Aarch64,

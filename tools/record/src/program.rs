@@ -137,6 +137,22 @@ pub fn calls_tracer(path: &Path) -> Result<bool> {
     Ok(can_call_tracer(path, &file, own))
 }
 
+/// Whether arguments of the program's functions cannot be recorded: they call the tracer where those are not known. How they can be, in words.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub fn without_arguments(path: &Path) -> Result<Option<String>> {
+    let Some(own) = Processor::own().filter(|own| !own.has_arguments_at_calls) else { return Ok(None) };
+    Ok((calls_tracer(path)? && patchable_entries(path) == 0).then(|| {
+        let Processor { name, room, .. } = own;
+        format!(
+            "on {name} arguments are known where functions have room for a branch: C, C++: -fpatchable-function-entry={room} in place of -pg; Rust: \
+             cargo rftrace --hooks=patchable; without that only results are recorded"
+        )
+    }))
+}
+
 fn can_call_tracer(path: &Path, file: &object::File<'_>, own: &Processor) -> bool {
     let mut imports = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).filter_map(|s| s.name().ok());
     imports.any(|name| own.hooks.contains(&name)) || patchable_entries(path) > 0

@@ -441,7 +441,7 @@ impl Changes<'_> {
             }
             let changed = self.line(&String::from_utf8_lossy(line), &usage);
             match changed {
-                Some(changed) => file.extend(changed.bytes().chain([b'\n'])),
+                Some(changed) => file.extend(changed.bytes().chain(*b"\n")),
                 None => file.extend(line),
             }
         }

@@ -42,6 +42,8 @@ struct Found {
     /// Where its part of the module's `child_ips` and `names` ends; it begins where that of the one before does.
     child_ips_end: usize,
     name_end: usize,
+    /// At each of its sites.
+    has_arguments: bool,
     is_own: bool,
 }
 
@@ -123,7 +125,10 @@ impl TracedModule {
             let address = site.address as u64 - self.module.start;
             let symbol = self.symbols.as_ref().and_then(|table| table.lookup(address)).copied();
             match self.functions.last_mut() {
-                Some(last) if symbol.is_some() && last.symbol == symbol => last.child_ips_end = place + 1,
+                Some(last) if symbol.is_some() && last.symbol == symbol => {
+                    last.child_ips_end = place + 1;
+                    last.has_arguments &= site.has_arguments;
+                }
                 _ => {
                     let start = self.names.len();
                     if let (Some(table), Some(symbol)) = (&self.symbols, &symbol) {
@@ -133,6 +138,7 @@ impl TracedModule {
                         symbol,
                         child_ips_end: place + 1,
                         name_end: self.names.len(),
+                        has_arguments: site.has_arguments,
                         is_own: own::is_own_name(&self.names[start..]),
                     });
                 }
@@ -181,6 +187,11 @@ impl<'c> TracedFunction<'c> {
     /// The addresses behind its calls to the hooks.
     pub(crate) fn child_ips(&self) -> &'c [u64] {
         self.child_ips
+    }
+
+    /// Whether its arguments can be recorded.
+    pub(crate) fn has_arguments(&self) -> bool {
+        self.found.has_arguments
     }
 
     /// What `known` says of its values: the codes of its arguments and of its result.

@@ -114,7 +114,12 @@ fn lead_in(
         let made = made.as_ref().map_or_else(
             |&reason| Err(reason),
             |(made, area)| {
-                let site = Site { address: function.name, child_ip: function.name, module: image.start() };
+                let site = Site {
+                    address: function.name,
+                    child_ip: function.name,
+                    module: image.start(),
+                    has_arguments: true,
+                };
                 made[idx].map(|()| area.switch(idx, site).iter().for_each(Switch::switch_on))
             },
         );

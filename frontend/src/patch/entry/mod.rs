@@ -242,7 +242,12 @@ impl Pass<'_> {
                     }
                     self.now.outcome.patched += 1;
                     let call_bytes = if self.now.way == Way::Itself { CALL_BYTES } else { SLED_BYTES };
-                    let site = Site { address: function.start, child_ip: entry + call_bytes, module: image.start() };
+                    let site = Site {
+                        address: function.start,
+                        child_ip: entry + call_bytes,
+                        module: image.start(),
+                        has_arguments: true,
+                    };
                     let thunks = thunks.iter();
                     self.switches.extend(thunks.flat_map(|thunks| thunks.switches(function.start as u64, site)));
                     if !self.known.contains_key(&entry) {
@@ -344,7 +349,7 @@ impl Pass<'_> {
                         continue;
                     }
                     self.now.outcome.patched += 1;
-                    let site = Site { address: start, child_ip: start, module: image.start() };
+                    let site = Site { address: start, child_ip: start, module: image.start(), has_arguments: true };
                     self.switches.extend(area.switch(idx, site));
                     // Where another module lay before it may be there already.
                     if !self.known.contains_key(&start) {
@@ -439,7 +444,7 @@ impl Pass<'_> {
             };
             match filled {
                 Ok(slot) => {
-                    let site = Site { address: place, child_ip: place, module: image.start() };
+                    let site = Site { address: place, child_ip: place, module: image.start(), has_arguments: true };
                     self.switches.extend(made.iter().filter_map(|(area, _)| area.switch(idx, site)));
                     self.part.sites.push(site);
                     self.part.sizes.push(SLOT_BYTES as usize);

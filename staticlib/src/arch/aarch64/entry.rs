@@ -167,7 +167,7 @@ global_asm!(
     "stlr x16, [x15]",
     "7:",
     "ret",
-    // entry_slow(parent_loc, child_ip, sp, x29, parent_ip). Nothing is recorded of a thread that is not traced.
+    // entry_slow(parent_loc, child_ip, sp, x29, parent_ip, 0: no register is saved). Nothing is recorded of a thread that is not traced.
     "9:",
     "cmp x9, #{untraced}",
     "b.eq 7b",
@@ -176,6 +176,7 @@ global_asm!(
     "mov x1, x30",
     "mov x2, sp",
     "mov x3, x29",
+    "mov x5, #0",
     "stp x29, x30, [sp, #-16]!",
     ".cfi_def_cfa_offset 16",
     ".cfi_offset x29, -16",

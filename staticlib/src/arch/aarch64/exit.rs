@@ -24,6 +24,61 @@ macro_rules! mark_left {
     };
 }
 
+// Two functions of the tracer with the CFA: the first one says where to go on, and gets where all that may be a result is saved, from x0 on
+// (see aarch64_registers.rs); the second one takes the entry away, when the address is where the unwind information can tell of it. All that may
+// be a result is kept.
+macro_rules! exit_slowly {
+    (find = $find:literal, done = $done:literal) => {
+        concat!(
+            "sub sp, sp, #208
+            .cfi_def_cfa_offset 208
+            stp x0, x1, [sp]
+            stp x2, x3, [sp, #16]
+            stp x4, x5, [sp, #32]
+            stp x6, x7, [sp, #48]
+            str x8, [sp, #64]
+            .if {has_vectors}
+            stp q0, q1, [sp, #80]
+            stp q2, q3, [sp, #112]
+            stp q4, q5, [sp, #144]
+            stp q6, q7, [sp, #176]
+            .endif
+            add x0, sp, #208
+            mov x5, sp
+            bl ",
+            $find, // x30 is in the block, as the expression wants it
+            "
+            str x0, [sp, #72]
+            .cfi_remember_state
+            .cfi_offset x30, 72 - 208
+            add x0, sp, #208
+            mov x3, x29
+            bl ",
+            $done,
+            "
+            ldr x17, [sp, #72]
+            .cfi_register x30, x17
+            .if {has_vectors}
+            ldp q0, q1, [sp, #80]
+            ldp q2, q3, [sp, #112]
+            ldp q4, q5, [sp, #144]
+            ldp q6, q7, [sp, #176]
+            .endif
+            ldp x0, x1, [sp]
+            ldp x2, x3, [sp, #16]
+            ldp x4, x5, [sp, #32]
+            ldp x6, x7, [sp, #48]
+            ldr x8, [sp, #64]
+            add sp, sp, #208
+            .cfi_def_cfa_offset 0
+            mov x30, x17
+            ret x17
+            .cfi_restore_state
+            .cfi_def_cfa_offset 0\n"
+        )
+    };
+}
+
 // The return trampoline T.
 //
 // A traced function's `ret` lands here, with sp = CFA and x30 = T. x0 to x8 and v0 to v7 may hold its result. Keeps them.
@@ -133,49 +188,15 @@ global_asm!(
     "8:",
     "add x9, x9, #{cursor}",
     "b 7b",
-    // x17 = exit_find(CFA), and then exit_done(CFA): the entry goes when the address is where the unwind information can tell
-    // of it. All that may be a result is kept.
     "9:",
-    "sub sp, sp, #208",
-    ".cfi_def_cfa_offset 208",
-    "stp x0, x1, [sp]",
-    "stp x2, x3, [sp, #16]",
-    "stp x4, x5, [sp, #32]",
-    "stp x6, x7, [sp, #48]",
-    "str x8, [sp, #64]",
-    ".if {has_vectors}",
-    "stp q0, q1, [sp, #80]",
-    "stp q2, q3, [sp, #112]",
-    "stp q4, q5, [sp, #144]",
-    "stp q6, q7, [sp, #176]",
-    ".endif",
-    "add x0, sp, #208",
-    "bl {exit_find}", // x30 is in the block, as the expression wants it
-    "str x0, [sp, #72]",
-    ".cfi_remember_state",
-    ".cfi_offset x30, 72 - 208",
-    "add x0, sp, #208",
-    "mov x3, x29",
-    "bl {exit_done}",
-    "ldr x17, [sp, #72]",
-    ".cfi_register x30, x17",
-    ".if {has_vectors}",
-    "ldp q0, q1, [sp, #80]",
-    "ldp q2, q3, [sp, #112]",
-    "ldp q4, q5, [sp, #144]",
-    "ldp q6, q7, [sp, #176]",
-    ".endif",
-    "ldp x0, x1, [sp]",
-    "ldp x2, x3, [sp, #16]",
-    "ldp x4, x5, [sp, #32]",
-    "ldp x6, x7, [sp, #48]",
-    "ldr x8, [sp, #64]",
-    "add sp, sp, #208",
-    ".cfi_def_cfa_offset 0",
-    "mov x30, x17",
-    "ret x17",
-    ".cfi_restore_state",
-    ".cfi_def_cfa_offset 0",
+    exit_slowly!(find = "{exit_find}", done = "{exit_done}"),
+    // T4, for functions whose result is recorded, and whose exit always takes the slow path. Unwinders look up T4 - 1.
+    #[cfg(not(target_os = "none"))]
+    "nop",
+    #[cfg(not(target_os = "none"))]
+    ".Lrftrace_values_trampoline:",
+    #[cfg(not(target_os = "none"))]
+    exit_slowly!(find = "{exit_find_with_values}", done = "{exit_done_with_values}"),
     // The landing pad: an exception or a forced unwind passes the frame whose return was hooked. The unwinder comes here (see
     // the personality) with the exception object in x0 and sp = CFA. The exit is recorded now, at its true time; then the
     // unwinding goes on as if the traced function's caller had called _Unwind_Resume.
@@ -244,6 +265,10 @@ global_asm!(
     has_vectors = const cfg!(target_feature = "neon") as u8,
     exit_find = sym exit::exit_find,
     exit_done = sym exit::exit_done,
+    #[cfg(not(target_os = "none"))]
+    exit_find_with_values = sym exit::exit_find_with_values,
+    #[cfg(not(target_os = "none"))]
+    exit_done_with_values = sym exit::exit_done_with_values,
     #[cfg(not(target_os = "none"))]
     unwound_find = sym exit::unwound_find,
     #[cfg(not(target_os = "none"))]

@@ -153,7 +153,7 @@ global_asm!(
     "mrs x16, cntvct_el0",
     "stlr x16, [x15]",
     "br x17",
-    // entry_slow_at_start(where x30 is saved, child_ip, sp, x29, x30, nothing), with all that may be an argument kept. Nothing is recorded of a
+    // entry_slow_at_start(where x30 is saved, child_ip, sp, x29, x30, where x0 is saved), with all that may be an argument kept. Nothing is recorded of a
     // thread that is not traced.
     ".Lrftrace_entry_slow:",
     "cmp x9, #{untraced}",
@@ -180,7 +180,7 @@ global_asm!(
     "add x2, sp, #{saved_bytes}",
     "ldr x3, [sp]",
     "mov x4, x30",
-    "mov x5, #0",
+    "add x5, sp, #32",
     "bl {entry_slow_at_start}",
     "ldp q0, q1, [sp, #112]",
     "ldp q2, q3, [sp, #144]",

@@ -339,16 +339,13 @@ impl RecordArgs {
     }
 
     /// What is not there for all processors: options, and whether they are given.
-    pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 8] {
+    pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 5] {
         [
             ("--pid", !self.pid.is_empty()),
-            ("--argument", !self.arguments.is_empty()),
-            ("--auto-args", self.auto_args),
-            ("--retval", !self.results.is_empty()),
             ("--patch", !self.branches.is_empty()),
             ("--libcalls", self.libcalls),
             ("--resources", !self.resources.is_empty()),
-            ("--trigger", !self.trigger.is_empty()),
+            ("--trigger with a function alone", self.triggers().is_ok_and(|triggers| triggers.start.is_some())),
         ]
     }
 

@@ -99,6 +99,11 @@ fn read_module(path: &Path, build_id: Option<&str>, has_library_calls: bool) -> 
 pub(super) fn wanted(args: &Options<'_>, program: &Path, work: &Path) -> Result<Wanted> {
     let known = Arc::new(Mutex::new(KnownModules { has_library_calls: args.libcalls, ..KnownModules::default() }));
     let rules = rules(args)?;
+    if (args.auto_args || !args.arguments.is_empty())
+        && let Some(how) = rftrace_record::program::without_arguments(program)?
+    {
+        say!("rftrace: {how}");
+    }
     let filter: Filter = rules.parse().context("what to record")?;
     let types = if needs_types(args)? {
         // That of one that runs may be deleted.

@@ -2,7 +2,7 @@
 //!
 //! Not here: units of debug information (`units`).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ pub(crate) struct File<'f> {
     elf: Elf<'f>,
     debug: Debug<'f>,
     /// Functions' names as the linker has them, by address: the shortest that says most of how it was made.
-    symbols: HashMap<u64, &'f str>,
+    symbols: BTreeMap<u64, &'f str>,
 }
 
 impl<'f> File<'f> {
     pub(crate) fn parse(bytes: &'f Bytes) -> Result<Self, String> {
         let elf = Elf::parse(&*bytes.file).map_err(|error| error.to_string())?;
-        let mut symbols = HashMap::new();
+        let mut symbols = BTreeMap::new();
         let units = bytes.units.as_deref().map(Elf::parse).transpose().map_err(|error| error.to_string())?;
         // A stripped file has them in the other one.
         let other = units.as_ref().filter(|_| elf.symbols().next().is_none());
@@ -55,8 +55,9 @@ impl<'f> File<'f> {
         self.debug.is_there().then_some(&self.debug)
     }
 
-    pub(crate) fn is_x86_64(&self) -> bool {
-        self.elf.architecture() == object::Architecture::X86_64
+    /// What processors it is for.
+    pub(crate) fn architecture(&self) -> object::Architecture {
+        self.elf.architecture()
     }
 
     /// The beginning of the lowest segment.
@@ -86,9 +87,9 @@ impl<'f> File<'f> {
         &rest[..rest.len().min(n_bytes as usize)]
     }
 
-    /// The linker's name of the function at an address.
-    pub(crate) fn symbol(&self, address: u64) -> Option<&str> {
-        self.symbols.get(&address).copied()
+    /// The last function that begins at an address or before: where, and the linker's name of it.
+    pub(crate) fn symbol(&self, address: u64) -> Option<(u64, &str)> {
+        self.symbols.range(..=address).next_back().map(|(&start, &name)| (start, name))
     }
 }
 

@@ -4,6 +4,7 @@ use rftrace_format::composite::{Block, Composite};
 use rftrace_format::layout::Layout;
 use rftrace_format::values::{Form, Place, ValueSpec};
 
+use super::processor::Processor;
 use super::shape::{Leaf, Shape};
 
 /// Bytes of a word.
@@ -34,7 +35,12 @@ pub(super) struct Held {
 }
 
 /// A value with fields is recorded so, and is that; `None` if nothing of it can be known. One without a block is known as `name`.
-pub(super) fn composed(shape: &Shape, holder: Holder, name: Place) -> Option<(Composite, Layout)> {
+pub(super) fn composed(
+    processor: &Processor,
+    shape: &Shape,
+    holder: Holder,
+    name: Place,
+) -> Option<(Composite, Layout)> {
     let mut end = 0;
     shape.for_leaves(&mut |at, leaf| end = end.max(at + leaf.n_bytes()));
     if let Shape::Variants { at, n_bytes, .. } = shape {
@@ -47,7 +53,9 @@ pub(super) fn composed(shape: &Shape, holder: Holder, name: Place) -> Option<(Co
         Holder::Pieces(held) => (name, Block::None, held),
     };
     let composite = Composite { place, block, parts: Vec::new() };
-    let mut composing = Composing { composite, n_block: u64::from(n_words) * WORD, held, parts: Vec::new() };
+    let last_in_register = processor.last_in_register();
+    let mut composing =
+        Composing { last_in_register, composite, n_block: u64::from(n_words) * WORD, held, parts: Vec::new() };
     let layout = composing.layout(shape);
     layout.is_known().then_some((composing.composite, layout))
 }
@@ -65,6 +73,8 @@ impl Leaf {
 }
 
 struct Composing {
+    /// The last argument in a register.
+    last_in_register: u8,
     composite: Composite,
     /// Bytes of the block.
     n_block: u64,
@@ -111,7 +121,7 @@ impl Composing {
                 let (address, length) =
                     (self.word(at)?, self.word(if is_length_first { at - WORD } else { at + WORD })?);
                 let (first, second) = if is_length_first { (length, address) } else { (address, length) };
-                if !follows(first, second) {
+                if !self.follows(first, second) {
                     return None;
                 }
                 let part = self.part(ValueSpec::new(address, form, WORD))?;
@@ -160,17 +170,14 @@ impl Composing {
         self.composite.parts.push(spec);
         Some(self.composite.parts.len() - 1)
     }
-}
 
-/// Whether the tracer finds the second word by the first.
-fn follows(first: Place, second: Place) -> bool {
-    /// The last argument in a register.
-    const LAST: u8 = 6;
-
-    match (first, second) {
-        (Place::Argument(first), Place::Argument(second)) => second == first + 1 && first != LAST,
-        (Place::InBlock(first), Place::InBlock(second)) => second == first + 1,
-        (Place::Result, Place::SecondResult) => true,
-        _ => false,
+    /// Whether the tracer finds the second word by the first.
+    fn follows(&self, first: Place, second: Place) -> bool {
+        match (first, second) {
+            (Place::Argument(first), Place::Argument(second)) => second == first + 1 && first != self.last_in_register,
+            (Place::InBlock(first), Place::InBlock(second)) => second == first + 1,
+            (Place::Result, Place::SecondResult) => true,
+            _ => false,
+        }
     }
 }

@@ -6,9 +6,10 @@ use gimli::{AttributeValue, DebuggingInformationEntry, UnitOffset, constants};
 use rftrace_format::values::{self, Form, Place as SpecPlace, ValueSpec};
 
 use super::composed::{Held, Holder, composed};
-use super::entry::{MAX_BYTES, Source, Stores};
+use super::entry::{MAX_BYTES, Source};
 use super::module::{Enumerations, FunctionValues, Layouts, ModuleValues, Shown};
 use super::place::{self, FrameBase, Function, Place};
+use super::processor::Processor;
 use super::results;
 use super::returned;
 use super::types::{Kind, Type, Types};
@@ -18,10 +19,10 @@ use crate::debug::units::{Entry, Units};
 
 /// The most arguments that are shown of a function. Numbers from the highest one down stand for unknown ones.
 const MAX_ARGUMENTS: usize = 32;
+/// The most bytes of room for a branch before what debug information tells of a function.
+const MAX_ROOM: u64 = 1 << 10;
 /// The highest number of an argument.
 const MAX_NUMBER: u8 = 63;
-/// Of stack words as many may have numbers.
-const MAX_STACK_WORDS: u64 = 20;
 
 /// What is known of a unit.
 struct UnitFacts {
@@ -36,10 +37,14 @@ struct UnitFacts {
     functions: Vec<UnitOffset>,
 }
 
-/// Reads the functions of a file.
-pub(super) fn functions(file: &File<'_>, debug: &Debug<'_>) -> Result<ModuleValues, gimli::Error> {
+/// Reads the functions of a file for a processor.
+pub(super) fn functions(
+    processor: &'static Processor,
+    file: &File<'_>,
+    debug: &Debug<'_>,
+) -> Result<ModuleValues, gimli::Error> {
     let units = Units::read(debug)?;
-    let start = file.start();
+    let file_start = file.start();
     let mut named = Named::default();
     // `None` where functions differ that were made one.
     let mut functions: BTreeMap<u64, Option<FunctionValues>> = BTreeMap::new();
@@ -50,14 +55,25 @@ pub(super) fn functions(file: &File<'_>, debug: &Debug<'_>) -> Result<ModuleValu
         let is_plain = !optimised.contains(&*facts.program);
         for &offset in &facts.functions {
             let Some(entry) = units.entry(unit, offset) else { continue };
-            let Some(address) = units.address(&entry).filter(|&address| file.symbol(address).is_some()) else {
-                continue;
+            let Some(address) = units.address(&entry) else { continue };
+            let is_before = |start| {
+                let before = address - start;
+                before <= MAX_ROOM && (processor.is_room)(file.code(start, before))
             };
-            let values =
-                Reading { file, units: &units, is_rust: facts.is_rust, is_gnu: facts.is_gnu, is_plain, address }
-                    .values(&entry, &mut named);
+            let Some((start, symbol)) = file.symbol(address).filter(|&(start, _)| is_before(start)) else { continue };
+            let values = Reading {
+                processor,
+                file,
+                units: &units,
+                is_rust: facts.is_rust,
+                is_gnu: facts.is_gnu,
+                is_plain,
+                address,
+                symbol,
+            }
+            .values(&entry, &mut named);
             functions
-                .entry(address.wrapping_sub(start))
+                .entry(start.wrapping_sub(file_start))
                 .and_modify(|known| {
                     let is_same = known
                         .as_ref()
@@ -183,20 +199,26 @@ fn is_changed(entry: &DebuggingInformationEntry<Reader<'_>>) -> bool {
 
 /// What a function is read with.
 struct Reading<'r, 'f, 'd> {
+    processor: &'static Processor,
     file: &'r File<'f>,
     units: &'r Units<'d>,
     is_rust: bool,
     is_gnu: bool,
     is_plain: bool,
+    /// Where its code begins, behind room for a branch.
     address: u64,
+    /// The linker's name of it.
+    symbol: &'r str,
 }
 
 impl<'d> Reading<'_, '_, 'd> {
     fn values(&self, entry: &Entry<'d>, named: &mut Named) -> FunctionValues {
         let (unit, dwarf) = (self.units.unit(entry.unit), self.units.dwarf(entry.unit));
-        let frame_base = FrameBase::of(unit, entry.attribute(constants::DW_AT_frame_base));
-        let stores = self.is_plain.then(|| Stores::of(self.file.code(self.address, MAX_BYTES), self.address));
-        let function = Function { address: self.address, frame_base, stores: stores.as_ref() };
+        let frame_base = FrameBase::of(self.processor, unit, entry.attribute(constants::DW_AT_frame_base));
+        let code = self.file.code(self.address, MAX_BYTES);
+        let stores = self.is_plain.then(|| (self.processor.stores)(code, self.address));
+        let function =
+            Function { processor: self.processor, address: self.address, frame_base, stores: stores.as_ref() };
         let is_prototyped = self.is_rust || self.units.inherited(entry, constants::DW_AT_prototyped).is_some();
 
         let mut arguments = Vec::new();
@@ -215,12 +237,17 @@ impl<'d> Reading<'_, '_, 'd> {
                     let shape = holder.as_ref().and_then(|holder| types.shape(holder));
                     found.and_then(|place| match shape {
                         Some(shape) => {
-                            let (composite, layout) = composed(&shape, holder_of(&place, of_type.n_bytes)?, name)?;
+                            let (composite, layout) = composed(
+                                self.processor,
+                                &shape,
+                                holder_of(self.processor, &place, of_type.n_bytes)?,
+                                name,
+                            )?;
                             let type_name = types.resolved(holder.as_ref()?).map(|it| self.units.name(&it));
                             let number = named.layouts.number(&type_name.unwrap_or_default(), layout);
                             Some(Shown::Fields(composite, number))
                         }
-                        None => argument(of_type, &place),
+                        None => argument(self.processor, of_type, &place),
                     })
                 }
                 _ => None,
@@ -231,7 +258,7 @@ impl<'d> Reading<'_, '_, 'd> {
         if arguments.iter().all(|shown| shown.spec().form == Form::Unknown) {
             arguments.clear();
         }
-        let is_changed = is_changed(&entry.entry) || self.file.symbol(self.address).is_none_or(is_clone);
+        let is_changed = is_changed(&entry.entry) || is_clone(self.symbol);
         let result = if is_changed { None } else { self.result(entry, named) };
         FunctionValues { arguments, result }
     }
@@ -241,29 +268,33 @@ impl<'d> Reading<'_, '_, 'd> {
         let unit = entry.unit;
         let holder = self.units.inherited(entry, constants::DW_AT_type)?;
         let of_type = types.of(&holder)?;
-        let returns_address = || self.is_gnu || self.returns_first_argument(entry);
+        let returns_address = || match self.processor.returns_address {
+            Some(proven) => self.is_gnu || self.returns_address(entry, proven),
+            None => false,
+        };
         let shape = match types.shape(&holder) {
             Some(shape) => shape,
             None if matches!(of_type.kind, Kind::Owned { .. }) && !returns_address() => return None,
             None => return result(of_type),
         };
         let resolved = types.resolved(&holder)?;
-        let holder = results::holder(&types, (&resolved, unit), of_type.n_bytes, returns_address)?;
-        let (composite, layout) = composed(&shape, holder, SpecPlace::Result)?;
+        let holder =
+            results::holder(self.processor.structures, &types, (&resolved, unit), of_type.n_bytes, returns_address)?;
+        let (composite, layout) = composed(self.processor, &shape, holder, SpecPlace::Result)?;
         let number = named.layouts.number(&self.units.name(&resolved), layout);
         let shown = Shown::Fields(composite, number);
         values::fit(&[shown.spec()]).then_some(shown)
     }
 
-    /// Whether the code of a function returns what it gets first.
-    fn returns_first_argument(&self, entry: &Entry<'d>) -> bool {
+    /// Whether it is proven of the whole code of a function.
+    fn returns_address(&self, entry: &Entry<'d>, proven: fn(&[u8], u64) -> bool) -> bool {
         let n_bytes = match entry.attribute(constants::DW_AT_high_pc) {
             Some(AttributeValue::Addr(end)) => end.saturating_sub(self.address),
             Some(value) => value.udata_value().unwrap_or(0),
             None => 0,
         };
         let code = self.file.code(self.address, n_bytes.min(returned::MAX_BYTES));
-        code.len() as u64 == n_bytes && returned::returns_first_argument(code, self.address)
+        code.len() as u64 == n_bytes && proven(code, self.address)
     }
 
     /// Whether a function has always a prototype.
@@ -304,17 +335,9 @@ fn limit(arguments: &mut [Shown]) {
     }
 }
 
-/// The number of the argument for the tracer that is there.
-fn number(source: Source) -> Option<u8> {
-    match source {
-        Source::Integer(number) => Some(number),
-        Source::Stack(word) if word < MAX_STACK_WORDS => Some(7 + word as u8),
-        _ => None,
-    }
-}
-
 /// Where the bytes of an argument with fields are.
-fn holder_of(place: &Place, n_bytes: u64) -> Option<Holder> {
+fn holder_of(processor: &Processor, place: &Place, n_bytes: u64) -> Option<Holder> {
+    let number = |source| processor.number(source);
     let held = |offset, n_bytes, source, is_bit| {
         let (place, is_vector) = match source {
             Source::Float(number) => (SpecPlace::FloatArgument(number), true),
@@ -334,7 +357,11 @@ fn holder_of(place: &Place, n_bytes: u64) -> Option<Holder> {
 }
 
 /// How an argument is recorded that has no fields.
-fn argument(of_type: Type, place: &Place) -> Option<Shown> {
+fn argument(processor: &Processor, of_type: Type, place: &Place) -> Option<Shown> {
+    /// Argument numbers up to here are of registers for floating-point numbers, where the form is one.
+    const N_VECTORS: u8 = 8;
+
+    let number = |source| processor.number(source);
     let n_bytes = of_type.n_bytes;
     let spec = |source, form, n_bytes| Some(ValueSpec::new(SpecPlace::Argument(number(source)?), form, n_bytes));
     let word = |source, form, n_bytes| Some(Shown::Plain(spec(source, form, n_bytes)?, None));
@@ -361,8 +388,9 @@ fn argument(of_type: Type, place: &Place) -> Option<Shown> {
         (Kind::Float, Place::Whole(Source::Float(number))) => {
             Some(Shown::Plain(ValueSpec::new(SpecPlace::FloatArgument(*number), Form::Float, n_bytes), None))
         }
-        // Lower numbers are those of registers.
-        (Kind::Float, Place::Whole(source @ Source::Stack(2..))) => word(*source, Form::Float, n_bytes),
+        (Kind::Float, Place::Whole(source @ Source::Stack(_))) if number(*source) > Some(N_VECTORS) => {
+            word(*source, Form::Float, n_bytes)
+        }
         (Kind::Text { is_length_first }, Place::Pieces(_)) => {
             let (first, second) =
                 pair.filter(|&(first, second)| number(first).is_some_and(|first| number(second) == Some(first + 1)))?;

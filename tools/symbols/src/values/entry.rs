@@ -1,26 +1,20 @@
-//! What the first instructions of a function do with its arguments, where code is not optimised: they store them in the function's frame.
+//! What the first instructions of a function have done with its arguments, where code is not optimised: they store them in the function's frame.
 //!
-//! They are followed in a straight line. Of an instruction that is not understood nothing is believed that it might have changed.
+//! Not here: how instructions are followed, which each processor has its own file for.
 
 use std::collections::HashMap;
 
-use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
-};
-
 /// How far to look: bytes.
 pub(super) const MAX_BYTES: u64 = 1024;
-/// How many calls of others may come in between: that of the hook.
-const MAX_CALLS: u32 = 1;
 
 /// Where an argument is when the function is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// In one of the registers rdi, rsi, rdx, rcx, r8, r9: 1 to 6.
+    /// In one of the registers for integers (rdi, rsi, rdx, rcx, r8, r9; x0 to x7), from 1 on.
     Integer(u8),
-    /// In xmm0 to xmm7: 1 to 8.
+    /// In xmm0 to xmm7, or v0 to v7: 1 to 8.
     Float(u8),
-    /// In a word of the stack, from 0 on above the return address.
+    /// In a word of the stack, from 0 on at the canonical frame address.
     Stack(u64),
 }
 
@@ -41,49 +35,24 @@ pub(super) struct Piece {
 pub(super) struct Stores {
     /// What was stored first: from where, how many bytes, and whether only the lowest bit of it is kept.
     first: HashMap<i64, Stored>,
-    /// What rbp became, from the canonical frame address, when the frame was made.
-    pub(super) rbp: Option<i64>,
+    /// What the frame pointer became, from the canonical frame address, when the frame was made.
+    pub(super) frame_pointer: Option<i64>,
+    /// The same of the stack pointer, where that stays so.
+    pub(super) stack_pointer: Option<i64>,
     /// Where registers for integers are first written to, or anybody is called, by the numbers of [`Source::Integer`].
     written: HashMap<u8, u64>,
 }
 
 /// A copy of an argument, or of its lower part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stored {
+pub(super) struct Stored {
     /// `None`: something else.
-    source: Option<Source>,
-    n_bytes: u64,
-    is_bit: bool,
+    pub(super) source: Option<Source>,
+    pub(super) n_bytes: u64,
+    pub(super) is_bit: bool,
 }
 
-/// The argument registers of integers.
-const INTEGERS: [Register; 6] =
-    [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
-
 impl Stores {
-    /// Follows the code of a function that begins at `address`.
-    pub(super) fn of(code: &[u8], address: u64) -> Self {
-        let mut state = State::new();
-        let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
-        let mut info = InstructionInfoFactory::new();
-        let (mut instruction, mut n_calls) = (Instruction::default(), 0);
-        while decoder.can_decode() {
-            decoder.decode_out(&mut instruction);
-            match instruction.flow_control() {
-                FlowControl::Next => {}
-                FlowControl::Call | FlowControl::IndirectCall if n_calls < MAX_CALLS => {
-                    (1..=6).for_each(|number| state.written_at(number, instruction.ip()));
-                    // The hook keeps arguments; whoever uses them behind another call has them from elsewhere.
-                    n_calls += 1;
-                    continue;
-                }
-                _ => break,
-            }
-            state.follow(&instruction, &mut info);
-        }
-        state.stores
-    }
-
     /// Where the argument comes from that is stored at `place`, if it is one, of so many bytes. Only a `bool` may have been cut down to its
     /// lowest bit.
     pub(super) fn at(&self, place: i64, n_bytes: u64, is_bool: bool) -> Option<Source> {
@@ -91,9 +60,7 @@ impl Stores {
         let is_whole = stored.n_bytes == n_bytes && (!stored.is_bit || is_bool);
         stored.source.filter(|_| is_whole)
     }
-}
 
-impl Stores {
     /// Whether a register for integers, by its number, still has its argument where an instruction begins.
     pub(super) fn keeps(&self, number: u8, address: u64) -> bool {
         self.written.get(&number).is_some_and(|&written| address <= written)
@@ -111,202 +78,35 @@ impl Stores {
         pieces.sort_by_key(|piece| piece.offset);
         pieces
     }
+
+    /// A register for integers is written to there, or anybody is called.
+    pub(super) fn written_at(&mut self, number: u8, address: u64) {
+        self.written.entry(number).or_insert(address);
+    }
 }
 
-/// What is known at an instruction.
-struct State {
-    registers: HashMap<Register, Stored>,
-    /// What is in the frame now.
-    frame: HashMap<i64, Stored>,
-    /// What is known of rsp and rbp: their distance from the canonical frame address.
-    rsp: Option<i64>,
-    rbp: Option<i64>,
-    stores: Stores,
+/// What is in the frame at an instruction.
+#[derive(Debug, Default)]
+pub(super) struct Frame {
+    now: HashMap<i64, Stored>,
+    pub(super) stores: Stores,
 }
 
-impl State {
-    fn new() -> Self {
-        let integers = (1..).zip(INTEGERS).map(|(number, register)| (register, Source::Integer(number), 8));
-        let vectors = (0..8).map(|number| (Register::ZMM0 + number, Source::Float(number as u8 + 1), 16));
-        let registers = integers
-            .chain(vectors)
-            .map(|(register, source, n_bytes)| (register, Stored { source: Some(source), n_bytes, is_bit: false }));
-        Self {
-            registers: registers.collect(),
-            frame: HashMap::new(),
-            rsp: Some(-8),
-            rbp: None,
-            stores: Stores::default(),
-        }
+impl Frame {
+    pub(super) fn get(&self, place: i64) -> Option<&Stored> {
+        self.now.get(&place)
     }
 
-    fn follow(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory) {
-        if self.follow_frame(instruction) || self.follow_copy(instruction) {
-            return;
-        }
-        // A `bool` is cut down to its lowest bit.
-        let bit = instruction.mnemonic() == Mnemonic::And
-            && instruction.op0_kind() == OpKind::Register
-            && matches!(instruction.op1_kind(), OpKind::Immediate8 | OpKind::Immediate8to32)
-            && instruction.immediate(1) == 1;
-        let info = info.info(instruction);
-        let writes = |access| {
-            matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
-        };
-        for used in info.used_registers().iter().filter(|used| writes(used.access())) {
-            let register = used.register().full_register();
-            self.register_written(register, instruction.ip());
-            match self.registers.get_mut(&register) {
-                Some(stored) if bit => {
-                    *stored = Stored {
-                        n_bytes: stored.n_bytes.min(instruction.op0_register().size() as u64),
-                        is_bit: true,
-                        ..*stored
-                    };
-                }
-                _ => {
-                    self.registers.remove(&register);
-                }
-            }
-            match register {
-                Register::RSP => self.rsp = None,
-                Register::RBP => self.rbp = None,
-                _ => {}
-            }
-        }
-        for used in info.used_memory().iter().filter(|used| writes(used.access())) {
-            let n_bytes = used.memory_size().size() as u64;
-            let place = match used.index() {
-                Register::None => self.place(used.base(), used.displacement().cast_signed()),
-                _ => None,
-            };
-            match place {
-                Some(place) => self.put(place, Stored { source: None, n_bytes, is_bit: false }),
-                // It may be anywhere in the frame, if it is not on the stack by its registers.
-                None if matches!(used.base(), Register::RSP | Register::RBP) => self.frame.clear(),
-                None => {}
-            }
-        }
-    }
-
-    fn register_written(&mut self, register: Register, address: u64) {
-        if let Some(place) = INTEGERS.iter().position(|&own| own == register) {
-            self.written_at(place as u8 + 1, address);
-        }
-    }
-
-    fn written_at(&mut self, number: u8, address: u64) {
-        self.stores.written.entry(number).or_insert(address);
-    }
-
-    /// What makes the frame.
-    fn follow_frame(&mut self, instruction: &Instruction) -> bool {
-        let is = |operand: u32, register| {
-            instruction.op_kind(operand) == OpKind::Register && instruction.op_register(operand) == register
-        };
-        match instruction.mnemonic() {
-            Mnemonic::Push => self.rsp = self.rsp.map(|rsp| rsp - 8),
-            Mnemonic::Mov if is(0, Register::RBP) && is(1, Register::RSP) => {
-                self.rbp = self.rsp;
-                self.stores.rbp = self.stores.rbp.or(self.rbp);
-            }
-            Mnemonic::Sub | Mnemonic::Add if is(0, Register::RSP) && instruction.op1_kind() != OpKind::Register => {
-                let by = instruction.immediate(1).cast_signed();
-                let by = if instruction.mnemonic() == Mnemonic::Sub { -by } else { by };
-                self.rsp = self.rsp.map(|rsp| rsp.wrapping_add(by));
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    /// Copies between registers and the frame.
-    fn follow_copy(&mut self, instruction: &Instruction) -> bool {
-        let is_copy = matches!(
-            instruction.mnemonic(),
-            Mnemonic::Mov
-                | Mnemonic::Movzx
-                | Mnemonic::Movss
-                | Mnemonic::Movsd
-                | Mnemonic::Movaps
-                | Mnemonic::Movups
-                | Mnemonic::Movapd
-                | Mnemonic::Movupd
-                | Mnemonic::Movd
-                | Mnemonic::Movq
-        );
-        let index = instruction.memory_index();
-        if !is_copy
-            || instruction.op_count() != 2
-            || index != Register::None
-            || instruction.segment_prefix() != Register::None
-        {
-            return false;
-        }
-        let place = self.place(instruction.memory_base(), instruction.memory_displacement64().cast_signed());
-        let n_bytes = instruction.memory_size().size() as u64;
-        let register = |operand| instruction.op_register(operand);
-        let none = |n_bytes| Stored { source: None, n_bytes, is_bit: false };
-        let known = |this: &Self, register: Register| {
-            let size = register.size() as u64;
-            // ah and its like are other bytes.
-            let is_high = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
-            let stored = this.registers.get(&register.full_register()).copied().filter(|_| !is_high);
-            stored.map_or_else(|| none(size), |stored| Stored { n_bytes: stored.n_bytes.min(size), ..stored })
-        };
-        match (instruction.op0_kind(), instruction.op1_kind()) {
-            (OpKind::Register, OpKind::Register) => {
-                self.register_written(register(0).full_register(), instruction.ip());
-                let stored = known(self, register(1));
-                self.set(register(0), stored);
-            }
-            (OpKind::Memory, OpKind::Register) => {
-                let Some(place) = place else { return false };
-                let stored = known(self, register(1));
-                self.put(place, Stored { n_bytes: stored.n_bytes.min(n_bytes), ..stored });
-            }
-            (OpKind::Register, OpKind::Memory) => {
-                let Some(place) = place else { return false };
-                let stored = match self.frame.get(&place) {
-                    Some(&stored) => Stored { n_bytes: stored.n_bytes.min(n_bytes), ..stored },
-                    None if place >= 0 && place % 8 == 0 => {
-                        Stored { source: Some(Source::Stack(place.cast_unsigned() / 8)), n_bytes, is_bit: false }
-                    }
-                    None => none(n_bytes),
-                };
-                self.register_written(register(0).full_register(), instruction.ip());
-                self.set(register(0), stored);
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    /// The distance of an operand from the canonical frame address.
-    fn place(&self, base: Register, displacement: i64) -> Option<i64> {
-        let base = match base {
-            Register::RBP => self.rbp,
-            Register::RSP => self.rsp,
-            _ => None,
-        };
-        base.map(|base| base.wrapping_add(displacement))
-    }
-
-    fn set(&mut self, register: Register, stored: Stored) {
-        let full = register.full_register();
-        match full {
-            Register::RSP => self.rsp = None,
-            Register::RBP => self.rbp = None,
-            _ => {}
-        }
-        self.registers.insert(full, stored);
+    /// Nothing is known any more.
+    pub(super) fn clear(&mut self) {
+        self.now.clear();
     }
 
     /// Writes to the frame. What was stored over is nothing known any more.
-    fn put(&mut self, place: i64, stored: Stored) {
+    pub(super) fn put(&mut self, place: i64, stored: Stored) {
         let end = place.wrapping_add(stored.n_bytes.cast_signed());
-        self.frame.retain(|&other, was| other >= end || other.wrapping_add(was.n_bytes.cast_signed()) <= place);
-        self.frame.insert(place, stored);
+        self.now.retain(|&other, was| other >= end || other.wrapping_add(was.n_bytes.cast_signed()) <= place);
+        self.now.insert(place, stored);
         // Part of what was stored earlier is not first.
         let is_new = !self
             .stores

@@ -6,15 +6,18 @@
 //! - in code that is not optimised, the function's first instructions, which store it where the debug information says that it is.
 //!
 //! So no calling convention has to be known for arguments, and none is believed. `dwarf` walks the functions, `types` tells what is shown
-//! of a type, `shape` of one with fields, `composed` how those are recorded, `results` where they are returned, `returned` what proves it, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do, and
-//! `module` is what was found.
+//! of a type, `shape` of one with fields, `composed` how those are recorded, `results` where they are returned, `returned` what proves it, `library` what functions of the C library take, `place` where a parameter is, `entry` what the first instructions do,
+//! `processor` what is another thing on each, and `module` is what was found.
 
 mod composed;
 mod dwarf;
 mod entry;
+mod entry_aarch64;
+mod entry_x86_64;
 mod library;
 mod module;
 mod place;
+mod processor;
 mod results;
 mod returned;
 mod shape;
@@ -30,8 +33,9 @@ use rftrace_read::{Error, Result};
 use crate::debug::object::{Bytes, File};
 
 pub use self::module::ModuleValues;
+use self::processor::Processor;
 
-/// Reads the debug information of the functions in an ELF file for x86-64. `None` if it has none.
+/// Reads the debug information of the functions in an ELF file for x86-64 or aarch64. `None` if it has none.
 ///
 /// # Errors
 ///
@@ -42,12 +46,12 @@ pub fn read_values(path: &Path) -> Result<Option<ModuleValues>> {
     let bytes = Bytes::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let wrong = |reason: String| Error::Binary { path: path.to_owned(), reason };
     let file = File::parse(&bytes).map_err(wrong)?;
-    if !file.is_x86_64() {
-        return Err(wrong("it is not for x86-64".to_owned()));
-    }
+    let Some(processor) = Processor::of(&file) else {
+        return Err(wrong("it is neither for x86-64 nor for aarch64".to_owned()));
+    };
     let Some(debug) = file.debug() else { return Ok(None) };
     let mut module =
-        dwarf::functions(&file, debug).map_err(|error| wrong(format!("its debug information: {error}")))?;
+        dwarf::functions(processor, &file, debug).map_err(|error| wrong(format!("its debug information: {error}")))?;
     module.path.clone_from(path);
     module.build_id = file.build_id();
     Ok(Some(module))

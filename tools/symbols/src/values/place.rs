@@ -3,6 +3,7 @@
 use gimli::{AttributeValue, Expression, Operation, Unit, UnitRef};
 
 use super::entry::{Piece, Source, Stores};
+use super::processor::Processor;
 use crate::debug::sections::{Dwarf, Reader};
 
 /// Where it is.
@@ -21,34 +22,40 @@ pub(super) enum Place {
 pub(super) enum FrameBase {
     /// The canonical frame address.
     Cfa,
-    /// rbp.
-    Rbp,
+    /// The frame pointer.
+    FramePointer,
+    /// The stack pointer, which stays as it is.
+    StackPointer,
     Other,
 }
 
 /// How the code of a function was made, and where that begins.
 pub(super) struct Function<'c> {
+    pub(super) processor: &'static Processor,
     pub(super) address: u64,
     pub(super) frame_base: FrameBase,
     /// What its first instructions store, if it is not optimised.
     pub(super) stores: Option<&'c Stores>,
 }
 
-/// DWARF numbers of rdi, rsi, rdx, rcx, r8 and r9.
-const INTEGERS: [u16; 6] = [5, 4, 1, 2, 8, 9];
-/// DWARF number of rbp.
-const RBP: u16 = 6;
-/// That of xmm0.
-const XMM0: u16 = 17;
-/// Vector registers with arguments.
-const N_VECTORS: u16 = 8;
-
 impl FrameBase {
-    pub(super) fn of(unit: &Unit<Reader<'_>>, value: Option<AttributeValue<Reader<'_>>>) -> Self {
+    pub(super) fn of(
+        processor: &Processor,
+        unit: &Unit<Reader<'_>>,
+        value: Option<AttributeValue<Reader<'_>>>,
+    ) -> Self {
         let Some(AttributeValue::Exprloc(expression)) = value else { return Self::Other };
         match operations(unit, expression).as_deref() {
             Some([Operation::CallFrameCFA]) => Self::Cfa,
-            Some([Operation::Register { register }]) if register.0 == RBP => Self::Rbp,
+            Some(&[Operation::Register { register }]) => Self::in_register(processor, register),
+            _ => Self::Other,
+        }
+    }
+
+    fn in_register(processor: &Processor, register: gimli::Register) -> Self {
+        match register.0 {
+            number if number == processor.frame_pointer => Self::FramePointer,
+            number if Some(number) == processor.stack_pointer => Self::StackPointer,
             _ => Self::Other,
         }
     }
@@ -77,12 +84,8 @@ pub(super) fn place(
     };
     let operations = operations(unit, expression)?;
     let Some(stores) = function.stores else { return described(function, &operations) };
-    let (&Operation::FrameOffset { offset }, rest) = operations.split_first()? else { return None };
-    let place = match function.frame_base {
-        FrameBase::Cfa => offset,
-        FrameBase::Rbp => stores.rbp?.checked_add(offset)?,
-        FrameBase::Other => return None,
-    };
+    let (first, rest) = operations.split_first()?;
+    let place = in_frame(function, stores, first)?;
     match rest {
         [] if place >= 0 => on_stack(place).map(Place::Whole),
         [] => match stores.at(place, n_bytes, is_bool) {
@@ -94,15 +97,32 @@ pub(super) fn place(
     }
 }
 
+/// The distance from the canonical frame address, for a place in the frame of a function that is not optimised.
+fn in_frame(function: &Function<'_>, stores: &Stores, operation: &Operation<Reader<'_>>) -> Option<i64> {
+    let processor = function.processor;
+    let (base, offset) = match *operation {
+        Operation::FrameOffset { offset } => (function.frame_base, offset),
+        Operation::RegisterOffset { register, offset, .. } => (FrameBase::in_register(processor, register), offset),
+        _ => return None,
+    };
+    let base = match base {
+        FrameBase::Cfa => 0,
+        FrameBase::FramePointer => stores.frame_pointer?,
+        FrameBase::StackPointer => stores.stack_pointer?,
+        FrameBase::Other => return None,
+    };
+    base.checked_add(offset)
+}
+
 /// Of code that is not optimised: what is told first of a structure's address, at `begin`, behind instructions that have stored it, or have
 /// left it where it was.
 fn described_later(function: &Function<'_>, begin: u64, operations: &[Operation<Reader<'_>>]) -> Option<Place> {
     let stores = function.stores?;
     match operations {
-        [Operation::RegisterOffset { register, offset, .. }, Operation::Deref { .. }] if register.0 == RBP => {
-            stores.at(stores.rbp?.checked_add(*offset)?, 8, false).map(Place::Indirect)
+        [first, Operation::Deref { .. }] => {
+            stores.at(in_frame(function, stores, first)?, 8, false).map(Place::Indirect)
         }
-        [Operation::RegisterOffset { register, offset: 0, .. }] => match in_register(*register)? {
+        [Operation::RegisterOffset { register, offset: 0, .. }] => match function.processor.in_register(*register)? {
             source @ Source::Integer(number) if stores.keeps(number, begin) => Some(Place::Indirect(source)),
             _ => None,
         },
@@ -113,25 +133,27 @@ fn described_later(function: &Function<'_>, begin: u64, operations: &[Operation<
 /// What debug information says of a value at the first instruction.
 fn described(function: &Function<'_>, operations: &[Operation<Reader<'_>>]) -> Option<Place> {
     Some(match operations {
-        [Operation::Register { register }] => Place::Whole(in_register(*register)?),
+        [Operation::Register { register }] => Place::Whole(function.processor.in_register(*register)?),
         [Operation::RegisterOffset { register, offset: 0, .. }, Operation::StackValue] => {
-            Place::Whole(in_register(*register)?)
+            Place::Whole(function.processor.in_register(*register)?)
         }
         [Operation::RegisterOffset { .. }, .., Operation::StackValue] => {
-            let (source, is_bit) = in_piece(operations)?;
+            let (source, is_bit) = in_piece(function.processor, operations)?;
             return pieces(vec![Piece { offset: 0, n_bytes: 1, source, is_bit }]);
         }
-        [Operation::RegisterOffset { register, offset: 0, .. }] => Place::Indirect(in_register(*register)?),
+        [Operation::RegisterOffset { register, offset: 0, .. }] => {
+            Place::Indirect(function.processor.in_register(*register)?)
+        }
         [Operation::FrameOffset { offset }] if function.frame_base == FrameBase::Cfa => {
             Place::Whole(on_stack(*offset)?)
         }
-        [.., Operation::Piece { .. }] => return in_pieces(operations),
+        [.., Operation::Piece { .. }] => return in_pieces(function.processor, operations),
         _ => return None,
     })
 }
 
 /// What is said piece by piece.
-fn in_pieces(operations: &[Operation<Reader<'_>>]) -> Option<Place> {
+fn in_pieces(processor: &Processor, operations: &[Operation<Reader<'_>>]) -> Option<Place> {
     let (mut found, mut offset) = (Vec::new(), 0);
     for piece in operations.split_inclusive(|operation| matches!(operation, Operation::Piece { .. })) {
         let Some((Operation::Piece { size_in_bits, bit_offset: None }, value)) = piece.split_last() else {
@@ -141,18 +163,18 @@ fn in_pieces(operations: &[Operation<Reader<'_>>]) -> Option<Place> {
             return None;
         }
         let n_bytes = size_in_bits / 8;
-        found.extend(in_piece(value).map(|(source, is_bit)| Piece { offset, n_bytes, source, is_bit }));
+        found.extend(in_piece(processor, value).map(|(source, is_bit)| Piece { offset, n_bytes, source, is_bit }));
         offset += n_bytes;
     }
     pieces(found)
 }
 
 /// Where a piece is, and whether only the lowest bit of it counts. `None` for constants, and what is computed.
-fn in_piece(operations: &[Operation<Reader<'_>>]) -> Option<(Source, bool)> {
+fn in_piece(processor: &Processor, operations: &[Operation<Reader<'_>>]) -> Option<(Source, bool)> {
     match operations {
-        [Operation::Register { register }] => Some((in_register(*register)?, false)),
+        [Operation::Register { register }] => Some((processor.in_register(*register)?, false)),
         [Operation::RegisterOffset { register, offset: 0, .. }, rest @ .., Operation::StackValue] => {
-            let source = in_register(*register)?;
+            let source = processor.in_register(*register)?;
             match rest {
                 [] => Some((source, false)),
                 [Operation::UnsignedConstant { value: 0xffff_ffff }, Operation::And, bit @ ..] | bit => match bit {
@@ -169,13 +191,7 @@ fn pieces(found: Vec<Piece>) -> Option<Place> {
     (!found.is_empty()).then_some(Place::Pieces(found))
 }
 
-fn in_register(register: gimli::Register) -> Option<Source> {
-    let integer = INTEGERS.iter().position(|&number| number == register.0);
-    let vector = register.0.checked_sub(XMM0).filter(|&number| number < N_VECTORS);
-    integer.map(|place| Source::Integer(place as u8 + 1)).or(vector.map(|number| Source::Float(number as u8 + 1)))
-}
-
-/// A word above the canonical frame address.
+/// A word from the canonical frame address on.
 fn on_stack(offset: i64) -> Option<Source> {
     (offset >= 0 && offset % 8 == 0).then(|| Source::Stack(offset.cast_unsigned() / 8))
 }

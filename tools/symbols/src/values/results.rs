@@ -2,15 +2,16 @@
 //!
 //! No debug information tells that, so it is told only where the calling convention leaves no doubt:
 //!
-//! - of C and C++ by the System V ABI: what is larger than two words, or has to be in memory, has its address in rax; else each word is in the
-//!   next register for integers, or for floating-point numbers if it has nothing else;
+//! - of C and C++ what is larger than two words, or has to be in memory, has its address in rax (on aarch64 nowhere); else each word is in the
+//!   next register for integers, or for floating-point numbers, as the processor's [`Structures`] say;
 //! - of Rust two values without fields are each in a register of their kind, if they are all there is; what is not larger than a word is in rax
-//!   as it would be in memory. All else is in memory; its address is in rax only where that is [proven](super::returned).
+//!   (x0) as it would be in memory. All else is in memory; its address is in rax only where that is [proven](super::returned).
 
 use gimli::{AttributeValue, constants};
 use rftrace_format::values::Place;
 
 use super::composed::{Held, Holder};
+use super::processor::Structures;
 use super::types::Types;
 use crate::debug::units::Entry;
 
@@ -32,6 +33,7 @@ struct Scalar {
 
 /// Where a result is of a structure's type, of a function of a `unit`; `None` if that is not sure. `returns_address`: if it is in memory, rax has its address.
 pub(super) fn holder<'d>(
+    structures: Structures,
     types: &Types<'_, 'd>,
     (entry, unit): (&Entry<'d>, usize),
     n_bytes: u64,
@@ -43,7 +45,7 @@ pub(super) fn holder<'d>(
         match convention(types, entry, unit) {
             Convention::Memory => None,
             _ if n_bytes > 2 * WORD => None,
-            Convention::Value => Some(c_pieces(types, entry, n_bytes)?),
+            Convention::Value => Some(c_pieces(structures, types, entry, n_bytes)?),
             Convention::Unknown => return None,
         }
     };
@@ -70,14 +72,20 @@ fn convention<'d>(types: &Types<'_, 'd>, entry: &Entry<'d>, unit: usize) -> Conv
     }
 }
 
-/// By the System V ABI for AMD64, 3.2.3.
-fn c_pieces<'d>(types: &Types<'_, 'd>, entry: &Entry<'d>, n_bytes: u64) -> Option<Vec<Held>> {
+fn c_pieces<'d>(structures: Structures, types: &Types<'_, 'd>, entry: &Entry<'d>, n_bytes: u64) -> Option<Vec<Held>> {
     let all = Scalars::of(types, entry)?;
+    let are_floats = !all.found.is_empty() && all.found.iter().all(|scalar| scalar.is_float);
+    if structures == Structures::Homogeneous && are_floats {
+        // Of an array it is not known how many there are.
+        let is_alike = all.found.iter().all(|scalar| scalar.n_bytes == all.found[0].n_bytes) && !all.has_array;
+        return if is_alike { in_registers(&all.found) } else { None };
+    }
     let mut registers = Registers::default();
     let words = (0..n_bytes.div_ceil(WORD)).map(|word| {
         let first = word * WORD;
         let own = all.found.iter().filter(|scalar| scalar.at < first + WORD && first < scalar.at + scalar.n_bytes);
-        registers.next(first, WORD.min(n_bytes - first), own.clone().all(|scalar| scalar.is_float) && own.count() > 0)
+        let is_vector = own.clone().all(|scalar| scalar.is_float) && own.count() > 0;
+        registers.next(first, WORD.min(n_bytes - first), is_vector && structures == Structures::ByWord)
     });
     words.collect()
 }

@@ -1,0 +1,112 @@
+//! aarch64 Linux: where the values of a call are, and memory that is read by the system.
+//!
+//! Procedure Call Standard for the Arm 64-bit Architecture, 6.8 and 6.9: integers and pointers in x0 to x7, then on the stack, from the CFA
+//! on; floating-point numbers in v0 to v7; results in x0 and v0.
+//!
+//! `_mcount` is called behind the prologue, and gets the return address in x0: there no argument is where it was. The frontend asks for none
+//! of functions that call it.
+
+use core::arch::asm;
+
+/// What a slow path has saved: from here on x0 to x7, x8, a word of its own, and v0 to v7.
+#[derive(Clone, Copy)]
+pub(crate) struct Registers {
+    /// Where x0 is; 0 where nothing is known of registers.
+    base: usize,
+    /// The CFA.
+    frame: usize,
+}
+
+/// Where v0 is behind x0.
+const VECTORS: usize = 80;
+
+impl Registers {
+    /// Those of a function that was entered.
+    #[allow(clippy::unnecessary_wraps, reason = "other processors have hooks that save none")]
+    pub(crate) fn of_call(base: usize, frame: usize) -> Option<Self> {
+        Some(Self { base, frame })
+    }
+
+    /// Those of a function that has returned.
+    pub(crate) fn of_return(base: usize) -> Option<Self> {
+        Self::of_call(base, 0)
+    }
+
+    /// The word at a distance from the base.
+    fn saved(self, distance: usize) -> u64 {
+        if self.base == 0 {
+            return 0;
+        }
+        // SAFETY: saved by the slow path, which waits.
+        unsafe { *(self.base.wrapping_add(distance) as *const u64) }
+    }
+
+    /// An argument, from 1 on, or where it is on the stack.
+    pub(crate) fn argument(self, number: usize) -> Result<u64, usize> {
+        match number {
+            1..=8 => Ok(self.saved(number.wrapping_sub(1).wrapping_mul(8))),
+            _ => Err(self.stack(number.wrapping_sub(8))),
+        }
+    }
+
+    /// Where a word of the stack is, from 1 on from the CFA.
+    pub(crate) fn stack(self, number: usize) -> usize {
+        self.frame.wrapping_add(number.wrapping_sub(1).wrapping_mul(8))
+    }
+
+    /// The low half of a vector register, v0 to v7.
+    pub(crate) fn vector(self, number: usize) -> u64 {
+        self.saved(VECTORS.wrapping_add((number & 7).wrapping_mul(16)))
+    }
+
+    /// The result, x0.
+    pub(crate) fn result(self) -> u64 {
+        self.saved(0)
+    }
+
+    /// The second word of a result, x1.
+    pub(crate) fn second_result(self) -> u64 {
+        self.saved(8)
+    }
+}
+
+/// The highest byte of a function's stack that is there for sure: below its CFA, above which the stack may end.
+pub(crate) fn last_byte(frame: usize) -> usize {
+    frame.wrapping_sub(1)
+}
+
+/// Reads memory that may not be there: as many bytes as there are. It costs two system calls, and no signal is raised.
+///
+/// # Safety
+///
+/// `n_bytes` can be written to `to`.
+pub(crate) unsafe fn read_remote(address: usize, to: *mut u8, n_bytes: usize) -> usize {
+    // Any of the process will do, and the first one may have ended.
+    const GETTID: usize = 178;
+    const PROCESS_VM_READV: usize = 270;
+    const PAGE: usize = 4096;
+
+    // Another page may be missing.
+    let n_first = n_bytes.min(PAGE.wrapping_sub(address & (PAGE - 1)));
+    let local = [to as usize, n_bytes];
+    let remote = [[address, n_first], [address.wrapping_add(n_first), n_bytes.wrapping_sub(n_first)]];
+    let n_remote = if n_first < n_bytes { 2_usize } else { 1 };
+    let mut result: usize;
+    // SAFETY: the system writes at most `n_bytes` to `to`, and changes no register but x0.
+    unsafe {
+        asm!("svc #0", in("x8") GETTID, lateout("x0") result, options(nostack, nomem));
+        asm!(
+            "svc #0",
+            in("x8") PROCESS_VM_READV,
+            inlateout("x0") result,
+            in("x1") &raw const local,
+            in("x2") 1_usize,
+            in("x3") &raw const remote,
+            in("x4") n_remote,
+            in("x5") 0_usize,
+            options(nostack),
+        );
+    }
+    // Errors are above all lengths.
+    if result > n_bytes { 0 } else { result }
+}
