@@ -72,10 +72,7 @@ pub(crate) use interrupts::{
 pub(crate) use reach::{MAX_FRAME_BYTES, Reach};
 #[cfg_attr(target_arch = "aarch64", path = "aarch64_tls.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "riscv64_tls.rs")]
-#[cfg_attr(
-    all(target_arch = "x86_64", not(any(feature = "threadhook", feature = "outside"))),
-    path = "x86_64_tls.rs"
-)]
+#[cfg_attr(all(target_arch = "x86_64", not(any(feature = "threadhook", feature = "outside"))), path = "x86_64_tls.rs")]
 #[cfg_attr(all(target_arch = "x86_64", feature = "threadhook"), path = "x86_64_threadhook.rs")]
 #[cfg_attr(all(target_arch = "x86_64", feature = "outside"), path = "x86_64_outside.rs")]
 mod local;
@@ -101,10 +98,10 @@ pub(crate) use x86_64_shadow_stack::has_shadow_stack;
 pub(crate) use aarch64_frames::{
     Slot, caller_frame, frame_of_pointer, frames, is_frame, may_be_hooked, may_return_to, reach, whole_address,
 };
-#[cfg(all(target_arch = "aarch64", not(target_os = "none")))]
-pub(crate) use aarch64_machine::{entry_trampoline, values_trampoline};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64_machine::{abort, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero};
+#[cfg(all(target_arch = "aarch64", not(target_os = "none")))]
+pub(crate) use aarch64_machine::{entry_trampoline, values_trampoline};
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 pub(crate) use local::{SEQUENCE_BITS, sequence};
 
