@@ -5,6 +5,23 @@ use core::arch::asm;
 /// The block with the trampoline, its size and alignment, as its unwind information has it.
 pub(crate) const TRAMPOLINE_BYTES: usize = 1024;
 
+/// The address of a place in the assembly.
+macro_rules! address_of {
+    ($label:literal) => {{
+        let address;
+        // SAFETY: computes an address.
+        unsafe {
+            asm!(
+                concat!("adrp {address}, ", $label),
+                concat!("add {address}, {address}, :lo12:", $label),
+                address = out(reg) address,
+                options(nostack, nomem, preserves_flags),
+            );
+        }
+        address
+    }};
+}
+
 /// The virtual counter, which programs may read; its frequency is in CNTFRQ_EL0.
 pub(crate) fn ticks() -> u64 {
     let ticks;
@@ -15,17 +32,7 @@ pub(crate) fn ticks() -> u64 {
 
 /// The address of the return trampoline T.
 pub(crate) fn trampoline() -> usize {
-    let address;
-    // SAFETY: computes an address.
-    unsafe {
-        asm!(
-            "adrp {address}, .Lrftrace_trampoline",
-            "add {address}, {address}, :lo12:.Lrftrace_trampoline",
-            address = out(reg) address,
-            options(nostack, nomem, preserves_flags),
-        );
-    }
-    address
+    address_of!(".Lrftrace_trampoline")
 }
 
 /// The same: that of a function with a patched entry.
@@ -37,17 +44,7 @@ pub(crate) fn entry_trampoline() -> usize {
 /// The address of T4, which functions return to whose result is recorded.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn values_trampoline() -> usize {
-    let address;
-    // SAFETY: computes an address.
-    unsafe {
-        asm!(
-            "adrp {address}, .Lrftrace_values_trampoline",
-            "add {address}, {address}, :lo12:.Lrftrace_values_trampoline",
-            address = out(reg) address,
-            options(nostack, nomem, preserves_flags),
-        );
-    }
-    address
+    address_of!(".Lrftrace_values_trampoline")
 }
 
 /// Whether an address is that of T or T4: what is left on a stack may also be a return address of their slow paths.

@@ -75,24 +75,20 @@ pub(crate) fn last_byte(frame: usize) -> usize {
     frame.wrapping_sub(1)
 }
 
-/// Reads memory that may not be there: as many bytes as there are. It costs two system calls, and no signal is raised.
+/// Copies memory of this process, of which some may not be there, as the system's `process_vm_readv` does for these ranges (an address and a length
+/// each), of which the second may be empty. Returns what that does: how many bytes, or an error, which is above all lengths.
 ///
 /// # Safety
 ///
-/// `n_bytes` can be written to `to`.
-pub(crate) unsafe fn read_remote(address: usize, to: *mut u8, n_bytes: usize) -> usize {
+/// `local` can be written to.
+pub(crate) unsafe fn copy_by_system(local: [usize; 2], remote: [[usize; 2]; 2]) -> usize {
     // Any of the process will do, and the first one may have ended.
     const GETTID: usize = 178;
     const PROCESS_VM_READV: usize = 270;
-    const PAGE: usize = 4096;
 
-    // Another page may be missing.
-    let n_first = n_bytes.min(PAGE.wrapping_sub(address & (PAGE - 1)));
-    let local = [to as usize, n_bytes];
-    let remote = [[address, n_first], [address.wrapping_add(n_first), n_bytes.wrapping_sub(n_first)]];
-    let n_remote = if n_first < n_bytes { 2_usize } else { 1 };
+    let n_remote = if remote[1][1] > 0 { 2_usize } else { 1 };
     let mut result: usize;
-    // SAFETY: the system writes at most `n_bytes` to `to`, and changes no register but x0.
+    // SAFETY: the system writes to `local` alone, and changes no register but x0.
     unsafe {
         asm!("svc #0", in("x8") GETTID, lateout("x0") result, options(nostack, nomem));
         asm!(
@@ -107,6 +103,5 @@ pub(crate) unsafe fn read_remote(address: usize, to: *mut u8, n_bytes: usize) ->
             options(nostack),
         );
     }
-    // Errors are above all lengths.
-    if result > n_bytes { 0 } else { result }
+    result
 }

@@ -10,7 +10,7 @@ use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::{hint, iter, ptr};
 
-use super::registers::{Registers, last_byte, read_remote};
+use super::registers::{Registers, copy_by_system, last_byte};
 use super::watch;
 use crate::abi::value::{
     ARGUMENT, COMPOSITE, COUNTED, FLOAT, FLOAT_ARGUMENT, FORM_MASK, FORM_SHIFT, GATHERED, IN_BLOCK, LENGTH_FIRST,
@@ -367,6 +367,20 @@ unsafe fn read(wanted: Wanted, address: usize, to: *mut u8, n_bytes: usize, is_t
     // SAFETY: by this function's contract.
     let n_remote = unsafe { read_remote(address.wrapping_add(n_copied), to.wrapping_add(n_copied), n_others) };
     n_copied.wrapping_add(n_remote)
+}
+
+/// Reads memory that may not be there: as many bytes as there are. It costs two system calls, and no signal is raised.
+///
+/// # Safety
+///
+/// `n_bytes` can be written to `to`.
+unsafe fn read_remote(address: usize, to: *mut u8, n_bytes: usize) -> usize {
+    // Another page may be missing.
+    let n_first = n_bytes.min(PAGE.wrapping_sub(address & (PAGE - 1)));
+    let remote = [[address, n_first], [address.wrapping_add(n_first), n_bytes.wrapping_sub(n_first)]];
+    // SAFETY: by this function's contract.
+    let result = unsafe { copy_by_system([to as usize, n_bytes], remote) };
+    if result > n_bytes { 0 } else { result }
 }
 
 /// Copies bytes; none behind the word in which a NUL is, if that is the end. Returns how many, and whether there was that end. The reads are

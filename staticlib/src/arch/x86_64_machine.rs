@@ -7,6 +7,22 @@ use core::arch::x86_64::__cpuid;
 use core::mem::MaybeUninit;
 use core::mem::size_of;
 
+/// The address of a place in the assembly.
+macro_rules! address_of {
+    ($label:literal) => {{
+        let address;
+        // SAFETY: computes an address.
+        unsafe {
+            asm!(
+                concat!("lea {address}, [rip + ", $label, "]"),
+                address = out(reg) address,
+                options(nostack, nomem, preserves_flags),
+            );
+        }
+        address
+    }};
+}
+
 /// The largest alignment of a frame that [`frames`] looks for: a page.
 pub(crate) const MAX_REALIGN_BYTES: usize = 4096;
 
@@ -61,59 +77,24 @@ pub(crate) fn ticks() -> u64 {
 
 /// The address of the return trampoline T.
 pub(crate) fn trampoline() -> usize {
-    let address;
-    // SAFETY: computes an address.
-    unsafe {
-        asm!(
-            "lea {address}, [rip + .Lrftrace_trampoline]",
-            address = out(reg) address,
-            options(nostack, nomem, preserves_flags),
-        );
-    }
-    address
+    address_of!(".Lrftrace_trampoline")
 }
 
 /// The address of T3, which functions with an entry branch return to.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn entry_trampoline() -> usize {
-    let address;
-    // SAFETY: computes an address.
-    unsafe {
-        asm!(
-            "lea {address}, [rip + .Lrftrace_entry_trampoline]",
-            address = out(reg) address,
-            options(nostack, nomem, preserves_flags),
-        );
-    }
-    address
+    address_of!(".Lrftrace_entry_trampoline")
 }
 
 /// The address of T4, which functions return to whose result is recorded.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn values_trampoline() -> usize {
-    let address;
-    // SAFETY: computes an address.
-    unsafe {
-        asm!(
-            "lea {address}, [rip + .Lrftrace_values_trampoline]",
-            address = out(reg) address,
-            options(nostack, nomem, preserves_flags),
-        );
-    }
-    address
+    address_of!(".Lrftrace_values_trampoline")
 }
 
 /// Whether an address is that of T, T2, T3 or T4: what is left on a stack may also be a return address of their slow paths.
 pub(crate) fn is_trampoline(address: usize) -> bool {
-    let paired: usize;
-    // SAFETY: computes an address.
-    unsafe {
-        asm!(
-            "lea {paired}, [rip + .Lrftrace_trampolines]",
-            paired = out(reg) paired,
-            options(nostack, nomem, preserves_flags),
-        );
-    }
+    let paired: usize = address_of!(".Lrftrace_trampolines");
     #[cfg(not(target_os = "none"))]
     if address == entry_trampoline() || address == values_trampoline() {
         return true;
