@@ -10,7 +10,7 @@ use rftrace_tests::traces::{self, uftrace};
 use rftrace_tests::{CProgram, Program, Run, require, tools};
 
 use crate::aarch64_record::{can_record, record};
-use crate::record::{self, replay};
+use crate::record::{self, counted, cpp_source, replay};
 use crate::types::{Shown, compare};
 use crate::values::{VALUES, calls};
 
@@ -161,6 +161,27 @@ fn values_by_type_of_rust() {
         let shown = check_types(&record(&["-a"], &out.join(name), &[]), &format!("{name}::"));
         println!("{name}: {shown:?}");
         assert!(shown.known >= known, "{name}: {shown:?}");
+    }
+}
+
+/// Exceptions pass functions whose results are recorded: they return to another trampoline. Those that call the hook sign what is in their frames.
+#[test]
+fn exceptions() {
+    if !can_record() || !require(&["g++"]) {
+        return;
+    }
+    let with_room = |bytes: &'static str| cpp_source().without_hooks().with(&[bytes]);
+    let sources = [
+        (cpp_source(), cpp_source()),
+        (with_room("-fpatchable-function-entry=1"), with_room("-fpatchable-function-entry=5")),
+    ];
+    for (source, native) in sources {
+        let program = source.with(&["-mbranch-protection=standard"]).with_compilers(aarch64::PREFIX).build();
+        let run = record(&["-R", "*"], &program.path, &[]);
+        let native = record::record(&["-R", "*"], &native.build().path, &[]);
+        assert_eq!((run.status.code(), &run.stdout), (Some(0), &native.stdout), "{}", run.stderr);
+        assert_eq!(counted(&run.path("trace")), counted(&native.path("trace")));
+        assert!(replay(&run).contains(" = "), "no result was recorded");
     }
 }
 

@@ -293,6 +293,24 @@ fn fields_of_rust() {
     }
 }
 
+/// GCC tells of a function from behind its room on.
+#[test]
+fn values_of_functions_with_room() {
+    if !require(&["gcc", "g++"]) {
+        return;
+    }
+    for (source, options, known, plain) in [
+        ("typed.c", &["-O0", "-fpatchable-function-entry=5"][..], 140, 90),
+        ("typed.c", &["-O2", "-fpatchable-function-entry=7,2", "-fcf-protection=branch"], 100, 70),
+        ("typed.cpp", &["-O0", "-std=c++17", "-fpatchable-function-entry=5"], 100, 70),
+    ] {
+        let program = CProgram::new(&[source]).without_library().without_hooks().with(options).build();
+        let shown = check(&program.path, &[], "");
+        assert!(shown.known >= known, "{options:?}: {shown:?}");
+        shown.check_plain(plain);
+    }
+}
+
 #[test]
 fn values_by_type_in_all_modes() {
     if !require(&["gcc"]) {

@@ -58,7 +58,9 @@ pub(super) fn functions(
             let Some(address) = units.address(&entry) else { continue };
             let is_before = |start| {
                 let before = address - start;
-                before <= MAX_ROOM && (processor.is_room)(file.code(start, before))
+                let code = file.code(start, before);
+                // What is not in the file is nobody's room.
+                before <= MAX_ROOM && code.len() as u64 == before && (processor.is_room)(code)
             };
             let Some((start, symbol)) = file.symbol(address).filter(|&(start, _)| is_before(start)) else { continue };
             let values = Reading {
