@@ -489,7 +489,7 @@ fn what_cannot_be_recorded_is_said() {
         (&*text, "is not executable"),
         (&*script, "is a script, which `/bin/sh` runs"),
         (&*plain.path, "does not call the tracer"),
-        (&*fixed.path, "is linked statically"),
+        (&*fixed.path, "Record it while it runs: rftrace record -p PID"),
         (&*own.path, "contains rftrace itself"),
     ] {
         let run = record(&[], program, &[]);

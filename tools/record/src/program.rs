@@ -90,9 +90,10 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
              command: run it as it is, and it saves its trace where its code says; or take the crates out"
         );
     }
+    let running = if own.has_all && !unchanged { "Record it while it runs: rftrace record -p PID. " } else { "" };
     let Some(linker) = linker else {
         bail!(
-            "{shown} is linked statically: nothing can be preloaded into it. Link it dynamically, or let it record itself:\n  \
+            "{shown} is linked statically: nothing can be preloaded into it. {running}Link it dynamically, or let it record itself:\n  \
              extern crate rftrace as _;                                            // Cargo.toml: rftrace, rftrace-frontend\n  \
              let tracer = rftrace_frontend::Config::new().install()?; tracer.enable();  // and tracer.save()? at its end"
         );
@@ -100,7 +101,7 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
     // Such a program would not even begin: its linker does not load what needs the other library.
     if linker.windows(MUSL.len()).any(|part| part == MUSL) {
         bail!(
-            "{shown} uses musl as its C library, and what would be preloaded needs the GNU one. Build it for that (Rust: --target \
+            "{shown} uses musl as its C library, and what would be preloaded needs the GNU one. {running}Build it for that (Rust: --target \
              {}-unknown-linux-gnu)",
             own.arch
         );
