@@ -13,7 +13,7 @@
 //! - `poke` writes code while threads run it.
 //! - `switches` are what stubs look at.
 //! - `entry` gives branches to functions that call no hook (on aarch64 it only says what became of entries), and stubs to the slots by which other modules' functions are called.
-//! - `redirect` has programs that run call the hooks, which they were not started with.
+//! - `redirect` has programs that run call the hooks, which they were not started with; `slots` is what it and `entry` write.
 //! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
 //!
 //! Which sites a filter chooses is not here but in `filter`.
@@ -62,6 +62,8 @@ mod rooms;
 mod shapes;
 #[cfg(target_os = "linux")]
 mod sites;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod slots;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod states;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

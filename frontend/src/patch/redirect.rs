@@ -10,22 +10,25 @@
 //!
 //! **Invariant**: a slot for a function that takes another one's place leads to that one, or will at its first call, and serves nothing but
 //! calls: a function has one address for all who ask for it. But for the C library's own slots, which compares no such addresses.
+//!
+//! **Invariant**: a slot that leads to the stub of a library call goes on doing so, and the stub leads to the function that takes the other one's
+//! place: the call is recorded, then what it takes. So neither has to know of the other when it ends.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::io;
 use std::mem;
 use std::slice;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rftrace_format::interposed::Interposed;
 
-use super::entry::used_otherwise;
+use super::entry::{library_call, library_calls, used_otherwise};
 use super::module::{Image, Slot, with_modules};
 use super::poke::Pages;
 use super::sites::Hook;
+use super::slots::{store, value};
 
 /// Where the hooks are: whoever loads the tracer behind the C library knows, while its own symbols lead to the C library's.
 #[derive(Clone, Copy, Debug)]
@@ -133,15 +136,20 @@ pub fn redirect(targets: Targets) -> io::Result<Redirected> {
         Ok(())
     })?;
     let n_hooks = written.values().filter(|slot| slot.is_hook).count();
-    Ok(Redirected { n_hooks, n_interposed: written.len() - n_hooks, ..redirected })
+    let n_led = library_calls().filter(|slot| slot.is_led()).count();
+    Ok(Redirected { n_hooks, n_interposed: written.len() - n_hooks + n_led, ..redirected })
 }
 
-/// The slots of a module for functions that others take the place of, and what they are to hold.
+/// The slots of a module for functions that others take the place of, and what they are to hold. Calls through those that lead to stubs of library
+/// calls go there behind the stub.
 fn examine(image: &Image<'_>, interposed: &[Interposed], left_out: &mut Vec<(String, String)>) -> Vec<(usize, usize)> {
     let mut slots = image.slots(|name| interposed.iter().find(|one| name_of(one) == name));
     // Those that hold it already were looked at before.
     let leads_there = |slot: &Slot<&Interposed>| value(slot.place).load(SeqCst) == slot.of.function;
     slots.retain(|slot| slot.place.is_multiple_of(mem::align_of::<usize>()) && !leads_there(slot));
+    // Whoever made the stub has looked what else the slot serves.
+    slots
+        .retain(|Slot { place, of, .. }| !library_call(*place).is_some_and(|call| call.lead(of.original, of.function)));
     let path = image.name.to_string_lossy();
     let is_of_libc = path.ends_with("/libc.so.6");
     let others = slots.iter().filter(|slot| !slot.is_for_calls && !is_of_libc).map(|slot| slot.place);
@@ -165,13 +173,14 @@ fn name_of(interposed: &Interposed) -> &'static [u8] {
     unsafe { CStr::from_ptr(interposed.name as *const c_char) }.to_bytes()
 }
 
-/// Makes all slots what they were. Those of modules that are gone are forgotten.
+/// Makes all slots what they were, and has stubs of library calls lead where they did. Slots of modules that are gone are forgotten.
 ///
 /// # Errors
 ///
 /// The system does not let a slot be changed: it is tried again the next time.
 pub fn restore(targets: Targets) -> io::Result<()> {
     let mut written = written();
+    library_calls().filter(|call| call.is_led()).for_each(|call| call.lead_back());
     let all = Pages::all()?;
     with_images(targets, |image| {
         let hooks = image.hook_slots().into_iter().map(|(place, _)| place);
@@ -196,22 +205,4 @@ fn with_images(targets: Targets, mut change: impl FnMut(&Image<'_>) -> io::Resul
         change(&image).err()
     });
     failed.map_or(Ok(()), Err)
-}
-
-/// A slot of a module that is loaded.
-pub(super) fn value<'a>(place: usize) -> &'a AtomicUsize {
-    // SAFETY: relocations of that kind name eight aligned bytes that can be read; the module stays loaded while they are used.
-    unsafe { AtomicUsize::from_ptr(place as *mut usize) }
-}
-
-/// Stores a word in pages that may be read-only after relocation, and stay so.
-pub(super) fn store(all: &[Pages], place: usize, word: usize) -> io::Result<()> {
-    let gone = || io::Error::other("a module's data are not mapped");
-    let pages = all.iter().find(|pages| pages.range.contains(&place)).ok_or_else(gone)?;
-    let pages = pages.cut_to(&(place..place + size_of::<usize>())).ok_or_else(gone)?;
-    pages.make_writable()?;
-    value(place).store(word, SeqCst);
-    let mut refusal = None;
-    pages.restore(&mut refusal);
-    refusal.map_or(Ok(()), Err)
 }

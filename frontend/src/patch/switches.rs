@@ -11,7 +11,7 @@ use std::iter;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU8};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
 
 use super::memory::{map_code, map_data};
 use super::sites::Site;
@@ -53,6 +53,14 @@ impl Bytes {
     /// The switch of what is known by `site` and looks at byte number `idx`.
     pub(super) fn switch(self, idx: usize, site: Site, is_for_ends: bool) -> Option<Switch> {
         Some(Switch { site, is_for_ends, byte: self.0.get(idx)? })
+    }
+
+    /// An aligned word that lies among them from byte number `at` on, and that no switch is in.
+    pub(super) fn word(self, at: usize) -> Option<&'static AtomicUsize> {
+        let bytes = self.0.get(at..at.checked_add(size_of::<usize>())?)?;
+        let place = bytes.as_ptr().cast_mut().cast::<usize>();
+        // SAFETY: so many bytes are there for ever, and are used only as a word.
+        place.is_aligned().then(|| unsafe { AtomicUsize::from_ptr(place) })
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
+use rftrace_tests::traces::{self, calls_per_task};
 use rftrace_tests::{CProgram, Program, require, tools};
 use serde_json::Value;
 
@@ -180,8 +181,7 @@ fn calls_and_resources_in_one_trace() {
         end_recording(&mut recorder);
         let found = values(&running);
         assert_eq!(sums(&found, &["take", "take_some", "main", "_start"]), [10, 1000, 0, 0], "{found:#}");
-        let calls = rftrace_tests::traces::calls_per_task(&rftrace_tests::traces::open(&running.trace()));
-        assert_eq!(calls.iter().filter_map(|calls| calls.get("take")).sum::<u64>(), 10, "{calls:?}");
+        assert_eq!(calls(&running, &["take"]), [10]);
     }
     // By what the tracer knows: `main` was called before.
     let mut recorder = running.begin_recording(&["--resources", "memory", "--backtraces", "shadow"]);
@@ -191,6 +191,72 @@ fn calls_and_resources_in_one_trace() {
     assert_eq!(sums(&found, &["take", "take_some"]), [10, 1000, 0, 0], "{found:#}");
     assert_eq!(sums(&found, &["main"]), [0; 4], "{found:#}");
     end(running);
+}
+
+/// How often each of these functions was called.
+#[track_caller]
+fn calls(running: &Running, functions: &[&str]) -> Vec<u64> {
+    let calls = calls_per_task(&traces::open(&running.trace()));
+    functions.iter().map(|&function| calls.iter().filter_map(|calls| calls.get(function)).sum()).collect()
+}
+
+/// Both have calls through the program's slots lead to them. Each is recorded alone too, before and after, by recorders that leave or are killed.
+#[test]
+fn library_calls_and_resources_in_one_trace() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    const FUNCTIONS: [&str; 3] = ["malloc", "free", "posix_memalign"];
+    for with in [&[][..], &["-Wl,-z,lazy"], &["-fno-plt"]] {
+        let built = build(with);
+        let mut running = begin(&built.path, "one");
+        let specification = running.folder.path().join("text.toml");
+        fs::write(&specification, specified("strdup", "free")).unwrap();
+        let specified = format!("file,{}", specification.display());
+        tell(&mut running, "tgo");
+        let before = constants(running.pid());
+        let ways: [&[&str]; 5] = [
+            &["--resources", "memory"],
+            &["--libcalls", "--resources", "memory"],
+            &["--libcalls"],
+            &["--libcalls", "--resources", &specified],
+            &["--resources", &specified],
+        ];
+        for (round, options) in ways.into_iter().enumerate() {
+            for is_killed in [true, false] {
+                let mut recorder = running.begin_recording(options);
+                tell(&mut running, "tog");
+                if is_killed {
+                    recorder.kill().unwrap();
+                    recorder.wait().unwrap();
+                    tell(&mut running, "tog");
+                    // The next recorder, or this.
+                    if round % 2 == 0 {
+                        running.record_some(&["--leave"]);
+                        check_constants(&running, &before);
+                    }
+                    continue;
+                }
+                end_recording(&mut recorder);
+                check_constants(&running, &before);
+                if options.contains(&"--libcalls") {
+                    // Seven that were kept are given back.
+                    assert_eq!(calls(&running, &FUNCTIONS), [10, 5 + 1 + 7, 1], "{with:?} {options:?}");
+                }
+                if options.contains(&specified.as_str()) {
+                    let found = values(&running);
+                    assert_eq!(counted(&found, "text")[..4], [1, 16, 0, 0], "{with:?} {options:?} {found:#}");
+                } else if options.contains(&"--resources") {
+                    let found = values(&running);
+                    assert_eq!(counted(&found, "memory"), [14, 1287, 0, 0, 0], "{with:?} {options:?} {found:#}");
+                    let named = sums(&found, &["take", "take_some", "main", "_start"]);
+                    assert_eq!(named, [10, 1000, 0, 0], "{with:?} {options:?} {found:#}");
+                }
+                tell(&mut running, "tog");
+            }
+        }
+        end(running);
+    }
 }
 
 #[test]
@@ -388,8 +454,7 @@ fn what_is_refused_is_told() {
     let running = begin(program(), "one");
     let specification = running.folder.path().join("own.toml");
     fs::write(&specification, specified("take", "free")).unwrap();
-    let cases: [(&[&str], &str); 4] = [
-        (&["--resources", "memory", "--libcalls"], "want the same slots"),
+    let cases: [(&[&str], &str); 3] = [
         (&["--resources", specification.to_str().unwrap()], "take is called within program only"),
         (&["--resources", "memory", "--backtraces", "shadow"], "does not call the tracer"),
         (&["--resources", "nothing.toml"], "nothing.toml"),

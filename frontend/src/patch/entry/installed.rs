@@ -5,15 +5,15 @@
 use std::io;
 use std::iter;
 use std::ptr;
-use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use rftrace_format::branches::Branch;
 
 use crate::patch::entry_outcome::LeftOut;
 use crate::patch::poke::Pages;
-use crate::patch::redirect;
 use crate::patch::sites::Site;
+use crate::patch::slots;
 
 /// What one way through the modules has added.
 #[derive(Debug, Default)]
@@ -33,10 +33,34 @@ pub(super) struct Part {
 
 /// A slot through which the program calls a function of another module.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     pub(super) place: usize,
     pub(super) stub: usize,
+    /// What it held.
     pub(super) function: usize,
+    /// Where calls go on behind the stub: that, or what takes its place.
+    pub(super) goes_on: &'static AtomicUsize,
+}
+
+impl Slot {
+    /// Has calls go on to a function that takes the place of `original`, if that is what they lead to. Returns whether it is.
+    pub(crate) fn lead(&self, original: usize, function: usize) -> bool {
+        let is_it = self.function == original;
+        if is_it {
+            self.goes_on.store(function, Release);
+        }
+        is_it
+    }
+
+    /// Whether another function takes the place of theirs.
+    pub(crate) fn is_led(&self) -> bool {
+        self.goes_on.load(Acquire) != self.function
+    }
+
+    /// Has them go on to their own.
+    pub(crate) fn lead_back(&self) {
+        self.goes_on.store(self.function, Release);
+    }
 }
 
 static LAST: AtomicPtr<Part> = AtomicPtr::new(ptr::null_mut());
@@ -69,6 +93,17 @@ pub(crate) fn functions_in(start: u64) -> impl Iterator<Item = (u64, u64)> {
     own.map(move |(site, &bytes)| (site.address as u64 - start, bytes as u64))
 }
 
+/// The slots of library calls, whatever they hold.
+pub(crate) fn library_calls() -> impl Iterator<Item = &'static Slot> {
+    parts().flat_map(|part| &part.slots)
+}
+
+/// That at a place, if it leads to its stub.
+pub(crate) fn library_call(place: usize) -> Option<&'static Slot> {
+    let held = slots::value(place).load(SeqCst);
+    library_calls().find(|slot| slot.place == place && slot.stub == held)
+}
+
 /// Has the slots of library calls lead to their stubs again, also where the dynamic linker has written meanwhile. Returns how many do.
 ///
 /// # Errors
@@ -89,7 +124,7 @@ pub fn release_library_calls() -> io::Result<()> {
 
 /// Writes the second address that `of` tells of a slot into those that hold the first one. Returns how many hold the second then.
 fn fill_slots(of: impl Fn(&Slot) -> (usize, usize)) -> io::Result<usize> {
-    let mut slots = parts().flat_map(|part| &part.slots).peekable();
+    let mut slots = library_calls().peekable();
     if slots.peek().is_none() {
         return Ok(0);
     }
@@ -97,10 +132,10 @@ fn fill_slots(of: impl Fn(&Slot) -> (usize, usize)) -> io::Result<usize> {
     let mut n_filled = 0;
     for slot in slots {
         let (before, after) = of(slot);
-        let held = redirect::value(slot.place).load(SeqCst);
+        let held = slots::value(slot.place).load(SeqCst);
         // What is neither is somebody else's.
         if held == before {
-            redirect::store(&pages, slot.place, after)?;
+            slots::store(&pages, slot.place, after)?;
         }
         n_filled += usize::from(held == before || held == after);
     }

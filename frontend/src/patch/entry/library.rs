@@ -17,7 +17,7 @@ use super::pointers::used_otherwise;
 use super::wanted::looks_at_its_caller;
 use crate::elf::imports::Import;
 use crate::patch::module::Image;
-use crate::patch::redirect;
+use crate::patch::slots;
 
 /// What the functions of the slots are, or why they are not recorded. `address` tells where a slot is in memory.
 pub(super) fn examine<'f>(
@@ -38,7 +38,7 @@ pub(super) fn examine<'f>(
         if image.bytes(slot..slot + size_of::<usize>()).is_none() {
             return Err(WholeReason::Unreadable);
         }
-        let held = redirect::value(slot).load(Relaxed);
+        let held = slots::value(slot).load(Relaxed);
         // With lazy binding it leads back to the program until the first call.
         let function = if image.contains(held) { bound(import) } else { Some(held) };
         match function.filter(|&function| function != 0) {

@@ -41,7 +41,7 @@ use rftrace_format::branches::Branch;
 
 use self::functions::{BRANCH_BYTES, Functions};
 use self::installed::{Part, Slot};
-pub(crate) use self::installed::{functions_in, sites};
+pub(crate) use self::installed::{functions_in, library_call, library_calls, sites};
 pub use self::installed::{hook_library_calls, release_library_calls};
 pub use self::leads::{Lead, lead_functions};
 use self::module::{Function, Module, examine, is_cold};
@@ -55,8 +55,8 @@ use super::control;
 use super::entry_outcome::{EntryBranches, EntryWay as Way, LeftOut, WholeReason};
 use super::module::{Image, with_modules};
 use super::poke::{Pages, is_only_thread};
-use super::redirect;
 use super::sites::Site;
+use super::slots;
 use super::switches::Switch;
 use crate::elf::file::page_size;
 use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
@@ -436,11 +436,14 @@ impl Pass<'_> {
             let place = wanted[idx].name;
             let filled = match &made {
                 Err((reason, error)) => Err((*reason, error.to_string())),
-                Ok((area, pages)) => {
-                    let stub = area.stub(idx).unwrap_or(function);
-                    let stored = redirect::store(pages, place, stub).map(|()| Slot { place, stub, function });
-                    stored.map_err(|error| (WholeReason::NotWritable, error.to_string()))
-                }
+                Ok((area, pages)) => match area.stub(idx).zip(area.goes_on(idx)) {
+                    Some((stub, goes_on)) => {
+                        let slot = Slot { place, stub, function, goes_on };
+                        let stored = slots::store(pages, place, stub).map(|()| slot);
+                        stored.map_err(|error| (WholeReason::NotWritable, error.to_string()))
+                    }
+                    None => Err((WholeReason::Instruction, String::new())),
+                },
             };
             match filled {
                 Ok(slot) => {

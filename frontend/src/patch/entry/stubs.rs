@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! area   +0    a byte for each function: whether it is switched on, see `patch::switches`
+//!        …     a word for each function, if one of another module is among them: where it goes on
 //! next page:
 //!        +0    address of the hook: rftrace_entry, or one of somebody else
-//!        +16   three words for each function: where it goes on, its name, where a displaced call returns to
+//!        +16   three words for each function: where its copy is, its name, where a displaced call returns to
 //!        …     stubs:
 //!          +0    cmp byte ptr [rip + …], 0
 //!          +7    jne                 to the pushes
@@ -15,6 +16,8 @@
 //!                jmp [rip + …]       the hook, which goes on there
 //! ```
 //!
+//! What is in another module may go on elsewhere later: at a function that somebody puts in its place. So that word can be written.
+//!
 //! Flags are dead at a function's beginning. Off, a call costs two jumps that are taken, to the stub and back, and a comparison.
 //!
 //! A signal may strike in a stub. Its frame is the function's at the instruction that runs there as a copy, with rsp as it is,
@@ -22,6 +25,8 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Release;
 
 use iced_x86::Instruction;
 
@@ -114,12 +119,23 @@ impl Area {
         let page = usize::try_from(page_size()).unwrap_or(4096);
         let most = (WORDS_AT + wanted.len() * (WORDS_BYTES + LARGEST) + STUB_ALIGN).next_multiple_of(page);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
-        let pages_bytes = Bytes::pages_bytes(wanted.len());
+        let is_whole = |function: &Wanted| matches!(function.goes_on, GoesOn::Whole(_));
+        let n_bytes =
+            if wanted.iter().any(is_whole) { ways_at(wanted.len()) + wanted.len() * WORD } else { wanted.len() };
+        let pages_bytes = Bytes::pages_bytes(n_bytes);
         for start in places(module, pages_bytes + most, mapped, (page, REACH)) {
             let (stubs, placed, mut contents) = contents(start, start + pages_bytes, wanted, hook);
             contents.resize(contents.len().next_multiple_of(page), FILLER);
-            match Bytes::map_before(&contents, start, wanted.len()) {
-                Ok(bytes) => return Ok(Self { stubs, placed, bytes }),
+            match Bytes::map_before(&contents, start, n_bytes) {
+                Ok(bytes) => {
+                    let area = Self { stubs, placed, bytes };
+                    for (idx, function) in wanted.iter().enumerate() {
+                        if let (Some(way), GoesOn::Whole(at)) = (area.goes_on(idx), &function.goes_on) {
+                            way.store(*at, Release);
+                        }
+                    }
+                    return Ok(area);
+                }
                 Err(error) => last = error,
             }
         }
@@ -139,6 +155,11 @@ impl Area {
     /// Where the stub of a function begins, which is given by its place in the list.
     pub(super) fn stub(&self, idx: usize) -> Option<usize> {
         self.placed.get(idx)?.as_ref().map(|placed| placed.stub)
+    }
+
+    /// Where a function of another module goes on, which is given by its place in the list. `None` for others.
+    pub(super) fn goes_on(&self, idx: usize) -> Option<&'static AtomicUsize> {
+        self.bytes.word(ways_at(self.placed.len()) + idx * WORD)
     }
 
     /// Where each displaced instruction was, behind the function's beginning, and where its copy is, behind that of its stub.
@@ -176,6 +197,11 @@ fn frames(placed: &[Option<Placed>], reader: Reader) -> (Vec<u8>, Vec<usize>) {
     (bytes, descriptions)
 }
 
+/// Where the words begin behind so many switches that say where functions of other modules go on.
+fn ways_at(n_functions: usize) -> usize {
+    n_functions.next_multiple_of(WORD)
+}
+
 /// The stubs of functions whose switches begin at `switches`, and the contents of the memory for them, which begins at `start`.
 fn contents(
     switches: usize,
@@ -193,9 +219,12 @@ fn contents(
         let word = |number: usize| start + words_at + number * WORD;
         let stub = start + contents.len();
         let copy = stub + COPY_AT;
-        let (at, goes_on, copied) = match &function.goes_on {
-            GoesOn::Whole(at) => (*at, *at, Copied::jump(*at, copy, word(0))),
-            GoesOn::Copy(instructions) => (function.name, copy, relocate::copy(instructions, copy, word(2))),
+        let (at, way, copied) = match &function.goes_on {
+            GoesOn::Whole(at) => {
+                let way = switches + ways_at(wanted.len()) + idx * WORD;
+                (*at, way, Copied::jump(*at, copy, way))
+            }
+            GoesOn::Copy(instructions) => (function.name, word(0), relocate::copy(instructions, copy, word(2))),
         };
         // The jump to the way to the hook is a short one.
         let copied = copied.filter(|copied| COPY_AT + copied.code.len() + WAY_BYTES <= LARGEST - STUB_ALIGN);
@@ -203,7 +232,7 @@ fn contents(
             placed.push(None);
             continue;
         };
-        for (number, value) in [goes_on, function.told, returns_to.unwrap_or(0)].into_iter().enumerate() {
+        for (number, value) in [copy, function.told, returns_to.unwrap_or(0)].into_iter().enumerate() {
             let place = words_at + number * WORD;
             contents[place..place + WORD].copy_from_slice(&value.to_le_bytes());
         }
@@ -212,7 +241,7 @@ fn contents(
         contents.extend_from_slice(&distance(stub + JUMP_IF_ON_AT, switches + idx).to_le_bytes());
         contents.extend_from_slice(&[COMPARE.1, JUMP_IF_ON, code.len() as u8]);
         contents.extend_from_slice(&code);
-        for (opcode, target) in [(PUSH, word(0)), (PUSH, word(1)), (JUMP, start)] {
+        for (opcode, target) in [(PUSH, way), (PUSH, word(1)), (JUMP, start)] {
             contents.extend_from_slice(&opcode);
             let end = start + contents.len() + size_of::<i32>();
             contents.extend_from_slice(&distance(end, target).to_le_bytes());
@@ -251,7 +280,10 @@ impl Placed {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Acquire;
+
     use super::*;
+    use crate::patch::poke::Pages;
     use iced_x86::{Code, Decoder, DecoderOptions};
 
     fn wanted(start: usize, code: &[u8]) -> Wanted {
@@ -266,7 +298,7 @@ mod tests {
         usize::from_le_bytes(contents[at - START..][..WORD].try_into().unwrap())
     }
 
-    /// Checks the way to the hook, and returns what it pushes.
+    /// Checks the way to the hook, and returns the places of what it pushes.
     fn pushed(contents: &[u8], placed: &Placed, idx: usize) -> [usize; 2] {
         let mut decoder =
             Decoder::with_ip(64, &contents[placed.stub - START..], placed.stub as u64, DecoderOptions::NONE);
@@ -279,7 +311,7 @@ mod tests {
         let mut decoder = Decoder::with_ip(64, &contents[way - START..], way as u64, DecoderOptions::NONE);
         let [goes_on, name, hook] = [(); 3].map(|()| decoder.decode().ip_rel_memory_address() as usize);
         assert_eq!((hook, decoder.ip() as usize), (START, placed.end));
-        [goes_on, name].map(|place| word(contents, place))
+        [goes_on, name]
     }
 
     #[test]
@@ -295,22 +327,29 @@ mod tests {
         assert!(placed[1].is_none());
         for (idx, returns_to) in [(0, 0), (2, 0x40_3006)] {
             let placed = placed[idx].as_ref().unwrap();
-            assert_eq!(pushed(&contents, placed, idx), [placed.stub + COPY_AT, list[idx].name]);
+            let pushed = pushed(&contents, placed, idx).map(|place| word(&contents, place));
+            assert_eq!(pushed, [placed.stub + COPY_AT, list[idx].name]);
             assert_eq!(word(&contents, START + WORDS_AT + idx * WORDS_BYTES + 2 * WORD), returns_to);
         }
     }
 
     #[test]
-    fn whole_functions_go_on_at_their_addresses() {
+    fn whole_functions_go_on_where_a_word_says() {
         let list = [Wanted { name: 0x40_4018, told: 0x40_4018, goes_on: GoesOn::Whole(0x7000_1230) }];
         let (_, placed, contents) = contents(SWITCHES, START, &list, hook());
         let placed = placed[0].as_ref().unwrap();
-        assert_eq!(pushed(&contents, placed, 0), [0x7000_1230, 0x40_4018]);
+        let way = SWITCHES + WORD;
+        let [goes_on, name] = pushed(&contents, placed, 0);
+        assert_eq!((goes_on, word(&contents, name)), (way, 0x40_4018));
         let copy = placed.stub + COPY_AT;
         let mut decoder = Decoder::with_ip(64, &contents[copy - START..], copy as u64, DecoderOptions::NONE);
         let jump = decoder.decode();
         assert_eq!((jump.code(), jump.next_ip() as usize), (Code::Jmp_rm64, placed.stub + placed.way_at));
-        assert_eq!(word(&contents, jump.ip_rel_memory_address() as usize), 0x7000_1230);
+        assert_eq!(jump.ip_rel_memory_address() as usize, way);
+
+        let mapped: Vec<Range<usize>> = Pages::all().unwrap().into_iter().map(|pages| pages.range).collect();
+        let area = Area::new(&(hook()..hook()), &list, hook(), &mapped).unwrap();
+        assert_eq!(area.goes_on(0).unwrap().load(Acquire), 0x7000_1230);
     }
 
     /// A row for each instruction of a stub, in their order.

@@ -235,8 +235,8 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
     if args.leave {
         return attach::leave(&options);
     }
-    let hooks = (args.libcalls, !args.branches.is_empty());
-    options.resources = resources::of_attached(&args.resources, args.backtraces, &options.pids, hooks)?;
+    let has_branches = !args.branches.is_empty();
+    options.resources = resources::of_attached(&args.resources, args.backtraces, &options.pids, has_branches)?;
     recover_older(args)?;
     let token =
         args.to.as_ref().map(|to| super::send::read_token(args.token_file.as_deref(), to)).transpose()?.flatten();

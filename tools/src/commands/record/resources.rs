@@ -122,16 +122,13 @@ pub(super) fn of_attached(
     kinds: &[Kind],
     way: Backtraces,
     pids: &[u32],
-    (has_library_calls, has_branches): (bool, bool),
+    has_branches: bool,
 ) -> Result<Option<Resources>> {
     if kinds.is_empty() {
         return Ok(None);
     }
     for pid in pids {
         check_backtraces(Path::new(&format!("/proc/{pid}/exe")), way, has_branches)?;
-    }
-    if has_library_calls {
-        bail!("--libcalls and --resources want the same slots of a program that runs: record one of them");
     }
     of_running(kinds, way, pids, false).map(Some)
 }
