@@ -132,12 +132,13 @@ fn attach(settings: &Settings) -> Result<(), &'static str> {
     }
     identity::set_number_of(generation, pool::next_process());
     modules::tell_again();
+    let wanted = pool::wanted() & !DETAILED;
     let specified = match settings.specified.is_empty() {
         true => Vec::new(),
-        false => stubs::make(&settings.specified)
+        false => stubs::make(&settings.specified, wanted)
             .map_err(|_| "the system does not let it have code for what is specified (a file in memory, mapped)")?,
     };
-    slots::find(pool::wanted() & !DETAILED, specified);
+    slots::find(wanted, specified);
     Ok(())
 }
 

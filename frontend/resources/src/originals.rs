@@ -3,7 +3,7 @@
 //! In a program that ran before nobody calls those of this library by their names: there slots lead to them, and the functions are what the
 //! slots hold (`slots`).
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicPtr, AtomicU32};
@@ -22,6 +22,13 @@ macro_rules! functions {
         pub(crate) enum Original {
             $($name,)*
         }
+
+        unsafe extern "C" {
+            $(#[link_name = concat!("rftrace_own_", stringify!($name))] fn $name();)*
+        }
+
+        /// This library's functions of these names, whatever else these lead to.
+        const OWN: &[unsafe extern "C" fn()] = &[$($name,)*];
 
         pub(crate) const NAMES: &[&CStr] = &[$(
             match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
@@ -63,6 +70,38 @@ pub(crate) fn resource_of(place: usize) -> Resource {
         _ if place <= Original::closefrom as usize => Resource::File,
         _ if place <= Original::thrd_detach as usize => Resource::Thread,
         _ => Resource::Library,
+    }
+}
+
+/// This library's function in place of one that is specified too, if it records what is wanted: that one goes on to it. Not what looks who has called it.
+///
+/// Calls no function of the C library: that may be the specified one.
+///
+/// # Safety
+///
+/// `name` is a string.
+pub(crate) unsafe fn own(name: *const c_char, wanted: u32) -> Option<usize> {
+    // SAFETY: by this function's contract.
+    let place = NAMES.iter().position(|own| unsafe { are_same(own.as_ptr(), name) })?;
+    let resource = resource_of(place);
+    (resource != Resource::Library && wanted & resource.bit() != 0).then(|| OWN[place] as usize)
+}
+
+/// Whether two strings are the same.
+///
+/// # Safety
+///
+/// Both are strings.
+unsafe fn are_same(one: *const c_char, other: *const c_char) -> bool {
+    let mut at = 0;
+    loop {
+        // SAFETY: up to the first difference or NUL.
+        let bytes = unsafe { [*one.add(at), *other.add(at)] };
+        match bytes {
+            [0, 0] => return true,
+            [one, other] if one != other => return false,
+            _ => at += 1,
+        }
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) fn find(wanted: u32, specified: Vec<Interposed>) {
     // By the first one it is known which library this is, whose own slots stay. It stands for itself, and no module calls it by its name.
     let own_name = c"rftrace_resources_attach".as_ptr() as usize;
     found.push(Interposed { name: own_name, function: own_address(), original: own_address() });
+    // Before the others: they go on to those of the same names.
+    found.extend(specified);
     for (place, name) in NAMES.iter().enumerate() {
         if wanted & originals::resource_of(place).bit() == 0 {
             continue;
@@ -51,7 +53,6 @@ pub(crate) fn find(wanted: u32, specified: Vec<Interposed>) {
             found.push(Interposed { name: name.as_ptr() as usize, function, original });
         }
     }
-    found.extend(specified);
     // SAFETY: forgets what it was about to tell of functions that are not there.
     unsafe { libc::dlerror() };
     let [place, number] = &rftrace_resources_interposed;

@@ -12,12 +12,14 @@ use std::ptr;
 use rftrace_format::interposed::Interposed;
 
 use crate::interpose::{Known, specified};
+use crate::originals;
 use crate::slots;
 
 const STUB_BYTES: usize = 32;
 
-/// Makes them, of a file with lines `NUMBER NAME`; none for functions that are not there. They stay: a thread may be in one.
-pub(crate) fn make(path: &[u8]) -> io::Result<Vec<Interposed>> {
+/// Makes them, of a file with lines `NUMBER NAME`; none for functions that are not there. They go on to this library's own functions of these
+/// names, where these record what is wanted. They stay: a thread may be in one.
+pub(crate) fn make(path: &[u8], wanted: u32) -> io::Result<Vec<Interposed>> {
     let text = fs::read(OsStr::from_bytes(path))?;
     let known: Vec<Known> = text.split(|&byte| byte == b'\n').filter_map(known_by).collect();
     let known: &'static [Known] = known.leak();
@@ -42,7 +44,9 @@ pub(crate) fn make(path: &[u8]) -> io::Result<Vec<Interposed>> {
     }
     let interposed = |(place, known): (usize, &'static Known)| {
         let original = slots::original(known.name());
-        known.set(original);
+        // SAFETY: a name with a NUL.
+        let own = unsafe { originals::own(known.name().as_ptr(), wanted) };
+        known.set(own.unwrap_or(original));
         let name = known.name().as_ptr() as usize;
         (original != 0).then_some(Interposed { name, function: start as usize + place * STUB_BYTES, original })
     };

@@ -266,6 +266,32 @@ fn what_is_moved_in_memory_is_told_as_by_functracer() {
     assert!(text.contains(": main+0x"), "{text}");
 }
 
+/// What needs no specification is recorded as without one, also where both are of the same functions.
+#[test]
+fn functions_that_are_recorded_in_any_case() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let own = tempfile::tempdir().unwrap();
+    let path = own.path().join("text.toml");
+    fs::write(&path, super::attach_resources::specified("strdup", "free")).unwrap();
+    for (kind, way, more, specified) in
+        [("memory", "memtransfer", path.to_str().unwrap(), "text"), ("file", "shm", "shmposix", "shm-mapping")]
+    {
+        let alone = values(&record_kinds(kind, &[], c_program(), &[way]).0, &[]);
+        let (folder, told) = record_kinds(&format!("{kind},{more}"), &[], c_program(), &[way]);
+        let found = values(&folder, &[]);
+        let totals = |found: &Value| {
+            ["allocations", "releases", "bytes", "failures"].map(|key| found[kind][key].as_u64().unwrap_or_default())
+        };
+        assert!(totals(&alone)[1] > 0, "{alone:#}");
+        assert_eq!(totals(&found), totals(&alone), "{found:#}\n{told}");
+        // Frames of what has recorded the call first are none of the stack's.
+        assert!(!found.to_string().contains("rftrace-preload") && !found.to_string().contains(".so+0x"), "{found:#}");
+        assert!(counted(&found, specified)[0] > 0, "{found:#}");
+    }
+}
+
 #[test]
 fn mappings_and_shared_memory_are_counted() {
     if !require(&["gcc"]) {

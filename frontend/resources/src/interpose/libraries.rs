@@ -30,6 +30,9 @@ macro_rules! open {
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
             naked_asm!(
+                concat!(".globl rftrace_own_", stringify!($name)),
+                concat!(".hidden rftrace_own_", stringify!($name)),
+                concat!("rftrace_own_", stringify!($name), ":"),
                 ".cfi_startproc",
                 "push rdi",
                 ".cfi_adjust_cfa_offset 8",

@@ -9,7 +9,8 @@
 
 use std::arch::naked_asm;
 
-/// A function that jumps to another one, with the stack and the frame pointer behind its own arguments, of which there are so many.
+/// A function that jumps to another one, with the stack and the frame pointer behind its own arguments, of which there are so many. Its other name is
+/// this library's alone (`originals::own`).
 macro_rules! with_registers {
     ($name:ident, $to:ident, 0) => {
         with_registers!($name, $to, "rdi", "rsi");
@@ -30,7 +31,15 @@ macro_rules! with_registers {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
-            super::naked_asm!(concat!("mov ", $sp, ", rsp"), concat!("mov ", $bp, ", rbp"), "jmp {to}", to = sym $to)
+            super::naked_asm!(
+                concat!(".globl rftrace_own_", stringify!($name)),
+                concat!(".hidden rftrace_own_", stringify!($name)),
+                concat!("rftrace_own_", stringify!($name), ":"),
+                concat!("mov ", $sp, ", rsp"),
+                concat!("mov ", $bp, ", rbp"),
+                "jmp {to}",
+                to = sym $to
+            )
         }
     };
 }
