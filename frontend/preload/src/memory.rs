@@ -4,7 +4,9 @@
 //! without the names of functions.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::c_void;
 use std::ptr;
+use std::slice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 
@@ -37,6 +39,30 @@ pub(crate) fn map(bytes: usize) -> *mut u8 {
     // SAFETY: a new anonymous mapping.
     let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if memory == libc::MAP_FAILED { ptr::null_mut() } else { memory.cast() }
+}
+
+/// Gives back what of this library's code and constants is in memory: the system has it from the file again where it is needed. Not where a
+/// debugger may have written breakpoints there.
+pub(crate) fn leave_file() {
+    unsafe extern "C" {
+        static __ehdr_start: libc::Elf64_Ehdr;
+    }
+
+    // SAFETY: asks for a number.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let base = &raw const __ehdr_start;
+    // SAFETY: the linker lays it at the beginning of what is mapped, with so many program headers at that distance.
+    let headers = unsafe {
+        let header = &*base;
+        slice::from_raw_parts(base.byte_add(header.e_phoff as usize).cast::<libc::Elf64_Phdr>(), header.e_phnum.into())
+    };
+    let is_constant = |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0;
+    for header in headers.iter().filter(is_constant) {
+        let start = base as usize + header.p_vaddr as usize / page * page;
+        let end = base as usize + header.p_vaddr as usize + header.p_memsz as usize;
+        // SAFETY: pages of a file that nobody writes to: whoever reads them finds the same.
+        unsafe { libc::madvise(start as *mut c_void, end - start, libc::MADV_DONTNEED) };
+    }
 }
 
 /// A piece of the reserve. If there is none, what the thread is at is given up; null if it cannot be.

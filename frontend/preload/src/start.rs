@@ -48,6 +48,11 @@ extern "C" fn start() {
         });
     }
     if !settings.force && settings.branches.is_empty() && !calls_hooks() {
+        work::alone(|| {
+            if !status_has("TracerPid:") {
+                memory::leave_file();
+            }
+        });
         return;
     }
     let folder = settings.folder.clone();
@@ -112,8 +117,13 @@ fn begin(settings: Settings) {
 
 /// Whether the program runs under a filter of system calls, of which nobody knows what it does.
 fn has_filter() -> bool {
+    status_has("Seccomp:")
+}
+
+/// Whether the system says something else than 0 of this process.
+fn status_has(name: &str) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
+    status.lines().any(|line| line.strip_prefix(name).is_some_and(|value| value.trim() != "0"))
 }
 
 /// The bank of this process, if what is recorded goes there. Without one it records into memory of its own, and saves that itself.

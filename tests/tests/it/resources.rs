@@ -385,6 +385,32 @@ fn what_is_no_recording_is_said() {
     assert!(told(&folder).contains("no recording of who took memory"), "{}", told(&folder));
 }
 
+/// The tracer's library has nothing to do in a program that does not call it.
+#[test]
+fn code_that_is_not_needed_takes_no_memory() {
+    /// KiB. Of a debug build the beginning of the program needs some 4,700.
+    const MOST: u64 = 2500;
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(rftrace());
+    command.args(["record", "--resources", "memory", "-o", "trace", "cat", "/proc/self/smaps"]).current_dir(&folder);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (mut is_tracer, mut n_mappings, mut resident) = (false, 0, 0);
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match (words.next(), words.next()) {
+            (Some("Rss:"), Some(kib)) if is_tracer => resident += kib.parse::<u64>().unwrap(),
+            (Some(range), Some(_)) if range.contains('-') && !range.ends_with(':') => {
+                is_tracer = line.ends_with("/rftrace-preload");
+                n_mappings += u32::from(is_tracer);
+            }
+            _ => {}
+        }
+    }
+    assert!(n_mappings >= 3 && resident < MOST, "{n_mappings} {resident}\n{text}");
+}
+
 #[test]
 fn the_library_exports_nothing_else() {
     if !require(&["objdump"]) {
