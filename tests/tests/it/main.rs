@@ -56,6 +56,7 @@ mod own_streams;
 mod patched;
 mod record;
 mod record_limits;
+mod record_outside;
 mod record_places;
 mod recorded_programs;
 mod registers;

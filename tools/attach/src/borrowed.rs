@@ -181,6 +181,11 @@ impl<'a> Borrowed<'a> {
         Self::new(process, gadgets, thread, true)
     }
 
+    /// Borrows the thread of a program that this process has started, and holds where no lock is taken yet. It stays so.
+    pub(crate) fn held(process: &'a Process, gadgets: Gadgets, thread: pid_t) -> Result<Self> {
+        Self::new(process, gadgets, thread, true)
+    }
+
     fn new(process: &'a Process, gadgets: Gadgets, thread: pid_t, is_lent: bool) -> Result<Self> {
         let (registers, extended) = (sys::registers(thread)?, sys::extended_state(thread)?);
         let mask = sys::signal_mask(thread)?;

@@ -7,6 +7,7 @@
 //! - `names` are those of the libraries in the process; `library` brings the tracer's library into the process, and that for resources, `stacks` gives return addresses back.
 //! - `signal` sends a thread a signal that ends no wait of it.
 //! - `branches` are those at functions' beginnings: the pass that changes code.
+//! - `started` is a program that this process starts, held where the tracer can be put into it.
 //! - `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image` and the
 //!   `jumps` that lead there; `way` chooses.
 //!
@@ -36,6 +37,7 @@ mod process;
 mod refusal;
 mod signal;
 mod stacks;
+mod started;
 mod status;
 mod sys;
 mod way;
@@ -47,4 +49,5 @@ pub use call::begin_again;
 pub use outside::{BankPlaces, Mapped};
 pub use process::OtherRoot;
 pub use signal::send_unseen;
+pub use started::Started;
 pub use way::{Attached, leave};

@@ -24,6 +24,7 @@ use super::names;
 use super::place::Places;
 use super::process::{Map, OtherRoot, Process};
 use super::stacks::Stacks;
+use super::started::{Place, Started};
 use super::status;
 use super::world::World;
 
@@ -141,33 +142,58 @@ impl Outside {
         wanted: &Wanted,
         prepare: impl FnOnce(Files) -> Result<BankPlaces>,
     ) -> Result<Self> {
-        let pid = process.pid;
-        check_wanted(pid, wanted)?;
-        if let Some(before) = Self::find(Process::open(pid)?)? {
+        check_wanted(process.pid, wanted)?;
+        if let Some(before) = Self::find(Process::open(process.pid)?)? {
             before.leave()?;
         }
-        let maps = process.maps()?;
-        let image = Image::find(&process, &maps)?;
-        let hooked = jumps::hooked(&process, &maps)?;
-        if hooked.is_empty() {
-            bail!(
-                "process {pid} is linked statically, or uses musl as its C library, and has no function mcount or __fentry__ that is known by name: \
-                 build it with -pg or -mfentry, and with a symbol table (without -s and strip)"
-            );
-        }
-        let unwinder = Unwinder::of(&process, &maps)?;
-        let gadgets = Gadgets::anywhere(&process, &maps)?;
         let mut late = Vec::new();
-        let texts = image.as_ref().map_or_else(Vec::new, Image::texts);
-        let registers = unwinder.registrar.is_some();
-        let places = Places::for_bare_tracer(&process, texts, gadgets.restorer, registers)?;
-        let mut thread = Borrowed::take(&process, &places, gadgets, &mut late)?;
-        let begun = begin_on(&mut thread, &process, image, &hooked, &unwinder, &mut late, prepare);
-        let given_back = thread.give_back();
-        let (image, bank) = begun?;
-        given_back?;
+        let borrow = |texts, gadgets: Gadgets, registers, late: &mut Vec<pid_t>| {
+            let places = Places::for_bare_tracer(&process, texts, gadgets.restorer, registers)?;
+            Borrowed::take(&process, &places, gadgets, late)
+        };
+        let make = |thread: &mut Borrowed<'_>| {
+            let (number, banks) = memory_file(thread, &process, names::BANK)?;
+            Ok((number, prepare(Files { banks, resources: None })?))
+        };
+        let put = put_into(&process, &mut late, borrow, make)?;
+        Self::new(process, put, late)
+    }
+
+    /// Has a program that is held at its beginning record into a bank, whose file is at a path. `None` if it has ended before.
+    ///
+    /// # Errors
+    ///
+    /// Sentences: it cannot be recorded, or something went wrong.
+    pub(crate) fn begin_started(
+        started: &mut Started,
+        wanted: &Wanted,
+        path: &str,
+        places: &BankPlaces,
+    ) -> Result<Option<Self>> {
+        let pid = started.pid();
+        check_wanted(pid, wanted)?;
+        let process = Process::open(pid)?;
+        let own = own_number(pid);
+        if started.go_to_beginning(&process, |fs_base| tid_at(&process, fs_base, own).is_some())? == Place::Ended {
+            return Ok(None);
+        }
+        let mut late = Vec::new();
+        let borrow = |_, gadgets, _, _: &mut Vec<pid_t>| Borrowed::held(&process, gadgets, pid);
+        let open = |thread: &mut Borrowed<'_>| {
+            let path = thread.string(path)?;
+            let flags = libc::O_RDWR | libc::O_CLOEXEC;
+            let number =
+                thread.system_call(libc::SYS_open, &[path, flags as u64, 0]).context("it cannot open the bank")?;
+            Ok((number, places.clone()))
+        };
+        let put = put_into(&process, &mut late, borrow, open)?;
+        Self::new(process, put, late).map(Some)
+    }
+
+    fn new(process: Process, put: Put, late: Vec<pid_t>) -> Result<Self> {
+        let Put { image, bank, restorer } = put;
         let modules = modules(&process.maps()?);
-        Ok(Self { process, image, restorer: gadgets.restorer, bank: vec![bank], modules, late })
+        Ok(Self { process, image, restorer, bank: vec![bank], modules, late })
     }
 
     /// A process that a recorder has left the tracer in.
@@ -231,6 +257,44 @@ impl Outside {
     }
 }
 
+/// What was put into a process.
+struct Put {
+    image: Image,
+    /// Where the bank is.
+    bank: Range<u64>,
+    /// Where signal handlers return to.
+    restorer: u64,
+}
+
+/// Puts the tracer into a process, by a thread that `borrow` borrows, where it is not in some code, and holds no lock if the program's unwinder is told, and that
+/// `open`s a bank.
+fn put_into<'a>(
+    process: &'a Process,
+    late: &mut Vec<pid_t>,
+    borrow: impl FnOnce(Vec<Range<u64>>, Gadgets, bool, &mut Vec<pid_t>) -> Result<Borrowed<'a>>,
+    open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
+) -> Result<Put> {
+    let pid = process.pid;
+    let maps = process.maps()?;
+    let image = Image::find(process, &maps)?;
+    let hooked = jumps::hooked(process, &maps)?;
+    if hooked.is_empty() {
+        bail!(
+            "process {pid} is linked statically, or uses musl as its C library, and has no function mcount or __fentry__ that is known by name: \
+             build it with -pg or -mfentry, and with a symbol table (without -s and strip)"
+        );
+    }
+    let unwinder = Unwinder::of(process, &maps)?;
+    let gadgets = Gadgets::anywhere(process, &maps)?;
+    let texts = image.as_ref().map_or_else(Vec::new, Image::texts);
+    let mut thread = borrow(texts, gadgets, unwinder.registrar.is_some(), late)?;
+    let begun = begin_on(&mut thread, process, image, &hooked, &unwinder, late, open);
+    let given_back = thread.give_back();
+    let (image, bank) = begun?;
+    given_back?;
+    Ok(Put { image, bank, restorer: gadgets.restorer })
+}
+
 fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
     /// Each throw goes through one of these.
     const OF_UNWINDER: [&str; 5] = [
@@ -254,11 +318,12 @@ fn begin_on(
     hooked: &[Hooked],
     unwinder: &Unwinder,
     late: &mut Vec<pid_t>,
-    prepare: impl FnOnce(Files) -> Result<BankPlaces>,
+    open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
 ) -> Result<(Image, Range<u64>)> {
-    let tid_at = tid_at(process, thread)?;
-    let (number, banks) = memory_file(thread, process, names::BANK)?;
-    let places = prepare(Files { banks, resources: None })?;
+    let tid_at = tid_at(process, thread.registers.fs_base, own_number(thread.thread));
+    let tid_at = tid_at
+        .with_context(|| format!("the C library of process {} is none that is known (GNU's, or musl)", process.pid))?;
+    let (number, places) = open(thread)?;
     let is_new = found.is_none();
     let ranges: Vec<Range<u64>> = hooked.iter().map(|it| it.range.clone()).collect();
     let image = match found {
@@ -289,12 +354,10 @@ fn begin_on(
     Ok((image, bank))
 }
 
-/// Where the C library keeps the numbers of threads.
-fn tid_at(process: &Process, thread: &Borrowed<'_>) -> Result<u64> {
-    let own = own_number(thread.thread);
-    let is_it = |&at: &u64| process.word(thread.registers.fs_base + at).map(|word| word as u32) == own && own.is_some();
-    let found = TID_AT.into_iter().find(is_it);
-    found.with_context(|| format!("the C library of process {} is none that is known (GNU's, or musl)", process.pid))
+/// Where the C library keeps the numbers of threads, if it has this one there.
+fn tid_at(process: &Process, fs_base: u64, own: Option<u32>) -> Option<u64> {
+    let is_it = |&at: &u64| process.word(fs_base.wrapping_add(at)).map(|word| word as u32) == own && own.is_some();
+    TID_AT.into_iter().find(is_it)
 }
 
 fn own_number(thread: pid_t) -> Option<u32> {

@@ -13,6 +13,7 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 
 use super::status;
+use super::sys::words;
 
 /// A line of its maps.
 #[derive(Clone, Debug)]
@@ -73,6 +74,13 @@ impl Process {
         let path = self.file("maps");
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(String::from_utf8_lossy(&text).lines().filter_map(Map::parse).collect())
+    }
+
+    /// What the system has told it at its beginning, by one of the keys `AT_…`.
+    pub(crate) fn auxiliary(&self, key: u64) -> Option<u64> {
+        let bytes = fs::read(self.file("auxv")).ok()?;
+        let words: Vec<u64> = words(&bytes).collect();
+        words.as_chunks().0.iter().find_map(|&[its, value]| (its == key).then_some(value))
     }
 
     /// Its threads, those that have ended and are not reaped included.

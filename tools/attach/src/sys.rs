@@ -5,6 +5,9 @@
 use std::fs;
 use std::io;
 use std::mem::{self, MaybeUninit};
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,6 +46,30 @@ pub(crate) fn seize(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_SEIZE, thread, 0, libc::PTRACE_O_TRACESYSGOOD as usize)
 }
 
+/// The same of a process that this one has started: it is killed when this one ends, and stops when it runs another program.
+pub(crate) fn seize_started(process: pid_t) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
+    ptrace(libc::PTRACE_SEIZE, process, 0, options as usize)
+}
+
+/// Has the process that is to become the program write its number to one end of a connection, and wait until a byte comes back: it goes on if that is
+/// not 0. The file `other` is the other end, which the process has too.
+pub(crate) fn wait_for_tracer(command: &mut Command, end: RawFd, other: RawFd) {
+    let wait = move || {
+        let number = std::process::id().to_le_bytes();
+        let mut answer = 0u8;
+        // SAFETY: the bytes are readable and writable. Who has started this process may end, which it is to notice: so it has not the other end too.
+        let is_to_go_on = unsafe {
+            libc::close(other);
+            let is_told = libc::write(end, number.as_ptr().cast(), number.len()) == number.len().cast_signed();
+            is_told && libc::read(end, (&raw mut answer).cast(), 1) == 1 && answer != 0
+        };
+        if is_to_go_on { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
+    };
+    // SAFETY: it makes system calls only, with memory that was there before.
+    unsafe { command.pre_exec(wait) };
+}
+
 /// Tells it to stop.
 pub(crate) fn interrupt(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0)
@@ -56,6 +83,11 @@ pub(crate) fn go_on(thread: pid_t, signal: c_int) -> io::Result<()> {
 /// Lets a stopped thread go on to the beginning or end of its next system call.
 pub(crate) fn go_on_to_system_call(thread: pid_t) -> io::Result<()> {
     ptrace(libc::PTRACE_SYSCALL, thread, 0, 0)
+}
+
+/// Lets a stopped thread go on for an instruction, or to where a signal's handler begins. It gets a SIGTRAP then.
+pub(crate) fn step(thread: pid_t) -> io::Result<()> {
+    ptrace(libc::PTRACE_SINGLESTEP, thread, 0, 0)
 }
 
 /// Lets a stopped thread go for good, with a signal if that is not 0.

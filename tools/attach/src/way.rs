@@ -10,6 +10,7 @@ use super::branches::NoBranch;
 use super::outside::{BankPlaces, Mapped, Outside};
 use super::process::OtherRoot;
 use super::refusal;
+use super::started::Started;
 
 /// A process that is recorded.
 #[derive(Debug)]
@@ -35,6 +36,22 @@ impl Attached {
         } else {
             Way::Outside(Box::new(Outside::begin(process, wanted, prepare)?))
         }))
+    }
+
+    /// Has a program that is held at its beginning, and that no library is loaded into, record into the bank whose file is at this path. It is still held
+    /// then. `None` if it has ended before.
+    ///
+    /// # Errors
+    ///
+    /// Sentences: it cannot be recorded, or something went wrong.
+    pub fn begin_started(
+        started: &mut Started,
+        wanted: &Wanted,
+        path: &str,
+        places: &BankPlaces,
+    ) -> Result<Option<Self>> {
+        let begun = Outside::begin_started(started, wanted, path, places);
+        Ok(begun?.map(|outside| Self(Way::Outside(Box::new(outside)))))
     }
 
     /// Where things lie in it, if nothing in the process tells that.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 pub use rftrace_attach::ResourcesWanted;
-use rftrace_attach::{Attached, BankPlaces, Files, Mapped, OtherRoot, State, Wanted};
+use rftrace_attach::{Attached, BankPlaces, Files, Mapped, OtherRoot, Started, State, Wanted};
 use rftrace_format::resources::Resource;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -124,6 +124,7 @@ struct Seen {
 }
 
 /// A process that is attached to, and what is known of it.
+#[derive(Debug)]
 pub(crate) struct Attended {
     attached: Attached,
     pid: u32,
@@ -144,15 +145,39 @@ impl Attended {
             Ok(places(bank.insert(Described::open(&file).context(NO_MEMORY)?)))
         })?;
         let mut this = Self { attached, pid, started, bank: None };
-        let Some((Mapped { bank: at, threads, switch }, bank)) = this.attached.mapped().zip(bank) else {
-            return Ok(this);
-        };
-        if let Err(error) = bank.begin(Path::new(&format!("/proc/{pid}")), Tracer { bank: at, threads, switch }) {
+        if let Err(error) = bank.map_or(Ok(()), |bank| this.describe(bank)) {
             this.leave();
-            return Err(anyhow::Error::from(error).context(format!("process {pid} cannot be described")));
+            return Err(error);
         }
-        this.bank = Some(bank);
         Ok(this)
+    }
+
+    /// As [`Attached::begin_started`]. `None` too if it was killed meanwhile.
+    pub(crate) fn begin_started(
+        program: &mut Started,
+        pid: u32,
+        wanted: &Wanted,
+        banks: &BankRecorder,
+    ) -> Result<Option<Self>> {
+        let bank = Described::open(banks.file()).context(NO_MEMORY)?;
+        let started = start_time(pid);
+        let begun = Attached::begin_started(program, wanted, &banks.path(), &places(&bank)).and_then(|attached| {
+            let Some(attached) = attached else { return Ok(None) };
+            let mut this = Self { attached, pid, started, bank: None };
+            this.describe(bank)?;
+            Ok(Some(this))
+        });
+        if start_time(pid).is_none() { Ok(None) } else { begun }
+    }
+
+    /// Says in a bank which process this is, if that cannot do it.
+    fn describe(&mut self, bank: Described) -> Result<()> {
+        let Self { attached, pid, .. } = self;
+        let Some(Mapped { bank: at, threads, switch }) = attached.mapped() else { return Ok(()) };
+        bank.begin(Path::new(&format!("/proc/{pid}")), Tracer { bank: at, threads, switch })
+            .with_context(|| format!("process {pid} cannot be described"))?;
+        self.bank = Some(bank);
+        Ok(())
     }
 
     fn has_ended(&self) -> bool {
@@ -420,6 +445,7 @@ pub(crate) fn attend(
 fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>>) -> Result<(), String> {
     let Some(it @ Ok(_)) = process else { return Err(format!("process {pid} is not attached to any more")) };
     let reason = match (what, it.as_mut()) {
+        (What::Look, Ok(_)) => return Ok(()),
         (What::Answer, Ok(process)) => return process.attached.answer().map_err(|error| format!("{error:#}")),
         _ => std::mem::replace(it, Err(Reason::Left)).map_or_else(|reason| reason, Attended::leave),
     };

@@ -96,6 +96,15 @@ impl BankRecorder {
         Self::begin_in(memory()?, n_slots, work, plan, tell)
     }
 
+    /// As [`begin`](Self::begin), for one process alone.
+    ///
+    /// # Errors
+    ///
+    /// As of that.
+    pub fn begin_for_one(work: &Path, plan: Plan, tell: impl FnMut(Written) + Send + 'static) -> Result<Self> {
+        Self::begin_in(memory()?, 1, work, plan, tell)
+    }
+
     /// Banks without room: processes that keep what is recorded themselves are asked there.
     ///
     /// # Errors
@@ -165,6 +174,12 @@ impl BankRecorder {
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// Their file.
+    #[cfg(attaching)]
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     /// By which dumps are asked for while the program runs.

@@ -368,8 +368,17 @@ impl DumpControl {
     /// does, or why there is none; nothing, if recording has ended. It does not count among those that options limit.
     #[must_use]
     pub fn dump(&self, pid: u32, reason: &str) -> Receiver<Answer> {
+        self.ask(pid, Dump { reason: reason.to_owned(), ..Dump::default() })
+    }
+
+    /// The same as by a signal to the process, which that is not told of.
+    pub(crate) fn dump_by_signal(&self, pid: u32) -> Receiver<Answer> {
+        let dump = self.dumps().of_signal();
+        self.ask(pid, dump)
+    }
+
+    fn ask(&self, pid: u32, dump: Dump) -> Receiver<Answer> {
         let (asker, answer) = mpsc::channel();
-        let dump = Dump { reason: reason.to_owned(), ..Dump::default() };
         let due = Due { pid, dump, lasted_ticks: 0, asker: Some(asker) };
         let mut dumps = self.dumps();
         if !dumps.is_over {

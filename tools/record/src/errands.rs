@@ -17,6 +17,8 @@ pub(crate) enum What {
     Answer,
     /// That it is left.
     Leave,
+    /// That it is looked whether it has ended.
+    Look,
 }
 
 impl Errand {

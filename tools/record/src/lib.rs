@@ -45,6 +45,8 @@ pub mod live;
 pub mod notes;
 #[cfg(target_os = "linux")]
 pub mod output;
+#[cfg(attaching)]
+pub mod outside;
 #[cfg(target_os = "linux")]
 mod own_buffers;
 #[cfg(target_os = "linux")]

@@ -39,8 +39,17 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
 /// What the path of musl's dynamic linker has in it.
 const MUSL: &[u8] = b"/ld-musl-";
 
-/// Whether the program can be recorded. The error says what to do if not. `unchanged`: its functions need not call the tracer.
-pub fn check(path: &Path, unchanged: bool) -> Result<()> {
+/// How the tracer comes into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By a library that is preloaded.
+    Preloaded,
+    /// Nothing can be preloaded: it is put there from outside.
+    Outside,
+}
+
+/// How the program can be recorded. The error says what to do if it cannot. `unchanged`: its functions need not call the tracer.
+pub fn check(path: &Path, unchanged: bool) -> Result<Way> {
     let shown = path.display();
     if let Some(rights) = foreign_rights(path)? {
         bail!(
@@ -90,18 +99,32 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
              command: run it as it is, and it saves its trace where its code says; or take the crates out"
         );
     }
-    let running = if own.has_all && !unchanged { "Record it while it runs: rftrace record -p PID. " } else { "" };
-    let Some(linker) = linker else {
+    // Such a program would not even begin with the library: its linker does not load what needs the other C library.
+    let is_musl = linker.is_some_and(|linker| linker.windows(MUSL.len()).any(|part| part == MUSL));
+    if cfg!(attaching) && !unchanged && is_musl {
+        return Ok(Way::Outside);
+    }
+    if cfg!(attaching) && !unchanged && linker.is_none() {
+        let defined = file.symbols().filter(|symbol| symbol.is_definition());
+        if defined.filter_map(|symbol| symbol.name().ok()).any(|name| own.hooks.contains(&name)) {
+            return Ok(Way::Outside);
+        }
+    }
+    if linker.is_none() {
+        let hooks = if cfg!(attaching) {
+            "if it is built with -pg or -mfentry, and has a symbol table (no -s and strip), its calls are recorded all the same. Or link it"
+        } else {
+            "link it"
+        };
         bail!(
-            "{shown} is linked statically: nothing can be preloaded into it. {running}Link it dynamically, or let it record itself:\n  \
+            "{shown} is linked statically: nothing can be preloaded into it; {hooks} dynamically, or let it record itself:\n  \
              extern crate rftrace as _;                                            // Cargo.toml: rftrace, rftrace-frontend\n  \
              let tracer = rftrace_frontend::Config::new().install()?; tracer.enable();  // and tracer.save()? at its end"
         );
-    };
-    // Such a program would not even begin: its linker does not load what needs the other library.
-    if linker.windows(MUSL.len()).any(|part| part == MUSL) {
+    }
+    if is_musl {
         bail!(
-            "{shown} uses musl as its C library, and what would be preloaded needs the GNU one. {running}Build it for that (Rust: --target \
+            "{shown} uses musl as its C library, and what would be preloaded needs the GNU one. Build it for that (Rust: --target \
              {}-unknown-linux-gnu)",
             own.arch
         );
@@ -126,7 +149,7 @@ pub fn check(path: &Path, unchanged: bool) -> Result<()> {
              If only libraries call it that the program loads itself, or programs that it starts: --force"
         );
     }
-    Ok(())
+    Ok(Way::Preloaded)
 }
 
 /// Whether the program's functions call the tracer, or have room for a call.

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{Write as _, stderr};
+use std::io::{self, Write as _, stderr};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -66,28 +66,85 @@ pub fn ending_signals() -> impl Iterator<Item = c_int> {
     ENDING.into_iter().filter(|&signal| !is_in_mask("self", "SigIgn:", signal))
 }
 
+/// How the tracer comes into a program.
+pub trait Way {
+    /// What is to be said at the end.
+    type End;
+
+    /// Runs the program. Returns its number.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be run.
+    fn begin(&mut self, command: Command) -> Result<u32>;
+
+    /// What this process does by itself on a signal that is meant for the library. That returns whether it does anything.
+    fn answer(&self) -> Option<Box<dyn Fn(u32, c_int) -> bool + Send>>;
+
+    /// Waits until the program has ended, which stays a zombie.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    fn wait_for_end(&mut self, pid: u32) -> io::Result<()>;
+
+    /// Waits for others, of which `living` has not ended.
+    fn finish(self, living: &dyn Fn() -> Vec<u32>) -> Self::End;
+}
+
+/// By libraries that the system loads, and that are told variables of the environment.
+#[derive(Debug)]
+pub struct Preloaded<'a> {
+    /// The libraries.
+    pub libraries: Vec<Preload>,
+    /// What they are told.
+    pub variables: &'a [(&'static str, OsString)],
+}
+
+impl Way for Preloaded<'_> {
+    type End = ();
+
+    fn begin(&mut self, mut command: Command) -> Result<u32> {
+        let mut preloaded: Vec<OsString> = self.libraries.iter().map(|library| library.path().into()).collect();
+        preloaded.extend(env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()));
+        command.env("LD_PRELOAD", preloaded.join(OsStr::new(":")));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        let name = Path::new(command.get_program()).to_owned();
+        Ok(command.spawn().with_context(|| format!("cannot run {}", name.display()))?.id())
+    }
+
+    fn answer(&self) -> Option<Box<dyn Fn(u32, c_int) -> bool + Send>> {
+        None
+    }
+
+    fn wait_for_end(&mut self, pid: u32) -> io::Result<()> {
+        sys::wait_for_end(pid)
+    }
+
+    fn finish(self, living: &dyn Fn() -> Vec<u32>) {
+        let work = self.variables.iter().find(|(name, _)| *name == "RFTRACE_RECORD");
+        if work.is_some_and(|(_, work)| !wait_for_others(Path::new(work), living)) {
+            self.libraries.into_iter().for_each(Preload::keep);
+        }
+    }
+}
+
 /// Runs the program and waits until it and all recorded processes have ended.
 ///
 /// `kernel` records what the program does in the kernel. `living` are threads and processes that write to memory of this one and have not
 /// ended.
 ///
 /// Signals go on to the program: those that would end it, and `for_library`, which have the library do something.
-pub fn run(
+pub fn run<W: Way>(
     program: &Path,
     command: &[OsString],
-    preloads: Vec<Preload>,
-    variables: Vec<(&'static str, OsString)>,
+    mut way: W,
     for_library: [c_int; 3],
     kernel: Option<&KernelRecorder>,
     living: &dyn Fn() -> Vec<u32>,
-) -> Result<Ended> {
+) -> Result<(Ended, W::End)> {
     let mut child = Command::new(program);
     child.arg0(&command[0]).args(&command[1..]);
-    let mut preloaded: Vec<OsString> = preloads.iter().map(|preload| preload.path().into()).collect();
-    preloaded.extend(env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()));
-    child.env("LD_PRELOAD", preloaded.join(OsStr::new(":")));
-    let work = variables.iter().find(|(name, _)| *name == "RFTRACE_RECORD").map(|(_, path)| PathBuf::from(path));
-    child.envs(variables);
 
     // From here on this process outlives the signals of the terminal: the program decides what they mean.
     let ending = ENDING;
@@ -100,12 +157,16 @@ pub fn run(
         kernel.follow(&mut child)?;
     }
     let started = Instant::now();
-    let child = child.spawn().with_context(|| format!("cannot run {}", program.display()))?;
-    let pid = child.id();
+    let answer = way.answer();
+    let pid = way.begin(child)?;
     let forwarder = thread::spawn(move || {
         for origin in &mut signals {
             // What the terminal sends the program gets too.
             if origin.process.is_none() {
+                continue;
+            }
+            let is_own = for_library.contains(&origin.signal) && !has_place_for(pid, origin.signal);
+            if is_own && answer.as_ref().is_some_and(|answer| answer(pid, origin.signal)) {
                 continue;
             }
             let is_known = for_library.contains(&origin.signal) && is_handled(pid, origin.signal);
@@ -122,16 +183,12 @@ pub fn run(
     });
     let lost = || format!("lost {}", program.display());
     // As long as it is not reaped no other process gets its id.
-    sys::wait_for_end(pid).with_context(lost)?;
+    way.wait_for_end(pid).with_context(lost)?;
     handle.close();
     let _ = forwarder.join();
     let (status, usage) = sys::reap(pid).with_context(lost)?;
-    if let Some(work) = work
-        && !wait_for_others(&work, living)
-    {
-        preloads.into_iter().for_each(Preload::keep);
-    }
-    Ok(Ended { pid, status, elapsed: started.elapsed(), usage: usage.into() })
+    let end = way.finish(living);
+    Ok((Ended { pid, status, elapsed: started.elapsed(), usage: usage.into() }, end))
 }
 
 /// Whether the program, or the library in it, handles a signal. If it has just been started, waits a little until it does.
@@ -139,9 +196,8 @@ fn is_handled(pid: u32, signal: c_int) -> bool {
     const START: Duration = Duration::from_secs(1);
 
     let since = Instant::now();
-    let process = pid.to_string();
     loop {
-        if ["SigCgt:", "SigIgn:", "SigBlk:"].iter().any(|mask| is_in_mask(&process, mask, signal)) {
+        if has_place_for(pid, signal) {
             return true;
         }
         if since.elapsed() > START {
@@ -149,6 +205,12 @@ fn is_handled(pid: u32, signal: c_int) -> bool {
         }
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Whether a process does not end by a signal, as it handles, ignores or blocks it.
+fn has_place_for(pid: u32, signal: c_int) -> bool {
+    let process = pid.to_string();
+    ["SigCgt:", "SigIgn:", "SigBlk:"].iter().any(|mask| is_in_mask(&process, mask, signal))
 }
 
 /// How a program ended.

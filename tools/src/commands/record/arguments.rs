@@ -1,7 +1,7 @@
 //! The arguments of `rftrace record`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::builder::ArgPredicate;
@@ -49,7 +49,7 @@ While the program runs:
 /// Runs a program and records every call of its functions.
 ///
 /// The program is not changed: a library that is preloaded records what its calls of `mcount` or `__fentry__` tell. Children
-/// are recorded too. The exit status is that of the program, or 128 plus the number of the signal that killed it.
+/// are recorded too, but for those of programs that are linked statically, or with musl. The exit status is that of the program, or 128 plus the number of the signal that killed it.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct RecordArgs {
@@ -316,6 +316,29 @@ impl RecordArgs {
         let is_finish = |on: &DumpOn| on.event == Event::Signal(self.signal_finish);
         if self.dump_on.iter().any(is_finish) {
             bail!("--signal and --dump-on name the same signal");
+        }
+        Ok(())
+    }
+
+    /// Refuses what needs the library, for a program that it is not loaded into.
+    pub(super) fn check_outside(&self, program: &Path) -> Result<()> {
+        let chosen = [&self.filter, &self.notrace, &self.rules, &self.trigger];
+        let is_chosen = self.depth.is_some() || self.time_filter.is_some() || chosen.iter().any(|it| !it.is_empty());
+        let refused = [
+            (self.ring, "--ring"),
+            (self.stop, "--stop"),
+            (self.patched, "--patched"),
+            (self.disabled, "--disabled"),
+            (self.signal_finish != 0, "--signal"),
+            (is_chosen, "choosing what is recorded (-F, -N, -t and others)"),
+            (self.auto_args || !self.arguments.is_empty() || !self.results.is_empty(), "values (-A, -R, -a)"),
+        ];
+        if let Some((_, option)) = refused.into_iter().find(|&(is_wanted, _)| is_wanted) {
+            bail!(
+                "{} is linked statically, or uses musl as its C library: all calls of the tracer are recorded there, and {option} is only for \
+                 programs that are linked dynamically with the GNU C library",
+                program.display()
+            );
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::HumanBytes;
 use rftrace_format::resources::Resource;
 use rftrace_net::{Protocol, Token};
-use rftrace_record::banks::BankRecorder;
+use rftrace_record::banks::{BankRecorder, Plan, Written};
 use rftrace_record::control::Control;
 use rftrace_record::entries::Entries;
 use rftrace_record::join::Beside;
@@ -23,10 +23,13 @@ use rftrace_record::notes::Notes;
 use rftrace_record::output::Output;
 use rftrace_record::pipe::Pipe;
 use rftrace_record::preload::{self, Preload};
+use rftrace_record::program::Way;
 use rftrace_record::resources::ResourceRecorder;
-use rftrace_record::run::Ended;
+use rftrace_record::run::{Ended, Preloaded};
 use rftrace_record::sender::{Receiver, Sender, Sent};
 use rftrace_record::{Kept, ScheduleEvents, join, parts, program, run};
+#[cfg(attaching)]
+use rftrace_record::{attach::Reason, outside::Outside, outside::Told};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -73,12 +76,14 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     }
     let mut preloads = vec![Preload::find(preload::TRACER)?];
     let program = program::find(&args.command[0])?;
-    if !args.force {
-        program::check(&program, args.hooks_others() || !args.resources.is_empty())?;
-        if !args.resources.is_empty() {
-            resources::check(&program)?;
-            resources::check_backtraces(&program, args.backtraces, !args.branches.is_empty())?;
-        }
+    let way = program::check(&program, args.hooks_others() || !args.resources.is_empty());
+    let way = if args.force { way.unwrap_or(Way::Preloaded) } else { way? };
+    if way == Way::Outside {
+        args.check_outside(&program)?;
+    }
+    if !args.force && !args.resources.is_empty() {
+        resources::check(&program)?;
+        resources::check_backtraces(&program, args.backtraces, !args.branches.is_empty())?;
     }
     let planned = resources::plan(&args.resources, &program)?;
     if !args.resources.is_empty() {
@@ -99,10 +104,12 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let notes = Notes::create()?;
     let mut progress = (!args.quiet && args.is_streamed()).then(Progress::new);
     let tell = move |written| progress.iter_mut().for_each(|progress| progress.tell(written));
-    let banks = plan.map(|plan| BankRecorder::begin(output.work(), plan, tell)).transpose()?;
+    let banks = plan.map(|plan| begin_banks(way, output.work(), plan, tell)).transpose()?;
     let sender = begin_to_send(&args, banks.is_some(), token.clone(), &output)?;
     let requests = args.stop.then(|| BankRecorder::for_requests(output.work())).transpose()?;
     let control = match (&banks, &requests) {
+        // As soon as the program is there.
+        _ if way == Way::Outside => Ok(None),
         (Some(banks), _) => Control::begin(output.work(), banks, dump_on::SPELLING).map(Some),
         (None, Some(requests)) => {
             Control::of_own_buffers(output.work(), requests, args.buffer, dump_on::SPELLING).map(Some)
@@ -110,7 +117,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         (None, None) => Ok(None),
     };
     let control = control.unwrap_or_else(|error| {
-        say!("rftrace: this recording cannot be controlled (rftrace ctl): {error}");
+        tell_of_control(&error);
         None
     });
     let pipe = banks.as_ref().filter(|_| args.is_piped).and_then(|banks| {
@@ -136,7 +143,34 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         living.extend(resources.as_ref().map(ResourceRecorder::living).unwrap_or_default());
         living
     };
-    let ended = run::run(&program, &args.command, preloads, environment, for_library, kernel.as_ref(), &living)?;
+    let preloaded = Preloaded { libraries: preloads, variables: &environment };
+    let run = |preloaded| run::run(&program, &args.command, preloaded, for_library, kernel.as_ref(), &living);
+    #[cfg(not(attaching))]
+    let ended = run(preloaded).map(|(ended, ())| (ended, None));
+    #[cfg(attaching)]
+    let ended = match banks.as_ref().filter(|_| way == Way::Outside) {
+        None => run(preloaded).map(|(ended, ())| (ended, None)),
+        Some(banks) => {
+            let outside = Outside::new(banks, wanted.rules(), dump_on::SPELLING, args.signal_snapshot);
+            run::run(&program, &args.command, outside, for_library, kernel.as_ref(), &living).map(
+                |(ended, Told { control, end })| {
+                    if let Some(reason) = end.filter(|reason| !matches!(reason, Reason::Ended)) {
+                        attach::tell_of_end(ended.pid, &reason);
+                    }
+                    (ended, control.and_then(|begun| begun.inspect_err(tell_of_control).ok()))
+                },
+            )
+        }
+    };
+    let (ended, control_outside) = match ended {
+        Ok(ended) => ended,
+        Err(error) => {
+            banks.map(BankRecorder::stop);
+            output.discard();
+            return Err(error);
+        }
+    };
+    let control = control_outside.or(control);
     let code = ended.code();
     let resources = resources.map(ResourceRecorder::stop);
     let banks = banks.map(BankRecorder::stop);
@@ -170,6 +204,18 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         say!("rftrace: {error:#}");
     }
     std::process::exit(code)
+}
+
+fn tell_of_control(error: &std::io::Error) {
+    say!("rftrace: this recording cannot be controlled (rftrace ctl): {error}");
+}
+
+/// Makes banks: for the program alone where its children are not recorded.
+fn begin_banks(way: Way, work: &Path, plan: Plan, tell: impl FnMut(Written) + Send + 'static) -> Result<BankRecorder> {
+    match way {
+        Way::Preloaded => BankRecorder::begin(work, plan, tell),
+        Way::Outside => BankRecorder::begin_for_one(work, plan, tell),
+    }
 }
 
 /// Runs a program and shows its calls as they come; nothing is kept.

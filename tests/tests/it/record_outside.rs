@@ -1,0 +1,369 @@
+//! `rftrace record ./program` of programs that nothing can be preloaded into, as they are linked statically or have musl as their C library.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rftrace_tests::fixtures;
+use rftrace_tests::{CProgram, require, tools};
+use tempfile::TempDir;
+
+use crate::attach::{check_calls, count};
+use crate::record::{c_program, calls, record, replay, rftrace};
+
+/// Builds a program of the C fixtures in all ways.
+fn all(folder: &TempDir, source: &str, fixed: &[&str]) -> Vec<PathBuf> {
+    let options = [&["-O1", "-static"][..], &["-O1", "-static-pie"], &["-O1", "-mfentry", "-static"]];
+    let fixed = options.into_iter().map(|options| {
+        let path = folder.path().join(options.concat());
+        let options = [options, fixed, &["-Wno-infinite-recursion", "-lpthread"]].concat();
+        CProgram::new(&[source]).without_library().with(&options).build_as(&path);
+        path
+    });
+    let mut all: Vec<PathBuf> = fixed.collect();
+    if require(&["musl-gcc"]) {
+        // It has none, and programs bring their own.
+        let hook = folder.path().join("mcount.s");
+        fs::write(
+            &hook,
+            ".globl mcount\n.type mcount, @function\n.p2align 4\nmcount: ret\n.size mcount, . - mcount\n.p2align 4\n",
+        )
+        .unwrap();
+        for (name, linkage) in [("fixed", &["-static"][..]), ("dynamic", &[])] {
+            let path = folder.path().join(name);
+            let mut compiler = Command::new("musl-gcc");
+            compiler.args(["-O1", "-pg", "-w", "-o"]).arg(&path).arg(fixtures::folder("c").join(source)).arg(&hook);
+            tools::run(compiler.arg("-I").arg(fixtures::folder("c")).args(linkage));
+            all.push(path);
+        }
+    }
+    all
+}
+
+/// How it ends by itself, as a shell has it, and what it says.
+fn by_itself(program: &Path, arguments: &[&str]) -> (i32, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    let output = command.args(arguments).current_dir(&folder).stdin(Stdio::null()).output().unwrap();
+    let code = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap());
+    (code, String::from_utf8(output.stdout).unwrap())
+}
+
+/// Its ways of going on and of ending: all that it calls itself is there, and neither its children nor what it becomes.
+#[test]
+fn all_ways_to_end() {
+    const MODES: [(&str, u64); 24] = [
+        ("plain", 2),
+        ("threads", 17),
+        ("exit_in_thread", 7),
+        ("main_thread_ends", 7),
+        ("_exit", 2),
+        ("quick_exit", 2),
+        ("segv", 2),
+        ("abort", 2),
+        ("heap", 2),
+        ("overflow", 2),
+        ("term", 2),
+        ("kill", 2),
+        ("real_time", 2),
+        ("own_segv", 5),
+        ("own_usr1", 5),
+        ("default_again", 2),
+        ("closes_all", 11),
+        ("setsid", 11),
+        ("exec_fails", 10),
+        ("exec", 2),
+        ("fork", 2),
+        ("fork_threads", 2),
+        ("vfork", 3),
+        ("spawn", 2),
+    ];
+
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in all(&folder, "recorded.c", &[]) {
+        for (mode, leaves) in MODES {
+            let run = record(&[], &program, &[mode]);
+            let (code, said) = by_itself(&program, &[mode]);
+            let shown = format!("{mode} of {}: {}", program.display(), run.stderr);
+            assert_eq!((run.status.code(), &run.stdout), (Some(code), &said), "{shown}");
+            let calls = calls(&run);
+            assert_eq!(calls.get("leaf"), Some(&leaves), "{shown}");
+            assert_eq!(calls.get("main"), Some(&1), "{shown}");
+            assert!(!run.path("trace/.recording").exists());
+        }
+    }
+}
+
+/// Each function is called as often as in the program that is linked dynamically.
+#[test]
+fn as_linked_dynamically() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for mode in ["plain", "threads", "much", "own_segv", "exit_in_thread"] {
+        let wanted = calls(&record(&[], &c_program().path, &[mode]));
+        assert!(wanted.len() > 2, "{wanted:?}");
+        for program in all(&folder, "recorded.c", &[]) {
+            // Other compilers, and options, have other functions inlined.
+            let is_same = program.ends_with("-O1-static") || program.ends_with("-O1-static-pie");
+            let found = calls(&record(&[], &program, &[mode]));
+            assert_eq!(found.get("leaf"), wanted.get("leaf"), "{mode} of {}", program.display());
+            assert!(!is_same || found == wanted, "{mode} of {}: {found:?}, and {wanted:?}", program.display());
+        }
+    }
+}
+
+/// What runs before the C library knows the thread calls the program's own hook; from there on, constructors first, all is recorded.
+#[test]
+fn before_main() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let programs = all(&folder, "begins.c", &[]).into_iter();
+    let ifunc = tempfile::tempdir().unwrap();
+    for program in programs.chain(all(&ifunc, "begins.c", &["-DWITH_IFUNC"])) {
+        let run = record(&[], &program, &["--", "-x", "a b"]);
+        assert_eq!((run.status.code(), &*run.stdout), (Some(4), "--\n-x\na b\n"), "{}", run.stderr);
+        let shown = replay(&run);
+        let lines: Vec<&str> = shown.lines().map(str::trim).filter(|line| !line.contains("chosen")).collect();
+        let calls: Vec<&str> =
+            lines.iter().filter_map(|line| line.strip_suffix("() {").or(line.strip_suffix("();"))).collect();
+        let wanted = ["constructor", "leaf", "main", "leaf", "leaf", "leaf", "leaf", "destructor", "leaf"];
+        assert_eq!(calls, wanted, "{}: {shown}", program.display());
+    }
+}
+
+/// Programs that live for less than a millisecond, again and again.
+#[test]
+fn short_lives() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in all(&folder, "begins.c", &[]) {
+        for _ in 0..20 {
+            let run = record(&[], &program, &[]);
+            assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
+            assert_eq!(calls(&run).values().sum::<u64>(), 6, "{}", program.display());
+        }
+    }
+}
+
+#[test]
+fn exceptions() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let build = |options: &[&str]| CProgram::new(&["recorded_throws.cpp"]).without_library().with(options).build();
+    let wanted = calls(&record(&[], &build(&["-O1", "-lpthread"]).path, &[]));
+    for linkage in ["-static", "-static-pie"] {
+        let program = build(&["-O1", linkage, "-lpthread"]);
+        let run = record(&[], &program.path, &[]);
+        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+        let found = calls(&run);
+        for function in ["descend", "attempt", "Guard::~Guard", "main"] {
+            assert_eq!(found.get(function), wanted.get(function), "{function}: {found:?}, and {wanted:?}");
+        }
+    }
+}
+
+/// A recorder with its program, which ends when its input does.
+struct Recorded {
+    recorder: Child,
+    pid: u32,
+    said: BufReader<std::process::ChildStdout>,
+    folder: TempDir,
+}
+
+impl Recorded {
+    fn begin(program: &Path, options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(rftrace());
+        command.args(["record", "-o", "trace"]).args(options).arg(program).arg("alone");
+        command.current_dir(&folder).env("XDG_RUNTIME_DIR", folder.path());
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut recorder = piped.spawn().unwrap();
+        let mut said = BufReader::new(recorder.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        Self { recorder, pid: line.trim().parse().unwrap(), said, folder }
+    }
+
+    fn control(&self, words: &[&str]) -> (bool, String) {
+        let mut command = Command::new(rftrace());
+        command.args(["ctl", &self.pid.to_string()]).args(words).env("XDG_RUNTIME_DIR", self.folder.path());
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
+    }
+
+    /// Has the program come to its end. Returns the recorder's exit status, and what both have said.
+    fn end(mut self) -> (Option<i32>, String, String, TempDir) {
+        drop(self.recorder.stdin.take());
+        let (mut said, mut told) = (String::new(), String::new());
+        self.said.read_to_string(&mut said).unwrap();
+        self.recorder.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        (self.recorder.wait().unwrap().code(), said.trim().to_owned(), told, self.folder)
+    }
+}
+
+fn is_there(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The recorder passes on what would end it, and outlives it.
+#[test]
+fn signals_go_on() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in all(&folder, "outside.c", &[]) {
+        let mut recorded = Recorded::begin(&program, &["--max-size", "16M"]);
+        tools::run(Command::new("kill").args(["-TERM", &recorded.recorder.id().to_string()]));
+        let (pid, input) = (recorded.pid, recorded.recorder.stdin.take());
+        let (code, _, told, folder) = recorded.end();
+        assert_eq!(code, Some(128 + 15), "{told}");
+        assert!(!is_there(pid));
+        drop(input);
+        check_calls(&folder.path().join("trace"), 1);
+    }
+}
+
+/// Who controls it finds it, and takes the tracer out: the program goes on.
+#[test]
+fn controlled() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in all(&folder, "outside.c", &[]) {
+        let recorded = Recorded::begin(&program, &["--max-size", "256M", "--buffer", "4M"]);
+        let (is_done, said) = recorded.control(&["status"]);
+        assert!(is_done && said.contains("alone"), "{said}");
+        let (is_done, said) = recorded.control(&["dump"]);
+        assert!(is_done, "{said}");
+        let dumps = PathBuf::from(said.trim().rsplit_once(" lies in ").unwrap().1).parent().unwrap().to_owned();
+        tools::run(Command::new("kill").args(["-USR1", &recorded.recorder.id().to_string()]));
+        let n_dumps = || fs::read_dir(&dumps).unwrap().flatten().filter(|it| it.path().join("info").exists()).count();
+        let since = Instant::now();
+        while n_dumps() < 2 {
+            assert!(since.elapsed() < Duration::from_secs(60), "no dump in {}", dumps.display());
+            thread::sleep(Duration::from_millis(10));
+        }
+        let (is_done, said) = recorded.control(&["off"]);
+        assert!(!is_done && said.contains("linked dynamically"), "{said}");
+        let (is_done, said) = recorded.control(&["stop"]);
+        assert!(is_done && said.contains("goes on without the tracer"), "{said}");
+        let (code, said, told, folder) = recorded.end();
+        assert_eq!((code, &*said), (Some(7), "right"), "{told}");
+        check_calls(&folder.path().join("trace"), 1);
+    }
+}
+
+/// The program outlives a recorder that is killed. Who attaches to it then takes the tracer out first.
+#[test]
+fn a_recorder_that_is_killed() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in all(&folder, "outside.c", &[]) {
+        let mut recorded = Recorded::begin(&program, &["--on-full", "drop", "--max-size", "16M"]);
+        recorded.recorder.kill().unwrap();
+        let stdin = recorded.recorder.stdin.take();
+        recorded.recorder.wait().unwrap();
+        assert!(is_there(recorded.pid));
+        let mut leave = Command::new(rftrace());
+        let left = leave.args(["record", "-p", &recorded.pid.to_string(), "--leave"]).output().unwrap();
+        assert!(left.status.success(), "{left:?}");
+        drop(stdin);
+        let mut said = String::new();
+        recorded.said.read_to_string(&mut said).unwrap();
+        assert_eq!(said.trim(), "right", "{}", program.display());
+    }
+}
+
+/// What it reads and writes is its own.
+#[test]
+fn input_and_output() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in all(&folder, "outside.c", &[]) {
+        let mut command = Command::new(rftrace());
+        command.args(["record", "-q", "-o", "trace"]).arg(&program).arg("rounds").current_dir(&folder);
+        let mut recorder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        recorder.stdin.take().unwrap().write_all(b"10\n20000\n").unwrap();
+        let output = recorder.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(7), 0), "{output:?}");
+        assert!(output.stdout.ends_with(b"\ndone\ndone\nright\n"), "{output:?}");
+        let trace = folder.path().join("trace");
+        assert_eq!((count(&trace, "leaf"), count(&trace, "middle")), (2 * 3 * 20_010, 3 * 20_010));
+        fs::remove_dir_all(trace).unwrap();
+    }
+}
+
+/// What cannot be recorded has not begun.
+#[test]
+fn refusals() {
+    if !require(&["gcc", "strip"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in all(&folder, "begins.c", &[]) {
+        for options in [
+            &["--ring"][..],
+            &["--stop"],
+            &["--disabled"],
+            &["--patched"],
+            &["-A", "leaf@arg1"],
+            &["-T", "leaf@finish"],
+        ] {
+            let run = record(options, &program, &["begun"]);
+            assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
+            assert!(run.stderr.contains("is linked statically, or uses musl"), "{}", run.stderr);
+            assert!(!run.path("trace").exists());
+        }
+        for options in [&["-P", "*"][..], &["--libcalls"], &["--resources", "memory"]] {
+            let run = record(options, &program, &["begun"]);
+            assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
+        }
+        let stripped = folder.path().join("stripped");
+        tools::run(Command::new("strip").arg("-o").arg(&stripped).arg(&program));
+        let run = record(&[], &stripped, &["begun"]);
+        // The hook of a program with a dynamic linker may be exported.
+        if !program.ends_with("dynamic") {
+            assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
+            assert!(run.stderr.contains("no -s and strip"), "{}", run.stderr);
+        }
+    }
+    let source = folder.path().join("bare.c");
+    fs::write(
+        &source,
+        "void mcount(void) {} void _start(void) { __asm__ volatile(\"syscall\" :: \"a\"(1), \"D\"(1), \"S\"(\"begun\"), \"d\"(5) : \"rcx\", \"r11\"); \
+         __asm__ volatile(\"syscall\" :: \"a\"(60), \"D\"(3)); }",
+    )
+    .unwrap();
+    let bare = folder.path().join("bare");
+    tools::run(
+        Command::new("gcc")
+            .args(["-nostdlib", "-static", "-fno-stack-protector", "-falign-functions=16", "-o"])
+            .arg(&bare)
+            .arg(&source),
+    );
+    let run = record(&[], &bare, &[]);
+    assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
+    assert!(run.stderr.contains("none that is known"), "{}", run.stderr);
+    assert!(!run.path("trace").exists());
+}

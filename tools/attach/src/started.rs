@@ -1,0 +1,229 @@
+//! A program that this process starts, held where its C library has made the first thread's control block and nothing of its own has run: where the tracer
+//! can be put into it that finds threads by that.
+//!
+//! **Invariant**: until it is let go the program ends when this process does, as if it had not been started. Signals wait for it meanwhile.
+
+use std::io::{self, Read, Write};
+use std::mem;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::libc::{self, c_int, pid_t};
+
+use super::process::Process;
+use super::sys::{self, Stop};
+
+/// The program. It is killed when this is dropped before it is [let go](Self::let_go).
+#[derive(Debug)]
+pub struct Started {
+    pid: pid_t,
+    /// Signals that came meanwhile.
+    pending: Vec<c_int>,
+    is_held: bool,
+}
+
+/// Where a program stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Before all that is its own.
+    Beginning,
+    /// It has ended before.
+    Ended,
+}
+
+/// What C libraries ask of the system before the first thread has its control block.
+const BEGINNING: [i64; 17] = [
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_arch_prctl,
+    libc::SYS_set_tid_address,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_prlimit64,
+    libc::SYS_getrlimit,
+    libc::SYS_getrandom,
+    libc::SYS_uname,
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+];
+
+impl Started {
+    /// Starts a program by this thread, which alone can look after it, and holds it before its first instruction.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be run, or the system does not let it be traced.
+    pub fn begin(mut command: Command) -> Result<(Child, Self)> {
+        let (mut own, its) = UnixStream::pair()?;
+        sys::wait_for_tracer(&mut command, its.as_raw_fd(), own.as_raw_fd());
+        thread::scope(|scope| {
+            // It returns when the other program runs, which is not before this thread lets it.
+            let spawned = scope.spawn(move || {
+                let child = command.spawn();
+                drop(its);
+                child
+            });
+            let held = Self::hold(&mut own);
+            let child = spawned.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            match (held, child) {
+                (Ok(held), Ok(child)) => Ok((child, held)),
+                (Err(Some(error)), _) => Err(error),
+                (_, Err(error)) => Err(error.into()),
+                (Err(None), Ok(_)) => Err(anyhow!("it has ended")),
+            }
+        })
+    }
+
+    /// Takes the process that waits at the other end, and waits until it runs its program. No error: it does not, and who has started it knows why.
+    fn hold(own: &mut UnixStream) -> Result<Self, Option<anyhow::Error>> {
+        let mut number = [0; size_of::<pid_t>()];
+        own.read_exact(&mut number).map_err(|_| None)?;
+        let pid = pid_t::from_le_bytes(number);
+        let seized = sys::seize_started(pid);
+        own.write_all(&[u8::from(seized.is_ok())]).map_err(|error| Some(error.into()))?;
+        seized.context("the system does not let it be traced (ptrace)").map_err(Some)?;
+        let mut this = Self { pid, pending: Vec::new(), is_held: true };
+        match this.wait(|thread| sys::go_on(thread, 0)) {
+            Ok(Stop::Event) => Ok(this),
+            Ok(_) => {
+                this.is_held = false;
+                Err(None)
+            }
+            Err(error) => Err(Some(error)),
+        }
+    }
+
+    /// Its number.
+    pub(crate) fn pid(&self) -> pid_t {
+        self.pid
+    }
+
+    /// Has it go on by a request until it stops, but for a signal: that waits.
+    fn go_on(&mut self, by: fn(pid_t) -> io::Result<()>) -> Result<Stop> {
+        self.request(by)?;
+        self.wait(by)
+    }
+
+    fn wait(&mut self, by: fn(pid_t) -> io::Result<()>) -> Result<Stop> {
+        /// Nothing is to be done when it is over.
+        const INTERVAL: Duration = Duration::from_secs(1);
+
+        loop {
+            match sys::wait(self.pid, INTERVAL)? {
+                Some(Stop::Signal(signal)) if signal != libc::SIGTRAP => self.pending.push(signal),
+                Some(Stop::Told) => {}
+                Some(stop) => return Ok(stop),
+                None => continue,
+            }
+            self.request(by)?;
+        }
+    }
+
+    /// One that was killed meanwhile is waited for.
+    fn request(&self, by: fn(pid_t) -> io::Result<()>) -> Result<()> {
+        match by(self.pid) {
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has it go on until the first thread has a control block, whose C library is one of those that `is_known` looks for.
+    ///
+    /// # Errors
+    ///
+    /// It is none of them.
+    pub(crate) fn go_to_beginning(&mut self, process: &Process, is_known: impl Fn(u64) -> bool) -> Result<Place> {
+        if process.auxiliary(libc::AT_BASE).unwrap_or(0) != 0 {
+            self.go_to_entry(process)
+        } else {
+            self.go_to_control_block(is_known)
+        }
+    }
+
+    /// Until the dynamic linker has done all it has to.
+    fn go_to_entry(&mut self, process: &Process) -> Result<Place> {
+        const BREAKPOINT: u8 = 0xcc;
+
+        let entry = process.auxiliary(libc::AT_ENTRY).context("it has no entry")?;
+        let first = *process.bytes(entry, 1).first().context("its code cannot be read")?;
+        process.write(entry, &[BREAKPOINT]).context("the system does not let its code be changed")?;
+        loop {
+            match self.go_on(|thread| sys::go_on(thread, 0))? {
+                Stop::Gone => return Ok(Place::Ended),
+                Stop::Signal(_) => {
+                    let mut registers = sys::registers(self.pid)?;
+                    if registers.rip == entry + 1 {
+                        process.write(entry, &[first])?;
+                        registers.rip = entry;
+                        sys::set_registers(self.pid, &registers)?;
+                        return Ok(Place::Beginning);
+                    }
+                    self.pending.push(libc::SIGTRAP);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Until the C library keeps the thread's number there. That is what the system tells it when it is asked to clear it at the thread's end.
+    fn go_to_control_block(&mut self, is_known: impl Fn(u64) -> bool) -> Result<Place> {
+        /// Instructions from that call on.
+        const MOST_STEPS: usize = 1000;
+        const ENOSYS: i64 = -38;
+
+        loop {
+            match self.go_on(sys::go_on_to_system_call)? {
+                Stop::Gone => return Ok(Place::Ended),
+                Stop::SystemCall => {}
+                _ => continue,
+            }
+            let registers = sys::registers(self.pid)?;
+            let (call, is_begin) = (registers.orig_rax.cast_signed(), registers.rax.cast_signed() == ENOSYS);
+            if is_begin && !BEGINNING.contains(&call) {
+                bail!("its C library is none that is known (GNU's, or musl)");
+            }
+            if !is_begin && call == libc::SYS_set_tid_address {
+                break;
+            }
+        }
+        for _ in 0..MOST_STEPS {
+            if is_known(sys::registers(self.pid)?.fs_base) {
+                return Ok(Place::Beginning);
+            }
+            if self.go_on(sys::step)? == Stop::Gone {
+                return Ok(Place::Ended);
+            }
+        }
+        bail!("its C library is none that is known (GNU's, or musl)");
+    }
+
+    /// Lets it go, with what waits for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system. It may have been killed meanwhile, which is none.
+    pub fn let_go(mut self) -> Result<()> {
+        self.is_held = false;
+        for signal in mem::take(&mut self.pending) {
+            sys::send(self.pid, self.pid, signal);
+        }
+        self.request(|thread| sys::detach(thread, 0)).context("the program cannot be let go")
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if self.is_held {
+            sys::send(self.pid, self.pid, libc::SIGKILL);
+        }
+    }
+}

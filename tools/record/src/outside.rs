@@ -1,0 +1,120 @@
+//! Running a program that nothing can be preloaded into, as it is linked statically or has musl as its C library: the tracer is put into it before it begins.
+//!
+//! Not here: how that is done (`rftrace-attach`), and all else of running a program ([`run`](crate::run)).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::Receiver;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::libc::c_int;
+use rftrace_attach::{Started, Wanted};
+
+use super::attach::{Attended, Reason, attend};
+use super::banks::BankRecorder;
+use super::control::{Control, Spelling};
+use super::errands::{Errand, Errands, What};
+use super::run::Way;
+use super::sys;
+
+/// The tracer is put into the program by this process.
+#[derive(Debug)]
+pub struct Outside<'a> {
+    banks: &'a BankRecorder,
+    filter: String,
+    spelling: Spelling,
+    /// The signal that asks for a snapshot.
+    snapshot: c_int,
+    running: Option<Running>,
+    told: Told,
+}
+
+/// What became of it.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// By what the recording is controlled, or why it cannot be.
+    pub control: Option<io::Result<Control>>,
+    /// Why the program is not recorded any more.
+    pub end: Option<Reason>,
+}
+
+/// The program, which runs.
+#[derive(Debug)]
+struct Running {
+    /// `None` if it has ended before it began.
+    attended: Option<Attended>,
+    errands: Errands,
+    to_do: Receiver<Errand>,
+}
+
+impl<'a> Outside<'a> {
+    /// Records into banks for one process what rules say, which may be empty. `spelling` is how it is written what dumps are made on, for who controls the
+    /// recording; a signal asks for snapshots.
+    #[must_use]
+    pub fn new(banks: &'a BankRecorder, filter: &str, spelling: Spelling, snapshot: c_int) -> Self {
+        Self { banks, filter: filter.to_owned(), spelling, snapshot, running: None, told: Told::default() }
+    }
+}
+
+impl Way for Outside<'_> {
+    type End = Told;
+
+    /// It has not begun either if it cannot be recorded.
+    fn begin(&mut self, command: Command) -> Result<u32> {
+        let wanted = Wanted {
+            library: PathBuf::new(),
+            filter: self.filter.clone(),
+            has_library_calls: false,
+            branches: Vec::new(),
+            is_patched: false,
+            types: None,
+            resources: None,
+        };
+        let [cannot_run, cannot_record] =
+            ["run", "record"].map(|what| format!("cannot {what} {}", Path::new(command.get_program()).display()));
+        let (child, mut started) = Started::begin(command).context(cannot_run)?;
+        let pid = child.id();
+        let attended = Attended::begin_started(&mut started, pid, &wanted, self.banks).context(cannot_record)?;
+        let (errands, to_do) = Errands::new();
+        let banks = [(pid, self.banks)].into_iter();
+        self.told.control = Some(Control::of_attached(banks, errands.clone(), self.spelling));
+        started.let_go()?;
+        self.running = Some(Running { attended, errands, to_do });
+        Ok(pid)
+    }
+
+    fn answer(&self) -> Option<Box<dyn Fn(u32, c_int) -> bool + Send>> {
+        let (dumps, snapshot) = (self.banks.dumps(), self.snapshot);
+        Some(Box::new(move |pid, signal| {
+            if signal == snapshot {
+                // Who looks at the directory finds it.
+                drop(dumps.dump_by_signal(pid));
+            }
+            signal == snapshot
+        }))
+    }
+
+    /// Looks after it until then, also when it is not recorded any more.
+    fn wait_for_end(&mut self, pid: u32) -> io::Result<()> {
+        let Some(Running { attended, errands, to_do }) = self.running.take() else { return sys::wait_for_end(pid) };
+        thread::scope(|scope| {
+            let ended = scope.spawn(move || {
+                let ended = sys::wait_for_end(pid);
+                errands.run(pid, What::Look);
+                ended
+            });
+            let ends = attend(attended.into_iter().collect(), |_, _| (), || Some(Duration::MAX), &to_do);
+            self.told.end = ends.into_iter().next();
+            // Who waits for something to be done is told that it is not.
+            drop(to_do);
+            ended.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn finish(self, _living: &dyn Fn() -> Vec<u32>) -> Told {
+        self.told
+    }
+}
