@@ -20,7 +20,9 @@
 //! |---|---|
 //! | `mcount`, `__fentry__` | the hooks that compilers call in function prologues |
 //! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
-//! | `rftrace_entry` | the hook of entry branches, which stubs jump to, see below |
+//! | `rftrace_entry` | the hook of entry branches, which stubs jump to, see below; on aarch64 that of functions with room for a branch |
+//! | `rftrace_keeping_entry` | on aarch64 the hook of entry branches |
+//! | `rftrace_backend_keep_scalable()` | on aarch64: the processor has scalable vectors, which that has to keep. Before there are entry branches |
 //! | `rftrace_sled_entry`, `rftrace_sled_exit` | the hooks that sleds call, at the beginning of a function and where it ends; on x86-64 Linux |
 //! | `rftrace_backend_init_v10(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
 //! | `rftrace_backend_control_v10() -> *const Control` | the control block, for reading the chunks |
@@ -58,6 +60,10 @@
 //! That records the function by its address, keeps all registers but the flags, takes both words off the stack and jumps to
 //! the copy. The function returns by a trampoline that keeps all registers too: its callers were not compiled for hooks, and
 //! may rely on any register that the function does not change.
+//!
+//! On aarch64 one instruction is replaced, where sp is the CFA. The stub jumps to `rftrace_keeping_entry` with x30 = the return address, not signed, and
+//! x17 = where the function goes on, in front of which are the function's address << 16, the distance of the thread's words from tpidr_el0, and the
+//! hook's address. It keeps all but x16 and x17, and comes back by `br x17`.
 //!
 //! # Sleds
 //!

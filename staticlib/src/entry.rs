@@ -197,6 +197,15 @@ impl Hook {
         }
     }
 
+    /// The same where its result is recorded, which usually has it return to `usual`.
+    fn values_trampoline(self, usual: usize) -> usize {
+        match self {
+            #[cfg(not(target_os = "none"))]
+            Self::KeepingReturn => arch::entry_values_trampoline(),
+            _ => usual,
+        }
+    }
+
     /// What tells its entry from others.
     fn sequence(self, frame: usize, now: u64) -> u64 {
         match self {
@@ -229,7 +238,7 @@ fn push_with_values(block: &ThreadBlock, opening: Opening, wanted: Wanted) {
     if opening.state & state::HIDDEN == 0 {
         values.read_arguments(wanted);
     }
-    push(block, opening, Some(&values), wanted.trampoline());
+    push(block, opening, Some(&values), wanted.trampoline().map(|usual| opening.hook.values_trampoline(usual)));
     if opening.state & state::HIDDEN == 0 {
         wanted.begun(block.tid.load(Relaxed));
     }

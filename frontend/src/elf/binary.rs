@@ -35,7 +35,7 @@ impl Binary {
     pub fn read(path: &Path) -> Result<Self, Error> {
         let read = || -> io::Result<Self> {
             let file = map_file(path)?;
-            let code = Code::of(Arc::clone(&file), path)?;
+            let code = Code::with_calls(Arc::clone(&file), path)?;
             let table = table::symbols_of(Arc::clone(&file), path)?;
             let imports = imports_of(&file).into_iter().map(|import| {
                 let name = String::from_utf8_lossy(import.name).into_owned();

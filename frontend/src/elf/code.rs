@@ -11,7 +11,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use super::file::{ENDIAN, Header, invalid};
 
-/// The code of an x86-64 ELF file.
+/// The code of an ELF file.
 #[derive(Clone, Debug)]
 pub(crate) struct Code {
     file: Arc<Mmap>,
@@ -20,15 +20,22 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// Finds the code of a file that [`map_file`](super::file::map_file) has mapped. `None` for another processor's.
+    /// Finds the code of a file that [`map_file`](super::file::map_file) has mapped, if it is for x86-64: calls are known there alone.
     ///
     /// # Errors
     /// As for [`map_file`](super::file::map_file).
-    pub(crate) fn of(file: Arc<Mmap>, path: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn with_calls(file: Arc<Mmap>, path: &Path) -> io::Result<Option<Self>> {
         let header = Header::parse(&**file).map_err(|error| invalid(path, error))?;
-        if header.e_machine(ENDIAN) != elf::EM_X86_64 {
-            return Ok(None);
-        }
+        let has_calls = header.e_machine(ENDIAN) == elf::EM_X86_64;
+        if has_calls { Self::of(file, path).map(Some) } else { Ok(None) }
+    }
+
+    /// The same for any processor.
+    ///
+    /// # Errors
+    /// As for [`map_file`](super::file::map_file).
+    pub(crate) fn of(file: Arc<Mmap>, path: &Path) -> io::Result<Self> {
+        let header = Header::parse(&**file).map_err(|error| invalid(path, error))?;
         let headers = header.program_headers(ENDIAN, &**file).map_err(|error| invalid(path, error))?;
         let is_code = |segment: &&elf::ProgramHeader64<LittleEndian>| {
             segment.p_type(ENDIAN) == elf::PT_LOAD && segment.p_flags(ENDIAN).contains(elf::PF_X)
@@ -38,7 +45,7 @@ impl Code {
             (start..start.saturating_add(segment.p_filesz(ENDIAN)), segment.p_offset(ENDIAN))
         };
         let segments: Vec<_> = headers.iter().filter(is_code).map(place).collect();
-        Ok(Some(Self { file, segments }))
+        Ok(Self { file, segments })
     }
 
     /// Returns so many bytes from `address` on, which is as in the file.

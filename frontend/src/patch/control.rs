@@ -17,7 +17,6 @@ use super::engine::Engine;
 use super::lock::{Held, LOCK};
 use super::outcome::PatchedSites;
 use super::sites::Site;
-#[cfg(target_arch = "x86_64")]
 use super::switches::{self, Switch};
 use crate::backend;
 
@@ -135,7 +134,6 @@ pub(crate) fn select(selection: impl Fn(&Site) -> bool + Send + 'static) {
 }
 
 /// Adds the switches of stubs that were made. If recording is on, the chosen ones are switched on.
-#[cfg(target_arch = "x86_64")]
 pub(super) fn add_switches(added: Vec<Switch>) {
     if added.is_empty() {
         return;

@@ -57,6 +57,8 @@ pub struct LeftOut {
 pub enum WholeReason {
     /// It uses flags that it has not set: it may be a part of another function.
     Part,
+    /// It uses registers that it has not set and that calls may change on their way (x16 and x17 of aarch64): it may be a part of another function.
+    Registers,
     /// It jumps to its own beginning, so a branch there would count turns of a loop.
     Loop,
     /// It is shorter than a branch, and nothing unused follows.
@@ -91,6 +93,7 @@ impl fmt::Display for WholeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Part => "takes flags from where it was jumped to",
+            Self::Registers => "takes registers from where it was jumped to",
             Self::Loop => "jumps to its own beginning",
             Self::Short => "shorter than a branch",
             Self::Target => "its first instructions are jumped to",

@@ -12,7 +12,8 @@
 //!   needs of that. `memory` is where code may lie; `unwinder` is how unwinders are told.
 //! - `poke` writes code while threads run it.
 //! - `switches` are what stubs look at.
-//! - `entry` gives branches to functions that call no hook (on aarch64 it only says what became of entries), and stubs to the slots by which other modules' functions are called.
+//! - `frames` finds functions by their unwind information, `named` is what their module's file tells of them, `wanted` which were chosen.
+//! - `entry` gives those branches that call no hook, and stubs to the slots by which other modules' functions are called (not on aarch64).
 //! - `redirect` has programs that run call the hooks, which they were not started with; `slots` is what it and `entry` write.
 //! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
 //!
@@ -33,7 +34,7 @@ mod elsewhere;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod engine;
 #[cfg(target_os = "linux")]
-#[cfg_attr(target_arch = "aarch64", path = "entry_aarch64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "entry_aarch64/mod.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "no_entries.rs")]
 mod entry;
 #[cfg(target_os = "linux")]
@@ -43,13 +44,17 @@ mod entry_stubs;
 #[cfg(target_os = "linux")]
 mod finding;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod frames;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod lock;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for switches"))]
 mod memory;
 #[cfg(target_os = "linux")]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for functions that call no hook"))]
 mod module;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for others"))]
+mod named;
 mod outcome;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod poke;
@@ -69,12 +74,15 @@ mod states;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stubs;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[cfg_attr(target_arch = "aarch64", path = "no_switches.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for other hooks"))]
 mod switches;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod unwind;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod unwinder;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for library calls"))]
+mod wanted;
 
 #[cfg(all(target_os = "linux", target_arch = "riscv64"))]
 pub(crate) use self::control::register_fork_handlers;

@@ -180,7 +180,7 @@ impl Config {
 
     /// Functions that do not call the tracer get a branch at their beginning, and are recorded too: those of the program whose names
     /// match, or with `@` and a name or glob behind it those of such a library: `parse*`, `*`, `/^app_/`, `*@libz`. More calls choose
-    /// more functions. On other processors than x86-64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
+    /// more functions. On other processors than x86-64 and aarch64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
     ///
     /// They get it while the program has one thread, before its `main`: this is for what is preloaded. The first choice in a
     /// program's life is the only one. See [`Tracer::entry_branches`] for what became of it.

@@ -1,9 +1,13 @@
 //! aarch64: what no Rust can say.
 
 use core::arch::asm;
+#[cfg(not(target_os = "none"))]
+use core::sync::atomic::AtomicBool;
+#[cfg(not(target_os = "none"))]
+use core::sync::atomic::Ordering::Relaxed;
 
-/// The block with the trampoline, its size and alignment, as its unwind information has it.
-pub(crate) const TRAMPOLINE_BYTES: usize = 1024;
+/// The block with the trampolines, its size and alignment, as its unwind information has it.
+pub(crate) const TRAMPOLINE_BYTES: usize = 2048;
 
 /// The address of a place in the assembly.
 macro_rules! address_of {
@@ -35,10 +39,10 @@ pub(crate) fn trampoline() -> usize {
     address_of!(".Lrftrace_trampoline")
 }
 
-/// The same: that of a function with a patched entry.
+/// The address of T5, which functions with entry branches return to.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn entry_trampoline() -> usize {
-    trampoline()
+    address_of!(".Lrftrace_keeping_trampoline")
 }
 
 /// The address of T4, which functions return to whose result is recorded.
@@ -47,13 +51,30 @@ pub(crate) fn values_trampoline() -> usize {
     address_of!(".Lrftrace_values_trampoline")
 }
 
-/// Whether an address is that of T or T4: what is left on a stack may also be a return address of their slow paths.
+/// The address of T6: T4 for functions with entry branches.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn entry_values_trampoline() -> usize {
+    address_of!(".Lrftrace_keeping_values_trampoline")
+}
+
+/// Whether an address is that of a trampoline: what is left on a stack may also be a return address of their slow paths.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     #[cfg(not(target_os = "none"))]
-    if address == values_trampoline() {
+    if address == values_trampoline() || address == entry_trampoline() || address == entry_values_trampoline() {
         return true;
     }
     address == trampoline()
+}
+
+/// Whether the processor has scalable vectors (SVE). The hooks of entry branches keep them as a whole.
+#[cfg(not(target_os = "none"))]
+pub(crate) static HAS_SCALABLE: AtomicBool = AtomicBool::new(false);
+
+/// Says that the processor has scalable vectors, before there are entry branches.
+#[cfg(not(target_os = "none"))]
+#[unsafe(no_mangle)]
+extern "C" fn rftrace_backend_keep_scalable() {
+    HAS_SCALABLE.store(true, Relaxed);
 }
 
 /// A trampoline as a function expects it in its frame that signs its return address with key A (1), key B (2) or not at all (0). The

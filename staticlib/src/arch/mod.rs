@@ -12,7 +12,7 @@
 //! | `whole_address` | an address by its low 48 bits |
 //! | `HAS_SLEDS` | whether some returns are told of by sleds |
 //! | `sequence`, `ticks` | which of two calls with one frame is the younger one; the time |
-//! | `trampoline`, `entry_trampoline`, `is_trampoline` | where hooked functions return to |
+//! | `trampoline`, `entry_trampoline`, `entry_values_trampoline`, `is_trampoline` | where hooked functions return to |
 //! | `thread_block`, `set_thread_block`, `set_first_thread_block`, `local_block` | thread-local storage |
 //! | `keeping_vectors`, `zero`, `abort` | what no Rust can say |
 //! | `hooks` | in assembly |
@@ -90,7 +90,7 @@ pub(crate) use x86_64_machine::{
     MAX_REALIGN_BYTES, abort, frames, is_trampoline, keeping_vectors, ticks, trampoline, zero,
 };
 #[cfg(all(target_arch = "x86_64", not(target_os = "none")))]
-pub(crate) use x86_64_machine::{entry_trampoline, values_trampoline};
+pub(crate) use x86_64_machine::{entry_trampoline, values_trampoline, values_trampoline as entry_values_trampoline};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64_shadow_stack::has_shadow_stack;
 
@@ -101,7 +101,7 @@ pub(crate) use aarch64_frames::{
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64_machine::{abort, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero};
 #[cfg(all(target_arch = "aarch64", not(target_os = "none")))]
-pub(crate) use aarch64_machine::{entry_trampoline, values_trampoline};
+pub(crate) use aarch64_machine::{entry_trampoline, entry_values_trampoline, values_trampoline};
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 pub(crate) use local::{SEQUENCE_BITS, sequence};
 
@@ -111,7 +111,8 @@ pub(crate) use riscv64_frames::{
 };
 #[cfg(target_arch = "riscv64")]
 pub(crate) use riscv64_machine::{
-    abort, entry_trampoline, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero,
+    abort, entry_trampoline, entry_trampoline as entry_values_trampoline, has_shadow_stack, is_trampoline,
+    keeping_vectors, ticks, trampoline, zero,
 };
 
 #[cfg(all(feature = "threadhook", not(target_os = "none")))]

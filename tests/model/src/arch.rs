@@ -426,6 +426,10 @@ pub(crate) fn entry_trampoline() -> usize {
     TRAMPOLINE
 }
 
+pub(crate) fn entry_values_trampoline() -> usize {
+    entry_trampoline()
+}
+
 /// Whether a return address is that of the trampoline; here is but one.
 pub(crate) fn is_trampoline(address: usize) -> bool {
     address == TRAMPOLINE

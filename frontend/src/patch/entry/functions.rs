@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, RflagsBits};
 
-use super::frames::{self, Range};
 use crate::patch::entry_outcome::WholeReason;
+use crate::patch::frames::{self, Range};
 use crate::patch::module::Image;
 
 /// Bytes of a branch.

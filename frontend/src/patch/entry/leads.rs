@@ -6,14 +6,15 @@
 use std::fs;
 use std::path::PathBuf;
 
+use super::examine::examine;
 use super::functions::Functions;
-use super::module::{Function, Module, examine, is_cold};
 use super::stubs::{GoesOn, Wanted};
 use super::writing::make;
 use crate::host;
 use crate::host::linux::modules::exe_path;
 use crate::patch::entry_outcome::WholeReason;
 use crate::patch::module::{Image, with_modules};
+use crate::patch::named::{Function, Module, is_cold};
 use crate::patch::poke::is_only_thread;
 use crate::patch::sites::Site;
 use crate::patch::switches::Switch;

@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::WholeReason;
 use super::pointers::used_otherwise;
-use super::wanted::looks_at_its_caller;
 use crate::elf::imports::Import;
 use crate::patch::module::Image;
 use crate::patch::slots;
+use crate::patch::wanted::looks_at_its_caller;
 
 /// What the functions of the slots are, or why they are not recorded. `address` tells where a slot is in memory.
 pub(super) fn examine<'f>(

@@ -1,14 +1,14 @@
 //! Entry branches: functions that call no hook get a jump to a stub in place of their first instructions. Library calls: the slots by
 //! which the program calls functions of other modules lead to stubs.
 //!
-//! - `frames` finds functions by their unwind information; `functions` says which have room for a branch.
+//! - `functions` says which functions, as `frames` finds them by their unwind information, have room for a branch, and `examine` which may have one.
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
 //! - `library` says which slots may lead to stubs; `pointers` what becomes of their contents.
-//! - `module` is what a module's file tells; `installed` keeps what there is.
+//! - `installed` keeps what there is.
 //! - `leads` gives functions branches to somebody else's hook.
 //! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
 //! - `writing` makes what is led to, and writes code.
-//! - `wanted` is which functions are to have one, and `rooms` in which a compiler has left room for it.
+//! - `rooms` are those functions in which a compiler has left room for one.
 //!
 //! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or in a program that
 //! runs, again and again, and leaves that to somebody who can stop its threads ([`Way`]). What became of it is not here (`entry_outcome`).
@@ -18,18 +18,16 @@
 //!
 //! **Invariant**: records and filters name a function by its own address, so nobody but this module knows of stubs.
 
-mod frames;
+mod examine;
 mod functions;
 mod installed;
 mod leads;
 mod library;
-mod module;
 mod pointers;
 mod relocate;
 mod rooms;
 mod sleds;
 mod stubs;
-mod wanted;
 mod writing;
 
 use std::collections::BTreeMap;
@@ -39,25 +37,27 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use iced_x86::Instruction;
 use rftrace_format::branches::Branch;
 
+use self::examine::examine;
 use self::functions::{BRANCH_BYTES, Functions};
 use self::installed::{Part, Slot};
 pub(crate) use self::installed::{functions_in, library_call, library_calls, sites};
 pub use self::installed::{hook_library_calls, release_library_calls};
 pub use self::leads::{Lead, lead_functions};
-use self::module::{Function, Module, examine, is_cold};
 pub(crate) use self::pointers::used_otherwise;
 use self::rooms::Rooms;
 use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds, Thunks};
 use self::stubs::{Area, GoesOn, Wanted};
-pub(crate) use self::wanted::Choice;
 use self::writing::{Made, call_thunks, make, make_stubs, make_thunks};
 use super::control;
 use super::entry_outcome::{EntryBranches, EntryWay as Way, LeftOut, WholeReason};
 use super::module::{Image, with_modules};
+use super::named::{Function, Module, is_cold};
 use super::poke::{Pages, is_only_thread};
 use super::sites::Site;
 use super::slots;
 use super::switches::Switch;
+use super::wanted;
+pub(crate) use super::wanted::Choice;
 use crate::elf::file::page_size;
 use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
 use crate::elf::sleds::{Sled, SledKind};

@@ -24,6 +24,89 @@ macro_rules! mark_left {
     };
 }
 
+// What a trampoline does, up to its slow path, which follows at 9. A register is the CFA; `begin` may compute it, in x17; `leave` goes on at x30.
+macro_rules! exit_fast {
+    (begin = $begin:expr, cfa = $cfa:literal, leave = $leave:expr) => {
+        concat!(
+            load_block!(),
+            $begin,
+            "cmp x9, #{untraced}\n",
+            "b.ls 9f\n", // the frame was entered on another thread
+            // x11 = one above our entry, which must be the innermost one.
+            "ldr x11, [x9, #{sp}]
+            ldr x12, [x11, #{frame} - {entry_bytes}]\n",
+            "cmp ",
+            $cfa,
+            ", x12\n",
+            "b.ne 9f\n",
+            load_switch!("12"),
+            "tbz w12, #{on_bit}, 6f
+            5:\n",
+            reserve_record!(none = "9f"),
+            // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted frames
+            // for left ones.
+            mark_left!(),
+            "str x14, [x15, #{word}]
+            mrs x16, cntvct_el0
+            stlr x16, [x15]\n",
+            // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a handler came in between. Where the return
+            // address is T again (a tail call), x30 has to say so, and does.
+            "7:\n", // x9 = the cursor
+            "ldr x12, [x11, #{frame} - {entry_bytes}]\n",
+            "cmp ",
+            $cfa,
+            ", x12\n",
+            "b.ne 9f
+            ldr x30, [x11, #-{entry_bytes}]!
+            .cfi_remember_state
+            .cfi_same_value x30
+            str xzr, [x11, #{frame}]
+            str x11, [x9, #{sp} - {cursor}]\n",
+            $leave,
+            ".cfi_restore_state\n",
+            // Recording is off: slow path. Or it is filtered: an entry that only passes its state on is not recorded, nor is a call that
+            // was too short and whose own entry is the newest record: that is taken back.
+            "6:
+            cbz w12, 9f
+            ldr x16, [x11, #{exit_word} - {entry_bytes}]
+            tbnz x16, #{hidden_bit}, 8f
+            adrp x12, {control} + {min_ticks}
+            ldr x12, [x12, :lo12:{control} + {min_ticks}]
+            cbz x12, 5b
+            mrs x10, cntvct_el0
+            ldr x15, [x11, #{sequence} - {entry_bytes}]
+            lsr x15, x15, #{sequence_bits}
+            sub x10, x10, x15
+            cmp x10, x12
+            b.hs 5b
+            ldr x12, [x9, #{cursor}]
+            cbz x12, 9f
+            ldp x13, x14, [x12, #-{record_bytes}]
+            cmp x13, x15
+            b.ne 5b\n",
+            // The same address, and the kind ENTRY; what lies before a chunk's first record is neither.
+            "and x16, x16, #0xffffffffffff0000
+            cmp x14, x16
+            b.ne 5b\n",
+            mark_left!(),
+            // First the record: behind the cursor signal handlers write. The cursor stays where one has moved it.
+            "sub x15, x12, #{record_bytes}
+            str xzr, [x15]
+            add x9, x9, #{cursor}
+            3:
+            ldxr x14, [x9]
+            cmp x14, x12
+            b.ne 7b
+            stxr w10, x15, [x9]
+            cbnz w10, 3b
+            b 7b
+            8:
+            add x9, x9, #{cursor}
+            b 7b\n",
+        )
+    };
+}
+
 // Two functions of the tracer with the CFA: the first one says where to go on, and gets where all that may be a result is saved, from x0 on
 // (see aarch64_registers.rs); the second one takes the entry away, when the address is where the unwind information can tell of it. All that may
 // be a result is kept.
@@ -79,115 +162,53 @@ macro_rules! exit_slowly {
     };
 }
 
+// The rule for x30 in a trampoline.
+macro_rules! find_return_address {
+    () => {
+        walk_return_stacks!(
+            rule = "0x16, 0x1e, 0xc8, 0x01", // of x30: 200 bytes
+            frame = "0x12",                  // dup: frames are named by their CFA
+            block = "0x8e, 0x00, 0x0e, 0x00, 0xf8, 0xff, 0xff, 0xff, 0xff, 0x00, 0x00, 0x1a", // breg30 0, const8u, and
+            list = "0xf8, 0x0f",             // 2040
+            mask = "0xf8"
+        )
+    };
+}
+
 // The return trampoline T.
 //
 // A traced function's `ret` lands here, with sp = CFA and x30 = T. x0 to x8 and v0 to v7 may hold its result. Keeps them.
 //
 // Unwinding: a return address of T means nothing to an unwinder, so T's own unwind information says what the true one is. It is
 // a DWARF expression that walks the return stacks of all threads for the entry whose frame is the CFA. It finds them by x30,
-// which is T whenever this information is asked: T lies in a block that is aligned to 1024, whose address is x30 masked (the
+// which is T whenever this information is asked: T lies in a block that is aligned to 2048, whose address is x30 masked (the
 // bits from 48 on may be a signature); the list's address lies at its end, as a distance, since a CFI escape holds only
 // constants. The unwind information covers T - 4 (a nop), because unwinders look up `return address - 1`.
 //
 // Sources: DWARF 5 sections 2.5 and 6.4.2, DWARF for the Arm 64-bit architecture; libgcc was tried. Its DW_OP_pick does not
 // reach the undermost element, hence the first dup.
 global_asm!(
-    ".p2align 10",
+    ".p2align 11",
     ".Lrftrace_block:",
     #[cfg(not(target_os = "none"))]
     patched_entry!(),
     // The word in front of T. Where patched entries have a hook it is the last of that, `bl .Lrftrace_entry_paired`, of which the last byte is T's:
     // unwinders look up T - 1, and a handler that has interrupted it finds the hook's. Elsewhere it is T's as a whole.
     #[cfg(not(target_os = "none"))]
-    call_paired!(),
+    call_paired!(pair = ".Lrftrace_entry_pair", paired = ".Lrftrace_entry_paired", hook = "rftrace_entry"),
     ".type rftrace_return_trampoline, @function",
     "rftrace_return_trampoline:",
     ".cfi_startproc",
     #[cfg(not(target_os = "none"))]
     ".cfi_personality 0x1b, rftrace_personality",
     ".cfi_def_cfa sp, 0",
-    walk_return_stacks!(
-        rule = "0x16, 0x1e, 0xc8, 0x01",                                                  // of x30: 200 bytes
-        frame = "0x12",                                                                   // dup: frames are named by their CFA
-        block = "0x8e, 0x00, 0x0e, 0x00, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x00, 0x00, 0x1a", // breg30 0, const8u, and
-        list = "0xf8, 0x07",                                                              // 1016
-        mask = "0xfc"
-    ),
+    find_return_address!(),
     #[cfg(target_os = "none")]
     "nop",
     #[cfg(not(target_os = "none"))]
-    call_paired_end!(),
+    call_paired_end!(pair = ".Lrftrace_entry_pair", paired = ".Lrftrace_entry_paired"),
     ".Lrftrace_trampoline:",
-    load_block!(),
-    "cmp x9, #{untraced}",
-    "b.ls 9f", // the frame was entered on another thread
-    // x11 = one above our entry, which must be the innermost one.
-    "ldr x11, [x9, #{sp}]",
-    "ldr x12, [x11, #{frame} - {entry_bytes}]",
-    "cmp sp, x12",
-    "b.ne 9f",
-    load_switch!("12"),
-    "tbz w12, #{on_bit}, 6f",
-    "5:",
-    reserve_record!(none = "9f"),
-    // The exit is recorded once, by who sets the bit: a signal handler, on a stack near others, may take the interrupted frames
-    // for left ones.
-    mark_left!(),
-    "str x14, [x15, #{word}]",
-    "mrs x16, cntvct_el0",
-    "stlr x16, [x15]",
-    // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a handler came in between. Where the return
-    // address is T again (a tail call), x30 has to say so, and does.
-    "7:", // x9 = the cursor
-    "ldr x12, [x11, #{frame} - {entry_bytes}]",
-    "cmp sp, x12",
-    "b.ne 9f",
-    "ldr x30, [x11, #-{entry_bytes}]!",
-    ".cfi_remember_state",
-    ".cfi_same_value x30",
-    "str xzr, [x11, #{frame}]",
-    "str x11, [x9, #{sp} - {cursor}]",
-    "ret",
-    ".cfi_restore_state",
-    // Recording is off: slow path. Or it is filtered: an entry that only passes its state on is not recorded, nor is a call that
-    // was too short and whose own entry is the newest record: that is taken back.
-    "6:",
-    "cbz w12, 9f",
-    "ldr x16, [x11, #{exit_word} - {entry_bytes}]",
-    "tbnz x16, #{hidden_bit}, 8f",
-    "adrp x12, {control} + {min_ticks}",
-    "ldr x12, [x12, :lo12:{control} + {min_ticks}]",
-    "cbz x12, 5b",
-    "mrs x10, cntvct_el0",
-    "ldr x15, [x11, #{sequence} - {entry_bytes}]",
-    "lsr x15, x15, #{sequence_bits}",
-    "sub x10, x10, x15",
-    "cmp x10, x12",
-    "b.hs 5b",
-    "ldr x12, [x9, #{cursor}]",
-    "cbz x12, 9f",
-    "ldp x13, x14, [x12, #-{record_bytes}]",
-    "cmp x13, x15",
-    "b.ne 5b",
-    // The same address, and the kind ENTRY; what lies before a chunk's first record is neither.
-    "and x16, x16, #0xffffffffffff0000",
-    "cmp x14, x16",
-    "b.ne 5b",
-    mark_left!(),
-    // First the record: behind the cursor signal handlers write. The cursor stays where one has moved it.
-    "sub x15, x12, #{record_bytes}",
-    "str xzr, [x15]",
-    "add x9, x9, #{cursor}",
-    "3:",
-    "ldxr x14, [x9]",
-    "cmp x14, x12",
-    "b.ne 7b",
-    "stxr w10, x15, [x9]",
-    "cbnz w10, 3b",
-    "b 7b",
-    "8:",
-    "add x9, x9, #{cursor}",
-    "b 7b",
+    exit_fast!(begin = "", cfa = "sp", leave = "ret\n"),
     "9:",
     exit_slowly!(find = "{exit_find}", done = "{exit_done}"),
     // T4, for functions whose result is recorded, and whose exit always takes the slow path. Unwinders look up T4 - 1.
@@ -236,6 +257,14 @@ global_asm!(
     "br x16",
     ".cfi_endproc",
     ".size rftrace_return_trampoline, . - rftrace_return_trampoline",
+    // T5, for functions with entry branches, and T6, for those of them whose result is recorded, with their hook: what keeps all registers. In the same
+    // block, so that a return address in it is known for a tail call's, whichever hook that has.
+    #[cfg(not(target_os = "none"))]
+    keeping_entry!(),
+    #[cfg(not(target_os = "none"))]
+    call_paired!(pair = ".Lrftrace_keeping_pair", paired = ".Lrftrace_keeping_paired", hook = "rftrace_keeping_entry"),
+    #[cfg(not(target_os = "none"))]
+    keeping_trampolines!(),
     ".org .Lrftrace_block + {trampoline_bytes} - 8",
     ".quad {control} + {threads} - .Lrftrace_block",
     control = sym CONTROL,
@@ -263,6 +292,8 @@ global_asm!(
     trampoline_bytes = const machine::TRAMPOLINE_BYTES,
     untraced = const arch::UNTRACED_ADDRESS,
     has_vectors = const cfg!(target_feature = "neon") as u8,
+    #[cfg(not(target_os = "none"))]
+    kept_bytes = const super::keeping::KEPT_BYTES,
     exit_find = sym exit::exit_find,
     exit_done = sym exit::exit_done,
     #[cfg(not(target_os = "none"))]

@@ -46,6 +46,11 @@
 //! The hook was jumped to, so the return predictor has one entry for the function, that of its caller. It leaves over a `bl` in
 //! front of T, which puts T into x30 and above that entry: both the function's return and T's are predicted.
 //!
+//! # Entry branches
+//!
+//! Functions that were compiled for nothing of this get a branch in place of their first instruction, to a stub as above which has the words in front of
+//! where it goes on. Their callers may rely on any register, so they have a hook and a trampoline of their own, `rftrace_keeping_entry` and T5.
+//!
 //! # Order, for signals between any two instructions
 //!
 //! A record is reserved by an exclusive pair on the cursor, then written: whatever comes in between clears the monitor, so the
@@ -58,6 +63,9 @@ mod pieces;
 #[cfg(not(target_os = "none"))]
 #[macro_use]
 mod patched;
+#[cfg(not(target_os = "none"))]
+#[macro_use]
+mod keeping;
 mod entry;
 mod exit;
 

@@ -52,22 +52,41 @@ macro_rules! patched_entry {
     };
 }
 
-// `bl .Lrftrace_entry_paired` but for its last byte.
+// `bl`, from a hook's end to its `br x17`, but for the last byte.
 macro_rules! call_paired {
-    () => {
-        ".Lrftrace_entry_pair:
-        .byte ((.Lrftrace_entry_paired - .Lrftrace_entry_pair) / 4) & 0xff
-        .byte ((.Lrftrace_entry_paired - .Lrftrace_entry_pair) / 4 >> 8) & 0xff
-        .byte ((.Lrftrace_entry_paired - .Lrftrace_entry_pair) / 4 >> 16) & 0xff
-        .size rftrace_entry, . - rftrace_entry
-        .cfi_endproc\n"
+    (pair = $pair:literal, paired = $paired:literal, hook = $hook:literal) => {
+        concat!(
+            $pair,
+            ":\n",
+            ".byte ((",
+            $paired,
+            " - ",
+            $pair,
+            ") / 4) & 0xff\n",
+            ".byte ((",
+            $paired,
+            " - ",
+            $pair,
+            ") / 4 >> 8) & 0xff\n",
+            ".byte ((",
+            $paired,
+            " - ",
+            $pair,
+            ") / 4 >> 16) & 0xff\n",
+            ".size ",
+            $hook,
+            ", . - ",
+            $hook,
+            "\n",
+            ".cfi_endproc\n"
+        )
     };
 }
 
 // And that.
 macro_rules! call_paired_end {
-    () => {
-        ".byte 0x94 + (((.Lrftrace_entry_paired - .Lrftrace_entry_pair) / 4 >> 24) & 3)"
+    (pair = $pair:literal, paired = $paired:literal) => {
+        concat!(".byte 0x94 + (((", $paired, " - ", $pair, ") / 4 >> 24) & 3)")
     };
 }
 
@@ -153,7 +172,7 @@ global_asm!(
     "mrs x16, cntvct_el0",
     "stlr x16, [x15]",
     "br x17",
-    // entry_slow_at_start(where x30 is saved, child_ip, sp, x29, x30, where x0 is saved), with all that may be an argument kept. Nothing is recorded of a
+    // entry_slow(where x30 is saved, child_ip, sp, x29, x30, where x0 is saved), with all that may be an argument kept. Nothing is recorded of a
     // thread that is not traced.
     ".Lrftrace_entry_slow:",
     "cmp x9, #{untraced}",
@@ -181,7 +200,7 @@ global_asm!(
     "ldr x3, [sp]",
     "mov x4, x30",
     "add x5, sp, #32",
-    "bl {entry_slow_at_start}",
+    "bl {entry_slow}",
     "ldp q0, q1, [sp, #112]",
     "ldp q2, q3, [sp, #144]",
     "ldp q4, q5, [sp, #176]",
@@ -230,5 +249,5 @@ global_asm!(
     address_shift = const ADDRESS_SHIFT,
     saved_bytes = const frames::AT_START_BYTES,
     at_start = const frames::AT_START,
-    entry_slow_at_start = sym entry::entry_slow_at_start,
+    entry_slow = sym entry::entry_slow,
 );

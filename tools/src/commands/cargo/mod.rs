@@ -197,11 +197,10 @@ fn run(cli: CargoCli, program_args: Vec<OsString>) -> Result<ExitCode> {
     }
     let config = config::Config::read(&toolchain, &args)?;
     let target = config.target(&toolchain, &args)?;
-    let is_everywhere = matches!(hooks, Hooks::Mcount | Hooks::Patchable);
+    let is_everywhere = hooks != Hooks::Xray && !is_leaks;
     if !is_everywhere && Processor::of_target(&target).is_some_and(|processor| !processor.has_all) {
         bail!(
-            "functions that have no room for it get branches on x86-64 alone, as do XRay's sleds; for {target} a nightly is needed: \
-             rustup toolchain install nightly, then --hooks=mcount or --hooks=patchable"
+            "XRay's sleds, and who takes memory, are recorded on x86-64 alone; for {target} there are --hooks=mcount, --hooks=patchable and --hooks=entry"
         );
     }
     let target_dir = config::target_dir(&toolchain, &args)?.join("rftrace");

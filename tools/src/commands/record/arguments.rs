@@ -362,10 +362,9 @@ impl RecordArgs {
     }
 
     /// What is not there for all processors: options, and whether they are given.
-    pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 5] {
+    pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 4] {
         [
             ("--pid", !self.pid.is_empty()),
-            ("--patch", !self.branches.is_empty()),
             ("--libcalls", self.libcalls),
             ("--resources", !self.resources.is_empty()),
             ("--trigger with a function alone", self.triggers().is_ok_and(|triggers| triggers.start.is_some())),

@@ -1,14 +1,14 @@
 //! Where functions begin, by the unwind information of a module (`.eh_frame`).
 //!
-//! A description (FDE) is a function's if, at its first instruction, nothing has been pushed: the frame's address is rsp + 8, no
-//! register has been saved, and there is a return address. So parts that functions jump to (`.cold`), the procedure linkage table
+//! A description (FDE) is a function's if, at its first instruction, nothing has been pushed: the frame's address is what the stack pointer was before the
+//! call (on x86-64 rsp + 8, on aarch64 sp), no register has been saved, and there is a return address where a call leaves it. So parts that functions jump to (`.cold`), the procedure linkage table
 //! and a program's `_start` are none.
 //!
 //! Not here: whether such a function can be given a branch (`functions`).
 //!
 //! Sources: DWARF 5 section 6.4, LSB 5.0 10.6.
 
-use super::super::module::Image;
+use super::module::Image;
 
 /// A range of code with a description of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +19,36 @@ pub(super) struct Range {
     pub(super) is_function: bool,
 }
 
-/// DWARF's numbers of rsp and of the return address.
-const RSP: u64 = 7;
-const RETURN_ADDRESS: u64 = 16;
+/// DWARF's numbers of the stack pointer and of the return address; what a call has pushed, and where it has left the return address; letters of
+/// augmentations without data that only say how return addresses are signed, and how stacks are tagged.
+#[cfg(target_arch = "x86_64")]
+mod called {
+    use super::Place;
+    pub(super) const SP: u64 = 7;
+    pub(super) const RETURN_ADDRESS: u64 = 16;
+    pub(super) const PUSHED: u64 = 8;
+    pub(super) const PLACE: Place = Place::Stack;
+    pub(super) const LETTERS: &[u8] = b"";
+}
+#[cfg(target_arch = "aarch64")]
+mod called {
+    use super::Place;
+    pub(super) const SP: u64 = 31;
+    pub(super) const RETURN_ADDRESS: u64 = 30;
+    pub(super) const PUSHED: u64 = 0;
+    pub(super) const PLACE: Place = Place::Register;
+    pub(super) const LETTERS: &[u8] = b"BG";
+}
+use called::{LETTERS, PLACE, PUSHED, RETURN_ADDRESS, SP};
+
+/// Where a return address is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Register,
+    Stack,
+    Nowhere,
+}
 
 /// All ranges of a module that are described, ascending, one for each beginning.
 pub(super) fn ranges(image: &Image<'_>) -> Vec<Range> {
@@ -107,6 +134,7 @@ impl<'a> Common<'a> {
                     b'R' => common.encoding = data.byte()?,
                     b'L' => _ = data.byte()?,
                     b'S' => common.is_signal_frame = true,
+                    letter if LETTERS.contains(letter) => {}
                     b'P' => {
                         let encoding = data.byte()?;
                         data.pointer(encoding & 0x0f, 0)?;
@@ -127,13 +155,13 @@ impl<'a> Common<'a> {
 struct Row {
     /// Register and offset; `None` if it is another kind of rule.
     frame: Option<(u64, u64)>,
-    has_return_address: bool,
+    return_address: Place,
     saves_registers: bool,
 }
 
 impl Row {
     fn is_of_a_beginning(&self) -> bool {
-        self.frame == Some((RSP, 8)) && self.has_return_address && !self.saves_registers
+        self.frame == Some((SP, PUSHED)) && self.return_address == PLACE && !self.saves_registers
     }
 
     /// Goes through instructions up to the first one that is for a later address. `None` if one is not known.
@@ -152,7 +180,7 @@ impl Row {
                 0x07 => {
                     // undefined
                     if reader.unsigned()? == RETURN_ADDRESS {
-                        self.has_return_address = false;
+                        self.return_address = Place::Nowhere;
                     }
                 }
                 0x08 => _ = reader.unsigned()?, // same value
@@ -168,7 +196,7 @@ impl Row {
 
     fn save(&mut self, register: u64) {
         if register == RETURN_ADDRESS {
-            self.has_return_address = true;
+            self.return_address = Place::Stack;
         } else {
             self.saves_registers = true;
         }
@@ -237,10 +265,14 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// A row of the rules of the usual CIE and of `instructions`.
+    /// The rules of the usual CIE.
+    const USUAL: &[u8] =
+        if cfg!(target_arch = "x86_64") { &[0x0c, 7, 8, 0x90, 1, 0, 0] } else { &[0x0c, 31, 0, 0, 0, 0, 0] };
+
+    /// A row of these and of `instructions`.
     fn row(instructions: &[u8]) -> Option<Row> {
         let mut row = Row::default();
-        row.apply(Reader(&[0x0c, 7, 8, 0x90, 1, 0, 0]))?;
+        row.apply(Reader(USUAL))?;
         row.apply(Reader(instructions))?;
         Some(row)
     }
@@ -254,7 +286,7 @@ mod tests {
         assert!(!row(&[0x0e, 64]).unwrap().is_of_a_beginning());
         assert!(!row(&[0x83, 2]).unwrap().is_of_a_beginning());
         // `_start`: the return address is undefined.
-        assert!(!row(&[0x07, 16]).unwrap().is_of_a_beginning());
+        assert!(!row(&[0x07, RETURN_ADDRESS as u8]).unwrap().is_of_a_beginning());
         // An expression.
         assert!(row(&[0x0f, 3, 0x77, 8, 6]).is_none());
     }

@@ -1,18 +1,14 @@
-//! A module and what its file tells of its functions, and which of them may have a branch.
+//! A module and what its file tells of its functions.
 
 use std::sync::Arc;
 
-use iced_x86::Instruction;
 use memmap2::Mmap;
 
-use super::functions::{BRANCH_BYTES, Functions};
-use super::wanted;
+use super::module::Image;
 use crate::elf::code::Code;
 use crate::elf::file::map_file;
 use crate::elf::table::{Symbol, SymbolTable, symbols_of};
 use crate::host::linux::modules::exe_path;
-use crate::patch::entry_outcome::WholeReason;
-use crate::patch::module::Image;
 
 /// A module and what its file tells.
 pub(super) struct Module<'a> {
@@ -40,7 +36,7 @@ impl<'a> Module<'a> {
         };
         let file: Option<Arc<Mmap>> = map_file(&path).ok();
         let symbols = file.clone().and_then(|file| symbols_of(file, &path).ok());
-        let code = file.clone().and_then(|file| Code::of(file, &path).ok().flatten());
+        let code = file.clone().and_then(|file| Code::of(file, &path).ok());
         let name = shown.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Self { image, name, file, symbols, code }
     }
@@ -86,29 +82,4 @@ impl<'a> Module<'a> {
 /// Whether a compiler has moved this out of a function. Such a part is none of what a pattern names.
 pub(super) fn is_cold(module: &Module<'_>, function: &Function<'_>) -> bool {
     module.raw_name(function).is_some_and(|name| name.windows(5).any(|part| part == b".cold"))
-}
-
-/// The instructions that a branch takes the place of, or why it may not.
-pub(super) fn examine(
-    module: &Module<'_>,
-    functions: &Functions,
-    function: &Function<'_>,
-    call_sites: &[usize],
-) -> Result<Vec<Instruction>, WholeReason> {
-    let Function { start, end, .. } = *function;
-    if module.raw_name(function).is_some_and(wanted::is_special) {
-        return Err(WholeReason::Special);
-    }
-    let first = call_sites.partition_point(|&site| site < start);
-    if call_sites.get(first).is_some_and(|&site| site < end) {
-        return Err(WholeReason::CallsHook);
-    }
-    let room = functions.room(module.image, start, end)?;
-    let displaced: usize = room.instructions.iter().map(Instruction::len).sum();
-    let bytes = module.image.bytes(start..start + displaced.max(BRANCH_BYTES)).ok_or(WholeReason::Unreadable)?;
-    match module.is_as_in_file(start, bytes) {
-        None => Err(WholeReason::Unreadable),
-        Some(false) => Err(WholeReason::Changed),
-        Some(true) => Ok(room.instructions),
-    }
 }

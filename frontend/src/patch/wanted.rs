@@ -67,6 +67,12 @@ impl Choice {
         self.wanted.is_empty() && !self.has_patchable && !self.has_library_calls
     }
 
+    /// Whether there is a pattern.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn names_functions(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
     /// Whether the function with this symbol is left out. LLVM's suffix of what it has made visible to other parts of a program is not
     /// looked at.
     pub(crate) fn excepts(&self, symbol: &[u8]) -> bool {
@@ -108,7 +114,7 @@ impl Wanted {
 
 /// Whether this is the name of a function that returns twice, goes on on another stack, or is entered without a call.
 pub(super) fn is_special(name: &[u8]) -> bool {
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 27] = [
         "_start",
         "setjmp",
         "_setjmp",
@@ -124,6 +130,9 @@ pub(super) fn is_special(name: &[u8]) -> bool {
         "getcontext",
         "setcontext",
         "swapcontext",
+        "__getcontext",
+        "__setcontext",
+        "__swapcontext",
         "makecontext",
         "__start_context",
         "clone",

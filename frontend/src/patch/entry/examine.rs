@@ -1,0 +1,33 @@
+//! Which functions may have a branch.
+
+use iced_x86::Instruction;
+
+use super::functions::{BRANCH_BYTES, Functions};
+use crate::patch::entry_outcome::WholeReason;
+use crate::patch::named::{Function, Module};
+use crate::patch::wanted;
+
+/// The instructions that a branch takes the place of, or why it may not.
+pub(super) fn examine(
+    module: &Module<'_>,
+    functions: &Functions,
+    function: &Function<'_>,
+    call_sites: &[usize],
+) -> Result<Vec<Instruction>, WholeReason> {
+    let Function { start, end, .. } = *function;
+    if module.raw_name(function).is_some_and(wanted::is_special) {
+        return Err(WholeReason::Special);
+    }
+    let first = call_sites.partition_point(|&site| site < start);
+    if call_sites.get(first).is_some_and(|&site| site < end) {
+        return Err(WholeReason::CallsHook);
+    }
+    let room = functions.room(module.image, start, end)?;
+    let displaced: usize = room.instructions.iter().map(Instruction::len).sum();
+    let bytes = module.image.bytes(start..start + displaced.max(BRANCH_BYTES)).ok_or(WholeReason::Unreadable)?;
+    match module.is_as_in_file(start, bytes) {
+        None => Err(WholeReason::Unreadable),
+        Some(false) => Err(WholeReason::Changed),
+        Some(true) => Ok(room.instructions),
+    }
+}
