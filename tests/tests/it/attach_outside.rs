@@ -189,6 +189,29 @@ fn a_program_that_ends() {
     ends_well(running, &program);
 }
 
+/// It runs another program while it is recorded, which is said, and is not recorded.
+#[test]
+fn a_program_that_becomes_another() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in programs(&folder) {
+        let mut running = Running::begin(&program, "becomes");
+        let mut recorder = running.begin_recording(&["--on-full", "drop", "--max-size", "16M"]);
+        writeln!(running.child.stdin.as_ref().unwrap()).unwrap();
+        assert!(recorder.wait().unwrap().success());
+        check_calls(&running.trace(), 1);
+        let mut line = String::new();
+        running.output.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), running.pid().to_string());
+        // What it is now can be recorded too.
+        running.record_some(&["--for", "50ms"]);
+        check_calls(&running.trace(), 1);
+        ends_well(running, &program);
+    }
+}
+
 /// Neither files nor `/proc` are needed in its root directory, and its process numbers may be its own.
 #[test]
 fn in_a_container() {
