@@ -130,9 +130,18 @@ fn record_point(stack: ReturnStack<'_>, action: u8, child_ip: usize, site: Optio
 }
 
 /// Brings the return stack in line with what has happened before a call.
+#[inline(always)]
 fn settle(stack: ReturnStack<'_>, call: &Call) {
     moves::drop_gone(stack);
-    let mut happened = observe(stack, call, true);
+    match observe(stack, call, true) {
+        Happened::Nested => {}
+        happened => settle_more(stack, call, happened),
+    }
+}
+
+/// The same where it is more than a call.
+#[inline(never)]
+fn settle_more<'a>(stack: ReturnStack<'a>, call: &Call, mut happened: Happened<'a>) {
     if let Happened::Resumed(frame) = happened {
         moves::take_over(Some(stack), frame, arch::reach(call.frame, frame, call.caller_frame));
         if moves::bring_back(stack, frame) {

@@ -16,10 +16,14 @@ use crate::thread;
 /// The thread goes on in the function of `outer`, or none of them for `None`. Those above it are dead, or wait on other
 /// stacks: records their exits, and moves them to the table of left frames. Returns whether it had room for all; the
 /// rest stays.
+#[inline(always)]
 pub(crate) fn leave_above(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) -> bool {
-    if stack.top() == outer {
-        return true;
-    }
+    stack.top() == outer || leave_some_above(stack, outer)
+}
+
+/// The same where there are some.
+#[inline(never)]
+fn leave_some_above(stack: ReturnStack<'_>, outer: Option<Entry<'_>>) -> bool {
     record_suspended(stack, outer);
     stack.above(outer).for_each(|entry| record_exit(stack, entry));
     while stack.above(outer).next().is_some() {
@@ -103,10 +107,16 @@ pub(crate) fn end(stack: ReturnStack<'_>, entry: Entry<'_>) {
 }
 
 /// Drops the innermost entries, as far as their functions went on running on other threads.
+#[inline(always)]
 pub(crate) fn drop_gone(stack: ReturnStack<'_>) {
-    if !stack.top().is_some_and(Entry::is_gone) {
-        return;
+    if stack.top().is_some_and(Entry::is_gone) {
+        drop_some_gone(stack);
     }
+}
+
+/// The same where there are some.
+#[inline(never)]
+fn drop_some_gone(stack: ReturnStack<'_>) {
     record_suspended(stack, stack.entries().find(|entry| !entry.is_gone()));
     while let Some(top) = stack.top() {
         if !top.is_gone() {

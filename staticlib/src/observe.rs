@@ -25,7 +25,7 @@ pub(crate) struct Call {
 
 /// What has happened.
 pub(crate) enum Happened<'a> {
-    /// Nothing else: the innermost open function has called this one.
+    /// Nothing else: the innermost open function has called this one, or nothing is open, nor was left.
     Nested,
     /// This open function has ended by a jump to the called one, which has its frame.
     TailCall(Entry<'a>),
@@ -38,12 +38,20 @@ pub(crate) enum Happened<'a> {
 }
 
 /// Tells what has happened before a call. With `may_resume` false it is not that a frame was resumed.
+#[inline(always)]
 pub(crate) fn observe<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool) -> Happened<'a> {
-    let frame = call.frame;
     let top = stack.top();
-    if is_nested(stack, top, frame) {
-        return Happened::Nested;
+    if is_nested(stack, top, call.frame) || top.is_none() && !left::in_use() {
+        Happened::Nested
+    } else {
+        observe_more(stack, call, may_resume)
     }
+}
+
+/// The same where it is more than a call.
+#[inline(never)]
+fn observe_more<'a>(stack: ReturnStack<'a>, call: &Call, may_resume: bool) -> Happened<'a> {
+    let frame = call.frame;
     if call.slot.is_hooked()
         && let Some(entry) = stack.find(frame)
     {

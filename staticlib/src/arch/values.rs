@@ -130,6 +130,11 @@ fn find_site(child_ip: usize) -> Option<Site> {
     None
 }
 
+/// Whether a word of this form is the address of what is wanted.
+fn is_pointer(form: u16) -> bool {
+    matches!(form, STRING | COUNTED) || form >= OWNED
+}
+
 impl Values {
     /// None yet.
     #[inline(always)]
@@ -140,7 +145,8 @@ impl Values {
 
     /// How many records they take.
     pub(crate) fn n_units(&self) -> usize {
-        self.n_bytes.div_ceil(UNIT_BYTES)
+        // They are at most MAX_BYTES: `div_ceil` would look at what is left.
+        self.n_bytes.wrapping_add(UNIT_BYTES - 1) / UNIT_BYTES
     }
 
     /// The words of these records.
@@ -174,7 +180,8 @@ impl Values {
         self.end_at(self.n_bytes);
     }
 
-    /// Adds the item of a value.
+    /// Adds the item of a value. That of one that is in a register is done here, as most are; all else by functions of their own.
+    #[inline(always)]
     fn read(&mut self, wanted: Wanted, code: u16) {
         self.put(u64::from(code), 2);
         if code & COMPOSITE != 0 {
@@ -182,15 +189,24 @@ impl Values {
         }
         let word = self.word(wanted, code);
         match code >> FORM_SHIFT & FORM_MASK {
-            STRING => self.put_string(wanted, word as usize, None),
-            COUNTED => self.put_string(wanted, word as usize, Some(self.length(wanted, code) as usize)),
+            form if is_pointer(form) => self.put_pointed(wanted, code, word),
             UNKNOWN => {}
-            form if form >= OWNED => self.put_owned(wanted, word as usize, form.wrapping_sub(OWNED)),
             _ => self.put(word, 1 << (code >> SIZE_SHIFT & SIZE_MASK)),
         }
     }
 
+    /// Adds the text that a word points to.
+    #[inline(never)]
+    fn put_pointed(&mut self, wanted: Wanted, code: u16, word: u64) {
+        match code >> FORM_SHIFT & FORM_MASK {
+            STRING => self.put_string(wanted, word as usize, None),
+            COUNTED => self.put_string(wanted, word as usize, Some(self.length(wanted, code) as usize)),
+            owned => self.put_owned(wanted, word as usize, owned.wrapping_sub(OWNED)),
+        }
+    }
+
     /// Adds the block of a value with fields.
+    #[inline(never)]
     fn put_block(&mut self, wanted: Wanted, code: u16) {
         let place = code & PLACE_MASK;
         if place == GATHERED {
@@ -213,6 +229,7 @@ impl Values {
     }
 
     /// The value itself, or the address of what is wanted.
+    #[inline(always)]
     fn word(&self, wanted: Wanted, code: u16) -> u64 {
         let number = usize::from(code >> NUMBER_SHIFT & NUMBER_MASK);
         let registers = wanted.registers;
