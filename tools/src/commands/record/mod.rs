@@ -6,14 +6,11 @@ use std::ffi::OsString;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use indicatif::HumanBytes;
 use rftrace_format::resources::Resource;
-use rftrace_net::{Protocol, Token};
 use rftrace_record::banks::{BankRecorder, Plan, Written};
 use rftrace_record::control::Control;
 use rftrace_record::entries::Entries;
@@ -26,7 +23,6 @@ use rftrace_record::preload::{self, Preload};
 use rftrace_record::program::Way;
 use rftrace_record::resources::ResourceRecorder;
 use rftrace_record::run::{Ended, Preloaded};
-use rftrace_record::sender::{Receiver, Sender, Sent};
 use rftrace_record::{Kept, ScheduleEvents, join, parts, program, run};
 #[cfg(attaching)]
 use rftrace_record::{attach::Reason, outside::Outside, outside::Told};
@@ -44,6 +40,7 @@ mod dump_on;
 mod processor;
 mod progress;
 pub(crate) mod resources;
+mod sending;
 pub(crate) mod summary;
 mod triggers;
 mod values;
@@ -52,12 +49,10 @@ pub(crate) use arguments::RecordArgs;
 #[cfg(attaching)]
 pub(crate) use arguments::{DEFAULT_BUFFER, OnFullArg};
 use progress::Progress;
+use sending::{Sending, begin_to_send, send_spools, send_to_receiver};
 use values::Wanted;
 #[cfg(attaching)]
 pub(crate) use values::function_rules;
-
-/// How long a receiver may take for anything.
-const RECEIVER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs it; ends this process with the program's exit status, whatever became of the trace: who runs a program in a script gets
 /// the program's answer.
@@ -466,92 +461,6 @@ fn keep_stream(
         summary::print_kept(&kept, &dir, ended);
     }
     Ok(())
-}
-
-/// What is sent elsewhere.
-struct Sending {
-    token: Option<Token>,
-    /// What was recorded, if it was sent while the program ran, or why it was not.
-    sender: Option<Result<Spooled>>,
-}
-
-/// All that was recorded was sent, and not yet what the trace has beside.
-struct Spooled {
-    sender: Sender,
-    is_given_up: Arc<AtomicBool>,
-}
-
-impl Sending {
-    /// Waits until the receiver has all, what `trace` has beside records too. `None` if nothing was sent while the program ran.
-    fn end(self, args: &RecordArgs, trace: Option<&Path>) -> Option<Result<Sent>> {
-        let sent = self.sender?.and_then(|spooled| spooled.sender.finish(trace, &spooled.is_given_up));
-        match (&sent, &args.to) {
-            (Ok(sent), Some(to)) if !args.quiet => {
-                say!("rftrace: sent to {to}: {} of {}", HumanBytes(sent.bytes), sent.name);
-            }
-            _ => {}
-        }
-        Some(sent)
-    }
-}
-
-/// Begins to send what is recorded, if that is wanted and there are banks to take it from.
-fn begin_to_send(args: &RecordArgs, has_banks: bool, token: Option<Token>, output: &Output) -> Result<Option<Sender>> {
-    let Some(to) = args.to.as_ref().filter(|to| has_banks && to.protocol == Protocol::Own) else { return Ok(None) };
-    let (address, name) = (to.address.clone(), rftrace_net::send::name_of(output.dir()));
-    let receiver = Receiver { address, token, name, timeout: RECEIVER_PATIENCE };
-    Sender::begin(output.work(), receiver).map(Some)
-}
-
-/// Waits until all that was recorded was sent. Who does not want to wait ends that by a signal, and the trace will be here.
-fn send_spools(sender: Sender) -> Result<Result<Spooled>> {
-    let is_given_up = Arc::<AtomicBool>::default();
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        flag::register(signal, Arc::clone(&is_given_up))?;
-    }
-    Ok(sender.finish_spools(&is_given_up).map(|sender| Spooled { sender, is_given_up }))
-}
-
-/// Sends the trace where it was wanted, unless it is there already, and removes it then if that was wanted too.
-fn send_to_receiver(args: &RecordArgs, output: &Output, sending: Sending) {
-    let Some(to) = &args.to else { return };
-    let token = sending.token.clone();
-    match sending.end(args, Some(output.dir())) {
-        Some(Ok(_)) => {
-            if let Some(error) = args.no_local.then(|| output.remove_trace()).and_then(Result::err) {
-                say!("rftrace: {error:#}");
-            }
-            return;
-        }
-        Some(Err(error)) => {
-            let dir = shell_word(output.dir());
-            say!(
-                "rftrace: not all was sent to {to}: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}"
-            );
-            return;
-        }
-        None => {}
-    }
-    let is_kept = !args.live || args.output.is_some();
-    let dir = shell_word(output.dir());
-    if !args.quiet {
-        // Who ends it is not told more.
-        say!("rftrace: sending {dir} to {to}; Ctrl-C ends that, and the trace stays");
-    }
-    match super::send::send(output.dir(), to, token.as_ref(), RECEIVER_PATIENCE) {
-        Err(error) if is_kept => {
-            say!("rftrace: {error:#}; the trace lies in {dir}, send it with\n  rftrace send {dir} {to}");
-        }
-        Err(error) => say!("rftrace: {error:#}"),
-        Ok(sent) => {
-            if !args.quiet {
-                say!("rftrace: {sent}");
-            }
-            if let Some(error) = args.no_local.then(|| output.remove_trace()).and_then(Result::err) {
-                say!("rftrace: {error:#}");
-            }
-        }
-    }
 }
 
 /// What the preloaded library is told.
