@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry};
-use std::path::Path;
 
 use rftrace_frontend::bank::own_number;
 
@@ -25,7 +24,7 @@ pub(crate) fn thread_lives(tid: u32) -> bool {
 /// What a process calls itself, if this one calls it otherwise, as those in a container.
 #[cfg(attaching)]
 pub(crate) fn other_number(pid: u32) -> Option<u32> {
-    own_number(Path::new(&format!("/proc/{pid}"))).filter(|&own| own != pid)
+    own_number(format!("/proc/{pid}").as_ref()).filter(|&own| own != pid)
 }
 
 /// The threads of a process that have not ended, as it calls them.
