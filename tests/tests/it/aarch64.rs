@@ -164,6 +164,20 @@ fn prologues_are_read_as_eh_frame_has_them() {
     assert!(n_decided * 100 >= n_calls * 97, "a few instructions decide in {n_decided} of {n_calls}");
 }
 
+/// What decides which functions get branches, and what makes their stubs.
+#[test]
+fn unit_tests_of_patching() {
+    if !aarch64::require() {
+        return;
+    }
+    let printed = tools::text(&mut aarch64::unit_tests("rftrace-frontend", "patch::"));
+    for name in
+        ["patch::entry::stubs::tests::frames_are_whole", "patch::entry_stubs::tests::stubs_have_what_the_hook_takes"]
+    {
+        assert!(printed.contains(&format!("test {name} ... ok")), "{printed}");
+    }
+}
+
 /// A function lies where another one was, as after a library was unloaded and another one loaded, and has a larger frame.
 #[test]
 fn code_that_is_replaced() {
