@@ -8,11 +8,10 @@ use clap::{Command, Error};
 const VIEWS: [&str; 8] = ["replay", "report", "graph", "dump", "info", "tui", "view", "script"];
 
 /// Options of uftrace and of other tools for which there is something else here.
-const OTHERWISE: [(&[&str], &str); 10] = [
+const OTHERWISE: [(&[&str], &str); 9] = [
     (&["--max-stack", "--max-depth", "--level", "--levels"], "`-D`, `--depth` limits the levels of calls"),
     (&["--hide", "-H"], "`-N`, `--notrace` leaves a function out, with what it calls"),
     (&["--caller-filter", "-C"], "`rftrace graph DIR FUNC` shows how a function was called"),
-    (&["--match"], "patterns are globs, or regular expressions between slashes: `/^parse_/`"),
     (&["--no-libcall"], "`-N`, `--notrace` leaves functions out: a name, a glob or `/regex/`"),
     (&["--no-event", "--no-sched", "--no-sched-preempt"], "`rftrace record --no-schedule` records no context switches"),
     (

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rftrace_read::maps::Mapping;
 use rftrace_read::{Choice, Pattern, Trace};
 
@@ -41,7 +41,7 @@ impl ShownArgs {
 
     /// Has only the times and tasks of [`Self::range`] shown, too.
     pub(crate) fn choose_range(&self, trace: &mut Trace) -> Result<()> {
-        let mut choice = self.calls.choice();
+        let mut choice = self.calls.choice()?;
         choice.times = self.range.times(trace)?;
         trace.choose(choice);
         if !self.range.tid.is_empty() {
@@ -54,8 +54,13 @@ impl ShownArgs {
     pub(crate) fn open_whole_time(&self, dir: &Path) -> Result<Trace> {
         let mut trace = open_named(dir, self.demangle)?;
         trace.fold_inlined(self.fold_inlined);
-        trace.choose(self.calls.choice());
+        trace.choose(self.calls.choice()?);
         Ok(trace)
+    }
+
+    /// A pattern of an argument, as those of the options are meant.
+    pub(crate) fn pattern(&self, text: &str) -> Result<Pattern> {
+        self.calls.matching.pattern(text).map_err(|error| anyhow!("{text}: {error}"))
     }
 }
 
@@ -115,11 +120,14 @@ fn source_lines(_: &Mapping, _: bool) -> Option<Box<dyn BufRead>> {
 #[command(next_help_heading = "What is shown")]
 struct CallsArgs {
     /// Show only this function and what it calls; a glob or `/regex/`. Can be given several times.
-    #[arg(short = 'F', long, value_name = "FUNC", value_parser = parse_pattern)]
-    filter: Vec<Pattern>,
+    #[arg(short = 'F', long, value_name = "FUNC")]
+    filter: Vec<String>,
     /// Do not show this function, nor what it calls; a glob or `/regex/`. Can be given several times.
-    #[arg(short = 'N', long, value_name = "FUNC", value_parser = parse_pattern)]
-    notrace: Vec<Pattern>,
+    #[arg(short = 'N', long, value_name = "FUNC")]
+    notrace: Vec<String>,
+    /// How functions are named in all these.
+    #[arg(long = "match", value_enum, value_name = "TYPE", default_value = "glob")]
+    matching: Match,
     /// Show so many levels of calls, from the outermost functions on or, with --filter, from those.
     #[arg(short = 'D', long, value_name = "LEVELS", value_parser = parse_levels)]
     depth: Option<usize>,
@@ -130,13 +138,35 @@ struct CallsArgs {
 
 impl CallsArgs {
     /// What they choose.
-    fn choice(&self) -> Choice {
+    fn choice(&self) -> Result<Choice> {
+        let patterns = |option: &str, texts: &[String]| -> Result<Vec<Pattern>> {
+            let read = |text: &String| self.matching.pattern(text).map_err(|error| anyhow!("{option} {text}: {error}"));
+            texts.iter().map(read).collect()
+        };
         let mut choice = Choice::default();
-        choice.below.clone_from(&self.filter);
-        choice.not_below.clone_from(&self.notrace);
+        choice.below = patterns("--filter", &self.filter)?;
+        choice.not_below = patterns("--notrace", &self.notrace)?;
         choice.depth = self.depth.unwrap_or(choice.depth);
         choice.min_ns = self.time_filter.unwrap_or(0);
-        choice
+        Ok(choice)
+    }
+}
+
+/// How functions are named.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Match {
+    /// A name, a glob or `/regex/`.
+    Glob,
+    /// As in uftrace: a regular expression, which may match any part of a name; or a name, if none of `.?*+-^$|()[]{}` is in it.
+    Regex,
+}
+
+impl Match {
+    fn pattern(self, text: &str) -> Result<Pattern, String> {
+        match self {
+            Self::Glob => parse_pattern(text),
+            Self::Regex => parse_uftrace_pattern(text),
+        }
     }
 }
 
@@ -218,6 +248,21 @@ pub(crate) fn parse_pattern(text: &str) -> Result<Pattern, String> {
     Pattern::new(text).map_err(|error| error.to_string())
 }
 
+/// What tells a regular expression from a name in uftrace.
+const REGEX: &[char] = &['.', '?', '*', '+', '-', '^', '$', '|', '(', ')', '[', ']', '{', '}'];
+
+/// A name or a regular expression, told apart as uftrace does it.
+pub(crate) fn parse_uftrace_pattern(text: &str) -> Result<Pattern, String> {
+    let is_regex = text.contains(REGEX) && !text.starts_with("operator ");
+    let pattern = if is_regex {
+        format!("/{text}/")
+    } else {
+        // Nothing in it has a meaning.
+        text.chars().flat_map(|c| ['\\'].into_iter().filter(move |_| "*?[\\".contains(c)).chain([c])).collect()
+    };
+    parse_pattern(&pattern)
+}
+
 fn parse_levels(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&levels| levels > 0).ok_or_else(|| "1 is the least".to_owned())
 }
@@ -240,6 +285,24 @@ pub(crate) fn parse_range(text: &str) -> Result<(Option<Time>, Option<Time>), St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_and_regular_expressions() {
+        for (text, name, is_meant) in [
+            ("main", "main", true),
+            ("main", "domain", false),
+            ("^.$", "b", true),
+            ("^.$", "ab", false),
+            ("a.", "cab", true),
+            ("app::(work|rest)$", "app::rest", true),
+            ("operator *", "operator *", true),
+            ("operator *", "operator new", false),
+            ("[[:digit:]]", "f1", true),
+        ] {
+            assert_eq!(parse_uftrace_pattern(text).unwrap().matches(name), is_meant, "{text} {name}");
+        }
+        assert!(parse_uftrace_pattern("(").is_err() && parse_uftrace_pattern("").is_err());
+    }
 
     #[test]
     fn times() {

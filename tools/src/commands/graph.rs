@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use rftrace_views::{Graph, GraphField};
 
-use super::choice::{CorrectionArg, ShownArgs, SourcesArg, parse_pattern};
+use super::choice::{CorrectionArg, ShownArgs, SourcesArg};
 use super::common::{PlainArgs, default_dir, print, print_warnings};
 
 const EXAMPLES: &str = "\
@@ -60,8 +60,7 @@ enum Field {
 /// Runs it.
 pub(crate) fn run(args: GraphArgs) -> Result<()> {
     let Subjects { dir, function } = subjects(args.subjects, args.data)?;
-    let function =
-        function.map(|text| parse_pattern(&text).map_err(|problem| anyhow!("{text}: {problem}"))).transpose()?;
+    let function = function.map(|text| args.shown.pattern(&text)).transpose()?;
     let mut trace = args.shown.open(&dir)?;
     args.sources.read(&mut trace)?;
     args.correction.apply(&mut trace);

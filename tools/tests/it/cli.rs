@@ -199,7 +199,7 @@ fn other_spellings() {
         ("tui", "--srcline", "has `--srcline`"),
         ("view", "--srcline", "has `--srcline`"),
         ("replay", "-S", "`rftrace script FILE.py DIR`"),
-        ("script", "--match", "globs, or regular expressions between slashes"),
+        ("info", "--match=regex", "`rftrace replay` has `--match`"),
         ("script", "--no-args", "`uftrace script --no-args` has it"),
         ("graph", "--libname", "`uftrace graph --libname` has it"),
         ("replay", "--outputfields=tid", "a similar argument exists: '--output-fields'"),

@@ -272,6 +272,9 @@ fn replays_with_options() {
             &["-f", "elapsed,time", "-F", "b"],
             &["-f", "time", "-t", "60"],
             &["-f", "tid", "-N", "a", "--column-view"],
+            &["--match=regex", "-F", "^[ab]$", "-N", "c"],
+            &["--match", "regex", "-N", "a"],
+            &["--match=glob", "-F", "[bc]"],
         ] {
             let Some(theirs) = uftrace("replay", dir.path(), options) else { return };
             let args = [&["replay", "--color=no", "--no-pager", "-d", utf8(dir.path())], options].concat();

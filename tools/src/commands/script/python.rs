@@ -19,9 +19,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rftrace_read::Pattern;
 
+use crate::commands::choice::parse_uftrace_pattern;
 use crate::commands::common::find_program;
 
 const DRIVER: &str = include_str!("driver.py");
@@ -35,9 +36,6 @@ const BLOCK: usize = 4096;
 /// A pattern may be as long as this, and there may be so many: more is no list of functions.
 const MAX_PATTERN_BYTES: u32 = 1 << 20;
 const MAX_PATTERNS: u32 = 1 << 16;
-
-/// What of a text is a regular expression, as uftrace decides it.
-const REGEX: &[char] = &['.', '?', '*', '+', '-', '^', '$', '|', '(', ')', '[', ']', '{', '}'];
 
 /// What a script is to be told.
 #[derive(Debug)]
@@ -113,9 +111,10 @@ impl Python {
         let Ok((calls, patterns)) = read_wanted(&mut BufReader::new(&python.channel)) else {
             return Ok((python, None));
         };
-        let functions = patterns
-            .iter()
-            .map(|text| pattern(text).with_context(|| format!("UFTRACE_FUNCS in {} has `{text}`", script.display())));
+        let functions = patterns.iter().map(|text| {
+            parse_uftrace_pattern(text)
+                .map_err(|error| anyhow!("UFTRACE_FUNCS in {} has `{text}`: {error}", script.display()))
+        });
         match functions.collect::<Result<_>>() {
             Ok(functions) => {
                 let (entries, exits, events) = (calls & 1 != 0, calls & 2 != 0, calls & 4 != 0);
@@ -200,39 +199,4 @@ fn read_wanted(from: &mut impl Read) -> io::Result<(u32, Vec<String>)> {
         patterns.push(String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData)?);
     }
     Ok((calls, patterns))
-}
-
-/// One of UFTRACE_FUNCS: a name or a regular expression, told apart as uftrace does it.
-fn pattern(text: &str) -> Result<Pattern> {
-    let is_regex = text.contains(REGEX) && !text.starts_with("operator ");
-    let pattern = if is_regex {
-        format!("/{text}/")
-    } else {
-        // Nothing in it has a meaning.
-        text.chars().flat_map(|c| ['\\'].into_iter().filter(move |_| "*?[\\".contains(c)).chain([c])).collect()
-    };
-    Ok(Pattern::new(&pattern)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_and_regular_expressions() {
-        for (text, name, is_meant) in [
-            ("main", "main", true),
-            ("main", "domain", false),
-            ("^.$", "b", true),
-            ("^.$", "ab", false),
-            ("a.", "cab", true),
-            ("app::(work|rest)$", "app::rest", true),
-            ("operator *", "operator *", true),
-            ("operator *", "operator new", false),
-            ("[[:digit:]]", "f1", true),
-        ] {
-            assert_eq!(pattern(text).unwrap().matches(name), is_meant, "{text} {name}");
-        }
-        assert!(pattern("(").is_err() && pattern("").is_err());
-    }
 }
