@@ -49,7 +49,8 @@ While the program runs:
 /// Runs a program and records every call of its functions.
 ///
 /// The program is not changed: a library that is preloaded records what its calls of `mcount` or `__fentry__` tell. Children
-/// are recorded too, but for those of programs that are linked statically, or with musl. The exit status is that of the program, or 128 plus the number of the signal that killed it.
+/// are recorded too, but for those of programs that are linked statically, or with musl. The exit status is that of the program,
+/// or 128 plus the number of the signal that killed it.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct RecordArgs {
@@ -57,7 +58,7 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, visible_short_alias = 'd', value_name = "DIR")]
     pub(super) output: Option<PathBuf>,
     /// Record a program that runs, or several: they go on when the recording ends, by Ctrl-C or --for. They have to call the tracer, as below,
-    /// but with -P, --libcalls and --resources, and to be linked dynamically.
+    /// but with -P, --libcalls and --resources, for which they have to be linked dynamically.
     #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["ring", "stop", "patch_except", "patch_within", "disabled", "schedule", "kernel", "events", "force"])]
     pub(super) pid: Vec<u32>,
     /// With -p: record so long: 500ms, 10s.
