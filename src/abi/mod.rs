@@ -22,7 +22,7 @@
 //! | `rftrace_patched_mcount`, `rftrace_patched_fentry` | the same for patched call sites, which jump here, see below |
 //! | `rftrace_entry` | the hook of entry branches, which stubs jump to, see below; on aarch64 that of functions with room for a branch |
 //! | `rftrace_keeping_entry` | on aarch64 the hook of entry branches |
-//! | `rftrace_backend_keep_scalable()` | on aarch64: the processor has scalable vectors, which that has to keep. Before there are entry branches |
+//! | `rftrace_backend_keep_scalable()` | on aarch64, where the processor has scalable vectors: they are kept from now on. Before there are entry branches |
 //! | `rftrace_sled_entry`, `rftrace_sled_exit` | the hooks that sleds call, at the beginning of a function and where it ends; on x86-64 Linux |
 //! | `rftrace_backend_init_v10(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
 //! | `rftrace_backend_control_v10() -> *const Control` | the control block, for reading the chunks |

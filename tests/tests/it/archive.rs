@@ -22,13 +22,16 @@ pub(crate) fn symbols(archive: &Path, wanted: impl Fn(&object::Symbol<'_, '_>) -
     names
 }
 
-/// The names in the table of symbols in src/abi/mod.rs.
+/// The names in the table of symbols in src/abi/mod.rs, but for those that are on aarch64 alone.
 fn listed() -> BTreeSet<String> {
     let source = fs::read_to_string(fixtures::repository().join("src/abi/mod.rs")).unwrap();
     let mut names = BTreeSet::new();
     for line in source.lines().filter_map(|line| line.strip_prefix("//! | `")) {
         // The first column, without signatures.
-        let column = line.split(" | ").next().unwrap();
+        let (column, what) = line.split_once(" | ").unwrap();
+        if what.starts_with("on aarch64") {
+            continue;
+        }
         names.extend(column.split(", ").map(|name| {
             let name = name.trim_matches('`');
             name.split('(').next().unwrap().to_owned()
