@@ -229,6 +229,8 @@ fn signals_go_on() {
     let folder = tempfile::tempdir().unwrap();
     for program in all(&folder, "outside.c", &[]) {
         let mut recorded = Recorded::begin(&program, &["--max-size", "16M"]);
+        // It gets to its first calls.
+        thread::sleep(Duration::from_secs(1));
         tools::run(Command::new("kill").args(["-TERM", &recorded.recorder.id().to_string()]));
         let (pid, input) = (recorded.pid, recorded.recorder.stdin.take());
         let (code, _, told, folder) = recorded.end();
