@@ -195,7 +195,7 @@ global_asm!(
     // The word in front of T. Where patched entries have a hook it is the last of that, `bl .Lrftrace_entry_paired`, of which the last byte is T's:
     // unwinders look up T - 1, and a handler that has interrupted it finds the hook's. Elsewhere it is T's as a whole.
     #[cfg(not(target_os = "none"))]
-    call_paired!(pair = ".Lrftrace_entry_pair", paired = ".Lrftrace_entry_paired", hook = "rftrace_entry"),
+    call_paired!(hook = "rftrace_entry"),
     ".type rftrace_return_trampoline, @function",
     "rftrace_return_trampoline:",
     ".cfi_startproc",
@@ -206,7 +206,7 @@ global_asm!(
     #[cfg(target_os = "none")]
     "nop",
     #[cfg(not(target_os = "none"))]
-    call_paired_end!(pair = ".Lrftrace_entry_pair", paired = ".Lrftrace_entry_paired"),
+    call_paired_end!(hook = "rftrace_entry"),
     ".Lrftrace_trampoline:",
     exit_fast!(begin = "", cfa = "sp", leave = "ret\n"),
     "9:",
@@ -262,7 +262,7 @@ global_asm!(
     #[cfg(not(target_os = "none"))]
     keeping_entry!(),
     #[cfg(not(target_os = "none"))]
-    call_paired!(pair = ".Lrftrace_keeping_pair", paired = ".Lrftrace_keeping_paired", hook = "rftrace_keeping_entry"),
+    call_paired!(hook = "rftrace_keeping_entry"),
     #[cfg(not(target_os = "none"))]
     keeping_trampolines!(),
     ".org .Lrftrace_block + {trampoline_bytes} - 8",

@@ -59,8 +59,8 @@ macro_rules! keeping_entry {
     () => {
         concat!(
             ".cfi_startproc
-            .type .Lrftrace_keeping_paired, @function
-            .Lrftrace_keeping_paired:
+            .type .Lrftrace_keeping_entry_paired, @function
+            .Lrftrace_keeping_entry_paired:
             br x17
             .globl rftrace_keeping_entry
             .type rftrace_keeping_entry, @function
@@ -139,7 +139,7 @@ macro_rules! exit_keeping {
     };
 }
 
-// T5 and T6. The word in front of T5 is `bl .Lrftrace_keeping_paired`, of which the last byte is T5's, as in front of T.
+// T5 and T6. The word in front of T5 is `bl .Lrftrace_keeping_entry_paired`, of which the last byte is T5's, as in front of T.
 macro_rules! keeping_trampolines {
     () => {
         concat!(
@@ -149,7 +149,7 @@ macro_rules! keeping_trampolines {
             .cfi_personality 0x1b, rftrace_personality
             .cfi_def_cfa sp, 0\n",
             find_return_address!(),
-            call_paired_end!(pair = ".Lrftrace_keeping_pair", paired = ".Lrftrace_keeping_paired"),
+            call_paired_end!(hook = "rftrace_keeping_entry"),
             "\n.Lrftrace_keeping_trampoline:\n",
             put_aside!(),
             exit_fast!(begin = "add x17, sp, #{kept_bytes}\n", cfa = "x17", leave = concat!(take_back!(), "ret\n")),
@@ -195,29 +195,7 @@ global_asm!(
     // Recording is filtered. w15 = what to do with this function, by the table of functions. x16 = the control block.
     "1:",
     load_kept_stub!(),
-    "adrp x16, {control}",
-    "add x16, x16, :lo12:{control}",
-    "ldr x12, [x16, #{sites}]",
-    "cbz x12, 2f",
-    "lsr x13, x11, #{address_shift}",
-    "mov w14, #{site_factor_low}",
-    "movk w14, #{site_factor_high}, lsl #16",
-    "mul x13, x13, x14",
-    "lsr x13, x13, #{site_shift}",
-    "ldr x14, [x16, #{sites_mask}]",
-    "1:",
-    "and x13, x13, x14",
-    "ldr x15, [x12, x13, lsl #3]",
-    "cbz x15, 2f",
-    "add x13, x13, #1",
-    "eor x15, x15, x11",
-    "lsr x10, x15, #{address_shift}",
-    "cbnz x10, 1b",
-    "and w15, w15, #0xff",
-    "b 3f",
-    "2:",
-    "ldrb w15, [x16, #{default_action}]",
-    "3:",
+    find_action!(),
     "cmp w15, #{record}",
     "b.lo .Lrftrace_keeping_done",
     "b.hi 2f",
@@ -226,10 +204,7 @@ global_asm!(
     compare_frames!(cfa = "x10", other = ".Lrftrace_keeping_filtered_other", full = ".Lrftrace_keeping_slow"),
     ".Lrftrace_keeping_filtered_nested:",
     check_state!(control = "x16", other = "w15", hidden = ".Lrftrace_keeping_done"),
-    "and x10, x13, #{state_passed_on_low}",
-    "and x13, x13, #{depth_mask}",
-    "orr x10, x10, x13",
-    "add x10, x10, #{kind_exit} + {depth_one}",
+    pass_on_state!(),
     reserve_record!(none = ".Lrftrace_keeping_slow"),
     write_record!(),
     "add x11, x11, x10",
@@ -262,15 +237,7 @@ global_asm!(
     ".cfi_offset x29, -{saved_bytes}",
     ".cfi_offset x30, 8 - {saved_bytes}",
     "str x17, [sp, #16]",
-    "stp x0, x1, [sp, #32]",
-    "stp x2, x3, [sp, #48]",
-    "stp x4, x5, [sp, #64]",
-    "stp x6, x7, [sp, #80]",
-    "str x8, [sp, #96]",
-    "stp q0, q1, [sp, #112]",
-    "stp q2, q3, [sp, #144]",
-    "stp q4, q5, [sp, #176]",
-    "stp q6, q7, [sp, #208]",
+    save_arguments!(),
     "add x0, sp, #8 + {at_start}",
     "ldr x1, [x17, #-24]",
     "lsr x1, x1, #{address_shift}",

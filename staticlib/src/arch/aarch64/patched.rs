@@ -54,39 +54,94 @@ macro_rules! patched_entry {
 
 // `bl`, from a hook's end to its `br x17`, but for the last byte.
 macro_rules! call_paired {
-    (pair = $pair:literal, paired = $paired:literal, hook = $hook:literal) => {
+    (hook = $hook:literal) => {
         concat!(
-            $pair,
-            ":\n",
-            ".byte ((",
-            $paired,
-            " - ",
-            $pair,
-            ") / 4) & 0xff\n",
-            ".byte ((",
-            $paired,
-            " - ",
-            $pair,
-            ") / 4 >> 8) & 0xff\n",
-            ".byte ((",
-            $paired,
-            " - ",
-            $pair,
-            ") / 4 >> 16) & 0xff\n",
-            ".size ",
+            ".L",
+            $hook,
+            "_pair:
+            .byte ((.L",
+            $hook,
+            "_paired - .L",
+            $hook,
+            "_pair) / 4) & 0xff
+            .byte ((.L",
+            $hook,
+            "_paired - .L",
+            $hook,
+            "_pair) / 4 >> 8) & 0xff
+            .byte ((.L",
+            $hook,
+            "_paired - .L",
+            $hook,
+            "_pair) / 4 >> 16) & 0xff
+            .size ",
             $hook,
             ", . - ",
             $hook,
-            "\n",
-            ".cfi_endproc\n"
+            "
+            .cfi_endproc\n"
         )
     };
 }
 
 // And that.
 macro_rules! call_paired_end {
-    (pair = $pair:literal, paired = $paired:literal) => {
-        concat!(".byte 0x94 + (((", $paired, " - ", $pair, ") / 4 >> 24) & 3)")
+    (hook = $hook:literal) => {
+        concat!(".byte 0x94 + (((.L", $hook, "_paired - .L", $hook, "_pair) / 4 >> 24) & 3)")
+    };
+}
+
+// w15 = what to do with the function of the word x11, by the table of functions; x16 = the control block; x10, x12 to x14 change.
+macro_rules! find_action {
+    () => {
+        "adrp x16, {control}
+        add x16, x16, :lo12:{control}
+        ldr x12, [x16, #{sites}]
+        cbz x12, 2f
+        lsr x13, x11, #{address_shift}
+        mov w14, #{site_factor_low}
+        movk w14, #{site_factor_high}, lsl #16
+        mul x13, x13, x14
+        lsr x13, x13, #{site_shift}
+        ldr x14, [x16, #{sites_mask}]
+        1:
+        and x13, x13, x14
+        ldr x15, [x12, x13, lsl #3]
+        cbz x15, 2f
+        add x13, x13, #1
+        eor x15, x15, x11
+        lsr x10, x15, #{address_shift}
+        cbnz x10, 1b
+        and w15, w15, #0xff
+        b 3f
+        2:
+        ldrb w15, [x16, #{default_action}]
+        3:\n"
+    };
+}
+
+// x10 = what is added to an entry's word where the entry below has the state x13, which changes: what that passes on, a level deeper.
+macro_rules! pass_on_state {
+    () => {
+        "and x10, x13, #{state_passed_on_low}
+        and x13, x13, #{depth_mask}
+        orr x10, x10, x13
+        add x10, x10, #{kind_exit} + {depth_one}\n"
+    };
+}
+
+// Puts what may be an argument where `values` looks for it.
+macro_rules! save_arguments {
+    () => {
+        "stp x0, x1, [sp, #32]
+        stp x2, x3, [sp, #48]
+        stp x4, x5, [sp, #64]
+        stp x6, x7, [sp, #80]
+        str x8, [sp, #96]
+        stp q0, q1, [sp, #112]
+        stp q2, q3, [sp, #144]
+        stp q4, q5, [sp, #176]
+        stp q6, q7, [sp, #208]\n"
     };
 }
 
@@ -116,29 +171,7 @@ global_asm!(
     // Recording is filtered. w15 = what to do with this function, by the table of functions. x16 = the control block.
     "1:",
     load_stub!(),
-    "adrp x16, {control}",
-    "add x16, x16, :lo12:{control}",
-    "ldr x12, [x16, #{sites}]",
-    "cbz x12, 2f",
-    "lsr x13, x11, #{address_shift}",
-    "mov w14, #{site_factor_low}",
-    "movk w14, #{site_factor_high}, lsl #16",
-    "mul x13, x13, x14",
-    "lsr x13, x13, #{site_shift}",
-    "ldr x14, [x16, #{sites_mask}]",
-    "1:",
-    "and x13, x13, x14",
-    "ldr x15, [x12, x13, lsl #3]",
-    "cbz x15, 2f",
-    "add x13, x13, #1",
-    "eor x15, x15, x11",
-    "lsr x10, x15, #{address_shift}",
-    "cbnz x10, 1b",
-    "and w15, w15, #0xff",
-    "b 3f",
-    "2:",
-    "ldrb w15, [x16, #{default_action}]",
-    "3:",
+    find_action!(),
     "cmp w15, #{record}",
     "b.lo .Lrftrace_entry_done",
     "b.hi 2f",
@@ -146,10 +179,7 @@ global_asm!(
     compare_frames!(cfa = "sp", other = ".Lrftrace_entry_filtered_other", full = ".Lrftrace_entry_slow"),
     ".Lrftrace_entry_filtered_nested:",
     check_state!(control = "x16", other = "w15", hidden = ".Lrftrace_entry_done"),
-    "and x10, x13, #{state_passed_on_low}",
-    "and x13, x13, #{depth_mask}",
-    "orr x10, x10, x13",
-    "add x10, x10, #{kind_exit} + {depth_one}",
+    pass_on_state!(),
     reserve_record!(none = ".Lrftrace_entry_slow"),
     write_record!(),
     "add x11, x11, x10",
@@ -184,15 +214,7 @@ global_asm!(
     ".cfi_offset x30, 8 - {saved_bytes}",
     "mov x29, sp",
     "stp x17, x18, [sp, #16]",
-    "stp x0, x1, [sp, #32]",
-    "stp x2, x3, [sp, #48]",
-    "stp x4, x5, [sp, #64]",
-    "stp x6, x7, [sp, #80]",
-    "str x8, [sp, #96]",
-    "stp q0, q1, [sp, #112]",
-    "stp q2, q3, [sp, #144]",
-    "stp q4, q5, [sp, #176]",
-    "stp q6, q7, [sp, #208]",
+    save_arguments!(),
     "add x0, sp, #8 + {at_start}",
     "ldr x1, [x17, #8]",
     "lsr x1, x1, #{address_shift}",
