@@ -1,10 +1,12 @@
 //! A module and what its file tells of its functions.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use super::module::Image;
+use super::entry_outcome::{LeftOut, WholeReason};
+use super::module::{Image, with_modules};
 use crate::elf::code::Code;
 use crate::elf::file::map_file;
 use crate::elf::table::{Symbol, SymbolTable, symbols_of};
@@ -72,11 +74,47 @@ impl<'a> Module<'a> {
         self.image.start().checked_add(usize::try_from(relative).ok()?)
     }
 
+    /// That a function was left out.
+    pub(super) fn left_out(&self, function: &Function<'_>, reason: WholeReason) -> LeftOut {
+        LeftOut {
+            module: self.name.clone(),
+            address: self.link_address(function.start),
+            name: self.name_of(function),
+            reason,
+        }
+    }
+
     /// Whether the file has these bytes where they are in memory.
     pub(super) fn is_as_in_file(&self, start: usize, bytes: &[u8]) -> Option<bool> {
         let told = self.code.as_ref()?.bytes(self.link_address(start), bytes.len())?;
         Some(told == bytes)
     }
+
+    /// Whether what would be copied is the file's.
+    pub(super) fn check_unchanged(&self, code: Range<usize>) -> Result<(), WholeReason> {
+        let start = code.start;
+        let bytes = self.image.bytes(code).ok_or(WholeReason::Unreadable)?;
+        match self.is_as_in_file(start, bytes) {
+            None => Err(WholeReason::Unreadable),
+            Some(false) => Err(WholeReason::Changed),
+            Some(true) => Ok(()),
+        }
+    }
+}
+
+/// Has all modules looked at whose functions may have branches to a hook: not the one that this lies in, nor the dynamic linker, nor what the
+/// system has mapped (vDSO).
+pub(super) fn with_others(hook: usize, mut look: impl FnMut(&Image<'_>)) {
+    // SAFETY: asks for numbers.
+    let skipped = [libc::AT_SYSINFO_EHDR, libc::AT_BASE].map(|kind| unsafe { libc::getauxval(kind) } as usize);
+    with_modules(|info| {
+        // SAFETY: in the callback, and not used behind it.
+        let image = unsafe { Image::new(info) }?;
+        if !image.contains(hook) && !skipped.iter().any(|&address| address != 0 && image.contains(address)) {
+            look(&image);
+        }
+        None::<()>
+    });
 }
 
 /// Whether a compiler has moved this out of a function. Such a part is none of what a pattern names.

@@ -24,10 +24,6 @@ pub(super) fn examine(
     }
     let room = functions.room(module.image, start, end)?;
     let displaced: usize = room.instructions.iter().map(Instruction::len).sum();
-    let bytes = module.image.bytes(start..start + displaced.max(BRANCH_BYTES)).ok_or(WholeReason::Unreadable)?;
-    match module.is_as_in_file(start, bytes) {
-        None => Err(WholeReason::Unreadable),
-        Some(false) => Err(WholeReason::Changed),
-        Some(true) => Ok(room.instructions),
-    }
+    module.check_unchanged(start..start + displaced.max(BRANCH_BYTES))?;
+    Ok(room.instructions)
 }

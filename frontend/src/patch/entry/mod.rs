@@ -50,8 +50,8 @@ use self::stubs::{Area, GoesOn, Wanted};
 use self::writing::{Made, call_thunks, make, make_stubs, make_thunks};
 use super::control;
 use super::entry_outcome::{EntryBranches, EntryWay as Way, LeftOut, WholeReason};
-use super::module::{Image, with_modules};
-use super::named::{Function, Module, is_cold};
+use super::module::Image;
+use super::named::{Function, Module, is_cold, with_others};
 use super::poke::{Pages, is_only_thread};
 use super::sites::Site;
 use super::slots;
@@ -150,18 +150,7 @@ impl Now {
         let known = installed::parts().flat_map(|part| &part.branches);
         let known = known.map(|branch| (branch.function as usize, branch)).collect();
         let mut pass = Pass { now: self, call_sites, known, part: Part::default(), switches: Vec::new() };
-        // SAFETY: asks for numbers.
-        let skipped = unsafe { [libc::getauxval(libc::AT_SYSINFO_EHDR), libc::getauxval(libc::AT_BASE)] };
-        let skipped = skipped.map(|address| address as usize);
-        with_modules(|info| {
-            // SAFETY: in the callback, and not used behind it.
-            let image = unsafe { Image::new(info) }?;
-            let is_own = image.contains(stubs::hook());
-            if !is_own && !skipped.iter().any(|&address| address != 0 && image.contains(address)) {
-                pass.look_at(&image);
-            }
-            None::<()>
-        });
+        with_others(stubs::hook(), |image| pass.look_at(image));
         let Pass { part, switches, .. } = pass;
         self.wanted.sort_unstable();
         installed::add(part);
@@ -484,12 +473,7 @@ impl Pass<'_> {
     }
 
     fn leave(&mut self, module: &Module<'_>, function: &Function<'_>, reason: WholeReason) {
-        self.now.outcome.left_out.push(LeftOut {
-            module: module.name.clone(),
-            address: module.link_address(function.start),
-            name: module.name_of(function),
-            reason,
-        });
+        self.now.outcome.left_out.push(module.left_out(function, reason));
     }
 }
 

@@ -24,9 +24,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use self::functions::Functions;
 use self::stubs::{Area, Wanted};
 use super::control;
-use super::entry_outcome::{EntryBranches, EntryWay as Way, LeftOut, WholeReason};
-use super::module::{Image, with_modules};
-use super::named::{Function, Module, is_cold};
+use super::entry_outcome::{EntryBranches, EntryWay as Way, WholeReason};
+use super::module::Image;
+use super::named::{Function, Module, is_cold, with_others};
 use super::poke::{Pages, ProcMem, Writer, is_only_thread};
 use super::sites::Site;
 use super::switches::Switch;
@@ -101,26 +101,15 @@ struct Pass<'c> {
 }
 
 fn go_through_modules(choice: &Choice) -> Made {
-    // SAFETY: asks for numbers.
-    let [features, vdso, linker] =
-        unsafe { [libc::AT_HWCAP, libc::AT_SYSINFO_EHDR, libc::AT_BASE].map(|kind| libc::getauxval(kind)) };
-    if features & libc::HWCAP_SVE != 0 {
+    // SAFETY: asks for a number.
+    if unsafe { libc::getauxval(libc::AT_HWCAP) } & libc::HWCAP_SVE != 0 {
         rftrace_backend_keep_scalable();
     }
-    let skipped = [vdso, linker].map(|address| address as usize);
     let made = Made { sites: Vec::new(), sizes: Vec::new(), outcome: EntryBranches::nothing() };
     let mut known = control::sites();
     known.sort_unstable_by_key(|site| site.address);
     let mut pass = Pass { choice, known, made, switches: Vec::new() };
-    with_modules(|info| {
-        // SAFETY: in the callback, and not used behind it.
-        let image = unsafe { Image::new(info) }?;
-        let is_own = image.contains(stubs::hook());
-        if !is_own && !skipped.iter().any(|&address| address != 0 && image.contains(address)) {
-            pass.look_at(&image);
-        }
-        None::<()>
-    });
+    with_others(stubs::hook(), |image| pass.look_at(image));
     control::add_switches(pass.switches);
     pass.made
 }
@@ -208,21 +197,12 @@ impl Pass<'_> {
             return Err(WholeReason::CallsHook);
         }
         let displaced = functions.displaced(module.image, start, end)?;
-        let bytes = module.image.bytes(start..displaced.at + size_of::<u32>()).ok_or(WholeReason::Unreadable)?;
-        match module.is_as_in_file(start, bytes) {
-            None => Err(WholeReason::Unreadable),
-            Some(false) => Err(WholeReason::Changed),
-            Some(true) => Ok(Wanted { name: start, displaced }),
-        }
+        module.check_unchanged(start..displaced.at + size_of::<u32>())?;
+        Ok(Wanted { name: start, displaced })
     }
 
     fn leave(&mut self, module: &Module<'_>, function: &Function<'_>, reason: WholeReason) {
-        self.made.outcome.left_out.push(LeftOut {
-            module: module.name.clone(),
-            address: module.link_address(function.start),
-            name: module.name_of(function),
-            reason,
-        });
+        self.made.outcome.left_out.push(module.left_out(function, reason));
     }
 }
 
