@@ -73,6 +73,11 @@ pub(crate) fn resource_of(place: usize) -> Resource {
     }
 }
 
+/// Whether a function looks who has called it.
+fn looks_at_caller(place: usize) -> bool {
+    place == Original::dlopen as usize || place == Original::dlmopen as usize
+}
+
 /// This library's function in place of one that is specified too, if it records what is wanted: that one goes on to it. Not what looks who has called it.
 ///
 /// Calls no function of the C library: that may be the specified one.
@@ -83,8 +88,8 @@ pub(crate) fn resource_of(place: usize) -> Resource {
 pub(crate) unsafe fn own(name: *const c_char, wanted: u32) -> Option<usize> {
     // SAFETY: by this function's contract.
     let place = NAMES.iter().position(|own| unsafe { are_same(own.as_ptr(), name) })?;
-    let resource = resource_of(place);
-    (resource != Resource::Library && wanted & resource.bit() != 0).then(|| OWN[place] as usize)
+    let is_wanted = wanted & resource_of(place).bit() != 0;
+    (is_wanted && !looks_at_caller(place)).then(|| OWN[place] as usize)
 }
 
 /// Whether two strings are the same.

@@ -31,12 +31,16 @@ fn libraries_are_there_until_they_were_closed_as_often_as_opened() {
     let path = place.path().to_str().unwrap();
     let its_folder = format!("-DFOLDER=\"{path}\"");
     build(&at("libnesting.so"), &[&shared[..], &[&its_folder, "libraries_nesting.c"]].concat());
+    // What a specification names counts for libraries too.
+    let specified = at("close.toml");
+    fs::write(&specified, super::attach_resources::specified("strdup", "dlclose")).unwrap();
+    let both = format!("library,{}", specified.display());
     // The present kind of search paths, and the older one.
-    for tags in ["enable", "disable"] {
+    for (tags, kinds) in [("enable", "library"), ("disable", "library"), ("disable", &both)] {
         let program = at(tags);
         build(&program, &["libraries.c", &format!("-Wl,--{tags}-new-dtags,-rpath,$ORIGIN/sought"), "-ldl"]);
         // What the program prints is compared with what it prints alone: so each name leads to the same library, or to none.
-        let (folder, told) = record_kinds("library", &[], &program, &[path]);
+        let (folder, told) = record_kinds(kinds, &[], &program, &[path]);
         let found = values(&folder, &[]);
         // The first, the second, that in a space of its own, the nesting one, and what that opens. What was sought by the program's own path
         // is not counted; that and the program itself are closed.

@@ -414,7 +414,7 @@ fn original(known: &Known) -> *mut c_void {
     if !found.is_null() {
         return found;
     }
-    // Memory, files and threads are recorded by this library's own function of that name, which goes on to the other.
+    // What is recorded without a specification is so by this library's own function of that name, which goes on to the other.
     // SAFETY: a name in the library with stubs, which stays.
     let own = unsafe { originals::own(known.name, u32::MAX) }.map(|own| own as *mut c_void);
     // SAFETY: a name in the library with stubs, which stays; that library lies before this one, so the next function is none of its.
