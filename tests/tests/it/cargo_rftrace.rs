@@ -344,11 +344,18 @@ fn programs_that_cannot_be_recorded_run_and_say_why() {
         return;
     }
     let workspace = Workspace::new();
-    let mut run = workspace.cargo_rftrace(&["run", "--", "3"]);
-    let run = ended(run.env("RUSTFLAGS", "-C target-feature=+crt-static"));
-    assert_eq!(run.code, Some(3), "{}", run.stderr);
-    assert!(run.stdout.contains("sum: 63\n"), "{}", run.stdout);
-    assert!(run.stderr.contains("is not recorded: it is linked statically"), "{}", run.stderr);
+    // Calls of the tracer are recorded in a static program, branches are not.
+    for (hooks, is_recorded) in [("mcount", true), ("patchable", false)] {
+        let mut run = workspace.cargo_rftrace(&["--hooks", hooks, "run", "--", "3"]);
+        let run = ended(run.env("RUSTFLAGS", "-C target-feature=+crt-static"));
+        assert_eq!(run.code, Some(3), "{}", run.stderr);
+        assert!(run.stdout.contains("sum: 63\n"), "{}", run.stdout);
+        let is_refused = run.stderr.contains("is not recorded: it is linked statically");
+        assert_eq!(is_refused, !is_recorded, "{}", run.stderr);
+        if is_recorded {
+            assert_eq!(calls(&workspace.trace("app"), "app::sum"), 2, "{}", run.stderr);
+        }
+    }
 
     // A wrapper that drops the flag.
     let wrapper = workspace.path("wrapper");

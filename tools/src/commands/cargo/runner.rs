@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, anyhow};
 use indicatif::{HumanBytes, HumanCount};
 use rftrace_record::CallSites;
+use rftrace_record::program::{self, Way};
 
 use super::hooks::{self, Hooks};
 use super::session::{self, Orders, ProgramRun, bytes_of};
@@ -100,12 +101,15 @@ fn is_doctest(program: &Path) -> bool {
 
 /// Why a program cannot be recorded.
 fn problem(program: &Path, sites: &CallSites, hooks: Hooks) -> Option<String> {
-    // In the C library there is a `mcount` too.
     if !sites.is_dynamic {
-        Some(String::from(
-            "it is linked statically, so no tracer can be given to it from outside. Build it without \
-             `-C target-feature=+crt-static`, or add the crates rftrace and rftrace-frontend to it",
-        ))
+        // Its hook is its C library's own.
+        let is_taken = hooks == Hooks::Mcount && program::check(program, false).is_ok_and(|way| way == Way::Outside);
+        (!is_taken).then(|| {
+            String::from(
+                "it is linked statically, so only calls of the tracer are recorded in it (`--hooks=mcount`), if it has its symbols (no `strip`). \
+                 Build it without `-C target-feature=+crt-static`, or add the crates rftrace and rftrace-frontend to it",
+            )
+        })
     } else if sites.has_own_hooks {
         Some("it has a tracer of its own, which writes its own trace".to_owned())
     } else {
