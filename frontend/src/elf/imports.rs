@@ -23,7 +23,7 @@ pub(crate) struct Import<'f> {
 /// Bytes of a slot.
 pub(crate) const SLOT_BYTES: u64 = 8;
 
-/// The slots of a file for x86-64, by address. Nothing of a file that has no sections, or is damaged.
+/// The slots of a file for x86-64 or aarch64, by address. Nothing of a file that has no sections, or is damaged.
 pub(crate) fn imports_of(file: &[u8]) -> Vec<Import<'_>> {
     let mut found = try_imports(file).unwrap_or_default();
     found.sort_unstable_by_key(|import| import.address);
@@ -34,9 +34,11 @@ pub(crate) fn imports_of(file: &[u8]) -> Vec<Import<'_>> {
 fn try_imports(file: &[u8]) -> Result<Vec<Import<'_>>, object::Error> {
     let header = Header::parse(file)?;
     let mut found = Vec::new();
-    if header.e_machine(ENDIAN) != elf::EM_X86_64 {
-        return Ok(found);
-    }
+    let (for_calls, for_all) = match header.e_machine(ENDIAN) {
+        elf::EM_X86_64 => (elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT),
+        elf::EM_AARCH64 => (elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT),
+        _ => return Ok(found),
+    };
     let sections = header.sections(ENDIAN, file)?;
     let versions = sections.versions(ENDIAN, file)?;
     for section in sections.iter() {
@@ -46,11 +48,10 @@ fn try_imports(file: &[u8]) -> Result<Vec<Import<'_>>, object::Error> {
         }
         let symbols = sections.symbol_table_by_index(ENDIAN, file, table)?;
         for relocation in relocations {
-            let is_for_calls = match relocation.r_type(ENDIAN, false) {
-                elf::R_X86_64_JUMP_SLOT => true,
-                elf::R_X86_64_GLOB_DAT => false,
-                _ => continue,
-            };
+            let kind = relocation.r_type(ENDIAN, false);
+            if kind != for_calls && kind != for_all {
+                continue;
+            }
             let Some(number) = relocation.symbol(ENDIAN, false) else { continue };
             let symbol = symbols.symbol(number)?;
             let is_function = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC | elf::STT_NOTYPE);
@@ -65,7 +66,7 @@ fn try_imports(file: &[u8]) -> Result<Vec<Import<'_>>, object::Error> {
                 address: relocation.r_offset(ENDIAN),
                 name: symbol.name(ENDIAN, symbols.strings())?,
                 version: version.map(Version::name),
-                is_for_calls,
+                is_for_calls: kind == for_calls,
             });
         }
     }

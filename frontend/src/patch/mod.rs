@@ -13,8 +13,9 @@
 //! - `poke` writes code while threads run it.
 //! - `switches` are what stubs look at.
 //! - `frames` finds functions by their unwind information, `named` is what their module's file tells of them, `wanted` which were chosen.
-//! - `entry` gives those branches that call no hook, and stubs to the slots by which other modules' functions are called (not on aarch64).
-//! - `redirect` has programs that run call the hooks, which they were not started with; `slots` is what it and `entry` write.
+//! - `entry` gives those branches that call no hook. `library` has the slots by which other modules' functions are called lead to its stubs, if
+//!   `pointers` does not say that they serve more than calls; `installed` keeps what there is of both.
+//! - `redirect` has programs that run call the hooks, which they were not started with; `slots` is what it and `library` write.
 //! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
 //!
 //! Which sites a filter chooses is not here but in `filter`.
@@ -46,6 +47,11 @@ mod finding;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod frames;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for who comes from outside"))]
+mod installed;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod library;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod lock;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod memory;
@@ -57,6 +63,9 @@ mod module;
 mod named;
 mod outcome;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg_attr(target_arch = "aarch64", path = "pointers_aarch64.rs")]
+mod pointers;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod poke;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod redirect;
@@ -67,7 +76,7 @@ mod rooms;
 mod shapes;
 #[cfg(target_os = "linux")]
 mod sites;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod slots;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod states;
@@ -81,7 +90,7 @@ mod unwind;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod unwinder;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for library calls"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for who comes from outside"))]
 mod wanted;
 
 #[cfg(all(target_os = "linux", target_arch = "riscv64"))]
@@ -95,9 +104,7 @@ pub(crate) use self::entry::{
     Choice as EntryChoice, functions_in as hooked_functions, install as install_entries, outcome as entries,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use self::entry::{
-    Lead, hook_library_calls, lead_functions, prepare_branches, prepared_branches, release_library_calls,
-};
+pub use self::entry::{Lead, lead_functions, prepare_branches, prepared_branches};
 #[cfg(target_os = "linux")]
 pub(crate) use self::entry_outcome::EntryWay;
 #[cfg(target_os = "linux")]
@@ -105,6 +112,8 @@ pub use self::entry_outcome::{EntryBranches, LeftOut, WholeReason};
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) use self::lock::register_fork_handlers;
 pub use self::outcome::{PatchedSites, PlainReason};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use self::redirect::{hook_library_calls, release_library_calls};
 #[cfg(target_os = "linux")]
 pub(crate) use self::sites::Site;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -24,8 +24,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rftrace_format::interposed::Interposed;
 
-use super::entry::{library_call, library_calls, used_otherwise};
+use super::installed::{Slot as LibraryCall, library_call, library_calls};
 use super::module::{Image, Slot, with_modules};
+use super::pointers::used_otherwise;
 use super::poke::Pages;
 use super::sites::Hook;
 use super::slots::{store, value};
@@ -205,4 +206,42 @@ fn with_images(targets: Targets, mut change: impl FnMut(&Image<'_>) -> io::Resul
         change(&image).err()
     });
     failed.map_or(Ok(()), Err)
+}
+
+/// Has the slots of library calls lead to their stubs again, also where the dynamic linker has written meanwhile. Returns how many do.
+///
+/// # Errors
+///
+/// The system does not let a slot be changed. Others may have been.
+pub fn hook_library_calls() -> io::Result<usize> {
+    fill_slots(|slot| (slot.function, slot.stub))
+}
+
+/// Makes them what they were.
+///
+/// # Errors
+///
+/// The system does not let a slot be changed: it is tried again the next time.
+pub fn release_library_calls() -> io::Result<()> {
+    fill_slots(|slot| (slot.stub, slot.function)).map(drop)
+}
+
+/// Writes the second address that `of` tells of a slot into those that hold the first one. Returns how many hold the second then.
+fn fill_slots(of: impl Fn(&LibraryCall) -> (usize, usize)) -> io::Result<usize> {
+    let mut calls = library_calls().peekable();
+    if calls.peek().is_none() {
+        return Ok(0);
+    }
+    let pages = Pages::all()?;
+    let mut n_filled = 0;
+    for slot in calls {
+        let (before, after) = of(slot);
+        let held = value(slot.place).load(SeqCst);
+        // What is neither is somebody else's.
+        if held == before {
+            store(&pages, slot.place, after)?;
+        }
+        n_filled += usize::from(held == before || held == after);
+    }
+    Ok(n_filled)
 }

@@ -1,4 +1,5 @@
-//! Switches of stubs: a byte for each, which the stub looks at. 0: it leads straight on to the function. 1: it leads to the hook.
+//! Switches of stubs: a byte for each, which the stub looks at. 0: it leads straight on to the function. 1: it leads to the hook. Behind those of
+//! stubs for functions of other modules is a word for each: where the function is.
 //!
 //! So what is switched is memory beside the code, and never the code: one byte is stored, and a thread in a stub has seen it before or
 //! after. No system call is needed, so a program that has given its rights away can be switched too; and each process has bytes of its
@@ -55,8 +56,14 @@ impl Bytes {
         Some(Switch { site, is_for_ends, byte: self.0.get(idx)? })
     }
 
-    /// An aligned word that lies among them from byte number `at` on, and that no switch is in.
-    pub(super) fn word(self, at: usize) -> Option<&'static AtomicUsize> {
+    /// The bytes that so many stubs look at, of functions of other modules or not.
+    pub(super) fn number(n_switches: usize, have_ways: bool) -> usize {
+        if have_ways { way_at(n_switches, n_switches) } else { n_switches }
+    }
+
+    /// The word of the stub number `idx` of `n_switches` that says where the function goes on, if they have such.
+    pub(super) fn way(self, n_switches: usize, idx: usize) -> Option<&'static AtomicUsize> {
+        let at = way_at(n_switches, idx);
         let bytes = self.0.get(at..at.checked_add(size_of::<usize>())?)?;
         let place = bytes.as_ptr().cast_mut().cast::<usize>();
         // SAFETY: so many bytes are there for ever, and are used only as a word.
@@ -69,6 +76,11 @@ impl Switch {
     pub(super) fn switch_on(&self) {
         self.byte.store(1, Release);
     }
+}
+
+/// Where that word is, behind the first switch.
+pub(super) fn way_at(n_switches: usize, idx: usize) -> usize {
+    n_switches.next_multiple_of(size_of::<usize>()) + idx * size_of::<usize>()
 }
 
 /// Some switches, and those that were added before.

@@ -225,7 +225,7 @@ impl Config {
 
     /// Whether calls by the program of functions of libraries are recorded, those that go through its global offset table: `malloc`,
     /// `write`. A function whose address the program uses otherwise too is left out, and so are those that return twice or ask who has called
-    /// them. On other processors than x86-64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
+    /// them. On other processors than x86-64 and aarch64 [`EntryBranches::refusal`](crate::EntryBranches::refusal) says that none was.
     ///
     /// As for [`entry_branches`](Self::entry_branches) the first choice in a program's life is the only one.
     #[cfg(target_os = "linux")]

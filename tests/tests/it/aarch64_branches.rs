@@ -18,7 +18,7 @@ use crate::record::{self, MODES, build_rust, c_source, calls, check_run, check_r
 /// Code with landing pads that signs its return addresses, and code without.
 const PROTECTIONS: [&str; 2] = ["-mbranch-protection=standard", "-mbranch-protection=none"];
 
-fn build(source: &str, arguments: &[&str]) -> Program {
+pub(crate) fn build(source: &str, arguments: &[&str]) -> Program {
     let source = CProgram::new(&[source]).without_hooks().without_library().with(arguments);
     source.with_compilers(aarch64::PREFIX).build()
 }

@@ -5,12 +5,12 @@ use std::fs;
 use std::process::Command;
 
 use rftrace_tests::traces::{self, calls_per_task, uftrace};
-use rftrace_tests::{CProgram, Program, fixtures, require, tools};
+use rftrace_tests::{CProgram, Program, Run, fixtures, require, tools};
 
 use super::entry_branches::{c_program, check_calls, left_out, recorded};
 use super::record::{self, calls, record, replay};
 
-const COUNTS: [(&str, u64); 12] = [
+pub(crate) const COUNTS: [(&str, u64); 12] = [
     ("malloc", 300),
     ("free", 301),
     ("strlen", 50),
@@ -62,19 +62,24 @@ fn they_are_below_the_functions_that_call_them() {
     for options in [&["--libcalls"][..], &["--libcalls", "--patched"], &["--libcalls", "--ring"]] {
         let run = recorded(options, &hooked.path, &[]);
         check_calls(&run, &[&COUNTS[..], &[("main", 1), ("allocate", 3), ("ascending", 3), ("handle", 7)]].concat());
-        let edges = traces::edges_where(&run.trace("trace"), |name| Some(name).filter(|name| !name.contains(':')));
-        let calls = |caller: &str, callee: &str| edges.get(&(caller.to_owned(), callee.to_owned())).copied();
-        let expected =
-            [("main", "qsort", 2), ("qsort", "ascending", 3), ("raise", "handle", 7), ("handle", "write", 7)];
-        for (caller, callee, n_calls) in expected {
-            assert_eq!(calls(caller, callee), Some(n_calls), "{caller} {callee} {edges:?}");
-        }
+        check_callers(&run);
     }
     let run = recorded(&["--libcalls", "-F", "raise", "-N", "write"], &hooked.path, &[]);
     check_calls(&run, &[("raise", 7), ("handle", 7), ("write", 0), ("malloc", 0), ("main", 0)]);
     let run = recorded(&["--libcalls", "-P", "no_such_function"], &program(&[]).path, &[]);
     check_calls(&run, &COUNTS);
     assert!(run.stderr.contains("-P names no function"), "{}", run.stderr);
+}
+
+/// Who calls them, and whom they call.
+#[track_caller]
+pub(crate) fn check_callers(run: &Run) {
+    let edges = traces::edges_where(&run.trace("trace"), |name| Some(name).filter(|name| !name.contains(':')));
+    let calls = |caller: &str, callee: &str| edges.get(&(caller.to_owned(), callee.to_owned())).copied();
+    let expected = [("main", "qsort", 2), ("qsort", "ascending", 3), ("raise", "handle", 7), ("handle", "write", 7)];
+    for (caller, callee, n_calls) in expected {
+        assert_eq!(calls(caller, callee), Some(n_calls), "{caller} {callee} {edges:?}");
+    }
 }
 
 /// uftrace records them if nothing is said.
@@ -143,14 +148,19 @@ fn values_are_those_of_the_standards() {
     }
     // Without debug information. A call during which the thread waits has other lines.
     let program = program(&["-g0"]);
-    let run = recorded(&["--libcalls", "--no-schedule", "-a"], &program.path, &[]);
-    let text = replay(&run);
+    check_values(|options| recorded(&[&["--libcalls", "--no-schedule"], options].concat(), &program.path, &[]));
+    let run = recorded(&["--libcalls", "--no-schedule", "-A", "raise@arg1/i32"], &program.path, &[]);
+    assert!(replay(&run).contains("raise(10)"), "{}", run.stderr);
+}
+
+/// The values of the program's calls, which `record` records with further options.
+pub(crate) fn check_values(record: impl Fn(&[&str]) -> Run) {
+    let text = replay(&record(&["-a"]));
     assert!(text.contains("getenv(\"NO_SUCH_VARIABLE\") = NULL;\n"), "{text}");
     assert_eq!(text.matches("raise(10)").count(), 7, "{text}");
     assert!(text.contains("printf(\" %d %s %d %d %s\\n\") = 15;\n"), "{text}");
     assert_eq!(text.matches("write(1, 0x").count(), 7, "{text}");
-    let run = recorded(&["--libcalls", "--no-schedule", "-A", "malloc", "-R", "getenv"], &program.path, &[]);
-    let text = replay(&run);
+    let text = replay(&record(&["-A", "malloc", "-R", "getenv"]));
     // `malloc(7) {` where another thread has done something meanwhile.
     let sizes: u64 = text
         .lines()
@@ -158,8 +168,6 @@ fn values_are_those_of_the_standards() {
         .sum();
     assert_eq!(sizes, 3 * 5050, "{text}");
     assert!(text.contains("getenv() = NULL;\n"), "{text}");
-    let run = recorded(&["--libcalls", "--no-schedule", "-A", "raise@arg1/i32"], &program.path, &[]);
-    assert!(replay(&run).contains("raise(10)"), "{}", run.stderr);
 }
 
 /// Rust programs call through their table without a jump between.

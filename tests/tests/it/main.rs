@@ -6,6 +6,7 @@ extern crate rftrace as _; // the tracer itself
 mod aarch64;
 mod aarch64_branches;
 mod aarch64_entries;
+mod aarch64_library_calls;
 mod aarch64_patched;
 mod aarch64_record;
 mod aarch64_values;

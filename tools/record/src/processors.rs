@@ -11,8 +11,8 @@ pub struct Processor {
     pub name: &'static str,
     /// As targets are named, and `std::env::consts::ARCH`.
     pub arch: &'static str,
-    /// Whether all is there: attaching, library calls, XRay's sleds, who takes memory. If not, what calls the tracer, has room for a branch or is chosen
-    /// to get one without is recorded.
+    /// Whether all is there: attaching, XRay's sleds, who takes memory. If not, what calls the tracer, has room for a branch, is chosen to get one
+    /// without, or is called of libraries is recorded.
     pub has_all: bool,
     /// Whether arguments are known where a function calls the tracer. Elsewhere they are where it has room for a branch.
     pub(crate) has_arguments_at_calls: bool,

@@ -132,7 +132,6 @@ pub fn check(path: &Path, unchanged: bool) -> Result<Way> {
     if !(unchanged || can_call_tracer(path, &file, own)) {
         let hook = own.hooks[0];
         let arch = own.arch;
-        let library_calls = if own.has_all { "; only what it calls of libraries: --libcalls" } else { "" };
         let room = own.room;
         let sleds = if own.has_all { "; clang: -fxray-instrument -fxray-instruction-threshold=1" } else { "" };
         bail!(
@@ -140,7 +139,7 @@ pub fn check(path: &Path, unchanged: bool) -> Result<Way> {
              Rust: RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {arch}-unknown-linux-gnu\n        \
              or, with all of this: cargo rftrace run\n  \
              C, C++: add -pg to the flags of compiler and linker, or -fpatchable-function-entry={room} to those of the compiler{sleds}\n\
-             Or record it as it is, by branches at the beginnings of its functions: -P '*'{library_calls}\n\
+             Or record it as it is, by branches at the beginnings of its functions: -P '*'; only what it calls of libraries: --libcalls\n\
              If only libraries call it that the program loads itself, or programs that it starts: --force"
         );
     }

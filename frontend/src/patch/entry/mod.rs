@@ -3,8 +3,6 @@
 //!
 //! - `functions` says which functions, as `frames` finds them by their unwind information, have room for a branch, and `examine` which may have one.
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
-//! - `library` says which slots may lead to stubs; `pointers` what becomes of their contents.
-//! - `installed` keeps what there is.
 //! - `leads` gives functions branches to somebody else's hook.
 //! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
 //! - `writing` makes what is led to, and writes code.
@@ -20,10 +18,7 @@
 
 mod examine;
 mod functions;
-mod installed;
 mod leads;
-mod library;
-mod pointers;
 mod relocate;
 mod rooms;
 mod sleds;
@@ -39,27 +34,23 @@ use rftrace_format::branches::Branch;
 
 use self::examine::examine;
 use self::functions::{BRANCH_BYTES, Functions};
-use self::installed::{Part, Slot};
-pub(crate) use self::installed::{functions_in, library_call, library_calls, sites};
-pub use self::installed::{hook_library_calls, release_library_calls};
 pub use self::leads::{Lead, lead_functions};
-pub(crate) use self::pointers::used_otherwise;
 use self::rooms::Rooms;
 use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds, Thunks};
 use self::stubs::{Area, GoesOn, Wanted};
 use self::writing::{Made, call_thunks, make, make_stubs, make_thunks};
 use super::control;
-use super::entry_outcome::{EntryBranches, EntryWay as Way, LeftOut, WholeReason};
+use super::entry_outcome::{EntryBranches, EntryWay as Way, WholeReason};
+use super::installed::{self, Part};
+pub(crate) use super::installed::{functions_in, sites};
+use super::library::{Call, lead_calls};
 use super::module::Image;
 use super::named::{Function, Module, is_cold, with_others};
 use super::poke::{Pages, is_only_thread};
 use super::sites::Site;
-use super::slots;
 use super::switches::Switch;
-use super::wanted;
 pub(crate) use super::wanted::Choice;
 use crate::elf::file::page_size;
-use crate::elf::imports::{Import, SLOT_BYTES, imports_of};
 use crate::elf::sleds::{Sled, SledKind};
 use crate::elf::table::SymbolTable;
 use crate::host;
@@ -396,80 +387,17 @@ impl Pass<'_> {
 
     /// Has the program's slots for functions of other modules lead to stubs.
     fn add_library_calls(&mut self, module: &Module<'_>) {
-        let image = module.image;
-        if self.use_library_calls_again() {
-            return;
-        }
-        let Some(file) = &module.file else { return };
-        let mut imports = imports_of(file);
-        imports.retain(|import| !wanted::is_of_runtime(import.name));
-        let link_address = module.link_address(image.start());
-        let slot = |import: &Import<'_>| image.start() + import.address.saturating_sub(link_address) as usize;
-        let (mut wanted, mut chosen) = (Vec::new(), Vec::new());
-        for (import, function) in imports.iter().zip(library::examine(image, &imports, slot)) {
-            match function {
-                Ok(function) => {
-                    let name = slot(import);
-                    wanted.push(Wanted { name, told: name, goes_on: GoesOn::Whole(function) });
-                    chosen.push((import, function));
-                }
-                Err(reason) => self.leave_call(module, import, reason),
-            }
-        }
-        if wanted.is_empty() {
-            return;
-        }
-        let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error));
-        let made = pages.and_then(|pages| Ok((make_stubs(image, &wanted, stubs::hook(), &pages)?, pages)));
-        for (idx, (import, function)) in chosen.into_iter().enumerate() {
-            let place = wanted[idx].name;
-            let filled = match &made {
-                Err((reason, error)) => Err((*reason, error.to_string())),
-                Ok((area, pages)) => match area.stub(idx).zip(area.goes_on(idx)) {
-                    Some((stub, goes_on)) => {
-                        let slot = Slot { place, stub, function, goes_on };
-                        let stored = slots::store(pages, place, stub).map(|()| slot);
-                        stored.map_err(|error| (WholeReason::NotWritable, error.to_string()))
-                    }
-                    None => Err((WholeReason::Instruction, String::new())),
-                },
-            };
-            match filled {
-                Ok(slot) => {
-                    let site = Site { address: place, child_ip: place, module: image.start(), has_arguments: true };
-                    self.switches.extend(made.iter().filter_map(|(area, _)| area.switch(idx, site)));
-                    self.part.sites.push(site);
-                    self.part.sizes.push(SLOT_BYTES as usize);
-                    self.part.slots.push(slot);
-                    self.now.outcome.library_calls += 1;
-                }
-                Err((reason, error)) => {
-                    self.now.outcome.refusal = Some(error);
-                    self.leave_call(module, import, reason);
-                }
-            }
-        }
-    }
-
-    /// If there are stubs for them, from an earlier choice, takes those. Their slots are filled by [`hook_library_calls`].
-    fn use_library_calls_again(&mut self) -> bool {
-        let outcome = &mut self.now.outcome;
-        for part in installed::parts() {
-            outcome.library_calls += part.slots.len();
-            outcome.calls_left_out.extend_from_slice(&part.calls_left_out);
-        }
-        outcome.library_calls + outcome.calls_left_out.len() > 0
-    }
-
-    fn leave_call(&mut self, module: &Module<'_>, import: &Import<'_>, reason: WholeReason) {
-        let left_out = LeftOut {
-            module: module.name.clone(),
-            address: import.address,
-            name: String::from_utf8_lossy(import.name).into_owned(),
-            reason,
+        let make = |calls: &[Call], pages: &[Pages]| {
+            let wanted = calls.iter().map(|&Call { site: Site { address: name, .. }, function }| Wanted {
+                name,
+                told: name,
+                goes_on: GoesOn::Whole(function),
+            });
+            let area = make_stubs(module.image, &wanted.collect::<Vec<_>>(), stubs::hook(), pages)?;
+            Ok(calls.iter().enumerate().map(|(idx, call)| area.call_stub(idx, call.site)).collect())
         };
-        self.part.calls_left_out.push(left_out.clone());
-        self.now.outcome.calls_left_out.push(left_out);
+        let switches = lead_calls(module, &mut self.part, &mut self.now.outcome, make);
+        self.switches.extend(switches);
     }
 
     fn leave(&mut self, module: &Module<'_>, function: &Function<'_>, reason: WholeReason) {

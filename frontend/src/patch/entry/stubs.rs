@@ -32,10 +32,11 @@ use iced_x86::Instruction;
 
 use super::relocate::{self, Copied, Row};
 use crate::elf::file::page_size;
+use crate::patch::library::Stub;
 use crate::patch::memory::places;
 use crate::patch::sites::Site;
 use crate::patch::stubs::{REACH, distance};
-use crate::patch::switches::{Bytes, Switch};
+use crate::patch::switches::{Bytes, Switch, way_at};
 use crate::patch::unwind::{Reader, append_common};
 use crate::patch::unwinder::append;
 
@@ -120,8 +121,7 @@ impl Area {
         let most = (WORDS_AT + wanted.len() * (WORDS_BYTES + LARGEST) + STUB_ALIGN).next_multiple_of(page);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
         let is_whole = |function: &Wanted| matches!(function.goes_on, GoesOn::Whole(_));
-        let n_bytes =
-            if wanted.iter().any(is_whole) { ways_at(wanted.len()) + wanted.len() * WORD } else { wanted.len() };
+        let n_bytes = Bytes::number(wanted.len(), wanted.iter().any(is_whole));
         let pages_bytes = Bytes::pages_bytes(n_bytes);
         for start in places(module, pages_bytes + most, mapped, (page, REACH)) {
             let (stubs, placed, mut contents) = contents(start, start + pages_bytes, wanted, hook);
@@ -158,8 +158,13 @@ impl Area {
     }
 
     /// Where a function of another module goes on, which is given by its place in the list. `None` for others.
-    pub(super) fn goes_on(&self, idx: usize) -> Option<&'static AtomicUsize> {
-        self.bytes.word(ways_at(self.placed.len()) + idx * WORD)
+    fn goes_on(&self, idx: usize) -> Option<&'static AtomicUsize> {
+        self.bytes.way(self.placed.len(), idx)
+    }
+
+    /// The stub for calls of such a function.
+    pub(super) fn call_stub(&self, idx: usize, site: Site) -> Option<Stub> {
+        Some(Stub { start: self.stub(idx)?, goes_on: self.goes_on(idx)?, switch: self.switch(idx, site)? })
     }
 
     /// Where each displaced instruction was, behind the function's beginning, and where its copy is, behind that of its stub.
@@ -197,11 +202,6 @@ fn frames(placed: &[Option<Placed>], reader: Reader) -> (Vec<u8>, Vec<usize>) {
     (bytes, descriptions)
 }
 
-/// Where the words begin behind so many switches that say where functions of other modules go on.
-fn ways_at(n_functions: usize) -> usize {
-    n_functions.next_multiple_of(WORD)
-}
-
 /// The stubs of functions whose switches begin at `switches`, and the contents of the memory for them, which begins at `start`.
 fn contents(
     switches: usize,
@@ -221,7 +221,7 @@ fn contents(
         let copy = stub + COPY_AT;
         let (at, way, copied) = match &function.goes_on {
             GoesOn::Whole(at) => {
-                let way = switches + ways_at(wanted.len()) + idx * WORD;
+                let way = switches + way_at(wanted.len(), idx);
                 (*at, way, Copied::jump(*at, copy, way))
             }
             GoesOn::Copy(instructions) => (function.name, word(0), relocate::copy(instructions, copy, word(2))),

@@ -18,16 +18,17 @@ mod stubs;
 use std::io;
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
 use self::functions::Functions;
-use self::stubs::{Area, Wanted};
+use self::stubs::{Area, GoesOn, Wanted};
 use super::control;
 use super::entry_outcome::{EntryBranches, EntryWay as Way, WholeReason};
+use super::installed::{self, Part};
+pub(crate) use super::installed::{functions_in, sites};
+use super::library::{Call, lead_calls};
 use super::module::Image;
 use super::named::{Function, Module, is_cold, with_others};
-use super::poke::{Pages, ProcMem, Writer, is_only_thread};
+use super::poke::{Barrier, Pages, ProcMem, Writer, is_only_thread};
 use super::sites::Site;
 use super::switches::Switch;
 pub(crate) use super::wanted::Choice;
@@ -39,56 +40,31 @@ unsafe extern "C" {
     safe fn rftrace_backend_keep_scalable();
 }
 
-/// What was made by the first choice that names functions.
-#[derive(Debug)]
-struct Made {
-    sites: Vec<Site>,
-    /// The sizes of their functions.
-    sizes: Vec<usize>,
-    outcome: EntryBranches,
-}
-
-static MADE: OnceLock<Made> = OnceLock::new();
-
-/// Whether any [`Choice`] had library calls.
-static ARE_LIBRARY_CALLS_WANTED: AtomicBool = AtomicBool::new(false);
+/// What became of the first choice of functions without room.
+static OUTCOME: OnceLock<EntryBranches> = OnceLock::new();
 
 /// Gives the chosen functions their hooks.
 pub(crate) fn install(choice: Choice, way: Way) {
     let _at_work = host::at_work();
-    ARE_LIBRARY_CALLS_WANTED.fetch_or(choice.has_library_calls, Relaxed);
     if choice.has_patchable {
         control::install_entries();
     }
-    if choice.names_functions() && way == Way::Itself {
-        MADE.get_or_init(|| go_through_modules(&choice));
+    if (choice.names_functions() || choice.has_library_calls) && way == Way::Itself {
+        OUTCOME.get_or_init(|| go_through_modules(&choice));
     }
 }
 
 /// What became of the functions.
 pub(crate) fn outcome() -> EntryBranches {
     let mut outcome = room_outcome::outcome();
-    if let Some(Made { outcome: made, .. }) = MADE.get() {
+    if let Some(made) = OUTCOME.get() {
         outcome.patched += made.patched;
         outcome.left_out.extend_from_slice(&made.left_out);
+        outcome.library_calls = made.library_calls;
+        outcome.calls_left_out.clone_from(&made.calls_left_out);
         outcome.refusal = outcome.refusal.or_else(|| made.refusal.clone());
     }
-    if ARE_LIBRARY_CALLS_WANTED.load(Relaxed) {
-        outcome.refusal = Some("library calls: x86-64 Linux only so far".to_owned());
-    }
     outcome
-}
-
-/// The functions with branches that had no room for one, as call sites: a filter chooses them by their addresses.
-pub(crate) fn sites() -> impl Iterator<Item = Site> {
-    MADE.get().into_iter().flat_map(|made| made.sites.iter().copied())
-}
-
-/// The same in the module that was mapped at `start`, relative to that: address and size.
-pub(crate) fn functions_in(start: u64) -> impl Iterator<Item = (u64, u64)> {
-    let all = MADE.get().into_iter().flat_map(|made| made.sites.iter().zip(&made.sizes));
-    let own = all.filter(move |(site, _)| site.module as u64 == start);
-    own.map(move |(site, &bytes)| (site.address as u64 - start, bytes as u64))
 }
 
 /// What goes through the modules, and what it has found.
@@ -96,46 +72,55 @@ struct Pass<'c> {
     choice: &'c Choice,
     /// Calls of the hook and entries with room, by address within a module.
     known: Vec<Site>,
-    made: Made,
+    part: Part,
+    outcome: EntryBranches,
     switches: Vec<Switch>,
 }
 
-fn go_through_modules(choice: &Choice) -> Made {
+fn go_through_modules(choice: &Choice) -> EntryBranches {
     // SAFETY: asks for a number.
     if unsafe { libc::getauxval(libc::AT_HWCAP) } & libc::HWCAP_SVE != 0 {
         rftrace_backend_keep_scalable();
     }
-    let made = Made { sites: Vec::new(), sizes: Vec::new(), outcome: EntryBranches::nothing() };
     let mut known = control::sites();
     known.sort_unstable_by_key(|site| site.address);
-    let mut pass = Pass { choice, known, made, switches: Vec::new() };
+    let (part, outcome) = (Part::default(), EntryBranches::nothing());
+    let mut pass = Pass { choice, known, part, outcome, switches: Vec::new() };
     with_others(stubs::hook(), |image| pass.look_at(image));
+    installed::add(pass.part);
     control::add_switches(pass.switches);
-    pass.made
+    pass.outcome
 }
 
 impl Pass<'_> {
-    /// Gives the chosen functions of a module their branches.
     fn look_at(&mut self, image: &Image<'_>) {
         let module = Module::read(image);
-        if !self.choice.has_module(&module.name, image.name.is_empty()) {
-            return;
+        if self.choice.has_module(&module.name, image.name.is_empty()) {
+            self.add_branches(&module);
         }
+        if self.choice.has_library_calls && image.name.is_empty() {
+            self.add_library_calls(&module);
+        }
+    }
+
+    /// Gives the chosen functions of a module their branches.
+    fn add_branches(&mut self, module: &Module<'_>) {
+        let image = module.image;
         let symbols = module.symbols.iter().flat_map(SymbolTable::symbols);
         let labels = symbols.map(|symbol| image.start() + symbol.address as usize);
         let functions = Functions::of(image, labels);
         let (mut chosen, mut wanted) = (Vec::new(), Vec::new());
         for (start, end) in functions.ranges() {
             let function = Function { start, end, symbol: module.symbol(start) };
-            if !self.is_chosen(&module, &function) || self.has_room(&function) {
+            if !self.is_chosen(module, &function) || self.has_room(&function) {
                 continue;
             }
-            match self.examine(&module, &functions, &function) {
+            match self.examine(module, &functions, &function) {
                 Ok(function_wanted) => {
                     wanted.push(function_wanted);
                     chosen.push(function);
                 }
-                Err(reason) => self.leave(&module, &function, reason),
+                Err(reason) => self.leave(module, &function, reason),
             }
         }
         if wanted.is_empty() {
@@ -145,22 +130,36 @@ impl Pass<'_> {
             Ok((are_made, area)) => {
                 for (idx, (function, made)) in chosen.iter().zip(are_made).enumerate() {
                     if let Err(reason) = made {
-                        self.leave(&module, function, reason);
+                        self.leave(module, function, reason);
                         continue;
                     }
                     let Function { start, end, .. } = *function;
                     let site = Site { address: start, child_ip: start, module: image.start(), has_arguments: true };
                     self.switches.extend(area.switch(idx, site));
-                    self.made.sites.push(site);
-                    self.made.sizes.push(end - start);
-                    self.made.outcome.patched += 1;
+                    self.part.sites.push(site);
+                    self.part.sizes.push(end - start);
+                    self.outcome.patched += 1;
                 }
             }
             Err((reason, error)) => {
-                self.made.outcome.refusal = error.map(|error| error.to_string()).or(self.made.outcome.refusal.take());
-                chosen.iter().for_each(|function| self.leave(&module, function, reason));
+                self.outcome.refusal = error.map(|error| error.to_string()).or(self.outcome.refusal.take());
+                chosen.iter().for_each(|function| self.leave(module, function, reason));
             }
         }
+    }
+
+    /// Has the program's slots for functions of other modules lead to stubs.
+    fn add_library_calls(&mut self, module: &Module<'_>) {
+        let make = |calls: &[Call], pages: &[Pages]| {
+            let wanted =
+                calls.iter().map(|call| Wanted { name: call.site.address, goes_on: GoesOn::Whole(call.function) });
+            let area = make_stubs(module.image, &wanted.collect::<Vec<_>>(), pages)?;
+            // Before any slot leads there.
+            Barrier::prepare().pass();
+            Ok(calls.iter().enumerate().map(|(idx, call)| area.call_stub(idx, call.site)).collect())
+        };
+        let switches = lead_calls(module, &mut self.part, &mut self.outcome, make);
+        self.switches.extend(switches);
     }
 
     fn is_chosen(&self, module: &Module<'_>, function: &Function<'_>) -> bool {
@@ -198,11 +197,11 @@ impl Pass<'_> {
         }
         let displaced = functions.displaced(module.image, start, end)?;
         module.check_unchanged(start..displaced.at + size_of::<u32>())?;
-        Ok(Wanted { name: start, displaced })
+        Ok(Wanted { name: start, goes_on: GoesOn::Copy(displaced) })
     }
 
     fn leave(&mut self, module: &Module<'_>, function: &Function<'_>, reason: WholeReason) {
-        self.made.outcome.left_out.push(module.left_out(function, reason));
+        self.outcome.left_out.push(module.left_out(function, reason));
     }
 }
 
@@ -217,11 +216,8 @@ fn make(
     }
     let not_writable = |error| (WholeReason::NotWritable, Some(error));
     let pages = Pages::all().map_err(not_writable)?;
-    let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
-    let area = Area::new(&(image.start()..image.end()), wanted, &mapped)
-        .map_err(|error| (WholeReason::NoStubs, Some(error)))?;
-    area.register();
-    let places = wanted.iter().map(|function| function.displaced.at);
+    let area = make_stubs(image, wanted, &pages).map_err(|(reason, error)| (reason, Some(error)))?;
+    let places = wanted.iter().filter_map(Wanted::branch_at);
     let text = places.clone().min().unwrap_or(0)..places.max().unwrap_or(0) + size_of::<u32>();
     let pages: Vec<Pages> = pages.iter().filter_map(|pages| pages.cut_to(&text)).collect();
     let is_writable = pages.iter().try_for_each(Pages::make_writable).is_ok();
@@ -229,10 +225,11 @@ fn make(
     let writer = file.as_ref().map_or(Writer::Memory, Writer::File);
     let mut refusal = None;
     let mut write = |(idx, function): (usize, &Wanted)| {
-        let branch = area.branch(idx, function.displaced.at).ok_or(WholeReason::Instruction)?;
+        let at = function.branch_at().ok_or(WholeReason::Instruction)?;
+        let branch = area.branch(idx, at).ok_or(WholeReason::Instruction)?;
         // SAFETY: code of a module that stays loaded, which was made writable and which no thread runs: this is the only one. Before and behind
         // it is the function's own.
-        unsafe { writer.word(function.displaced.at, branch) }.map_err(|error| {
+        unsafe { writer.word(at, branch) }.map_err(|error| {
             refusal = Some(error);
             WholeReason::NotWritable
         })
@@ -243,6 +240,15 @@ fn make(
         Some(error) if !made.contains(&Ok(())) => Err(not_writable(error)),
         _ => Ok((made, area)),
     }
+}
+
+/// Makes stubs that unwinders know. `pages` are those of this process.
+fn make_stubs(image: &Image<'_>, wanted: &[Wanted], pages: &[Pages]) -> Result<Area, (WholeReason, io::Error)> {
+    let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
+    let area = Area::new(&(image.start()..image.end()), wanted, &mapped);
+    let area = area.map_err(|error| (WholeReason::NoStubs, error))?;
+    area.register();
+    Ok(area)
 }
 
 /// Whether the C library has begun no other thread (glibc 2.32). An emulator has threads of its own, which are none of the program's.

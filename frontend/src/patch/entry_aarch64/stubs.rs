@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! area   +0    a byte for each function: whether it is switched on, see `patch::switches`
+//!        …     a word for each function of another module: where it goes on
 //! next page, for each function:
 //!        adrp x16, …; ldrb w16, […]; cbz w16, copy        off: no hook
 //!        autiasp                                          if the function has signed its return address
@@ -13,6 +14,7 @@
 //!        paciasp                                          as above
 //! copy:  the displaced instruction, as `relocate` makes it
 //! back:  b                                                behind it
+//!        or, of another module: adrp x16, …; ldr x16, […]; br x16
 //! ```
 //!
 //! Flags are kept, and all registers but x16 and x17.
@@ -27,13 +29,16 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Release;
 
 use super::functions::Displaced;
 use super::relocate::{self, Copied};
 use crate::elf::file::page_size;
+use crate::patch::library;
 use crate::patch::memory::places;
 use crate::patch::sites::Site;
-use crate::patch::switches::{Bytes, Switch};
+use crate::patch::switches::{Bytes, Switch, way_at};
 use crate::patch::unwinder::{append, append_cie, register_section};
 
 unsafe extern "C" {
@@ -56,7 +61,7 @@ const NOP: u32 = 0xd503_201f;
 const X16: u32 = 16;
 const X17: u32 = 17;
 /// `br x16`
-const TO_HOOK: u32 = 0xd61f_0200;
+const BR_X16: u32 = 0xd61f_0200;
 /// `paciasp` and `autiasp` differ so, and the two of the other key.
 const AUTHENTICATING: u32 = 0xd503_23bf ^ 0xd503_233f;
 const PACIBSP: u32 = 0xd503_237f;
@@ -64,9 +69,28 @@ const PACIBSP: u32 = 0xd503_237f;
 /// A function that gets a stub.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    /// What records and filters name it by: its address.
+    /// What records and filters name it by: its address, or that of the slot for it.
     pub(super) name: usize,
-    pub(super) displaced: Displaced,
+    pub(super) goes_on: GoesOn,
+}
+
+/// Where a function goes on behind the hook.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum GoesOn {
+    /// In a copy of its instruction.
+    Copy(Displaced),
+    /// At its address, whole.
+    Whole(usize),
+}
+
+impl Wanted {
+    /// Where its branch is, if it has one.
+    pub(super) fn branch_at(&self) -> Option<usize> {
+        match self.goes_on {
+            GoesOn::Copy(displaced) => Some(displaced.at),
+            GoesOn::Whole(_) => None,
+        }
+    }
 }
 
 /// The stubs of a module.
@@ -83,10 +107,9 @@ struct Stub {
     start: usize,
     /// Behind the instruction that authenticates, and behind that which signs again.
     signing: Option<Signing>,
-    /// The branch back, if the function has begun there.
+    /// The branch back, if the function has begun there, and where that leads.
     back: Option<usize>,
     end: usize,
-    /// Where that leads.
     goes_on: usize,
 }
 
@@ -107,13 +130,23 @@ impl Area {
     pub(super) fn new(module: &Range<usize>, wanted: &[Wanted], mapped: &[Range<usize>]) -> io::Result<Self> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
         let most = (wanted.len() * LARGEST).next_multiple_of(page);
-        let pages_bytes = Bytes::pages_bytes(wanted.len());
+        let is_whole = |function: &Wanted| matches!(function.goes_on, GoesOn::Whole(_));
+        let n_bytes = Bytes::number(wanted.len(), wanted.iter().any(is_whole));
+        let pages_bytes = Bytes::pages_bytes(n_bytes);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 128 MiB");
         for start in places(module, pages_bytes + most, mapped, (page, REACH)) {
             let (stubs, mut contents) = contents(start, start + pages_bytes, wanted, rftrace_backend_words_offset());
             contents.resize(contents.len().next_multiple_of(page), 0);
-            match Bytes::map_before(&contents, start, wanted.len()) {
-                Ok(bytes) => return Ok(Self { stubs, bytes }),
+            match Bytes::map_before(&contents, start, n_bytes) {
+                Ok(bytes) => {
+                    let area = Self { stubs, bytes };
+                    for (idx, function) in wanted.iter().enumerate() {
+                        if let (Some(way), GoesOn::Whole(at)) = (area.goes_on(idx), function.goes_on) {
+                            way.store(at, Release);
+                        }
+                    }
+                    return Ok(area);
+                }
                 Err(error) => last = error,
             }
         }
@@ -128,6 +161,17 @@ impl Area {
     /// The branch to the stub of a function from an address, if it has one.
     pub(super) fn branch(&self, idx: usize, from: usize) -> Option<u32> {
         relocate::branch(from, self.stubs.get(idx)?.as_ref()?.start)
+    }
+
+    /// Where a function of another module goes on, which is given by its place in the list. `None` for others.
+    fn goes_on(&self, idx: usize) -> Option<&'static AtomicUsize> {
+        self.bytes.way(self.stubs.len(), idx)
+    }
+
+    /// The stub for calls of such a function.
+    pub(super) fn call_stub(&self, idx: usize, site: Site) -> Option<library::Stub> {
+        let start = self.stubs.get(idx)?.as_ref()?.start;
+        Some(library::Stub { start, goes_on: self.goes_on(idx)?, switch: self.switch(idx, site)? })
     }
 
     /// Tells unwinders of the stubs.
@@ -145,7 +189,7 @@ fn contents(switches: usize, start: usize, wanted: &[Wanted], words_offset: usiz
     let mut stubs = Vec::with_capacity(wanted.len());
     for (idx, function) in wanted.iter().enumerate() {
         let at = start + contents.len();
-        let made = stub(at, switches + idx, function, words_offset);
+        let made = stub(at, (switches + idx, switches + way_at(wanted.len(), idx)), function, words_offset);
         if let Some((_, words)) = &made {
             contents.extend(words.iter().flat_map(|word| word.to_le_bytes()));
             while contents.len() % ALIGN != 0 {
@@ -157,16 +201,23 @@ fn contents(switches: usize, start: usize, wanted: &[Wanted], words_offset: usiz
     (stubs, contents)
 }
 
-fn stub(start: usize, switch: usize, function: &Wanted, words_offset: usize) -> Option<(Stub, Vec<u32>)> {
-    let Displaced { at, word, signed_by } = function.displaced;
+/// The stub of a function that looks at its switch and, where the function is another module's, at the word that says where it goes on.
+fn stub(
+    start: usize,
+    (switch, way): (usize, usize),
+    function: &Wanted,
+    words_offset: usize,
+) -> Option<(Stub, Vec<u32>)> {
+    let signed_by = match function.goes_on {
+        GoesOn::Copy(displaced) => displaced.signed_by,
+        GoesOn::Whole(_) => None,
+    };
     let n_signing = usize::from(signed_by.is_some());
     // Up to `br x16`, and up to a multiple of 8, as the words are.
     let n_way = 6 + n_signing;
     let words = (start + n_way * WORD).next_multiple_of(size_of::<usize>());
     let goes_on = words + WORDS_BYTES;
     let copy = goes_on + n_signing * WORD;
-    let next = at + WORD;
-    let copied = relocate::copy(word, at, copy, next)?;
 
     let mut code = vec![relocate::page_of(X16, switch, start)?];
     code.push(0x3940_0000 | (switch as u32 & 0xfff) << 10 | X16 << 5 | X16); // ldrb w16, [x16, …]
@@ -175,16 +226,28 @@ fn stub(start: usize, switch: usize, function: &Wanted, words_offset: usize) -> 
     let here = |code: &Vec<u32>| start + code.len() * WORD;
     code.push(0x1000_0000 | (goes_on - here(&code)) as u32 >> 2 << 5 | X17); // adr x17, goes_on
     code.push(0x5800_0000 | (goes_on - size_of::<usize>() - here(&code)) as u32 >> 2 << 5 | X16); // ldr x16, hook
-    code.push(TO_HOOK);
+    code.push(BR_X16);
     code.resize((words - start) / WORD, NOP);
     for value in [function.name << 16, words_offset, hook()] {
         code.extend([value as u32, (value >> 32) as u32]);
     }
     code.extend(signed_by);
-    let Copied { words: copied, is_as_it_was } = copied;
-    code.extend(copied);
-    let back = here(&code);
-    code.push(relocate::branch(back, next)?);
+    let mut next = 0;
+    let mut back = None;
+    match function.goes_on {
+        GoesOn::Copy(Displaced { at, word, .. }) => {
+            next = at + WORD;
+            let Copied { words, is_as_it_was } = relocate::copy(word, at, copy, next)?;
+            code.extend(words);
+            back = is_as_it_was.then_some(here(&code));
+            code.push(relocate::branch(here(&code), next)?);
+        }
+        GoesOn::Whole(_) => {
+            code.push(relocate::page_of(X16, way, copy)?);
+            code.push(0xf940_0000 | (way as u32 & 0xfff) >> 3 << 10 | X16 << 5 | X16); // ldr x16, [x16, …]
+            code.push(BR_X16);
+        }
+    }
     let stub = Stub {
         start,
         signing: signed_by.map(|signed_by| Signing {
@@ -192,8 +255,8 @@ fn stub(start: usize, switch: usize, function: &Wanted, words_offset: usize) -> 
             signed: copy,
             is_key_b: signed_by == PACIBSP,
         }),
-        back: is_as_it_was.then_some(back),
-        end: back + WORD,
+        back,
+        end: here(&code),
         goes_on: next,
     };
     Some((stub, code))
@@ -255,6 +318,7 @@ fn frames(stubs: &[Option<Stub>]) -> (Vec<u8>, Vec<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::patch::poke::Pages;
 
     const SWITCHES: usize = 0x10_0000;
     const START: usize = 0x10_1000;
@@ -263,7 +327,7 @@ mod tests {
 
     fn wanted(name: usize, word: u32, signed_by: Option<u32>) -> Wanted {
         let at = if signed_by.is_some() { name + WORD } else { name };
-        Wanted { name, displaced: Displaced { at, word, signed_by } }
+        Wanted { name, goes_on: GoesOn::Copy(Displaced { at, word, signed_by }) }
     }
 
     #[test]
@@ -292,6 +356,28 @@ mod tests {
                 assert_eq!((word(signing.authenticated - 4), word(signing.signed - 4)), (0xd503_23bf, PACIASP));
             }
         }
+    }
+
+    #[test]
+    fn whole_functions_go_on_where_a_word_says() {
+        let list = [0x40_8018, 0x40_8020].map(|name| Wanted { name, goes_on: GoesOn::Whole(0x7f00_1230) });
+        let (stubs, contents) = contents(SWITCHES, START, &list, 0);
+        let word = |at: usize| u32::from_le_bytes(contents[at - START..][..4].try_into().unwrap());
+        for (idx, stub) in stubs.iter().flatten().enumerate() {
+            let goes_on = stub.end - 3 * WORD;
+            assert_eq!(stub.start + 8 + (word(stub.start + 8) >> 5 & 0x7_ffff) as usize * 4, goes_on);
+            assert_eq!(word(goes_on), relocate::page_of(X16, SWITCHES, goes_on).unwrap());
+            // ldr x16, [x16, #8 or #16]: behind two switches; br x16
+            assert_eq!([word(goes_on + 4), word(goes_on + 8)], [0xf940_0210 | (1 + idx as u32) << 10, BR_X16]);
+        }
+        let own = hook()..hook() + 1;
+        let mapped = || Pages::all().unwrap().into_iter().map(|pages| pages.range).collect::<Vec<_>>();
+        let area = Area::new(&own, &list, &mapped()).unwrap();
+        assert_eq!(area.goes_on(1).unwrap().load(std::sync::atomic::Ordering::Acquire), 0x7f00_1230);
+        let site = Site { address: 0x40_8018, child_ip: 0x40_8018, module: 0, has_arguments: true };
+        assert_eq!(area.call_stub(0, site).map(|stub| stub.start), area.stubs[0].as_ref().map(|stub| stub.start));
+        let branches = Area::new(&own, &[wanted(hook(), STP, None)], &mapped()).unwrap();
+        assert!(branches.goes_on(0).is_none());
     }
 
     #[test]

@@ -363,10 +363,9 @@ impl RecordArgs {
     }
 
     /// What is not there for all processors: options, and whether they are given.
-    pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 4] {
+    pub(super) fn of_one_processor(&self) -> [(&'static str, bool); 3] {
         [
             ("--pid", !self.pid.is_empty()),
-            ("--libcalls", self.libcalls),
             ("--resources", !self.resources.is_empty()),
             ("--trigger with a function alone", self.triggers().is_ok_and(|triggers| triggers.start.is_some())),
         ]

@@ -2,7 +2,6 @@
 //!
 //! Who asks takes no lock, so that a save in a signal handler finds what it needs.
 
-use std::io;
 use std::iter;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -10,10 +9,9 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use rftrace_format::branches::Branch;
 
-use crate::patch::entry_outcome::LeftOut;
-use crate::patch::poke::Pages;
-use crate::patch::sites::Site;
-use crate::patch::slots;
+use super::entry_outcome::LeftOut;
+use super::sites::Site;
+use super::slots;
 
 /// What one way through the modules has added.
 #[derive(Debug, Default)]
@@ -102,42 +100,4 @@ pub(crate) fn library_calls() -> impl Iterator<Item = &'static Slot> {
 pub(crate) fn library_call(place: usize) -> Option<&'static Slot> {
     let held = slots::value(place).load(SeqCst);
     library_calls().find(|slot| slot.place == place && slot.stub == held)
-}
-
-/// Has the slots of library calls lead to their stubs again, also where the dynamic linker has written meanwhile. Returns how many do.
-///
-/// # Errors
-///
-/// The system does not let a slot be changed. Others may have been.
-pub fn hook_library_calls() -> io::Result<usize> {
-    fill_slots(|slot| (slot.function, slot.stub))
-}
-
-/// Makes them what they were.
-///
-/// # Errors
-///
-/// The system does not let a slot be changed: it is tried again the next time.
-pub fn release_library_calls() -> io::Result<()> {
-    fill_slots(|slot| (slot.stub, slot.function)).map(drop)
-}
-
-/// Writes the second address that `of` tells of a slot into those that hold the first one. Returns how many hold the second then.
-fn fill_slots(of: impl Fn(&Slot) -> (usize, usize)) -> io::Result<usize> {
-    let mut slots = library_calls().peekable();
-    if slots.peek().is_none() {
-        return Ok(0);
-    }
-    let pages = Pages::all()?;
-    let mut n_filled = 0;
-    for slot in slots {
-        let (before, after) = of(slot);
-        let held = slots::value(slot.place).load(SeqCst);
-        // What is neither is somebody else's.
-        if held == before {
-            slots::store(&pages, slot.place, after)?;
-        }
-        n_filled += usize::from(held == before || held == after);
-    }
-    Ok(n_filled)
 }

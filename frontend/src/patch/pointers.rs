@@ -9,7 +9,7 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
 };
 
-use crate::patch::module::Image;
+use super::module::Image;
 
 /// So many instructions are followed.
 const MOST: usize = 4096;
@@ -31,7 +31,7 @@ const COMPARE: [u8; 3] = [0x48, 0x83, 0x3d];
 
 /// Which of these slots the code uses for anything but calls, jumps and to see whether there is such a function. Bytes that only look
 /// like such a use count.
-pub(crate) fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
+pub(super) fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {
     /// Bytes of an instruction behind the operand that names a slot: a number that it is compared with.
     const BEHIND: [usize; 4] = [0, 1, 2, 4];
 

@@ -1,0 +1,168 @@
+//! `rftrace record --libcalls` on aarch64 Linux, in qemu-user: calls of libraries' functions are counted as on x86-64, and programs do as they do without.
+
+use std::fs;
+use std::process::Command;
+
+use rftrace_tests::fixtures::{self, aarch64};
+use rftrace_tests::{CProgram, Program, Run, require, tools};
+
+use crate::aarch64_branches::build;
+use crate::aarch64_record::{can_record, record};
+use crate::entry_branches::{check_calls, left_out, recorded};
+use crate::library_calls::{COUNTS, check_callers, check_values};
+use crate::record::{self, c_source, calls};
+
+/// What says how slots are filled, and what the code in between looks like.
+const LINKAGE: [&[&str]; 3] = [
+    &["-Wl,-z,lazy", "-mbranch-protection=standard"],
+    &["-Wl,-z,now", "-mbranch-protection=none"],
+    &["-no-pie", "-fno-pie", "-Wl,-z,lazy"],
+];
+
+fn program(arguments: &[&str]) -> Program {
+    build("library_calls.c", &[&["-O2", "-fno-builtin", "-lpthread", "-ldl"], arguments].concat())
+}
+
+/// The counts of functions whose addresses nobody asks for: elsewhere than on x86-64 linkers have a slot more for that, and calls go through theirs.
+fn counts() -> Vec<(&'static str, u64)> {
+    COUNTS.into_iter().filter(|&(name, _)| name != "strdup").collect()
+}
+
+#[test]
+fn each_call_is_counted() {
+    if !can_record() {
+        return;
+    }
+    for linkage in LINKAGE {
+        let run = record(&["--libcalls"], &program(linkage).path, &[]);
+        assert_eq!(
+            (run.status.code(), &*run.stdout),
+            (Some(9), "0000000 1 copy 1 1 no\n"),
+            "{linkage:?}: {}",
+            run.stderr
+        );
+        check_calls(&run, &counts());
+        let left_out = left_out(&run);
+        let reason = |name: &str| left_out.get(name).map(String::as_str);
+        assert_eq!(reason("longjmp"), Some("returns twice or on another stack, or asks who has called it"));
+        assert_eq!(reason("dlsym"), reason("longjmp"));
+        assert_eq!(reason("strdup"), Some("its address is used for more than calls"), "{linkage:?}");
+        assert_eq!(reason("__libc_start_main"), None, "nobody calls it");
+    }
+}
+
+#[test]
+fn values_are_those_of_the_standards() {
+    if !can_record() {
+        return;
+    }
+    let program = program(&[]);
+    check_values(|options| record(&[&["--libcalls", "--no-schedule"], options].concat(), &program.path, &[]));
+}
+
+#[test]
+fn they_are_below_the_functions_that_call_them() {
+    if !can_record() {
+        return;
+    }
+    let program = program(&["-fno-inline"]);
+    let run = record(&["--libcalls", "-P", "*"], &program.path, &[]);
+    check_calls(&run, &[&counts()[..], &[("main", 1), ("allocate", 3), ("ascending", 3), ("handle", 7)]].concat());
+    check_callers(&run);
+    let run = record(&["--libcalls", "-P", "*", "-F", "raise", "-N", "write"], &program.path, &[]);
+    check_calls(&run, &[("raise", 7), ("handle", 7), ("write", 0), ("malloc", 0), ("main", 0)]);
+}
+
+#[test]
+fn what_leaves_frames_passes() {
+    if !can_record() || !require(&["g++"]) {
+        return;
+    }
+    let source = CProgram::new(&["library_throws.cpp"]).without_hooks().without_library().with(&["-O2", "-lpthread"]);
+    let native = recorded(&["--libcalls"], &source.build().path, &[]);
+    for arguments in &LINKAGE[..2] {
+        let program = source.clone().with(arguments).with_compilers(aarch64::PREFIX).build();
+        let run = record(&["--libcalls"], &program.path, &[]);
+        assert_eq!((run.status.code(), &run.stdout), (Some(3), &native.stdout), "{arguments:?}: {}", run.stderr);
+        for name in [
+            "qsort",
+            "__cxa_throw",
+            "__cxa_rethrow",
+            "__cxa_begin_catch",
+            "pthread_cancel",
+            "pthread_exit",
+            "backtrace",
+        ] {
+            assert_eq!(calls(&run).get(name), calls(&native).get(name), "{name}, {arguments:?}: {}", run.stderr);
+        }
+    }
+}
+
+/// All registers, on the slow paths too: filters that ask how deep a call is, a buffer that is full all the time, values. On a processor with scalable
+/// vectors, and on one without.
+#[test]
+fn all_registers_are_kept() {
+    if !can_record() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = CProgram::new(&["keeping_aarch64.c"]).without_hooks().with_compilers(aarch64::PREFIX).with(&["-O2"]);
+    let library = dir.path().join("libkeeping.so");
+    source.clone().with(&["-DFUNCTIONS_ALONE", "-shared", "-Wl,-Bsymbolic"]).build_as(&library);
+    let (library, path) = (library.to_str().unwrap(), dir.path().join("program"));
+    // The address of a function is that of the jump through its slot.
+    source.with(&["-DCALLS_ALONE", "-no-pie", "-fno-pie", "-Wl,-z,now", library]).build_as(&path);
+    let runs: [(&str, &[&str]); 5] = [
+        ("max", &[]),
+        ("max", &["-D", "9"]),
+        ("max", &["--ring", "--buffer", "64K"]),
+        ("max", &["-A", "adds@arg1", "-R", "adds@retval", "-R", "signs@retval"]),
+        ("cortex-a53", &["-t", "1us"]),
+    ];
+    for (cpu, options) in runs {
+        let mut rftrace = aarch64::machine(&aarch64::command_line().join("rftrace"));
+        let options = [&["--libcalls"], options].concat();
+        let run = record::record_by(rftrace.env("QEMU_CPU", cpu), &options, &path, &["100"]);
+        assert_eq!((run.status.code(), &*run.stdout), (Some(0), "ok\n"), "{cpu}, {options:?}: {}", run.stderr);
+        if !options.iter().any(|option| ["--ring", "-t"].contains(option)) {
+            let expected = [("adds", 100), ("pads", 100), ("signs", 100), ("pads_and_signs", 100), ("literal", 100)];
+            check_calls(&run, &expected);
+            check_calls(&run, &[("zero", 200), ("bit", 200), ("equal", 200), ("jumps", 100), ("getauxval", 1600)]);
+        }
+    }
+}
+
+#[test]
+fn children_and_other_programs_too() {
+    if !can_record() {
+        return;
+    }
+    let (program, native) = (c_source().with_compilers(aarch64::PREFIX).build(), c_source().build());
+    for mode in ["fork_exec", "spawn"] {
+        let run = record(&["--libcalls"], &program.path, &[mode]);
+        let on_x86_64 = record::record(&["--libcalls"], &native.path, &[mode]);
+        assert_eq!(
+            (run.status.code(), &run.stdout),
+            (on_x86_64.status.code(), &on_x86_64.stdout),
+            "{mode}: {}",
+            run.stderr
+        );
+        assert_eq!(calls(&run).get("leaf"), calls(&on_x86_64).get("leaf"), "{mode}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn rust_programs_too() {
+    if !can_record() {
+        return;
+    }
+    let path = fixtures::build_folder("library-rust-aarch64");
+    fs::create_dir_all(&path).unwrap();
+    let mut rustc = Command::new("rustc");
+    fixtures::without_settings(&mut rustc);
+    rustc.env_remove("RUSTUP_TOOLCHAIN").args(["+nightly", "--edition=2024", "-O", "--target", aarch64::TARGET]);
+    rustc.arg(format!("-Clinker={}gcc", aarch64::PREFIX)).arg("--out-dir").arg(&path);
+    tools::run(rustc.arg(fixtures::folder("").join("entered.rs")));
+    let run: Run = record(&["--libcalls"], &path.join("entered"), &[]);
+    assert!(calls(&run).get("write").is_some_and(|&n| n >= 1), "{}", run.stderr);
+}
