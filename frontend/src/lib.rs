@@ -114,6 +114,9 @@ pub use elf::names::readable_name;
 pub use elf::patchable::patchable_entries;
 #[cfg(feature = "import")]
 pub use error::Error;
+#[cfg(all(feature = "std", target_os = "linux"))]
+#[doc(hidden)]
+pub use filter::OutsideChoice;
 #[cfg(feature = "std")]
 pub use filter::{AskValues, Filter, Function, Selected};
 #[cfg(all(feature = "import", target_os = "linux"))]

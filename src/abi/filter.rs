@@ -1,6 +1,7 @@
 //! What is recorded while recording is filtered: actions of functions, what they pass on to what they call, and the table. How a
 //! frontend comes to the actions is its own.
 
+use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 use super::record::{ADDRESS_SHIFT, kind};
@@ -76,6 +77,34 @@ pub struct FilterControl {
     pub depth: AtomicU32,
     /// Not 0: no call that begins is recorded, until one with [`watch::ON`](super::watch::ON) is; `depth_limit` is 0.
     pub paused: AtomicU8,
+}
+
+impl FilterControl {
+    /// Lets everything pass.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            active: AtomicU8::new(0),
+            default_action: AtomicU8::new(action::RECORD),
+            sites: AtomicPtr::new(ptr::null_mut()),
+            sites_mask: AtomicUsize::new(0),
+            decisive: AtomicU32::new(state::OUT as u32),
+            wanted: AtomicU32::new(0),
+            depth_limit: AtomicU32::new(state::DEPTH_MASK as u32),
+            depth: AtomicU32::new(state::DEPTH_MASK as u32),
+            paused: AtomicU8::new(0),
+            min_ticks: AtomicU64::new(0),
+            values: AtomicPtr::new(ptr::null_mut()),
+            noticed: AtomicPtr::new(ptr::null_mut()),
+            confined: AtomicU8::new(0),
+        }
+    }
+}
+
+impl Default for FilterControl {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// Which slot of [`FilterControl::sites`] to look at first for a function. It is there or in one of the following, before

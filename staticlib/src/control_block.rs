@@ -4,7 +4,7 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
 
-use crate::abi::{Control, ControlShared, FilterControl, PARTIAL_SLOTS, Switch, action, enabled, state};
+use crate::abi::{Control, ControlShared, FilterControl, PARTIAL_SLOTS, Switch, enabled};
 use crate::arch;
 
 /// The one switch.
@@ -33,21 +33,7 @@ pub(crate) static CONTROL: Control = Control {
     bank: AtomicPtr::new(ptr::null_mut()),
     beat_given_up: AtomicU64::new(0),
     none_until_tsc: AtomicU64::new(0),
-    filter: FilterControl {
-        active: AtomicU8::new(0),
-        default_action: AtomicU8::new(action::RECORD),
-        sites: AtomicPtr::new(ptr::null_mut()),
-        sites_mask: AtomicUsize::new(0),
-        decisive: AtomicU32::new(state::OUT as u32),
-        wanted: AtomicU32::new(0),
-        depth_limit: AtomicU32::new(state::DEPTH_MASK as u32),
-        depth: AtomicU32::new(state::DEPTH_MASK as u32),
-        paused: AtomicU8::new(0),
-        min_ticks: AtomicU64::new(0),
-        values: AtomicPtr::new(ptr::null_mut()),
-        noticed: AtomicPtr::new(ptr::null_mut()),
-        confined: AtomicU8::new(0),
-    },
+    filter: FilterControl::new(),
     shared: ControlShared {
         next_index: AtomicU64::new(0),
         end_index: AtomicU64::new(0),

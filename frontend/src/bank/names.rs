@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::elf::file::map_file;
 use crate::elf::table::{self, SymbolTable};
-use crate::host::linux::modules::{self, Module, in_root};
+use crate::host::linux::modules::{self, Module};
 
 /// The functions of a process, and where they lie, as its maps tell. What was unloaded keeps its names until something else has its place.
 #[derive(Debug)]
@@ -93,15 +93,7 @@ impl Names {
         let named = self.modules.iter_mut().find(|named| (named.module.start..named.module.end).contains(&address))?;
         let Named { module, table } = named;
         let read = || {
-            let file = match (module.deleted, module.is_main) {
-                // Of a process that has only changed its root, maps that this one reads have paths of its own.
-                (false, _) => Some(in_root(&root(&self.process), &module.path))
-                    .filter(|path| path.exists())
-                    .unwrap_or(module.path.clone()),
-                (true, true) => self.process.join("exe"),
-                // What has its name now is something else.
-                (true, false) => return None,
-            };
+            let file = module.file_in(&self.process)?;
             let mut table = table::symbols_of(map_file(&file).ok()?, &module.path).ok()?;
             // Calls through them may be recorded.
             table.add_imports();

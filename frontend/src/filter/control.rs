@@ -75,8 +75,7 @@ impl Choice {
             let actions: &HashMap<u64, u8> = &actions;
             actions.get(&(site.child_ip as u64)).copied().unwrap_or(default_action) != action::SKIP
         });
-        let without_effect = &selection.selected.without_effect;
-        self.in_effect = filter.optional_rules().iter().map(|rule| !without_effect.contains(rule)).collect();
+        self.in_effect = select::in_effect(filter, &selection.selected);
         self.filter = Some(filter.clone());
     }
 

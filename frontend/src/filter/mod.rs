@@ -1,6 +1,6 @@
 //! Which functions are recorded: `rules` is the API, which `parse` and `duration` read from text; `select` makes actions of call sites
 //! of them, which `table` hands to the hooks, `values` what is to be recorded of a call beside that, and `watches` what is looked for
-//! in calls; `control` is the filter in force. `own` knows the functions of this crate, which no trace shows. The patterns are those of
+//! in calls; `control` is the filter in force, and `outside` that of another process. `own` knows the functions of this crate, which no trace shows. The patterns are those of
 //! the crate `rftrace-pattern`.
 //!
 //! Which functions there are is not here but in `host`.
@@ -9,6 +9,8 @@
 pub(crate) mod control;
 #[cfg(feature = "std")]
 mod duration;
+#[cfg(all(feature = "std", target_os = "linux"))]
+mod outside;
 pub(crate) mod own;
 #[cfg(feature = "std")]
 mod parse;
@@ -23,6 +25,8 @@ mod values;
 #[cfg(feature = "std")]
 mod watches;
 
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use self::outside::OutsideChoice;
 #[cfg(feature = "std")]
 pub use self::rules::{Filter, Function, Selected};
 #[cfg(feature = "std")]

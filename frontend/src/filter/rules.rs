@@ -313,6 +313,13 @@ impl Filter {
         self.values.iter().any(|rule| rule.by_type.contains(&true))
     }
 
+    /// A rule that is obeyed by what is in the program alone, as text: about values, or at which calls something is done.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn rule_for_library(&self) -> Option<String> {
+        self.values.first().map(ValueRule::text).or_else(|| self.watches.first().map(WatchRule::text))
+    }
+
     /// The rules about functions and modules, as text, as far as they may match nothing without an error.
     #[doc(hidden)]
     #[must_use]

@@ -81,6 +81,11 @@ pub(crate) fn select(filter: &Filter, catalogue: &Catalogue, known: &KnownValues
     })
 }
 
+/// Whether each of a filter's [optional rules](Filter::optional_rules) has an effect.
+pub(crate) fn in_effect(filter: &Filter, selected: &Selected) -> Vec<bool> {
+    filter.optional_rules().iter().map(|rule| !selected.without_effect.contains(rule)).collect()
+}
+
 /// All functions, and what the filter does with them.
 pub(crate) fn list(filter: Option<&Filter>, catalogue: &Catalogue) -> Vec<Function> {
     let everything = Filter::new();

@@ -37,13 +37,30 @@ impl SiteTable {
         Self { slots, published: vec![(n_slots, n_slots)] }
     }
 
+    /// The table of another writer, who is gone: these slots, of which so many were published last.
+    pub(crate) fn adopt(slots: &'static [AtomicU64], n_slots: usize, control: &FilterControl) -> Self {
+        let sizes = std::iter::successors(Some(MIN_SLOTS.min(n_slots)), |&size| Some(2 * size));
+        // Which sizes there were in between is not known.
+        let published = sizes.take_while(|&size| size <= n_slots).map(|size| {
+            let n_free = slots[..size].iter().filter(|slot| slot.load(Relaxed) == 0).count();
+            (size, n_free)
+        });
+        control.sites_mask.store(n_slots - 1, Relaxed);
+        Self { slots, published: published.collect() }
+    }
+
+    /// The slots that are published.
+    pub(crate) fn slots(&self) -> &[AtomicU64] {
+        &self.slots[..self.n_slots()]
+    }
+
     /// Gives each site of `actions` its action. Those that are not among them get `default`, as if they were not there.
     ///
     /// If the table is full, sites are left out.
     pub(crate) fn update(&mut self, actions: &[(u64, u8)], default: u8, control: &FilterControl) {
         let mut missing: HashMap<u64, u8> = actions.iter().copied().collect();
         let mut n_used = 0;
-        for slot in &self.slots[..self.n_slots()] {
+        for slot in self.slots() {
             let word = slot.load(Relaxed);
             if word != 0 {
                 n_used += 1;
@@ -123,31 +140,13 @@ impl SiteTable {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize};
-    use std::{ptr, thread};
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
 
     use proptest::prelude::*;
     use rftrace::abi::action;
 
     use super::*;
-
-    fn control() -> FilterControl {
-        FilterControl {
-            active: AtomicU8::new(0),
-            default_action: AtomicU8::new(action::RECORD),
-            sites: AtomicPtr::new(ptr::null_mut()),
-            sites_mask: AtomicUsize::new(0),
-            decisive: AtomicU32::new(0),
-            wanted: AtomicU32::new(0),
-            depth_limit: AtomicU32::new(0),
-            depth: AtomicU32::new(0),
-            paused: AtomicU8::new(0),
-            min_ticks: AtomicU64::new(0),
-            values: AtomicPtr::new(ptr::null_mut()),
-            noticed: AtomicPtr::new(ptr::null_mut()),
-            confined: AtomicU8::new(0),
-        }
-    }
 
     fn slots(n_slots: usize) -> &'static [AtomicU64] {
         (0..n_slots).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak()
@@ -179,7 +178,7 @@ mod tests {
             address in 1u64..1 << 47,
             distance in 1u64..5000,
         ) {
-            let (slots, control) = (slots(1 << 14), control());
+            let (slots, control) = (slots(1 << 14), FilterControl::new());
             let mut table = SiteTable::publish(slots, &control);
             let mut masks = vec![control.sites_mask.load(Relaxed)];
             let site = |number: u64| (address + number * distance) & ((1 << 48) - 1);
@@ -202,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_full_table_leaves_sites_out() {
-        let (slots, control) = (slots(64), control());
+        let (slots, control) = (slots(64), FilterControl::new());
         let mut table = SiteTable::publish(slots, &control);
         let actions: Vec<(u64, u8)> = (1..1000).map(|number| (number << 20, action::SKIP)).collect();
         table.update(&actions, action::RECORD, &control);
@@ -217,7 +216,7 @@ mod tests {
     #[test]
     fn readers_find_old_or_new_while_it_grows() {
         const N_SITES: u64 = 3000;
-        let (slots, control) = (slots(1 << 15), control());
+        let (slots, control) = (slots(1 << 15), FilterControl::new());
         let mut table = SiteTable::publish(slots, &control);
         let site = |number: u64| 0x5555_0000_0000 + number * 48;
         let always: Vec<(u64, u8)> = (0..100).map(|number| (site(number), action::INTO)).collect();

@@ -362,6 +362,13 @@ fn site(address: usize, form: Form, module: usize) -> Site {
     Site { address, child_ip: address + form.len(), module, has_arguments: form.has_arguments() }
 }
 
+impl Call {
+    /// As those see it who choose.
+    pub(super) fn site(self, module: usize) -> Site {
+        site(self.address, self.form, module)
+    }
+}
+
 impl Module {
     /// Finds the sites of a module that is new.
     fn find(identity: Identity, image: &Image<'_>) -> Self {
@@ -412,7 +419,7 @@ impl Module {
 
     fn sites(&self) -> impl Iterator<Item = Site> {
         let module = self.identity.range.start;
-        let without_stubs = self.calls.iter().map(move |call| site(call.address, call.form, module));
+        let without_stubs = self.calls.iter().map(move |call| call.site(module));
         without_stubs.chain(self.patches.iter().map(move |patch| site(patch.address, patch.shape.form, module)))
     }
 

@@ -1,19 +1,39 @@
-//! The calls of the hooks in a module, as it lies in memory.
+//! The calls of the hooks in a module, as it lies in memory, also in that of another process.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::module::Image;
-use super::sites::{Found, Hook, Targets, find};
+use super::sites::{Found, Hook, Site, Targets, find};
 use crate::elf::table;
 
 /// The calls of the hooks in an image.
 pub(super) fn find_calls(image: &Image<'_>) -> Found {
+    find_calls_of(image, &Hook::ALL.map(|hook| (hook.address(), hook)))
+}
+
+/// The sites in a module of another process, by address: its `file`, which can be opened at `path`, where it is mapped, and the functions of the process
+/// that others call at their beginning, by their names. `read` tells what lies in its memory.
+pub(crate) fn sites_of_process(
+    file: &[u8],
+    path: &Path,
+    start: u64,
+    hooks: &[(&str, u64)],
+    read: impl Fn(Range<usize>) -> Vec<u8>,
+) -> Vec<Site> {
+    let hooks = hooks.iter().filter_map(|&(name, address)| Some((address as usize, Hook::named(name.as_bytes())?)));
+    let hooks: Vec<(usize, Hook)> = hooks.collect();
+    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return Vec::new() };
+    let Some(image) = Image::of_process(file, start as usize, &name, read) else { return Vec::new() };
+    find_calls_of(&image, &hooks).calls.into_iter().map(|call| call.site(image.start())).collect()
+}
+
+/// The calls of hooks at these addresses in an image.
+fn find_calls_of(image: &Image<'_>, hooks: &[(usize, Hook)]) -> Found {
     let mut targets = Targets { functions: Vec::new(), slots: image.hook_slots() };
-    for hook in Hook::ALL {
-        let address = hook.address();
+    for &(address, hook) in hooks {
         if image.contains(address) {
             targets.functions.push((address, hook));
             targets.slots.extend(image.constant_pointers_to(address).map(|slot| (slot, hook)));

@@ -109,6 +109,8 @@ pub use self::entry::{Lead, lead_functions, prepare_branches, prepared_branches}
 pub(crate) use self::entry_outcome::EntryWay;
 #[cfg(target_os = "linux")]
 pub use self::entry_outcome::{EntryBranches, LeftOut, WholeReason};
+#[cfg(target_os = "linux")]
+pub(crate) use self::finding::sites_of_process;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) use self::lock::register_fork_handlers;
 pub use self::outcome::{PatchedSites, PlainReason};

@@ -7,12 +7,13 @@ use std::slice;
 use object::LittleEndian;
 use object::elf::{self, Dyn64, Rela64, Sym64};
 use object::pod;
+use object::read::elf::{FileHeader, ProgramHeader};
 
 use super::sites::{Hook, SLOT_RELOCATIONS};
 
 const ENDIAN: LittleEndian = LittleEndian;
 
-/// A module, as long as the dynamic linker keeps it from being unloaded.
+/// A module, as long as the dynamic linker keeps it from being unloaded; or what was read of one of another process.
 #[derive(Debug)]
 pub(super) struct Image<'a> {
     /// What its addresses are relative to.
@@ -26,6 +27,16 @@ pub(super) struct Image<'a> {
     notes: Vec<Range<usize>>,
     /// As the dynamic linker names it; empty for the program.
     pub(super) name: &'a CStr,
+}
+
+/// A program header, whoever tells it.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    kind: u32,
+    flags: u32,
+    address: u64,
+    memory_bytes: u64,
+    file_bytes: u64,
 }
 
 /// A slot for a function.
@@ -45,7 +56,12 @@ struct Segment {
     range: Range<usize>,
     is_readable: bool,
     is_executable: bool,
+    /// Its bytes from the multiple of [`COPY_ALIGN`] before it on, where it lies in another process.
+    copy: Option<Vec<u8>>,
 }
+
+/// What is read of a copy may be aligned as in the process.
+const COPY_ALIGN: usize = 16;
 
 impl<'a> Image<'a> {
     /// The module of `info`, or `None` if there is nothing to read, as in the kernel's own.
@@ -66,6 +82,46 @@ impl<'a> Image<'a> {
             // SAFETY: as above; a string.
             unsafe { CStr::from_ptr(info.dlpi_name) }
         };
+        let headers = headers.iter().map(|header| Header {
+            kind: header.p_type,
+            flags: header.p_flags,
+            address: header.p_vaddr,
+            memory_bytes: header.p_memsz,
+            file_bytes: header.p_filesz,
+        });
+        Self::of(base, headers, name)
+    }
+
+    /// A module of another process: its `file`, which can be opened by its `name`, and where it is mapped. `read` tells what lies in that's memory.
+    pub(super) fn of_process(
+        file: &[u8],
+        start: usize,
+        name: &'a CStr,
+        read: impl Fn(Range<usize>) -> Vec<u8>,
+    ) -> Option<Self> {
+        let headers = elf::FileHeader64::<LittleEndian>::parse(file).ok()?.program_headers(ENDIAN, file).ok()?;
+        let headers: Vec<Header> = headers
+            .iter()
+            .map(|header| Header {
+                kind: header.p_type(ENDIAN).0,
+                flags: header.p_flags(ENDIAN).0,
+                address: header.p_vaddr(ENDIAN),
+                memory_bytes: header.p_memsz(ENDIAN),
+                file_bytes: header.p_filesz(ENDIAN),
+            })
+            .collect();
+        let linked = Self::of(0, headers.iter().copied(), name)?;
+        let mut image = Self::of(start.wrapping_sub(linked.start()), headers.iter().copied(), name)?;
+        let loaded = headers.iter().filter(|header| header.kind == libc::PT_LOAD);
+        for (segment, header) in image.segments.iter_mut().zip(loaded) {
+            let n_bytes = usize::try_from(header.file_bytes).ok()?.min(segment.range.len());
+            let start = segment.range.start;
+            segment.copy = Some(read(start - start % COPY_ALIGN..start + n_bytes));
+        }
+        Some(image)
+    }
+
+    fn of(base: usize, headers: impl Iterator<Item = Header>, name: &'a CStr) -> Option<Self> {
         let mut image = Self {
             base,
             segments: Vec::new(),
@@ -76,13 +132,14 @@ impl<'a> Image<'a> {
             name,
         };
         for header in headers {
-            let start = base.wrapping_add(usize::try_from(header.p_vaddr).ok()?);
-            let range = start..start.checked_add(usize::try_from(header.p_memsz).ok()?)?;
-            match header.p_type {
+            let start = base.wrapping_add(usize::try_from(header.address).ok()?);
+            let range = start..start.checked_add(usize::try_from(header.memory_bytes).ok()?)?;
+            match header.kind {
                 libc::PT_LOAD => image.segments.push(Segment {
                     range,
-                    is_readable: header.p_flags & libc::PF_R != 0,
-                    is_executable: header.p_flags & libc::PF_X != 0,
+                    is_readable: header.flags & libc::PF_R != 0,
+                    is_executable: header.flags & libc::PF_X != 0,
+                    copy: None,
                 }),
                 libc::PT_DYNAMIC => image.dynamic = Some(range),
                 libc::PT_GNU_EH_FRAME => image.frame_header = Some(range),
@@ -123,6 +180,10 @@ impl<'a> Image<'a> {
         let segment = self.segments.iter().find(inside)?;
         if !segment.is_readable || range.end < range.start {
             return None;
+        }
+        if let Some(copy) = &segment.copy {
+            let first = segment.range.start - segment.range.start % COPY_ALIGN;
+            return copy.get(range.start - first..range.end - first);
         }
         // SAFETY: in a readable segment of a module that stays loaded. Only code and what the linker made is read, which
         // nobody writes to but this crate, which holds its lock.

@@ -1,6 +1,11 @@
-//! The functions of the running program that call a hook: those that can be recorded.
+//! The functions of the running program that call a hook: those that can be recorded. And those of another process.
 
 use std::cell::LazyCell;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::Known;
@@ -74,6 +79,29 @@ impl Catalogue {
             .collect();
     }
 
+    /// Those of the process whose folder in `/proc` this is, by its files and its memory. `hooks`: its functions that others call at their beginning, by
+    /// their names. What cannot be read has none.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading its map and opening its memory.
+    pub(crate) fn of_process(process: &Path, hooks: &[(&str, u64)]) -> io::Result<Self> {
+        let memory = File::open(process.join("mem"))?;
+        let read = |range: Range<usize>| {
+            let mut bytes = vec![0; range.len()];
+            let is_read = memory.read_exact_at(&mut bytes, range.start as u64);
+            is_read.map_or_else(|_| Vec::new(), |()| bytes)
+        };
+        let modules = modules::modules_of_process(process)?.into_iter().filter_map(|module| {
+            let path = module.file_in(process)?;
+            let file = file::map_file(&path).ok()?;
+            let sites = patch::sites_of_process(&file, &path, module.start, hooks, read);
+            let symbols = table::symbols_of(file, &path).ok()?;
+            Some(TracedModule::new(module, Some(symbols), 0, &sites.iter().collect::<Vec<_>>()))
+        });
+        Ok(Self { modules: modules.collect() })
+    }
+
     /// All of them, by module and address.
     pub(crate) fn functions(&self) -> impl Iterator<Item = TracedFunction<'_>> {
         self.modules.iter().flat_map(TracedModule::functions)
@@ -99,18 +127,23 @@ impl Catalogue {
 
 impl TracedModule {
     fn read(module: Module, known: &Known, sites: &[Site]) -> Self {
-        let name = module.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = known.file(&module).or_else(|| file::map_file(&module.file_path()).ok());
         let mut own_sites: Vec<&Site> = sites.iter().filter(|site| site.module as u64 == module.start).collect();
         own_sites.sort_by_key(|site| site.address);
-        let child_ips = own_sites.iter().map(|site| site.child_ip as u64).collect();
         let mut symbols = file.and_then(|file| table::symbols_of(Arc::clone(&file), &module.path).ok());
         if let Some(table) = &mut symbols {
             table.add_hooked(patch::hooked_functions(module.start));
         }
         let n_hooked = patch::hooked_functions(module.start).count();
+        Self::new(module, symbols, n_hooked, &own_sites)
+    }
+
+    /// One with these sites, by address.
+    fn new(module: Module, symbols: Option<SymbolTable>, n_hooked: usize, sites: &[&Site]) -> Self {
+        let name = module.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let child_ips = sites.iter().map(|site| site.child_ip as u64).collect();
         let mut this = Self { module, name, symbols, n_hooked, child_ips, functions: Vec::new(), names: String::new() };
-        this.find_functions(&own_sites);
+        this.find_functions(sites);
         this
     }
 

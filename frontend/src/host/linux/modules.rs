@@ -93,6 +93,20 @@ impl Module {
         }
     }
 
+    /// Returns the path to open for the contents that are mapped in the process whose folder in `/proc` this is. `None` where another file may have
+    /// that name now. Once it has ended this process's files are taken.
+    pub(crate) fn file_in(&self, process: &Path) -> Option<PathBuf> {
+        match (self.deleted, self.is_main) {
+            // Of a process that has only changed its root, maps that this one reads have paths of its own.
+            (false, _) => {
+                let path = in_root(&process.join("root"), &self.path);
+                Some(if path.exists() { path } else { self.path.clone() })
+            }
+            (true, true) => Some(process.join("exe")),
+            (true, false) => None,
+        }
+    }
+
     /// Returns the path to open for the contents that are really mapped, deleted files included.
     ///
     /// Opening a deleted library needs `CAP_CHECKPOINT_RESTORE`; a deleted program can always be opened.
@@ -271,6 +285,20 @@ pub(crate) fn stack(maps: &[u8]) -> Option<(u64, u64)> {
     let range = std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
     let (start, end) = range.split_once('-')?;
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}
+
+/// Returns the modules of the process whose folder in `/proc` this is: the program first, then the libraries by address. Build-ids are left out.
+///
+/// # Errors
+/// Those of reading its map.
+pub(crate) fn modules_of_process(process: &Path) -> io::Result<Vec<Module>> {
+    let path = process.join("maps");
+    let maps = fs::read(&path).map_err(|error| file::with_path(&path, &error))?;
+    let exe = exe_behind(&process.join("exe"))?;
+    let mut modules = parse_maps(&maps, page_size());
+    modules.iter_mut().for_each(|module| module.is_main = module.path == exe);
+    modules.sort_by_key(|module| !module.is_main);
+    Ok(modules)
 }
 
 /// Returns the map of this process's memory.

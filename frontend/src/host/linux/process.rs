@@ -36,7 +36,7 @@ const MAX_THREADS: usize = 8192;
 const LEFT_BUCKETS: usize = 512;
 
 /// Slots for call sites: half of them are used at the most. It takes memory for those that are in use.
-const MAX_SITES: usize = 1 << 23;
+pub(crate) const MAX_SITES: usize = 1 << 23;
 
 /// Memory for records, unless that is `given`, and, the first time, for per-thread blocks and left frames, zeroed and never
 /// unmapped.
