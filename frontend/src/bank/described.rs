@@ -10,9 +10,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::file::{CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, Slot, TEXT_AT, THREADS_AT, VERSION, slot_state};
+use super::file::{
+    CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, RULES_AT, Slot, TEXT_AT, THREADS_AT, VERSION, slot_state,
+};
 use super::numbers::own_number;
 use super::own::write_texts;
+use super::request::write_rules;
 use crate::clock::{ClockPair, tsc, utc_offset_nanos};
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 
@@ -51,6 +54,8 @@ pub struct Tracer {
     pub threads: u64,
     /// Its switch.
     pub switch: u64,
+    /// Calls that are over earlier, in ticks, are not recorded.
+    pub min_ticks: u64,
 }
 
 impl Described {
@@ -103,12 +108,12 @@ impl Described {
         self.memory.as_mut_ptr().wrapping_add(self.layout.slot_at(0) + offset)
     }
 
-    /// The process whose folder in `/proc` this is records into it from now on.
+    /// The process whose folder in `/proc` this is records into it from now on what these rules say.
     ///
     /// # Errors
     ///
     /// It has ended.
-    pub fn begin(&self, folder: &Path, tracer: Tracer) -> io::Result<()> {
+    pub fn begin(&self, folder: &Path, tracer: Tracer, rules: &str) -> io::Result<()> {
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the process has ended");
         let root = fs::read_link(folder.join("root"))?.into_os_string().into_vec();
         let exe = seen_in(&root, &fs::read_link(folder.join("exe"))?.into_os_string().into_vec());
@@ -126,8 +131,13 @@ impl Described {
         slot.mapped_at.store(tracer.bank, Relaxed);
         slot.requests.switch_at.store(tracer.switch, Relaxed);
         slot.threads_at.store(tracer.threads, Relaxed);
+        slot.minima[0][1].store(tracer.min_ticks, Relaxed);
+        slot.n_minima.store(1, Relaxed);
         // SAFETY: the texts of the slot, which lies in the mapping.
-        unsafe { write_texts(slot, self.at(TEXT_AT), [&exe, &command_line, &maps, &[], &[]]) };
+        unsafe {
+            write_texts(slot, self.at(TEXT_AT), [&exe, &command_line, &maps, &[], &[]]);
+            write_rules(slot, self.at(RULES_AT), rules);
+        }
         slot.state.store(slot_state::IN_USE, Release);
         Ok(())
     }

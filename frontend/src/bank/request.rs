@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use rftrace::abi::{Switch, chunk_state, enabled, lease};
 
 use super::collect::Banks;
-use super::file::{ANSWER_AT, ANSWER_BYTES, ASKED_AT, ASKED_BYTES, MOST_MINIMA, RULES_AT, request_phase, slot_state};
+use super::file::{
+    ANSWER_AT, ANSWER_BYTES, ASKED_AT, ASKED_BYTES, MOST_MINIMA, RULES_AT, Slot, request_phase, slot_state,
+};
 use super::own::Bank;
 use crate::backend;
 use crate::clock::tsc;
@@ -30,6 +32,20 @@ pub const MOST_ANSWER_BYTES: usize = ANSWER_BYTES;
 
 /// A process that looks for an other program may need so long until it is that.
 const EXEC: Duration = Duration::from_secs(1);
+
+/// Writes the rules in force to where a slot has them. Those that are too long are not told.
+///
+/// # Safety
+///
+/// `place` is [`RULES_AT`] in the slot, and nobody else writes there.
+pub(super) unsafe fn write_rules(slot: &Slot, place: *mut u8, rules: &str) {
+    slot.requests.rules_bytes.store(0, Release);
+    if rules.len() <= ASKED_BYTES {
+        // SAFETY: within the slot; the recorder reads it when its length is there.
+        unsafe { ptr::copy_nonoverlapping(rules.as_ptr(), place, rules.len()) };
+        slot.requests.rules_bytes.store(rules.len() as u32, Release);
+    }
+}
 
 /// This process's side.
 impl Bank {
@@ -43,12 +59,8 @@ impl Bank {
     pub fn tell_rules(&self, rules: &str) {
         self.tell_minimum();
         let Some((slot, place)) = self.own_slot().zip(self.own_place(RULES_AT)) else { return };
-        slot.requests.rules_bytes.store(0, Release);
-        if rules.len() <= ASKED_BYTES {
-            // SAFETY: within this process's slot; the recorder reads it when its length is there.
-            unsafe { ptr::copy_nonoverlapping(rules.as_ptr(), place, rules.len()) };
-            slot.requests.rules_bytes.store(rules.len() as u32, Release);
-        }
+        // SAFETY: this process's slot.
+        unsafe { write_rules(slot, place, rules) };
     }
 
     /// Says how long a call has to be from now on to be recorded.

@@ -121,6 +121,56 @@ fn as_linked_dynamically() {
     }
 }
 
+/// What is chosen is what it is in the program that is linked dynamically: rules of all kinds, and what is said of those that match nothing.
+#[test]
+fn filters_as_linked_dynamically() {
+    const FILTERS: [&[&str]; 12] = [
+        &["-F", "*"],
+        &["-F", "inner", "-F", "/^rec/"],
+        &["-F", "ou?er", "-N", "inner"],
+        &["-N", "thread"],
+        &["-N", "missing"],
+        &["-D", "1"],
+        &["-F", "recurse", "-D", "3"],
+        &["-T", "outer@filter", "-T", "inner@notrace"],
+        &["--rules", "exclude=leaf; exclude=main"],
+        &["--rules", "entry=leaf"],
+        &["--rules", "module=*; not_module=missing; include=leaf; size=1"],
+        &["-F", "outer", "--rules", "exclude=inner", "-D", "2"],
+    ];
+
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let linked = CProgram::new(&["outside_chosen.c"]).without_library().with(&["-O1", "-lpthread"]).build();
+    let programs = all(&folder, "outside_chosen.c", &[]);
+    let everything = calls(&record(&[], &linked.path, &[]));
+    assert_eq!((everything["leaf"], everything["recurse"]), (3 * 200 * 3 + 7 + 3, 8));
+    for options in FILTERS {
+        let wanted = record(options, &linked.path, &[]);
+        for program in &programs {
+            let found = record(options, program, &[]);
+            assert_eq!(calls(&found), calls(&wanted), "{options:?} of {}", program.display());
+            let said = |stderr: &str| stderr.lines().find(|line| line.contains("matches")).map(str::to_owned);
+            assert_eq!(said(&found.stderr), said(&wanted.stderr), "{options:?} of {}", program.display());
+        }
+    }
+    for program in &programs {
+        let found = calls(&record(&["-t", "50ms"], program, &[]));
+        assert_eq!((found.get("slow"), found.get("main")), (Some(&3), Some(&1)), "{}", program.display());
+        assert!(found.get("leaf").is_none_or(|&n| n < everything["leaf"] / 10), "{}: {found:?}", program.display());
+        let run = record(&["-t", "1000s"], program, &[]);
+        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+        assert!(run.stderr.contains("no function that calls the tracer ran"), "{}", run.stderr);
+        for (pattern, expected) in [("missing", "below=missing matches nothing"), ("innre", "did you mean `inner`")] {
+            let run = record(&["-F", pattern], program, &[]);
+            assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
+            assert!(run.stderr.contains(expected) && !run.path("trace").exists(), "{}", run.stderr);
+        }
+    }
+}
+
 /// What runs before the C library knows the thread calls the program's own hook; from there on, constructors first, all is recorded.
 #[test]
 fn before_main() {
@@ -330,7 +380,10 @@ fn refusals() {
             &["--disabled"],
             &["--patched"],
             &["-A", "leaf@arg1"],
+            &["--rules", "values=leaf@arg1"],
+            &["-T", "leaf"],
             &["-T", "leaf@finish"],
+            &["-T", "leaf@depth=2"],
         ] {
             let run = record(options, &program, &["begun"]);
             assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);

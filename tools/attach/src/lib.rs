@@ -8,8 +8,8 @@
 //! - `signal` sends a thread a signal that ends no wait of it.
 //! - `branches` are those at functions' beginnings: the pass that changes code.
 //! - `started` is a program that this process starts, held where the tracer can be put into it.
-//! - `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image` and the
-//!   `jumps` that lead there; `way` chooses.
+//! - `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image`, the
+//!   `jumps` that lead there, and the `filter` of what is recorded; `way` chooses.
 //!
 //! Not here: what the library does there (`rftrace-preload`), and what becomes of what it records (`rftrace-record`).
 //!
@@ -26,6 +26,7 @@ mod borrowed;
 mod branches;
 mod call;
 mod callers;
+mod filter;
 mod frame;
 mod image;
 mod jumps;

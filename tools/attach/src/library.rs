@@ -163,6 +163,14 @@ pub(crate) fn memory_file(thread: &mut Borrowed<'_>, process: &Process, name: &s
     Ok((number, file))
 }
 
+/// Memory of the process, somewhere.
+pub(crate) fn map(thread: &mut Borrowed<'_>, n_bytes: u64, protection: i32) -> Result<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    thread
+        .system_call(libc::SYS_mmap, &[0, n_bytes, protection as u64, flags as u64, u64::MAX, 0])
+        .context("it has no memory for the tracer")
+}
+
 /// Closes a file of the process.
 pub(crate) fn close(thread: &mut Borrowed<'_>, number: u64) -> Result<()> {
     thread.system_call(libc::SYS_close, &[number]).map(drop)

@@ -14,12 +14,14 @@ use nix::libc::{self, pid_t};
 use rftrace::abi::{
     InitArgs, LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, MOST_THREADS, Outside as Told, Switch, ThreadBlock, init,
 };
+use rftrace_frontend::Filter;
 
 use super::attached::{Files, State, Wanted, modules};
 use super::borrowed::{Borrowed, Gadgets};
+use super::filter::Chosen;
 use super::image::Image;
 use super::jumps::{self, Hooked};
-use super::library::{close, memory_file};
+use super::library::{close, map, memory_file};
 use super::names;
 use super::place::Places;
 use super::process::{Map, OtherRoot, Process};
@@ -54,6 +56,8 @@ pub struct Mapped {
     pub threads: u64,
     /// Its switch.
     pub switch: u64,
+    /// Calls that are over earlier, in ticks, are not recorded.
+    pub min_ticks: u64,
 }
 
 /// Buckets of frames that were left, as for the library.
@@ -70,6 +74,8 @@ pub(crate) struct Outside {
     restorer: u64,
     /// The memory of the bank, as it is mapped.
     bank: Vec<Range<u64>>,
+    /// What is recorded; `None` where this process does not record it.
+    chosen: Option<Chosen>,
     modules: Vec<String>,
     late: Vec<pid_t>,
 }
@@ -114,18 +120,19 @@ impl Unwinder {
 /// Refuses what needs the library.
 fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
     let Wanted { filter, has_library_calls, branches, is_patched, types, resources, .. } = wanted;
+    let rule = filter.parse::<Filter>().context("what to record")?.rule_for_library();
     let refused = [
         (!branches.is_empty(), "-P"),
         (*has_library_calls, "--libcalls"),
         (resources.is_some(), "--resources"),
         (*is_patched, "--patched"),
-        (types.is_some(), "values (-A, -R, -a)"),
-        (!filter.is_empty(), "choosing what is recorded (-F, -N, -t and others)"),
+        (types.is_some(), "values by their types (-A, -R, -a)"),
     ];
-    if let Some((_, option)) = refused.into_iter().find(|&(is_wanted, _)| is_wanted) {
+    let refused = refused.into_iter().find(|&(is_wanted, _)| is_wanted).map(|(_, option)| option.to_owned());
+    if let Some(what) = refused.or(rule) {
         bail!(
-            "process {pid} is linked statically, or uses musl as its C library: all calls of the tracer are recorded there, and {option} is only for \
-             programs that are linked dynamically with the GNU C library"
+            "process {pid} is linked statically, or uses musl as its C library, and {what} is only for programs that are linked dynamically with the \
+             GNU C library"
         );
     }
     Ok(())
@@ -155,7 +162,7 @@ impl Outside {
             let (number, banks) = memory_file(thread, &process, names::BANK)?;
             Ok((number, prepare(Files { banks, resources: None })?))
         };
-        let put = put_into(&process, &mut late, borrow, make)?;
+        let put = put_into(&process, &wanted.filter, &mut late, borrow, make)?;
         Self::new(process, put, late)
     }
 
@@ -186,14 +193,14 @@ impl Outside {
                 thread.system_call(libc::SYS_open, &[path, flags as u64, 0]).context("it cannot open the bank")?;
             Ok((number, places.clone()))
         };
-        let put = put_into(&process, &mut late, borrow, open)?;
+        let put = put_into(&process, &wanted.filter, &mut late, borrow, open)?;
         Self::new(process, put, late).map(Some)
     }
 
     fn new(process: Process, put: Put, late: Vec<pid_t>) -> Result<Self> {
-        let Put { image, bank, restorer } = put;
+        let Put { image, bank, chosen, restorer } = put;
         let modules = modules(&process.maps()?);
-        Ok(Self { process, image, restorer, bank: vec![bank], modules, late })
+        Ok(Self { process, image, restorer, bank: vec![bank], chosen: Some(chosen), modules, late })
     }
 
     /// A process that a recorder has left the tracer in.
@@ -203,14 +210,20 @@ impl Outside {
         let restorer = Gadgets::anywhere(&process, &maps)?.restorer;
         let bank = maps.iter().filter(|map| names::is_bank(&map.path)).map(|map| map.range.clone()).collect();
         let modules = modules(&maps);
-        Ok(Some(Self { process, image, restorer, bank, modules, late: Vec::new() }))
+        Ok(Some(Self { process, image, restorer, bank, chosen: None, modules, late: Vec::new() }))
     }
 
     /// Where things lie in it.
     pub(crate) fn mapped(&self) -> Mapped {
         let switch = self.image.outside(&self.process, offset_of!(Told, switch));
         let threads = self.image.control(&self.process) + offset_of!(rftrace::abi::Control, threads) as u64;
-        Mapped { bank: self.bank.first().map_or(0, |bank| bank.start), threads, switch }
+        let min_ticks = self.chosen.as_ref().map_or(0, Chosen::min_ticks);
+        Mapped { bank: self.bank.first().map_or(0, |bank| bank.start), threads, switch, min_ticks }
+    }
+
+    /// Whether each of the rules that may match nothing has an effect.
+    pub(crate) fn rules_in_effect(&self) -> &[bool] {
+        self.chosen.as_ref().map_or(&[], Chosen::in_effect)
     }
 
     /// As of [`Attached`](super::attached::Attached).
@@ -243,6 +256,10 @@ impl Outside {
             return State::Attached;
         }
         self.modules = now;
+        if let Some(chosen) = &mut self.chosen {
+            // What is wrong with the rules was told when they were looked up first.
+            let _ = chosen.refresh(&self.process, &self.image);
+        }
         State::Changed
     }
 
@@ -262,14 +279,16 @@ struct Put {
     image: Image,
     /// Where the bank is.
     bank: Range<u64>,
+    chosen: Chosen,
     /// Where signal handlers return to.
     restorer: u64,
 }
 
 /// Puts the tracer into a process, by a thread that `borrow` borrows, where it is not in some code, and holds no lock if the program's unwinder is told, and that
-/// `open`s a bank.
+/// `open`s a bank. It records what `rules` say.
 fn put_into<'a>(
     process: &'a Process,
+    rules: &str,
     late: &mut Vec<pid_t>,
     borrow: impl FnOnce(Vec<Range<u64>>, Gadgets, bool, &mut Vec<pid_t>) -> Result<Borrowed<'a>>,
     open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
@@ -284,15 +303,16 @@ fn put_into<'a>(
              build it with -pg or -mfentry, and with a symbol table (without -s and strip)"
         );
     }
+    let chosen = Chosen::look_up(rules, process, image.as_ref(), &hooked)?;
     let unwinder = Unwinder::of(process, &maps)?;
     let gadgets = Gadgets::anywhere(process, &maps)?;
     let texts = image.as_ref().map_or_else(Vec::new, Image::texts);
     let mut thread = borrow(texts, gadgets, unwinder.registrar.is_some(), late)?;
-    let begun = begin_on(&mut thread, process, image, &hooked, &unwinder, late, open);
+    let begun = begin_on(&mut thread, process, image, (&hooked, &chosen), &unwinder, late, open);
     let given_back = thread.give_back();
     let (image, bank) = begun?;
     given_back?;
-    Ok(Put { image, bank, restorer: gadgets.restorer })
+    Ok(Put { image, bank, chosen, restorer: gadgets.restorer })
 }
 
 fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
@@ -315,7 +335,7 @@ fn begin_on(
     thread: &mut Borrowed<'_>,
     process: &Process,
     found: Option<Image>,
-    hooked: &[Hooked],
+    (hooked, chosen): (&[Hooked], &Chosen),
     unwinder: &Unwinder,
     late: &mut Vec<pid_t>,
     open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
@@ -334,6 +354,7 @@ fn begin_on(
     let bank = map_bank(thread, number, &places)?;
     close(thread, number)?;
     let begun = record_into(thread, process, &image, &places, bank.start, tid_at, is_new);
+    let begun = begun.and_then(|()| chosen.apply(thread, process, &image));
     let begun = begun.and_then(|()| tell_unwinder(thread, process, &image, unwinder));
     let begun = begun.and_then(|()| {
         jumps::write(process, thread, &image, hooked, late, |id, registers| {
@@ -383,14 +404,6 @@ fn hide_bank(thread: &mut Borrowed<'_>, bank: &Range<u64>) -> Result<()> {
     let flags = flags | libc::MAP_NORESERVE | libc::MAP_FIXED;
     let arguments = [bank.start, bank.end - bank.start, protection as u64, flags as u64, u64::MAX, 0];
     thread.system_call(libc::SYS_mmap, &arguments).context("the recorder's memory stays in it").map(drop)
-}
-
-/// Memory of the process, somewhere.
-fn map(thread: &mut Borrowed<'_>, n_bytes: u64, protection: i32) -> Result<u64> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    thread
-        .system_call(libc::SYS_mmap, &[0, n_bytes, protection as u64, flags as u64, u64::MAX, 0])
-        .context("it has no memory for the tracer")
 }
 
 /// Gives the tracer its memory.

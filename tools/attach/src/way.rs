@@ -63,6 +63,15 @@ impl Attached {
         }
     }
 
+    /// Whether each of the [optional rules](rftrace_frontend::Filter::optional_rules) has an effect, if nothing in the process tells that.
+    #[must_use]
+    pub fn rules_in_effect(&self) -> &[bool] {
+        match &self.0 {
+            Way::Library(_) => &[],
+            Way::Outside(outside) => outside.rules_in_effect(),
+        }
+    }
+
     /// Threads that could not be recorded, if nothing in the process tells that.
     #[must_use]
     pub fn n_untraced_threads(&self) -> u32 {
@@ -130,8 +139,8 @@ impl Attached {
         match &mut self.0 {
             Way::Library(library) => library.answer(),
             Way::Outside(_) => bail!(
-                "that is for programs that are linked dynamically with the GNU C library: of this one all is recorded, until it is left (rftrace ctl \
-                 PID stop)"
+                "that is for programs that are linked dynamically with the GNU C library: of this one the same is recorded until it is left (rftrace \
+                 ctl PID stop)"
             ),
         }
     }

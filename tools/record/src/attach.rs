@@ -145,7 +145,7 @@ impl Attended {
             Ok(places(bank.insert(Described::open(&file).context(NO_MEMORY)?)))
         })?;
         let mut this = Self { attached, pid, started, bank: None };
-        if let Err(error) = bank.map_or(Ok(()), |bank| this.describe(bank)) {
+        if let Err(error) = bank.map_or(Ok(()), |bank| this.describe(bank, &wanted.filter)) {
             this.leave();
             return Err(error);
         }
@@ -164,17 +164,17 @@ impl Attended {
         let begun = Attached::begin_started(program, wanted, &banks.path(), &places(&bank)).and_then(|attached| {
             let Some(attached) = attached else { return Ok(None) };
             let mut this = Self { attached, pid, started, bank: None };
-            this.describe(bank)?;
+            this.describe(bank, &wanted.filter)?;
             Ok(Some(this))
         });
         if start_time(pid).is_none() { Ok(None) } else { begun }
     }
 
-    /// Says in a bank which process this is, if that cannot do it.
-    fn describe(&mut self, bank: Described) -> Result<()> {
+    /// Says in a bank which process this is and what rules it obeys, if that cannot do it.
+    fn describe(&mut self, bank: Described, rules: &str) -> Result<()> {
         let Self { attached, pid, .. } = self;
-        let Some(Mapped { bank: at, threads, switch }) = attached.mapped() else { return Ok(()) };
-        bank.begin(Path::new(&format!("/proc/{pid}")), Tracer { bank: at, threads, switch })
+        let Some(Mapped { bank: at, threads, switch, min_ticks }) = attached.mapped() else { return Ok(()) };
+        bank.begin(Path::new(&format!("/proc/{pid}")), Tracer { bank: at, threads, switch, min_ticks }, rules)
             .with_context(|| format!("process {pid} cannot be described"))?;
         self.bank = Some(bank);
         Ok(())
@@ -208,6 +208,11 @@ impl Attended {
             State::OtherProgram => Some(Reason::OtherProgram),
             State::Changed | State::Attached => None,
         })
+    }
+
+    /// As [`Attached::rules_in_effect`].
+    pub(crate) fn rules_in_effect(&self) -> &[bool] {
+        self.attached.rules_in_effect()
     }
 
     /// As [`Attached::left_out`].

@@ -19,12 +19,15 @@ use super::control::{Control, Spelling};
 use super::errands::{Errand, Errands, What};
 use super::run::Way;
 use super::sys;
+use super::told::RuleEffects;
 
 /// The tracer is put into the program by this process.
 #[derive(Debug)]
 pub struct Outside<'a> {
     banks: &'a BankRecorder,
     filter: String,
+    /// Where it is told which of its rules match anything.
+    effects: &'a RuleEffects,
     spelling: Spelling,
     /// The signal that asks for a snapshot.
     snapshot: c_int,
@@ -51,11 +54,16 @@ struct Running {
 }
 
 impl<'a> Outside<'a> {
-    /// Records into banks for one process what rules say, which may be empty. `spelling` is how it is written what dumps are made on, for who controls the
+    /// Records into banks for one process what rules say, which may be empty; `effects` is told which of them match anything. `spelling` is how it is written what dumps are made on, for who controls the
     /// recording; a signal asks for snapshots.
     #[must_use]
-    pub fn new(banks: &'a BankRecorder, filter: &str, spelling: Spelling, snapshot: c_int) -> Self {
-        Self { banks, filter: filter.to_owned(), spelling, snapshot, running: None, told: Told::default() }
+    pub fn new(
+        banks: &'a BankRecorder,
+        (filter, effects): (&str, &'a RuleEffects),
+        spelling: Spelling,
+        snapshot: c_int,
+    ) -> Self {
+        Self { banks, filter: filter.to_owned(), effects, spelling, snapshot, running: None, told: Told::default() }
     }
 }
 
@@ -78,6 +86,9 @@ impl Way for Outside<'_> {
         let (child, mut started) = Started::begin(command).context(cannot_run)?;
         let pid = child.id();
         let attended = Attended::begin_started(&mut started, pid, &wanted, self.banks).context(cannot_record)?;
+        if let Some(attended) = &attended {
+            self.effects.add(attended.rules_in_effect())?;
+        }
         let (errands, to_do) = Errands::new();
         let banks = [(pid, self.banks)].into_iter();
         self.told.control = Some(Control::of_attached(banks, errands.clone(), self.spelling));

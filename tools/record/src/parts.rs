@@ -517,15 +517,15 @@ fn write_info(parts: &[SavedPart], main: &SavedPart, tids: &[u32], dir: &Path, e
     write(&dir.join(files::INFO), &changes.apply(&bytes))
 }
 
-/// Why there is no trace.
-pub fn why_nothing(work: &Path, ended: &Ended) -> &'static str {
+/// Why there is no trace. `was_put`: the tracer was put into the program from outside, which leaves nothing in `work`.
+pub fn why_nothing(work: &Path, ended: &Ended, was_put: bool) -> &'static str {
     use std::os::unix::process::ExitStatusExt;
 
-    let was_begun = fs::read_dir(work).is_ok_and(|entries| {
+    let has_entry = fs::read_dir(work).is_ok_and(|entries| {
         let is_process = |name: &str| matches!(Entry::of(name), Some(Entry::Process { .. }));
         entries.flatten().any(|entry| is_process(&entry.file_name().to_string_lossy()))
     });
-    match (was_begun, ended.status.signal()) {
+    match (was_put || has_entry, ended.status.signal()) {
         (true, Some(9)) => {
             "the program was killed by SIGKILL, before which nothing can be saved (but earlier, by a snapshot)"
         }

@@ -118,6 +118,19 @@ impl RuleEffects {
         path(&self.memory)
     }
 
+    /// A process has obeyed the rules; whether each of them matches anything there.
+    ///
+    /// # Errors
+    ///
+    /// The memory cannot be written.
+    pub fn add(&self, in_effect: &[bool]) -> Result<()> {
+        let matched = (1..).zip(in_effect).filter(|&(_, &is_matched)| is_matched).map(|(place, _)| place);
+        let mut places = [0].into_iter().chain(matched);
+        places
+            .try_for_each(|place| self.memory.write_all_at(&[1], place))
+            .context("cannot note which rules have matched")
+    }
+
     /// The rules that have matched nothing in any process; none if no process has obeyed them.
     ///
     /// # Errors

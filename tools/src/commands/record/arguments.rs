@@ -224,6 +224,9 @@ pub(crate) struct RecordArgs {
     /// Show calls as they come, and keep nothing.
     #[arg(skip)]
     pub(super) is_piped: bool,
+    /// The tracer is put into the program from outside.
+    #[arg(skip)]
+    pub(super) is_outside: bool,
     /// The program and its arguments.
     #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_name = "PROGRAM")]
     pub(super) command: Vec<OsString>,
@@ -323,21 +326,21 @@ impl RecordArgs {
 
     /// Refuses what needs the library, for a program that it is not loaded into.
     pub(super) fn check_outside(&self, program: &Path) -> Result<()> {
-        let chosen = [&self.filter, &self.notrace, &self.rules, &self.trigger];
-        let is_chosen = self.depth.is_some() || self.time_filter.is_some() || chosen.iter().any(|it| !it.is_empty());
+        let rules: rftrace_frontend::Filter = values::rules(&self.what())?.parse().context("what to record")?;
         let refused = [
             (self.ring, "--ring"),
             (self.stop, "--stop"),
             (self.patched, "--patched"),
             (self.disabled, "--disabled"),
             (self.signal_finish != 0, "--signal"),
-            (is_chosen, "choosing what is recorded (-F, -N, -t and others)"),
+            (self.triggers()?.start.is_some(), "-T FUNCTION"),
             (self.auto_args || !self.arguments.is_empty() || !self.results.is_empty(), "values (-A, -R, -a)"),
         ];
-        if let Some((_, option)) = refused.into_iter().find(|&(is_wanted, _)| is_wanted) {
+        let refused = refused.into_iter().find(|&(is_wanted, _)| is_wanted).map(|(_, option)| option.to_owned());
+        if let Some(what) = refused.or_else(|| rules.rule_for_library()) {
             bail!(
-                "{} is linked statically, or uses musl as its C library: all calls of the tracer are recorded there, and {option} is only for \
-                 programs that are linked dynamically with the GNU C library",
+                "{} is linked statically, or uses musl as its C library, and {what} is only for programs that are linked dynamically with the GNU C \
+                 library",
                 program.display()
             );
         }

@@ -73,7 +73,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let program = program::find(&args.command[0])?;
     let way = program::check(&program, args.hooks_others() || !args.resources.is_empty());
     let way = if args.force { way.unwrap_or(Way::Preloaded) } else { way? };
-    if way == Way::Outside {
+    args.is_outside = way == Way::Outside;
+    if args.is_outside {
         args.check_outside(&program)?;
     }
     if !args.force && !args.resources.is_empty() {
@@ -146,7 +147,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let ended = match banks.as_ref().filter(|_| way == Way::Outside) {
         None => run(preloaded).map(|(ended, ())| (ended, None)),
         Some(banks) => {
-            let outside = Outside::new(banks, wanted.rules(), dump_on::SPELLING, args.signal_snapshot);
+            let outside = Outside::new(banks, wanted.rules_outside(), dump_on::SPELLING, args.signal_snapshot);
             run::run(&program, &args.command, outside, for_library, kernel.as_ref(), &living).map(
                 |(ended, Told { control, end })| {
                     if let Some(reason) = end.filter(|reason| !matches!(reason, Reason::Ended)) {
@@ -381,7 +382,7 @@ fn finish(
             return Ok(());
         }
         if joined.errors.is_empty() {
-            say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended));
+            say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended, args.is_outside));
         }
         summary::print_snapshots(&joined);
         sending.end(args, None);
@@ -449,7 +450,7 @@ fn keep_stream(
     wanted.tell_of_rules(args.quiet)?;
     if kept.n_records == 0 {
         if kept.errors.is_empty() {
-            say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended));
+            say!("rftrace: nothing was recorded: {}", parts::why_nothing(output.work(), ended, args.is_outside));
         }
         output.discard();
         return summary::tell_of_branches(&entries.read()?, !args.branches.is_empty(), output.dir(), true, args.quiet);

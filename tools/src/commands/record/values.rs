@@ -141,6 +141,11 @@ impl Wanted {
         &self.rules
     }
 
+    /// The rules for a program that nothing is preloaded into, and where it is said which of them match anything.
+    pub(super) fn rules_outside(&self) -> (&str, &RuleEffects) {
+        (&self.rules, &self.effects)
+    }
+
     /// What the preloaded library is told.
     pub(super) fn variables(&self) -> Vec<(&'static str, OsString)> {
         if self.rules.is_empty() {
