@@ -90,7 +90,9 @@ impl Started {
         let pid = pid_t::from_le_bytes(number);
         let seized = sys::seize_started(pid);
         own.write_all(&[u8::from(seized.is_ok())]).map_err(|error| Some(error.into()))?;
-        seized.context("the system does not let it be traced (ptrace)").map_err(Some)?;
+        seized
+            .context("the system does not let it be traced (ptrace; /proc/sys/kernel/yama/ptrace_scope may forbid it)")
+            .map_err(Some)?;
         let mut this = Self { pid, pending: Vec::new(), is_held: true };
         match this.wait(|thread| sys::go_on(thread, 0)) {
             Ok(Stop::Event) => Ok(this),
@@ -217,6 +219,13 @@ impl Started {
             sys::send(self.pid, self.pid, signal);
         }
         self.request(|thread| sys::detach(thread, 0)).context("the program cannot be let go")
+    }
+
+    /// Leaves it to this thread, by which it is traced (`PTRACE_SEIZE`), to let it go on. Returns the signals that came meanwhile.
+    #[must_use]
+    pub fn into_traced(mut self) -> Vec<c_int> {
+        self.is_held = false;
+        mem::take(&mut self.pending)
     }
 }
 

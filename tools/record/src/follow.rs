@@ -10,13 +10,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nix::libc::{self, c_int, c_void, pid_t};
+use rftrace_attach::Started;
 
 /// What has happened. Threads and processes are told by their numbers for the system; a process has that of its first thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,41 +61,25 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
 ///
 /// The program cannot be run, or the system does not permit to follow it.
 pub fn follow(
-    mut command: Command,
+    command: Command,
     started: impl FnOnce(u32),
     mut each: impl FnMut(Happened) -> Result<Fate>,
 ) -> Result<i32> {
-    // SAFETY: one system call, without memory.
-    unsafe { command.pre_exec(|| request(libc::PTRACE_TRACEME, 0, 0).map(drop)) };
     let name = command.get_program().to_string_lossy().into_owned();
-    let child = command.spawn().with_context(|| format!("cannot run {name} under ptrace"))?;
+    let (child, held) = Started::begin(command).with_context(|| format!("cannot run {name} under ptrace"))?;
     let pid = child.id();
     let first = pid.cast_signed();
-    wait(first).with_context(|| format!("lost {name}"))?;
-    // It has run the program, and stands at its first instruction. By PTRACE_SEIZE, unlike by PTRACE_TRACEME, it can be stopped by others.
-    request(libc::PTRACE_DETACH, first, libc::SIGSTOP as usize).context("ptrace: cannot let go")?;
-    seize(first).with_context(|| {
-        format!("{name} cannot be followed by ptrace: is it forbidden (/proc/sys/kernel/yama/ptrace_scope), or is another tracer there?")
-    })?;
-    // It stops either before it is followed, or then.
-    while let Some((_, status)) = wait(first)? {
-        if libc::WIFSTOPPED(status)
-            && status >> 16 == libc::PTRACE_EVENT_STOP
-            && libc::WSTOPSIG(status) == libc::SIGSTOP
-        {
-            break;
-        }
-        if !libc::WIFSTOPPED(status) {
-            bail!("lost {name} before it began");
-        }
-        go_on(first, 0);
-    }
+    // It stands at its first instruction, and may live longer than this process.
+    let signals = held.into_traced();
+    request(libc::PTRACE_SETOPTIONS, first, OPTIONS as usize)
+        .with_context(|| format!("lost {name} before it began"))?;
     let mut following = Following { known: BTreeSet::from([first]), first, ..Following::default() };
     started(pid);
     each(Happened::Created(pid))?;
-    request(libc::PTRACE_LISTEN, first, 0).context("ptrace: cannot wait for the program")?;
-    // SAFETY: takes no memory.
-    unsafe { libc::kill(first, libc::SIGCONT) };
+    for signal in signals {
+        send(pid, signal);
+    }
+    go_on(first, 0);
     while let Some((tid, status)) = wait(-1)? {
         following.handle(tid, status, &mut each)?;
     }
@@ -255,8 +239,6 @@ struct Following {
     /// The process that was started.
     first: pid_t,
     code: i32,
-    /// Whether the first process got the signal by which it was let go.
-    is_continued: bool,
 }
 
 impl Following {
@@ -317,10 +299,6 @@ impl Following {
             }
             libc::PTRACE_EVENT_STOP => {
                 begin_again(tid)?;
-                go_on(tid, 0);
-            }
-            _ if signal == libc::SIGCONT && tid == self.first && !self.is_continued => {
-                self.is_continued = true;
                 go_on(tid, 0);
             }
             _ => match each(Happened::Signal(number, signal))? {
