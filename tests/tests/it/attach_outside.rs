@@ -284,6 +284,9 @@ fn in_a_container() {
         // The first process there is 1, and has threads with small numbers, each another one.
         assert!(tids.contains(&1) && tids.len() > 3, "{tids:?}");
     }
+    running.record_some(&["--for", "100ms", "-N", "middle"]);
+    assert_eq!((count(&running.trace(), "middle"), count(&running.trace(), "leaf")), (0, 0));
+    assert!(count(&running.trace(), "ends") > 0);
     ends_well(running, Path::new("/program"));
 }
 

@@ -171,6 +171,32 @@ fn filters_as_linked_dynamically() {
     }
 }
 
+/// What is chosen of a library that a program with musl loads counts soon after, and so does that it was chosen.
+#[test]
+fn filters_of_libraries_that_come_later() {
+    if !require(&["musl-gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = fixtures::folder("c").join("outside_loads.c");
+    let [library, program] = ["library.so", "program"].map(|name| folder.path().join(name));
+    for (path, options) in [(&library, ["-shared", "-fPIC", "-DLIBRARY"].as_slice()), (&program, &["-rdynamic"])] {
+        let mut compiler = Command::new("musl-gcc");
+        tools::run(compiler.args(["-O1", "-pg", "-w", "-o"]).arg(path).arg(&source).args(options));
+    }
+    let library = library.to_str().unwrap();
+    let everything = calls(&record(&[], &program, &[library]));
+    assert_eq!(["own", "loaded", "leaf"].map(|function| everything[function]), [200; 3]);
+    let run = record(&["-N", "leaf", "-N", "missing"], &program, &[library]);
+    let found = calls(&run);
+    assert_eq!((found["own"], found["loaded"]), (200, 200), "{}", run.stderr);
+    assert!(found.get("leaf").is_none_or(|&n| n < 150), "{found:?}");
+    assert!(run.stderr.contains("matches not_below=missing\n"), "{}", run.stderr);
+    // What is not named is not included, whenever it comes.
+    let found = calls(&record(&["--rules", "include=own; exclude=missing"], &program, &[library]));
+    assert_eq!(found, [("own".to_owned(), 200)].into());
+}
+
 /// What runs before the C library knows the thread calls the program's own hook; from there on, constructors first, all is recorded.
 #[test]
 fn before_main() {

@@ -210,11 +210,6 @@ impl Attended {
         })
     }
 
-    /// As [`Attached::rules_in_effect`].
-    pub(crate) fn rules_in_effect(&self) -> &[bool] {
-        self.attached.rules_in_effect()
-    }
-
     /// As [`Attached::left_out`].
     pub(crate) fn left_out(&self) -> &[String] {
         self.attached.left_out()

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::libc::c_int;
-use rftrace_attach::{Started, Wanted};
+use rftrace_attach::{Attached, Started, Wanted};
 
 use super::attach::{Attended, Reason, attend};
 use super::banks::BankRecorder;
@@ -86,9 +86,6 @@ impl Way for Outside<'_> {
         let (child, mut started) = Started::begin(command).context(cannot_run)?;
         let pid = child.id();
         let attended = Attended::begin_started(&mut started, pid, &wanted, self.banks).context(cannot_record)?;
-        if let Some(attended) = &attended {
-            self.effects.add(attended.rules_in_effect())?;
-        }
         let (errands, to_do) = Errands::new();
         let banks = [(pid, self.banks)].into_iter();
         self.told.control = Some(Control::of_attached(banks, errands.clone(), self.spelling));
@@ -117,7 +114,11 @@ impl Way for Outside<'_> {
                 errands.run(pid, What::Look);
                 ended
             });
-            let ends = attend(attended.into_iter().collect(), |_, _| (), || Some(Duration::MAX), &to_do);
+            let look = |_, attached: &Attached| {
+                // It only loses what the user is told.
+                let _ = self.effects.add(attached.rules_in_effect());
+            };
+            let ends = attend(attended.into_iter().collect(), look, || Some(Duration::MAX), &to_do);
             self.told.end = ends.into_iter().next();
             // Who waits for something to be done is told that it is not.
             drop(to_do);
