@@ -177,12 +177,16 @@ mod tests {
                 (prop::collection::hash_map(0u64..3000, 1u8..6, 0..2500), 1u8..6), 1..6),
             address in 1u64..1 << 47,
             distance in 1u64..5000,
+            has_one_writer in any::<bool>(),
         ) {
             let (slots, control) = (slots(1 << 14), FilterControl::new());
             let mut table = SiteTable::publish(slots, &control);
             let mut masks = vec![control.sites_mask.load(Relaxed)];
             let site = |number: u64| (address + number * distance) & ((1 << 48) - 1);
             for (set, default) in sets {
+                if !has_one_writer {
+                    table = SiteTable::adopt(slots, table.slots().len(), &control);
+                }
                 let actions: Vec<(u64, u8)> = set.iter().map(|(&number, &action)| (site(number), action)).collect();
                 table.update(&actions, default, &control);
                 let mask = control.sites_mask.load(Relaxed);
