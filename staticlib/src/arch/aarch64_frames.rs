@@ -22,21 +22,21 @@ pub(crate) const KEY_MASK: u64 = 3;
 /// The unit in which CFA - x29 is kept, above the key.
 pub(crate) const OFFSET_UNIT: usize = 8;
 /// Bits of the key.
-pub(crate) const KEY_BITS: u32 = KEY_MASK.trailing_ones();
+const KEY_BITS: u32 = KEY_MASK.trailing_ones();
 /// Bits of the distance CFA - x29.
 pub(crate) const OFFSET_BITS: u32 = 14;
-/// Where in a cell it is said how many instructions are between the decisive ones and the one behind the call.
-pub(crate) const DECIDED_SHIFT: u32 = KEY_BITS + OFFSET_BITS;
-/// Bits of that.
-pub(crate) const DECIDED_BITS: u32 = 7;
-/// Bits below their fingerprint.
-const ROUNDED_BITS: u32 = DECIDED_SHIFT + DECIDED_BITS;
-/// Where it begins, up to the highest bit, and how far what is below it may reach when the hook compares: one bit more.
-pub(crate) const FINGERPRINT_SHIFT: u32 = ROUNDED_BITS + 1;
+/// The lowest bits of a cell: how many instructions are between the decisive ones and the one behind the call.
+pub(crate) const DECIDED_BITS: u32 = 8;
+/// Where in a cell the key begins.
+pub(crate) const KEY_SHIFT: u32 = DECIDED_BITS;
+/// And the distance CFA - x29.
+pub(crate) const OFFSET_SHIFT: u32 = KEY_SHIFT + KEY_BITS;
+/// And the fingerprint, up to the highest bit.
+pub(crate) const FINGERPRINT_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
 /// What fingerprints are made with: an odd number without pattern, 2^64 / the golden ratio.
 pub(crate) const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What prologues say: `fingerprint | where its instructions are | (CFA - x29) / 8 << 2 | key`, 0 in a cell that is not used. A cell
+/// What prologues say: `fingerprint | (CFA - x29) / 8 | key | where the fingerprint's instructions are`, 0 in a cell that is not used. A cell
 /// is written whole.
 ///
 /// **Invariant**: the instructions that a cell leads to lie in the page of the call, for each call that the cell may be found for:
@@ -76,8 +76,9 @@ fn known(child_ip: usize) -> u64 {
         && is_in_page(child_ip, decided)
         && let Some(cell) = CELLS.0.get(child_ip >> CELL_SHIFT & ((1 << CELL_BITS) - 1))
     {
-        let place = (between as u64) << DECIDED_SHIFT;
-        cell.store(fingerprint(child_ip, decided).wrapping_add(place | known), Relaxed);
+        let (mixed, low) = (mixed(child_ip, decided), known << KEY_SHIFT | between as u64);
+        // The word with these low bits that comes next to the one that the hook computes, or is that: so it is less than a fingerprint's lowest bit more.
+        cell.store(mixed.wrapping_add(low.wrapping_sub(mixed) & ((1 << FINGERPRINT_SHIFT) - 1)), Relaxed);
     }
     known
 }
@@ -99,16 +100,13 @@ fn is_in_page(child_ip: usize, decided: usize) -> bool {
     page(first) == call && page(last) == call
 }
 
-/// The fingerprint of the decisive instructions, two words: `(a * factor + b) * factor`, as the hook computes it, and then rounded up to
-/// where fingerprints begin. So what is in a cell less what the hook computes has no bit there if it is the same.
-fn fingerprint(child_ip: usize, decided: usize) -> u64 {
-    const ROUNDED: u64 = (1 << ROUNDED_BITS) - 1;
-
+/// What the hook computes of the decisive instructions, two words, to compare their fingerprint: `(a * factor + b) * factor`.
+fn mixed(child_ip: usize, decided: usize) -> u64 {
     let two = |before: usize| {
         u64::from(instruction(child_ip, before)) | u64::from(instruction(child_ip, before.wrapping_sub(1))) << 32
     };
-    let mixed = two(decided).wrapping_mul(FINGERPRINT_FACTOR).wrapping_add(two(decided.wrapping_sub(2)));
-    mixed.wrapping_mul(FINGERPRINT_FACTOR).wrapping_add(ROUNDED) & !ROUNDED
+    let sum = two(decided).wrapping_mul(FINGERPRINT_FACTOR).wrapping_add(two(decided.wrapping_sub(2)));
+    sum.wrapping_mul(FINGERPRINT_FACTOR)
 }
 
 /// Where the return address of a function is that is running on this thread, and what it is without its signature.

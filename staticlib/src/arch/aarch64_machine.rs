@@ -77,7 +77,7 @@ extern "C" fn rftrace_backend_keep_scalable() {
     HAS_SCALABLE.store(true, Relaxed);
 }
 
-/// A trampoline as a function expects it in its frame that signs its return address with key A (1), key B (2) or not at all (0). The
+/// A trampoline as a function expects it in its frame that signs its return address with key A (1), key B (3) or not at all (0). The
 /// modifier is the CFA.
 pub(crate) fn signed(trampoline: usize, cfa: usize, key: u64) -> usize {
     let mut address = trampoline;

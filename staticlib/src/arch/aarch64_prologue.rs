@@ -15,12 +15,12 @@
 //!
 //! This file knows nothing of the tracer, so that tests can compare what it says with `.eh_frame`.
 
-/// How the return address in the frame is signed.
+/// How the return address in the frame is signed: the lowest bit says that it is, the next one by which key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     None = 0,
     A = 1,
-    B = 2,
+    B = 3,
 }
 
 /// What is known of a frame while the hook runs.

@@ -3,14 +3,23 @@
 use core::arch::{asm, global_asm};
 #[cfg(target_os = "none")]
 use core::mem::size_of;
+use core::mem::{align_of, offset_of};
 
+use super::UNTRACED_ADDRESS;
 use crate::abi::ThreadBlock;
 
 /// Bits of a sequence number below the time: so many calls begin within one tick of the clock at the most, or the numbers run
 /// ahead of it a little.
 pub(crate) const SEQUENCE_BITS: u32 = 4;
 
-// The two words: the address of the thread's block, and the last sequence number. Initial-exec access works in every
+/// Set in a thread's first word if it has a block: that is where its cursor is, so that one instruction tells it from 0 and UNTRACED, and records are
+/// reserved by the word itself.
+pub(crate) const BLOCK_BIT: u32 = CURSOR.trailing_zeros();
+
+const CURSOR: usize = offset_of!(ThreadBlock, cursor);
+const _: () = assert!(UNTRACED_ADDRESS < 1 << BLOCK_BIT && 1 << BLOCK_BIT < align_of::<ThreadBlock>());
+
+// The two words: where the cursor of the thread's block is, and the last sequence number. Initial-exec access works in every
 // executable, static or PIE, and in shared objects loaded at start; the linker relaxes it to a constant offset where it can.
 global_asm!(
     ".pushsection .tbss.rftrace_thread_block, \"awT\", @nobits",
@@ -73,13 +82,19 @@ extern "C" fn rftrace_backend_words_offset() -> usize {
 /// The block of this thread, null before its first traced call and after its end.
 pub(crate) fn thread_block() -> *mut ThreadBlock {
     // SAFETY: this thread's own; a handler may change it between any two instructions, so it is read anew each time.
-    unsafe { words().cast::<*mut ThreadBlock>().read_volatile() }
+    let word = unsafe { words().cast::<*mut ThreadBlock>().read_volatile() };
+    if word.addr() & 1 << BLOCK_BIT != 0 { word.wrapping_byte_sub(CURSOR) } else { word }
+}
+
+/// The first word for a block, null or UNTRACED.
+fn word(block: *mut ThreadBlock) -> *mut ThreadBlock {
+    if block.addr() > UNTRACED_ADDRESS { block.wrapping_byte_add(CURSOR) } else { block }
 }
 
 /// Sets the block of this thread.
 pub(crate) fn set_thread_block(block: *mut ThreadBlock) {
     // SAFETY: as above.
-    unsafe { words().cast::<*mut ThreadBlock>().write_volatile(block) }
+    unsafe { words().cast::<*mut ThreadBlock>().write_volatile(word(block)) }
 }
 
 /// Sets the block of this thread if it has none. Returns whether it was set; a signal handler may have been faster.
@@ -95,7 +110,7 @@ pub(crate) fn set_first_thread_block(block: *mut ThreadBlock) -> bool {
             "stxr {failed:w}, {block}, [{words}]",
             "cbnz {failed:w}, 2b",
             "3:",
-            block = in(reg) block,
+            block = in(reg) word(block),
             words = in(reg) words(),
             before = out(reg) before,
             failed = out(reg) _,

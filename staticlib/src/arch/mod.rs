@@ -102,6 +102,8 @@ pub(crate) use aarch64_frames::{
 pub(crate) use aarch64_machine::{abort, has_shadow_stack, is_trampoline, keeping_vectors, ticks, trampoline, zero};
 #[cfg(all(target_arch = "aarch64", not(target_os = "none")))]
 pub(crate) use aarch64_machine::{entry_trampoline, entry_values_trampoline, values_trampoline};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use local::BLOCK_BIT;
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 pub(crate) use local::{SEQUENCE_BITS, sequence};
 

@@ -7,13 +7,16 @@ use super::ON_BIT;
 use crate::abi::{
     ADDRESS_SHIFT, Control, Record, ReturnEntry, SITE_FACTOR, SITE_SHIFT, Switch, ThreadBlock, action, kind, state,
 };
-use crate::arch::{self, MAX_FRAME_BYTES, aarch64_frames as frames, aarch64_prologue::DECISIVE};
+use crate::arch::{
+    self, MAX_FRAME_BYTES, aarch64_frames as frames,
+    aarch64_prologue::{DECISIVE, Key},
+};
 use crate::control_block::{CONTROL, SWITCH};
 use crate::entry;
 use crate::filter;
 
 // Reserves a record and an entry, writes them, and hooks the return. x0 = parent_ip, x1 = what the prologue says, x2 = the
-// CFA, x9 = the block, x11 = child_ip << 16, x12 = the place for the entry, x17 = the thread's words; what is added to
+// CFA, x9 = the cursor's place, x11 = child_ip << 16, x12 = the place for the entry, x17 = the thread's words; what is added to
 // the word of the entry to make that of the exit is a number or in a register.
 macro_rules! record_and_hook {
     (exit = $exit:literal) => {
@@ -27,10 +30,9 @@ macro_rules! record_and_hook {
             "stlr x2, [x12]
             // T in the slot, signed as the function signs. The instructions are hints, so that they assemble everywhere.
             adr x17, .Lrftrace_trampoline
-            tst x1, #{key_mask}
-            b.eq 6f
+            tbz x1, #{signed_bit}, 6f
             mov x16, x2
-            tbnz x1, #1, 5f
+            tbnz x1, #{signed_b_bit}, 5f
             hint #8 // pacia1716: sign x17 with key A, modifier x16
             b 6f
             5:
@@ -59,15 +61,13 @@ global_asm!(
     "ret",
     "2:",
     load_words!(),
-    "cmp x9, #{untraced}",
-    "b.ls 9f",
+    "tbz x9, #{block_bit}, 9f",
     // x1 = the cell for this call in the table of prologues. To 9 if the function's is another one: x4 and x5 = the decisive
     // instructions, of which the cell has the fingerprint.
     "adrp x11, {cells}", // at the beginning of a page
     "ubfx x1, x30, #{cell_shift}, #{cell_bits}",
     "ldr x1, [x11, x1, lsl #3]",
-    "ubfx x2, x1, #{decided_shift}, #{decided_bits}",
-    "sub x2, x30, x2, lsl #2",
+    "sub x2, x30, w1, uxtb #2",
     "ldp x4, x5, [x2, #-16]",
     "ldr x2, .Lrftrace_fingerprint_factor",
     "madd x4, x4, x2, x5",
@@ -76,7 +76,7 @@ global_asm!(
     "cbnz x4, 9f",
     // x11 = child_ip << 16, x2 = the CFA.
     "lsl x11, x30, #{address_shift}",
-    "ubfx x2, x1, #{key_bits}, #{offset_bits}",
+    "ubfx x2, x1, #{offset_shift}, #{offset_bits}",
     "add x2, x29, x2, lsl #3",
     "tbz w3, #{on_bit}, 1f",
     compare_frames!(cfa = "x2", other = "8f", full = "7f"),
@@ -95,9 +95,9 @@ global_asm!(
     "ldr x13, [x12, #{frame} - {entry_bytes}]",
     "cmp x13, x2",
     "b.ls 9f",
-    "ldr x14, [x9, #{cursor}]",
+    "ldr x14, [x9]",
     "sub x14, x14, #{record_bytes}",
-    "ldr x15, [x9, #{lost_record}]",
+    "ldr x15, [x9, #{lost_record} - {cursor}]",
     "cmp x14, x15",
     "b.ne 9f",
     "adrp x15, {control} + {cycle_start_tsc}",
@@ -158,7 +158,7 @@ global_asm!(
     "2:",
     "cmp w6, #{point}",
     "b.ne 9f",
-    "ldr x12, [x9, #{sp}]",
+    "ldr x12, [x9, #{sp} - {cursor}]",
     check_state!(control = "x8", other = "w15", hidden = "7f"),
     reserve_record!(none = "9f"),
     "orr x11, x11, #{kind_point}",
@@ -201,18 +201,19 @@ global_asm!(
     cells = sym frames::CELLS,
     cell_shift = const frames::CELL_SHIFT,
     cell_bits = const frames::CELL_BITS,
-    decided_shift = const frames::DECIDED_SHIFT,
-    decided_bits = const frames::DECIDED_BITS,
     fingerprint_shift = const frames::FINGERPRINT_SHIFT,
     fingerprint_factor = const frames::FINGERPRINT_FACTOR,
     offset_bits = const frames::OFFSET_BITS,
-    key_bits = const frames::KEY_BITS,
-    key_mask = const frames::KEY_MASK,
+    offset_shift = const frames::OFFSET_SHIFT,
+    signed_bit = const frames::KEY_SHIFT,
+    signed_b_bit = const frames::KEY_SHIFT + 1,
     sequence_bits = const arch::SEQUENCE_BITS,
     untraced = const arch::UNTRACED_ADDRESS,
+    block_bit = const arch::BLOCK_BIT,
     max_frame_bytes = const MAX_FRAME_BYTES,
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
+    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
     lost_record = const offset_of!(ThreadBlock, lost_record),
     cycle_start_tsc = const offset_of!(Control, cycle_start_tsc),
     one_lost = const 1u64 << ADDRESS_SHIFT,
@@ -241,5 +242,8 @@ global_asm!(
     entry_slow = sym entry::entry_slow,
 );
 
-// What the assembly takes for granted: two registers hold the decisive instructions.
+// What the assembly takes for granted: two registers hold the decisive instructions; which they are is in the lowest byte of a cell; what the bits of a
+// key mean.
 const _: () = assert!(frames::OFFSET_UNIT == 8 && DECISIVE * size_of::<u32>() == 2 * size_of::<u64>());
+const _: () = assert!(frames::DECIDED_BITS == u8::BITS);
+const _: () = assert!(Key::None as u8 == 0 && Key::A as u8 == 1 && Key::B as u8 == 3);

@@ -24,16 +24,16 @@ macro_rules! mark_left {
     };
 }
 
-// What a trampoline does, up to its slow path, which follows at 9. A register is the CFA; `begin` may compute it, in x17; `leave` goes on at x30.
+// What a trampoline does, up to its slow path, which follows at 9. A register is the CFA; `begin` may compute it, in x17; `leave` goes on where another
+// register says, which is x16 or x17 and not that.
 macro_rules! exit_fast {
-    (begin = $begin:expr, cfa = $cfa:literal, leave = $leave:expr) => {
+    (begin = $begin:expr, cfa = $cfa:literal, to = $to:literal, leave = $leave:expr) => {
         concat!(
-            load_block!(),
+            load_cursor!(),
             $begin,
-            "cmp x9, #{untraced}\n",
-            "b.ls 9f\n", // the frame was entered on another thread
+            "tbz x9, #{block_bit}, 9f\n", // the frame was entered on another thread
             // x11 = one above our entry, which must be the innermost one.
-            "ldr x11, [x9, #{sp}]
+            "ldr x11, [x9, #{sp} - {cursor}]
             ldr x12, [x11, #{frame} - {entry_bytes}]\n",
             "cmp ",
             $cfa,
@@ -49,17 +49,18 @@ macro_rules! exit_fast {
             "str x14, [x15, #{word}]
             mrs x16, cntvct_el0
             stlr x16, [x15]\n",
-            // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a handler came in between. Where the return
-            // address is T again (a tail call), x30 has to say so, and does.
-            "7:\n", // x9 = the cursor
-            "ldr x12, [x11, #{frame} - {entry_bytes}]\n",
+            // Pop: read the return address, unpublish the entry, release it. The entry has moved if such a handler came in between.
+            "7:\nldp ",
+            $to,
+            ", x12, [x11, #-{entry_bytes}]!\n",
             "cmp ",
             $cfa,
-            ", x12\n",
-            "b.ne 9f
-            ldr x30, [x11, #-{entry_bytes}]!
+            ", x12
+            b.ne 9f
             .cfi_remember_state
-            .cfi_same_value x30
+            .cfi_register x30, ",
+            $to,
+            "
             str xzr, [x11, #{frame}]
             str x11, [x9, #{sp} - {cursor}]\n",
             $leave,
@@ -69,7 +70,7 @@ macro_rules! exit_fast {
             "6:
             cbz w12, 9f
             ldr x16, [x11, #{exit_word} - {entry_bytes}]
-            tbnz x16, #{hidden_bit}, 8f
+            tbnz x16, #{hidden_bit}, 7b
             adrp x12, {control} + {min_ticks}
             ldr x12, [x12, :lo12:{control} + {min_ticks}]
             cbz x12, 5b
@@ -79,7 +80,7 @@ macro_rules! exit_fast {
             sub x10, x10, x15
             cmp x10, x12
             b.hs 5b
-            ldr x12, [x9, #{cursor}]
+            ldr x12, [x9]
             cbz x12, 9f
             ldp x13, x14, [x12, #-{record_bytes}]
             cmp x13, x15
@@ -92,16 +93,12 @@ macro_rules! exit_fast {
             // First the record: behind the cursor signal handlers write. The cursor stays where one has moved it.
             "sub x15, x12, #{record_bytes}
             str xzr, [x15]
-            add x9, x9, #{cursor}
             3:
             ldxr x14, [x9]
             cmp x14, x12
             b.ne 7b
             stxr w10, x15, [x9]
             cbnz w10, 3b
-            b 7b
-            8:
-            add x9, x9, #{cursor}
             b 7b\n",
         )
     };
@@ -208,7 +205,8 @@ global_asm!(
     #[cfg(not(target_os = "none"))]
     call_paired_end!(hook = "rftrace_entry"),
     ".Lrftrace_trampoline:",
-    exit_fast!(begin = "", cfa = "sp", leave = "ret\n"),
+    // Where the return address is T again (a tail call), x30 has to say so, and does: it is not changed.
+    exit_fast!(begin = "", cfa = "sp", to = "x17", leave = "ret x17\n"),
     "9:",
     exit_slowly!(find = "{exit_find}", done = "{exit_done}"),
     // T4, for functions whose result is recorded, and whose exit always takes the slow path. Unwinders look up T4 - 1.
@@ -280,6 +278,7 @@ global_asm!(
     threads = const offset_of!(Control, threads),
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
+    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
     #[cfg(not(target_os = "none"))]
     max_frame_bytes = const MAX_FRAME_BYTES,
     entry_bytes = const size_of::<ReturnEntry>(),
@@ -290,7 +289,7 @@ global_asm!(
     record_bytes = const size_of::<Record>(),
     word = const offset_of!(Record, word),
     trampoline_bytes = const machine::TRAMPOLINE_BYTES,
-    untraced = const arch::UNTRACED_ADDRESS,
+    block_bit = const arch::BLOCK_BIT,
     has_vectors = const cfg!(target_feature = "neon") as u8,
     #[cfg(not(target_os = "none"))]
     kept_bytes = const super::keeping::KEPT_BYTES,

@@ -49,8 +49,7 @@ macro_rules! load_kept_stub {
         mrs x9, tpidr_el0
         add x10, x10, x9
         ldr x9, [x10]
-        cmp x9, #{untraced}
-        b.ls .Lrftrace_keeping_slow\n"
+        tbz x9, #{block_bit}, .Lrftrace_keeping_slow\n"
     };
 }
 
@@ -152,7 +151,12 @@ macro_rules! keeping_trampolines {
             call_paired_end!(hook = "rftrace_keeping_entry"),
             "\n.Lrftrace_keeping_trampoline:\n",
             put_aside!(),
-            exit_fast!(begin = "add x17, sp, #{kept_bytes}\n", cfa = "x17", leave = concat!(take_back!(), "ret\n")),
+            exit_fast!(
+                begin = "add x17, sp, #{kept_bytes}\n",
+                cfa = "x17",
+                to = "x16",
+                leave = concat!("mov x30, x16\n.cfi_same_value x30\n", take_back!(), "ret\n")
+            ),
             "9:\n",
             take_back!(),
             exit_keeping!(find = "{exit_find}", done = "{exit_done}"),
@@ -217,7 +221,7 @@ global_asm!(
     "2:",
     "cmp w15, #{point}",
     "b.ne .Lrftrace_keeping_slow",
-    "ldr x12, [x9, #{sp}]",
+    "ldr x12, [x9, #{sp} - {cursor}]",
     check_state!(control = "x16", other = "w15", hidden = ".Lrftrace_keeping_done"),
     reserve_record!(none = ".Lrftrace_keeping_slow"),
     "orr x11, x11, #{kind_point}",
@@ -265,9 +269,11 @@ global_asm!(
     control = sym CONTROL,
     kept_bytes = const KEPT_BYTES,
     untraced = const arch::UNTRACED_ADDRESS,
+    block_bit = const arch::BLOCK_BIT,
     max_frame_bytes = const MAX_FRAME_BYTES,
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
+    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
     sites = const offset_of!(Control, filter.sites),
     sites_mask = const offset_of!(Control, filter.sites_mask),
     site_factor_low = const SITE_FACTOR & 0xffff,

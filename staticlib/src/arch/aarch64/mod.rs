@@ -24,7 +24,7 @@
 //!
 //! The hook: x0 to x17 and all vector registers but d8 to d15, as any function. T: x9 to x17, which are nobody's at a return;
 //! x0 to x8 and the vector registers may hold results. `-pg` switches off GCC's inter-procedural register allocation. T needs
-//! no stack. x30 is T when a function has returned to it, and stays so until T has read where it goes on: its unwind information finds the
+//! no stack. x30 is T when a function has returned to it, and stays so as long as T runs: its unwind information finds the
 //! tracer's memory by it. T leaves by `ret`: a `br` would need a landing pad (BTI) behind every call.
 //!
 //! # Patched entries
@@ -82,4 +82,3 @@ const _: () = assert!(offset_of!(Record, tsc) == 0);
 const _: () = assert!(offset_of!(ReturnEntry, parent_ip) == 0);
 const _: () = assert!(offset_of!(ReturnEntry, sequence) == offset_of!(ReturnEntry, exit_word) + size_of::<u64>());
 const _: () = assert!(offset_of!(ThreadBlock, limit) == offset_of!(ThreadBlock, sp) + size_of::<usize>());
-const _: () = assert!(offset_of!(ThreadBlock, chunk_mask) == offset_of!(ThreadBlock, cursor) + size_of::<usize>());

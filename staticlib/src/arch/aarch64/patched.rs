@@ -11,15 +11,14 @@ use crate::control_block::CONTROL;
 use crate::entry;
 use crate::filter;
 
-// x11 = child_ip << 16, x10 = the thread's words, x9 = its block; to the slow path if there is none. x17 = the stub.
+// x11 = child_ip << 16, x10 = the thread's words, x9 = the cursor's place; to the slow path if there is no block. x17 = the stub.
 macro_rules! load_stub {
     () => {
         "ldp x11, x10, [x17, #8]
         mrs x9, tpidr_el0
         add x10, x10, x9
         ldr x9, [x10]
-        cmp x9, #{untraced}
-        b.ls .Lrftrace_entry_slow\n"
+        tbz x9, #{block_bit}, .Lrftrace_entry_slow\n"
     };
 }
 
@@ -194,7 +193,7 @@ global_asm!(
     "2:",
     "cmp w15, #{point}",
     "b.ne .Lrftrace_entry_slow",
-    "ldr x12, [x9, #{sp}]",
+    "ldr x12, [x9, #{sp} - {cursor}]",
     check_state!(control = "x16", other = "w15", hidden = ".Lrftrace_entry_done"),
     reserve_record!(none = ".Lrftrace_entry_slow"),
     "orr x11, x11, #{kind_point}",
@@ -243,9 +242,11 @@ global_asm!(
     ".size rftrace_entry_rest, . - rftrace_entry_rest",
     control = sym CONTROL,
     untraced = const arch::UNTRACED_ADDRESS,
+    block_bit = const arch::BLOCK_BIT,
     max_frame_bytes = const MAX_FRAME_BYTES,
     sp = const offset_of!(ThreadBlock, sp),
     cursor = const offset_of!(ThreadBlock, cursor),
+    chunk_mask = const offset_of!(ThreadBlock, chunk_mask),
     sites = const offset_of!(Control, filter.sites),
     sites_mask = const offset_of!(Control, filter.sites_mask),
     site_factor_low = const SITE_FACTOR & 0xffff,

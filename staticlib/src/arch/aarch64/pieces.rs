@@ -1,6 +1,7 @@
 //! Pieces of assembly that the hook and the trampoline share.
 
-// x17 = this thread's words in thread-local storage, x9 = its block; 0 if there is none yet, UNTRACED if there will be none.
+// x17 = this thread's words in thread-local storage, x9 = where its cursor is, in its block; 0 if there is none yet, UNTRACED if there will be none:
+// {block_bit} tells.
 macro_rules! load_words {
     () => {
         "mrs x17, tpidr_el0
@@ -11,8 +12,8 @@ macro_rules! load_words {
     };
 }
 
-// The same of the block alone.
-macro_rules! load_block {
+// The same of the cursor alone.
+macro_rules! load_cursor {
     () => {
         "mrs x17, tpidr_el0
         adrp x9, :gottprel:rftrace_thread_block
@@ -21,12 +22,11 @@ macro_rules! load_block {
     };
 }
 
-// x15 = the next record of this thread, reserved; to `none` if there is none. x9, the block before, is its cursor from here on, which is
-// not 0; x13, x14, x16 change.
+// x15 = the next record of this thread, reserved; to `none` if there is none. x9 = the cursor's place; x13, x14, x16 change.
 macro_rules! reserve_record {
     (none = $none:literal) => {
         concat!(
-            "ldp x13, x14, [x9, #{cursor}]!
+            "ldr x14, [x9, #{chunk_mask} - {cursor}]
             3:
             ldxr x15, [x9]
             tst x15, x14
@@ -41,11 +41,11 @@ macro_rules! reserve_record {
 }
 
 // x12 = the place for an entry; x13 = our CFA, which a register holds, less the frame of the entry below. To `other` if that is not
-// above ours, or further than a frame is long; to `full` if there is no room. x9 = the block.
+// above ours, or further than a frame is long; to `full` if there is no room. x9 = the cursor's place.
 macro_rules! compare_frames {
     (cfa = $cfa:literal, other = $other:literal, full = $full:literal) => {
         concat!(
-            "ldp x12, x13, [x9, #{sp}]
+            "ldp x12, x13, [x9, #{sp} - {cursor}]
             cmp x12, x13
             b.hs ",
             $full,
@@ -99,7 +99,7 @@ macro_rules! check_state {
     };
 }
 
-// Reserves the entry x12, and writes the record x15. x9 = the cursor, x11 = child_ip << 16; x16 = the time. The entry's frame is 0, so nobody takes
+// Reserves the entry x12, and writes the record x15. x9 = the cursor's place, x11 = child_ip << 16; x16 = the time. The entry's frame is 0, so nobody takes
 // it for one yet. Who counts the open functions counts it: the bit that is left from its last use would say no.
 macro_rules! write_record {
     () => {
