@@ -14,7 +14,8 @@
 //! - `switches` are what stubs look at.
 //! - `frames` finds functions by their unwind information, `named` is what their module's file tells of them, `wanted` which were chosen.
 //! - `entry` gives those branches that call no hook. `library` has the slots by which other modules' functions are called lead to its stubs, if
-//!   `pointers` does not say that they serve more than calls; `installed` keeps what there is of both.
+//!   `pointers` does not say that they serve more than calls, by all `ways` that code can go; `installed` keeps what there is of both.
+//! - `instructions` reads aarch64's.
 //! - `redirect` has programs that run call the hooks, which they were not started with; `slots` is what it and `library` write.
 //! - `change` takes one site from what it is to what it is to become; `engine` goes through all sites of all modules.
 //!
@@ -49,6 +50,8 @@ mod frames;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for who comes from outside"))]
 mod installed;
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+mod instructions;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod library;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -92,6 +95,8 @@ mod unwinder;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "some is for who comes from outside"))]
 mod wanted;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod ways;
 
 #[cfg(all(target_os = "linux", target_arch = "riscv64"))]
 pub(crate) use self::control::register_fork_handlers;

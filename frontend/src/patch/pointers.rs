@@ -1,18 +1,13 @@
 //! Whether code uses slots for anything but calls, and what becomes of the address of a function that it has taken out of one: compilers take it into a register before a loop, and
 //! call it from there.
-//!
-//! All ways that the code can go from there are followed, but for those of exceptions, up to where the register gets another value.
-
-use std::collections::BTreeSet;
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register,
 };
 
 use super::module::Image;
+use super::ways::{Does, never_uses};
 
-/// So many instructions are followed.
-const MOST: usize = 4096;
 /// Registers that a function leaves as they are.
 const KEPT: [Register; 6] = [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
 /// Registers that may have arguments.
@@ -81,52 +76,31 @@ fn is_only_called(image: &Image<'_>, at: usize) -> bool {
     follow(&first, decode)
 }
 
-/// What an instruction does with an address in a register.
-enum Does {
-    /// The address is there behind it, here and where it jumps to.
-    Keeps { next: bool, target: bool },
-    /// Anything but to call it.
-    Uses,
-}
-
-const ENDS: Does = Does::Keeps { next: false, target: false };
-
 fn follow(first: &Instruction, decode: impl Fn(usize) -> Option<Instruction>) -> bool {
     let register = first.op0_register();
     let mut info = InstructionInfoFactory::new();
-    let mut seen = BTreeSet::new();
-    let mut ahead = vec![first.next_ip() as usize];
-    while let Some(at) = ahead.pop() {
-        if !seen.insert(at) {
-            continue;
-        }
-        let Some(instruction) = decode(at).filter(|_| seen.len() < MOST) else { return false };
-        match does(&instruction, register, &mut info) {
-            Does::Uses => return false,
-            Does::Keeps { next, target } => {
-                ahead.extend(next.then_some(instruction.next_ip() as usize));
-                ahead.extend(target.then_some(instruction.near_branch_target() as usize));
-            }
-        }
-    }
-    true
+    never_uses(first.next_ip() as usize, |at| decode(at).map(|instruction| does(&instruction, register, &mut info)))
 }
 
 fn does(instruction: &Instruction, register: Register, info: &mut InstructionInfoFactory) -> Does {
+    let keeps = |next: bool, target: bool| Does::Keeps {
+        next: next.then_some(instruction.next_ip() as usize),
+        target: target.then_some(instruction.near_branch_target() as usize),
+    };
     let goes_there = instruction.op0_kind() == OpKind::Register && instruction.op0_register() == register;
     match instruction.flow_control() {
         // Nobody knows whether a register is an argument, or a table's entry leads back.
         FlowControl::Call | FlowControl::IndirectCall if ARGUMENTS.contains(&register) => Does::Uses,
         FlowControl::IndirectCall if !goes_there && reads(instruction, register, info) => Does::Uses,
-        FlowControl::Call | FlowControl::IndirectCall => Does::Keeps { next: KEPT.contains(&register), target: false },
-        FlowControl::IndirectBranch if goes_there => ENDS,
+        FlowControl::Call | FlowControl::IndirectCall => keeps(KEPT.contains(&register), false),
+        FlowControl::IndirectBranch if goes_there => Does::ENDS,
         FlowControl::IndirectBranch | FlowControl::XbeginXabortXend => Does::Uses,
         FlowControl::Return if RESULTS.contains(&register) => Does::Uses,
-        FlowControl::Return | FlowControl::Interrupt | FlowControl::Exception => ENDS,
-        FlowControl::UnconditionalBranch => Does::Keeps { next: false, target: true },
-        FlowControl::ConditionalBranch => Does::Keeps { next: true, target: true },
+        FlowControl::Return | FlowControl::Interrupt | FlowControl::Exception => Does::ENDS,
+        FlowControl::UnconditionalBranch => keeps(false, true),
+        FlowControl::ConditionalBranch => keeps(true, true),
         FlowControl::Next if reads(instruction, register, info) => Does::Uses,
-        FlowControl::Next => Does::Keeps { next: !writes(instruction, register, info), target: false },
+        FlowControl::Next => keeps(!writes(instruction, register, info), false),
     }
 }
 

@@ -13,10 +13,11 @@ use crate::library_calls::{COUNTS, check_callers, check_values};
 use crate::record::{self, c_source, calls};
 
 /// What says how slots are filled, and what the code in between looks like.
-const LINKAGE: [&[&str]; 3] = [
+const LINKAGE: [&[&str]; 4] = [
     &["-Wl,-z,lazy", "-mbranch-protection=standard"],
     &["-Wl,-z,now", "-mbranch-protection=none"],
     &["-no-pie", "-fno-pie", "-Wl,-z,lazy"],
+    &["-fno-plt", "-Wl,-z,now"],
 ];
 
 fn program(arguments: &[&str]) -> Program {

@@ -2,6 +2,8 @@
 //!
 //! Source: Arm ARM, "A64 instruction set encoding".
 
+use crate::patch::instructions::{is_call, is_conditional, is_test_of_bit, named_page, named_place, target};
+
 /// `x16`, which a call may change on its way to a function.
 const X16: u32 = 16;
 
@@ -27,17 +29,12 @@ pub(super) fn copy(word: u32, from: usize, place: usize, back: usize) -> Option<
     match word {
         // adr, adrp
         _ if word & 0x1f00_0000 == 0x1000_0000 => {
-            let distance = signed(word >> 5 & 0x7_ffff, 19) << 2 | (word >> 29 & 3) as isize;
-            let is_page = word >> 31 == 1;
-            let address = match is_page {
-                true => (from & !0xfff).wrapping_add_signed(distance << 12),
-                false => from.wrapping_add_signed(distance),
-            };
+            let address = named_place(word, from).or_else(|| named_page(word, from))?;
             changed(to_register(register, address, place)?.to_vec())
         }
         // ldr, ldrsw, prfm of a literal; of a vector register with the bit 26
         _ if word & 0x3b00_0000 == 0x1800_0000 => {
-            let address = from.wrapping_add_signed(signed(word >> 5 & 0x7_ffff, 19) << 2);
+            let address = named_place(word, from)?;
             let is_vector = word >> 26 & 1 == 1;
             // From [x16]: ldr of so many bytes, ldrsw, prfm.
             let from_register = match (word >> 30, is_vector) {
@@ -67,22 +64,6 @@ pub(super) fn copy(word: u32, from: usize, place: usize, back: usize) -> Option<
     }
 }
 
-/// Where a branch or a call goes that has a distance in it, with or without a condition.
-pub(super) fn target(word: u32, from: usize) -> Option<usize> {
-    let distance = match word {
-        _ if word & 0x7c00_0000 == 0x1400_0000 => signed(word & 0x3ff_ffff, 26),
-        _ if is_test_of_bit(word) => signed(word >> 5 & 0x3fff, 14),
-        _ if is_conditional(word) => signed(word >> 5 & 0x7_ffff, 19),
-        _ => return None,
-    };
-    Some(from.wrapping_add_signed(distance << 2))
-}
-
-/// Whether it is a call with a distance in it.
-pub(super) fn is_call(word: u32) -> bool {
-    word >> 26 == 0b10_0101
-}
-
 /// `b`, if it reaches.
 pub(super) fn branch(from: usize, to: usize) -> Option<u32> {
     let distance = to.wrapping_sub(from).cast_signed() >> 2;
@@ -101,25 +82,10 @@ pub(super) fn page_of(register: u32, address: usize, place: usize) -> Option<u32
     (-(1 << 20)..1 << 20).contains(&pages).then_some(0x9000_0000 | fields | register)
 }
 
-/// b.cond, bc.cond; cbz, cbnz; tbz, tbnz
-fn is_conditional(word: u32) -> bool {
-    word & 0xff00_0000 == 0x5400_0000 || word & 0x7e00_0000 == 0x3400_0000 || is_test_of_bit(word)
-}
-
-fn is_test_of_bit(word: u32) -> bool {
-    word & 0x7e00_0000 == 0x3600_0000
-}
-
 /// A conditional branch over so many instructions.
 fn with_distance(word: u32, distance: u32) -> u32 {
     let field = if is_test_of_bit(word) { 0x3fff } else { 0x7_ffff };
     word & !(field << 5) | distance << 5
-}
-
-/// The lowest bits of a field as a number.
-fn signed(field: u32, bits: u32) -> isize {
-    let unused = u32::BITS - bits;
-    ((field << unused).cast_signed() >> unused) as isize
 }
 
 #[cfg(test)]
@@ -171,9 +137,9 @@ mod tests {
         assert_eq!(copied(0x1400_0004), [branch(PLACE, FROM + 16).unwrap()]);
         let list = [(0x5400_0080, 0x5400_0040, 16), (0xb4ff_ffc5, 0xb400_0045, -8), (0x3718_0085, 0x3718_0045, 16)];
         for (word, short, distance) in list {
-            let target = FROM.wrapping_add_signed(distance);
-            assert_eq!(super::target(word, FROM), Some(target));
-            let branches = [branch(PLACE + 4, FROM + 4).unwrap(), branch(PLACE + 8, target).unwrap()];
+            let goes_to = FROM.wrapping_add_signed(distance);
+            assert_eq!(target(word, FROM), Some(goes_to));
+            let branches = [branch(PLACE + 4, FROM + 4).unwrap(), branch(PLACE + 8, goes_to).unwrap()];
             assert_eq!(copied(word), [short, branches[0], branches[1]], "{word:#x}");
         }
         assert_eq!(branch(0, 1 << 27), None);

@@ -1,0 +1,36 @@
+//! Code from an instruction on, by all ways that it can go, but for those of exceptions: what becomes of a value there.
+
+use std::collections::BTreeSet;
+
+/// So many instructions are followed.
+const MOST: usize = 4096;
+
+/// What an instruction does with the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Does {
+    /// The value is there behind it, here and where it jumps to.
+    Keeps { next: Option<usize>, target: Option<usize> },
+    /// What is not harmless.
+    Uses,
+}
+
+impl Does {
+    /// The value is nowhere any more.
+    pub(super) const ENDS: Self = Self::Keeps { next: None, target: None };
+}
+
+/// Whether no instruction from `first` on uses the value, up to where it is there no more. `does` says what the instruction at an address does; `None` if there is none.
+pub(super) fn never_uses(first: usize, mut does: impl FnMut(usize) -> Option<Does>) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut ahead = vec![first];
+    while let Some(at) = ahead.pop() {
+        if !seen.insert(at) {
+            continue;
+        }
+        match does(at).filter(|_| seen.len() < MOST) {
+            Some(Does::Keeps { next, target }) => ahead.extend(next.into_iter().chain(target)),
+            Some(Does::Uses) | None => return false,
+        }
+    }
+    true
+}
