@@ -454,13 +454,19 @@ fn programs_for_aarch64() {
         return;
     }
     let workspace = Workspace::new();
-    let mut rftrace = workspace.as_of_a_user(aarch64::machine(&aarch64::command_line().join("rftrace")));
-    rftrace.args(["cargo", "run", "--target", aarch64::TARGET, "--", "3", "a"]);
-    let run = ended(aarch64::set_linker(&mut rftrace));
-    assert_eq!(run.code, Some(3), "{}", run.stderr);
-    assert!(run.stdout.contains("words: [\"a\"]"), "{}", run.stdout);
-    let trace = workspace.trace("app");
-    assert_eq!((calls(&trace, "app::sum"), calls(&trace, "shapes::area")), (2, 10), "{}", run.stderr);
+    for hooks in ["--hooks=mcount", "--hooks=entry"] {
+        let mut rftrace = workspace.as_of_a_user(aarch64::machine(&aarch64::command_line().join("rftrace")));
+        // The library for the target is nightly's here.
+        rftrace.env("RUSTUP_TOOLCHAIN", "nightly");
+        rftrace.args(["cargo", hooks, "run", "--target", aarch64::TARGET, "--", "3", "a"]);
+        let run = ended(aarch64::set_linker(&mut rftrace));
+        assert_eq!(run.code, Some(3), "{hooks}: {}", run.stderr);
+        assert!(run.stdout.contains("words: [\"a\"]"), "{hooks}: {}", run.stdout);
+        let trace = workspace.trace("app");
+        assert_eq!((calls(&trace, "app::sum"), calls(&trace, "shapes::area")), (2, 10), "{hooks}: {}", run.stderr);
+        let has_branches = run.stderr.contains("Hooks branches at functions' beginnings");
+        assert_eq!(has_branches, hooks == "--hooks=entry", "{hooks}: {}", run.stderr);
+    }
 }
 
 #[test]
