@@ -12,7 +12,7 @@ use rftrace_format::resources::DETAILED;
 
 use crate::identity;
 use crate::modules;
-use crate::pool;
+use crate::pool::{self, Pool};
 use crate::process;
 use crate::slots;
 use crate::specifications;
@@ -83,7 +83,7 @@ unsafe extern "C" fn rftrace_resources_attach(settings: *const c_char, answer: *
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rftrace_resources_begin(answer: *mut u8, bytes: usize) -> c_int {
     let begin = || {
-        process::set_wanted(pool::wanted());
+        process::set_wanted(pool::present().map_or(0, Pool::wanted));
         Ok(())
     };
     // SAFETY: by this function's contract.
@@ -120,19 +120,19 @@ fn attach(settings: &Settings) -> Result<(), &'static str> {
     detach()?;
     let path = |bytes| CStr::from_bytes_with_nul(bytes).unwrap_or_default();
     let generation = process::attach(settings.tracer);
-    if !process::map(path(&settings.pool)) {
+    let Some(pool) = process::map(path(&settings.pool)) else {
         return Err(
             "it has no room for the recorder's memory (64 MiB of addresses; is what ulimit -v permits too little?)",
         );
-    }
+    };
     let Settings { trampoline, thread, .. } = *settings;
     stacks::prepare(settings.backtraces, Some(Tracer { trampoline, thread }));
     if !settings.table.is_empty() {
         specifications::open(path(&settings.table));
     }
-    identity::set_number_of(generation, pool::next_process());
+    identity::set_number_of(generation, pool.next_process());
     modules::tell_again();
-    let wanted = pool::wanted() & !DETAILED;
+    let wanted = pool.wanted() & !DETAILED;
     let specified = match settings.specified.is_empty() {
         true => Vec::new(),
         false => stubs::make(&settings.specified, wanted)

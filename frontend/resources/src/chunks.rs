@@ -6,8 +6,11 @@
 //! has interrupted never share a place, and what was not written to its end has no time after that of its chunk.
 //!
 //! **Invariant**: while an event is being written its chunk is not let go of, by a signal handler neither.
+//!
+//! **Invariant**: what a thread has begun to write for one recorder is not written to another's memory, nor what is begun while none records: a release
+//! in that time is not known.
 
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::fence;
 
 use rftrace_format::resources::pool::CHUNK_BYTES;
@@ -16,7 +19,7 @@ use rftrace_format::resources::{
 };
 
 use crate::identity;
-use crate::pool;
+use crate::pool::{self, Pool};
 use crate::state;
 use crate::thread::{self, Thread};
 
@@ -100,7 +103,7 @@ impl Writing {
 
     /// When this thread got its chunk: an event that is older is not one of its own.
     pub(crate) fn chunk_taken(&self) -> u64 {
-        pool::taken(self.thread.chunk.get() as usize - 1)
+        pool::present().map_or(0, |pool| pool.taken(self.thread.chunk.get() as usize - 1))
     }
 
     /// Gets another chunk. Returns whether there is one.
@@ -109,18 +112,16 @@ impl Writing {
     fn renew(&self) -> bool {
         thread::keeping_errno(|| {
             let thread = self.thread;
-            if !pool::is_open() {
-                return false;
-            }
             if identity::number() == 0 {
                 if state::is_attached() {
                     // A child of what a recorder has come to, and will not leave.
                     state::switch_off();
                     return false;
                 }
-                identity::set_number(pool::next_process());
+                let Some(pool) = pool::present() else { return false };
+                identity::set_number(pool.next_process());
             }
-            let number = identity::number();
+            let Some((pool, number)) = recording() else { return false };
             let is_new = thread.process.get() != number;
             if is_new {
                 // The old one is its parent's.
@@ -133,13 +134,13 @@ impl Writing {
             thread.end.set(0);
             thread.cursor.set(0);
             if old != 0 && !self.is_nested {
-                pool::leave(old as usize - 1);
+                pool.leave(old as usize - 1);
             }
-            let Some(chunk) = pool::take(number as u32, thread.tid.get()) else {
-                pool::lose();
+            let Some(chunk) = pool.take(number as u32, thread.tid.get()) else {
+                pool.lose();
                 return false;
             };
-            let start = pool::start(chunk);
+            let start = pool.start(chunk);
             // In this order: a handler that comes between finds a chunk without room.
             thread.end.set(0);
             thread.cursor.set(start);
@@ -158,6 +159,22 @@ impl Drop for Writing {
     #[inline(always)]
     fn drop(&mut self) {
         self.thread.busy.set(if self.is_nested { self.outer } else { 0 });
+    }
+}
+
+/// The memory of who records now, and the number of this process there. A recorder that comes has what was recorded before switched off first, and what it
+/// wants switched on last.
+fn recording() -> Option<(Pool, u64)> {
+    loop {
+        let number = identity::number();
+        fence(Acquire);
+        let pool = pool::present()?;
+        if !state::is_any_recorded() {
+            return None;
+        }
+        if identity::number() == number {
+            return Some((pool, number));
+        }
     }
 }
 

@@ -16,28 +16,16 @@ static BASE: AtomicU64 = AtomicU64::new(0);
 /// There was no chunk: no thread waits for one any more.
 static IS_SHORT: AtomicU32 = AtomicU32::new(0);
 
-/// Numbers in the memory.
-fn number_32(at: usize) -> &'static AtomicU32 {
-    // SAFETY: within the memory, which is aligned to a page and stays. To be called only where there is one.
-    unsafe { &*POOL.load(Relaxed).add(at).cast() }
-}
-
-fn number_64(at: usize) -> &'static AtomicU64 {
-    // SAFETY: as above.
-    unsafe { &*POOL.load(Relaxed).add(at).cast() }
-}
-
-/// Takes the recorder's memory. Returns whether it is one.
-pub(crate) fn open(memory: *mut u8) -> bool {
-    POOL.store(memory, Relaxed);
-    let is_one = number_64(pool::MAGIC_AT).load(Acquire) == pool::MAGIC;
+/// Takes the recorder's memory, if it is one.
+pub(crate) fn open(memory: *mut u8) -> Option<Pool> {
+    let pool = Pool(memory);
+    let is_one = pool.number_64(pool::MAGIC_AT).load(Acquire) == pool::MAGIC;
     if is_one {
-        BASE.store(number_64(pool::BASE_AT).load(Relaxed), Relaxed);
+        BASE.store(pool.number_64(pool::BASE_AT).load(Relaxed), Relaxed);
         IS_SHORT.store(0, Relaxed);
-    } else {
-        POOL.store(ptr::null_mut(), Relaxed);
     }
-    is_one
+    POOL.store(if is_one { memory } else { ptr::null_mut() }, Release);
+    is_one.then_some(pool)
 }
 
 /// Puts private memory in the place of the recorder's: a thread may be about to write there.
@@ -52,14 +40,10 @@ pub(crate) fn close() -> bool {
     unsafe { libc::mmap(memory.cast(), pool::BYTES, protection, flags, -1, 0) != libc::MAP_FAILED }
 }
 
-/// Whether there is such memory.
-pub(crate) fn is_open() -> bool {
-    !POOL.load(Relaxed).is_null()
-}
-
-/// A number for a process, from 1 on.
-pub(crate) fn next_process() -> u32 {
-    number_32(pool::PROCESSES_AT).fetch_add(1, Relaxed).wrapping_add(1).max(1)
+/// The memory that there is now.
+pub(crate) fn present() -> Option<Pool> {
+    let memory = POOL.load(Acquire);
+    (!memory.is_null()).then_some(Pool(memory))
 }
 
 /// Now, for something that has been done: after what it has waited for.
@@ -77,85 +61,107 @@ pub(crate) fn ticks_before() -> u64 {
     unsafe { _rdtsc() }.wrapping_sub(BASE.load(Relaxed)) & LOW
 }
 
-/// Lets a chunk go.
-pub(crate) fn leave(chunk: usize) {
-    number_32(pool::STATES_AT + 4 * chunk).store(pool::FULL, Release);
-}
+/// A recorder's memory. It stays, also when there is another recorder's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pool(*mut u8);
 
-/// Where a chunk is.
-pub(crate) fn start(chunk: usize) -> usize {
-    POOL.load(Relaxed) as usize + pool::CHUNKS_AT + chunk * pool::CHUNK_BYTES
-}
-
-/// When a chunk was taken.
-pub(crate) fn taken(chunk: usize) -> u64 {
-    number_64(pool::HEADS_AT + pool::HEAD_BYTES * chunk).load(Relaxed)
-}
-
-/// What the recorder wants, a bit for each resource.
-pub(crate) fn wanted() -> u32 {
-    number_32(pool::WANTED_AT).load(Relaxed)
-}
-
-/// An event is lost.
-pub(crate) fn lose() {
-    number_64(pool::LOST_AT).fetch_add(1, Relaxed);
-}
-
-/// Takes a chunk, after waiting for the recorder if that is at work.
-pub(crate) fn take(process: u32, tid: u32) -> Option<usize> {
-    /// So often the thread sleeps while the recorder does nothing, for so long.
-    const PATIENCE: u32 = 10_000;
-    const PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
-
-    if number_32(pool::OVER_AT).load(Relaxed) != 0 {
-        return None;
+impl Pool {
+    /// Numbers in the memory.
+    fn number_32(self, at: usize) -> &'static AtomicU32 {
+        // SAFETY: within the memory, which is aligned to a page and stays.
+        unsafe { &*self.0.add(at).cast() }
     }
-    let (mut beats, mut waited) = (number_32(pool::BEATS_AT).load(Relaxed), 0);
-    loop {
-        let mut any_full = false;
-        // The first one that is free: as long as the recorder keeps up, little of the memory is ever touched.
-        for chunk in 0..pool::CHUNKS {
-            let state = number_32(pool::STATES_AT + 4 * chunk);
-            match state.load(Relaxed) {
-                pool::FREE if state.compare_exchange(pool::FREE, pool::TAKEN, AcqRel, Relaxed).is_ok() => {
-                    IS_SHORT.store(0, Relaxed);
-                    let head = pool::HEADS_AT + pool::HEAD_BYTES * chunk;
-                    number_32(head + 8).store(process, Relaxed);
-                    number_32(head + 12).store(tid, Relaxed);
-                    number_64(head).store(ticks_before(), Release);
-                    return Some(chunk);
+
+    fn number_64(self, at: usize) -> &'static AtomicU64 {
+        // SAFETY: as above.
+        unsafe { &*self.0.add(at).cast() }
+    }
+
+    /// A number for a process, from 1 on.
+    pub(crate) fn next_process(self) -> u32 {
+        self.number_32(pool::PROCESSES_AT).fetch_add(1, Relaxed).wrapping_add(1).max(1)
+    }
+
+    /// Lets a chunk go.
+    pub(crate) fn leave(self, chunk: usize) {
+        self.number_32(pool::STATES_AT + 4 * chunk).store(pool::FULL, Release);
+    }
+
+    /// Where a chunk is.
+    pub(crate) fn start(self, chunk: usize) -> usize {
+        self.0 as usize + pool::CHUNKS_AT + chunk * pool::CHUNK_BYTES
+    }
+
+    /// When a chunk was taken.
+    pub(crate) fn taken(self, chunk: usize) -> u64 {
+        self.number_64(pool::HEADS_AT + pool::HEAD_BYTES * chunk).load(Relaxed)
+    }
+
+    /// What the recorder wants, a bit for each resource.
+    pub(crate) fn wanted(self) -> u32 {
+        self.number_32(pool::WANTED_AT).load(Relaxed)
+    }
+
+    /// An event is lost.
+    pub(crate) fn lose(self) {
+        self.number_64(pool::LOST_AT).fetch_add(1, Relaxed);
+    }
+
+    /// Takes a chunk, after waiting for the recorder if that is at work.
+    pub(crate) fn take(self, process: u32, tid: u32) -> Option<usize> {
+        /// So often the thread sleeps while the recorder does nothing, for so long.
+        const PATIENCE: u32 = 10_000;
+        const PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
+
+        if self.number_32(pool::OVER_AT).load(Relaxed) != 0 {
+            return None;
+        }
+        let (mut beats, mut waited) = (self.number_32(pool::BEATS_AT).load(Relaxed), 0);
+        loop {
+            let mut any_full = false;
+            // The first one that is free: as long as the recorder keeps up, little of the memory is ever touched.
+            for chunk in 0..pool::CHUNKS {
+                let state = self.number_32(pool::STATES_AT + 4 * chunk);
+                match state.load(Relaxed) {
+                    pool::FREE if state.compare_exchange(pool::FREE, pool::TAKEN, AcqRel, Relaxed).is_ok() => {
+                        IS_SHORT.store(0, Relaxed);
+                        let head = pool::HEADS_AT + pool::HEAD_BYTES * chunk;
+                        self.number_32(head + 8).store(process, Relaxed);
+                        self.number_32(head + 12).store(tid, Relaxed);
+                        self.number_64(head).store(ticks_before(), Release);
+                        return Some(chunk);
+                    }
+                    pool::FULL => any_full = true,
+                    _ => {}
                 }
-                pool::FULL => any_full = true,
-                _ => {}
+            }
+            // Where all chunks are other threads' nobody empties one.
+            if !any_full || IS_SHORT.load(Relaxed) != 0 {
+                return None;
+            }
+            let pause = PAUSE;
+            // SAFETY: reads the time, and writes nothing.
+            unsafe { libc::syscall(libc::SYS_nanosleep, &raw const pause, ptr::null::<libc::timespec>()) };
+            let now = self.number_32(pool::BEATS_AT).load(Relaxed);
+            waited = if now == beats { waited + 1 } else { 0 };
+            beats = now;
+            if waited > PATIENCE {
+                IS_SHORT.store(1, Relaxed);
+                return None;
             }
         }
-        // Where all chunks are other threads' nobody empties one.
-        if !any_full || IS_SHORT.load(Relaxed) != 0 {
-            return None;
-        }
-        let pause = PAUSE;
-        // SAFETY: reads the time, and writes nothing.
-        unsafe { libc::syscall(libc::SYS_nanosleep, &raw const pause, ptr::null::<libc::timespec>()) };
-        let now = number_32(pool::BEATS_AT).load(Relaxed);
-        waited = if now == beats { waited + 1 } else { 0 };
-        beats = now;
-        if waited > PATIENCE {
-            IS_SHORT.store(1, Relaxed);
-            return None;
-        }
     }
-}
 
-/// Lets go of the chunks of the program that this process has run before.
-pub(crate) fn leave_older() {
-    // SAFETY: the call takes nothing.
-    let me = unsafe { libc::gettid() }.cast_unsigned();
-    for chunk in 0..pool::CHUNKS {
-        let state = number_32(pool::STATES_AT + 4 * chunk);
-        let tid = number_32(pool::HEADS_AT + pool::HEAD_BYTES * chunk + 12);
-        if state.load(Acquire) == pool::TAKEN && tid.load(Relaxed) == me {
-            state.store(pool::FULL, Release);
+    /// Lets go of the chunks of the program that this process has run before.
+    pub(crate) fn leave_older(self) {
+        // SAFETY: the call takes nothing.
+        let me = unsafe { libc::gettid() }.cast_unsigned();
+        for chunk in 0..pool::CHUNKS {
+            let state = self.number_32(pool::STATES_AT + 4 * chunk);
+            let tid = self.number_32(pool::HEADS_AT + pool::HEAD_BYTES * chunk + 12);
+            if state.load(Acquire) == pool::TAKEN && tid.load(Relaxed) == me {
+                state.store(pool::FULL, Release);
+            }
         }
     }
 }

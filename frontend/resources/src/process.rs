@@ -11,7 +11,7 @@ use rftrace_format::resources::pool::BYTES;
 use crate::identity;
 use crate::modules;
 use crate::originals;
-use crate::pool;
+use crate::pool::{self, Pool};
 use crate::specifications;
 use crate::stacks;
 use crate::state::{BEGINNING, RECORDED, STATES, UNKNOWN};
@@ -61,10 +61,8 @@ fn begin(resource: Resource) -> bool {
     if is_early || STATES[FIRST].compare_exchange(UNKNOWN, BEGINNING, AcqRel, Relaxed).is_err() {
         return false;
     }
-    let is_recorded = thread::keeping_errno(|| {
-        if !open() {
-            return false;
-        }
+    let pool = thread::keeping_errno(|| {
+        let pool = open()?;
         // SAFETY: the names end with a NUL.
         let (way, table) = unsafe {
             (libc::getenv(c"RFTRACE_RESOURCES_BACKTRACES".as_ptr()), libc::getenv(c"RFTRACE_RESOURCES_TABLE".as_ptr()))
@@ -75,23 +73,23 @@ fn begin(resource: Resource) -> bool {
         if let Some(table) = table {
             specifications::open(table);
         }
-        pool::leave_older();
-        identity::set_number(pool::next_process());
-        true
+        pool.leave_older();
+        identity::set_number(pool.next_process());
+        Some(pool)
     });
-    set_wanted(if is_recorded { pool::wanted() } else { 0 });
-    if is_recorded {
+    set_wanted(pool.map_or(0, Pool::wanted));
+    if pool.is_some() {
         modules::refresh();
     }
     STATES[resource.number() as usize].load(Relaxed) == RECORDED
 }
 
 /// Maps the recorder's memory, if this process is to be recorded and can be.
-fn open() -> bool {
+fn open() -> Option<Pool> {
     // SAFETY: the names end with a NUL, and what is returned is only read here.
     let (path, space) = unsafe { (libc::getenv(PATH.as_ptr()), libc::getenv(c"RFTRACE_RESOURCES_SPACE".as_ptr())) };
     if path.is_null() || space.is_null() {
-        return false;
+        return None;
     }
     // The recorder looks whether threads are there by their numbers, which are others in another space of processes.
     let mut link = [0u8; 64];
@@ -100,18 +98,18 @@ fn open() -> bool {
     // SAFETY: a variable's value ends with a NUL.
     let space = unsafe { CStr::from_ptr(space) };
     if length <= 0 || space.to_bytes() != &link[..length as usize] {
-        return false;
+        return None;
     }
     // SAFETY: as above.
     map(unsafe { CStr::from_ptr(path) })
 }
 
-/// Maps the recorder's memory. Returns whether it is there.
-pub(crate) fn map(path: &CStr) -> bool {
+/// Maps the recorder's memory. `None`: it is not there.
+pub(crate) fn map(path: &CStr) -> Option<Pool> {
     // SAFETY: a path that ends with a NUL.
     let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     if file < 0 {
-        return false;
+        return None;
     }
     // SAFETY: a new mapping, and this function's own descriptor.
     let memory = unsafe {
@@ -120,5 +118,6 @@ pub(crate) fn map(path: &CStr) -> bool {
         libc::close(file);
         memory
     };
-    memory != libc::MAP_FAILED && identity::prepare() && pool::open(memory.cast())
+    let is_there = memory != libc::MAP_FAILED && identity::prepare();
+    is_there.then(|| pool::open(memory.cast())).flatten()
 }

@@ -2,7 +2,7 @@
 //!
 //! Not here: how it is found out (`process`).
 
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
 
 use rftrace_format::resources::{DETAILED, MAX_SPECIFIED, Resource};
@@ -20,6 +20,11 @@ const N_RESOURCES: usize = Resource::ALL.len() + MAX_SPECIFIED;
 /// Whether one by its number is recorded, as far as it was found out.
 pub(crate) fn is_number_recorded(number: usize) -> bool {
     STATES.get(number).is_some_and(|state| state.load(Relaxed) == RECORDED)
+}
+
+/// Whether anything is recorded.
+pub(crate) fn is_any_recorded() -> bool {
+    STATES.iter().any(|state| state.load(Acquire) == RECORDED)
 }
 
 /// Whether it was found out what is recorded.
