@@ -17,6 +17,7 @@ use crate::process;
 use crate::slots;
 use crate::specifications;
 use crate::stacks::{self, Tracer};
+use crate::state;
 use crate::stubs;
 use crate::thread;
 
@@ -131,7 +132,7 @@ fn attach(settings: &Settings) -> Result<(), &'static str> {
         specifications::open(path(&settings.table));
     }
     identity::set_number_of(generation, pool.next_process());
-    modules::tell_again();
+    state::telling(modules::tell_again);
     let wanted = pool.wanted() & !DETAILED;
     let specified = match settings.specified.is_empty() {
         true => Vec::new(),

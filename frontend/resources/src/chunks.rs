@@ -169,7 +169,7 @@ fn recording() -> Option<(Pool, u64)> {
         let number = identity::number();
         fence(Acquire);
         let pool = pool::present()?;
-        if !state::is_any_recorded() {
+        if !state::is_written() {
             return None;
         }
         if identity::number() == number {

@@ -3,7 +3,7 @@
 //! Not here: how it is found out (`process`).
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicUsize};
 
 use rftrace_format::resources::{DETAILED, MAX_SPECIFIED, Resource};
 
@@ -22,9 +22,22 @@ pub(crate) fn is_number_recorded(number: usize) -> bool {
     STATES.get(number).is_some_and(|state| state.load(Relaxed) == RECORDED)
 }
 
-/// Whether anything is recorded.
-pub(crate) fn is_any_recorded() -> bool {
-    STATES.iter().any(|state| state.load(Acquire) == RECORDED)
+/// Whether this thread may write to the recorder's memory: something is recorded, or it tells a recorder that has come of what is there.
+pub(crate) fn is_written() -> bool {
+    let is_recorded = STATES.iter().any(|state| state.load(Acquire) == RECORDED);
+    // SAFETY: the call takes nothing.
+    is_recorded || TELLER.load(Relaxed) == unsafe { libc::gettid() }
+}
+
+/// The thread that tells a recorder of what is there, before anything is recorded; 0 for none.
+static TELLER: AtomicI32 = AtomicI32::new(0);
+
+/// Has this thread tell a recorder that has come of what is there.
+pub(crate) fn telling(tell: impl FnOnce()) {
+    // SAFETY: the call takes nothing.
+    TELLER.store(unsafe { libc::gettid() }, Relaxed);
+    tell();
+    TELLER.store(0, Relaxed);
 }
 
 /// Whether it was found out what is recorded.
