@@ -7,8 +7,8 @@
 //!
 //! **Invariant**: while an event is being written its chunk is not let go of, by a signal handler neither.
 //!
-//! **Invariant**: what a thread has begun to write for one recorder is not written to another's memory, nor what is begun while none records: a release
-//! in that time is not known.
+//! **Invariant**: nothing comes into a recorder's memory before it records, but what it is told of modules: what a thread had begun to write for the one before
+//! would be there without its release.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::fence;
@@ -169,7 +169,7 @@ fn recording() -> Option<(Pool, u64)> {
         let number = identity::number();
         fence(Acquire);
         let pool = pool::present()?;
-        if !state::is_written() {
+        if !state::may_write() {
             return None;
         }
         if identity::number() == number {

@@ -22,15 +22,15 @@ pub(crate) fn is_number_recorded(number: usize) -> bool {
     STATES.get(number).is_some_and(|state| state.load(Relaxed) == RECORDED)
 }
 
+/// The thread that tells a recorder of what is there, before anything is recorded; 0 for none.
+static TELLER: AtomicI32 = AtomicI32::new(0);
+
 /// Whether this thread may write to the recorder's memory: something is recorded, or it tells a recorder that has come of what is there.
-pub(crate) fn is_written() -> bool {
+pub(crate) fn may_write() -> bool {
     let is_recorded = STATES.iter().any(|state| state.load(Acquire) == RECORDED);
     // SAFETY: the call takes nothing.
     is_recorded || TELLER.load(Relaxed) == unsafe { libc::gettid() }
 }
-
-/// The thread that tells a recorder of what is there, before anything is recorded; 0 for none.
-static TELLER: AtomicI32 = AtomicI32::new(0);
 
 /// Has this thread tell a recorder that has come of what is there.
 pub(crate) fn telling(tell: impl FnOnce()) {

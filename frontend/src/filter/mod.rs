@@ -1,7 +1,7 @@
 //! Which functions are recorded: `rules` is the API, which `parse` and `duration` read from text; `select` makes actions of call sites
 //! of them, which `table` hands to the hooks, `values` what is to be recorded of a call beside that, and `watches` what is looked for
-//! in calls; `control` is the filter in force, and `outside` that of another process. `own` knows the functions of this crate, which no trace shows. The patterns are those of
-//! the crate `rftrace-pattern`.
+//! in calls; `control` is the filter in force, and `outside` that of another process. `own` knows the functions of this crate, which no
+//! trace shows. The patterns are those of the crate `rftrace-pattern`.
 //!
 //! Which functions there are is not here but in `host`.
 

@@ -8,8 +8,8 @@ use rftrace_tests::{CProgram, Program, Run, require, tools};
 
 use crate::aarch64_branches::build;
 use crate::aarch64_record::{can_record, record};
-use crate::entry_branches::{check_calls, left_out, recorded};
-use crate::library_calls::{COUNTS, check_callers, check_values};
+use crate::entry_branches::{check_calls, recorded};
+use crate::library_calls::{COUNTS, check_callers, check_left_out, check_values};
 use crate::record::{self, c_source, calls};
 
 /// What says how slots are filled, and what the code in between looks like.
@@ -43,12 +43,7 @@ fn each_call_is_counted() {
             run.stderr
         );
         check_calls(&run, &counts());
-        let left_out = left_out(&run);
-        let reason = |name: &str| left_out.get(name).map(String::as_str);
-        assert_eq!(reason("longjmp"), Some("returns twice or on another stack, or asks who has called it"));
-        assert_eq!(reason("dlsym"), reason("longjmp"));
-        assert_eq!(reason("strdup"), Some("its address is used for more than calls"), "{linkage:?}");
-        assert_eq!(reason("__libc_start_main"), None, "nobody calls it");
+        check_left_out(&run);
     }
 }
 

@@ -43,12 +43,7 @@ fn each_call_is_counted() {
         let run = recorded(&["--libcalls"], &program(linkage).path, &[]);
         assert_eq!(run.stdout, "0000000 1 copy 1 1 no\n", "{linkage:?}");
         check_calls(&run, &COUNTS);
-        let left_out = left_out(&run);
-        let reason = |name: &str| left_out.get(name).map(String::as_str);
-        assert_eq!(reason("longjmp"), Some("returns twice or on another stack, or asks who has called it"));
-        assert_eq!(reason("dlsym"), reason("longjmp"));
-        assert_eq!(reason("strdup"), Some("its address is used for more than calls"), "{linkage:?}");
-        assert_eq!(reason("__libc_start_main"), None, "nobody calls it");
+        check_left_out(&run);
     }
 }
 
@@ -69,6 +64,17 @@ fn they_are_below_the_functions_that_call_them() {
     let run = recorded(&["--libcalls", "-P", "no_such_function"], &program(&[]).path, &[]);
     check_calls(&run, &COUNTS);
     assert!(run.stderr.contains("-P names no function"), "{}", run.stderr);
+}
+
+/// What is left out of the program, and why.
+#[track_caller]
+pub(crate) fn check_left_out(run: &Run) {
+    let left_out = left_out(run);
+    let reason = |name: &str| left_out.get(name).map(String::as_str);
+    assert_eq!(reason("longjmp"), Some("returns twice or on another stack, or asks who has called it"));
+    assert_eq!(reason("dlsym"), reason("longjmp"));
+    assert_eq!(reason("strdup"), Some("its address is used for more than calls"));
+    assert_eq!(reason("__libc_start_main"), None, "nobody calls it");
 }
 
 /// Who calls them, and whom they call.

@@ -54,8 +54,8 @@ struct Running {
 }
 
 impl<'a> Outside<'a> {
-    /// Records into banks for one process what rules say, which may be empty; `effects` is told which of them match anything. `spelling` is how it is written what dumps are made on, for who controls the
-    /// recording; a signal asks for snapshots.
+    /// Records into banks for one process what rules say, which may be empty; `effects` is told which of them match anything. `spelling` is how it is
+    /// written what dumps are made on, for who controls the recording; a signal asks for snapshots.
     #[must_use]
     pub fn new(
         banks: &'a BankRecorder,
