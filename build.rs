@@ -188,8 +188,8 @@ impl Backend {
         emit.push(object);
         cargo.arg("--").arg(emit);
         if self.target.starts_with("aarch64") {
-            // Otherwise the object calls functions of compiler-builtins that choose between kinds of atomic instructions.
-            cargo.args(["-C", "target-feature=-outline-atomics"]);
+            // The object calls functions that choose between kinds of atomic instructions: its own, see staticlib/src/arch/aarch64_atomics.rs.
+            cargo.args(["-C", "target-feature=+outline-atomics"]);
         }
 
         // An object of an earlier build must not be taken for this one's; without it cargo has to compile again.

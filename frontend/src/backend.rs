@@ -41,7 +41,7 @@ unsafe extern "C" {
     unsafe fn rftrace_backend_forked(args: *const InitArgs) -> u32;
 }
 
-/// Hands memory to the tracer. Returns an [`init`](abi::init) status.
+/// Hands memory to the tracer, which knows the processor by then (`arch`). Returns an [`init`](abi::init) status.
 ///
 /// # Safety
 ///

@@ -41,6 +41,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use rftrace::abi::{Bank, InitArgs, LEFT_BUCKET_BYTES, LeftCell, ThreadBlock, init};
 
+use crate::arch;
 use crate::backend;
 use crate::clock::tsc;
 
@@ -154,6 +155,7 @@ fn install_for(
         thread_start: None,
         thread_start_key: 0,
     };
+    arch::tell_tracer();
     // SAFETY: the slices are the only references to this memory, for ever, and were given up to this function, which
     // cleared them.
     match unsafe { backend::initialize(&args) } {

@@ -68,6 +68,7 @@
 #![cfg_attr(not(feature = "std"), allow(rustdoc::broken_intra_doc_links, reason = "the text tells of what `std` has"))]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod arch;
 mod backend;
 mod clock;
 mod image;

@@ -23,6 +23,7 @@
 //! | `rftrace_entry` | the hook of entry branches, which stubs jump to, see below; on aarch64 that of functions with room for a branch |
 //! | `rftrace_keeping_entry` | on aarch64 the hook of entry branches |
 //! | `rftrace_backend_keep_scalable()` | on aarch64, where the processor has scalable vectors: they are kept from now on. Before there are entry branches |
+//! | `rftrace_backend_use_lse()` | on aarch64, where all processors have the atomic instructions of Armv8.1: they are used from now on |
 //! | `rftrace_sled_entry`, `rftrace_sled_exit` | the hooks that sleds call, at the beginning of a function and where it ends; on x86-64 Linux |
 //! | `rftrace_backend_init_v10(*const InitArgs) -> u32` | takes the memory to record into; returns an [`init`] status |
 //! | `rftrace_backend_control_v10() -> *const Control` | the control block, for reading the chunks |

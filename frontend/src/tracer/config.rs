@@ -15,6 +15,7 @@ use super::stream::{self, StreamOptions};
 use super::{CURRENT, PROGRAM, Traced, Tracer, alone, marks, quiesce, switch};
 use crate::Error;
 use crate::Mode;
+use crate::arch;
 use crate::backend;
 use crate::bank::own::{self, Bank};
 #[cfg(target_os = "linux")]
@@ -485,6 +486,7 @@ fn accepted(status: u32, bytes: usize) -> Result<(), Error> {
 
 /// Hands memory to the tracer, as soon as no thread is taking a chunk. Returns an [`init`] status.
 fn hand_over(args: &InitArgs) -> u32 {
+    arch::tell_tracer();
     loop {
         let is_quiet = quiesce();
         // SAFETY: the memory is new, zeroed and never unmapped; pthread_setspecific may be called on any thread.

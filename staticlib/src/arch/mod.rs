@@ -24,6 +24,8 @@ use core::ptr;
 use crate::abi::ThreadBlock;
 
 #[cfg(target_arch = "aarch64")]
+mod aarch64_atomics;
+#[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64_frames;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64_machine;

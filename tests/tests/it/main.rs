@@ -4,6 +4,7 @@
 extern crate rftrace as _; // the tracer itself
 
 mod aarch64;
+mod aarch64_atomics;
 mod aarch64_branches;
 mod aarch64_entries;
 mod aarch64_library_calls;
