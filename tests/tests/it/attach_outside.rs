@@ -13,6 +13,7 @@ use rftrace_tests::{CProgram, fixtures, require, tools};
 use tempfile::TempDir;
 
 use crate::attach::{Running, check_calls, count, refused, told};
+use crate::record::{build_rust_for_musl, calls_of};
 
 /// The program, linked statically with the GNU C library.
 fn fixed(folder: &TempDir, options: &[&str]) -> PathBuf {
@@ -189,6 +190,43 @@ fn exceptions() {
         assert!(deep > 0 && deep.abs_diff(guards) <= 40, "{deep} and {guards}");
     }
     ends_well(running, &program.path);
+}
+
+/// The unwinder of Rust's programs for musl finds what was hooked: while it is recorded, after a recorder that was killed, and when the tracer is left alone.
+#[test]
+fn panics_with_musl() {
+    let counts = |running: &Running| {
+        let calls = calls_of(&running.trace());
+        ["leaf", "middle", "fails"].map(|function| calls.get(&format!("attached::{function}")).copied().unwrap_or(0))
+    };
+    for program in build_rust_for_musl("attached") {
+        let running = Running::begin(&program, "");
+        let code = running.code();
+        for is_asked in [true, false] {
+            for _ in 0..2 {
+                running.record_some(&["--for", "10ms"]);
+                let [leaves, middles, fails] = counts(&running);
+                assert!(middles > 0 && leaves.abs_diff(2 * middles) <= 6, "{leaves} and {middles}");
+                assert!(fails.abs_diff(middles) <= 6, "{fails} and {middles}");
+                assert_eq!(running.code(), code, "{}", program.display());
+            }
+            let mut recorder = running.begin_recording(&["--on-full", "drop", "--max-size", "16M"]);
+            thread::sleep(Duration::from_millis(100));
+            recorder.kill().unwrap();
+            recorder.wait().unwrap();
+            assert_ne!(running.code(), code, "{}", program.display());
+            if is_asked {
+                let output = running.record(&["--leave"]);
+                assert!(output.status.success(), "{}", told(&output));
+                assert_eq!(running.code(), code, "{}", program.display());
+            }
+            fs::remove_dir_all(running.trace()).unwrap();
+        }
+        running.record_some(&["--for", "10ms"]);
+        assert_eq!(running.code(), code, "{}", program.display());
+        let (status, said) = running.end();
+        assert_eq!((status.code(), said.trim()), (Some(7), "right true"), "{}", program.display());
+    }
 }
 
 /// A recorder that is killed leaves jumps, which lead to a tracer that nobody listens to. They are taken away by who is asked to, and by the next.

@@ -45,13 +45,49 @@ pub(crate) fn cpp_source() -> CProgram {
 
 /// Builds the Rust program, with further options for the compiler, into a build folder.
 pub(crate) fn build_rust(options: &[&str], name: &str) -> PathBuf {
+    build_any_rust("recorded", options, name)
+}
+
+/// The same of another fixture.
+pub(crate) fn build_any_rust(fixture: &str, options: &[&str], name: &str) -> PathBuf {
     let path = fixtures::build_folder(name);
     fs::create_dir_all(&path).unwrap();
+    let mut rustc = nightly_rustc();
+    rustc.args(["--edition=2024", "-Zinstrument-mcount", "-O"]).args(options).arg("--out-dir").arg(&path);
+    tools::run(rustc.arg(folder("").join(fixture).with_extension("rs")));
+    path.join(fixture)
+}
+
+fn nightly_rustc() -> Command {
     let mut rustc = Command::new("rustc");
     fixtures::without_settings(&mut rustc);
-    rustc.env_remove("RUSTUP_TOOLCHAIN").args(["+nightly", "--edition=2024", "-Zinstrument-mcount", "-O"]);
-    tools::run(rustc.args(options).arg("--out-dir").arg(&path).arg(folder("").join("recorded.rs")));
-    path.join("recorded")
+    rustc.env_remove("RUSTUP_TOOLCHAIN").arg("+nightly");
+    rustc
+}
+
+/// Builds a Rust program for musl, which has no `mcount`: in all ways of linking it statically. None if there is no library for that.
+pub(crate) fn build_rust_for_musl(fixture: &str) -> Vec<PathBuf> {
+    const TARGET: &str = "x86_64-unknown-linux-musl";
+
+    if !require(&["nightly", "gcc"]) {
+        return Vec::new();
+    }
+    let library = tools::text(nightly_rustc().args(["--target", TARGET, "--print", "target-libdir"]));
+    if !Path::new(library.trim()).exists() {
+        tools::missing("nightly's library for musl");
+        return Vec::new();
+    }
+    let ways: [(&str, &[&str]); 3] =
+        [("pie", &[]), ("fixed", &["-Crelocation-model=static"]), ("stripped", &["-Cstrip=debuginfo"])];
+    let build = |(way, options): (&str, &[&str])| {
+        let name = format!("{fixture}-musl-{way}");
+        let hook = fixtures::build_folder(&name).join("mcount.o");
+        fs::create_dir_all(fixtures::build_folder(&name)).unwrap();
+        tools::run(Command::new("gcc").arg("-c").arg(folder("c").join("mcount.s")).arg("-o").arg(&hook));
+        let hook = format!("-Clink-arg={}", hook.display());
+        build_any_rust(fixture, &[&["--target", TARGET, &hook], options].concat(), &name)
+    };
+    ways.map(build).into()
 }
 
 pub(crate) fn rust_program() -> &'static Path {

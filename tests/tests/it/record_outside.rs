@@ -1,5 +1,6 @@
 //! `rftrace record ./program` of programs that nothing can be preloaded into, as they are linked statically or have musl as their C library.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -9,11 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rftrace_tests::fixtures;
-use rftrace_tests::{CProgram, require, tools};
+use rftrace_tests::{CProgram, Run, require, tools};
 use tempfile::TempDir;
 
 use crate::attach::{check_calls, count};
-use crate::record::{c_program, calls, record, replay, rftrace};
+use crate::record::{build_rust_for_musl, c_program, calls, record, replay, rftrace, rust_program};
 
 /// Builds a program of the C fixtures in all ways.
 fn all(folder: &TempDir, source: &str, fixed: &[&str]) -> Vec<PathBuf> {
@@ -27,12 +28,7 @@ fn all(folder: &TempDir, source: &str, fixed: &[&str]) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = fixed.collect();
     if require(&["musl-gcc"]) {
         // It has none, and programs bring their own.
-        let hook = folder.path().join("mcount.s");
-        fs::write(
-            &hook,
-            ".globl mcount\n.type mcount, @function\n.p2align 4\nmcount: ret\n.size mcount, . - mcount\n.p2align 4\n",
-        )
-        .unwrap();
+        let hook = fixtures::folder("c").join("mcount.s");
         for (name, linkage) in [("fixed", &["-static"][..]), ("dynamic", &[])] {
             let path = folder.path().join(name);
             let mut compiler = Command::new("musl-gcc");
@@ -249,6 +245,69 @@ fn exceptions() {
         for function in ["descend", "attempt", "Guard::~Guard", "main"] {
             assert_eq!(found.get(function), wanted.get(function), "{function}: {found:?}, and {wanted:?}");
         }
+    }
+}
+
+/// Rust's programs for musl have LLVM's unwinder: panics, those within others, and backtraces are what they are without the tracer, and functions are called as
+/// often as in the program that is linked dynamically.
+#[test]
+fn rust_programs_for_musl() {
+    const MODES: [(&str, i32); 10] = [
+        ("plain", 0),
+        ("threads", 0),
+        ("panics", 0),
+        ("nested", 0),
+        ("backtraces", 0),
+        ("panic", 101),
+        ("panic_in_thread", 0),
+        ("reported", 101),
+        ("exit", 5),
+        ("abort", 128 + 6),
+    ];
+
+    // Its own functions. Others take memory as the C library has it, and are called for each line of a backtrace, which ends elsewhere.
+    let is_own = |name: &str| name.starts_with("recorded::") && !name.contains("show::{closure");
+    let own =
+        |run: &Run| -> BTreeMap<String, u64> { calls(run).into_iter().filter(|(name, _)| is_own(name)).collect() };
+    let programs = build_rust_for_musl("recorded");
+    for (mode, code) in MODES.into_iter().filter(|_| !programs.is_empty()) {
+        let wanted = own(&record(&[], rust_program(), &[mode]));
+        assert!(wanted["recorded::leaf"] >= 2, "{mode}: {wanted:?}");
+        for program in &programs {
+            let run = record(&[], program, &[mode]);
+            let shown = format!("{mode} of {}: {}", program.display(), run.stderr);
+            assert_eq!((run.status.code(), &run.stdout), (Some(code), &by_itself(program, &[mode]).1), "{shown}");
+            assert_eq!(by_itself(program, &[mode]).0, code, "{shown}");
+            assert_eq!(own(&run), wanted, "{shown}");
+        }
+    }
+    for program in &programs {
+        let run = record(&[], program, &["backtraces"]);
+        let lines: Vec<Vec<&str>> = run.stdout.lines().map(|line| line.split(' ').collect()).collect();
+        let n_open = lines.iter().map(|line| line.iter().filter(|name| **name == "show").count());
+        assert_eq!(n_open.collect::<Vec<_>>(), [4, 3, 5, 2], "{lines:?}");
+    }
+}
+
+/// What a panic tells of the functions that it passes.
+#[test]
+fn reports_of_panics_with_musl() {
+    let report = |command: &mut Command, folder: &Path| -> Vec<String> {
+        let command = command.arg("reported").current_dir(folder).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(101));
+        let said = String::from_utf8(output.stderr).unwrap();
+        let names = said.lines().filter_map(|line| line.split_once(": recorded::").map(|(_, name)| name.to_owned()));
+        names.collect()
+    };
+
+    let folder = tempfile::tempdir().unwrap();
+    for program in build_rust_for_musl("recorded") {
+        let wanted = report(&mut Command::new(&program), folder.path());
+        assert_eq!(wanted.iter().filter(|name| *name == "descend").count(), 3 + 4, "{wanted:?}");
+        let mut recorder = Command::new(rftrace());
+        let recorder = recorder.args(["record", "-o", "trace", "--"]).arg(&program);
+        assert_eq!(report(recorder, folder.path()), wanted, "{}", program.display());
     }
 }
 

@@ -111,29 +111,20 @@ impl Image {
         Ok(Self { module: Module::new(FILE.to_vec(), base, texts)?, base })
     }
 
-    /// Has a thread map it, within reach of some functions. `resolve` tells the addresses of functions of an unwinder, or 0.
+    /// Has a thread map it, within reach of some functions and not below `lowest`. `resolve` tells the addresses of functions of an unwinder, or 0.
     pub(crate) fn map(
         thread: &mut Borrowed<'_>,
         process: &Process,
         functions: &[Range<u64>],
+        lowest: u64,
         resolve: impl Fn(&str) -> u64,
     ) -> Result<Self> {
         let file = Parsed::new()?;
         let segments = file.segments();
         let n_bytes = segments.iter().map(|(range, ..)| range.end).max().unwrap_or(0);
         let first_written = segments.iter().find(|&&(_, is_written, _)| is_written).map_or(n_bytes, |it| it.0.start);
-        let (private, none) = (libc::MAP_PRIVATE | libc::MAP_FIXED, u64::MAX);
-        let base = place(process, functions, n_bytes)?;
-        let flags = private | libc::MAP_FIXED_NOREPLACE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // Old systems take the address for a wish if only the newer flag says it.
-        let flags = flags & !libc::MAP_FIXED;
-        let found = thread
-            .system_call(libc::SYS_mmap, &[base, n_bytes, libc::PROT_NONE as u64, flags as u64, none, 0])
-            .context("it has no memory for the tracer")?;
-        if found != base {
-            thread.system_call(libc::SYS_munmap, &[found, n_bytes])?;
-            bail!("process {} has no room for the tracer near its code", process.pid);
-        }
+        let private = libc::MAP_PRIVATE | libc::MAP_FIXED;
+        let base = reserve(thread, process, functions, n_bytes, lowest)?;
         let bytes = file.relocated(base, resolve)?;
         let (number, memory) = memory_file(thread, process, OUTSIDE)?;
         let (read_only, written) = bytes.split_at(bytes.len().min(first_written as usize));
@@ -182,7 +173,13 @@ impl Image {
 
     /// Where its unwind information begins. What is behind it is zero, which is its end.
     pub(crate) fn unwind_information(&self) -> Option<u64> {
-        Some(self.base + self.module.section(".eh_frame")?.0.start)
+        Some(self.section(".eh_frame")?.0)
+    }
+
+    /// Where a section lies, and its bytes.
+    pub(crate) fn section(&self, name: &str) -> Option<(u64, Vec<u8>)> {
+        let (range, bytes) = self.module.section(name)?;
+        Some((self.base + range.start, bytes))
     }
 
     /// The address of what it is told.
@@ -212,14 +209,35 @@ impl Image {
     }
 }
 
-/// Where there is room for so many bytes from where a jump reaches all functions, and they one from it: below the program, or far above it.
-fn place(process: &Process, functions: &[Range<u64>], n_bytes: u64) -> Result<u64> {
+/// Has a thread take so many bytes of addresses, which nobody can use yet, within reach of some functions and not below `lowest`.
+pub(crate) fn reserve(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    functions: &[Range<u64>],
+    n_bytes: u64,
+    lowest: u64,
+) -> Result<u64> {
+    let wanted = place(process, functions, n_bytes, lowest)?;
+    // Old systems take the address for a wish.
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let arguments = [wanted, n_bytes, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0];
+    let found = thread.system_call(libc::SYS_mmap, &arguments).context("it has no memory for the tracer")?;
+    if found != wanted {
+        thread.system_call(libc::SYS_munmap, &[found, n_bytes])?;
+        bail!("process {} has no room for the tracer near its code", process.pid);
+    }
+    Ok(found)
+}
+
+/// Where there is room for so many bytes from where a jump reaches all functions, and they one from it: below the program, or far above it. What is not to be
+/// below `lowest` lies right above it, but where the heap grows.
+fn place(process: &Process, functions: &[Range<u64>], n_bytes: u64, lowest: u64) -> Result<u64> {
     const LOWEST: u64 = 1 << 20;
 
     let maps = process.maps()?;
     let first = functions.iter().map(|range| range.start).min().unwrap_or(0);
     let last = functions.iter().map(|range| range.end).max().unwrap_or(0);
-    let reached = last.saturating_sub(REACH).max(LOWEST)..first.saturating_add(REACH);
+    let reached = last.saturating_sub(REACH).max(LOWEST).max(lowest)..first.saturating_add(REACH);
     let mut gaps: Vec<Range<u64>> = Vec::new();
     let mut end = LOWEST;
     for map in &maps {
@@ -229,9 +247,14 @@ fn place(process: &Process, functions: &[Range<u64>], n_bytes: u64) -> Result<u6
     // Where programs have their memory, whatever the kernel's is.
     gaps.push(end..1 << 46);
     let gaps = gaps.into_iter().map(|gap| gap.start.max(reached.start)..gap.end.min(reached.end));
-    let gaps: Vec<Range<u64>> = gaps.filter(|gap| gap.end.saturating_sub(gap.start) >= n_bytes + PAGE_BYTES).collect();
+    let gaps: Vec<Range<u64>> =
+        gaps.filter(|gap| gap.end.saturating_sub(gap.start) >= n_bytes + 2 * PAGE_BYTES).collect();
     let top = |gap: &Range<u64>| (gap.end - n_bytes - PAGE_BYTES) & !(PAGE_BYTES - 1);
     let below = gaps.iter().filter(|gap| gap.end <= first && gap.end - gap.start >= LEAST_BELOW).map(top).max();
-    let found = below.or_else(|| gaps.iter().map(top).max());
+    let heap = maps.iter().rfind(|map| map.path == "[heap]").map(|map| map.range.end).or_else(|| process.heap_start());
+    let heap_grows = |gap: &Range<u64>| heap.is_none_or(|heap| gap.contains(&heap));
+    let above = gaps.iter().find(|gap| lowest != 0 && !heap_grows(gap));
+    let above = above.map(|gap| (gap.start + PAGE_BYTES).next_multiple_of(PAGE_BYTES));
+    let found = below.or(above).or_else(|| gaps.iter().map(top).max());
     found.with_context(|| format!("process {} has no room for the tracer near its code", process.pid))
 }

@@ -9,7 +9,7 @@
 //! - `branches` are those at functions' beginnings: the pass that changes code.
 //! - `started` is a program that this process starts, held where the tracer can be put into it.
 //! - `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image`, the
-//!   `jumps` that lead there, and the `filter` of what is recorded; `way` chooses.
+//!   `jumps` that lead there, the `filter` of what is recorded, and the program's `headers`, by which some unwinders find the tracer; `way` chooses.
 //!
 //! Not here: what the library does there (`rftrace-preload`), and what becomes of what it records (`rftrace-record`).
 //!
@@ -28,6 +28,7 @@ mod call;
 mod callers;
 mod filter;
 mod frame;
+mod headers;
 mod image;
 mod jumps;
 mod library;

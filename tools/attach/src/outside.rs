@@ -2,7 +2,7 @@
 //! its own `mcount` becomes a jump there. The recorder says in its place who it is.
 //!
 //! The tracer knows threads by their numbers, which C libraries keep with each thread. Exceptions pass what it has hooked, as the program's
-//! unwinder is told of it.
+//! unwinder is told of it, or finds it by the program's [`headers`](super::headers).
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -19,6 +19,7 @@ use rftrace_frontend::Filter;
 use super::attached::{Files, State, Wanted, modules};
 use super::borrowed::{Borrowed, Gadgets};
 use super::filter::Chosen;
+use super::headers::Headers;
 use super::image::Image;
 use super::jumps::{self, Hooked};
 use super::library::{close, map, memory_file};
@@ -64,6 +65,7 @@ pub struct Mapped {
 const LEFT_BUCKETS: usize = 512;
 /// Where C libraries have the number of a thread, from its control block on: GNU's, musl's since 1.2, and before.
 const TID_AT: [u64; 3] = [0x2d0, 0x30, 0x38];
+const OF_MUSL: [u64; 2] = [TID_AT[1], TID_AT[2]];
 
 /// Such a process that is recorded, or was by a recorder that was killed.
 #[derive(Debug)]
@@ -80,13 +82,23 @@ pub(crate) struct Outside {
     late: Vec<pid_t>,
 }
 
-/// What a program has that exceptions are thrown by.
-#[derive(Clone, Copy, Debug)]
+/// What a program has that exceptions are thrown by, and backtraces taken.
+#[derive(Debug)]
 struct Unwinder {
-    /// libgcc's `__register_frame_info`; `None` if nothing throws.
-    registrar: Option<u64>,
+    knows: Knows,
     /// What T's landing pad calls.
     functions: [(&'static str, u64); 3],
+}
+
+/// How an unwinder comes to know of code.
+#[derive(Debug)]
+enum Knows {
+    /// There is none.
+    Nothing,
+    /// It is told: libgcc's `__register_frame_info`.
+    ByRegistrar(u64),
+    /// It asks the C library.
+    ByHeaders(Headers),
 }
 
 impl Unwinder {
@@ -94,22 +106,33 @@ impl Unwinder {
     ///
     /// # Errors
     ///
-    /// It cannot be told of the tracer's code, which exceptions could not pass then.
+    /// It cannot know of the tracer's code, which exceptions could not pass then.
     fn of(process: &Process, maps: &[Map]) -> Result<Self> {
         let modules = process.modules(maps);
         let find = |name: &str| modules.iter().find_map(|module| Some(module.definitions(&[name]).first()?.start));
         let functions =
             ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"].map(|name| (name, find(name).unwrap_or(0)));
-        let has_other = find("__unw_add_dynamic_fde").is_some();
-        let registrar = find("__register_frame_info").filter(|_| !has_other);
-        if find("_Unwind_RaiseException").is_some() && registrar.is_none() {
-            bail!(
-                "process {} can throw exceptions, and its unwinder cannot be told of the tracer: only libgcc's can be here, where its functions have \
-                 names",
-                process.pid
-            );
-        }
-        Ok(Self { registrar, functions })
+        let has_other = find("__unw_add_dynamic_fde").or_else(|| find("__unw_step")).is_some();
+        let has_any = find("_Unwind_RaiseException").or_else(|| find("_Unwind_Backtrace")).is_some();
+        let is_static = process.auxiliary(libc::AT_BASE).unwrap_or(0) == 0;
+        let knows = match find("__register_frame_info").filter(|_| !has_other) {
+            Some(registrar) => Knows::ByRegistrar(registrar),
+            None if !has_any => Knows::Nothing,
+            None if is_static => Knows::ByHeaders(Headers::find(process)?),
+            None => {
+                bail!(
+                    "process {} can throw exceptions, and its unwinder cannot be told of the tracer: libgcc's can be, where its functions have names, and \
+                     LLVM's in programs that are linked statically with musl",
+                    process.pid
+                );
+            }
+        };
+        Ok(Self { knows, functions })
+    }
+
+    /// Where the tracer is to be, or above.
+    fn lowest(&self) -> u64 {
+        if let Knows::ByHeaders(headers) = &self.knows { headers.lowest() } else { 0 }
     }
 
     fn function(&self, name: &str) -> u64 {
@@ -307,7 +330,7 @@ fn put_into<'a>(
     let unwinder = Unwinder::of(process, &maps)?;
     let gadgets = Gadgets::anywhere(process, &maps)?;
     let texts = image.as_ref().map_or_else(Vec::new, Image::texts);
-    let mut thread = borrow(texts, gadgets, unwinder.registrar.is_some(), late)?;
+    let mut thread = borrow(texts, gadgets, matches!(unwinder.knows, Knows::ByRegistrar(_)), late)?;
     let begun = begin_on(&mut thread, process, image, (&hooked, &chosen), &unwinder, late, open);
     let given_back = thread.give_back();
     let (image, bank) = begun?;
@@ -343,19 +366,27 @@ fn begin_on(
     let tid_at = tid_at(process, thread.registers.fs_base, own_number(thread.thread));
     let tid_at = tid_at
         .with_context(|| format!("the C library of process {} is none that is known (GNU's, or musl)", process.pid))?;
+    if let Knows::ByHeaders(_) = unwinder.knows
+        && !OF_MUSL.contains(&tid_at)
+    {
+        bail!(
+            "process {} has an unwinder that cannot be told of the tracer: LLVM's can be with musl as C library alone",
+            process.pid
+        );
+    }
     let (number, places) = open(thread)?;
     let is_new = found.is_none();
     let ranges: Vec<Range<u64>> = hooked.iter().map(|it| it.range.clone()).collect();
     let image = match found {
         Some(image) => image,
-        None => Image::map(thread, process, &ranges, |name| unwinder.function(name))?,
+        None => Image::map(thread, process, &ranges, unwinder.lowest(), |name| unwinder.function(name))?,
     };
     thread.use_gadgets(image.gadgets()?);
     let bank = map_bank(thread, number, &places)?;
     close(thread, number)?;
     let begun = record_into(thread, process, &image, &places, bank.start, tid_at, is_new);
     let begun = begun.and_then(|()| chosen.apply(thread, process, &image));
-    let begun = begun.and_then(|()| tell_unwinder(thread, process, &image, unwinder));
+    let begun = begun.and_then(|()| tell_unwinder(thread, process, &image, unwinder, late));
     let begun = begun.and_then(|()| {
         jumps::write(process, thread, &image, hooked, late, |id, registers| {
             let own = own_number(id);
@@ -460,9 +491,19 @@ fn record_into(
     bail!("a thread of process {} is in the tracer all the time; try again", process.pid);
 }
 
-/// Tells the program's unwinder of the tracer's code, if it has one and does not know it.
-fn tell_unwinder(thread: &mut Borrowed<'_>, process: &Process, image: &Image, unwinder: &Unwinder) -> Result<()> {
-    let Some(registrar) = unwinder.registrar else { return Ok(()) };
+/// Has the program's unwinder know of the tracer's code, if it has one and does not.
+fn tell_unwinder(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    image: &Image,
+    unwinder: &Unwinder,
+    late: &mut Vec<pid_t>,
+) -> Result<()> {
+    let registrar = match &unwinder.knows {
+        Knows::Nothing => return Ok(()),
+        Knows::ByHeaders(headers) => return headers.tell(thread, process, image, late),
+        &Knows::ByRegistrar(registrar) => registrar,
+    };
     if image.outside(process, offset_of!(Told, is_registered)) as u32 != 0 {
         return Ok(());
     }

@@ -76,11 +76,33 @@ impl Process {
         Ok(String::from_utf8_lossy(&text).lines().filter_map(Map::parse).collect())
     }
 
-    /// What the system has told it at its beginning, by one of the keys `AT_…`.
+    /// What the system has told it at its beginning: the auxiliary vector, keys `AT_…` with values.
+    pub(crate) fn told(&self) -> io::Result<Vec<[u64; 2]>> {
+        let words: Vec<u64> = words(&fs::read(self.file("auxv"))?).collect();
+        Ok(words.as_chunks().0.to_vec())
+    }
+
+    /// What it has told by one of the keys.
     pub(crate) fn auxiliary(&self, key: u64) -> Option<u64> {
-        let bytes = fs::read(self.file("auxv")).ok()?;
-        let words: Vec<u64> = words(&bytes).collect();
-        words.as_chunks().0.iter().find_map(|&[its, value]| (its == key).then_some(value))
+        self.told().ok()?.into_iter().find_map(|[its, value]| (its == key).then_some(value))
+    }
+
+    /// A word of what the system tells of it, by its place in `stat` as in the system's manual: from 4 on.
+    fn stat(&self, place: usize) -> Option<u64> {
+        let stat = fs::read(self.file("stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
+        // The second one is a name in parentheses, with anything in it.
+        stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(place - 3)?.parse().ok()
+    }
+
+    /// Where its first thread's stack began: the number of its arguments lies there.
+    pub(crate) fn stack_start(&self) -> Option<u64> {
+        self.stat(28)
+    }
+
+    /// Where its heap begins, which grows.
+    pub(crate) fn heap_start(&self) -> Option<u64> {
+        self.stat(47)
     }
 
     /// Its threads, those that have ended and are not reaped included.
