@@ -1,6 +1,7 @@
 //! What is recorded of a process that cannot choose it itself, as nothing of this crate is in it: the tracer alone was put there from outside. Its
 //! recorder looks up the functions and makes the table, which is [`control`](super::control)'s otherwise, and writes it there.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,6 +22,7 @@ pub struct OutsideChoice {
     filter: Filter,
     process: PathBuf,
     hooks: Vec<(&'static str, u64)>,
+    branched: Vec<Range<u64>>,
     table: SiteTable,
     /// As in the process, but for addresses.
     control: FilterControl,
@@ -32,13 +34,19 @@ impl OutsideChoice {
     pub const TABLE_BYTES: usize = host::MAX_SITES * size_of::<AtomicU64>();
 
     /// Looks up what a filter chooses in the process whose folder in `/proc` this is. `hooks`: its functions that others call at their beginning, by
-    /// their names. `slots`: all that are published of the table that a recorder has left there; empty if none has.
+    /// their names; `branched`: those that get a branch at theirs. `slots`: all that are published of the table that a recorder has left there; empty if none
+    /// has.
     ///
     /// # Errors
     ///
     /// [`Error::BadFilter`] and [`Error::NothingMatches`] as of [`Tracer::set_filter`](crate::Tracer::set_filter); [`Error::Read`] if the process has
     /// ended; [`Error::OutOfMemory`].
-    pub fn new(filter: &Filter, process: &Path, hooks: Vec<(&'static str, u64)>, slots: &[u64]) -> Result<Self, Error> {
+    pub fn new(
+        filter: &Filter,
+        process: &Path,
+        (hooks, branched): (Vec<(&'static str, u64)>, Vec<Range<u64>>),
+        slots: &[u64],
+    ) -> Result<Self, Error> {
         let control = FilterControl::new();
         let own: &'static [AtomicU64] = host::reserve_sites()?.unwrap_or_default();
         own.iter().zip(slots).for_each(|(own, &word)| own.store(word, Relaxed));
@@ -47,7 +55,7 @@ impl OutsideChoice {
             n_slots => SiteTable::adopt(own, n_slots.min(own.len()), &control),
         };
         let (filter, process) = (filter.clone(), process.to_owned());
-        let mut this = Self { filter, process, hooks, table, control, in_effect: Vec::new() };
+        let mut this = Self { filter, process, hooks, branched, table, control, in_effect: Vec::new() };
         this.refresh()?;
         Ok(this)
     }
@@ -58,7 +66,7 @@ impl OutsideChoice {
     ///
     /// As of [`new`](Self::new). All is as before then.
     pub fn refresh(&mut self) -> Result<(), Error> {
-        let catalogue = Catalogue::of_process(&self.process, &self.hooks)
+        let catalogue = Catalogue::of_process(&self.process, &self.hooks, &self.branched)
             .map_err(|source| Error::Read { path: self.process.clone(), source })?;
         let selection = select::select(&self.filter, &catalogue, &KnownValues::default())?;
         let Selection { actions, default_action, decisive, wanted, depth_limit, selected, .. } = selection;

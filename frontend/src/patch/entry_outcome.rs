@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use rftrace_format::recording::{EntriesLine, Share};
+
 /// Who writes the branches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum EntryWay {
@@ -31,6 +33,21 @@ pub struct EntryBranches {
 }
 
 impl EntryBranches {
+    /// Lines of it for `rftrace record`, of the program with this path.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn lines(&self, program: &str) -> String {
+        let share =
+            |n_done: usize, left_out: &[LeftOut]| Share { done: n_done as u64, of: (n_done + left_out.len()) as u64 };
+        let functions = share(self.patched, &self.left_out);
+        let library_calls = share(self.library_calls, &self.calls_left_out);
+        let mut text = EntriesLine::Program { name: program, functions, library_calls }.to_string();
+        for LeftOut { module, address, name, reason } in self.left_out.iter().chain(&self.calls_left_out) {
+            text += &EntriesLine::LeftOut(&format!("{module}\t{address:#x}\t{name}\t{reason}")).to_string();
+        }
+        text
+    }
+
     /// Nothing was to be done.
     pub(super) const fn nothing() -> Self {
         Self { patched: 0, left_out: Vec::new(), library_calls: 0, calls_left_out: Vec::new(), refusal: None }

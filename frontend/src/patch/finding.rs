@@ -23,11 +23,16 @@ pub(crate) fn sites_of_process(
     hooks: &[(&str, u64)],
     read: impl Fn(Range<usize>) -> Vec<u8>,
 ) -> Vec<Site> {
-    let hooks = hooks.iter().filter_map(|&(name, address)| Some((address as usize, Hook::named(name.as_bytes())?)));
-    let hooks: Vec<(usize, Hook)> = hooks.collect();
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return Vec::new() };
     let Some(image) = Image::of_process(file, start as usize, &name, read) else { return Vec::new() };
-    find_calls_of(&image, &hooks).calls.into_iter().map(|call| call.site(image.start())).collect()
+    calls_of(&image, hooks)
+}
+
+/// The same in its image.
+pub(super) fn calls_of(image: &Image<'_>, hooks: &[(&str, u64)]) -> Vec<Site> {
+    let hooks = hooks.iter().filter_map(|&(name, address)| Some((address as usize, Hook::named(name.as_bytes())?)));
+    let hooks: Vec<(usize, Hook)> = hooks.collect();
+    find_calls_of(image, &hooks).calls.into_iter().map(|call| call.site(image.start())).collect()
 }
 
 /// The calls of hooks at these addresses in an image.

@@ -52,15 +52,32 @@ enum Place {
 
 /// All ranges of a module that are described, ascending, one for each beginning.
 pub(super) fn ranges(image: &Image<'_>) -> Vec<Range> {
-    let descriptions = image.frame_descriptions().into_iter();
-    let mut ranges: Vec<Range> = descriptions.filter_map(|(start, at)| describe(image, start, at)).collect();
+    let mut ranges: Vec<Range> = match image.unlisted_frames() {
+        None => image.frame_descriptions().into_iter().filter_map(|(start, at)| describe(image, start, at)).collect(),
+        Some(section) => entries(image, &section).filter_map(|at| described(image, at)).collect(),
+    };
     ranges.sort_by_key(|range| range.start);
     ranges.dedup_by_key(|range| range.start);
     ranges
 }
 
+/// Where the entries in a section begin, one after the other.
+fn entries(image: &Image<'_>, section: &std::ops::Range<usize>) -> impl Iterator<Item = usize> {
+    let length = |at: usize| {
+        let end = at.checked_add(4).filter(|&end| end <= section.end)?;
+        Some(u32::from_le_bytes(image.bytes(at..end)?.try_into().ok()?) as usize)
+    };
+    // One without length is an end, behind which those of other files may begin.
+    std::iter::successors(Some(section.start), move |&at| (at + 4).checked_add(length(at)?))
+        .take_while(|&at| at < section.end)
+}
+
 /// What the description at `at` says, if it is that of the code at `start`.
 fn describe(image: &Image<'_>, start: usize, at: usize) -> Option<Range> {
+    described(image, at).filter(|range| range.start == start)
+}
+
+fn described(image: &Image<'_>, at: usize) -> Option<Range> {
     let description = entry(image, at)?;
     let common_at = at.checked_add(4)?.checked_sub(usize::try_from(description.id).ok()?)?;
     let common = entry(image, common_at)?;
@@ -69,10 +86,10 @@ fn describe(image: &Image<'_>, start: usize, at: usize) -> Option<Range> {
     }
     let common = Common::read(common.rest)?;
     let mut reader = Reader(description.rest);
-    let told = reader.pointer(common.encoding, at + 8)?;
+    let start = reader.pointer(common.encoding, at + 8)?;
     // The size is no distance.
     let size = reader.pointer(common.encoding & 0x0f, 0)?;
-    if told != start || size == 0 {
+    if size == 0 {
         return None;
     }
     if common.has_data {

@@ -109,7 +109,9 @@ pub(crate) use self::entry::{
     Choice as EntryChoice, functions_in as hooked_functions, install as install_entries, outcome as entries,
 };
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use self::entry::{Lead, lead_functions, prepare_branches, prepared_branches};
+pub use self::entry::{
+    Lead, OutsideArea, OutsideBranches, OutsideStubs, lead_functions, prepare_branches, prepared_branches,
+};
 #[cfg(target_os = "linux")]
 pub(crate) use self::entry_outcome::EntryWay;
 #[cfg(target_os = "linux")]

@@ -7,7 +7,7 @@ use std::slice;
 use object::LittleEndian;
 use object::elf::{self, Dyn64, Rela64, Sym64};
 use object::pod;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 
 use super::sites::{Hook, SLOT_RELOCATIONS};
 
@@ -22,6 +22,8 @@ pub(super) struct Image<'a> {
     dynamic: Option<Range<usize>>,
     /// `.eh_frame_hdr`.
     frame_header: Option<Range<usize>>,
+    /// `.eh_frame` of another process's module that has no table of it, as programs have none that are linked statically at a fixed place.
+    frames: Option<Range<usize>>,
     /// What is read-only after relocation.
     relro: Option<Range<usize>>,
     notes: Vec<Range<usize>>,
@@ -118,6 +120,9 @@ impl<'a> Image<'a> {
             let start = segment.range.start;
             segment.copy = Some(read(start - start % COPY_ALIGN..start + n_bytes));
         }
+        if image.frame_header.is_none() {
+            image.frames = section(file, b".eh_frame", image.base);
+        }
         Some(image)
     }
 
@@ -127,6 +132,7 @@ impl<'a> Image<'a> {
             segments: Vec::new(),
             dynamic: None,
             frame_header: None,
+            frames: None,
             relro: None,
             notes: Vec::new(),
             name,
@@ -311,6 +317,11 @@ impl<'a> Image<'a> {
         table.iter().map(|entry| frame_entry(origin, entry)).collect()
     }
 
+    /// All unwind information, where no table says what is in it.
+    pub(super) fn unlisted_frames(&self) -> Option<Range<usize>> {
+        self.frames.clone()
+    }
+
     /// The beginning of the function around `address`, by the unwind information.
     pub(super) fn function_start(&self, address: usize) -> Option<usize> {
         let (origin, table) = self.frame_table()?;
@@ -340,6 +351,14 @@ pub(super) fn with_modules<T, F: FnMut(&libc::dl_phdr_info) -> Option<T>>(look: 
     // SAFETY: the callback gets a pointer to `data`, and does not keep it.
     unsafe { libc::dl_iterate_phdr(Some(callback::<T, F>), (&raw mut data).cast()) };
     data.1
+}
+
+/// Where a section of a file lies that is relative to `base`.
+fn section(file: &[u8], name: &[u8], base: usize) -> Option<Range<usize>> {
+    let sections = elf::FileHeader64::<LittleEndian>::parse(file).ok()?.sections(ENDIAN, file).ok()?;
+    let (_, section) = sections.section_by_name(ENDIAN, name)?;
+    let start = base.wrapping_add(usize::try_from(section.sh_addr(ENDIAN)).ok()?);
+    Some(start..start.checked_add(usize::try_from(section.sh_size(ENDIAN)).ok()?)?)
 }
 
 /// Bytes of an entry of `.eh_frame_hdr`.

@@ -1,6 +1,7 @@
 //! A module and what its file tells of its functions.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use memmap2::Mmap;
@@ -15,7 +16,9 @@ use crate::host::linux::modules::exe_path;
 /// A module and what its file tells.
 pub(super) struct Module<'a> {
     pub(super) image: &'a Image<'a>,
+    /// The name of its file.
     pub(super) name: String,
+    pub(super) is_program: bool,
     pub(super) file: Option<Arc<Mmap>>,
     pub(super) symbols: Option<SymbolTable>,
     code: Option<Code>,
@@ -36,11 +39,21 @@ impl<'a> Module<'a> {
             let path = std::path::PathBuf::from(image.name.to_string_lossy().into_owned());
             (path.clone(), path)
         };
-        let file: Option<Arc<Mmap>> = map_file(&path).ok();
-        let symbols = file.clone().and_then(|file| symbols_of(file, &path).ok());
-        let code = file.clone().and_then(|file| Code::of(file, &path).ok());
+        Self::of(image, map_file(&path).ok(), &path, &shown, image.name.is_empty())
+    }
+
+    /// One whose `file` can be opened at `path`, and is shown as another.
+    pub(super) fn of(
+        image: &'a Image<'a>,
+        file: Option<Arc<Mmap>>,
+        path: &Path,
+        shown: &Path,
+        is_program: bool,
+    ) -> Self {
+        let symbols = file.clone().and_then(|file| symbols_of(file, path).ok());
+        let code = file.clone().and_then(|file| Code::of(file, path).ok());
         let name = shown.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self { image, name, file, symbols, code }
+        Self { image, name, is_program, file, symbols, code }
     }
 
     /// The symbol of the function that begins at `address`.

@@ -8,9 +8,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use rftrace_format::recording::{EntriesLine, Share};
 use rftrace_frontend::bank::Bank;
-use rftrace_frontend::{Config, LeftOut, Tracer, patchable_entries};
+use rftrace_frontend::{Config, Tracer, patchable_entries};
 
 /// Which functions are hooked.
 #[derive(Debug)]
@@ -75,18 +74,8 @@ impl Branches {
 
 /// What became of functions that were to be hooked, as `rftrace record` reads it.
 pub(super) fn told(tracer: &Tracer) -> String {
-    let branches = tracer.entry_branches();
     let program = fs::read_link("/proc/self/exe").unwrap_or_default();
-    let name = &*program.to_string_lossy();
-    let share =
-        |n_done: usize, left_out: &[LeftOut]| Share { done: n_done as u64, of: (n_done + left_out.len()) as u64 };
-    let functions = share(branches.patched, &branches.left_out);
-    let library_calls = share(branches.library_calls, &branches.calls_left_out);
-    let mut text = EntriesLine::Program { name, functions, library_calls }.to_string();
-    for LeftOut { module, address, name, reason, .. } in branches.left_out.iter().chain(&branches.calls_left_out) {
-        text += &EntriesLine::LeftOut(&format!("{module}\t{address:#x}\t{name}\t{reason}")).to_string();
-    }
-    text
+    tracer.entry_branches().lines(&program.to_string_lossy())
 }
 
 /// Whether this program's file lies below a folder.

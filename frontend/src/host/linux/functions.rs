@@ -1,10 +1,8 @@
 //! The functions of the running program that call a hook: those that can be recorded. And those of another process.
 
 use std::cell::LazyCell;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -80,23 +78,27 @@ impl Catalogue {
     }
 
     /// Those of the process whose folder in `/proc` this is, by its files and its memory. `hooks`: its functions that others call at their beginning, by
-    /// their names. What cannot be read has none.
+    /// their names; `branched`: those with a branch. What cannot be read has none.
     ///
     /// # Errors
     ///
     /// Those of reading its map and opening its memory.
-    pub(crate) fn of_process(process: &Path, hooks: &[(&str, u64)]) -> io::Result<Self> {
-        let memory = File::open(process.join("mem"))?;
-        let read = |range: Range<usize>| {
-            let mut bytes = vec![0; range.len()];
-            let is_read = memory.read_exact_at(&mut bytes, range.start as u64);
-            is_read.map_or_else(|_| Vec::new(), |()| bytes)
-        };
+    pub(crate) fn of_process(process: &Path, hooks: &[(&str, u64)], branched: &[Range<u64>]) -> io::Result<Self> {
+        let read = modules::memory_of(process)?;
         let modules = modules::modules_of_process(process)?.into_iter().filter_map(|module| {
             let path = module.file_in(process)?;
             let file = file::map_file(&path).ok()?;
-            let sites = patch::sites_of_process(&file, &path, module.start, hooks, read);
-            let symbols = table::symbols_of(file, &path).ok()?;
+            let mut sites = patch::sites_of_process(&file, &path, module.start, hooks, &read);
+            let mut symbols = table::symbols_of(file, &path).ok()?;
+            let own = || branched.iter().filter(|function| (module.start..module.end).contains(&function.start));
+            symbols.add_hooked(own().map(|function| (function.start - module.start, function.end - function.start)));
+            sites.extend(own().map(|function| Site {
+                address: function.start as usize,
+                child_ip: function.start as usize,
+                module: module.start as usize,
+                has_arguments: true,
+            }));
+            sites.sort_by_key(|site| site.address);
             Some(TracedModule::new(module, Some(symbols), 0, &sites.iter().collect::<Vec<_>>()))
         });
         Ok(Self { modules: modules.collect() })

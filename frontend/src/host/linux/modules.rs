@@ -6,9 +6,11 @@
 //! address, for position-independent and fixed-address programs alike.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -299,6 +301,20 @@ pub(crate) fn modules_of_process(process: &Path) -> io::Result<Vec<Module>> {
     modules.iter_mut().for_each(|module| module.is_main = module.path == exe);
     modules.sort_by_key(|module| !module.is_main);
     Ok(modules)
+}
+
+/// Returns what reads the memory of the process whose folder in `/proc` this is: nothing of what is not there.
+///
+/// # Errors
+/// Those of opening it.
+pub(crate) fn memory_of(process: &Path) -> io::Result<impl Fn(Range<usize>) -> Vec<u8>> {
+    let path = process.join("mem");
+    let memory = File::open(&path).map_err(|error| file::with_path(&path, &error))?;
+    Ok(move |range: Range<usize>| {
+        let mut bytes = vec![0; range.len()];
+        let is_read = memory.read_exact_at(&mut bytes, range.start as u64);
+        is_read.map_or_else(|_| Vec::new(), |()| bytes)
+    })
 }
 
 /// Returns the map of this process's memory.

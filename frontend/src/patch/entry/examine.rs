@@ -15,7 +15,7 @@ pub(super) fn examine(
     call_sites: &[usize],
 ) -> Result<Vec<Instruction>, WholeReason> {
     let Function { start, end, .. } = *function;
-    if module.raw_name(function).is_some_and(wanted::is_special) {
+    if module.raw_name(function).is_some_and(|name| wanted::is_special(name) || wanted::is_of_unwinder(name)) {
         return Err(WholeReason::Special);
     }
     let first = call_sites.partition_point(|&site| site < start);

@@ -1,11 +1,13 @@
 //! Entry branches: functions that call no hook get a jump to a stub in place of their first instructions. Library calls: the slots by
 //! which the program calls functions of other modules lead to stubs.
 //!
-//! - `functions` says which functions, as `frames` finds them by their unwind information, have room for a branch, and `examine` which may have one.
+//! - `functions` says which functions, as `frames` finds them by their unwind information, have room for a branch, `examine` which may have one,
+//!   and `choosing` which are to.
 //! - `relocate` makes copies of the displaced instructions; `stubs` are what the branches jump to.
 //! - `leads` gives functions branches to somebody else's hook.
 //! - `sleds` are what compilers leave for XRay; functions that have them need neither stub nor copy.
 //! - `writing` makes what is led to, and writes code.
+//! - `outside` is for a process that cannot make it itself.
 //! - `rooms` are those functions in which a compiler has left room for one.
 //!
 //! This file goes through the modules: once in a program's life, while it has one thread, and writes the branches; or in a program that
@@ -16,9 +18,11 @@
 //!
 //! **Invariant**: records and filters name a function by its own address, so nobody but this module knows of stubs.
 
+mod choosing;
 mod examine;
 mod functions;
 mod leads;
+mod outside;
 mod relocate;
 mod rooms;
 mod sleds;
@@ -29,12 +33,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use iced_x86::Instruction;
 use rftrace_format::branches::Branch;
 
-use self::examine::examine;
-use self::functions::{BRANCH_BYTES, Functions};
+use self::choosing::{Asked, Chosen, crosses_page, is_excepted, is_named, is_there};
 pub use self::leads::{Lead, lead_functions};
+pub use self::outside::{OutsideArea, OutsideBranches, OutsideStubs};
 use self::rooms::Rooms;
 use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds, Thunks};
 use self::stubs::{Area, GoesOn, Wanted};
@@ -45,14 +48,12 @@ use super::installed::{self, Part};
 pub(crate) use super::installed::{functions_in, sites};
 use super::library::{Call, lead_calls};
 use super::module::Image;
-use super::named::{Function, Module, is_cold, with_others};
+use super::named::{Function, Module, with_others};
 use super::poke::{Pages, is_only_thread};
 use super::sites::Site;
 use super::switches::Switch;
 pub(crate) use super::wanted::Choice;
-use crate::elf::file::page_size;
 use crate::elf::sleds::{Sled, SledKind};
-use crate::elf::table::SymbolTable;
 use crate::host;
 
 /// What is wanted now, and what became of it.
@@ -117,7 +118,7 @@ struct Pass<'n> {
     /// Calls of hooks, ascending.
     call_sites: Vec<usize>,
     /// Branches that are there from earlier.
-    known: BTreeMap<usize, &'static Branch>,
+    known: BTreeMap<usize, Branch>,
     part: Part,
     /// Those of the stubs and thunks that were made.
     switches: Vec<Switch>,
@@ -139,7 +140,7 @@ impl Now {
         let mut call_sites: Vec<usize> = control::sites().iter().map(|site| site.address).collect();
         call_sites.sort_unstable();
         let known = installed::parts().flat_map(|part| &part.branches);
-        let known = known.map(|branch| (branch.function as usize, branch)).collect();
+        let known = known.map(|branch| (branch.function as usize, *branch)).collect();
         let mut pass = Pass { now: self, call_sites, known, part: Part::default(), switches: Vec::new() };
         with_others(stubs::hook(), |image| pass.look_at(image));
         let Pass { part, switches, .. } = pass;
@@ -181,8 +182,9 @@ impl Pass<'_> {
             let last = own.iter().map(|sled| sled.address as usize + SLED_BYTES).max().unwrap_or(start);
             let end = symbol.map_or(last, |symbol| start + symbol.size as usize);
             let function = Function { start, end, symbol };
-            let is_chosen = || self.now.choice.has_patchable || self.is_named(module, &function);
-            if self.is_excepted(module, &function) || !is_chosen() {
+            let choice = &self.now.choice;
+            let is_chosen = || choice.has_patchable || is_named(choice, module, &function);
+            if is_excepted(choice, module, &function) || !is_chosen() {
                 continue;
             }
             // Where the function ends in a way that was changed, that is not seen.
@@ -282,36 +284,14 @@ impl Pass<'_> {
             Some(file) if self.now.choice.has_patchable => Rooms::of(image, file, |address| module.address(address)),
             _ => Rooms::default(),
         };
-        if rooms.is_empty() && !self.now.choice.has_module(&module.name, image.name.is_empty()) {
-            return;
+        let Now { choice, way, .. } = &*self.now;
+        let asked = Asked { choice, way: *way, call_sites: &self.call_sites, known: &self.known };
+        let Chosen { functions: chosen, wanted, known, left_out } = asked.of(module, &rooms, sleds);
+        for (_, branch) in known {
+            self.now.wanted.push((branch.function, branch.stub));
+            self.now.outcome.patched += 1;
         }
-        let symbols = module.symbols.iter().flat_map(SymbolTable::symbols);
-        let labels = symbols.map(|symbol| image.start() + symbol.address as usize);
-        let functions = Functions::of(image, labels);
-        let mut chosen: Vec<Function<'_>> = Vec::new();
-        let mut wanted = Vec::new();
-        for (start, end) in functions.ranges() {
-            let function = Function { start, end, symbol: module.symbol(start) };
-            if sleds.has(start) || !self.is_chosen(module, &function, &rooms) {
-                continue;
-            }
-            if let Some(branch) = self.known.get(&start).filter(|branch| is_there(image, branch)) {
-                self.now.wanted.push((branch.function, branch.stub));
-                self.now.outcome.patched += 1;
-                continue;
-            }
-            let examined = match self.now.way {
-                Way::Outside if crosses_page(start, BRANCH_BYTES) => Err(WholeReason::Pages),
-                _ => examine(module, &functions, &function, &self.call_sites),
-            };
-            match examined {
-                Ok(instructions) => {
-                    wanted.push(Wanted { name: start, told: start, goes_on: GoesOn::Copy(instructions) });
-                    chosen.push(function);
-                }
-                Err(reason) => self.leave(module, &function, reason),
-            }
-        }
+        left_out.iter().for_each(|(function, reason)| self.leave(module, function, *reason));
         if wanted.is_empty() {
             return;
         }
@@ -347,34 +327,12 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether a function is among those that were chosen.
-    fn is_chosen(&self, module: &Module<'_>, function: &Function<'_>, rooms: &Rooms) -> bool {
-        let image = module.image;
-        let is_linkage = || function.symbol.is_none() && functions::is_linkage(image, function.start);
-        !is_cold(module, function)
-            && !is_linkage()
-            && !self.is_excepted(module, function)
-            && (rooms.has(image, function.start) || self.is_named(module, function))
-    }
-
-    /// Whether a pattern is for it.
-    fn is_named(&self, module: &Module<'_>, function: &Function<'_>) -> bool {
-        self.now.choice.has(&module.name, module.image.name.is_empty(), || module.name_of(function))
-    }
-
-    fn is_excepted(&self, module: &Module<'_>, function: &Function<'_>) -> bool {
-        module.raw_name(function).is_some_and(|symbol| self.now.choice.excepts(symbol))
-    }
-
     /// Makes stubs, for somebody else who writes the branches. Returns which functions have one.
     fn prepare(&mut self, image: &Image<'_>, wanted: &[Wanted]) -> Result<(Vec<Made>, Area), (WholeReason, io::Error)> {
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
         let area = make_stubs(image, wanted, stubs::hook(), &pages)?;
         let prepare = |(idx, function): (usize, &Wanted)| {
-            let (stub, GoesOn::Copy(instructions)) = (area.stub(idx)?, &function.goes_on) else { return None };
-            let displaced: usize = instructions.iter().map(Instruction::len).sum();
-            let bytes = image.bytes(function.name..function.name + displaced.max(BRANCH_BYTES))?;
-            Branch::new(function.name as u64, stub as u64, bytes, area.copies(idx))
+            area.stubs.branch(idx, image.bytes(function.name..function.name + function.n_displaced())?)
         };
         let branches: Vec<Option<Branch>> = wanted.iter().enumerate().map(prepare).collect();
         let made = branches.iter().map(|branch| branch.map(drop).ok_or(WholeReason::Instruction)).collect();
@@ -413,28 +371,4 @@ fn is_untouched(module: &Module<'_>, sled: &Sled) -> bool {
         bytes.is_some_and(|bytes| module.is_as_in_file(place, bytes) == Some(true))
     };
     sleds::is_whole(module.image, sled) && is_as_in_file()
-}
-
-/// Whether memory has what a branch was prepared for, with it or without.
-fn is_there(image: &Image<'_>, branch: &Branch) -> bool {
-    let start = branch.function as usize;
-    let bytes = image.bytes(start..start + branch.displaced().len());
-    bytes.is_some_and(|bytes| bytes == branch.displaced() || bytes == branch.branched())
-}
-
-/// Whether so many bytes would lie in two pages. From outside only one is written as a whole, however this process or the other one ends.
-fn crosses_page(start: usize, bytes: usize) -> bool {
-    let page = usize::try_from(page_size()).unwrap_or(4096);
-    start / page != (start + bytes - 1) / page
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_in_two_pages() {
-        let page = usize::try_from(page_size()).unwrap();
-        assert!(!crosses_page(page - 11, 11) && crosses_page(page - 10, 11) && !crosses_page(page, 11));
-    }
 }

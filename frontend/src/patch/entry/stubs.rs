@@ -29,7 +29,9 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Release;
 
 use iced_x86::Instruction;
+use rftrace_format::branches::Branch;
 
+use super::functions::BRANCH_BYTES;
 use super::relocate::{self, Copied, Row};
 use crate::elf::file::page_size;
 use crate::patch::library::Stub;
@@ -84,12 +86,28 @@ pub(super) enum GoesOn {
     Whole(usize),
 }
 
-/// The stubs of a module.
+impl Wanted {
+    /// Bytes of the instructions that make room for a branch, and of what lies between those and its end.
+    pub(super) fn n_displaced(&self) -> usize {
+        match &self.goes_on {
+            GoesOn::Copy(instructions) => instructions.iter().map(Instruction::len).sum::<usize>().max(BRANCH_BYTES),
+            GoesOn::Whole(_) => 0,
+        }
+    }
+}
+
+/// Stubs at their place, whoever makes the memory for them.
 #[derive(Debug)]
-pub(super) struct Area {
-    stubs: Range<usize>,
+pub(super) struct Stubs {
+    range: Range<usize>,
     /// In the order of the functions; `None` for those whose beginnings cannot run elsewhere.
     placed: Vec<Option<Placed>>,
+}
+
+/// The stubs of a module of this process.
+#[derive(Debug)]
+pub(super) struct Area {
+    pub(super) stubs: Stubs,
     bytes: Bytes,
 }
 
@@ -109,6 +127,12 @@ pub(super) fn hook() -> usize {
     rftrace_entry as *const () as usize
 }
 
+/// What the stubs of so many functions take at the most, in whole pages, without their switches.
+pub(super) fn most_bytes(n_functions: usize) -> usize {
+    let page = usize::try_from(page_size()).unwrap_or(4096);
+    (WORDS_AT + n_functions * (WORDS_BYTES + LARGEST) + STUB_ALIGN).next_multiple_of(page)
+}
+
 impl Area {
     /// Makes stubs for functions of `module`, which lead to a hook, all off. `mapped` are the mapped ranges of this process, ascending.
     pub(super) fn new(
@@ -118,17 +142,15 @@ impl Area {
         mapped: &[Range<usize>],
     ) -> io::Result<Self> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
-        let most = (WORDS_AT + wanted.len() * (WORDS_BYTES + LARGEST) + STUB_ALIGN).next_multiple_of(page);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
         let is_whole = |function: &Wanted| matches!(function.goes_on, GoesOn::Whole(_));
         let n_bytes = Bytes::number(wanted.len(), wanted.iter().any(is_whole));
         let pages_bytes = Bytes::pages_bytes(n_bytes);
-        for start in places(module, pages_bytes + most, mapped, (page, REACH)) {
-            let (stubs, placed, mut contents) = contents(start, start + pages_bytes, wanted, hook);
-            contents.resize(contents.len().next_multiple_of(page), FILLER);
+        for start in places(module, pages_bytes + most_bytes(wanted.len()), mapped, (page, REACH)) {
+            let (stubs, contents) = Stubs::new(start, start + pages_bytes, wanted, hook);
             match Bytes::map_before(&contents, start, n_bytes) {
                 Ok(bytes) => {
-                    let area = Self { stubs, placed, bytes };
+                    let area = Self { stubs, bytes };
                     for (idx, function) in wanted.iter().enumerate() {
                         if let (Some(way), GoesOn::Whole(at)) = (area.goes_on(idx), &function.goes_on) {
                             way.store(*at, Release);
@@ -147,9 +169,29 @@ impl Area {
         self.bytes.switch(idx, site, false)
     }
 
-    /// The addresses of the stubs.
-    pub(super) fn stubs(&self) -> Range<usize> {
-        self.stubs.clone()
+    /// Where a function of another module goes on, which is given by its place in the list. `None` for others.
+    fn goes_on(&self, idx: usize) -> Option<&'static AtomicUsize> {
+        self.bytes.way(self.stubs.placed.len(), idx)
+    }
+
+    /// The stub for calls of such a function.
+    pub(super) fn call_stub(&self, idx: usize, site: Site) -> Option<Stub> {
+        Some(Stub { start: self.stubs.stub(idx)?, goes_on: self.goes_on(idx)?, switch: self.switch(idx, site)? })
+    }
+}
+
+impl Stubs {
+    /// Stubs for functions whose switches begin at `switches`, and the contents of the memory for them, which begins at `start`: whole pages.
+    pub(super) fn new(switches: usize, start: usize, wanted: &[Wanted], hook: usize) -> (Self, Vec<u8>) {
+        let page = usize::try_from(page_size()).unwrap_or(4096);
+        let (range, placed, mut contents) = contents(switches, start, wanted, hook);
+        contents.resize(contents.len().next_multiple_of(page), FILLER);
+        (Self { range, placed }, contents)
+    }
+
+    /// Their addresses.
+    pub(super) fn range(&self) -> Range<usize> {
+        self.range.clone()
     }
 
     /// Where the stub of a function begins, which is given by its place in the list.
@@ -157,23 +199,12 @@ impl Area {
         self.placed.get(idx)?.as_ref().map(|placed| placed.stub)
     }
 
-    /// Where a function of another module goes on, which is given by its place in the list. `None` for others.
-    fn goes_on(&self, idx: usize) -> Option<&'static AtomicUsize> {
-        self.bytes.way(self.placed.len(), idx)
-    }
-
-    /// The stub for calls of such a function.
-    pub(super) fn call_stub(&self, idx: usize, site: Site) -> Option<Stub> {
-        Some(Stub { start: self.stub(idx)?, goes_on: self.goes_on(idx)?, switch: self.switch(idx, site)? })
-    }
-
-    /// Where each displaced instruction was, behind the function's beginning, and where its copy is, behind that of its stub.
-    pub(super) fn copies(&self, idx: usize) -> impl Iterator<Item = (usize, usize)> {
-        let placed = self.placed.get(idx).and_then(Option::as_ref).into_iter();
-        placed.flat_map(|placed| {
-            let function = placed.function;
-            placed.rows.iter().map(move |row| (row.original.wrapping_sub(function), COPY_AT + row.at))
-        })
+    /// The branch to that stub, in place of the function's first bytes.
+    pub(super) fn branch(&self, idx: usize, displaced: &[u8]) -> Option<Branch> {
+        let Placed { function, stub, rows, .. } = self.placed.get(idx)?.as_ref()?;
+        // Where each displaced instruction was, behind the function's beginning, and where its copy is, behind that of its stub.
+        let copies = rows.iter().map(|row| (row.original.wrapping_sub(*function), COPY_AT + row.at));
+        Branch::new(*function as u64, *stub as u64, displaced, copies)
     }
 
     /// The section `.eh_frame` of the stubs, and where descriptions begin in it.

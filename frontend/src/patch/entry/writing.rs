@@ -31,7 +31,7 @@ pub(super) fn make(
     let area = make_stubs(image, wanted, hook, &pages)?;
     let branches = wanted.iter().enumerate().map(|(idx, function)| {
         let mut branch = vec![0xe9];
-        branch.extend_from_slice(&distance(function.name + BRANCH_BYTES, area.stub(idx)?).to_le_bytes());
+        branch.extend_from_slice(&distance(function.name + BRANCH_BYTES, area.stubs.stub(idx)?).to_le_bytes());
         Some((function.name, branch))
     });
     let branches: Vec<_> = branches.collect();
@@ -118,9 +118,9 @@ pub(super) fn make_stubs(
     let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
     let module = image.start()..image.end();
     let area = Area::new(&module, wanted, hook, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
-    let (frames, descriptions) = area.frames(Reader::Unwinder);
-    unwinder::register_section(area.stubs().start, frames, &descriptions);
-    debugger::register(&area.stubs(), &(area.stubs().start..area.stubs().start), &area.frames(Reader::Debugger).0);
+    let (range, (frames, descriptions)) = (area.stubs.range(), area.stubs.frames(Reader::Unwinder));
+    unwinder::register_section(range.start, frames, &descriptions);
+    debugger::register(&range, &(range.start..range.start), &area.stubs.frames(Reader::Debugger).0);
     Ok(area)
 }
 

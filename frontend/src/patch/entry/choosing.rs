@@ -1,0 +1,122 @@
+//! Which functions of a module are to have a branch, of this process or of another one.
+//!
+//! Not here: what becomes of them.
+
+use std::collections::BTreeMap;
+
+use rftrace_format::branches::Branch;
+
+use super::examine::examine;
+use super::functions::{BRANCH_BYTES, Functions, is_linkage};
+use super::rooms::Rooms;
+use super::sleds::Sleds;
+use super::stubs::{GoesOn, Wanted};
+use crate::elf::file::page_size;
+use crate::elf::table::SymbolTable;
+use crate::patch::entry_outcome::{EntryWay as Way, WholeReason};
+use crate::patch::module::Image;
+use crate::patch::named::{Function, Module, is_cold};
+use crate::patch::wanted::Choice;
+
+/// What is asked of each module.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) choice: &'a Choice,
+    pub(super) way: Way,
+    /// Calls of hooks, ascending.
+    pub(super) call_sites: &'a [usize],
+    /// Branches that are there from earlier, by address.
+    pub(super) known: &'a BTreeMap<usize, Branch>,
+}
+
+/// The functions of a module that were chosen.
+#[derive(Default)]
+pub(super) struct Chosen<'m> {
+    /// Those that are to have a branch, and what that has to lead to.
+    pub(super) functions: Vec<Function<'m>>,
+    pub(super) wanted: Vec<Wanted>,
+    /// Those whose branch is there from earlier.
+    pub(super) known: Vec<(Function<'m>, Branch)>,
+    /// Those that can have none.
+    pub(super) left_out: Vec<(Function<'m>, WholeReason)>,
+}
+
+impl Asked<'_> {
+    /// Looks at all functions of a module, but for those with sleds.
+    pub(super) fn of<'m>(&self, module: &'m Module<'_>, rooms: &Rooms, sleds: &Sleds) -> Chosen<'m> {
+        let mut chosen = Chosen::default();
+        if rooms.is_empty() && !self.choice.has_module(&module.name, module.is_program) {
+            return chosen;
+        }
+        let image = module.image;
+        let symbols = module.symbols.iter().flat_map(SymbolTable::symbols);
+        let labels = symbols.map(|symbol| image.start() + symbol.address as usize);
+        let functions = Functions::of(image, labels);
+        for (start, end) in functions.ranges() {
+            let function = Function { start, end, symbol: module.symbol(start) };
+            if sleds.has(start) || !self.is_chosen(module, &function, rooms) {
+                continue;
+            }
+            if let Some(&branch) = self.known.get(&start).filter(|branch| is_there(image, branch)) {
+                chosen.known.push((function, branch));
+                continue;
+            }
+            let examined = match self.way {
+                Way::Outside if crosses_page(start, BRANCH_BYTES) => Err(WholeReason::Pages),
+                _ => examine(module, &functions, &function, self.call_sites),
+            };
+            match examined {
+                Ok(instructions) => {
+                    chosen.wanted.push(Wanted { name: start, told: start, goes_on: GoesOn::Copy(instructions) });
+                    chosen.functions.push(function);
+                }
+                Err(reason) => chosen.left_out.push((function, reason)),
+            }
+        }
+        chosen
+    }
+
+    /// Whether a function is among those that were chosen.
+    fn is_chosen(&self, module: &Module<'_>, function: &Function<'_>, rooms: &Rooms) -> bool {
+        let image = module.image;
+        let is_linkage = || function.symbol.is_none() && is_linkage(image, function.start);
+        !is_cold(module, function)
+            && !is_linkage()
+            && !is_excepted(self.choice, module, function)
+            && (rooms.has(image, function.start) || is_named(self.choice, module, function))
+    }
+}
+
+/// Whether a pattern is for a function.
+pub(super) fn is_named(choice: &Choice, module: &Module<'_>, function: &Function<'_>) -> bool {
+    choice.has(&module.name, module.is_program, || module.name_of(function))
+}
+
+/// Whether it is left out by its symbol.
+pub(super) fn is_excepted(choice: &Choice, module: &Module<'_>, function: &Function<'_>) -> bool {
+    module.raw_name(function).is_some_and(|symbol| choice.excepts(symbol))
+}
+
+/// Whether memory has what a branch was prepared for, with it or without.
+pub(super) fn is_there(image: &Image<'_>, branch: &Branch) -> bool {
+    let start = branch.function as usize;
+    let bytes = image.bytes(start..start + branch.displaced().len());
+    bytes.is_some_and(|bytes| bytes == branch.displaced() || bytes == branch.branched())
+}
+
+/// Whether so many bytes would lie in two pages. From outside only one is written as a whole, however this process or the other one ends.
+pub(super) fn crosses_page(start: usize, bytes: usize) -> bool {
+    let page = usize::try_from(page_size()).unwrap_or(4096);
+    start / page != (start + bytes - 1) / page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_in_two_pages() {
+        let page = usize::try_from(page_size()).unwrap();
+        assert!(!crosses_page(page - 11, 11) && crosses_page(page - 10, 11) && !crosses_page(page, 11));
+    }
+}

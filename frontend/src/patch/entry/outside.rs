@@ -1,0 +1,221 @@
+//! Entry branches of a process that cannot make them itself, as nothing of this crate is in it: the tracer alone was put there from outside. Its
+//! recorder finds the functions here, by the process's files and memory, and writes there what is made of them.
+//!
+//! Not here: how it is written (`rftrace-attach`).
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rftrace_format::branches::Branch;
+
+use super::choosing::{Asked, Chosen};
+use super::relocate;
+use super::rooms::Rooms;
+use super::sleds::Sleds;
+use super::stubs::{GoesOn, Stubs, Wanted, most_bytes};
+use crate::Error;
+use crate::elf::file::{map_file, page_size};
+use crate::host::linux::modules::{self, Module as Loaded};
+use crate::patch::entry_outcome::{EntryBranches, EntryWay, WholeReason};
+use crate::patch::finding::calls_of;
+use crate::patch::memory::places;
+use crate::patch::module::Image;
+use crate::patch::named::{Function, Module};
+use crate::patch::stubs::REACH;
+use crate::patch::unwind::Reader;
+use crate::patch::wanted::Choice;
+
+/// The functions of such a process that are to have a branch.
+#[derive(Debug, Default)]
+pub struct OutsideBranches {
+    areas: Vec<OutsideArea>,
+    known: Vec<Branch>,
+    /// All of them: filters choose among these.
+    functions: Vec<Range<u64>>,
+    outcome: EntryBranches,
+}
+
+/// The functions of one module that get new stubs.
+#[derive(Debug)]
+pub struct OutsideArea {
+    module: Range<usize>,
+    wanted: Vec<Wanted>,
+    /// What the branches take the place of.
+    displaced: Vec<Vec<u8>>,
+}
+
+/// Such stubs at their place.
+#[derive(Debug)]
+pub struct OutsideStubs {
+    /// Behind the pages for their switches: whole pages of code.
+    pub code: Vec<u8>,
+    /// The branches to them.
+    pub branches: Vec<Branch>,
+    /// Functions whose first instructions do not reach from there what they need.
+    pub unreachable: Vec<u64>,
+    /// Their unwind information, a section `.eh_frame` that may lie anywhere.
+    pub frames: Vec<u8>,
+}
+
+/// What all modules are looked at by.
+struct Looked<'a> {
+    choice: &'a Choice,
+    hooks: &'a [(&'static str, u64)],
+    known: &'a BTreeMap<usize, Branch>,
+}
+
+impl OutsideBranches {
+    /// Looks for functions in the process whose folder in `/proc` this is, by patterns as of [`Config::entry_branches`](crate::Config::entry_branches).
+    /// `hooks`: its functions that others call at their beginning, by their names; `linker`: an address of its dynamic linker, or 0; `known`: branches that
+    /// another recorder has prepared there, none of which is in the code.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadFilter`] for what is no pattern; [`Error::Read`] if the process has ended.
+    pub fn look_up(
+        process: &Path,
+        patterns: &[String],
+        hooks: &[(&'static str, u64)],
+        linker: u64,
+        known: &[Branch],
+    ) -> Result<Self, Error> {
+        let choice = Choice::parse(patterns.iter().map(String::as_str), Vec::new())?;
+        let known = known.iter().map(|branch| (branch.function as usize, *branch)).collect();
+        let looked = Looked { choice: &choice, hooks, known: &known };
+        let mut this = Self::default();
+        this.go_through(process, linker, &looked).map_err(|source| Error::Read { path: process.to_owned(), source })?;
+        Ok(this)
+    }
+
+    fn go_through(&mut self, process: &Path, linker: u64, looked: &Looked<'_>) -> io::Result<()> {
+        let read = modules::memory_of(process)?;
+        for loaded in modules::modules_of_process(process)? {
+            let name = loaded.path.file_name().unwrap_or_default().to_string_lossy();
+            let is_linker = linker != 0 && (loaded.start..loaded.end).contains(&linker);
+            if is_linker || loaded.is_recorders() || !looked.choice.has_module(&name, loaded.is_main) {
+                continue;
+            }
+            self.look_at(process, &loaded, looked, &read);
+        }
+        Ok(())
+    }
+
+    /// What cannot be read has no functions.
+    fn look_at(
+        &mut self,
+        process: &Path,
+        loaded: &Loaded,
+        looked: &Looked<'_>,
+        read: impl Fn(Range<usize>) -> Vec<u8>,
+    ) -> Option<()> {
+        let path = loaded.file_in(process)?;
+        let file = map_file(&path).ok()?;
+        let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+        let image = Image::of_process(&file, loaded.start as usize, &name, read)?;
+        let module = Module::of(&image, Some(file), &path, &loaded.path, loaded.is_main);
+        let hooks = looked.hooks;
+        let mut call_sites: Vec<usize> = calls_of(&image, hooks).into_iter().map(|site| site.address).collect();
+        // They become jumps themselves.
+        call_sites.extend(hooks.iter().map(|&(_, address)| address as usize));
+        call_sites.sort_unstable();
+        let asked =
+            Asked { choice: looked.choice, way: EntryWay::Outside, call_sites: &call_sites, known: looked.known };
+        let Chosen { functions, wanted, known, left_out } = asked.of(&module, &Rooms::default(), &Sleds::default());
+        let outcome = &mut self.outcome;
+        outcome.left_out.extend(left_out.iter().map(|(function, reason)| module.left_out(function, *reason)));
+        let range = |function: &Function<'_>| function.start as u64..function.end as u64;
+        self.functions.extend(known.iter().map(|(function, _)| range(function)));
+        self.known.extend(known.iter().map(|&(_, branch)| branch));
+        outcome.patched += known.len();
+        let mut area = OutsideArea { module: image.start()..image.end(), wanted: Vec::new(), displaced: Vec::new() };
+        for (function, wanted) in functions.iter().zip(wanted) {
+            let displaced = image.bytes(wanted.name..wanted.name + wanted.n_displaced());
+            match displaced.filter(|_| can_move(&wanted)) {
+                Some(displaced) => {
+                    area.displaced.push(displaced.to_vec());
+                    area.wanted.push(wanted);
+                    self.functions.push(range(function));
+                }
+                None => outcome.left_out.push(module.left_out(function, WholeReason::Instruction)),
+            }
+        }
+        outcome.patched += area.wanted.len();
+        if !area.wanted.is_empty() {
+            self.areas.push(area);
+        }
+        Some(())
+    }
+
+    /// Those that get new stubs.
+    #[must_use]
+    pub fn areas(&self) -> &[OutsideArea] {
+        &self.areas
+    }
+
+    /// The branches whose stubs are there.
+    #[must_use]
+    pub fn known(&self) -> &[Branch] {
+        &self.known
+    }
+
+    /// What becomes of the functions, if all stubs are made.
+    #[must_use]
+    pub fn outcome(&self) -> &EntryBranches {
+        &self.outcome
+    }
+
+    /// All functions.
+    #[must_use]
+    pub fn functions(&self) -> &[Range<u64>] {
+        &self.functions
+    }
+}
+
+impl OutsideArea {
+    /// How many functions there are; each has a switch, a byte.
+    #[must_use]
+    pub fn n_functions(&self) -> usize {
+        self.wanted.len()
+    }
+
+    /// Their addresses.
+    pub fn functions(&self) -> impl Iterator<Item = u64> {
+        self.wanted.iter().map(|function| function.name as u64)
+    }
+
+    /// Where so many bytes, and behind them the stubs and what may be told of these, lie within reach of the module. `mapped`: what is mapped in the
+    /// process, ascending.
+    #[must_use]
+    pub fn places(&self, n_bytes: usize, mapped: &[Range<usize>]) -> Vec<usize> {
+        let page = usize::try_from(page_size()).unwrap_or(4096);
+        // What is told of them is no larger than they are.
+        places(&self.module, n_bytes + 4 * most_bytes(self.wanted.len()), mapped, (page, REACH))
+    }
+
+    /// The stubs as they begin at `start`, whose switches begin at `switches`, and which lead to a hook.
+    #[must_use]
+    pub fn lay(&self, switches: usize, start: usize, hook: usize) -> OutsideStubs {
+        let (stubs, code) = Stubs::new(switches, start, &self.wanted, hook);
+        let branches = self.displaced.iter().enumerate().map(|(idx, displaced)| stubs.branch(idx, displaced));
+        let (mut found, mut unreachable) = (Vec::new(), Vec::new());
+        for (function, branch) in self.wanted.iter().zip(branches) {
+            match branch {
+                Some(branch) => found.push(branch),
+                None => unreachable.push(function.name as u64),
+            }
+        }
+        OutsideStubs { code, branches: found, unreachable, frames: stubs.frames(Reader::Unwinder).0 }
+    }
+}
+
+/// Whether its first instructions can run elsewhere at all.
+fn can_move(function: &Wanted) -> bool {
+    match &function.goes_on {
+        GoesOn::Copy(instructions) => relocate::copy(instructions, function.name, function.name).is_some(),
+        GoesOn::Whole(_) => true,
+    }
+}
