@@ -25,7 +25,7 @@ fn program() -> &'static Program {
 
 /// Has it work, and answer.
 #[track_caller]
-fn ask(running: &mut Running, byte: u8) -> String {
+pub(crate) fn ask(running: &mut Running, byte: u8) -> String {
     running.child.stdin.as_mut().unwrap().write_all(&[byte]).unwrap();
     let mut line = String::new();
     running.output.read_line(&mut line).unwrap();
@@ -38,21 +38,21 @@ const XRAY: [&str; 3] = ["-fxray-instrument", "-fxray-instruction-threshold=1", 
 const LONG_CALL: [u8; 7] = [0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x48, 0xe8];
 
 /// What the program answers: by a function of its own, or of the library.
-const OWN: &str = "1499500\n";
+pub(crate) const OWN: &str = "1499500\n";
 const OF_LIBRARY: &str = "501500\n";
 
-fn stop(mut recorder: Child) {
+pub(crate) fn stop(mut recorder: Child) {
     tools::run(Command::new("kill").args(["-INT", &recorder.id().to_string()]));
     assert!(recorder.wait().unwrap().success());
 }
 
 /// How often functions are called in one round for each of 1,000 numbers.
-const COUNTS: [(&str, u64); 5] =
+pub(crate) const COUNTS: [(&str, u64); 5] =
     [("round_of_work", 1000), ("many", 1000), ("recursive", 3997), ("number", 3000), ("main", 0)];
 
 /// Code is what it is in files.
 #[track_caller]
-fn check_code(running: &Running) {
+pub(crate) fn check_code(running: &Running) {
     for (line, bytes) in running.code() {
         let mut fields = line.splitn(6, ' ');
         let offset = usize::from_str_radix(fields.nth(2).unwrap(), 16).unwrap();
@@ -236,7 +236,7 @@ fn busy_threads_again_and_again() {
 
 /// Records, and tries again where others have the processors.
 #[track_caller]
-fn recorded(running: &Running, options: &[&str]) -> Output {
+pub(crate) fn recorded(running: &Running, options: &[&str]) -> Output {
     for _ in 0..20 {
         let output = running.record(options);
         if output.status.success() {
@@ -410,11 +410,6 @@ fn refusals() {
         return;
     }
     let branches = |command: &mut Command| _ = command.args(["-P", "*"]);
-    let source = CProgram::new(&["attached.c"]).without_hooks().without_library();
-    let fixed = source.with(&["-static", "-DNO_SLOT", "-lpthread"]).build();
-    let running = Running::begin(&fixed.path, "malloc");
-    refused(running.pid(), branches, "is linked statically");
-    running.end();
     let plain = CProgram::new(&["attached.c"]).without_hooks().without_library();
     let plain = plain.with(&["-DNO_SLOT", "-lpthread"]).build();
     let running = Running::begin(&plain.path, "seccomp");

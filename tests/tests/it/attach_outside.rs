@@ -338,8 +338,7 @@ fn refusals() {
     let running = Running::begin(&program, "alone");
     let code = running.code();
     for options in [
-        &["-P", "*"][..],
-        &["--libcalls"],
+        &["--libcalls"][..],
         &["--resources", "memory"],
         &["--patched"],
         &["-A", "middle@arg1"],

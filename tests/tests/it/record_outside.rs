@@ -475,7 +475,7 @@ fn refusals() {
             assert!(run.stderr.contains("is linked statically, or uses musl"), "{}", run.stderr);
             assert!(!run.path("trace").exists());
         }
-        for options in [&["-P", "*"][..], &["--libcalls"], &["--resources", "memory"]] {
+        for options in [&["-P", "*", "--libcalls"][..], &["--libcalls"], &["--resources", "memory"]] {
             let run = record(options, &program, &["begun"]);
             assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
         }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use nix::libc::pid_t;
 
 use super::borrowed::{Borrowed, Gadgets};
-use super::branches::{Branches, NoBranch, Written};
+use super::branches::{Branches, NoBranch, OwnBranches, Written};
 use super::library::{Library, LibraryFile, close, memory_file};
 use super::names;
 use super::place::{Places, Tracer};
@@ -105,14 +105,6 @@ pub(crate) struct Attached {
     branches: Option<OwnBranches>,
     /// Where the tracer could be called when that was last looked for, and the modules then.
     places: Option<(Vec<String>, Places)>,
-}
-
-/// Branches of this recording.
-#[derive(Debug, Default)]
-struct OwnBranches {
-    written: Written,
-    /// What the library tells of functions that were to have a hook.
-    told: String,
 }
 
 /// What is found in a process before it is touched.
@@ -283,9 +275,7 @@ impl Attached {
     /// How many threads stood in the first instructions of functions when these got their branches, and went on in the copies of those; and
     /// for how long all threads were stopped for that.
     pub(crate) fn stopped(&self) -> (usize, Duration) {
-        self.branches
-            .as_ref()
-            .map_or((0, Duration::ZERO), |branches| (branches.written.n_moved, branches.written.stopped))
+        self.branches.as_ref().map_or((0, Duration::ZERO), OwnBranches::stopped)
     }
 
     /// Has a thread, which may be lent, call a function of the library, and then does the rest of what is wanted.

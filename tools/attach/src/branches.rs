@@ -1,6 +1,6 @@
 //! Branches at functions' beginnings, and hooks in XRay's sleds: written into a process, and taken away again, while all its threads are stopped.
 //!
-//! The library in the process has prepared them, with nobody stopped: what a branch leads to is there. Here is the pass that changes code. A
+//! The library in the process has prepared them, or this process where there is none (`stubs`), with nobody stopped: what a branch leads to is there. Here is the pass that changes code. A
 //! thread that stands within the bytes of a branch goes on in the copy of the instructions that were there.
 //!
 //! Not here: which functions can have a branch, and how a copy is made (`rftrace-frontend`).
@@ -44,6 +44,8 @@ pub enum NoBranch {
     Changed,
     /// A signal's handler has interrupted its first instructions, and does not come back.
     Interrupted,
+    /// There is no memory for what it would lead to.
+    Unreachable,
 }
 
 impl std::fmt::Display for NoBranch {
@@ -51,6 +53,7 @@ impl std::fmt::Display for NoBranch {
         f.write_str(match self {
             Self::Changed => "changed by somebody else",
             Self::Interrupted => "a thread was interrupted in its first instructions all the time",
+            Self::Unreachable => "no executable memory within reach",
         })
     }
 }
@@ -75,12 +78,27 @@ impl Written {
     }
 }
 
-/// Branches that the library in a process has prepared, by address.
+/// Branches of a recording.
+#[derive(Debug, Default)]
+pub(crate) struct OwnBranches {
+    pub(crate) written: Written,
+    /// What is told of functions that were to have a hook.
+    pub(crate) told: String,
+}
+
+impl OwnBranches {
+    /// How many threads were moved, and for how long all were stopped.
+    pub(crate) fn stopped(&self) -> (usize, Duration) {
+        (self.written.n_moved, self.written.stopped)
+    }
+}
+
+/// Branches that were prepared in a process, by address.
 #[derive(Debug)]
 pub(crate) struct Branches(Vec<Branch>);
 
 impl Branches {
-    /// All that were ever prepared.
+    /// All that the library there has ever prepared.
     pub(crate) fn prepared(process: &Process, library: &Library) -> Result<Self> {
         let place = library.function("rftrace_attach_branches")?;
         let (address, number) = process.word(place).zip(process.word(place + 8)).unwrap_or((0, 0));
@@ -89,12 +107,17 @@ impl Branches {
         }
         let bytes = process.bytes(address, number * ENTRY_BYTES as u64);
         let entries = bytes.as_chunks::<ENTRY_BYTES>().0;
-        let mut branches: Vec<Branch> = entries.iter().filter_map(Branch::decode).collect();
+        let branches: Vec<Branch> = entries.iter().filter_map(Branch::decode).collect();
         if branches.len() as u64 != number {
             bail!("what process {} tells of its functions cannot be read", process.pid);
         }
+        Ok(Self::of(branches))
+    }
+
+    /// These, which lead to what is there.
+    pub(crate) fn of(mut branches: Vec<Branch>) -> Self {
         branches.sort_by_key(|branch| (branch.function, branch.stub));
-        Ok(Self(branches))
+        Self(branches)
     }
 
     /// Those that are wanted now.

@@ -17,6 +17,7 @@ use super::image::Image;
 use super::jumps::Hooked;
 use super::library::map;
 use super::process::Process;
+use super::stubs::Entries;
 
 /// What is recorded; nothing is chosen if it is `None`.
 #[derive(Debug)]
@@ -31,7 +32,12 @@ impl Chosen {
     /// # Errors
     ///
     /// Sentences: the rules are wrong, or match nothing.
-    pub(crate) fn look_up(rules: &str, process: &Process, image: Option<&Image>, hooked: &[Hooked]) -> Result<Self> {
+    pub(crate) fn look_up(
+        rules: &str,
+        process: &Process,
+        image: Option<&Image>,
+        (hooked, entries): (&[Hooked], &Entries),
+    ) -> Result<Self> {
         if rules.trim().is_empty() {
             return Ok(Self(None));
         }
@@ -39,7 +45,8 @@ impl Chosen {
         let hooks = hooked.iter().map(|it| (it.hook, it.range.start)).collect();
         let slots = image.map_or_else(|| Ok(Vec::new()), |image| published(process, image.control(process)))?;
         let folder = PathBuf::from(format!("/proc/{}", process.pid));
-        Ok(Self(Some(OutsideChoice::new(&filter, &folder, hooks, &slots)?)))
+        let functions = (hooks, entries.functions().to_vec());
+        Ok(Self(Some(OutsideChoice::new(&filter, &folder, functions, &slots)?)))
     }
 
     /// Has the tracer record that, which does not record now.

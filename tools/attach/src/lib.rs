@@ -6,7 +6,7 @@
 //! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped.
 //! - `names` are those of the libraries in the process; `library` brings the tracer's library into the process, and that for resources, `stacks` gives return addresses back.
 //! - `signal` sends a thread a signal that ends no wait of it.
-//! - `branches` are those at functions' beginnings: the pass that changes code.
+//! - `branches` are those at functions' beginnings: the pass that changes code. `stubs` are what they lead to where no library makes it.
 //! - `started` is a program that this process starts, held where the tracer can be put into it.
 //! - `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image`, the
 //!   `jumps` that lead there, the `filter` of what is recorded, and the program's `headers`, by which some unwinders find the tracer; `way` chooses.
@@ -41,6 +41,7 @@ mod signal;
 mod stacks;
 mod started;
 mod status;
+mod stubs;
 mod sys;
 mod way;
 mod world;

@@ -8,6 +8,9 @@ pub(crate) const RESOURCES: &str = "rftrace-attached-resources";
 /// The tracer where it has no library.
 pub(crate) const OUTSIDE: &str = "rftrace-outside";
 
+/// What branches lead to there, and what is told of it.
+pub(crate) const STUBS: &str = "rftrace-stubs";
+
 /// The file of a bank.
 pub(crate) const BANK: &str = "rftrace-banks";
 
@@ -24,6 +27,11 @@ pub(crate) fn is_for_resources(path: &str) -> bool {
 /// The same of the tracer without library.
 pub(crate) fn is_outside(path: &str) -> bool {
     is_mapped_from(path, OUTSIDE)
+}
+
+/// The same of what branches lead to there.
+pub(crate) fn is_stubs(path: &str) -> bool {
+    is_mapped_from(path, STUBS)
 }
 
 /// The same of a bank.

@@ -18,6 +18,7 @@ use rftrace_frontend::Filter;
 
 use super::attached::{Files, State, Wanted, modules};
 use super::borrowed::{Borrowed, Gadgets};
+use super::branches::OwnBranches;
 use super::filter::Chosen;
 use super::headers::Headers;
 use super::image::Image;
@@ -29,6 +30,7 @@ use super::process::{Map, OtherRoot, Process};
 use super::stacks::Stacks;
 use super::started::{Place, Started};
 use super::status;
+use super::stubs::{self, Entries};
 use super::world::World;
 
 /// Where things lie in the file of a bank, for who maps it as a whole.
@@ -78,6 +80,7 @@ pub(crate) struct Outside {
     bank: Vec<Range<u64>>,
     /// What is recorded; `None` where this process does not record it.
     chosen: Option<Chosen>,
+    branches: Option<OwnBranches>,
     modules: Vec<String>,
     late: Vec<pid_t>,
 }
@@ -130,6 +133,11 @@ impl Unwinder {
         Ok(Self { knows, functions })
     }
 
+    /// What it is told by, if it is told.
+    fn registrar(&self) -> Option<u64> {
+        if let Knows::ByRegistrar(registrar) = self.knows { Some(registrar) } else { None }
+    }
+
     /// Where the tracer is to be, or above.
     fn lowest(&self) -> u64 {
         if let Knows::ByHeaders(headers) = &self.knows { headers.lowest() } else { 0 }
@@ -142,10 +150,9 @@ impl Unwinder {
 
 /// Refuses what needs the library.
 fn check_wanted(pid: pid_t, wanted: &Wanted) -> Result<()> {
-    let Wanted { filter, has_library_calls, branches, is_patched, types, resources, .. } = wanted;
+    let Wanted { filter, has_library_calls, is_patched, types, resources, .. } = wanted;
     let rule = filter.parse::<Filter>().context("what to record")?.rule_for_library();
     let refused = [
-        (!branches.is_empty(), "-P"),
         (*has_library_calls, "--libcalls"),
         (resources.is_some(), "--resources"),
         (*is_patched, "--patched"),
@@ -185,7 +192,7 @@ impl Outside {
             let (number, banks) = memory_file(thread, &process, names::BANK)?;
             Ok((number, prepare(Files { banks, resources: None })?))
         };
-        let put = put_into(&process, &wanted.filter, &mut late, borrow, make)?;
+        let put = put_into(&process, wanted, &mut late, borrow, make)?;
         Self::new(process, put, late)
     }
 
@@ -216,14 +223,14 @@ impl Outside {
                 thread.system_call(libc::SYS_open, &[path, flags as u64, 0]).context("it cannot open the bank")?;
             Ok((number, places.clone()))
         };
-        let put = put_into(&process, &wanted.filter, &mut late, borrow, open)?;
+        let put = put_into(&process, wanted, &mut late, borrow, open)?;
         Self::new(process, put, late).map(Some)
     }
 
     fn new(process: Process, put: Put, late: Vec<pid_t>) -> Result<Self> {
-        let Put { image, bank, chosen, restorer } = put;
+        let Put { image, bank, chosen, branches, restorer } = put;
         let modules = modules(&process.maps()?);
-        Ok(Self { process, image, restorer, bank: vec![bank], chosen: Some(chosen), modules, late })
+        Ok(Self { process, image, restorer, bank: vec![bank], chosen: Some(chosen), branches, modules, late })
     }
 
     /// A process that a recorder has left the tracer in.
@@ -233,7 +240,7 @@ impl Outside {
         let restorer = Gadgets::anywhere(&process, &maps)?.restorer;
         let bank = maps.iter().filter(|map| names::is_bank(&map.path)).map(|map| map.range.clone()).collect();
         let modules = modules(&maps);
-        Ok(Some(Self { process, image, restorer, bank, chosen: None, modules, late: Vec::new() }))
+        Ok(Some(Self { process, image, restorer, bank, chosen: None, branches: None, modules, late: Vec::new() }))
     }
 
     /// Where things lie in it.
@@ -247,6 +254,11 @@ impl Outside {
     /// Whether each of the rules that may match nothing has an effect.
     pub(crate) fn rules_in_effect(&self) -> &[bool] {
         self.chosen.as_ref().map_or(&[], Chosen::in_effect)
+    }
+
+    /// What became of functions that were to have a branch, if there are any.
+    pub(crate) fn branches(&self) -> Option<&OwnBranches> {
+        self.branches.as_ref()
     }
 
     /// As of [`Attached`](super::attached::Attached).
@@ -303,15 +315,16 @@ struct Put {
     /// Where the bank is.
     bank: Range<u64>,
     chosen: Chosen,
+    branches: Option<OwnBranches>,
     /// Where signal handlers return to.
     restorer: u64,
 }
 
 /// Puts the tracer into a process, by a thread that `borrow` borrows, where it is not in some code, and holds no lock if the program's unwinder is told, and that
-/// `open`s a bank. It records what `rules` say.
+/// `open`s a bank. It records what is wanted.
 fn put_into<'a>(
     process: &'a Process,
-    rules: &str,
+    wanted: &Wanted,
     late: &mut Vec<pid_t>,
     borrow: impl FnOnce(Vec<Range<u64>>, Gadgets, bool, &mut Vec<pid_t>) -> Result<Borrowed<'a>>,
     open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
@@ -320,22 +333,30 @@ fn put_into<'a>(
     let maps = process.maps()?;
     let image = Image::find(process, &maps)?;
     let hooked = jumps::hooked(process, &maps)?;
-    if hooked.is_empty() {
+    if hooked.is_empty() && wanted.branches.is_empty() {
         bail!(
             "process {pid} is linked statically, or uses musl as its C library, and has no function mcount or __fentry__ that is known by name: \
-             build it with -pg or -mfentry, and with a symbol table (without -s and strip)"
+             build it with -pg or -mfentry, and with a symbol table (without -s and strip), or name functions by -P: `-P '*'` needs the \
+             symbol table alone"
         );
     }
-    let chosen = Chosen::look_up(rules, process, image.as_ref(), &hooked)?;
+    let entries = Entries::look_up(process, &maps, &wanted.branches, &hooked)?;
+    let chosen = Chosen::look_up(&wanted.filter, process, image.as_ref(), (&hooked, &entries))?;
     let unwinder = Unwinder::of(process, &maps)?;
     let gadgets = Gadgets::anywhere(process, &maps)?;
     let texts = image.as_ref().map_or_else(Vec::new, Image::texts);
-    let mut thread = borrow(texts, gadgets, matches!(unwinder.knows, Knows::ByRegistrar(_)), late)?;
-    let begun = begin_on(&mut thread, process, image, (&hooked, &chosen), &unwinder, late, open);
+    if matches!(unwinder.knows, Knows::ByHeaders(_)) && !wanted.branches.is_empty() {
+        bail!(
+            "process {pid} has LLVM's unwinder, which cannot be told of what branches lead to: only its calls of the tracer are recorded, not by -P"
+        );
+    }
+    let mut thread = borrow(texts, gadgets, unwinder.registrar().is_some(), late)?;
+    let what = What { hooked: &hooked, entries: &entries, chosen: &chosen, maps: &maps };
+    let begun = begin_on(&mut thread, process, image, &what, &unwinder, late, open);
     let given_back = thread.give_back();
-    let (image, bank) = begun?;
+    let (image, bank, branches) = begun?;
     given_back?;
-    Ok(Put { image, bank, chosen, restorer: gadgets.restorer })
+    Ok(Put { image, bank, chosen, branches, restorer: gadgets.restorer })
 }
 
 fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
@@ -353,16 +374,26 @@ fn stacks<'a>(process: &'a Process, image: &Image) -> Stacks<'a> {
     Stacks::new(process, image.control(process), image.texts()).with_unwinder(unwinder)
 }
 
-/// What the borrowed thread does. Returns the image, and where the bank is.
+/// What is recorded of a process.
+struct What<'a> {
+    hooked: &'a [Hooked],
+    entries: &'a Entries,
+    chosen: &'a Chosen,
+    /// What was mapped when these were looked for.
+    maps: &'a [Map],
+}
+
+/// What the borrowed thread does. Returns the image, where the bank is, and what became of branches.
 fn begin_on(
     thread: &mut Borrowed<'_>,
     process: &Process,
     found: Option<Image>,
-    (hooked, chosen): (&[Hooked], &Chosen),
+    what: &What<'_>,
     unwinder: &Unwinder,
     late: &mut Vec<pid_t>,
     open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
-) -> Result<(Image, Range<u64>)> {
+) -> Result<(Image, Range<u64>, Option<OwnBranches>)> {
+    let What { hooked, entries, chosen, maps } = what;
     let tid_at = tid_at(process, thread.registers.fs_base, own_number(thread.thread));
     let tid_at = tid_at
         .with_context(|| format!("the C library of process {} is none that is known (GNU's, or musl)", process.pid))?;
@@ -376,7 +407,8 @@ fn begin_on(
     }
     let (number, places) = open(thread)?;
     let is_new = found.is_none();
-    let ranges: Vec<Range<u64>> = hooked.iter().map(|it| it.range.clone()).collect();
+    let ranges: Vec<Range<u64>> =
+        hooked.iter().map(|it| it.range.clone()).chain(entries.functions().iter().cloned()).collect();
     let image = match found {
         Some(image) => image,
         None => Image::map(thread, process, &ranges, unwinder.lowest(), |name| unwinder.function(name))?,
@@ -397,13 +429,23 @@ fn begin_on(
             Ok(())
         })
     });
-    if let Err(error) = begun {
-        // The error that came first is the one to be told.
-        let _ = hide_bank(thread, &bank);
-        return Err(error);
-    }
+    let begun = begun.and_then(|()| {
+        let written = entries.write(thread, process, &image, unwinder.registrar(), maps, late);
+        if written.is_err() {
+            let _ = end_on(thread, process, &image, &[], late);
+        }
+        written
+    });
+    let branches = match begun {
+        Ok(branches) => branches,
+        Err(error) => {
+            // The error that came first is the one to be told.
+            let _ = hide_bank(thread, &bank);
+            return Err(error);
+        }
+    };
     thread.call(image.function("rftrace_backend_enable")?, &[])?;
-    Ok((image, bank))
+    Ok((image, bank, branches))
 }
 
 /// Where the C library keeps the numbers of threads, if it has this one there.
@@ -528,12 +570,14 @@ fn end_on(
 
     thread.call(image.function("rftrace_backend_disable")?, &[])?;
     let stacks = stacks(process, image);
-    let mut has_jumps = jumps::are_there(process, image)?;
+    let branches = stubs::prepared(process)?;
+    let take_away = || jumps::take_away(process, image).and_then(|()| branches.restore_in(process));
+    let mut are_there = jumps::are_there(process, image)? || branches.are_there(process);
     for _ in 0..TRIES {
         let world = World::stop(process, thread.thread, late)?;
-        if has_jumps && world.is_whole && late.is_empty() {
-            jumps::take_away(process, image)?;
-            has_jumps = false;
+        if are_there && world.is_whole && late.is_empty() {
+            take_away()?;
+            are_there = false;
         }
         let mut registers = world.registers()?;
         registers.push(thread.registers);
@@ -543,10 +587,11 @@ fn end_on(
         drop(world);
         thread::sleep(PAUSE);
     }
-    if has_jumps {
+    if are_there {
         let _world = super::branches::whole_world(process, thread.thread, late)?;
-        jumps::take_away(process, image)?;
+        take_away()?;
     }
+    stubs::switch_off(process)?;
     bank.iter().try_for_each(|bank| hide_bank(thread, bank))
 }
 

@@ -164,6 +164,22 @@ impl Process {
         if in_root.exists() { in_root } else { PathBuf::from(&map.path) }
     }
 
+    /// The program's file.
+    ///
+    /// # Errors
+    ///
+    /// It is not mapped, or not there any more.
+    pub(crate) fn program(&self, maps: &[Map]) -> Result<Module> {
+        let path = self.program_path();
+        // Its path as it stands among what is mapped has that mark too.
+        self.module(maps, |other| other == path)?.with_context(|| format!("{path} is not mapped"))
+    }
+
+    /// Its path, in its own mount namespace.
+    pub(crate) fn program_path(&self) -> String {
+        fs::read_link(self.file("exe")).unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// All modules that code is mapped from.
     pub(crate) fn modules(&self, maps: &[Map]) -> Vec<Module> {
         let mut paths: Vec<&str> =
@@ -290,6 +306,12 @@ impl Module {
         found.sort_unstable_by_key(|range| range.start);
         found.dedup_by_key(|range| range.start);
         found
+    }
+
+    /// Whether its file names more than it exports.
+    pub(crate) fn has_symbols(&self) -> bool {
+        let file = ElfFile64::<object::Endianness>::parse(&*self.bytes);
+        file.is_ok_and(|file| file.symbols().next().is_some())
     }
 
     /// Whether any symbol begins in a range.

@@ -94,6 +94,12 @@ impl<'a> Stacks<'a> {
         }
         let trampolines = self.trampolines();
         let blocks = self.blocks();
+        // What an unwinder has called may be hooked too: then its return address is nowhere else.
+        let is_open = |open: &Open| self.process.word(open.frame).is_some_and(|word| trampolines.contains(&word));
+        let mut called = blocks.iter().flat_map(|block| &block.open).filter(|open| is_of_unwinder(open.parent_ip));
+        if called.any(is_open) {
+            return false;
+        }
         let mut all: Vec<Open> =
             blocks.iter().flat_map(|block| block.open.iter().copied()).chain(self.left()).collect();
         // Of entries with one frame the latest lives; where it is a tail call, the one before has the address.

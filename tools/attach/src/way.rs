@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::attached::{self, Attached as ByLibrary, Files, State, Wanted};
-use super::branches::NoBranch;
+use super::branches::{NoBranch, OwnBranches};
 use super::outside::{BankPlaces, Mapped, Outside};
 use super::process::OtherRoot;
 use super::refusal;
@@ -157,12 +157,12 @@ impl Attached {
         }
     }
 
-    /// What the library in the process tells of functions that were to have a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
+    /// What is told of functions that were to have a hook, as [`EntriesLine`](rftrace_format::recording::EntriesLine)s.
     #[must_use]
     pub fn told(&self) -> &str {
         match &self.0 {
             Way::Library(library) => library.told(),
-            Way::Outside(_) => "",
+            Way::Outside(outside) => outside.branches().map_or("", |branches| &branches.told),
         }
     }
 
@@ -171,7 +171,7 @@ impl Attached {
     pub fn without_branch(&self) -> &[(u64, NoBranch)] {
         match &self.0 {
             Way::Library(library) => library.without_branch(),
-            Way::Outside(_) => &[],
+            Way::Outside(outside) => outside.branches().map_or(&[], |branches| &branches.written.left_out),
         }
     }
 
@@ -181,7 +181,7 @@ impl Attached {
     pub fn stopped(&self) -> (usize, Duration) {
         match &self.0 {
             Way::Library(library) => library.stopped(),
-            Way::Outside(_) => (0, Duration::ZERO),
+            Way::Outside(outside) => outside.branches().map_or((0, Duration::ZERO), OwnBranches::stopped),
         }
     }
 }

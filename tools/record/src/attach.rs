@@ -180,6 +180,11 @@ impl Attended {
         Ok(())
     }
 
+    /// What became of functions that were to have a hook. While the process is there: names are read from its files.
+    pub(crate) fn told(&self) -> Told {
+        told_by(self.pid, &self.attached)
+    }
+
     fn has_ended(&self) -> bool {
         start_time(self.pid) != self.started
     }

@@ -9,12 +9,15 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use rftrace_format::recording::{EntriesLine, Share};
 
-/// A file in memory that all recorded processes append to.
+/// A file in memory that all recorded processes append to, and what was told otherwise.
 #[derive(Debug)]
-pub struct Entries(File);
+pub struct Entries {
+    file: File,
+    added: Told,
+}
 
 /// What they said.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Functions with a branch, in all processes.
     pub functions: Share,
@@ -33,12 +36,18 @@ impl Entries {
     pub fn create() -> Result<Self> {
         let memory =
             memfd_create("rftrace-entries", MFdFlags::MFD_CLOEXEC).context("no memory for a list of functions")?;
-        Ok(Self(File::from(memory)))
+        Ok(Self { file: File::from(memory), added: Told::default() })
     }
 
     /// Where other processes find it, as long as this one lives.
     pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// Adds what is told of a process that cannot say it.
+    pub fn add(&mut self, told: Told) {
+        let before = std::mem::take(&mut self.added);
+        self.added = before.with(told);
     }
 
     /// What they said.
@@ -48,8 +57,11 @@ impl Entries {
     /// The memory cannot be read.
     pub fn read(&mut self) -> Result<Told> {
         let mut text = Vec::new();
-        self.0.rewind().and_then(|()| self.0.read_to_end(&mut text)).context("cannot read the list of functions")?;
-        Ok(Told::parse(&String::from_utf8_lossy(&text)))
+        self.file
+            .rewind()
+            .and_then(|()| self.file.read_to_end(&mut text))
+            .context("cannot read the list of functions")?;
+        Ok(Told::parse(&String::from_utf8_lossy(&text)).with(self.added.clone()))
     }
 }
 

@@ -16,6 +16,7 @@ use rftrace_attach::{Attached, Started, Wanted};
 use super::attach::{Attended, Reason, attend};
 use super::banks::BankRecorder;
 use super::control::{Control, Spelling};
+use super::entries;
 use super::errands::{Errand, Errands, What};
 use super::run::Way;
 use super::sys;
@@ -25,14 +26,21 @@ use super::told::RuleEffects;
 #[derive(Debug)]
 pub struct Outside<'a> {
     banks: &'a BankRecorder,
-    filter: String,
-    /// Where it is told which of its rules match anything.
-    effects: &'a RuleEffects,
+    choice: Choice<'a>,
     spelling: Spelling,
     /// The signal that asks for a snapshot.
     snapshot: c_int,
     running: Option<Running>,
     told: Told,
+}
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'a> {
+    /// Rules, which may be none, and where it is told which of them match anything.
+    pub rules: (&'a str, &'a RuleEffects),
+    /// Patterns of functions that get a branch at their beginning.
+    pub branches: &'a [String],
 }
 
 /// What became of it.
@@ -42,6 +50,8 @@ pub struct Told {
     pub control: Option<io::Result<Control>>,
     /// Why the program is not recorded any more.
     pub end: Option<Reason>,
+    /// What became of functions that were to have a branch.
+    pub functions: entries::Told,
 }
 
 /// The program, which runs.
@@ -54,16 +64,11 @@ struct Running {
 }
 
 impl<'a> Outside<'a> {
-    /// Records into banks for one process what rules say, which may be empty; `effects` is told which of them match anything. `spelling` is how it is
-    /// written what dumps are made on, for who controls the recording; a signal asks for snapshots.
+    /// Records into banks for one process. `spelling` is how it is written what dumps are made on, for who controls the recording; a signal asks for
+    /// snapshots.
     #[must_use]
-    pub fn new(
-        banks: &'a BankRecorder,
-        (filter, effects): (&str, &'a RuleEffects),
-        spelling: Spelling,
-        snapshot: c_int,
-    ) -> Self {
-        Self { banks, filter: filter.to_owned(), effects, spelling, snapshot, running: None, told: Told::default() }
+    pub fn new(banks: &'a BankRecorder, choice: Choice<'a>, spelling: Spelling, snapshot: c_int) -> Self {
+        Self { banks, choice, spelling, snapshot, running: None, told: Told::default() }
     }
 }
 
@@ -74,9 +79,9 @@ impl Way for Outside<'_> {
     fn begin(&mut self, command: Command) -> Result<u32> {
         let wanted = Wanted {
             library: PathBuf::new(),
-            filter: self.filter.clone(),
+            filter: self.choice.rules.0.to_owned(),
             has_library_calls: false,
-            branches: Vec::new(),
+            branches: self.choice.branches.to_vec(),
             is_patched: false,
             types: None,
             resources: None,
@@ -86,6 +91,7 @@ impl Way for Outside<'_> {
         let (child, mut started) = Started::begin(command).context(cannot_run)?;
         let pid = child.id();
         let attended = Attended::begin_started(&mut started, pid, &wanted, self.banks).context(cannot_record)?;
+        self.told.functions = attended.as_ref().map(Attended::told).unwrap_or_default();
         let (errands, to_do) = Errands::new();
         let banks = [(pid, self.banks)].into_iter();
         self.told.control = Some(Control::of_attached(banks, errands.clone(), self.spelling));
@@ -116,7 +122,7 @@ impl Way for Outside<'_> {
             });
             let look = |_, attached: &Attached| {
                 // It only loses what the user is told.
-                let _ = self.effects.add(attached.rules_in_effect());
+                let _ = self.choice.rules.1.add(attached.rules_in_effect());
             };
             let ends = attend(attended.into_iter().collect(), look, || Some(Duration::MAX), &to_do);
             self.told.end = ends.into_iter().next();

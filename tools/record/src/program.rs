@@ -48,8 +48,19 @@ pub enum Way {
     Outside,
 }
 
-/// How the program can be recorded. The error says what to do if it cannot. `unchanged`: its functions need not call the tracer.
-pub fn check(path: &Path, unchanged: bool) -> Result<Way> {
+/// What is recorded of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// Its calls of the tracer.
+    Calls,
+    /// Functions that need not call it, by branches at their beginnings.
+    Functions,
+    /// What needs the library: calls of other libraries, resources.
+    ByLibrary,
+}
+
+/// How the program can be recorded. The error says what to do if it cannot.
+pub fn check(path: &Path, recorded: Recorded) -> Result<Way> {
     let shown = path.display();
     if let Some(rights) = foreign_rights(path)? {
         bail!(
@@ -101,18 +112,25 @@ pub fn check(path: &Path, unchanged: bool) -> Result<Way> {
     }
     // Such a program would not even begin with the library: its linker does not load what needs the other C library.
     let is_musl = linker.is_some_and(|linker| linker.windows(MUSL.len()).any(|part| part == MUSL));
-    if cfg!(attaching) && !unchanged && is_musl {
-        return Ok(Way::Outside);
-    }
-    if cfg!(attaching) && !unchanged && linker.is_none() {
+    let has_hook = || {
         let defined = file.symbols().filter(|symbol| symbol.is_definition());
-        if defined.filter_map(|symbol| symbol.name().ok()).any(|name| own.hooks.contains(&name)) {
+        defined.filter_map(|symbol| symbol.name().ok()).any(|name| own.hooks.contains(&name))
+    };
+    if cfg!(attaching) && (is_musl || linker.is_none()) {
+        // What is missing there is told when it is looked for.
+        let can_be = match recorded {
+            Recorded::Calls => is_musl || has_hook(),
+            Recorded::Functions => true,
+            Recorded::ByLibrary => false,
+        };
+        if can_be {
             return Ok(Way::Outside);
         }
     }
     if linker.is_none() {
         let hooks = if cfg!(attaching) {
-            "if it is built with -pg or -mfentry, and has a symbol table (no -s and strip), its calls are recorded all the same. Or link it"
+            "if it is built with -pg or -mfentry, and has a symbol table (no -s and strip), its calls are recorded all the same; with such a table and -P '*' all its functions, \
+             however it is built. Or link it"
         } else {
             "link it"
         };
@@ -129,7 +147,7 @@ pub fn check(path: &Path, unchanged: bool) -> Result<Way> {
             own.arch
         );
     }
-    if !(unchanged || can_call_tracer(path, &file, own)) {
+    if recorded == Recorded::Calls && !can_call_tracer(path, &file, own) {
         let hook = own.hooks[0];
         let arch = own.arch;
         let room = own.room;

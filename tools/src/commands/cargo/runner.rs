@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, anyhow};
 use indicatif::{HumanBytes, HumanCount};
 use rftrace_record::CallSites;
-use rftrace_record::program::{self, Way};
+use rftrace_record::program::{self, Recorded, Way};
 
 use super::hooks::{self, Hooks};
 use super::session::{self, Orders, ProgramRun, bytes_of};
@@ -103,7 +103,8 @@ fn is_doctest(program: &Path) -> bool {
 fn problem(program: &Path, sites: &CallSites, hooks: Hooks) -> Option<String> {
     if !sites.is_dynamic {
         // Its hook is its C library's own.
-        let is_taken = hooks == Hooks::Mcount && program::check(program, false).is_ok_and(|way| way == Way::Outside);
+        let is_taken =
+            hooks == Hooks::Mcount && program::check(program, Recorded::Calls).is_ok_and(|way| way == Way::Outside);
         (!is_taken).then(|| {
             String::from(
                 "it is linked statically, so only calls of the tracer are recorded in it (`--hooks=mcount`), if it has its symbols (no `strip`). \

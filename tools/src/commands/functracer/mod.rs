@@ -16,9 +16,10 @@ use rftrace_format::files::RESOURCES;
 use rftrace_format::resources::Resource;
 use rftrace_record::follow::{Fate, Happened, follow};
 use rftrace_record::preload::{self, Preload};
+use rftrace_record::program::{self, Recorded};
 use rftrace_record::resources::ResourceRecorder;
 use rftrace_record::specification::Specification;
-use rftrace_record::{program, track};
+use rftrace_record::track;
 use rftrace_resources::FunctracerText;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::SignalsInfo;
@@ -191,7 +192,7 @@ fn take(
 /// Runs the program, and ends this process with its exit status.
 fn start(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: TempDir, mut sections: Sections) -> Result<()> {
     let program = program::find(&args.command[0])?;
-    program::check(&program, true)?;
+    program::check(&program, Recorded::ByLibrary)?;
     check(&program)?;
     let (wanted, plan) = plan(slice::from_ref(track), &program)?;
     plan.without_branches()?;

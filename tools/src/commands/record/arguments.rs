@@ -10,6 +10,7 @@ use rftrace_net::{Protocol, To};
 use rftrace_record::banks::{OnFull, Plan};
 use rftrace_record::dumps::{DumpOn, Event, Keep};
 use rftrace_record::kernel::Events;
+use rftrace_record::program::Recorded;
 use rftrace_record::run;
 
 use super::triggers::Triggers;
@@ -299,6 +300,15 @@ impl RecordArgs {
         !self.branches.is_empty() || self.libcalls
     }
 
+    /// What is recorded of the program.
+    pub(super) fn recorded(&self) -> Recorded {
+        match (self.libcalls || !self.resources.is_empty(), self.branches.is_empty()) {
+            (true, _) => Recorded::ByLibrary,
+            (false, false) => Recorded::Functions,
+            (false, true) => Recorded::Calls,
+        }
+    }
+
     /// What is done when functions are called.
     pub(super) fn triggers(&self) -> Result<Triggers> {
         triggers::read(&self.trigger, self.disabled, self.depth)
@@ -334,6 +344,8 @@ impl RecordArgs {
             (self.disabled, "--disabled"),
             (self.signal_finish != 0, "--signal"),
             (self.triggers()?.start.is_some(), "-T FUNCTION"),
+            (self.patch_except.is_some(), "--patch-except"),
+            (self.patch_within.is_some(), "--patch-within"),
             (self.auto_args || !self.arguments.is_empty() || !self.results.is_empty(), "values (-A, -R, -a)"),
         ];
         let refused = refused.into_iter().find(|&(is_wanted, _)| is_wanted).map(|(_, option)| option.to_owned());

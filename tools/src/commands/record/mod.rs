@@ -25,7 +25,7 @@ use rftrace_record::resources::ResourceRecorder;
 use rftrace_record::run::{Ended, Preloaded};
 use rftrace_record::{Kept, ScheduleEvents, join, parts, program, run};
 #[cfg(attaching)]
-use rftrace_record::{attach::Reason, outside::Outside, outside::Told};
+use rftrace_record::{attach::Reason, outside::Choice, outside::Outside, outside::Told};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -71,7 +71,7 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     }
     let mut preloads = vec![Preload::find(preload::TRACER)?];
     let program = program::find(&args.command[0])?;
-    let way = program::check(&program, args.hooks_others() || !args.resources.is_empty());
+    let way = program::check(&program, args.recorded());
     let way = if args.force { way.unwrap_or(Way::Preloaded) } else { way? };
     args.is_outside = way == Way::Outside;
     if args.is_outside {
@@ -147,9 +147,11 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let ended = match banks.as_ref().filter(|_| way == Way::Outside) {
         None => run(preloaded).map(|(ended, ())| (ended, None)),
         Some(banks) => {
-            let outside = Outside::new(banks, wanted.rules_outside(), dump_on::SPELLING, args.signal_snapshot);
+            let choice = Choice { rules: wanted.rules_outside(), branches: &args.branches };
+            let outside = Outside::new(banks, choice, dump_on::SPELLING, args.signal_snapshot);
             run::run(&program, &args.command, outside, for_library, kernel.as_ref(), &living).map(
-                |(ended, Told { control, end })| {
+                |(ended, Told { control, end, functions })| {
+                    entries.add(functions);
                     if let Some(reason) = end.filter(|reason| !matches!(reason, Reason::Ended)) {
                         attach::tell_of_end(ended.pid, &reason);
                     }

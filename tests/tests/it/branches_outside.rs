@@ -1,0 +1,452 @@
+//! `-P` of programs that no library can be loaded into, as they are linked statically or have musl as their C library: those that run, and those that are
+//! started. They call no hook.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use rftrace_tests::{CProgram, Program, fixtures, require, tools};
+use tempfile::TempDir;
+
+use crate::attach::{Running, count, refused, told};
+use crate::attach_branches::{COUNTS, OWN, ask, check_code, recorded, stop};
+use crate::record::{calls, calls_of, record, rftrace};
+
+/// Builds a program of the C fixtures in all ways, without hooks.
+fn all(folder: &TempDir, source: &str) -> Vec<PathBuf> {
+    let linked = [["-static"], ["-static-pie"]].map(|options| {
+        let path = folder.path().join(options.concat());
+        let program = CProgram::new(&[source]).without_hooks().without_library();
+        program.with(&["-O1", "-Wno-infinite-recursion"]).with(&options).with(&["-lpthread"]).build_as(&path);
+        path
+    });
+    let mut all = linked.to_vec();
+    if require(&["musl-gcc"]) {
+        for (name, linkage) in [("fixed", &["-static"][..]), ("dynamic", &[])] {
+            let path = folder.path().join(name);
+            let mut compiler = Command::new("musl-gcc");
+            compiler.args(["-O1", "-w", "-o"]).arg(&path).arg(fixtures::folder("c").join(source));
+            tools::run(compiler.arg("-I").arg(fixtures::folder("c")).args(linkage));
+            all.push(path);
+        }
+    }
+    all
+}
+
+/// The program that checks what its functions return.
+fn plain() -> &'static [PathBuf] {
+    static BUILT: OnceLock<(TempDir, Vec<PathBuf>)> = OnceLock::new();
+    let built = || {
+        let folder = tempfile::tempdir().unwrap();
+        let programs = all(&folder, "attached_plain.c");
+        (folder, programs)
+    };
+    &BUILT.get_or_init(built).1
+}
+
+/// The same program, linked dynamically.
+fn linked(source: &str) -> Program {
+    let program = CProgram::new(&[source]).without_hooks().without_library();
+    program.with(&["-O1", "-Wno-infinite-recursion", "-lpthread"]).build()
+}
+
+/// How it ends and what it says when it is not recorded.
+fn by_itself(program: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(program).args(arguments).current_dir(&folder).stdin(Stdio::null()).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+/// What is mapped for stubs.
+fn n_areas(running: &Running) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
+    maps.lines().filter(|line| line.contains("rftrace-stubs") && line.contains(" r-xp ")).count()
+}
+
+#[test]
+fn calls_between_two_points_are_counted() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for program in plain() {
+        let shown = program.display();
+        let mut running = Running::begin(program, "asked");
+        assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
+        for times in 1..=3 {
+            let recorder = running.begin_recording(&["-P", "*"]);
+            (0..times).for_each(|_| assert_eq!(ask(&mut running, b'?'), OWN, "{shown}"));
+            stop(recorder);
+            for (function, number) in COUNTS {
+                assert_eq!(count(&running.trace(), function), times * number, "{function} of {shown}");
+            }
+            assert_eq!(count(&running.trace(), "leaf"), times * 5000, "{shown}");
+            check_code(&running);
+            assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
+            // Stubs are made once.
+            assert_eq!(n_areas(&running), 1, "{shown}");
+        }
+        // Other functions the next time, and filters.
+        for (options, counts) in [
+            (&["-P", "leaf", "-P", "many", "-F", "many"][..], [4000, 1000, 0]),
+            (&["-P", "*", "-N", "many"], [1000, 0, 3997]),
+            (&["-P", "*", "-F", "recursive", "-D", "2"], [0, 0, 1857]),
+            (&["-P", "recursive"], [0, 0, 3997]),
+            (&["-P", "*", "--rules", "exclude=leaf"], [0, 1000, 3997]),
+        ] {
+            let recorder = running.begin_recording(options);
+            assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
+            stop(recorder);
+            let found = ["leaf", "many", "recursive"].map(|function| count(&running.trace(), function));
+            assert_eq!(found, counts, "{options:?} of {shown}");
+            check_code(&running);
+        }
+        assert_eq!(n_areas(&running), 1, "{shown}");
+        refused(running.pid(), |command| _ = command.args(["-P", "*", "-F", "lfea"]), "matches nothing");
+        // A child has the branches of its parent, and goes on.
+        let recorder = running.begin_recording(&["-P", "*"]);
+        assert_eq!(ask(&mut running, b'f'), OWN, "{shown}");
+        stop(recorder);
+        assert_eq!(count(&running.trace(), "round_of_work"), 1000, "{shown}");
+        check_code(&running);
+        let (status, said) = running.end();
+        assert_eq!((status.code(), said.as_str()), (Some(5), ""), "{shown}");
+    }
+}
+
+/// Threads that do nothing else are in those functions when these get their branches.
+#[test]
+fn busy_threads_again_and_again() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for (program, way) in plain().iter().flat_map(|program| ["busy", "signals"].map(|way| (program, way))) {
+        let running = Running::begin(program, way);
+        let mut n_moved = 0;
+        for _ in 0..3 {
+            let options = ["-P", "*", "--for", "30ms", "--max-size", "1M", "--on-full", "drop"];
+            let output = recorded(&running, &options);
+            n_moved += usize::from(told(&output).contains("moved out of changed code"));
+            check_code(&running);
+        }
+        assert!(n_moved > 0, "{way} of {}", program.display());
+        let (status, said) = running.end();
+        assert_eq!(status.code(), Some(7), "{way} of {}: {said}", program.display());
+        assert_eq!(said.trim(), format!("right, handled {}", u8::from(way == "signals")), "{}", program.display());
+    }
+}
+
+/// What a handler has interrupted there stays as it is.
+#[test]
+fn interrupted_functions_are_left_out() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for program in plain() {
+        let mut running = Running::begin(program, "interrupted");
+        let mut line = String::new();
+        running.output.read_line(&mut line).unwrap();
+        assert_eq!(line, "interrupted\n");
+        let recorder = running.begin_recording(&["-P", "*"]);
+        running.child.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+        thread::sleep(Duration::from_millis(200));
+        stop(recorder);
+        let list = fs::read_to_string(running.trace().join("entry-branches.txt")).unwrap();
+        let reason = "a thread was interrupted in its first instructions all the time";
+        assert!(list.lines().any(|line| line.contains("\tfill\t") && line.ends_with(reason)), "{list}");
+        assert!(count(&running.trace(), "round_of_work") > 0, "{}", program.display());
+        check_code(&running);
+        let (status, said) = running.end();
+        assert_eq!((status.code(), said.trim()), (Some(7), "right, handled 1"), "{}", program.display());
+    }
+}
+
+/// The program goes on with its branches, and `--leave`, or who attaches next, takes them away.
+#[test]
+fn a_recorder_that_is_killed() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for program in plain() {
+        let mut running = Running::begin(program, "asked");
+        for is_left in [true, false] {
+            let mut recorder = running.begin_recording(&["-P", "*", "--on-full", "drop"]);
+            assert_eq!(ask(&mut running, b'?'), OWN);
+            recorder.kill().unwrap();
+            recorder.wait().unwrap();
+            assert_eq!(ask(&mut running, b'?'), OWN);
+            let changed = running.code();
+            if is_left {
+                running.record_some(&["--leave"]);
+            } else {
+                let recorder = running.begin_recording(&["-P", "leaf"]);
+                assert_eq!(ask(&mut running, b'?'), OWN);
+                stop(recorder);
+                assert_eq!((count(&running.trace(), "leaf"), count(&running.trace(), "many")), (5000, 0));
+            }
+            assert_ne!(running.code(), changed, "there were no branches");
+            check_code(&running);
+        }
+        // At any time.
+        for millis in (5..300).step_by(30) {
+            let mut recorder = running.recorder(&["-P", "*", "--for", "10ms", "--on-full", "drop"]).spawn().unwrap();
+            thread::sleep(Duration::from_millis(millis));
+            assert_eq!(ask(&mut running, b'?'), OWN);
+            let _ = recorder.kill();
+            recorder.wait().unwrap();
+            assert_eq!(ask(&mut running, b'?'), OWN);
+            let _ = fs::remove_dir_all(running.trace());
+        }
+        let recorder = running.begin_recording(&["-P", "*"]);
+        assert_eq!(ask(&mut running, b'?'), OWN);
+        stop(recorder);
+        check_code(&running);
+        let (status, said) = running.end();
+        assert_eq!((status.code(), said.as_str()), (Some(5), ""), "{}", program.display());
+    }
+}
+
+/// Exceptions pass functions with branches, and come from them: while they are recorded, and while they are left.
+#[test]
+fn exceptions_at_any_time() {
+    if !require(&["g++"]) {
+        return;
+    }
+    for linkage in ["-static", "-static-pie"] {
+        let program = CProgram::new(&["attached_throws.cpp"]).without_hooks().without_library();
+        let program = program.with(&["-O2", linkage]).build();
+        let running = Running::begin(&program.path, "");
+        for _ in 0..8 {
+            recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
+            check_code(&running);
+        }
+        let (status, said) = running.end();
+        assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{linkage}: {status}");
+    }
+}
+
+#[test]
+fn the_hottest_functions() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for program in plain() {
+        let running = Running::begin(program, "busy");
+        let top = || {
+            let mut command = Command::new(rftrace());
+            command.args(["top", "--once", "-e", "300ms", "-P", "*"]).arg(running.pid().to_string());
+            command.stdin(Stdio::null()).output().unwrap()
+        };
+        let shown = (0..20).map(|_| top()).find(|output| output.status.success()).unwrap();
+        let table = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(table.contains("round_of_work") && table.contains("leaf"), "{table}");
+        check_code(&running);
+        assert_eq!(running.end().0.code(), Some(7), "{}", program.display());
+    }
+}
+
+/// Its ways of going on and of ending are what they are untraced.
+#[test]
+fn all_ways_to_end() {
+    const MODES: [&str; 22] = [
+        "plain",
+        "threads",
+        "exit_in_thread",
+        "main_thread_ends",
+        "_exit",
+        "quick_exit",
+        "segv",
+        "abort",
+        "heap",
+        "overflow",
+        "term",
+        "kill",
+        "own_segv",
+        "own_usr1",
+        "default_again",
+        "closes_all",
+        "exec_fails",
+        "exec",
+        "fork",
+        "fork_threads",
+        "vfork",
+        "spawn",
+    ];
+
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in all(&folder, "recorded.c") {
+        for mode in MODES {
+            let run = record(&["-P", "*"], &program, &[mode]);
+            let (code, said) = by_itself(&program, &[mode]);
+            let shown = format!("{mode} of {}: {}", program.display(), run.stderr);
+            assert!(code.is_none_or(|code| run.status.code() == Some(code)), "{shown}");
+            assert_eq!(run.stdout, said, "{shown}");
+            assert_eq!(calls(&run).get("main"), Some(&1), "{shown}");
+        }
+    }
+}
+
+/// Each function of the program is called as often as in the one that is linked dynamically, with filters and without.
+#[test]
+fn as_linked_dynamically() {
+    const OPTIONS: [&[&str]; 6] = [
+        &["-P", "*"],
+        &["-P", "*", "-F", "inner", "-F", "recurse"],
+        &["-P", "*", "-N", "inner"],
+        &["-P", "main", "-P", "/^(slow|recurse|outer|leaf)$/", "-F", "main", "-D", "2"],
+        &["-P", "leaf", "-P", "ou?er"],
+        &["-P", "*", "-T", "outer@filter", "-T", "inner@notrace"],
+    ];
+
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dynamic = linked("outside_chosen.c");
+    let programs = all(&folder, "outside_chosen.c");
+    for options in OPTIONS {
+        let wanted = calls(&record(options, &dynamic.path, &[]));
+        assert!(wanted.len() > 1, "{wanted:?}");
+        for program in &programs {
+            let run = record(options, program, &[]);
+            assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+            let found = calls(&run);
+            for (function, number) in &wanted {
+                assert_eq!(found.get(function), Some(number), "{function} by {options:?} of {}", program.display());
+            }
+            assert!(run.stderr.contains("functions have entry branches"), "{}", run.stderr);
+        }
+    }
+    for program in &programs {
+        let run = record(&["-P", "no_such_function"], program, &[]);
+        assert!(run.stderr.contains("-P names no function"), "{}", run.stderr);
+        let run = record(&["-P", "/(/"], program, &[]);
+        assert!(run.status.code() == Some(1) && run.stderr.contains("entry branches: /(/"), "{}", run.stderr);
+    }
+}
+
+/// Those that can have none are listed, with reasons.
+#[test]
+fn what_is_left_out() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    for program in plain().iter().take(2) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(rftrace());
+        command.args(["record", "-o", "trace", "-P", "*"]).arg(program).arg("asked").current_dir(&folder);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(5), "{}", told(&output));
+        let list = fs::read_to_string(folder.path().join("trace/entry-branches.txt")).unwrap();
+        let special = "returns twice or on another stack, or asks who has called it";
+        for function in ["_setjmp", "longjmp", "clone", "_Unwind_RaiseException", "uw_init_context_1"] {
+            let has = |line: &str| line.contains(&format!("\t{function}\t")) && line.ends_with(special);
+            assert!(list.lines().any(has), "{function}: {list}");
+        }
+        let calls = calls_of(&folder.path().join("trace"));
+        assert!(calls.contains_key("main") && calls.contains_key("printf"), "{calls:?}");
+        // Of all that there is few are left out.
+        assert!(list.lines().count() < 100, "{list}");
+    }
+}
+
+/// C++ and Rust.
+#[test]
+fn exceptions_and_panics() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let source = |options: &[&str]| {
+        let program = CProgram::new(&["recorded_throws.cpp"]).without_hooks().without_library();
+        program.with(&["-O1", "-lpthread"]).with(options).build()
+    };
+    let wanted = calls(&record(&["-P", "*"], &source(&[]).path, &[]));
+    let same = |program: &Path, wanted: &BTreeMap<String, u64>, functions: &[&str]| {
+        let run = record(&["-P", "*"], program, &[]);
+        assert_eq!(run.status.code(), Some(0), "{}: {}", program.display(), run.stderr);
+        assert_eq!(run.stdout, by_itself(program, &[]).1);
+        let found = calls(&run);
+        for &function in functions {
+            assert!(wanted.contains_key(function), "{function}: {wanted:?}");
+            assert_eq!(found.get(function), wanted.get(function), "{function} of {}", program.display());
+        }
+    };
+    for linkage in ["-static", "-static-pie"] {
+        same(&source(&[linkage]).path, &wanted, &["descend", "attempt", "Guard::~Guard", "main"]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let panics = folder.path().join("panics.rs");
+    fs::write(&panics, PANICS).unwrap();
+    let [dynamic, fixed] = [("dynamic", &[][..]), ("fixed", &["-C", "target-feature=+crt-static"])].map(|it| {
+        let path = folder.path().join(it.0);
+        tools::run(Command::new("rustc").args(["-O", "--edition", "2021", "-o"]).arg(&path).arg(&panics).args(it.1));
+        path
+    });
+    let wanted = calls(&record(&["-P", "*"], &dynamic, &[]));
+    same(&fixed, &wanted, &["panics::leaf", "panics::middle", "panics::main"]);
+}
+
+const PANICS: &str = r#"
+use std::hint::black_box;
+use std::panic::{self, catch_unwind};
+struct Guard(u64);
+impl Drop for Guard {
+    #[inline(never)]
+    fn drop(&mut self) { black_box(self.0); }
+}
+#[inline(never)]
+fn leaf(n: u64) -> u64 { if n == 13 { panic!("thirteen") } black_box(n) + 1 }
+#[inline(never)]
+fn middle(n: u64) -> u64 { let guard = Guard(n); let found = leaf(n); black_box(&guard); found }
+fn main() {
+    panic::set_hook(Box::new(|_| ()));
+    let work = || (0..200).filter(|n| catch_unwind(|| middle(n % 20)).is_err()).count();
+    let threads: Vec<_> = (0..3).map(|_| std::thread::spawn(work)).collect();
+    let failed: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    println!("{}", failed + work());
+}
+"#;
+
+/// What cannot be recorded is not changed, or has not begun.
+#[test]
+fn refusals() {
+    if !require(&["gcc", "strip"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for program in plain() {
+        let stripped = folder.path().join("stripped");
+        tools::run(Command::new("strip").arg("-o").arg(&stripped).arg(program));
+        let running = Running::begin(&stripped, "asked");
+        refused(running.pid(), |command| _ = command.args(["-P", "*"]), "has no symbol table");
+        check_code(&running);
+        assert_eq!(running.end().0.code(), Some(5));
+        let run = record(&["-P", "*"], &stripped, &["asked"]);
+        assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
+        assert!(run.stderr.contains("has no symbol table"), "{}", run.stderr);
+
+        let running = Running::begin(program, "asked");
+        refused(running.pid(), |_| (), "-P '*'");
+        refused(running.pid(), |command| _ = command.args(["-P", "*", "--libcalls"]), "is linked statically");
+        check_code(&running);
+        let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
+        assert!(!maps.contains("rftrace"), "{maps}");
+        assert_eq!(running.end().0.code(), Some(5));
+        for options in [&["--patched"][..], &["--ring"], &["--patch-within", "/"], &["--libcalls"]] {
+            let run = record(&[&["-P", "*"], options].concat(), program, &["asked"]);
+            assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
+            assert!(run.stderr.contains("linked statically") || run.stderr.contains("musl"), "{}", run.stderr);
+        }
+        if !program.ends_with("dynamic") {
+            let run = record(&[], program, &["asked"]);
+            assert!(run.status.code() == Some(1) && run.stderr.contains("-P '*'"), "{}", run.stderr);
+        }
+    }
+}
