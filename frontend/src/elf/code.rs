@@ -1,22 +1,25 @@
-//! The code of an ELF file: whether a call ends at an address.
+//! The code of an ELF file: its bytes, whether a call ends at an address, and what is data among it.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use memmap2::Mmap;
 use object::LittleEndian;
 use object::elf;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 
 use super::file::{ENDIAN, Header, invalid};
+
+type Section = elf::SectionHeader64<LittleEndian>;
 
 /// The code of an ELF file.
 #[derive(Clone, Debug)]
 pub(crate) struct Code {
     file: Arc<Mmap>,
     /// Addresses of each executable segment, and where it begins in the file.
-    segments: Vec<(std::ops::Range<u64>, u64)>,
+    segments: Vec<(Range<u64>, u64)>,
 }
 
 impl Code {
@@ -54,6 +57,32 @@ impl Code {
         let (range, offset) = self.segments.iter().find(|(range, _)| range.contains(&address))?;
         let place = usize::try_from(address.checked_sub(range.start)?.checked_add(*offset)?).ok()?;
         self.file.get(place..place.checked_add(bytes)?)
+    }
+
+    /// Returns what sections say is data among the code, ascending: nothing where the file has no sections, and nothing that one with code has too.
+    #[allow(dead_code, reason = "only where all words are looked at")]
+    pub(crate) fn data(&self) -> Vec<Range<u64>> {
+        let header = Header::parse(&**self.file);
+        let Ok(sections) = header.and_then(|header| header.section_headers(ENDIAN, &**self.file)) else {
+            return Vec::new();
+        };
+        let is_loaded = |section: &&Section| {
+            section.sh_flags(ENDIAN).contains(elf::SHF_ALLOC) && section.sh_type(ENDIAN) != elf::SHT_NOBITS
+        };
+        let is_code = |section: &&Section| section.sh_flags(ENDIAN).contains(elf::SHF_EXECINSTR);
+        let place = |section: &Section| {
+            let start = section.sh_addr(ENDIAN);
+            start..start.saturating_add(section.sh_size(ENDIAN))
+        };
+        let (code, data): (Vec<&Section>, Vec<&Section>) = sections.iter().filter(is_loaded).partition(is_code);
+        let code: Vec<Range<u64>> = code.into_iter().map(place).collect();
+        let is_among_code =
+            |range: &Range<u64>| self.segments.iter().any(|(segment, _)| segment.contains(&range.start));
+        let is_no_code = |range: &Range<u64>| !code.iter().any(|one| one.start < range.end && range.start < one.end);
+        let data = data.into_iter().map(place).filter(|range| is_among_code(range) && is_no_code(range));
+        let mut data: Vec<Range<u64>> = data.collect();
+        data.sort_unstable_by_key(|range| range.start);
+        data
     }
 
     /// Returns whether a call ends at `address`, which is as in the file; `None` where the file has no code there, as a file

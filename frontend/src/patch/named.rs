@@ -87,6 +87,21 @@ impl<'a> Module<'a> {
         self.image.start().checked_add(usize::try_from(relative).ok()?)
     }
 
+    /// The module's code, without what the file's sections say is data: linkers may put both into one segment. A word that is data in part is there, and so is all that
+    /// does not lie in memory as in the file.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn code(&self) -> Vec<(usize, &[u8])> {
+        const WORD: usize = size_of::<u32>();
+        let whole_words = |data: &Range<u64>| {
+            let [start, end] = [self.address(data.start)?.next_multiple_of(WORD), self.address(data.end)?];
+            let words = start..end - end % WORD;
+            self.is_as_in_file(start, self.image.bytes(words.clone())?)?.then_some(words)
+        };
+        let data = self.code.as_ref().map_or_else(Vec::new, Code::data);
+        let data: Vec<Range<usize>> = data.iter().filter_map(whole_words).collect();
+        self.image.texts().flat_map(|(start, code)| pieces_without(&data, start, code)).collect()
+    }
+
     /// That a function was left out.
     pub(super) fn left_out(&self, function: &Function<'_>, reason: WholeReason) -> LeftOut {
         LeftOut {
@@ -130,7 +145,49 @@ pub(super) fn with_others(hook: usize, mut look: impl FnMut(&Image<'_>)) {
     });
 }
 
+/// Code that begins at `start` without these parts, which are ascending: what is left, with its address.
+#[cfg(any(test, target_arch = "aarch64"))]
+fn pieces_without<'c>(parts: &[Range<usize>], start: usize, code: &'c [u8]) -> Vec<(usize, &'c [u8])> {
+    let end = start + code.len();
+    let (mut pieces, mut at) = (Vec::new(), start);
+    let mut add = |from: usize, to: usize| {
+        if from < to {
+            pieces.push((from, &code[from - start..to - start]));
+        }
+    };
+    for part in parts.iter().filter(|part| part.start < end) {
+        add(at, part.start);
+        at = at.max(part.end);
+    }
+    add(at, end);
+    pieces
+}
+
 /// Whether a compiler has moved this out of a function. Such a part is none of what a pattern names.
 pub(super) fn is_cold(module: &Module<'_>, function: &Function<'_>) -> bool {
     module.raw_name(function).is_some_and(|name| name.windows(5).any(|part| part == b".cold"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_what_is_left() {
+        let code: Vec<u8> = (0..16).collect();
+        let without = |parts: &[Range<usize>]| -> Vec<(usize, Vec<u8>)> {
+            let pieces = pieces_without(parts, 100, &code);
+            pieces.into_iter().map(|(at, piece)| (at, piece.to_vec())).collect()
+        };
+        assert_eq!(without(&[]), [(100, code.clone())]);
+        // In front, at the beginning, between, two side by side, behind.
+        assert_eq!(
+            without(&[40..80, 100..104, 108..112, 112..113, 116..120]),
+            [(104, vec![4, 5, 6, 7]), (113, vec![13, 14, 15])]
+        );
+        assert_eq!(without(&[96..104, 114..130, 300..301]), [(104, (4..14).collect())]);
+        // One in another, one that is empty, all.
+        assert_eq!(without(&[102..112, 104..106, 112..112]), [(100, vec![0, 1]), (112, vec![12, 13, 14, 15])]);
+        assert_eq!(without(&[0..400, 500..501]), []);
+    }
 }

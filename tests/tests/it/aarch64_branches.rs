@@ -4,6 +4,8 @@
 //! Not here: what calls the tracer or has room for a branch (`aarch64_record`).
 
 use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -65,6 +67,10 @@ fn all_registers_are_kept() {
     }
 }
 
+fn n_jumped_to(left_out: &BTreeMap<String, String>) -> usize {
+    left_out.values().filter(|reason| *reason == "its first instructions are jumped to").count()
+}
+
 #[test]
 fn what_is_left_whole_has_its_reason() {
     if !can_record() {
@@ -85,6 +91,20 @@ fn what_is_left_whole_has_its_reason() {
     ] {
         assert_eq!(left_out.get(name).map(String::as_str), Some(reason), "{left_out:?}");
     }
+    // What looks like a jump is taken for one where nothing tells that it is data: without sections. Nor are there names then.
+    assert_eq!(n_jumped_to(&left_out), 1, "{left_out:?}");
+    let without_sections = tempfile::tempdir().unwrap();
+    let path = without_sections.path().join("program");
+    let mut file = fs::read(&program.path).unwrap();
+    // e_shoff; e_shnum and e_shstrndx
+    file[0x28..0x30].fill(0);
+    file[0x3c..0x40].fill(0);
+    fs::write(&path, file).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    let run = record(&["-P", "*"], &path, &[]);
+    assert_eq!((run.status.code(), &*run.stdout), (Some(0), "ok\n"), "{}", run.stderr);
+    let left_out = self::left_out(&run);
+    assert!(n_jumped_to(&left_out) > 3, "{left_out:?}");
     // What calls the tracer is recorded by that.
     let program = c_source().with_compilers(aarch64::PREFIX).build();
     let run = record(&["-P", "*"], &program.path, &["plain"]);
@@ -162,7 +182,7 @@ fn patterns_choose_and_filters_filter() {
         }
     }
     let except = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&except, "leaf\n").unwrap();
+    fs::write(&except, "leaf\n").unwrap();
     let run = record(&["-P", "*", "--patch-except", except.path().to_str().unwrap()], &program.path, &["fork"]);
     check_calls(&run, &[("main", 4), ("work", 4), ("leaf", 0)]);
 }
@@ -175,14 +195,13 @@ fn libraries_have_branches_too() {
     }
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("foo.c");
-    std::fs::write(&source, "int inner(int x) { return x + 1; } int foo(int x) { return inner(x) + inner(x); }")
-        .unwrap();
+    fs::write(&source, "int inner(int x) { return x + 1; } int foo(int x) { return inner(x) + inner(x); }").unwrap();
     let library = folder.path().join("libfoo.so.1");
     let mut gcc = Command::new(format!("{}gcc", aarch64::PREFIX));
     gcc.args(["-O2", "-fno-inline", "-fPIC", "-shared", "-Wl,-soname,libfoo.so.1", PROTECTIONS[0], "-o"]);
     tools::run(gcc.arg(&library).arg(&source));
     let main = folder.path().join("main.c");
-    std::fs::write(&main, "#include <stdio.h>\nint foo(int); int main(void) { printf(\"%d\\n\", foo(3)); return 0; }")
+    fs::write(&main, "#include <stdio.h>\nint foo(int); int main(void) { printf(\"%d\\n\", foo(3)); return 0; }")
         .unwrap();
     let program = folder.path().join("program");
     let mut gcc = Command::new(format!("{}gcc", aarch64::PREFIX));

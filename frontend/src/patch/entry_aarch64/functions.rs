@@ -1,6 +1,6 @@
 //! The functions of a module, and which of their instructions gives way to a branch.
 //!
-//! All code of the module is looked at for branches. That an indirect jump leads to a function's first instruction from within is not proven wrong.
+//! All code of the module is looked at for branches, and what sections say is data is none. That an indirect jump leads to a function's first instruction from within is not proven wrong.
 
 use std::collections::BTreeSet;
 
@@ -35,11 +35,11 @@ pub(super) struct Displaced {
 }
 
 impl Functions {
-    /// Looks at all code of a module. `labels` are further addresses that somebody may jump to, such as those of symbols.
-    pub(super) fn of(image: &Image<'_>, labels: impl Iterator<Item = usize>) -> Self {
+    /// Looks at all `code` of a module. `labels` are further addresses that somebody may jump to, such as those of symbols.
+    pub(super) fn of(image: &Image<'_>, code: &[(usize, &[u8])], labels: impl Iterator<Item = usize>) -> Self {
         let mut found = Self { ranges: frames::ranges(image), targets: labels.collect(), looping: BTreeSet::new() };
         found.ranges.retain(|range| image.text(range.start).is_some_and(|(_, code)| !code.is_empty()));
-        for (address, code) in image.texts() {
+        for &(address, code) in code {
             found.look_at(address, code);
         }
         found.targets.sort_unstable();

@@ -108,7 +108,7 @@ impl Pass<'_> {
         let image = module.image;
         let symbols = module.symbols.iter().flat_map(SymbolTable::symbols);
         let labels = symbols.map(|symbol| image.start() + symbol.address as usize);
-        let functions = Functions::of(image, labels);
+        let functions = Functions::of(image, &module.code(), labels);
         let (mut chosen, mut wanted) = (Vec::new(), Vec::new());
         for (start, end) in functions.ranges() {
             let function = Function { start, end, symbol: module.symbol(start) };
