@@ -1,4 +1,5 @@
-/* Calls a function as often as it is told, recorded or not: `counted 1000 on`. What a call takes is counted by who runs it (aarch64.py). */
+/* Calls a function as often as it is told, recorded or not: `counted 1000 on`. What a call takes is counted by who runs it (aarch64.py). With a further argument it
+   prints where all is in memory. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,12 @@ __attribute__((noinline, noclone)) int leaf(int x) {
     return x + zero;
 }
 
+NOT_TRACED static void print_maps(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    for (int c; maps && (c = getc(maps)) != EOF;)
+        putchar(c);
+}
+
 NOT_TRACED int main(int argc, char **argv) {
     int n_calls = argc > 2 ? atoi(argv[1]) : 0;
     bool is_on = n_calls && !strcmp(argv[2], "on");
@@ -38,6 +45,8 @@ NOT_TRACED int main(int argc, char **argv) {
             abort();
     if (is_on)
         rftrace_disable();
+    if (argc > 3)
+        print_maps();
     puts("ok");
     return 0;
 }
