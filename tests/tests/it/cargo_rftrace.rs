@@ -428,6 +428,9 @@ fn mistakes_have_a_remedy() {
     if require(&["nightly"]) {
         let run = workspace.run(&["run", "--target", "x86_64-unknown-linux-musl"]);
         assert_eq!(run.code, Some(1), "{}", run.stderr);
+        assert!(run.stderr.contains("global_asm!") && run.stderr.contains("rftrace record"), "{}", run.stderr);
+        let run = workspace.run(&["run", "--target", "x86_64-unknown-freebsd"]);
+        assert_eq!(run.code, Some(1), "{}", run.stderr);
         assert!(run.stderr.contains("add the crates rftrace and rftrace-frontend"), "{}", run.stderr);
     }
 }

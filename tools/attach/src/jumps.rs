@@ -46,40 +46,41 @@ pub(crate) struct Hooked {
 ///
 /// There is no room for a jump in one, or it is not what it is in its file.
 pub(crate) fn hooked(process: &Process, maps: &[Map]) -> Result<Vec<Hooked>> {
-    const HOOKS: [(&[&str], &str); 2] = [(&["mcount", "_mcount"], "mcount"), (&["__fentry__"], "__fentry__")];
+    /// A name that means the program has the tracer.
+    const OWN: &str = "rftrace_backend_enable";
+    const NAMES: [(&str, &str); 4] =
+        [("mcount", "mcount"), ("_mcount", "mcount"), ("__fentry__", "__fentry__"), (OWN, OWN)];
 
     let mut found = Vec::new();
     for module in process.modules(maps) {
-        if !module.definitions(&["rftrace_backend_enable"]).is_empty() {
+        let named = module.named(NAMES);
+        if named.iter().any(|&(hook, _)| hook == OWN) {
             bail!("process {} contains rftrace itself, and records itself", process.pid);
         }
-        for (names, hook) in HOOKS {
-            for range in module.definitions(names) {
-                let displaced: Option<[u8; 8]> =
-                    module.bytes_at(range.start, 8).and_then(|bytes| bytes.try_into().ok());
-                let displaced =
-                    displaced.with_context(|| format!("cannot read the function {hook} of process {}", process.pid))?;
-                let end = match range.end - range.start {
-                    0 if displaced[0] == RET => range.start + 1,
-                    0 => range.start + JUMP_BYTES as u64,
-                    n_bytes => range.start + n_bytes,
-                };
-                let jump = range.start..range.start + JUMP_BYTES as u64;
-                let is_padding =
-                    |byte: &u8| [0x90, 0xcc, 0x00, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x44, 0x40, 0x80].contains(byte);
-                let behind = displaced[..JUMP_BYTES].get((end - range.start) as usize..).unwrap_or_default();
-                if !behind.iter().all(is_padding) || module.has_symbol_in(&(jump.start + 1..jump.end)) {
-                    bail!(
-                        "the function {hook} of process {} is too short: where it begins {JUMP_BYTES} bytes are needed for a jump, such as by \
-                         .p2align 4 behind it",
-                        process.pid
-                    );
-                }
-                if process.bytes(range.start, JUMP_BYTES as u64) != displaced[..JUMP_BYTES] {
-                    bail!("the function {hook} of process {} was changed by somebody else", process.pid);
-                }
-                found.push(Hooked { range, hook, displaced });
+        for (hook, range) in named {
+            let displaced: Option<[u8; 8]> = module.bytes_at(range.start, 8).and_then(|bytes| bytes.try_into().ok());
+            let displaced =
+                displaced.with_context(|| format!("cannot read the function {hook} of process {}", process.pid))?;
+            let end = match range.end - range.start {
+                0 if displaced[0] == RET => range.start + 1,
+                0 => range.start + JUMP_BYTES as u64,
+                n_bytes => range.start + n_bytes,
+            };
+            let jump = range.start..range.start + JUMP_BYTES as u64;
+            let is_padding =
+                |byte: &u8| [0x90, 0xcc, 0x00, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x44, 0x40, 0x80].contains(byte);
+            let behind = displaced[..JUMP_BYTES].get((end - range.start) as usize..).unwrap_or_default();
+            if !behind.iter().all(is_padding) || module.has_symbol_in(&(jump.start + 1..jump.end)) {
+                bail!(
+                    "the function {hook} of process {} is too short: where it begins {JUMP_BYTES} bytes are needed for a jump, such as by \
+                     .p2align 4 behind it",
+                    process.pid
+                );
             }
+            if process.bytes(range.start, JUMP_BYTES as u64) != displaced[..JUMP_BYTES] {
+                bail!("the function {hook} of process {} was changed by somebody else", process.pid);
+            }
+            found.push(Hooked { range, hook, displaced });
         }
     }
     if found.len() > MOST_JUMPS {

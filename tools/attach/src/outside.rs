@@ -111,14 +111,19 @@ impl Unwinder {
     ///
     /// It cannot know of the tracer's code, which exceptions could not pass then.
     fn of(process: &Process, maps: &[Map]) -> Result<Self> {
-        let modules = process.modules(maps);
-        let find = |name: &str| modules.iter().find_map(|module| Some(module.definitions(&[name]).first()?.start));
-        let functions =
-            ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"].map(|name| (name, find(name).unwrap_or(0)));
-        let has_other = find("__unw_add_dynamic_fde").or_else(|| find("__unw_step")).is_some();
-        let has_any = find("_Unwind_RaiseException").or_else(|| find("_Unwind_Backtrace")).is_some();
+        const CALLED: [&str; 3] = ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"];
+        const REGISTRAR: &str = "__register_frame_info";
+        const OF_LLVM: [&str; 2] = ["__unw_add_dynamic_fde", "__unw_step"];
+        const OF_ANY: [&str; 2] = ["_Unwind_RaiseException", "_Unwind_Backtrace"];
+
+        let names = || [&CALLED[..], &[REGISTRAR], &OF_LLVM, &OF_ANY].into_iter().flatten().map(|&name| (name, name));
+        let found: Vec<(&str, Range<u64>)> =
+            process.modules(maps).iter().flat_map(|module| module.named(names())).collect();
+        let find = |name: &str| found.iter().find(|(its, _)| *its == name).map(|(_, range)| range.start);
+        let functions = CALLED.map(|name| (name, find(name).unwrap_or(0)));
+        let [has_other, has_any] = [OF_LLVM, OF_ANY].map(|names| names.into_iter().any(|name| find(name).is_some()));
         let is_static = process.auxiliary(libc::AT_BASE).unwrap_or(0) == 0;
-        let knows = match find("__register_frame_info").filter(|_| !has_other) {
+        let knows = match find(REGISTRAR).filter(|_| !has_other) {
             Some(registrar) => Knows::ByRegistrar(registrar),
             None if !has_any => Knows::Nothing,
             None if is_static => Knows::ByHeaders(Headers::find(process)?),

@@ -302,9 +302,19 @@ impl Module {
 
     /// The functions with these names that are in it, exported or not, if its file has their names.
     pub(crate) fn definitions(&self, names: &[&str]) -> Vec<Range<u64>> {
-        let mut found: Vec<Range<u64>> = self.all_symbols(|name| names.contains(&name));
-        found.sort_unstable_by_key(|range| range.start);
-        found.dedup_by_key(|range| range.start);
+        self.named(names.iter().map(|&name| (name, ()))).into_iter().map(|(_, range)| range).collect()
+    }
+
+    /// The same with what each name stands for. A large program has a million symbols, so each one is looked at once for all names.
+    pub(crate) fn named<'a, T: Copy + Ord>(
+        &self,
+        names: impl IntoIterator<Item = (&'a str, T)>,
+    ) -> Vec<(T, Range<u64>)> {
+        let names: Vec<(&str, T)> = names.into_iter().collect();
+        let meaning = |name: &str| names.iter().find(|(wanted, _)| *wanted == name).map(|&(_, meaning)| meaning);
+        let mut found = self.all_symbols(meaning);
+        found.sort_unstable_by_key(|(meaning, range)| (*meaning, range.start));
+        found.dedup_by_key(|(meaning, range)| (*meaning, range.start));
         found
     }
 
@@ -316,20 +326,20 @@ impl Module {
 
     /// Whether any symbol begins in a range.
     pub(crate) fn has_symbol_in(&self, range: &Range<u64>) -> bool {
-        self.all_symbols(|_| true).iter().any(|found| range.contains(&found.start))
+        self.all_symbols(|_| Some(())).iter().any(|(_, found)| range.contains(&found.start))
     }
 
-    fn all_symbols(&self, is_it: impl Fn(&str) -> bool) -> Vec<Range<u64>> {
+    fn all_symbols<T>(&self, wanted: impl Fn(&str) -> Option<T>) -> Vec<(T, Range<u64>)> {
         let Ok(file) = ElfFile64::<object::Endianness>::parse(&*self.bytes) else { return Vec::new() };
         let symbols = file.symbols().chain(file.dynamic_symbols());
         let is_code = |symbol: &object::read::elf::ElfSymbol64<'_, '_>| {
-            symbol.is_definition() && symbol.kind() != object::SymbolKind::Tls && symbol.name().is_ok_and(&is_it)
+            symbol.is_definition() && symbol.kind() != object::SymbolKind::Tls
         };
-        let range = |symbol: object::read::elf::ElfSymbol64<'_, '_>| {
+        let named = |symbol: object::read::elf::ElfSymbol64<'_, '_>| {
             let start = self.base.wrapping_add(symbol.address());
-            start..start + symbol.size()
+            Some((wanted(symbol.name().ok()?)?, start..start + symbol.size()))
         };
-        symbols.filter(is_code).map(range).collect()
+        symbols.filter(is_code).filter_map(named).collect()
     }
 
     /// So many bytes of its file that are mapped at an address.

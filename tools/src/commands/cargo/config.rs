@@ -66,6 +66,13 @@ impl Config {
                 other.name,
                 own.name
             ),
+            None if target == format!("{}-unknown-linux-musl", own.arch) && own.has_all => bail!(
+                "programs for {target} are recorded by `rftrace record PROGRAM`, not by `cargo rftrace`, as musl has no hook that their functions could \
+                 call. Write one into the program,\n  \
+                 std::arch::global_asm!(\".globl mcount\", \".p2align 4\", \"mcount: ret\", \".p2align 4\");\n\
+                 and build it with\n  \
+                 RUSTFLAGS=\"-Z instrument-mcount\" cargo +nightly build --target {target}"
+            ),
             None => bail!(
                 "programs for {target} cannot be recorded from outside, only dynamically linked ones for {} Linux with \
                  glibc, as {}-unknown-linux-gnu (this machine is {host}). A program with the tracer linked in can: add the \
