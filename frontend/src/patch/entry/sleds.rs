@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! beginning    jmp +9; nine bytes of NOPs      →  call thunk; NOP        rftrace_sled_entry
-//! return       ret; ten bytes of NOPs          →  call thunk; ret        rftrace_sled_exit
+//! return       ret; ten bytes of NOPs          →  jmp thunk              rftrace_sled_exit, and ret
 //! tail call    jmp +9; nine bytes of NOPs      →  call thunk; NOP        rftrace_sled_exit
 //! ```
 //!
 //! In a program that runs what is written is to be taken away again, while threads may be in the hooks: nobody may come back to the middle
-//! of a sled. There the calls are as long as a sled, and in place of a `ret` stands a jump to a third thunk, which calls the hook and returns.
+//! of a sled. There the calls are as long as a sled.
 //!
 //! Hooks are out of reach of most programs, so memory near the module has thunks for each function, which are switched
 //! (`patch::switches`):
@@ -16,7 +16,7 @@
 //! area   +0    two bytes for each function: whether its beginning is switched on, and whether its ends are
 //! next page:
 //!        +0    addresses of both hooks
-//!        +16   for each function three thunks of 16 bytes: of its beginning, of its ends, and what returns in place of a `ret`
+//!        +16   for each function three thunks of 16 bytes: of its beginning, of its jumps to others, and what returns in place of a `ret`
 //!          +0    cmp byte ptr [rip + …], 0
 //!          +7    je +6
 //!          +9    jmp [rip + …]       the hook; the third thunk calls it
@@ -55,6 +55,8 @@ pub(super) use rftrace_format::branches::SLED_BYTES;
 pub(super) const CALL_BYTES: usize = 5;
 const CALL: u8 = 0xe8;
 const RETURN: u8 = 0xc3;
+/// `jmp`, as long as the call.
+const JUMP_NEAR: u8 = 0xe9;
 const JUMP_OVER: [u8; 2] = [0xeb, 9];
 /// `nop word ptr [rax + rax]`, as long as what a call leaves of a sled.
 const NOP: [u8; SLED_BYTES - CALL_BYTES] = [0x66, 0x0f, 0x1f, 0x44, 0, 0];
@@ -73,13 +75,14 @@ const WORD: usize = size_of::<usize>();
 const THUNKS_AT: usize = 2 * WORD;
 const THUNK_BYTES: usize = 16;
 
-/// The thunks of a function, in their order: the byte that each looks at, how it goes to its hook, and which that is.
+/// The thunks of a function, in their order: the byte that each looks at, how it goes to its hook, and which that is. What is reached by a jump
+/// calls it.
 const THUNKS: [(usize, [u8; 2], usize); 3] = [(0, JUMP, 0), (1, JUMP, 1), (1, CALL_WORD, 1)];
 const BEGINS: usize = 0;
-const ENDS: usize = 1;
-/// What functions return by.
+/// To other functions.
+const JUMPS: usize = 1;
 const RETURNS: usize = 2;
-/// Bytes to look at of each function.
+/// Bytes to look at of each function: by what it begins, and by both others.
 const N_SWITCHES: usize = 2;
 
 /// The sleds of a module, by function and address.
@@ -172,7 +175,7 @@ impl Thunks {
         let place = self.functions.binary_search(&function).ok();
         let switch = move |(idx, is_for_ends)| self.bytes.switch(N_SWITCHES * place? + idx, site, is_for_ends);
         // In this order: what begins is recorded when its end will be.
-        [(ENDS, true), (BEGINS, false)].into_iter().filter_map(switch)
+        [(1, true), (0, false)].into_iter().filter_map(switch)
     }
 
     /// The addresses of all.
@@ -181,9 +184,14 @@ impl Thunks {
         start..start + self.functions.len() * THUNKS.len() * THUNK_BYTES
     }
 
-    /// A function's thunk.
-    fn thunk(&self, function: u64, thunk: usize) -> Option<usize> {
-        let place = self.functions.binary_search(&function).ok()?;
+    /// The thunk that a sled leads to.
+    fn thunk(&self, sled: &Sled) -> Option<usize> {
+        let place = self.functions.binary_search(&sled.function).ok()?;
+        let thunk = match sled.kind {
+            SledKind::Entry => BEGINS,
+            SledKind::TailCall => JUMPS,
+            SledKind::Exit => RETURNS,
+        };
         Some(self.start + THUNKS_AT + (place * THUNKS.len() + thunk) * THUNK_BYTES)
     }
 
@@ -194,24 +202,22 @@ impl Thunks {
 
     /// What is written into a sled.
     pub(super) fn call(&self, sled: &Sled) -> Option<Vec<u8>> {
-        let thunk = self.thunk(sled.function, if sled.kind == SledKind::Entry { BEGINS } else { ENDS })?;
-        let mut bytes = vec![CALL];
-        bytes.extend_from_slice(&distance(sled.address as usize + CALL_BYTES, thunk).to_le_bytes());
-        match sled.kind {
-            SledKind::Exit => bytes.push(RETURN),
-            SledKind::Entry | SledKind::TailCall => bytes.extend_from_slice(&NOP),
-        }
-        Some(bytes)
+        let (opcode, rest) = match sled.kind {
+            SledKind::Entry | SledKind::TailCall => (CALL, &NOP[..]),
+            SledKind::Exit => (JUMP_NEAR, &[][..]),
+        };
+        let distance = distance(sled.address as usize + CALL_BYTES, self.thunk(sled)?);
+        Some([&[opcode], &distance.to_le_bytes()[..], rest].concat())
     }
 
     /// What somebody else writes into a sled of such bytes.
     pub(super) fn prepared(&self, sled: &Sled, bytes: &[u8; SLED_BYTES]) -> Option<Branch> {
-        let (place, thunk) = match sled.kind {
-            SledKind::Entry => (Place::Entry, BEGINS),
-            SledKind::TailCall => (Place::TailCall, ENDS),
-            SledKind::Exit => (Place::Exit, RETURNS),
+        let place = match sled.kind {
+            SledKind::Entry => Place::Entry,
+            SledKind::TailCall => Place::TailCall,
+            SledKind::Exit => Place::Exit,
         };
-        Branch::of_sled(sled.address, self.thunk(sled.function, thunk)? as u64, place, bytes)
+        Branch::of_sled(sled.address, self.thunk(sled)? as u64, place, bytes)
     }
 }
 
@@ -267,13 +273,15 @@ mod tests {
         for (kind, hook) in [(SledKind::Entry, 0), (SledKind::Exit, 1), (SledKind::TailCall, 1)] {
             let bytes = thunks.call(&Sled { function: 0x40_0000, address: 0x40_1000, kind }).unwrap();
             assert!(bytes.len() <= SLED_BYTES);
+            let is_exit = kind == SledKind::Exit;
             let mut decoder = Decoder::with_ip(64, &bytes, 0x40_1000, DecoderOptions::NONE);
-            let thunk = decoder.decode().near_branch_target() as usize;
+            let way = decoder.decode();
+            assert_eq!(way.mnemonic(), if is_exit { Mnemonic::Jmp } else { Mnemonic::Call });
+            let thunk = way.near_branch_target() as usize;
             assert!(thunks.range().contains(&thunk));
-            let next = decoder.decode().mnemonic();
-            assert_eq!(next, if kind == SledKind::Exit { Mnemonic::Ret } else { Mnemonic::Nop });
+            assert!(is_exit || decoder.decode().mnemonic() == Mnemonic::Nop);
             assert_eq!(decoder.position(), bytes.len());
-            check(&code, thunk, hook, Mnemonic::Jmp, hook);
+            check(&code, thunk, hook, if is_exit { Mnemonic::Call } else { Mnemonic::Jmp }, hook);
         }
         assert_eq!(thunks.call(&Sled { function: 0x41_0000, address: 0x41_0000, kind: SledKind::Entry }), None);
     }
