@@ -372,6 +372,28 @@ fn rust_programs() {
     }
 }
 
+/// A program that has libgcc in itself raises exceptions by that; the library that is preloaded, another one beside it.
+#[test]
+fn programs_with_an_unwinder_of_their_own() {
+    if !require(&["g++"]) {
+        return;
+    }
+    let wanted = calls(&record(&[], &cpp_source().build().path, &[]));
+    let with_own = || cpp_source().with(&["-static-libgcc", "-static-libstdc++"]);
+    for (program, options) in [
+        (with_own().build(), &[][..]),
+        (with_own().build(), &["--patched"]),
+        (with_own().without_hooks().build(), &["-P", "*descend*", "-P", "*attempt*", "-P", "*Guard*", "-P", "main"]),
+    ] {
+        let run = record(options, &program.path, &[]);
+        assert_eq!(run.status.code(), Some(0), "{options:?}: {}", run.stderr);
+        let found = calls(&run);
+        for function in ["descend", "attempt", "Guard::~Guard", "main"] {
+            assert_eq!(found.get(function), wanted.get(function), "{options:?}, {function}: {found:?}");
+        }
+    }
+}
+
 #[test]
 fn what_is_recorded_can_be_chosen() {
     if !require(&["gcc"]) {

@@ -74,6 +74,7 @@ pub(crate) fn reserve(
     let left = map(left_bytes)?;
     // The buffer last: it is what may be too large, and then little was taken in vain.
     let buffer = buffer()?;
+    prepare_unwinder();
     let thread_start_key = thread_key();
     threads::keep_in(map(thread_table::TABLE_BYTES)?, thread_start_key);
     // SAFETY: the handler is made for this and runs in the child, on its only thread. Without memory for it a child goes
@@ -89,6 +90,24 @@ pub(crate) fn reserve(
         thread_start: thread_start_key.map(|_| threads::thread_start as _),
         thread_start_key: thread_start_key.unwrap_or(0),
     })
+}
+
+/// Has the unwinder whose functions the tracer calls find out how large registers are. libgcc does that when it unwinds first, and ends the
+/// program where it is asked to change a register before: when an exception passes the tracer that another copy of libgcc raised, which a
+/// program or a library has in itself (`-static-libgcc`).
+fn prepare_unwinder() {
+    type Trace = unsafe extern "C" fn(context: *mut c_void, arg: *mut c_void) -> c_int;
+    unsafe extern "C" {
+        fn _Unwind_Backtrace(trace: Trace, arg: *mut c_void) -> c_int;
+    }
+    /// `_URC_END_OF_STACK`: no frame is looked at but this one.
+    const END_OF_STACK: c_int = 5;
+
+    unsafe extern "C" fn stop(_context: *mut c_void, _arg: *mut c_void) -> c_int {
+        END_OF_STACK
+    }
+    // SAFETY: the function of every unwinder; the callback looks at nothing.
+    unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
 }
 
 unsafe extern "C" fn fork_begins() {
