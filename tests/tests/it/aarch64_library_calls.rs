@@ -128,6 +128,42 @@ fn all_registers_are_kept() {
     }
 }
 
+/// In stubs too: the emulator has each instruction be a block of its own, between which it looks for signals.
+#[test]
+fn signals_between_any_two_instructions() {
+    if !can_record() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = CProgram::new(&["struck_calls_aarch64.c"]).without_hooks().without_library();
+    let source = source.with_compilers(aarch64::PREFIX).with(&["-O2", "-mbranch-protection=standard"]);
+    let (library, path) = (dir.path().join("libstruck.so"), dir.path().join("program"));
+    source.clone().with(&["-DLIBRARY", "-shared", "-fPIC"]).build_as(&library);
+    let run_path = format!("-Wl,-rpath,{}", dir.path().display());
+    for linkage in [["-fno-plt", "-Wl,-z,now"], ["-fplt", "-Wl,-z,lazy"]] {
+        source.clone().with(&linkage).with(&[library.to_str().unwrap(), &run_path]).build_as(&path);
+        let mut rftrace = aarch64::machine(&aarch64::command_line().join("rftrace"));
+        let run = record::record_by(
+            rftrace.env("QEMU_SINGLESTEP", "1"),
+            &["--libcalls"],
+            &path,
+            &[&ROUNDS.to_string(), "700"],
+        );
+        assert_eq!(run.status.code(), Some(0), "{linkage:?}: {}", run.stderr);
+        let numbers: Vec<u64> = run.stdout.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        assert!(numbers[0] > 5, "too few signals to show anything: {numbers:?}");
+        // No unwind information tells of the entries of a linkage table.
+        if linkage[0] == "-fno-plt" {
+            assert_eq!(numbers[1], 0, "backtraces without main, of {}", numbers[0]);
+        }
+        // Balanced, times in order: checked when it is opened. The handler calls one of them, and the unwinder, of which nothing may be lost either.
+        let expected = [("adds", 2 * ROUNDS + numbers[0]), ("calls_back", ROUNDS), ("_Unwind_Backtrace", numbers[0])];
+        check_calls(&run, &expected);
+    }
+}
+
+const ROUNDS: u64 = 3000;
+
 #[test]
 fn children_and_other_programs_too() {
     if !can_record() {
