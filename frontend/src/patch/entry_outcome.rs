@@ -104,6 +104,8 @@ pub enum WholeReason {
     Pointer,
     /// It was not there when the program began.
     Unbound,
+    /// Calls of it authenticate what its slot holds, which is not signed by the tracer (`-z pac-plt` of aarch64).
+    Authenticated,
 }
 
 impl fmt::Display for WholeReason {
@@ -125,6 +127,7 @@ impl fmt::Display for WholeReason {
             Self::Pages => "a branch would lie in two pages, which are not written at one time",
             Self::Pointer => "its address is used for more than calls",
             Self::Unbound => "not there when the program began",
+            Self::Authenticated => "its slot has to be signed",
         })
     }
 }

@@ -20,7 +20,7 @@ use super::entry_outcome::{EntryBranches, LeftOut, WholeReason};
 use super::installed::{self, Part, Slot};
 use super::module::Image;
 use super::named::Module;
-use super::pointers::used_otherwise;
+use super::pointers::{authenticates_slots, used_otherwise};
 use super::poke::Pages;
 use super::sites::Site;
 use super::slots;
@@ -137,8 +137,12 @@ fn examine<'f>(
 ) -> Vec<Result<usize, WholeReason>> {
     let others = imports.iter().filter(|import| !import.is_for_calls).map(&address);
     let pointed_to = used_otherwise(image, &others.collect::<Vec<_>>());
+    let has_signed_slots = authenticates_slots(image);
     let examine = |import: &Import<'f>| {
         let slot = address(import);
+        if has_signed_slots && import.is_for_calls {
+            return Err(WholeReason::Authenticated);
+        }
         if looks_at_its_caller(import.name) {
             return Err(WholeReason::Special);
         }

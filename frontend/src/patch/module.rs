@@ -229,6 +229,14 @@ impl<'a> Image<'a> {
         self.segments.iter().any(|segment| segment.range.contains(&address))
     }
 
+    /// Whether the linker has put this tag into the dynamic section.
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn has_dynamic(&self, tag: elf::DynamicTag) -> bool {
+        let section = self.dynamic.clone().and_then(|range| array::<Dyn64<LittleEndian>>(self.bytes(range)?));
+        let tags = section.into_iter().flatten().map(|entry| entry.d_tag.get(ENDIAN));
+        tags.take_while(|&found| found != elf::DT_NULL).any(|found| found == tag)
+    }
+
     /// The slots of the global offset table that relocations fill with the address of a hook. What they hold now says
     /// nothing: with lazy binding it is that of the dynamic linker.
     pub(super) fn hook_slots(&self) -> Vec<(usize, Hook)> {

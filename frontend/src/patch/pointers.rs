@@ -24,6 +24,11 @@ const LOAD_BYTES: usize = 3;
 /// `cmp qword [rip + …], imm8`, without the operands.
 const COMPARE: [u8; 3] = [0x48, 0x83, 0x3d];
 
+/// Whether calls authenticate what a slot holds.
+pub(super) fn authenticates_slots(_image: &Image<'_>) -> bool {
+    false
+}
+
 /// Which of these slots the code uses for anything but calls, jumps and to see whether there is such a function. Bytes that only look
 /// like such a use count.
 pub(super) fn used_otherwise(image: &Image<'_>, slots: &[usize]) -> Vec<usize> {

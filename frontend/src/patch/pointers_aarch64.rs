@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use object::elf;
+
 use super::instructions::{is_call, is_conditional, named_page, named_place, registers, target};
 use super::module::Image;
 use super::ways::{Does, never_uses};
@@ -14,6 +16,13 @@ const WORD: usize = size_of::<u32>();
 const REACH: usize = 0xfff << 3;
 /// The largest access to memory that has the distance in it.
 const LARGEST: usize = 16;
+
+/// Whether calls by the linkage table authenticate what a slot holds (`-z pac-plt`): on processors without signatures the instruction does nothing.
+pub(super) fn authenticates_slots(image: &Image<'_>) -> bool {
+    // SAFETY: asks for a number.
+    let has_signatures = unsafe { libc::getauxval(libc::AT_HWCAP) } & libc::HWCAP_PACA != 0;
+    has_signatures && image.has_dynamic(elf::DT_AARCH64_PAC_PLT)
+}
 
 /// Which of these slots the code uses for anything but calls, jumps and to see whether there is such a function. That a function is called with its own
 /// address is not seen.

@@ -1,6 +1,7 @@
 //! `rftrace record --libcalls` on aarch64 Linux, in qemu-user: calls of libraries' functions are counted as on x86-64, and programs do as they do without.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use rftrace_tests::fixtures::{self, aarch64};
@@ -8,7 +9,7 @@ use rftrace_tests::{CProgram, Program, Run, require, tools};
 
 use crate::aarch64_branches::build;
 use crate::aarch64_record::{can_record, record};
-use crate::entry_branches::{check_calls, recorded};
+use crate::entry_branches::{check_calls, left_out, recorded};
 use crate::library_calls::{COUNTS, check_callers, check_left_out, check_values};
 use crate::record::{self, c_source, calls};
 
@@ -163,6 +164,30 @@ fn signals_between_any_two_instructions() {
 }
 
 const ROUNDS: u64 = 3000;
+
+/// The dynamic linker does not sign slots: where the processor has signatures the program ends at its first call, with or without.
+#[test]
+fn signed_slots_are_left_alone() {
+    if !can_record() {
+        return;
+    }
+    let program = program(&["-Wl,-z,lazy,-z,pac-plt", "-mbranch-protection=standard"]);
+    for cpu in ["max", "cortex-a53"] {
+        let plain = aarch64::machine(&program.path).env("QEMU_CPU", cpu).output().unwrap();
+        let mut rftrace = aarch64::machine(&aarch64::command_line().join("rftrace"));
+        let run = record::record_by(rftrace.env("QEMU_CPU", cpu), &["--libcalls"], &program.path, &[]);
+        assert_eq!(run.stdout, String::from_utf8_lossy(&plain.stdout), "{cpu}: {}", run.stderr);
+        if cpu == "max" {
+            let signal = plain.status.signal().expect("what is not signed is no address");
+            assert_eq!(run.status.code(), Some(128 + signal), "{}", run.stderr);
+            let left_out = left_out(&run);
+            assert_eq!(left_out.get("malloc").map(String::as_str), Some("its slot has to be signed"), "{left_out:?}");
+        } else {
+            assert_eq!(run.status.code(), Some(9), "{}", run.stderr);
+            check_calls(&run, &counts());
+        }
+    }
+}
 
 #[test]
 fn children_and_other_programs_too() {
