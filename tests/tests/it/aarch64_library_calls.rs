@@ -157,9 +157,8 @@ fn signals_between_any_two_instructions() {
         if linkage[0] == "-fno-plt" {
             assert_eq!(numbers[1], 0, "backtraces without main, of {}", numbers[0]);
         }
-        // Balanced, times in order: checked when it is opened. The handler calls one of them, and the unwinder, of which nothing may be lost either.
-        let expected = [("adds", 2 * ROUNDS + numbers[0]), ("calls_back", ROUNDS), ("_Unwind_Backtrace", numbers[0])];
-        check_calls(&run, &expected);
+        // Balanced, times in order: checked when it is opened. The handler calls one of them, of which nothing may be lost either.
+        check_calls(&run, &[("adds", 2 * ROUNDS + numbers[0]), ("calls_back", ROUNDS)]);
     }
 }
 

@@ -218,7 +218,7 @@ fn what_needs_one_space_of_numbers() {
     }
 }
 
-/// The library is for the GNU C library alone: that is said, at the start of a program too, which would not begin otherwise.
+/// Where the library is needed, which is for the GNU C library alone, that is said, at the start of a program too, which would not begin otherwise.
 #[test]
 fn musl() {
     if !require(&["musl-gcc"]) {
@@ -235,10 +235,10 @@ fn musl() {
         [(build("dynamic", &[]), "uses musl as its C library"), (build("fixed", &["-static"]), "is linked statically")]
     {
         let running = Running::begin(&program, "busy");
-        refused(running.pid(), |command| _ = command.args(BRANCHES), wanted);
+        refused(running.pid(), |command| _ = command.arg("--libcalls"), wanted);
         let (status, said) = running.end();
         assert_eq!((status.code(), said.trim()), (Some(7), "right, handled 0"));
-        let run = record(&BRANCHES, &program, &["busy"]);
+        let run = record(&["--libcalls"], &program, &["busy"]);
         assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
         assert!(run.stderr.starts_with("rftrace: ") && run.stderr.contains(wanted), "{}", run.stderr);
         assert!(!run.path("trace").exists());

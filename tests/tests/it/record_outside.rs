@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,12 @@ fn all(folder: &TempDir, source: &str, fixed: &[&str]) -> Vec<PathBuf> {
         }
     }
     all
+}
+
+/// Rust's programs for musl, built once.
+fn rust_programs() -> &'static [PathBuf] {
+    static BUILT: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    BUILT.get_or_init(|| build_rust_for_musl("recorded"))
 }
 
 /// How it ends by itself, as a shell has it, and what it says.
@@ -269,11 +276,11 @@ fn rust_programs_for_musl() {
     let is_own = |name: &str| name.starts_with("recorded::") && !name.contains("show::{closure");
     let own =
         |run: &Run| -> BTreeMap<String, u64> { calls(run).into_iter().filter(|(name, _)| is_own(name)).collect() };
-    let programs = build_rust_for_musl("recorded");
+    let programs = rust_programs();
     for (mode, code) in MODES.into_iter().filter(|_| !programs.is_empty()) {
         let wanted = own(&record(&[], rust_program(), &[mode]));
         assert!(wanted["recorded::leaf"] >= 2, "{mode}: {wanted:?}");
-        for program in &programs {
+        for program in programs {
             let run = record(&[], program, &[mode]);
             let shown = format!("{mode} of {}: {}", program.display(), run.stderr);
             assert_eq!((run.status.code(), &run.stdout), (Some(code), &by_itself(program, &[mode]).1), "{shown}");
@@ -281,7 +288,7 @@ fn rust_programs_for_musl() {
             assert_eq!(own(&run), wanted, "{shown}");
         }
     }
-    for program in &programs {
+    for program in programs {
         let run = record(&[], program, &["backtraces"]);
         let lines: Vec<Vec<&str>> = run.stdout.lines().map(|line| line.split(' ').collect()).collect();
         let n_open = lines.iter().map(|line| line.iter().filter(|name| **name == "show").count());
@@ -302,11 +309,11 @@ fn reports_of_panics_with_musl() {
     };
 
     let folder = tempfile::tempdir().unwrap();
-    for program in build_rust_for_musl("recorded") {
-        let wanted = report(&mut Command::new(&program), folder.path());
+    for program in rust_programs() {
+        let wanted = report(&mut Command::new(program), folder.path());
         assert_eq!(wanted.iter().filter(|name| *name == "descend").count(), 3 + 4, "{wanted:?}");
         let mut recorder = Command::new(rftrace());
-        let recorder = recorder.args(["record", "-o", "trace", "--"]).arg(&program);
+        let recorder = recorder.args(["record", "-o", "trace", "--"]).arg(program);
         assert_eq!(report(recorder, folder.path()), wanted, "{}", program.display());
     }
 }
