@@ -9,7 +9,8 @@
 //! - `branches` are those at functions' beginnings: the pass that changes code. `stubs` are what they lead to where no library makes it.
 //! - `started` is a program that this process starts, held where the tracer can be put into it.
 //! - `attached` is the whole where there is a library: begin, look, leave. `outside` is the same where there is none, with the tracer's `image`, the
-//!   `jumps` that lead there, the `filter` of what is recorded, and the program's `headers`, by which some unwinders find the tracer; `way` chooses.
+//!   `jumps` that lead there, the `filter` of what is recorded, and the program's `unwinder`, which is told of the tracer or finds it by the program's
+//!   `headers`; `way` chooses.
 //!
 //! Not here: what the library does there (`rftrace-preload`), and what becomes of what it records (`rftrace-record`).
 //!
@@ -43,6 +44,7 @@ mod started;
 mod status;
 mod stubs;
 mod sys;
+mod unwinder;
 mod way;
 mod world;
 

@@ -2,7 +2,7 @@
 //! its own `mcount` becomes a jump there. The recorder says in its place who it is.
 //!
 //! The tracer knows threads by their numbers, which C libraries keep with each thread. Exceptions pass what it has hooked, as the program's
-//! unwinder is told of it, or finds it by the program's [`headers`](super::headers).
+//! [`unwinder`](super::unwinder) knows of it.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -20,7 +20,6 @@ use super::attached::{Files, State, Wanted, modules};
 use super::borrowed::{Borrowed, Gadgets};
 use super::branches::OwnBranches;
 use super::filter::Chosen;
-use super::headers::Headers;
 use super::image::Image;
 use super::jumps::{self, Hooked};
 use super::library::{close, map, memory_file};
@@ -31,6 +30,7 @@ use super::stacks::Stacks;
 use super::started::{Place, Started};
 use super::status;
 use super::stubs::{self, Entries};
+use super::unwinder::Unwinder;
 use super::world::World;
 
 /// Where things lie in the file of a bank, for who maps it as a whole.
@@ -83,74 +83,6 @@ pub(crate) struct Outside {
     branches: Option<OwnBranches>,
     modules: Vec<String>,
     late: Vec<pid_t>,
-}
-
-/// What a program has that exceptions are thrown by, and backtraces taken.
-#[derive(Debug)]
-struct Unwinder {
-    knows: Knows,
-    /// What T's landing pad calls.
-    functions: [(&'static str, u64); 3],
-}
-
-/// How an unwinder comes to know of code.
-#[derive(Debug)]
-enum Knows {
-    /// There is none.
-    Nothing,
-    /// It is told: libgcc's `__register_frame_info`.
-    ByRegistrar(u64),
-    /// It asks the C library.
-    ByHeaders(Headers),
-}
-
-impl Unwinder {
-    /// The one of a process.
-    ///
-    /// # Errors
-    ///
-    /// It cannot know of the tracer's code, which exceptions could not pass then.
-    fn of(process: &Process, maps: &[Map]) -> Result<Self> {
-        const CALLED: [&str; 3] = ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"];
-        const REGISTRAR: &str = "__register_frame_info";
-        const OF_LLVM: [&str; 2] = ["__unw_add_dynamic_fde", "__unw_step"];
-        const OF_ANY: [&str; 2] = ["_Unwind_RaiseException", "_Unwind_Backtrace"];
-
-        let names = || [&CALLED[..], &[REGISTRAR], &OF_LLVM, &OF_ANY].into_iter().flatten().map(|&name| (name, name));
-        let found: Vec<(&str, Range<u64>)> =
-            process.modules(maps).iter().flat_map(|module| module.named(names())).collect();
-        let find = |name: &str| found.iter().find(|(its, _)| *its == name).map(|(_, range)| range.start);
-        let functions = CALLED.map(|name| (name, find(name).unwrap_or(0)));
-        let [has_other, has_any] = [OF_LLVM, OF_ANY].map(|names| names.into_iter().any(|name| find(name).is_some()));
-        let is_static = process.auxiliary(libc::AT_BASE).unwrap_or(0) == 0;
-        let knows = match find(REGISTRAR).filter(|_| !has_other) {
-            Some(registrar) => Knows::ByRegistrar(registrar),
-            None if !has_any => Knows::Nothing,
-            None if is_static => Knows::ByHeaders(Headers::find(process)?),
-            None => {
-                bail!(
-                    "process {} can throw exceptions, and its unwinder cannot be told of the tracer: libgcc's can be, where its functions have names, and \
-                     LLVM's in programs that are linked statically with musl",
-                    process.pid
-                );
-            }
-        };
-        Ok(Self { knows, functions })
-    }
-
-    /// What it is told by, if it is told.
-    fn registrar(&self) -> Option<u64> {
-        if let Knows::ByRegistrar(registrar) = self.knows { Some(registrar) } else { None }
-    }
-
-    /// Where the tracer is to be, or above.
-    fn lowest(&self) -> u64 {
-        if let Knows::ByHeaders(headers) = &self.knows { headers.lowest() } else { 0 }
-    }
-
-    fn function(&self, name: &str) -> u64 {
-        self.functions.iter().find(|(its, _)| *its == name).map_or(0, |&(_, address)| address)
-    }
 }
 
 /// Refuses what needs the library.
@@ -350,7 +282,7 @@ fn put_into<'a>(
     let unwinder = Unwinder::of(process, &maps)?;
     let gadgets = Gadgets::anywhere(process, &maps)?;
     let texts = image.as_ref().map_or_else(Vec::new, Image::texts);
-    if matches!(unwinder.knows, Knows::ByHeaders(_)) && !wanted.branches.is_empty() {
+    if unwinder.asks_for_headers() && !wanted.branches.is_empty() {
         bail!(
             "process {pid} has LLVM's unwinder, which cannot be told of what branches lead to: only its calls of the tracer are recorded, not by -P"
         );
@@ -402,9 +334,7 @@ fn begin_on(
     let tid_at = tid_at(process, thread.registers.fs_base, own_number(thread.thread));
     let tid_at = tid_at
         .with_context(|| format!("the C library of process {} is none that is known (GNU's, or musl)", process.pid))?;
-    if let Knows::ByHeaders(_) = unwinder.knows
-        && !OF_MUSL.contains(&tid_at)
-    {
+    if unwinder.asks_for_headers() && !OF_MUSL.contains(&tid_at) {
         bail!(
             "process {} has an unwinder that cannot be told of the tracer: LLVM's can be with musl as C library alone",
             process.pid
@@ -423,7 +353,7 @@ fn begin_on(
     close(thread, number)?;
     let begun = record_into(thread, process, &image, &places, bank.start, tid_at, is_new);
     let begun = begun.and_then(|()| chosen.apply(thread, process, &image));
-    let begun = begun.and_then(|()| tell_unwinder(thread, process, &image, unwinder, late));
+    let begun = begun.and_then(|()| unwinder.tell(thread, process, &image, late));
     let begun = begun.and_then(|()| {
         jumps::write(process, thread, &image, hooked, late, |id, registers| {
             let own = own_number(id);
@@ -536,29 +466,6 @@ fn record_into(
         }
     }
     bail!("a thread of process {} is in the tracer all the time; try again", process.pid);
-}
-
-/// Has the program's unwinder know of the tracer's code, if it has one and does not.
-fn tell_unwinder(
-    thread: &mut Borrowed<'_>,
-    process: &Process,
-    image: &Image,
-    unwinder: &Unwinder,
-    late: &mut Vec<pid_t>,
-) -> Result<()> {
-    let registrar = match &unwinder.knows {
-        Knows::Nothing => return Ok(()),
-        Knows::ByHeaders(headers) => return headers.tell(thread, process, image, late),
-        &Knows::ByRegistrar(registrar) => registrar,
-    };
-    if image.outside(process, offset_of!(Told, is_registered)) as u32 != 0 {
-        return Ok(());
-    }
-    let information = image.unwind_information().context("the tracer has no unwind information")?;
-    let room = image.told()? + offset_of!(Told, registration) as u64;
-    thread.call(registrar, &[information, room])?;
-    process.write(image.told()? + offset_of!(Told, is_registered) as u64, &1u32.to_le_bytes())?;
-    Ok(())
 }
 
 /// Takes the tracer out.

@@ -1,0 +1,109 @@
+//! The unwinder of a program that no library can be loaded into, and how it comes to know of the tracer's code.
+
+use std::mem::offset_of;
+use std::ops::Range;
+
+use anyhow::{Context, Result, bail};
+use nix::libc::{self, pid_t};
+use rftrace::abi::Outside as Told;
+
+use super::borrowed::Borrowed;
+use super::headers::Headers;
+use super::image::Image;
+use super::process::{Map, Process};
+
+/// What a program has that exceptions are thrown by, and backtraces taken.
+#[derive(Debug)]
+pub(crate) struct Unwinder {
+    knows: Knows,
+    /// What T's landing pad calls.
+    functions: [(&'static str, u64); 3],
+}
+
+/// How an unwinder comes to know of code.
+#[derive(Debug)]
+enum Knows {
+    /// There is none.
+    Nothing,
+    /// It is told: libgcc's `__register_frame_info`.
+    ByRegistrar(u64),
+    /// It asks the C library.
+    ByHeaders(Headers),
+}
+
+impl Unwinder {
+    /// The one of a process.
+    ///
+    /// # Errors
+    ///
+    /// It cannot know of the tracer's code, which exceptions could not pass then.
+    pub(crate) fn of(process: &Process, maps: &[Map]) -> Result<Self> {
+        const CALLED: [&str; 3] = ["_Unwind_Resume", "_Unwind_SetGR", "_Unwind_SetIP"];
+        const REGISTRAR: &str = "__register_frame_info";
+        const OF_LLVM: [&str; 2] = ["__unw_add_dynamic_fde", "__unw_step"];
+        const OF_ANY: [&str; 2] = ["_Unwind_RaiseException", "_Unwind_Backtrace"];
+
+        let names = || [&CALLED[..], &[REGISTRAR], &OF_LLVM, &OF_ANY].into_iter().flatten().map(|&name| (name, name));
+        let found: Vec<(&str, Range<u64>)> =
+            process.modules(maps).iter().flat_map(|module| module.named(names())).collect();
+        let find = |name: &str| found.iter().find(|(its, _)| *its == name).map(|(_, range)| range.start);
+        let functions = CALLED.map(|name| (name, find(name).unwrap_or(0)));
+        let [has_other, has_any] = [OF_LLVM, OF_ANY].map(|names| names.into_iter().any(|name| find(name).is_some()));
+        let is_static = process.auxiliary(libc::AT_BASE).unwrap_or(0) == 0;
+        let knows = match find(REGISTRAR).filter(|_| !has_other) {
+            Some(registrar) => Knows::ByRegistrar(registrar),
+            None if !has_any => Knows::Nothing,
+            None if is_static => Knows::ByHeaders(Headers::find(process)?),
+            None => {
+                bail!(
+                    "process {} can throw exceptions, and its unwinder cannot be told of the tracer: libgcc's can be, where its functions have names, and \
+                     LLVM's in programs that are linked statically with musl",
+                    process.pid
+                );
+            }
+        };
+        Ok(Self { knows, functions })
+    }
+
+    /// What it is told by, if it is told.
+    pub(crate) fn registrar(&self) -> Option<u64> {
+        if let Knows::ByRegistrar(registrar) = self.knows { Some(registrar) } else { None }
+    }
+
+    /// Where the tracer is to be, or above.
+    pub(crate) fn lowest(&self) -> u64 {
+        if let Knows::ByHeaders(headers) = &self.knows { headers.lowest() } else { 0 }
+    }
+
+    pub(crate) fn function(&self, name: &str) -> u64 {
+        self.functions.iter().find(|(its, _)| *its == name).map_or(0, |&(_, address)| address)
+    }
+
+    /// Whether it asks the C library for what it knows.
+    pub(crate) fn asks_for_headers(&self) -> bool {
+        matches!(self.knows, Knows::ByHeaders(_))
+    }
+
+    /// Has it know of the tracer's code, if there is one, and it does not.
+    pub(crate) fn tell(
+        &self,
+        thread: &mut Borrowed<'_>,
+        process: &Process,
+        image: &Image,
+        late: &mut Vec<pid_t>,
+    ) -> Result<()> {
+        let registrar = match &self.knows {
+            Knows::Nothing => return Ok(()),
+            Knows::ByHeaders(headers) => return headers.tell(thread, process, image, late),
+            &Knows::ByRegistrar(registrar) => registrar,
+        };
+        if image.outside(process, offset_of!(Told, is_registered)) as u32 != 0 {
+            return Ok(());
+        }
+        let information = image.unwind_information().context("the tracer has no unwind information")?;
+        let room = image.told()? + offset_of!(Told, registration) as u64;
+        thread.call(registrar, &[information, room])?;
+        process.write(image.told()? + offset_of!(Told, is_registered) as u64, &1u32.to_le_bytes())?;
+        Ok(())
+    }
+}
