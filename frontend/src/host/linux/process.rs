@@ -94,7 +94,8 @@ pub(crate) fn reserve(
 
 /// Has the unwinder whose functions the tracer calls find out how large registers are. libgcc does that when it unwinds first, and ends the
 /// program where it is asked to change a register before: when an exception passes the tracer that another copy of libgcc raised, which a
-/// program or a library has in itself (`-static-libgcc`).
+/// program or a library has in itself (`-static-libgcc`). A static program has no other copy, and its own may not know of any code before its
+/// constructors have run.
 fn prepare_unwinder() {
     type Trace = unsafe extern "C" fn(context: *mut c_void, arg: *mut c_void) -> c_int;
     unsafe extern "C" {
@@ -105,6 +106,10 @@ fn prepare_unwinder() {
 
     unsafe extern "C" fn stop(_context: *mut c_void, _arg: *mut c_void) -> c_int {
         END_OF_STACK
+    }
+    // SAFETY: no more than a look at what the system has told: 0 where there is no dynamic linker.
+    if unsafe { libc::getauxval(libc::AT_BASE) } == 0 {
+        return;
     }
     // SAFETY: the function of every unwinder; the callback looks at nothing.
     unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
