@@ -1,7 +1,7 @@
 //! Switches of stubs: a byte for each, which the stub looks at. 0: it leads straight on to the function. 1: it leads to the hook. Behind those of
-//! stubs for functions of other modules is a word for each: where the function is.
+//! stubs for functions of other modules is a word for each: where the function is. Switches of sleds: a word for each, where it leads.
 //!
-//! So what is switched is memory beside the code, and never the code: one byte is stored, and a thread in a stub has seen it before or
+//! So what is switched is memory beside the code, and never the code: one byte or word is stored, and a thread in a stub has seen it before or
 //! after. No system call is needed, so a program that has given its rights away can be switched too; and each process has bytes of its
 //! own, as the pages are private.
 //!
@@ -18,14 +18,26 @@ use super::memory::{map_code, map_data};
 use super::sites::Site;
 use crate::elf::file::page_size;
 
-/// The switch of a stub, or of a thunk.
+/// The switch of a stub, or of a sled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switch {
     /// What it is switched by.
     pub(super) site: Site,
     /// Once on, it stays on: what it leads to ends what was begun while it was.
     pub(super) is_for_ends: bool,
-    byte: &'static AtomicU8,
+    what: Switched,
+}
+
+/// What is stored.
+#[derive(Clone, Copy, Debug)]
+enum Switched {
+    Byte(&'static AtomicU8),
+    /// Where somebody jumps to who does not look.
+    Way {
+        word: &'static AtomicUsize,
+        off: usize,
+        on: usize,
+    },
 }
 
 /// The bytes of a module's switches, all off.
@@ -53,7 +65,7 @@ impl Bytes {
 
     /// The switch of what is known by `site` and looks at byte number `idx`.
     pub(super) fn switch(self, idx: usize, site: Site, is_for_ends: bool) -> Option<Switch> {
-        Some(Switch { site, is_for_ends, byte: self.0.get(idx)? })
+        Some(Switch { site, is_for_ends, what: Switched::Byte(self.0.get(idx)?) })
     }
 
     /// The bytes that so many stubs look at, of functions of other modules or not.
@@ -72,9 +84,28 @@ impl Bytes {
 }
 
 impl Switch {
+    /// The switch of what is known by `site` and goes where a word says: one of two ways.
+    pub(super) fn of_way(word: &'static AtomicUsize, (off, on): (usize, usize), site: Site, is_for_ends: bool) -> Self {
+        Self { site, is_for_ends, what: Switched::Way { word, off, on } }
+    }
+
     /// Switches it on, for good if it is not added to the others.
     pub(super) fn switch_on(&self) {
-        self.byte.store(1, Release);
+        self.switch(true);
+    }
+
+    fn is_on(&self) -> bool {
+        match self.what {
+            Switched::Byte(byte) => byte.load(Relaxed) != 0,
+            Switched::Way { word, on, .. } => word.load(Relaxed) == on,
+        }
+    }
+
+    fn switch(&self, is_on: bool) {
+        match self.what {
+            Switched::Byte(byte) => byte.store(is_on.into(), Release),
+            Switched::Way { word, off, on } => word.store(if is_on { on } else { off }, Release),
+        }
     }
 }
 
@@ -108,11 +139,11 @@ pub(super) fn add(switches: Vec<Switch>) {
 /// time.
 pub(super) fn set(is_on: impl Fn(&Site) -> bool) {
     for switch in parts().flat_map(|part| &part.switches) {
-        let wanted = u8::from(is_on(&switch.site));
-        let is_kept = switch.is_for_ends && wanted == 0;
+        let wanted = is_on(&switch.site);
+        let is_kept = switch.is_for_ends && !wanted;
         // What is so already is not written: its page may be one that a parent and its children share.
-        if !is_kept && switch.byte.load(Relaxed) != wanted {
-            switch.byte.store(wanted, Release);
+        if !is_kept && switch.is_on() != wanted {
+            switch.switch(wanted);
         }
     }
 }

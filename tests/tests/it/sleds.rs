@@ -109,6 +109,22 @@ fn registers_stay() {
     }
 }
 
+#[test]
+fn backtraces_pass_at_each_instruction() {
+    if !require(&["clang"]) {
+        return;
+    }
+    let program = clang("entered_steps.c", &[WITHOUT_RUNTIME]);
+    // Not the handler, and with a filter, as for entry branches.
+    let names = ["-P", "inner", "-P", "calling", "-P", "choosing", "-P", "saving"];
+    for filter in [&[][..], &["-D", "9"]] {
+        let run = recorded(&[&names[..], filter].concat(), &program.path, &[]);
+        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
+        assert!(run.stderr.contains(" 0 without the caller"), "{}", run.stderr);
+        check_calls(&run, &[("calling", 1), ("choosing", 1), ("saving", 1), ("inner", 5)]);
+    }
+}
+
 /// One source by all kinds of hooks.
 #[test]
 fn all_hooks_count_the_same() {

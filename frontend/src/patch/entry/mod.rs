@@ -39,9 +39,9 @@ use self::choosing::{Asked, Chosen, crosses_page, is_excepted, is_named, is_ther
 pub use self::leads::{Lead, lead_functions};
 pub use self::outside::{OutsideArea, OutsideBranches, OutsideStubs};
 use self::rooms::Rooms;
-use self::sleds::{CALL_BYTES, SLED_BYTES, Sleds, Thunks};
+use self::sleds::{SLED_BYTES, Sleds, Thunks};
 use self::stubs::{Area, GoesOn, Wanted};
-use self::writing::{Made, call_thunks, make, make_stubs, make_thunks};
+use self::writing::{Made, lead_sleds, make, make_stubs, make_thunks};
 use super::control;
 use super::entry_outcome::{EntryBranches, EntryWay as Way, WholeReason};
 use super::installed::{self, Part};
@@ -173,7 +173,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Gives the chosen functions that have sleds their calls.
+    /// Gives the chosen functions that have sleds their hooks.
     fn add_sleds(&mut self, module: &Module<'_>, sleds: &Sleds) {
         let image = module.image;
         let mut chosen = Vec::new();
@@ -203,7 +203,7 @@ impl Pass<'_> {
         let made = match self.now.way {
             Way::Itself if !is_only_thread() => Err((WholeReason::Threads, None)),
             Way::Itself => {
-                call_thunks(image, &all).map(|(are_written, thunks)| (are_written, Some(thunks))).map_err(refused)
+                lead_sleds(image, &all).map(|(are_written, thunks)| (are_written, Some(thunks))).map_err(refused)
             }
             Way::Outside => {
                 self.prepare_sleds(image, &all).map(|thunks| (vec![true; all.len()], thunks)).map_err(refused)
@@ -223,10 +223,9 @@ impl Pass<'_> {
                         continue;
                     }
                     self.now.outcome.patched += 1;
-                    let call_bytes = if self.now.way == Way::Itself { CALL_BYTES } else { SLED_BYTES };
                     let site = Site {
                         address: function.start,
-                        child_ip: entry + call_bytes,
+                        child_ip: entry + SLED_BYTES,
                         module: image.start(),
                         has_arguments: true,
                     };
@@ -255,7 +254,7 @@ impl Pass<'_> {
         is_untouched(module, sled) && !crosses_page(sled.address as usize, SLED_BYTES)
     }
 
-    /// Makes the hooks of sleds, for somebody else who writes the calls of them. Returns those that were not there.
+    /// Makes what sleds lead to, for somebody else who writes there. Returns those that were not there.
     fn prepare_sleds(&mut self, image: &Image<'_>, sleds: &[Sled]) -> Result<Option<Thunks>, (WholeReason, io::Error)> {
         let (known, new): (Vec<Sled>, Vec<Sled>) = sleds.iter().partition(|sled| self.is_prepared(image, sled));
         for branch in known.iter().filter_map(|sled| self.known.get(&(sled.address as usize))) {
@@ -265,7 +264,7 @@ impl Pass<'_> {
             return Ok(None);
         }
         let pages = Pages::all().map_err(|error| (WholeReason::NotWritable, error))?;
-        let thunks = make_thunks(image, &new, &pages)?;
+        let thunks = make_thunks(image, &new, Way::Outside, &pages)?;
         for sled in &new {
             let place = sled.address as usize;
             let bytes = image.bytes(place..place + SLED_BYTES).and_then(|bytes| bytes.first_chunk());

@@ -1,29 +1,33 @@
-//! XRay's sleds: a compiler has left room at the beginning of functions and wherever they return or jump to another one. Each gets a call.
+//! XRay's sleds: a compiler has left room at the beginning of functions and wherever they return or jump to another one. Each gets a jump to where
+//! a word says, which is what is switched (`patch::switches`).
 //!
 //! ```text
-//! beginning    jmp +9; nine bytes of NOPs      →  call thunk; NOP        rftrace_sled_entry
-//! return       ret; ten bytes of NOPs          →  jmp thunk              rftrace_sled_exit, and ret
-//! tail call    jmp +9; nine bytes of NOPs      →  call thunk; NOP        rftrace_sled_exit
+//! beginning    jmp +9; nine bytes of NOPs      →  jmp [word]; call thunk      off: behind it, on: the call of rftrace_sled_entry
+//! tail call    jmp +9; nine bytes of NOPs      →  jmp [word]; call thunk      off: behind it, on: the call of rftrace_sled_exit
+//! return       ret; ten bytes of NOPs          →  jmp [word]; ret             off: the ret, on: what calls rftrace_sled_exit and returns
 //! ```
 //!
 //! In a program that runs what is written is to be taken away again, while threads may be in the hooks: nobody may come back to the middle
-//! of a sled. There the calls are as long as a sled.
-//!
-//! Hooks are out of reach of most programs, so memory near the module has thunks for each function, which are switched
-//! (`patch::switches`):
+//! of a sled, nor stand there. There one instruction takes its place, as long as it, and leads to a thunk that each sled has for itself:
 //!
 //! ```text
-//! area   +0    two bytes for each function: whether its beginning is switched on, and whether its ends are
-//! next page:
-//!        +0    addresses of both hooks
-//!        +16   for each function three thunks of 16 bytes: of its beginning, of its jumps to others, and what returns in place of a `ret`
-//!          +0    cmp byte ptr [rip + …], 0
-//!          +7    je +6
-//!          +9    jmp [rip + …]       the hook; the third thunk calls it
-//!          +15   ret
+//! beginning, tail call                         →  call thunk                  off: a ret, on: the hook
+//! return                                       →  jmp thunk                   off: a ret, on: as above
 //! ```
 //!
-//! What was entered is to be left: ends are switched on with the beginning, and stay so. Flags are dead at both.
+//! Hooks are out of reach of most programs, so memory near the module has ways to them:
+//!
+//! ```text
+//! area   +0    a word for each sled: where it leads
+//! next page:
+//!        +0    addresses of both hooks
+//!        +16   jmp [rip + …]         to that of beginnings
+//!        +24   jmp [rip + …]         to that of ends
+//!        +32   call [rip + …]; ret   in place of a ret
+//!        +40   jmp [rip + …]         in a program that runs, for each sled: by its word
+//! ```
+//!
+//! What was entered is to be left: ends are switched on with the beginning, and stay so.
 //!
 //! Stacks are as behind the call, so the module's own unwind information holds for the function, and a thunk needs none but that it
 //! was called.
@@ -32,12 +36,15 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Release;
 
 use rftrace_format::branches::{Branch, Place};
 
 use super::rooms::are_nops;
 use crate::elf::file::page_size;
 use crate::elf::sleds::{ELEMENT_BYTES, Sled, SledKind, sled_tables};
+use crate::patch::entry_outcome::EntryWay;
 use crate::patch::memory::places;
 use crate::patch::module::Image;
 use crate::patch::sites::Site;
@@ -50,40 +57,29 @@ unsafe extern "C" {
     fn rftrace_sled_exit();
 }
 
+/// Behind a sled is what records and filters name a function by.
 pub(super) use rftrace_format::branches::SLED_BYTES;
-/// Bytes of the call in it. Behind that call is what records and filters name a function by.
-pub(super) const CALL_BYTES: usize = 5;
-const CALL: u8 = 0xe8;
-const RETURN: u8 = 0xc3;
-/// `jmp`, as long as the call.
-const JUMP_NEAR: u8 = 0xe9;
-const JUMP_OVER: [u8; 2] = [0xeb, 9];
-/// `nop word ptr [rax + rax]`, as long as what a call leaves of a sled.
-const NOP: [u8; SLED_BYTES - CALL_BYTES] = [0x66, 0x0f, 0x1f, 0x44, 0, 0];
 
-/// `cmp byte ptr [rip + …], 0`: the opcode, and the byte behind the distance.
-const COMPARE: ([u8; 2], u8) = ([0x80, 0x3d], 0);
-const COMPARE_BYTES: usize = 7;
-/// `je +6`
-const SKIP_IF_OFF: [u8; 2] = [0x74, 6];
+const RETURN: u8 = 0xc3;
+const JUMP_OVER: [u8; 2] = [0xeb, 9];
 /// `jmp [rip + …]`
 const JUMP: [u8; 2] = [0xff, 0x25];
 /// `call [rip + …]`
 const CALL_WORD: [u8; 2] = [0xff, 0x15];
+/// Bytes of either.
+const WAY_BYTES: usize = 6;
+const CALL: u8 = 0xe8;
+/// `nop dword ptr [rax]`, as long as what a jump and a `ret` leave of a sled.
+const NOP: [u8; SLED_BYTES - WAY_BYTES - 1] = [0x0f, 0x1f, 0x40, 0];
 const FILLER: u8 = 0xcc;
 const WORD: usize = size_of::<usize>();
-const THUNKS_AT: usize = 2 * WORD;
-const THUNK_BYTES: usize = 16;
 
-/// The thunks of a function, in their order: the byte that each looks at, how it goes to its hook, and which that is. What is reached by a jump
-/// calls it.
-const THUNKS: [(usize, [u8; 2], usize); 3] = [(0, JUMP, 0), (1, JUMP, 1), (1, CALL_WORD, 1)];
-const BEGINS: usize = 0;
-/// To other functions.
-const JUMPS: usize = 1;
-const RETURNS: usize = 2;
-/// Bytes to look at of each function: by what it begins, and by both others.
-const N_SWITCHES: usize = 2;
+const TO_ENTRY_AT: usize = 2 * WORD;
+const TO_EXIT_AT: usize = 3 * WORD;
+const RETURNS_AT: usize = 4 * WORD;
+const ONLY_RETURNS_AT: usize = RETURNS_AT + WAY_BYTES;
+const THUNKS_AT: usize = 5 * WORD;
+const THUNK_BYTES: usize = WORD;
 
 /// The sleds of a module, by function and address.
 #[derive(Debug, Default)]
@@ -139,31 +135,45 @@ pub(super) fn is_whole(image: &Image<'_>, sled: &Sled) -> bool {
     are_nops(image, address + rest, SLED_BYTES - rest)
 }
 
-/// The thunks of a module.
+/// The thunks of a module, and the words.
 #[derive(Debug)]
 pub(super) struct Thunks {
     start: usize,
-    /// Which functions they are for, ascending.
-    functions: Vec<u64>,
-    bytes: Bytes,
+    words_at: usize,
+    words: Bytes,
+    /// Which sleds they are for, ascending.
+    sleds: Vec<Sled>,
+    way: EntryWay,
 }
 
 impl Thunks {
-    /// Makes them for the functions of these sleds, within reach of `module`, for unwinders too; all off. `mapped` are the mapped ranges
-    /// of this process, ascending.
-    pub(super) fn new(module: &Range<usize>, sleds: &[Sled], mapped: &[Range<usize>]) -> io::Result<Self> {
+    /// Makes them for these sleds, within reach of `module`; all off. `mapped` are the mapped ranges of this process, ascending.
+    pub(super) fn new(
+        module: &Range<usize>,
+        sleds: &[Sled],
+        way: EntryWay,
+        mapped: &[Range<usize>],
+    ) -> io::Result<Self> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
-        let mut functions: Vec<u64> = sleds.iter().map(|sled| sled.function).collect();
-        functions.sort_unstable();
-        functions.dedup();
-        let n_switches = N_SWITCHES * functions.len();
-        let pages_bytes = Bytes::pages_bytes(n_switches);
-        let code_bytes = (THUNKS_AT + functions.len() * THUNKS.len() * THUNK_BYTES).next_multiple_of(page);
+        let mut this = Self { start: 0, words_at: 0, words: Bytes::default(), sleds: sleds.to_vec(), way };
+        this.sleds.sort_unstable();
+        this.sleds.dedup();
+        let n_bytes = this.sleds.len() * WORD;
+        let pages_bytes = Bytes::pages_bytes(n_bytes);
+        let code_bytes = this.range().end.next_multiple_of(page);
         let mut last = io::Error::new(io::ErrorKind::OutOfMemory, "no free addresses within 2 GiB");
         for place in places(module, pages_bytes + code_bytes, mapped, (page, REACH)) {
-            let start = place + pages_bytes;
-            match Bytes::map_before(&contents(place, start, functions.len(), code_bytes), place, n_switches) {
-                Ok(bytes) => return Ok(Self { start, functions, bytes }),
+            (this.words_at, this.start) = (place, place + pages_bytes);
+            match Bytes::map_before(&this.contents(code_bytes), place, n_bytes) {
+                Ok(words) => {
+                    this.words = words;
+                    for (idx, sled) in this.sleds.iter().enumerate() {
+                        if let Some(word) = this.word(idx) {
+                            word.store(this.ways(sled).0, Release);
+                        }
+                    }
+                    return Ok(this);
+                }
                 Err(error) => last = error,
             }
         }
@@ -171,28 +181,21 @@ impl Thunks {
     }
 
     /// The switches of a function that is known by `site`: none if these are not its thunks.
-    pub(super) fn switches(&self, function: u64, site: Site) -> impl Iterator<Item = Switch> {
-        let place = self.functions.binary_search(&function).ok();
-        let switch = move |(idx, is_for_ends)| self.bytes.switch(N_SWITCHES * place? + idx, site, is_for_ends);
+    pub(super) fn switches(&self, function: u64, site: Site) -> Vec<Switch> {
+        let first = self.sleds.partition_point(|sled| sled.function < function);
+        let own = self.sleds.iter().enumerate().skip(first).take_while(|(_, sled)| sled.function == function);
+        let (begins, ends): (Vec<_>, Vec<_>) = own.partition(|(_, sled)| sled.kind == SledKind::Entry);
+        let switch = |(idx, sled): (usize, &Sled)| {
+            Some(Switch::of_way(self.word(idx)?, self.ways(sled), site, sled.kind != SledKind::Entry))
+        };
         // In this order: what begins is recorded when its end will be.
-        [(1, true), (0, false)].into_iter().filter_map(switch)
+        ends.into_iter().chain(begins).filter_map(switch).collect()
     }
 
     /// The addresses of all.
     pub(super) fn range(&self) -> Range<usize> {
-        let start = self.start + THUNKS_AT;
-        start..start + self.functions.len() * THUNKS.len() * THUNK_BYTES
-    }
-
-    /// The thunk that a sled leads to.
-    fn thunk(&self, sled: &Sled) -> Option<usize> {
-        let place = self.functions.binary_search(&sled.function).ok()?;
-        let thunk = match sled.kind {
-            SledKind::Entry => BEGINS,
-            SledKind::TailCall => JUMPS,
-            SledKind::Exit => RETURNS,
-        };
-        Some(self.start + THUNKS_AT + (place * THUNKS.len() + thunk) * THUNK_BYTES)
+        let n_thunks = if self.way == EntryWay::Outside { self.sleds.len() } else { 0 };
+        self.start + TO_ENTRY_AT..self.start + THUNKS_AT + n_thunks * THUNK_BYTES
     }
 
     /// Their unwind information, which is the same for all who read it, and where its description begins.
@@ -201,13 +204,15 @@ impl Thunks {
     }
 
     /// What is written into a sled.
-    pub(super) fn call(&self, sled: &Sled) -> Option<Vec<u8>> {
-        let (opcode, rest) = match sled.kind {
-            SledKind::Entry | SledKind::TailCall => (CALL, &NOP[..]),
-            SledKind::Exit => (JUMP_NEAR, &[][..]),
-        };
-        let distance = distance(sled.address as usize + CALL_BYTES, self.thunk(sled)?);
-        Some([&[opcode], &distance.to_le_bytes()[..], rest].concat())
+    pub(super) fn code(&self, sled: &Sled) -> Option<[u8; SLED_BYTES]> {
+        let address = sled.address as usize;
+        let mut code = instruction(&JUMP, address, self.word_of(self.idx(sled)?));
+        match sled.kind {
+            SledKind::Entry => code.extend(instruction(&[CALL], address + WAY_BYTES, self.start + TO_ENTRY_AT)),
+            SledKind::TailCall => code.extend(instruction(&[CALL], address + WAY_BYTES, self.start + TO_EXIT_AT)),
+            SledKind::Exit => code.extend([&[RETURN], &NOP[..]].concat()),
+        }
+        code.try_into().ok()
     }
 
     /// What somebody else writes into a sled of such bytes.
@@ -217,92 +222,191 @@ impl Thunks {
             SledKind::TailCall => Place::TailCall,
             SledKind::Exit => Place::Exit,
         };
-        Branch::of_sled(sled.address, self.thunk(sled)? as u64, place, bytes)
+        Branch::of_sled(sled.address, self.thunk(self.idx(sled)?) as u64, place, bytes)
+    }
+
+    /// Where a sled leads while it is off, and on.
+    fn ways(&self, sled: &Sled) -> (usize, usize) {
+        let address = sled.address as usize;
+        match (self.way, sled.kind) {
+            (EntryWay::Itself, SledKind::Entry | SledKind::TailCall) => (address + SLED_BYTES, address + WAY_BYTES),
+            (EntryWay::Itself, SledKind::Exit) => (address + WAY_BYTES, self.start + RETURNS_AT),
+            (EntryWay::Outside, SledKind::Entry) => (self.start + ONLY_RETURNS_AT, hooks()[0]),
+            (EntryWay::Outside, SledKind::TailCall) => (self.start + ONLY_RETURNS_AT, hooks()[1]),
+            (EntryWay::Outside, SledKind::Exit) => (self.start + ONLY_RETURNS_AT, self.start + RETURNS_AT),
+        }
+    }
+
+    /// The place of a sled among these.
+    fn idx(&self, sled: &Sled) -> Option<usize> {
+        self.sleds.binary_search(sled).ok()
+    }
+
+    /// The word of the sled at such a place, and its address.
+    fn word(&self, idx: usize) -> Option<&'static AtomicUsize> {
+        self.words.way(0, idx)
+    }
+
+    fn word_of(&self, idx: usize) -> usize {
+        self.words_at + idx * WORD
+    }
+
+    /// The thunk that it leads to in a program that runs.
+    fn thunk(&self, idx: usize) -> usize {
+        self.start + THUNKS_AT + idx * THUNK_BYTES
+    }
+
+    /// What lies at `start`; so many bytes at all.
+    fn contents(&self, n_bytes: usize) -> Vec<u8> {
+        let [entry, exit] = [self.start, self.start + WORD];
+        let mut contents = vec![FILLER; n_bytes];
+        let mut put = |at: usize, bytes: &[u8]| contents[at - self.start..][..bytes.len()].copy_from_slice(bytes);
+        put(entry, &hooks()[0].to_le_bytes());
+        put(exit, &hooks()[1].to_le_bytes());
+        let ways = [(TO_ENTRY_AT, JUMP, entry), (TO_EXIT_AT, JUMP, exit), (RETURNS_AT, CALL_WORD, exit)];
+        for (at, opcode, target) in ways.map(|(at, opcode, target)| (self.start + at, opcode, target)) {
+            put(at, &instruction(&opcode, at, target));
+        }
+        put(self.start + ONLY_RETURNS_AT, &[RETURN]);
+        let n_thunks = (self.range().end - self.thunk(0)) / THUNK_BYTES;
+        (0..n_thunks).for_each(|idx| put(self.thunk(idx), &instruction(&JUMP, self.thunk(idx), self.word_of(idx))));
+        contents
     }
 }
 
-/// What lies at `start`: the thunks of so many functions, whose switches begin at `switches`; `code_bytes` at all.
-fn contents(switches: usize, start: usize, n_functions: usize, code_bytes: usize) -> Vec<u8> {
-    let hooks = [rftrace_sled_entry as *const () as usize, rftrace_sled_exit as *const () as usize];
-    let mut contents: Vec<u8> = hooks.iter().flat_map(|hook| hook.to_le_bytes()).collect();
-    let thunks = (0..n_functions).flat_map(|place| THUNKS.map(|thunk| (N_SWITCHES * place, thunk)));
-    for (first, (idx, opcode, hook)) in thunks {
-        let thunk = start + contents.len();
-        contents.extend_from_slice(&COMPARE.0);
-        contents.extend_from_slice(&distance(thunk + COMPARE_BYTES, switches + first + idx).to_le_bytes());
-        contents.push(COMPARE.1);
-        contents.extend_from_slice(&SKIP_IF_OFF);
-        contents.extend_from_slice(&opcode);
-        contents.extend_from_slice(&distance(thunk + THUNK_BYTES - 1, start + hook * WORD).to_le_bytes());
-        contents.push(RETURN);
-    }
-    contents.resize(code_bytes, FILLER);
-    contents
+/// The hooks of beginnings and of ends.
+fn hooks() -> [usize; 2] {
+    [rftrace_sled_entry as *const () as usize, rftrace_sled_exit as *const () as usize]
+}
+
+/// An instruction at `address` that ends with the distance to what it uses.
+fn instruction(opcode: &[u8], address: usize, target: usize) -> Vec<u8> {
+    let distance = distance(address + opcode.len() + size_of::<i32>(), target);
+    [opcode, &distance.to_le_bytes()].concat()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+    use std::sync::atomic::Ordering::Acquire;
 
-    const SWITCHES: usize = 0xf_0000;
+    use super::*;
+    use crate::patch::poke::Pages;
+    use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+
+    const WORDS_AT: usize = 0xf_0000;
     const START: usize = 0x10_0000;
+    const FUNCTION: u64 = 0x40_0000;
+
+    fn sled(kind: SledKind) -> Sled {
+        Sled { function: FUNCTION, address: FUNCTION + 0x100 + 0x20 * kind as u64, kind }
+    }
+
+    const KINDS: [SledKind; 3] = [SledKind::Entry, SledKind::Exit, SledKind::TailCall];
 
     /// Those of two functions, and their code.
-    fn thunks() -> (Thunks, Vec<u8>) {
-        let functions = vec![0x3f_0000, 0x40_0000];
-        let code = contents(SWITCHES, START, functions.len(), 4096);
-        (Thunks { start: START, functions, bytes: Bytes::default() }, code)
+    fn thunks(way: EntryWay) -> (Thunks, Vec<u8>) {
+        let other = Sled { function: 0x3f_0000, address: 0x3f_0000, kind: SledKind::Entry };
+        let mut sleds = vec![other];
+        sleds.extend(KINDS.map(sled));
+        sleds.sort_unstable();
+        let thunks = Thunks { start: START, words_at: WORDS_AT, words: Bytes::default(), sleds, way };
+        let code = thunks.contents(4096);
+        (thunks, code)
     }
 
-    /// Checks that a thunk of the second function looks at that switch, and leads by such an instruction to that hook, or returns.
+    fn decoded(bytes: &[u8], address: usize) -> Vec<Instruction> {
+        Decoder::with_ip(64, bytes, address as u64, DecoderOptions::NONE).into_iter().collect()
+    }
+
+    /// Checks that an address leads to a hook: by a jump, or by a call and a `ret`.
     #[track_caller]
-    fn check(code: &[u8], thunk: usize, switch: usize, way: Mnemonic, hook: usize) {
-        let mut decoder = Decoder::with_ip(64, &code[thunk - START..], thunk as u64, DecoderOptions::NONE);
-        let [compare, skip, to_hook, back] = [(); 4].map(|()| decoder.decode());
-        assert_eq!((compare.mnemonic(), compare.immediate8()), (Mnemonic::Cmp, 0));
-        assert_eq!(compare.ip_rel_memory_address() as usize, SWITCHES + N_SWITCHES + switch);
-        assert_eq!((skip.mnemonic(), skip.near_branch_target()), (Mnemonic::Je, back.ip()));
-        assert_eq!((to_hook.mnemonic(), to_hook.ip_rel_memory_address() as usize), (way, START + hook * WORD));
-        assert_eq!((back.mnemonic(), back.next_ip() as usize), (Mnemonic::Ret, thunk + THUNK_BYTES));
-    }
-
-    #[test]
-    fn calls_lead_to_the_hooks() {
-        let (thunks, code) = thunks();
-        for (kind, hook) in [(SledKind::Entry, 0), (SledKind::Exit, 1), (SledKind::TailCall, 1)] {
-            let bytes = thunks.call(&Sled { function: 0x40_0000, address: 0x40_1000, kind }).unwrap();
-            assert!(bytes.len() <= SLED_BYTES);
-            let is_exit = kind == SledKind::Exit;
-            let mut decoder = Decoder::with_ip(64, &bytes, 0x40_1000, DecoderOptions::NONE);
-            let way = decoder.decode();
-            assert_eq!(way.mnemonic(), if is_exit { Mnemonic::Jmp } else { Mnemonic::Call });
-            let thunk = way.near_branch_target() as usize;
-            assert!(thunks.range().contains(&thunk));
-            assert!(is_exit || decoder.decode().mnemonic() == Mnemonic::Nop);
-            assert_eq!(decoder.position(), bytes.len());
-            check(&code, thunk, hook, if is_exit { Mnemonic::Call } else { Mnemonic::Jmp }, hook);
+    fn check(code: &[u8], address: usize, kind: SledKind) {
+        let way = decoded(&code[address - START..][..16], address);
+        let hook = way[0].ip_rel_memory_address() as usize - START;
+        let word = usize::from_le_bytes(code[hook..][..WORD].try_into().unwrap());
+        assert_eq!(word, hooks()[usize::from(kind != SledKind::Entry)]);
+        match kind {
+            SledKind::Exit => {
+                assert_eq!((way[0].mnemonic(), way[1].mnemonic()), (Mnemonic::Call, Mnemonic::Ret));
+            }
+            SledKind::Entry | SledKind::TailCall => assert_eq!(way[0].mnemonic(), Mnemonic::Jmp),
         }
-        assert_eq!(thunks.call(&Sled { function: 0x41_0000, address: 0x41_0000, kind: SledKind::Entry }), None);
     }
 
-    /// In a program that runs.
+    /// Of this process: off, nothing but what was there is done, and on, a hook is called from a sled's last bytes.
     #[test]
-    fn one_instruction_takes_the_place_of_a_sled() {
+    fn words_say_where_sleds_lead() {
+        let (thunks, code) = thunks(EntryWay::Itself);
+        for kind in KINDS {
+            let sled = sled(kind);
+            let address = sled.address as usize;
+            let instructions = decoded(&thunks.code(&sled).unwrap(), address);
+            let [jump, next] = [instructions[0], instructions[1]];
+            assert_eq!(instructions.last().unwrap().next_ip() as usize, address + SLED_BYTES);
+            assert_eq!(jump.mnemonic(), Mnemonic::Jmp);
+            assert_eq!(jump.ip_rel_memory_address() as usize, WORDS_AT + WORD * thunks.idx(&sled).unwrap());
+            let (off, on) = thunks.ways(&sled);
+            if kind == SledKind::Exit {
+                assert_eq!((next.mnemonic(), next.ip() as usize), (Mnemonic::Ret, off));
+                check(&code, on, kind);
+            } else {
+                assert_eq!((next.mnemonic(), next.ip() as usize), (Mnemonic::Call, on));
+                assert_eq!((off, next.next_ip() as usize), (address + SLED_BYTES, off));
+                check(&code, next.near_branch_target() as usize, kind);
+            }
+        }
+        let none = Sled { function: 0x41_0000, address: 0x41_0000, kind: SledKind::Entry };
+        assert_eq!(thunks.code(&none), None);
+    }
+
+    /// In a program that runs one instruction takes the place of a sled.
+    #[test]
+    fn words_say_where_thunks_lead() {
         const SLED: [u8; SLED_BYTES] = [0x90; SLED_BYTES];
 
-        let (thunks, code) = thunks();
-        for (kind, hook, n_bytes) in [(SledKind::Entry, 0, 11), (SledKind::TailCall, 1, 11), (SledKind::Exit, 1, 5)] {
-            let sled = Sled { function: 0x40_0000, address: 0x40_1000, kind };
+        let (thunks, code) = thunks(EntryWay::Outside);
+        for (kind, n_bytes) in [(SledKind::Entry, 11), (SledKind::TailCall, 11), (SledKind::Exit, 5)] {
+            let sled = sled(kind);
             let bytes = thunks.prepared(&sled, &SLED).unwrap().branched();
-            let mut decoder = Decoder::with_ip(64, &bytes, 0x40_1000, DecoderOptions::NONE);
-            let instruction = decoder.decode();
+            let instruction = decoded(&bytes, sled.address as usize)[0];
             let is_exit = kind == SledKind::Exit;
             assert_eq!(instruction.mnemonic(), if is_exit { Mnemonic::Jmp } else { Mnemonic::Call });
             assert_eq!((instruction.len(), bytes.len()), (n_bytes, SLED_BYTES));
             let thunk = instruction.near_branch_target() as usize;
             assert!(thunks.range().contains(&thunk));
-            check(&code, thunk, hook, if is_exit { Mnemonic::Call } else { Mnemonic::Jmp }, hook);
+            let jump = decoded(&code[thunk - START..][..THUNK_BYTES], thunk)[0];
+            assert_eq!(jump.mnemonic(), Mnemonic::Jmp);
+            assert_eq!(jump.ip_rel_memory_address() as usize, WORDS_AT + WORD * thunks.idx(&sled).unwrap());
+            let (off, on) = thunks.ways(&sled);
+            assert_eq!(code[off - START], RETURN);
+            match kind {
+                SledKind::Exit => check(&code, on, kind),
+                SledKind::Entry => assert_eq!(on, hooks()[0]),
+                SledKind::TailCall => assert_eq!(on, hooks()[1]),
+            }
+        }
+    }
+
+    /// Words are off at first; ends are switched on before beginnings.
+    #[test]
+    fn each_sled_has_its_switch() {
+        let mapped: Vec<Range<usize>> = Pages::all().unwrap().into_iter().map(|pages| pages.range).collect();
+        let site = Site { address: FUNCTION as usize, child_ip: FUNCTION as usize, module: 0, has_arguments: true };
+        for way in [EntryWay::Itself, EntryWay::Outside] {
+            let (Thunks { sleds, .. }, _) = thunks(way);
+            let thunks = Thunks::new(&(hooks()[0]..hooks()[0]), &sleds, way, &mapped).unwrap();
+            let words =
+                || -> Vec<usize> { (0..sleds.len()).map(|idx| thunks.word(idx).unwrap().load(Acquire)).collect() };
+            assert_eq!(words(), sleds.iter().map(|sled| thunks.ways(sled).0).collect::<Vec<_>>());
+            let switches = thunks.switches(FUNCTION, site);
+            assert_eq!(switches.iter().map(|switch| switch.is_for_ends).collect::<Vec<_>>(), [true, true, false]);
+            switches.iter().for_each(Switch::switch_on);
+            let way = |sled: &Sled| {
+                let (off, on) = thunks.ways(sled);
+                if sled.function == FUNCTION { on } else { off }
+            };
+            assert_eq!(words(), sleds.iter().map(way).collect::<Vec<_>>());
+            assert!(thunks.switches(FUNCTION + 1, site).is_empty());
         }
     }
 

@@ -1,4 +1,4 @@
-//! Makes what branches and calls in sleds lead to, and writes them while this is the only thread.
+//! Makes what branches and sleds lead to, and writes them while this is the only thread.
 //!
 //! Not here: which functions get one (`mod`).
 
@@ -10,7 +10,7 @@ use super::sleds::Thunks;
 use super::stubs::{Area, Wanted};
 use crate::elf::sleds::Sled;
 use crate::patch::debugger;
-use crate::patch::entry_outcome::WholeReason;
+use crate::patch::entry_outcome::{EntryWay, WholeReason};
 use crate::patch::module::Image;
 use crate::patch::poke::{Pages, ProcMem};
 use crate::patch::stubs::distance;
@@ -43,24 +43,26 @@ pub(super) fn make(
     Ok((made.collect(), area))
 }
 
-/// Has sleds call the hooks. Returns which of them do.
-pub(super) fn call_thunks(image: &Image<'_>, sleds: &[Sled]) -> Result<(Vec<bool>, Thunks), (WholeReason, io::Error)> {
+/// Has sleds lead to the hooks. Returns which of them do.
+pub(super) fn lead_sleds(image: &Image<'_>, sleds: &[Sled]) -> Result<(Vec<bool>, Thunks), (WholeReason, io::Error)> {
     let not_writable = |error| (WholeReason::NotWritable, error);
     let pages = Pages::all().map_err(not_writable)?;
-    let thunks = make_thunks(image, sleds, &pages)?;
-    let calls: Vec<_> = sleds.iter().map(|sled| Some((sled.address as usize, thunks.call(sled)?))).collect();
-    Ok((write(&calls, &pages).map_err(not_writable)?, thunks))
+    let thunks = make_thunks(image, sleds, EntryWay::Itself, &pages)?;
+    let code = |sled: &Sled| Some((sled.address as usize, thunks.code(sled)?.to_vec()));
+    let codes: Vec<_> = sleds.iter().map(code).collect();
+    Ok((write(&codes, &pages).map_err(not_writable)?, thunks))
 }
 
-/// Makes thunks for the functions of these sleds, which unwinders and debuggers know. `pages` are those of this process.
+/// Makes thunks for these sleds, which unwinders and debuggers know. `pages` are those of this process.
 pub(super) fn make_thunks(
     image: &Image<'_>,
     sleds: &[Sled],
+    way: EntryWay,
     pages: &[Pages],
 ) -> Result<Thunks, (WholeReason, io::Error)> {
     let mapped: Vec<Range<usize>> = pages.iter().map(|pages| pages.range.clone()).collect();
     let module = image.start()..image.end();
-    let thunks = Thunks::new(&module, sleds, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
+    let thunks = Thunks::new(&module, sleds, way, &mapped).map_err(|error| (WholeReason::NoStubs, error))?;
     let (range, (frames, description)) = (thunks.range(), thunks.frames());
     debugger::register(&(range.end..range.end), &range, &frames);
     unwinder::register_section(range.start, frames, &[description]);
