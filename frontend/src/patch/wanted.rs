@@ -147,9 +147,11 @@ pub(super) fn is_special(name: &[u8]) -> bool {
     NAMES.iter().any(|special| special.as_bytes() == name)
 }
 
-/// Whether this is the name of a part of an unwinder, libgcc's or LLVM's: it asks who has called it, for the registers that are kept there.
+/// Whether this is the name of a part of an unwinder, libgcc's or LLVM's: it asks who has called it, for the registers that are kept there, or
+/// goes on elsewhere and does not return.
 pub(super) fn is_of_unwinder(name: &[u8]) -> bool {
-    const BEGINNINGS: [&str; 6] = ["_Unwind_", "uw_", "__unw_", "unw_", "__libunwind_", "_ZN9libunwind"];
+    const BEGINNINGS: [&str; 7] =
+        ["_Unwind_", "uw_", "__unw_", "unw_", "unwind_phase", "__libunwind_", "_ZN9libunwind"];
     BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()))
 }
 
@@ -207,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_returns_twice_is_special() {
-        assert!(is_of_unwinder(b"uw_init_context_1") && !is_of_unwinder(b"unwind"));
+        assert!(is_of_unwinder(b"uw_init_context_1") && is_of_unwinder(b"unwind_phase2") && !is_of_unwinder(b"unwind"));
         assert!(is_special(b"vfork@@GLIBC_2.2.5") && is_special(b"_setjmp") && !is_special(b"fork"));
         assert!([&b"vfork"[..], b"dlsym", b"syscall"].into_iter().all(looks_at_its_caller));
         assert!(!looks_at_its_caller(b"malloc") && !looks_at_its_caller(b"dlclose"));

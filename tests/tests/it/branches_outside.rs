@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::attach::{Running, count, refused, told};
 use crate::attach_branches::{COUNTS, OWN, ask, check_code, recorded, stop};
-use crate::record::{calls, calls_of, record, rftrace};
+use crate::record::{build_plain_rust_for_musl, calls, calls_of, record, rftrace};
 
 /// Builds a program of the C fixtures in all ways, without hooks.
 fn all(folder: &TempDir, source: &str) -> Vec<PathBuf> {
@@ -414,6 +414,73 @@ fn main() {
     println!("{}", failed + work());
 }
 "#;
+
+/// A Rust program for musl, which has LLVM's unwinder, in the ways of linking it statically.
+fn rust_programs_for_musl() -> &'static [PathBuf] {
+    static BUILT: OnceLock<(TempDir, Vec<PathBuf>)> = OnceLock::new();
+    let built = || {
+        let folder = tempfile::tempdir().unwrap();
+        let build = |(way, options): (&str, &[&str])| {
+            let path = folder.path().join(way);
+            build_plain_rust_for_musl("outside_panics", options, &path).map(|()| path)
+        };
+        let programs = [("pie", &[][..]), ("fixed", &["-Crelocation-model=static"])].into_iter().filter_map(build);
+        let programs = programs.collect();
+        (folder, programs)
+    };
+    &BUILT.get_or_init(built).1
+}
+
+/// What it says after each round.
+const CAUGHT: &str = "caught 80, shown 5\n";
+const PANICS_COUNTS: [(&str, u64); 5] =
+    [("attempts", 4), ("attempt", 80), ("descend", 840), ("inner", 52), ("sink", 156)];
+
+#[test]
+fn panics_of_rust_programs_for_musl() {
+    for program in rust_programs_for_musl() {
+        let shown = program.display();
+        let run = record(&["-P", "*"], program, &["once"]);
+        assert_eq!((run.status.code(), &*run.stdout), (Some(5), CAUGHT), "{shown}: {}", run.stderr);
+        let found = calls(&run);
+        for (function, number) in PANICS_COUNTS {
+            assert_eq!(found.get(&format!("outside_panics::{function}")), Some(&number), "{function} of {shown}");
+        }
+        assert!(found.len() > 100, "{found:?}");
+    }
+}
+
+/// Attached to again and again, each time by other patterns: there are further stubs, which the unwinder has to know of too.
+#[test]
+fn panics_of_rust_programs_for_musl_that_run() {
+    for program in rust_programs_for_musl() {
+        let shown = program.display();
+        let mut running = Running::begin(program, "asked");
+        for (patterns, n_counted) in [(&["*::descend"][..], 1), (&["*::sink", "*::inner"], 2), (&["*"], 5), (&["*"], 5)]
+        {
+            let options: Vec<&str> = patterns.iter().flat_map(|pattern| ["-P", pattern]).collect();
+            let recorder = running.begin_recording(&options);
+            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+            stop(recorder);
+            let found = calls_of(&running.trace());
+            let counted =
+                PANICS_COUNTS.iter().filter(|(name, n)| found.get(&format!("outside_panics::{name}")) == Some(n));
+            assert_eq!(counted.count(), n_counted, "{patterns:?} of {shown}: {found:?}");
+            check_code(&running);
+            assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+        }
+        assert_eq!(n_areas(&running), 3, "{shown}");
+        assert_eq!(running.end().0.code(), Some(5), "{shown}");
+        // While a thread panics all the time.
+        let mut running = Running::begin(program, "busy");
+        for _ in 0..3 {
+            recorded(&running, &["-P", "*", "--for", "20ms", "--max-size", "1M", "--on-full", "drop"]);
+            check_code(&running);
+        }
+        assert_eq!(ask(&mut running, b'?'), CAUGHT, "{shown}");
+        assert_eq!(running.end().0.code(), Some(5), "{shown}");
+    }
+}
 
 /// What cannot be recorded is not changed, or has not begun.
 #[test]

@@ -65,16 +65,31 @@ fn nightly_rustc() -> Command {
     rustc
 }
 
+const MUSL: &str = "x86_64-unknown-linux-musl";
+
+/// Whether nightly can build for musl.
+fn has_rust_for_musl() -> bool {
+    if !require(&["nightly", "gcc"]) {
+        return false;
+    }
+    let library = tools::text(nightly_rustc().args(["--target", MUSL, "--print", "target-libdir"]));
+    let has_it = Path::new(library.trim()).exists();
+    if !has_it {
+        tools::missing("nightly's library for musl");
+    }
+    has_it
+}
+
+/// Builds a Rust program for musl whose functions call no hook, with further options for the compiler. `None` if there is no library for that.
+pub(crate) fn build_plain_rust_for_musl(fixture: &str, options: &[&str], path: &Path) -> Option<()> {
+    let mut rustc = nightly_rustc();
+    let rustc = rustc.args(["--edition=2024", "--target", MUSL, "-O", "-o"]).arg(path).args(options);
+    has_rust_for_musl().then(|| drop(tools::run(rustc.arg(folder("").join(fixture).with_extension("rs")))))
+}
+
 /// Builds a Rust program for musl, which has no `mcount`: in all ways of linking it statically. None if there is no library for that.
 pub(crate) fn build_rust_for_musl(fixture: &str) -> Vec<PathBuf> {
-    const TARGET: &str = "x86_64-unknown-linux-musl";
-
-    if !require(&["nightly", "gcc"]) {
-        return Vec::new();
-    }
-    let library = tools::text(nightly_rustc().args(["--target", TARGET, "--print", "target-libdir"]));
-    if !Path::new(library.trim()).exists() {
-        tools::missing("nightly's library for musl");
+    if !has_rust_for_musl() {
         return Vec::new();
     }
     let ways: [(&str, &[&str]); 3] =
@@ -85,7 +100,7 @@ pub(crate) fn build_rust_for_musl(fixture: &str) -> Vec<PathBuf> {
         fs::create_dir_all(fixtures::build_folder(&name)).unwrap();
         tools::run(Command::new("gcc").arg("-c").arg(folder("c").join("mcount.s")).arg("-o").arg(&hook));
         let hook = format!("-Clink-arg={}", hook.display());
-        build_any_rust(fixture, &[&["--target", TARGET, &hook], options].concat(), &name)
+        build_any_rust(fixture, &[&["--target", MUSL, &hook], options].concat(), &name)
     };
     ways.map(build).into()
 }

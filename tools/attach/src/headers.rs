@@ -1,9 +1,9 @@
-//! How an unwinder finds the tracer's code that asks the C library for modules (`dl_iterate_phdr`), and that nobody can tell of more: LLVM's libunwind in a
+//! How an unwinder finds the tracer's code, and stubs, that asks the C library for modules (`dl_iterate_phdr`), and that nobody can tell of more: LLVM's libunwind in a
 //! program that is linked statically with musl.
 //!
 //! musl looks each time where the program headers are: in the auxiliary vector, which lies on the first thread's stack. The recorder makes a copy of them. In
-//! that the header of the stack, which nobody asks for after the beginning, is one of the tracer's code, and the table of unwind information is a copy with
-//! the tracer's functions in it. So there are as many headers as before.
+//! that the header of the stack, which nobody asks for after the beginning, is one of the tracer's code and all stubs, and the table of unwind information is a
+//! copy with their functions in it. So there are as many headers as before. Who adds stubs makes another copy.
 //!
 //! **Invariant**: one word of the program changes, while all threads are stopped, and when all is there that it leads to. It stays, as the tracer does: a
 //! thread may have read it, and what returns by the tracer is found there.
@@ -17,6 +17,7 @@ use super::borrowed::Borrowed;
 use super::branches::whole_world;
 use super::image::{self, Image};
 use super::process::{Map, Process};
+use super::stubs::Stubs;
 use super::sys::words;
 
 /// A program header: type and flags, offset in the file, address twice, bytes in the file, bytes, alignment.
@@ -96,37 +97,41 @@ impl Headers {
         self.base
     }
 
-    /// Has the C library tell of the tracer's code, if it does not yet.
+    /// Has the C library tell of the tracer's code and of stubs, if it does not yet.
     pub(crate) fn tell(
         &self,
         thread: &mut Borrowed<'_>,
         process: &Process,
         image: &Image,
+        stubs: &[Stubs],
         late: &mut Vec<pid_t>,
     ) -> Result<()> {
-        if self.is_told {
+        if self.is_told && stubs.iter().all(|stubs| stubs.are_told(process)) {
             return Ok(());
         }
-        let texts = image.texts();
         let (at, table) = image.section(".eh_frame_hdr").context("the tracer has no table of unwind information")?;
         let own = Table::parse(&table, at).context("the tracer's table of unwind information is none that is known")?;
-        let n_rows = (self.table.rows.len() + own.rows.len()) as u64;
+        let texts: Vec<Range<u64>> = image.texts().into_iter().chain(stubs.iter().map(Stubs::text)).collect();
+        let rows = own.rows.into_iter().chain(stubs.iter().flat_map(|stubs| stubs.rows(process))).collect::<Vec<Row>>();
+        let n_rows = (self.table.rows.len() + rows.len()) as u64;
         let n_bytes = size_of_val(&*self.headers) as u64 + HEAD_BYTES + n_rows * ROW_BYTES;
         let at = image::reserve(thread, process, &texts, n_bytes, self.base)?;
-        let copy = self.with_tracer(at, &texts, &own);
+        let copy = self.with_code(at, &texts, &rows);
         let copy = copy.with_context(|| format!("the tracer is too far from the code of process {}", self.pid))?;
         thread.system_call(libc::SYS_mprotect, &[at, n_bytes, (libc::PROT_READ | libc::PROT_WRITE) as u64])?;
         process.write(at, &copy)?;
         thread.system_call(libc::SYS_mprotect, &[at, n_bytes, libc::PROT_READ as u64])?;
-        let _world = whole_world(process, thread.thread, late)?;
-        Ok(process.write(self.told_at, &at.to_le_bytes())?)
+        let world = whole_world(process, thread.thread, late)?;
+        process.write(self.told_at, &at.to_le_bytes())?;
+        drop(world);
+        stubs.iter().try_for_each(|stubs| stubs.note_told(process))
     }
 
-    /// The bytes of a copy that lies at an address, the table behind the headers. `None` if that is too far from what it leads to.
-    fn with_tracer(&self, at: u64, texts: &[Range<u64>], own: &Table) -> Option<Vec<u8>> {
+    /// The bytes of a copy with further code that lies at an address, the table behind the headers. `None` if that is too far from what it leads to.
+    fn with_code(&self, at: u64, texts: &[Range<u64>], rows: &[Row]) -> Option<Vec<u8>> {
         let table_at = at + size_of_val(&*self.headers) as u64;
         let mut table = self.table.clone();
-        table.rows.extend(&own.rows);
+        table.rows.extend(rows);
         table.rows.sort_unstable();
         let table = table.bytes(table_at)?;
         let text = texts.iter().cloned().reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))?;

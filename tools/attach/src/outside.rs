@@ -282,11 +282,6 @@ fn put_into<'a>(
     let unwinder = Unwinder::of(process, &maps)?;
     let gadgets = Gadgets::anywhere(process, &maps)?;
     let texts = image.as_ref().map_or_else(Vec::new, Image::texts);
-    if unwinder.asks_for_headers() && !wanted.branches.is_empty() {
-        bail!(
-            "process {pid} has LLVM's unwinder, which cannot be told of what branches lead to: only its calls of the tracer are recorded, not by -P"
-        );
-    }
     let mut thread = borrow(texts, gadgets, unwinder.registrar().is_some(), late)?;
     let what = What { hooked: &hooked, entries: &entries, chosen: &chosen, maps: &maps };
     let begun = begin_on(&mut thread, process, image, &what, &unwinder, late, open);
@@ -353,19 +348,21 @@ fn begin_on(
     close(thread, number)?;
     let begun = record_into(thread, process, &image, &places, bank.start, tid_at, is_new);
     let begun = begun.and_then(|()| chosen.apply(thread, process, &image));
-    let begun = begun.and_then(|()| unwinder.tell(thread, process, &image, late));
-    let begun = begun.and_then(|()| {
-        jumps::write(process, thread, &image, hooked, late, |id, registers| {
+    let begun = begun.and_then(|()| entries.make(thread, process, &image, unwinder.lowest()));
+    let begun = begun.and_then(|made| unwinder.tell(thread, process, &image, late).map(|()| made));
+    let begun = begun.and_then(|made| {
+        let written = jumps::write(process, thread, &image, hooked, late, |id, registers| {
             let own = own_number(id);
             let told = process.word(registers.fs_base + tid_at).map(|word| word as u32);
             if own.is_some() && told != own {
                 bail!("thread {id} of process {} was not made by its C library, and cannot be recorded", process.pid);
             }
             Ok(())
-        })
+        });
+        written.map(|()| made)
     });
-    let begun = begun.and_then(|()| {
-        let written = entries.write(thread, process, &image, unwinder.registrar(), maps, late);
+    let begun = begun.and_then(|made| {
+        let written = made.write(thread, process, maps, late);
         if written.is_err() {
             let _ = end_on(thread, process, &image, &[], late);
         }

@@ -208,7 +208,10 @@ impl Process {
     /// Its file is not there any more.
     pub(crate) fn module(&self, maps: &[Map], is_it: impl Fn(&str) -> bool) -> Result<Option<Module>> {
         let of_it = |map: &&Map| map.is_private && is_it(&map.path);
-        let Some(first) = maps.iter().filter(of_it).find(|map| map.offset == 0) else { return Ok(None) };
+        // What reads symbols may have mapped the file once more, as data.
+        let text = maps.iter().filter(of_it).find(|map| map.is_executable).map_or(u64::MAX, |map| map.range.start);
+        let mut beginnings = maps.iter().filter(of_it).filter(|map| map.offset == 0 && map.range.start <= text);
+        let Some(first) = beginnings.next_back() else { return Ok(None) };
         let texts = maps.iter().filter(|map| map.path == first.path && map.is_executable).map(|map| map.range.clone());
         let bytes = fs::read(self.mapped_file(first)).with_context(|| format!("cannot read {}", first.path))?;
         Module::new(bytes, first.range.start, texts.collect()).map(Some)

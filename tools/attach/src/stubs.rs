@@ -23,7 +23,7 @@ use rftrace_frontend::patch::{OutsideArea, OutsideBranches};
 
 use super::borrowed::Borrowed;
 use super::branches::{Branches, NoBranch, OwnBranches, Written};
-use super::image::Image;
+use super::image::{self, Image};
 use super::jumps::Hooked;
 use super::library::{close, memory_file};
 use super::names::{self, STUBS};
@@ -69,16 +69,16 @@ impl Header {
 
 /// Stubs that are in a process.
 #[derive(Debug)]
-struct Stubs {
+pub(crate) struct Stubs {
     header: Header,
     branches: Vec<Branch>,
-    /// Their unwind information.
-    frames: u64,
+    /// Their unwind information, and what fills its last page.
+    frames: Range<u64>,
 }
 
 impl Stubs {
     /// All that recorders have left there.
-    fn all(process: &Process, maps: &[Map]) -> Result<Vec<Self>> {
+    pub(crate) fn all(process: &Process, maps: &[Map]) -> Result<Vec<Self>> {
         let tables = maps.iter().filter(|map| names::is_stubs(&map.path) && !map.is_executable);
         let read = |map: &Map| {
             let header = Header::decode(&process.bytes(map.range.start, Header::BYTES))?;
@@ -86,62 +86,79 @@ impl Stubs {
             let bytes = process.bytes(map.range.start + Header::BYTES, bytes?);
             let branches: Option<Vec<Branch>> = bytes.as_chunks::<ENTRY_BYTES>().0.iter().map(Branch::decode).collect();
             let branches = branches.filter(|branches| branches.len() as u64 == header.n_branches)?;
-            let frames = map.range.start + Header::BYTES + bytes.len() as u64;
+            let frames = map.range.start + Header::BYTES + bytes.len() as u64..map.range.end;
             Some(Self { header, branches, frames })
         };
         let all: Option<Vec<Self>> = tables.map(read).collect();
         all.with_context(|| format!("what process {} tells of its functions cannot be read", process.pid))
     }
 
-    /// Has a thread map new ones, all off. Returns them, and functions that get none.
+    /// Has a thread map new ones, all off, not below `lowest`. Returns their branches, and functions that get none.
     fn map(
         thread: &mut Borrowed<'_>,
         process: &Process,
         area: &OutsideArea,
         hook: u64,
-    ) -> Result<Option<(Self, Vec<u64>)>> {
-        let maps = process.maps()?;
-        let mapped: Vec<Range<usize>> =
-            maps.iter().map(|map| map.range.start as usize..map.range.end as usize).collect();
+        lowest: u64,
+    ) -> Result<Option<(Vec<Branch>, Vec<u64>)>> {
         let n_switches = area.n_functions() as u64;
         let written_bytes = Header::written_bytes(n_switches);
-        for switches in area.places(written_bytes as usize, &mapped) {
-            let laid = area.lay(switches, switches + written_bytes as usize, hook as usize);
-            let (switches, code_bytes) = (switches as u64, laid.code.len() as u64);
-            let header = Header { switches, n_switches, n_branches: laid.branches.len() as u64 };
-            let mut file = laid.code;
-            file.extend(header.encode());
-            file.extend(laid.branches.iter().flat_map(Branch::encode));
-            let frames = switches + written_bytes + file.len() as u64;
-            file.extend(laid.frames);
-            if !reserve(thread, switches, written_bytes + file.len() as u64)? {
-                continue;
-            }
-            let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-            thread.system_call(libc::SYS_mprotect, &[switches, written_bytes, protection])?;
-            let (number, memory) = memory_file(thread, process, STUBS)?;
-            memory.write_all_at(&file, 0).context("it has no memory for the tracer")?;
-            let parts = [(0, code_bytes, libc::PROT_EXEC), (code_bytes, file.len() as u64 - code_bytes, 0)];
-            for (at, n_bytes, further) in parts {
-                let protection = (libc::PROT_READ | further) as u64;
-                let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
-                let arguments = [switches + written_bytes + at, n_bytes, protection, flags, number, at];
-                thread.system_call(libc::SYS_mmap, &arguments)?;
-            }
-            close(thread, number)?;
-            return Ok(Some((Self { header, branches: laid.branches, frames }, laid.unreachable)));
+        let Some(room) = room(thread, process, area, written_bytes, lowest)? else { return Ok(None) };
+        let (switches, code) = (room.start, room.start + written_bytes);
+        let laid = area.lay(switches as usize, code as usize, hook as usize);
+        let code_bytes = laid.code.len() as u64;
+        let mut file = laid.code;
+        file.extend(Header { switches, n_switches, n_branches: laid.branches.len() as u64 }.encode());
+        file.extend(laid.branches.iter().flat_map(Branch::encode));
+        file.extend(laid.frames);
+        let end = (code + file.len() as u64).next_multiple_of(PAGE_BYTES);
+        if end < room.end {
+            thread.system_call(libc::SYS_munmap, &[end, room.end - end])?;
         }
-        Ok(None)
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        thread.system_call(libc::SYS_mprotect, &[switches, written_bytes, protection])?;
+        let (number, memory) = memory_file(thread, process, STUBS)?;
+        memory.write_all_at(&file, 0).context("it has no memory for the tracer")?;
+        let parts = [(0, code_bytes, libc::PROT_EXEC), (code_bytes, file.len() as u64 - code_bytes, 0)];
+        for (at, n_bytes, further) in parts {
+            let protection = (libc::PROT_READ | further) as u64;
+            let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
+            thread.system_call(libc::SYS_mmap, &[code + at, n_bytes, protection, flags, number, at])?;
+        }
+        close(thread, number)?;
+        Ok(Some((laid.branches, laid.unreachable)))
     }
 
-    /// Tells the program's unwinder of them, if it does not know them.
-    fn tell(&self, thread: &mut Borrowed<'_>, process: &Process, registrar: u64) -> Result<()> {
-        let is_told_at = self.header.is_told_at();
-        if process.word(is_told_at) != Some(0) {
+    /// Their code.
+    pub(crate) fn text(&self) -> Range<u64> {
+        let branches = self.branches.len() as u64 * ENTRY_BYTES as u64;
+        let Header { switches, n_switches, .. } = self.header;
+        switches + Header::written_bytes(n_switches)..self.frames.start - branches - Header::BYTES
+    }
+
+    /// Where each of them begins, and where it is described.
+    pub(crate) fn rows(&self, process: &Process) -> Vec<(u64, u64)> {
+        let bytes = process.bytes(self.frames.start, self.frames.end - self.frames.start);
+        rows(&bytes).into_iter().map(|(stub, at)| (stub, self.frames.start + at)).collect()
+    }
+
+    /// Whether the program's unwinder knows of them.
+    pub(crate) fn are_told(&self, process: &Process) -> bool {
+        process.word(self.header.is_told_at()) != Some(0)
+    }
+
+    /// Notes that it does.
+    pub(crate) fn note_told(&self, process: &Process) -> Result<()> {
+        Ok(process.write(self.header.is_told_at(), &1u64.to_le_bytes())?)
+    }
+
+    /// Tells an unwinder of them, by its function for that, if it does not know them.
+    pub(crate) fn tell(&self, thread: &mut Borrowed<'_>, process: &Process, registrar: u64) -> Result<()> {
+        if self.are_told(process) {
             return Ok(());
         }
-        thread.call(registrar, &[self.frames, is_told_at + WORD])?;
-        Ok(process.write(is_told_at, &1u64.to_le_bytes())?)
+        thread.call(registrar, &[self.frames.start, self.header.is_told_at() + WORD])?;
+        self.note_told(process)
     }
 
     /// Has them lead to the hook, or straight on.
@@ -151,16 +168,58 @@ impl Stubs {
     }
 }
 
+/// Has a thread take addresses for stubs, behind so many bytes for their switches, and for what is told of them.
+fn room(
+    thread: &mut Borrowed<'_>,
+    process: &Process,
+    area: &OutsideArea,
+    written_bytes: u64,
+    lowest: u64,
+) -> Result<Option<Range<u64>>> {
+    let n_bytes = written_bytes + area.most_bytes() as u64;
+    if lowest != 0 {
+        let start = image::reserve(thread, process, &[area.module()], n_bytes, lowest)?;
+        return Ok(Some(start..start + n_bytes));
+    }
+    let maps = process.maps()?;
+    let mapped: Vec<Range<usize>> = maps.iter().map(|map| map.range.start as usize..map.range.end as usize).collect();
+    for start in area.places(written_bytes as usize, &mapped) {
+        let room = start as u64..start as u64 + n_bytes;
+        if reserve(thread, &room)? {
+            return Ok(Some(room));
+        }
+    }
+    Ok(None)
+}
+
 /// Has a thread take a range of addresses. Returns whether it was free.
-fn reserve(thread: &mut Borrowed<'_>, start: u64, n_bytes: u64) -> Result<bool> {
+fn reserve(thread: &mut Borrowed<'_>, range: &Range<u64>) -> Result<bool> {
+    let n_bytes = range.end - range.start;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let arguments = [start, n_bytes, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0];
+    let arguments = [range.start, n_bytes, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0];
     let Ok(found) = thread.system_call(libc::SYS_mmap, &arguments) else { return Ok(false) };
-    if found != start {
+    if found != range.start {
         // Old systems take the address for a wish.
         thread.system_call(libc::SYS_munmap, &[found, n_bytes])?;
     }
-    Ok(found == start)
+    Ok(found == range.start)
+}
+
+/// The functions in a section `.eh_frame` whose addresses are absolute: where each begins, and where in the section it is described.
+fn rows(section: &[u8]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(&[n_bytes, common]) = section.get(at..at + 8).map(|head| head.as_chunks::<4>().0) {
+        let n_bytes = u32::from_le_bytes(n_bytes) as usize;
+        if n_bytes == 0 {
+            break;
+        }
+        if let Some(&start) = section.get(at + 8..).and_then(<[u8]>::first_chunk).filter(|_| common != [0; 4]) {
+            found.push((u64::from_le_bytes(start), at as u64));
+        }
+        at += 4 + n_bytes;
+    }
+    found
 }
 
 /// The functions of a process that are to have a branch.
@@ -196,42 +255,56 @@ impl Entries {
         self.0.as_ref().map_or(&[], OutsideBranches::functions)
     }
 
-    /// Makes their stubs, and writes the branches. `before` was mapped when they were looked for; `registrar` is what the program's unwinder is told by, if it
-    /// has one.
-    pub(crate) fn write(
+    /// Makes their stubs, all off, not below `lowest`.
+    pub(crate) fn make(
         &self,
         thread: &mut Borrowed<'_>,
         process: &Process,
         image: &Image,
-        registrar: Option<u64>,
+        lowest: u64,
+    ) -> Result<Made<'_>> {
+        let Some(found) = &self.0 else { return Ok(Made::default()) };
+        let hook = image.function("rftrace_entry")?;
+        let mut made = Made { found: Some(found), wanted: found.known().to_vec(), without: Vec::new() };
+        for area in found.areas() {
+            match Stubs::map(thread, process, area, hook, lowest)? {
+                Some((branches, unreachable)) => {
+                    made.wanted.extend(branches);
+                    made.without.extend(unreachable);
+                }
+                None => made.without.extend(area.functions()),
+            }
+        }
+        Ok(made)
+    }
+}
+
+/// Functions whose stubs are there.
+#[derive(Debug, Default)]
+pub(crate) struct Made<'a> {
+    found: Option<&'a OutsideBranches>,
+    wanted: Vec<Branch>,
+    /// Those that get none.
+    without: Vec<u64>,
+}
+
+impl Made<'_> {
+    /// Writes the branches. `before` was mapped when they were looked for.
+    pub(crate) fn write(
+        self,
+        thread: &mut Borrowed<'_>,
+        process: &Process,
         before: &[Map],
         late: &mut Vec<pid_t>,
     ) -> Result<Option<OwnBranches>> {
-        let Some(found) = &self.0 else { return Ok(None) };
-        let hook = image.function("rftrace_entry")?;
-        let mut wanted = found.known().to_vec();
-        let mut without = Vec::new();
-        for area in found.areas() {
-            match Stubs::map(thread, process, area, hook)? {
-                Some((stubs, unreachable)) => {
-                    wanted.extend(stubs.branches);
-                    without.extend(unreachable);
-                }
-                None => without.extend(area.functions()),
-            }
-        }
-        for stubs in Stubs::all(process, &process.maps()?)? {
-            if let Some(registrar) = registrar {
-                stubs.tell(thread, process, registrar)?;
-            }
-            stubs.switch(process, true)?;
-        }
-        let branches = Branches::of(wanted);
+        let Some(found) = self.found else { return Ok(None) };
+        Stubs::all(process, &process.maps()?)?.iter().try_for_each(|stubs| stubs.switch(process, true))?;
+        let branches = Branches::of(self.wanted);
         let mut written = match branches.is_empty() {
             true => Written::default(),
             false => branches.write(process, thread, before, late)?,
         };
-        written.left_out.extend(without.into_iter().map(|function| (function, NoBranch::Unreachable)));
+        written.left_out.extend(self.without.into_iter().map(|function| (function, NoBranch::Unreachable)));
         let program = process.program_path();
         Ok(Some(OwnBranches { written, told: found.outcome().lines(&program) }))
     }
@@ -251,6 +324,19 @@ pub(crate) fn switch_off(process: &Process) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_that_are_described() {
+        let record = |id: u32, start: u64| {
+            let bytes = [id.to_le_bytes().to_vec(), start.to_le_bytes().to_vec(), vec![0; 4]].concat();
+            [(bytes.len() as u32).to_le_bytes().to_vec(), bytes].concat()
+        };
+        let section = [record(0, 0), record(0x18, 0x40_1000), record(0x2c, 0x40_2000)].concat();
+        let filled = [&section[..], &[0; 40]].concat();
+        assert_eq!(rows(&filled), [(0x40_1000, 20), (0x40_2000, 40)]);
+        assert_eq!(rows(&section), rows(&filled));
+        assert!(rows(&[]).is_empty());
+    }
 
     #[test]
     fn headers_tell_where_things_are() {

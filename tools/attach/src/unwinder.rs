@@ -11,6 +11,7 @@ use super::borrowed::Borrowed;
 use super::headers::Headers;
 use super::image::Image;
 use super::process::{Map, Process};
+use super::stubs::Stubs;
 
 /// What a program has that exceptions are thrown by, and backtraces taken.
 #[derive(Debug)]
@@ -84,7 +85,7 @@ impl Unwinder {
         matches!(self.knows, Knows::ByHeaders(_))
     }
 
-    /// Has it know of the tracer's code, if there is one, and it does not.
+    /// Has it know of the tracer's code and of stubs, if there is one, and it does not.
     pub(crate) fn tell(
         &self,
         thread: &mut Borrowed<'_>,
@@ -92,18 +93,18 @@ impl Unwinder {
         image: &Image,
         late: &mut Vec<pid_t>,
     ) -> Result<()> {
+        let stubs = Stubs::all(process, &process.maps()?)?;
         let registrar = match &self.knows {
             Knows::Nothing => return Ok(()),
-            Knows::ByHeaders(headers) => return headers.tell(thread, process, image, late),
+            Knows::ByHeaders(headers) => return headers.tell(thread, process, image, &stubs, late),
             &Knows::ByRegistrar(registrar) => registrar,
         };
-        if image.outside(process, offset_of!(Told, is_registered)) as u32 != 0 {
-            return Ok(());
+        if image.outside(process, offset_of!(Told, is_registered)) as u32 == 0 {
+            let information = image.unwind_information().context("the tracer has no unwind information")?;
+            let room = image.told()? + offset_of!(Told, registration) as u64;
+            thread.call(registrar, &[information, room])?;
+            process.write(image.told()? + offset_of!(Told, is_registered) as u64, &1u32.to_le_bytes())?;
         }
-        let information = image.unwind_information().context("the tracer has no unwind information")?;
-        let room = image.told()? + offset_of!(Told, registration) as u64;
-        thread.call(registrar, &[information, room])?;
-        process.write(image.told()? + offset_of!(Told, is_registered) as u64, &1u32.to_le_bytes())?;
-        Ok(())
+        stubs.iter().try_for_each(|stubs| stubs.tell(thread, process, registrar))
     }
 }

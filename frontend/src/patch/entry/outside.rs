@@ -187,13 +187,25 @@ impl OutsideArea {
         self.wanted.iter().map(|function| function.name as u64)
     }
 
+    /// The addresses of the module.
+    #[must_use]
+    pub fn module(&self) -> Range<u64> {
+        self.module.start as u64..self.module.end as u64
+    }
+
+    /// What the stubs, and what may be told of them, take at the most.
+    #[must_use]
+    pub fn most_bytes(&self) -> usize {
+        // What is told of them is no larger than they are.
+        4 * most_bytes(self.wanted.len())
+    }
+
     /// Where so many bytes, and behind them the stubs and what may be told of these, lie within reach of the module. `mapped`: what is mapped in the
     /// process, ascending.
     #[must_use]
     pub fn places(&self, n_bytes: usize, mapped: &[Range<usize>]) -> Vec<usize> {
         let page = usize::try_from(page_size()).unwrap_or(4096);
-        // What is told of them is no larger than they are.
-        places(&self.module, n_bytes + 4 * most_bytes(self.wanted.len()), mapped, (page, REACH))
+        places(&self.module, n_bytes + self.most_bytes(), mapped, (page, REACH))
     }
 
     /// The stubs as they begin at `start`, whose switches begin at `switches`, and which lead to a hook.
