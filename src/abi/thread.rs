@@ -30,8 +30,13 @@ pub struct ReturnEntry {
     pub sequence: AtomicU64,
 }
 
-/// On x86-64 all return trampolines lie in a block of so many bytes, aligned to that.
+/// On x86-64 all return trampolines lie in a block of so many bytes, aligned to that. One is at its beginning. Its last eight bytes are the distance from there to
+/// [`Control::threads`](super::Control::threads).
 pub const TRAMPOLINES_BYTES: usize = 2048;
+/// Where that block tells, with an OS, how far from its beginning the other trampolines are: each in two bytes.
+pub const TRAMPOLINE_PLACES_AT: usize = TRAMPOLINES_BYTES - 16;
+/// How many these are.
+pub const N_TRAMPOLINE_PLACES: usize = 3;
 
 /// Set in a [`ReturnEntry::parent_ip`]: the function's return is not hooked, a sled tells of it. No address of a program has this bit.
 pub const UNHOOKED: usize = 1 << (usize::BITS - 1);

@@ -161,8 +161,9 @@ impl Attached {
             // Those of a recorder that was killed. What is prepared now is to be the program's own code.
             Branches::prepared(&process, library)?.restore(&process, None, &mut late)?;
         }
-        let tracer =
-            found.as_ref().map_or(Tracer { texts: Vec::new(), trampolines: 0..0 }, |library| tracer(&process, library));
+        let tracer = found
+            .as_ref()
+            .map_or(Tracer { texts: Vec::new(), trampolines: Vec::new() }, |library| tracer(&process, library));
         let places = Places::for_loading(&process, &libc, tracer, gadgets.restorer)?;
         let begun = {
             let mut thread = Borrowed::take(&process, &places, gadgets, &mut late)?;

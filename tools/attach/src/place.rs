@@ -24,7 +24,7 @@ pub(crate) struct Places {
     /// Code in which a thread must not be, even if none of `locked` has called it.
     within: Vec<Range<u64>>,
     /// What may lie on stacks all the same: where functions return to by the tracer.
-    harmless: Range<u64>,
+    harmless: Vec<u64>,
     /// 0: no signal has a handler.
     restorer: u64,
 }
@@ -34,8 +34,8 @@ pub(crate) struct Places {
 pub(crate) struct Tracer {
     /// Its code.
     pub(crate) texts: Vec<Range<u64>>,
-    /// The part of that which functions return to.
-    pub(crate) trampolines: Range<u64>,
+    /// What functions return to there.
+    pub(crate) trampolines: Vec<u64>,
 }
 
 /// System calls in which a thread waits without a lock of the C library's, if its stack says so too.
@@ -165,7 +165,7 @@ impl Places {
         let maps = process.maps()?;
         let callers = Callers::new(process, &maps);
         let locked = if registers { registrars(process, &maps, true) } else { Vec::new() };
-        Ok(Self { maps, callers, locked, within: texts, harmless: 0..0, restorer })
+        Ok(Self { maps, callers, locked, within: texts, harmless: Vec::new(), restorer })
     }
 
     /// The same with what is mapped now, where the modules are those that they were: to look at these takes long.

@@ -1,7 +1,7 @@
 //! Return addresses that the tracer has replaced, on the stacks of a process whose threads are all stopped, become what they were.
 //!
-//! Everything is read from the process's memory as any bytes: a stack may be gone, and nothing is written but where the tracer's own
-//! address was found.
+//! Everything is read from the process's memory as any bytes: a stack may be gone, and nothing is written but where the address of a trampoline was
+//! found.
 //!
 //! **Invariant**: an entry of a return stack stays as long as anything may still ask for it: a thread in the tracer, or one that passes it
 //! in an unwinder.
@@ -14,7 +14,8 @@ use std::ops::Range;
 
 use nix::libc::user_regs_struct;
 use rftrace::abi::{
-    self, Control, LEFT_BUCKET_BYTES, LeftCell, RETURN_STACK_ENTRIES, ReturnEntry, ThreadBlock, UNHOOKED,
+    self, Control, LEFT_BUCKET_BYTES, LeftCell, N_TRAMPOLINE_PLACES, RETURN_STACK_ENTRIES, ReturnEntry,
+    TRAMPOLINE_PLACES_AT, ThreadBlock, UNHOOKED,
 };
 
 use super::process::Process;
@@ -76,11 +77,21 @@ impl<'a> Stacks<'a> {
         self.texts.iter().any(|text| text.contains(&address))
     }
 
-    /// What functions return to by the tracer: an empty range if none does now.
-    pub(crate) fn trampolines(&self) -> Range<u64> {
+    /// What functions return to by the tracer: nothing if none does now. What the tracer itself returns to lies among them, in the same block.
+    pub(crate) fn trampolines(&self) -> Vec<u64> {
+        let list = self.control + offset_of!(Control, threads) as u64;
+        let tells_of_list = |block: &u64| {
+            let distance = self.process.word(block + TRAMPOLINES_BYTES - size_of::<u64>() as u64);
+            distance.is_some_and(|distance| block.wrapping_add(distance) == list)
+        };
         let all = self.blocks().into_iter().flat_map(|block| block.open);
-        let found = all.filter_map(|open| self.process.word(open.frame)).find(|&word| self.is_tracer(word));
-        found.map_or(0..0, |word| word & !(TRAMPOLINES_BYTES - 1)..(word | (TRAMPOLINES_BYTES - 1)) + 1)
+        let words = all.filter_map(|open| self.process.word(open.frame)).filter(|&word| self.is_tracer(word));
+        let Some(block) = words.map(|word| word & !(TRAMPOLINES_BYTES - 1)).find(tells_of_list) else {
+            return Vec::new();
+        };
+        let places = self.process.bytes(block + TRAMPOLINE_PLACES_AT as u64, 2 * N_TRAMPOLINE_PLACES as u64);
+        let others = places.as_chunks().0.iter().map(|&place| block + u64::from(u16::from_le_bytes(place)));
+        std::iter::once(block).chain(others).collect()
     }
 
     /// Gives all return addresses back, unless a thread is in an unwinder. Then, if no thread is in the tracer or may come back to it,
@@ -200,4 +211,66 @@ fn unwinder(process: &Process) -> Vec<Range<u64>> {
     let modules = paths.into_iter().filter_map(|path| process.module(&maps, |other| other == path).ok()?);
     let theirs = modules.filter(|module| module.imports(&FINDERS) && !module.imports(&OF_UNWINDER));
     theirs.flat_map(|module| module.texts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTROL: usize = 0;
+    const BLOCK: usize = 4096;
+    const ENTRIES: usize = BLOCK + size_of::<ThreadBlock>().next_multiple_of(8);
+    const SLOTS: usize = ENTRIES + 4096;
+    const PLACES: [u64; N_TRAMPOLINE_PLACES] = [0x100, 0x300, 0x500];
+    const TRUE_ADDRESS: u64 = 0x40_1234;
+
+    /// What slots hold after return addresses were given back, and whether the return stack is empty then. `held` is what they hold before, from the
+    /// block of trampolines on.
+    fn given_back(held: &[u64]) -> (Vec<u64>, bool) {
+        let mut memory = vec![0u64; (SLOTS + 3 * TRAMPOLINES_BYTES as usize) / 8];
+        let start = memory.as_mut_ptr() as u64;
+        let trampolines = (start + SLOTS as u64 + 256).next_multiple_of(TRAMPOLINES_BYTES);
+        let mut set = |offset: usize, word: u64| memory[offset / 8] = word;
+        let size = size_of::<ReturnEntry>();
+        set(CONTROL + offset_of!(Control, threads), start + BLOCK as u64);
+        set(BLOCK + offset_of!(ThreadBlock, base), start + ENTRIES as u64);
+        set(BLOCK + offset_of!(ThreadBlock, sp), start + (ENTRIES + held.len() * size) as u64);
+        set(BLOCK + offset_of!(ThreadBlock, limit), u64::MAX);
+        for (number, held) in held.iter().enumerate() {
+            let entry = ENTRIES + number * size;
+            set(entry + offset_of!(ReturnEntry, parent_ip), TRUE_ADDRESS + number as u64);
+            set(entry + offset_of!(ReturnEntry, frame), start + (SLOTS + 8 * number) as u64);
+            set(entry + offset_of!(ReturnEntry, sequence), 1 + number as u64);
+            set(SLOTS + 8 * number, trampolines.wrapping_add(*held));
+        }
+        let block = (trampolines - start) as usize;
+        let places = PLACES.iter().rev().fold(0, |word, place| word << 16 | place);
+        set(block + TRAMPOLINE_PLACES_AT, places);
+        let list = start + (CONTROL + offset_of!(Control, threads)) as u64;
+        set(block + TRAMPOLINES_BYTES as usize - 8, list.wrapping_sub(trampolines));
+        let process = Process::open(std::process::id().cast_signed()).unwrap();
+        let texts = vec![trampolines - 8..trampolines + TRAMPOLINES_BYTES];
+        let is_empty = Stacks::new(&process, start + CONTROL as u64, texts).give_back(&[]);
+        let words = process.bytes(start + SLOTS as u64, 8 * held.len() as u64);
+        drop(memory);
+        (words.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word).wrapping_sub(trampolines)).collect(), is_empty)
+    }
+
+    #[test]
+    fn return_addresses_become_what_they_were() {
+        let (words, is_empty) = given_back(&[0, PLACES[0], PLACES[1], PLACES[2]]);
+        assert!(is_empty);
+        let true_addresses: Vec<u64> = words.windows(2).map(|words| words[1].wrapping_sub(words[0])).collect();
+        assert_eq!(true_addresses, [1, 1, 1], "{words:x?}");
+    }
+
+    /// An entry may name a slot that is none any more, in which a trampoline has the return address of what it has called.
+    #[test]
+    fn what_the_tracer_itself_returns_to_stays() {
+        let before_them = 0u64.wrapping_sub(8);
+        let inner = [before_them, PLACES[0] + 0x40, 0x20];
+        let (words, _) = given_back(&[inner[0], PLACES[1], inner[1], inner[2]]);
+        assert_eq!([words[0], words[2], words[3]], inner, "{words:x?}");
+        assert_ne!(words[1], PLACES[1]);
+    }
 }

@@ -6,6 +6,8 @@ use core::mem::{offset_of, size_of};
 use super::{ENTRY_SAVED, EXIT_SAVED, PAIRED_EXIT_SAVED, TRAMPOLINE_BYTES};
 #[cfg(not(target_os = "none"))]
 use super::{KEPT_ENTRY_SAVED, KEPT_EXIT_SAVED};
+#[cfg(not(target_os = "none"))]
+use crate::abi::TRAMPOLINE_PLACES_AT;
 use crate::abi::{Control, Record, ReturnEntry, Switch, ThreadBlock, enabled, kind, state};
 use crate::arch;
 use crate::control_block::{CONTROL, SWITCH};
@@ -414,6 +416,15 @@ global_asm!(
     ".cfi_endproc",
     #[cfg(not(target_os = "none"))]
     ".size rftrace_values_return_trampoline, . - rftrace_values_return_trampoline",
+    // Where the others are, for who gives return addresses back from outside.
+    #[cfg(not(target_os = "none"))]
+    ".org .Lrftrace_trampolines + {places_at}, 0xcc",
+    #[cfg(not(target_os = "none"))]
+    ".irp place, .Lrftrace_trampoline, .Lrftrace_entry_trampoline, .Lrftrace_values_trampoline",
+    #[cfg(not(target_os = "none"))]
+    ".short \\place - .Lrftrace_trampolines",
+    #[cfg(not(target_os = "none"))]
+    ".endr",
     ".org .Lrftrace_trampolines + {trampoline_bytes} - 8, 0xcc",
     ".quad {control} + {threads} - .Lrftrace_trampolines",
     control = sym CONTROL,
@@ -436,6 +447,8 @@ global_asm!(
     tsc = const offset_of!(Record, tsc),
     word = const offset_of!(Record, word),
     trampoline_bytes = const TRAMPOLINE_BYTES,
+    #[cfg(not(target_os = "none"))]
+    places_at = const TRAMPOLINE_PLACES_AT,
     keeps_r11 = const cfg!(feature = "interruptsafe") as u8,
     entry_saved = const ENTRY_SAVED,
     exit_saved = const EXIT_SAVED,
