@@ -280,7 +280,11 @@ fn a_recorder_that_is_killed() {
     if !require(&["gcc"]) {
         return;
     }
-    let mut running = Running::begin_by(Command::new(&program().path).arg("asked"));
+    outlives_recorders(Running::begin_by(Command::new(&program().path).arg("asked")));
+}
+
+/// A program goes on whenever its recorder is killed, and has its own code again as soon as one has left it.
+pub(crate) fn outlives_recorders(mut running: Running) {
     for is_left in [true, false] {
         let mut recorder = running.begin_recording(&["-P", "*", "--on-full", "drop"]);
         assert_eq!(ask(&mut running, b'?'), OWN);

@@ -14,7 +14,7 @@ use rftrace_tests::{CProgram, Program, fixtures, require, tools};
 use tempfile::TempDir;
 
 use crate::attach::{Running, count, refused, told};
-use crate::attach_branches::{COUNTS, OWN, ask, check_code, recorded, stop};
+use crate::attach_branches::{COUNTS, OWN, ask, check_code, outlives_recorders, recorded, stop};
 use crate::record::{build_plain_rust_for_musl, calls, calls_of, record, rftrace};
 
 /// Builds a program of the C fixtures in all ways, without hooks.
@@ -173,41 +173,7 @@ fn a_recorder_that_is_killed() {
         return;
     }
     for program in plain() {
-        let mut running = Running::begin(program, "asked");
-        for is_left in [true, false] {
-            let mut recorder = running.begin_recording(&["-P", "*", "--on-full", "drop"]);
-            assert_eq!(ask(&mut running, b'?'), OWN);
-            recorder.kill().unwrap();
-            recorder.wait().unwrap();
-            assert_eq!(ask(&mut running, b'?'), OWN);
-            let changed = running.code();
-            if is_left {
-                running.record_some(&["--leave"]);
-            } else {
-                let recorder = running.begin_recording(&["-P", "leaf"]);
-                assert_eq!(ask(&mut running, b'?'), OWN);
-                stop(recorder);
-                assert_eq!((count(&running.trace(), "leaf"), count(&running.trace(), "many")), (5000, 0));
-            }
-            assert_ne!(running.code(), changed, "there were no branches");
-            check_code(&running);
-        }
-        // At any time.
-        for millis in (5..300).step_by(30) {
-            let mut recorder = running.recorder(&["-P", "*", "--for", "10ms", "--on-full", "drop"]).spawn().unwrap();
-            thread::sleep(Duration::from_millis(millis));
-            assert_eq!(ask(&mut running, b'?'), OWN);
-            let _ = recorder.kill();
-            recorder.wait().unwrap();
-            assert_eq!(ask(&mut running, b'?'), OWN);
-            let _ = fs::remove_dir_all(running.trace());
-        }
-        let recorder = running.begin_recording(&["-P", "*"]);
-        assert_eq!(ask(&mut running, b'?'), OWN);
-        stop(recorder);
-        check_code(&running);
-        let (status, said) = running.end();
-        assert_eq!((status.code(), said.as_str()), (Some(5), ""), "{}", program.display());
+        outlives_recorders(Running::begin(program, "asked"));
     }
 }
 
