@@ -24,168 +24,95 @@ pub(crate) extern "C" fn rftrace_backend_use_lse() {
     HAS_LSE.store(true, Relaxed);
 }
 
-// A function by its name, what is done with LSE, and what without.
-macro_rules! either {
-    ($name:expr, lse = $lse:expr, exclusive = $exclusive:expr) => {
-        concat!(
-            ".type ",
-            $name,
-            ", @function\n",
-            ".p2align 4\n",
-            $name,
-            ":
-            .cfi_startproc
-            adrp x16, {has_lse}
-            ldrb w16, [x16, :lo12:{has_lse}]
-            cbz w16, 2f\n",
-            $lse,
-            "
-            ret
-            2:\n",
-            $exclusive,
-            "
-            ret
-            .cfi_endproc
-            .size ",
-            $name,
-            ", . - ",
-            $name,
-            "\n",
-        )
-    };
-}
-
-// Registers are `w` or `x` as the word is long, of one byte `w` with the suffix `b`; the order is `a`, `l`, both or none.
-
-// The word becomes another one, if it is as expected.
-macro_rules! compare_and_swap {
-    ($name:literal, $r:literal, $a:literal, $l:literal) => {
-        either!(
-            concat!("__aarch64_cas", $name),
-            lse = concat!("cas", $a, $l, " ", $r, "0, ", $r, "1, [x2]"),
-            exclusive = concat!(
-                "mov ",
-                $r,
-                "16, ",
-                $r,
-                "0
-                3:
-                ld",
-                $a,
-                "xr ",
-                $r,
-                "0, [x2]
-                cmp ",
-                $r,
-                "0, ",
-                $r,
-                "16
-                b.ne 4f
-                st",
-                $l,
-                "xr w17, ",
-                $r,
-                "1, [x2]
-                cbnz w17, 3b
-                4:",
-            )
-        )
-    };
-}
-
-// The word becomes another one.
-macro_rules! swap {
-    ($name:literal, $r:literal, $b:literal, $a:literal, $l:literal) => {
-        either!(
-            concat!("__aarch64_swp", $name),
-            lse = concat!("swp", $a, $l, $b, " ", $r, "0, ", $r, "0, [x1]"),
-            exclusive = concat!(
-                "mov ",
-                $r,
-                "16, ",
-                $r,
-                "0
-                3:
-                ld",
-                $a,
-                "xr",
-                $b,
-                " ",
-                $r,
-                "0, [x1]
-                st",
-                $l,
-                "xr",
-                $b,
-                " w17, ",
-                $r,
-                "16, [x1]
-                cbnz w17, 3b",
-            )
-        )
-    };
-}
-
-// The word is changed by an operand, with LSE by a load of the name, without by another instruction.
-macro_rules! change {
-    ($load:literal, $name:literal, $change:literal, $r:literal, $a:literal, $l:literal) => {
-        either!(
-            concat!("__aarch64_", $load, $name),
-            lse = concat!($load, $a, $l, " ", $r, "0, ", $r, "0, [x1]"),
-            exclusive = concat!(
-                "mov ",
-                $r,
-                "16, ",
-                $r,
-                "0
-                3:
-                ld",
-                $a,
-                "xr ",
-                $r,
-                "0, [x1]\n",
-                $change,
-                " ",
-                $r,
-                "17, ",
-                $r,
-                "0, ",
-                $r,
-                "16
-                st",
-                $l,
-                "xr w15, ",
-                $r,
-                "17, [x1]
-                cbnz w15, 3b",
-            )
-        )
-    };
-}
-
 #[rustfmt::skip]
 global_asm!(
     ".arch_extension lse",
+    // A function: what is done with LSE, `rftrace_or_exclusive`, what is done without, `rftrace_ends`.
+    ".macro rftrace_either name",
+    ".type \\name, @function",
+    ".p2align 4",
+    "\\name:",
+    ".cfi_startproc",
+    "adrp x16, {has_lse}",
+    "ldrb w16, [x16, :lo12:{has_lse}]",
+    "cbz w16, 2f",
+    ".endm",
+    ".macro rftrace_or_exclusive",
+    "ret",
+    "2:",
+    ".endm",
+    ".macro rftrace_ends name",
+    "ret",
+    ".cfi_endproc",
+    ".size \\name, . - \\name",
+    ".endm",
+    // `r`: registers are `w` or `x` as the word is long, of one byte `w` with the suffix `b`. `a`, `l`: the order is `a`, `l`, both or none.
+    // The word becomes another one, if it is as expected.
+    ".macro rftrace_compare_and_swap name, r, a, l",
+    "rftrace_either __aarch64_cas\\name",
+    "cas\\a\\l \\r\\()0, \\r\\()1, [x2]",
+    "rftrace_or_exclusive",
+    "mov \\r\\()16, \\r\\()0",
+    "3:",
+    "ld\\a\\()xr \\r\\()0, [x2]",
+    "cmp \\r\\()0, \\r\\()16",
+    "b.ne 4f",
+    "st\\l\\()xr w17, \\r\\()1, [x2]",
+    "cbnz w17, 3b",
+    "4:",
+    "rftrace_ends __aarch64_cas\\name",
+    ".endm",
+    // The word becomes another one.
+    ".macro rftrace_swap name, r, b, a, l",
+    "rftrace_either __aarch64_swp\\name",
+    "swp\\a\\l\\b \\r\\()0, \\r\\()0, [x1]",
+    "rftrace_or_exclusive",
+    "mov \\r\\()16, \\r\\()0",
+    "3:",
+    "ld\\a\\()xr\\b \\r\\()0, [x1]",
+    "st\\l\\()xr\\b w17, \\r\\()16, [x1]",
+    "cbnz w17, 3b",
+    "rftrace_ends __aarch64_swp\\name",
+    ".endm",
+    // The word is changed by an operand, with LSE by a load of the name, without by another instruction.
+    ".macro rftrace_change load, name, change, r, a, l",
+    "rftrace_either __aarch64_\\load\\name",
+    "\\load\\a\\l \\r\\()0, \\r\\()0, [x1]",
+    "rftrace_or_exclusive",
+    "mov \\r\\()16, \\r\\()0",
+    "3:",
+    "ld\\a\\()xr \\r\\()0, [x1]",
+    "\\change \\r\\()17, \\r\\()0, \\r\\()16",
+    "st\\l\\()xr w15, \\r\\()17, [x1]",
+    "cbnz w15, 3b",
+    "rftrace_ends __aarch64_\\load\\name",
+    ".endm",
     // One name for all of them, for who looks which instructions have run.
     ".p2align 4",
     ".type rftrace_outlined_atomics, @function",
     "rftrace_outlined_atomics:",
-    compare_and_swap!("4_relax", "w", "", ""),
-    compare_and_swap!("4_acq_rel", "w", "a", "l"),
-    compare_and_swap!("8_relax", "x", "", ""),
-    compare_and_swap!("8_rel", "x", "", "l"),
-    compare_and_swap!("8_acq_rel", "x", "a", "l"),
-    swap!("1_relax", "w", "b", "", ""),
-    swap!("4_relax", "w", "", "", ""),
-    swap!("8_relax", "x", "", "", ""),
-    change!("ldadd", "4_relax", "add", "w", "", ""),
-    change!("ldadd", "4_acq_rel", "add", "w", "a", "l"),
-    change!("ldadd", "8_relax", "add", "x", "", ""),
-    change!("ldadd", "8_acq_rel", "add", "x", "a", "l"),
-    change!("ldclr", "4_acq_rel", "bic", "w", "a", "l"),
-    change!("ldclr", "8_relax", "bic", "x", "", ""),
-    change!("ldset", "8_relax", "orr", "x", "", ""),
+    "rftrace_compare_and_swap 4_relax, w",
+    "rftrace_compare_and_swap 4_acq_rel, w, a, l",
+    "rftrace_compare_and_swap 8_relax, x",
+    "rftrace_compare_and_swap 8_rel, x, , l",
+    "rftrace_compare_and_swap 8_acq_rel, x, a, l",
+    "rftrace_swap 1_relax, w, b",
+    "rftrace_swap 4_relax, w",
+    "rftrace_swap 8_relax, x",
+    "rftrace_change ldadd, 4_relax, add, w",
+    "rftrace_change ldadd, 4_acq_rel, add, w, a, l",
+    "rftrace_change ldadd, 8_relax, add, x",
+    "rftrace_change ldadd, 8_acq_rel, add, x, a, l",
+    "rftrace_change ldclr, 4_acq_rel, bic, w, a, l",
+    "rftrace_change ldclr, 8_relax, bic, x",
+    "rftrace_change ldset, 8_relax, orr, x",
     ".size rftrace_outlined_atomics, . - rftrace_outlined_atomics",
+    ".purgem rftrace_either",
+    ".purgem rftrace_or_exclusive",
+    ".purgem rftrace_ends",
+    ".purgem rftrace_compare_and_swap",
+    ".purgem rftrace_swap",
+    ".purgem rftrace_change",
     ".arch_extension nolse",
     has_lse = sym HAS_LSE,
 );
