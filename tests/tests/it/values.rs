@@ -44,10 +44,10 @@ fn printed(run: &Run) -> String {
     run.stdout.lines().map(|line| line.trim_end_matches(';').to_owned() + "\n").collect()
 }
 
-/// Records with `options` and compares.
+/// Records with `options` and compares. A call in which a thread has waited for a processor would be shown with braces.
 #[track_caller]
 fn check(program: &Program, options: &[&str], way: &str) -> Run {
-    let run = record(&[options, &VALUES].concat(), &program.path, &[way]);
+    let run = record(&[options, &["--no-schedule"], &VALUES].concat(), &program.path, &[way]);
     assert_eq!(run.status.code(), Some(0), "{way}: {}", run.stderr);
     let shown = replay(&run);
     assert_same_lines(&calls(&shown), &printed(&run), way);
@@ -98,7 +98,7 @@ fn values_with_entry_branches() {
     }
     let program =
         CProgram::new(&["values.c"]).without_library().without_hooks().with(&["-O1", "-falign-functions=16"]).build();
-    let run = record(&[&["-P", "text"], &VALUES[..]].concat(), &program.path, &["values"]);
+    let run = record(&[&["-P", "text", "--no-schedule"], &VALUES[..]].concat(), &program.path, &["values"]);
     assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
     let texts = |lines: &str| -> String {
         lines.lines().filter(|line| line.starts_with("text(")).map(|line| format!("{line}\n")).collect()
@@ -112,7 +112,7 @@ fn ways_to_say_which() {
     if !require(&["gcc"]) {
         return;
     }
-    let options = ["-A", "/^(tail|nested)$/@arg1/i32", "-R", "ta*", "--rules", "values=add@arg2/x8,retval/u8"];
+    let options = ["--no-schedule", "-A", "/^(tail|nested)$/@arg1/i32", "-R", "ta*", "--rules", "values=add@arg2/x8,retval/u8"];
     let shown = calls(&replay(&record(&options, &program().path, &["plain"])));
     let expected = "tail(41) {\nadd(0x1) = 42\n} = 42\nnested(5) {\nadd(0x5) = 10\n";
     assert!(shown.contains(expected), "{shown}");
@@ -160,7 +160,7 @@ fn filters_of_system_calls_are_respected() {
     if !require(&["gcc"]) {
         return;
     }
-    let run = record(&[&["--stream"], &VALUES[..]].concat(), &program().path, &["filtered"]);
+    let run = record(&[&["--stream", "--no-schedule"], &VALUES[..]].concat(), &program().path, &["filtered"]);
     assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
     assert_same_lines(&calls(&replay(&run)), &printed(&run), "filtered");
 }
@@ -169,7 +169,7 @@ fn filters_of_system_calls_are_respected() {
 #[test]
 fn values_after_the_end_of_the_first_thread() {
     if require(&["gcc"]) {
-        let run = record(&VALUES, &program().path, &["alone"]);
+        let run = record(&[&["--no-schedule"], &VALUES[..]].concat(), &program().path, &["alone"]);
         assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
         assert_same_lines(&calls(&replay(&run)), &printed(&run), "alone");
     }
