@@ -15,7 +15,7 @@ pub mod value {
     pub const ARGUMENT: u16 = 0;
     /// In the register of an argument that is a floating-point number, by its number among these.
     pub const FLOAT_ARGUMENT: u16 = 1;
-    /// It is the result: with the number 0 in rax or xmm0, with 1 in rdx or xmm1.
+    /// It is the result: with the number 0 in rax or xmm0 (x0, v0), with 1 in rdx or xmm1 (x1, v1), with more in v2 or v3.
     pub const RESULT: u16 = 2;
     /// A word of the block that was read last, by its number from 0 on: of a part.
     pub const IN_BLOCK: u16 = 3;

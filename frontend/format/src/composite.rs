@@ -113,11 +113,11 @@ pub(crate) fn item(code: u16, bytes: &[u8]) -> Option<(ValueSpec, Vec<u8>, &[u8]
     let number = (code >> 2 & 0x3f) as u8;
     let n_words = usize::from(code >> WORDS_SHIFT & 0xf) + 1;
     let (place, n_words) = match (code & 3, number) {
-        (GATHERED, 0) => (Place::Result, 0),
+        (GATHERED, 0) => (Place::Result(0), 0),
         (GATHERED, number) => (Place::Argument(number), 0),
         (ON_STACK, number) => (Place::Argument(number + N_REGISTERS), n_words),
         (0, 1..) => (Place::Argument(number), n_words),
-        (2, _) => (Place::Result, n_words),
+        (2, _) => (Place::Result(0), n_words),
         _ => return None,
     };
     let (n_read, rest) = bytes.split_first_chunk::<2>()?;

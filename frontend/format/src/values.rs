@@ -27,10 +27,8 @@ pub enum Place {
     Argument(u8),
     /// Among those that are floating-point numbers.
     FloatArgument(u8),
-    /// The result.
-    Result,
-    /// The second word of the result.
-    SecondResult,
+    /// The result, from 0 on by its registers: of integers rax and rdx, of floating-point numbers xmm0 and xmm1; on aarch64 x0 and x1, v0 to v3.
+    Result(u8),
     /// The word with this number, from 0 on, of the block of the [value](crate::composite) that this is a part of.
     InBlock(u8),
 }
@@ -209,7 +207,7 @@ impl ValueSpec {
         }
         let number = |digits: &str| digits.parse().ok().filter(|number| (1..=Self::MAX_NUMBER).contains(number));
         let place = if place == "retval" {
-            Some(Place::Result)
+            Some(Place::Result(0))
         } else if let Some(digits) = place.strip_prefix("fparg") {
             number(digits).filter(|&number| number <= Self::MAX_FLOAT_NUMBER).map(Place::FloatArgument)
         } else {
@@ -288,8 +286,7 @@ impl ValueSpec {
         let (place, number) = match self.place {
             Place::Argument(number) => (0, number),
             Place::FloatArgument(number) => (1, number),
-            Place::Result => (2, 0),
-            Place::SecondResult => (2, 1),
+            Place::Result(number) => (2, number),
             Place::InBlock(number) => (3, number),
         };
         place | u16::from(number) << 2 | (self.form.code() << 8) | u16::from(self.size_log) << 12
@@ -301,8 +298,7 @@ impl ValueSpec {
         let place = match (code & 3, number) {
             (0, 1..) => Place::Argument(number),
             (1, 1..) => Place::FloatArgument(number),
-            (2, 0) => Place::Result,
-            (2, 1) => Place::SecondResult,
+            (2, _) => Place::Result(number),
             (3, _) => Place::InBlock(number),
             _ => return None,
         };
@@ -331,7 +327,7 @@ impl fmt::Display for ValueSpec {
             Place::Argument(number) => write!(f, "arg{number}")?,
             Place::FloatArgument(number) if self.form == Form::Unknown => write!(f, "fparg{number}")?,
             Place::FloatArgument(number) => return write!(f, "fparg{number}/{}", 8 * self.size()),
-            Place::Result | Place::SecondResult | Place::InBlock(_) => write!(f, "retval")?,
+            Place::Result(_) | Place::InBlock(_) => write!(f, "retval")?,
         }
         let letter = match self.form {
             Form::Auto => 'd',

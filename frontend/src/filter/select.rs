@@ -231,8 +231,8 @@ impl<'f> Chooser<'f> {
             for spec in &rule.specs {
                 match spec.place {
                     // That is for what nothing is known of.
-                    Place::Result if rule.by_type[1] && function.is_known(known) => {}
-                    Place::Result => site.result = vec![spec.code()],
+                    Place::Result(_) if rule.by_type[1] && function.is_known(known) => {}
+                    Place::Result(_) => site.result = vec![spec.code()],
                     _ if site.arguments.len() < MAX_ARGUMENTS && !site.arguments.contains(&spec.code()) => {
                         site.arguments.push(spec.code());
                     }

@@ -176,7 +176,7 @@ impl Composing {
         match (first, second) {
             (Place::Argument(first), Place::Argument(second)) => second == first + 1 && first != self.last_in_register,
             (Place::InBlock(first), Place::InBlock(second)) => second == first + 1,
-            (Place::Result, Place::SecondResult) => true,
+            (Place::Result(0), Place::Result(1)) => true,
             _ => false,
         }
     }

@@ -282,7 +282,7 @@ impl<'d> Reading<'_, '_, 'd> {
         let resolved = types.resolved(&holder)?;
         let holder =
             results::holder(self.processor.structures, &types, (&resolved, unit), of_type.n_bytes, returns_address)?;
-        let (composite, layout) = composed(self.processor, &shape, holder, SpecPlace::Result)?;
+        let (composite, layout) = composed(self.processor, &shape, holder, SpecPlace::Result(0))?;
         let number = named.layouts.number(&self.units.name(&resolved), layout);
         let shown = Shown::Fields(composite, number);
         values::fit(&[shown.spec()]).then_some(shown)
@@ -414,14 +414,14 @@ fn argument(processor: &Processor, of_type: Type, place: &Place) -> Option<Shown
 
 /// How a result is recorded: what the calling conventions of C and of Rust agree about.
 fn result(of_type: Type) -> Option<Shown> {
-    let spec = |form| ValueSpec::new(SpecPlace::Result, form, of_type.n_bytes);
-    let word = |form| ValueSpec::new(SpecPlace::Result, form, 8);
+    let spec = |form| ValueSpec::new(SpecPlace::Result(0), form, of_type.n_bytes);
+    let word = |form| ValueSpec::new(SpecPlace::Result(0), form, 8);
     let (spec, enumeration) = match of_type.kind {
         Kind::Number(form) => (spec(form), None),
         Kind::Named(names) | Kind::Bool(names) => (spec(Form::Enumeration(Form::NO_NAMES)), Some(names)),
         Kind::Float => (spec(Form::Float), None),
         Kind::Text { is_length_first: false } => (word(Form::Counted), None),
-        Kind::Text { is_length_first: true } => (ValueSpec::new(SpecPlace::SecondResult, Form::CountedBefore, 8), None),
+        Kind::Text { is_length_first: true } => (ValueSpec::new(SpecPlace::Result(1), Form::CountedBefore, 8), None),
         Kind::OwnedPointer { address, length } | Kind::Owned { address, length } => {
             (word(Form::owned(address, length)?), None)
         }

@@ -27,12 +27,12 @@ pub(super) struct Processor {
     pub(super) structures: Structures,
 }
 
-/// How structures of two words at the most are returned.
+/// How structures are returned that are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Structures {
-    /// Each word by what is in it (System V ABI for AMD64, 3.2.3).
+    /// Two words at the most, each by what is in it (System V ABI for AMD64, 3.2.3).
     ByWord,
-    /// In registers for floating-point numbers if it is nothing but such of one size, each in one; else as words (Procedure Call Standard for
+    /// In registers for floating-point numbers if it is nothing but one to four of one size, each in one; else as two words at the most (Procedure Call Standard for
     /// the Arm 64-bit Architecture, 6.9).
     Homogeneous,
 }

@@ -3,7 +3,7 @@
 //! No debug information tells that, so it is told only where the calling convention leaves no doubt:
 //!
 //! - of C and C++ what is larger than two words, or has to be in memory, has its address in rax (on aarch64 nowhere); else each word is in the
-//!   next register for integers, or for floating-point numbers, as the processor's [`Structures`] say;
+//!   next register for integers, or for floating-point numbers, as the processor's [`Structures`] say, which may be four floating-point numbers;
 //! - of Rust two values without fields are each in a register of their kind, if they are all there is; what is not larger than a word is in rax
 //!   (x0) as it would be in memory. All else is in memory; its address is in rax only where that is [proven](super::returned).
 
@@ -17,6 +17,10 @@ use crate::debug::units::Entry;
 
 /// Bytes of a word.
 const WORD: u64 = 8;
+/// Registers for results: of integers, and of floating-point numbers.
+const N_REGISTERS: u8 = 2;
+/// The most members of a homogeneous aggregate of floating-point numbers.
+const N_HOMOGENEOUS: usize = 4;
 /// How deep types are looked into.
 const MAX_DEPTH: u32 = 16;
 /// The most values that are looked at in a type.
@@ -44,14 +48,14 @@ pub(super) fn holder<'d>(
     } else {
         match convention(types, entry, unit) {
             Convention::Memory => None,
-            _ if n_bytes > 2 * WORD => None,
-            Convention::Value => Some(c_pieces(structures, types, entry, n_bytes)?),
+            _ if n_bytes > 2 * WORD && structures == Structures::ByWord => None,
+            Convention::Value => c_pieces(structures, types, entry, n_bytes)?,
             Convention::Unknown => return None,
         }
     };
     match pieces {
         Some(pieces) => Some(Holder::Pieces(pieces)),
-        None => returns_address().then_some(Holder::Pointed(Place::Result)),
+        None => returns_address().then_some(Holder::Pointed(Place::Result(0))),
     }
 }
 
@@ -72,13 +76,22 @@ fn convention<'d>(types: &Types<'_, 'd>, entry: &Entry<'d>, unit: usize) -> Conv
     }
 }
 
-fn c_pieces<'d>(structures: Structures, types: &Types<'_, 'd>, entry: &Entry<'d>, n_bytes: u64) -> Option<Vec<Held>> {
+/// `Some(None)`: it is in memory.
+fn c_pieces<'d>(
+    structures: Structures,
+    types: &Types<'_, 'd>,
+    entry: &Entry<'d>,
+    n_bytes: u64,
+) -> Option<Option<Vec<Held>>> {
     let all = Scalars::of(types, entry)?;
     let are_floats = !all.found.is_empty() && all.found.iter().all(|scalar| scalar.is_float);
     if structures == Structures::Homogeneous && are_floats {
         // Of an array it is not known how many there are.
         let is_alike = all.found.iter().all(|scalar| scalar.n_bytes == all.found[0].n_bytes) && !all.has_array;
-        return if is_alike { in_registers(&all.found) } else { None };
+        return (is_alike && all.found.len() <= N_HOMOGENEOUS).then(|| Some(homogeneous(&all.found)));
+    }
+    if n_bytes > 2 * WORD {
+        return Some(None);
     }
     let mut registers = Registers::default();
     let words = (0..n_bytes.div_ceil(WORD)).map(|word| {
@@ -87,7 +100,19 @@ fn c_pieces<'d>(structures: Structures, types: &Types<'_, 'd>, entry: &Entry<'d>
         let is_vector = own.clone().all(|scalar| scalar.is_float) && own.count() > 0;
         registers.next(first, WORD.min(n_bytes - first), is_vector && structures == Structures::ByWord)
     });
-    words.collect()
+    words.collect::<Option<_>>().map(Some)
+}
+
+/// Each in a register for floating-point numbers.
+fn homogeneous(all: &[Scalar]) -> Vec<Held> {
+    let held = all.iter().zip(0..).map(|(scalar, number)| Held {
+        offset: scalar.at,
+        n_bytes: scalar.n_bytes,
+        is_bit: false,
+        place: Place::Result(number),
+        is_vector: true,
+    });
+    held.collect()
 }
 
 /// Of a type that is not larger than two words. `Some(None)`: it is in memory.
@@ -159,16 +184,17 @@ fn as_in_memory(n_bytes: u64) -> Option<Option<Vec<Held>>> {
 /// The registers of results that are taken.
 #[derive(Default)]
 struct Registers {
-    n_integers: usize,
-    n_floats: usize,
+    n_integers: u8,
+    n_floats: u8,
 }
 
 impl Registers {
     fn next(&mut self, offset: u64, n_bytes: u64, is_vector: bool) -> Option<Held> {
-        const PLACES: [Place; 2] = [Place::Result, Place::SecondResult];
-
         let taken = if is_vector { &mut self.n_floats } else { &mut self.n_integers };
-        let place = *PLACES.get(*taken)?;
+        if *taken == N_REGISTERS {
+            return None;
+        }
+        let place = Place::Result(*taken);
         *taken += 1;
         Some(Held { offset, n_bytes, is_bit: false, place, is_vector })
     }
