@@ -96,21 +96,22 @@ impl Running {
 
     /// Begins to record, and waits until that has begun. As by [`record_some`](Self::record_some) it may be tried again.
     pub(crate) fn begin_recording(&self, options: &[&str]) -> Child {
-        let mut line = String::new();
+        let mut told = String::new();
         for _ in 0..TRIES {
             let mut recorder = self.recorder(options).spawn().unwrap();
             let mut reader = BufReader::new(recorder.stderr.take().unwrap());
-            line.clear();
-            reader.read_line(&mut line).unwrap();
-            if line.contains("recording process") {
-                // Who says more finds somebody who listens.
-                thread::spawn(move || reader.read_to_end(&mut Vec::new()));
-                return recorder;
+            told.clear();
+            while reader.read_line(&mut told).unwrap() > 0 {
+                if told.contains("recording process") {
+                    // Who says more finds somebody who listens.
+                    thread::spawn(move || reader.read_to_end(&mut Vec::new()));
+                    return recorder;
+                }
             }
             recorder.wait().unwrap();
-            assert!(BUSY.iter().any(|said| line.contains(said)), "{line}");
+            assert!(BUSY.iter().any(|said| told.contains(said)), "{told}");
         }
-        panic!("{TRIES} times: {line}");
+        panic!("{TRIES} times: {told}");
     }
 
     /// Has it come to its end. Returns that and what it said.

@@ -112,7 +112,8 @@ fn ways_to_say_which() {
     if !require(&["gcc"]) {
         return;
     }
-    let options = ["--no-schedule", "-A", "/^(tail|nested)$/@arg1/i32", "-R", "ta*", "--rules", "values=add@arg2/x8,retval/u8"];
+    let options =
+        ["--no-schedule", "-A", "/^(tail|nested)$/@arg1/i32", "-R", "ta*", "--rules", "values=add@arg2/x8,retval/u8"];
     let shown = calls(&replay(&record(&options, &program().path, &["plain"])));
     let expected = "tail(41) {\nadd(0x1) = 42\n} = 42\nnested(5) {\nadd(0x5) = 10\n";
     assert!(shown.contains(expected), "{shown}");

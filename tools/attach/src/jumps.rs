@@ -7,7 +7,7 @@
 use std::mem::offset_of;
 use std::ops::Range;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::libc::{pid_t, user_regs_struct};
@@ -22,9 +22,10 @@ use super::world::World;
 
 /// The part of a stack that is looked at.
 const STACK_BYTES: u64 = 64 << 20;
-/// Passes in which a signal's handler may come back.
-const TRIES: usize = 100;
-const PAUSE: Duration = Duration::from_millis(1);
+/// How long a thread, which has to get a processor, and a signal's handler, which may come back, are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two passes, at first, and at the most.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// `jmp rel32`.
 const JUMP: u8 = 0xe9;
 const RET: u8 = 0xc3;
@@ -113,7 +114,8 @@ pub(crate) fn write(
     let within = |address: u64| {
         hooked.iter().any(|it| (it.range.start + 1..it.range.start + JUMP_BYTES as u64).contains(&address))
     };
-    for _ in 0..TRIES {
+    let (begun, [mut pause, longest]) = (Instant::now(), PAUSES);
+    while begun.elapsed() < PATIENCE {
         let world = whole_world(process, thread.thread, late)?;
         let mut is_blocked = false;
         let maps = process.maps()?;
@@ -136,7 +138,8 @@ pub(crate) fn write(
             return Ok(());
         }
         drop(world);
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
+        pause = longest.min(pause * 2);
     }
     bail!("a thread of process {} is at the beginning of its mcount all the time; try again", process.pid);
 }
