@@ -97,7 +97,9 @@ fn enter(
     };
     let (frame, caller) = arch::frames(parent_loc, child_ip, frame_pointer, further);
     let slot = arch::Slot::new(frame, parent_loc, child_ip, further);
-    let caller_frame = arch::caller_frame(caller, stack.entries().filter_map(Entry::frame), left::nearest_above);
+    let open =
+        stack.entries().filter_map(|entry| Some((entry.frame()?, (entry.exit_word() >> ADDRESS_SHIFT) as usize)));
+    let caller_frame = arch::caller_frame(caller, open, left::nearest_above);
     if busy::begin_call(stack, frame, stack.find(caller_frame)) {
         settle(stack, &Call { frame, slot, stack_pointer, caller_frame });
     }

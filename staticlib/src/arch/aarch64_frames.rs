@@ -64,23 +64,33 @@ fn is_at_start(parent_loc: usize) -> bool {
 
 /// What is known of the frame of the function that has called the hook: `(CFA - x29) / 8 << 2 | key`, or 0.
 fn known(child_ip: usize) -> u64 {
-    let prologue = prologue::decode(|number| Some(instruction(child_ip, number.wrapping_add(2))));
-    let fits = |frame: &prologue::Frame| (frame.cfa_offset as usize) < OFFSET_UNIT << OFFSET_BITS;
-    let Some(frame) = prologue.filter(fits) else {
+    let Some(frame) = prologue::decode(|number| Some(instruction(child_ip, number.wrapping_add(2)))) else {
         return 0;
     };
     let units = u64::from(frame.cfa_offset) / OFFSET_UNIT as u64;
     let known = units << KEY_BITS | frame.key as u64;
-    if let Some(decided) = frame.decided
+    if units < 1 << OFFSET_BITS
+        && let Some(decided) = frame.decided
         && let Some(between) = decided.checked_sub(DECISIVE).filter(|between| *between < 1 << DECIDED_BITS)
         && is_in_page(child_ip, decided)
-        && let Some(cell) = CELLS.0.get(child_ip >> CELL_SHIFT & ((1 << CELL_BITS) - 1))
+        && let Some(cell) = cell(child_ip)
     {
         let (mixed, low) = (mixed(child_ip, decided), known << KEY_SHIFT | between as u64);
         // The word with these low bits that comes next to the one that the hook computes, or is that: so it is less than a fingerprint's lowest bit more.
         cell.store(mixed.wrapping_add(low.wrapping_sub(mixed) & ((1 << FINGERPRINT_SHIFT) - 1)), Relaxed);
     }
     known
+}
+
+/// The cell for a function.
+fn cell(child_ip: usize) -> Option<&'static AtomicU64> {
+    CELLS.0.get(child_ip >> CELL_SHIFT & ((1 << CELL_BITS) - 1))
+}
+
+/// Where x29 of a function is, if the cell is of this one: its code is not looked at, and may be gone.
+fn pointer(frame: usize, child_ip: usize) -> usize {
+    let units = cell(child_ip).map_or(0, |cell| cell.load(Relaxed) >> OFFSET_SHIFT) as usize & ((1 << OFFSET_BITS) - 1);
+    frame.wrapping_sub(units.wrapping_mul(OFFSET_UNIT))
 }
 
 /// The instruction that is so many before the one behind the call.
@@ -163,15 +173,25 @@ pub(crate) fn frames(parent_loc: usize, child_ip: usize, frame_pointer: usize, _
     (frame_pointer.wrapping_add(offset.wrapping_mul(OFFSET_UNIT)), caller_pointer)
 }
 
-/// The frame of a caller by its frame pointer, which lies within the frame: the nearest above it of a function that is open, or
-/// of one that was left.
+/// The frame of a caller by its frame pointer, which lies within the frame: that of the open function which has it there, or the nearest above it of one
+/// that is open, or of one that was left. `open` are frames of functions and what hooks know these by.
 pub(crate) fn caller_frame(
     frame_pointer: usize,
-    open: impl Iterator<Item = usize>,
+    open: impl Iterator<Item = (usize, usize)>,
     nearest_left: impl Fn(usize) -> Option<usize>,
 ) -> usize {
-    let is_around = |frame: &usize| *frame > frame_pointer && frame.wrapping_sub(frame_pointer) <= MAX_FRAME_BYTES;
-    open.filter(is_around).min().or_else(|| nearest_left(frame_pointer)).unwrap_or(frame_pointer)
+    let mut nearest = usize::MAX;
+    for (frame, child_ip) in open.filter(|&(frame, _)| frame > frame_pointer) {
+        if pointer(frame, child_ip) == frame_pointer {
+            return frame;
+        }
+        nearest = nearest.min(frame);
+    }
+    if nearest.wrapping_sub(frame_pointer) <= MAX_FRAME_BYTES {
+        return nearest;
+    }
+    // What no frame is: that of the function that was called may lie where the pointer points to.
+    nearest_left(frame_pointer).unwrap_or(frame_pointer | 1)
 }
 
 /// No frame is known by a frame pointer alone.

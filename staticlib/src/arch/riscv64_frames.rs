@@ -189,10 +189,11 @@ pub(crate) fn frames(_slot: usize, _child_ip: usize, frame: usize, caller: usize
 /// The frame of a caller by its frame pointer: that has the same address, or is that of a function that takes any number of arguments.
 pub(crate) fn caller_frame(
     frame_pointer: usize,
-    open: impl Iterator<Item = usize>,
+    open: impl Iterator<Item = (usize, usize)>,
     _nearest_left: impl Fn(usize) -> Option<usize>,
 ) -> usize {
-    open.filter(|frame| frame.wrapping_sub(frame_pointer) <= MOST_KEPT_BYTES).min().unwrap_or(frame_pointer)
+    let frames = open.map(|(frame, _)| frame);
+    frames.filter(|frame| frame.wrapping_sub(frame_pointer) <= MOST_KEPT_BYTES).min().unwrap_or(frame_pointer)
 }
 
 /// The frame of a function by its frame pointer, when that is set up.

@@ -52,7 +52,7 @@ pub(crate) fn frame_of_pointer(frame_pointer: usize) -> usize {
 /// The frame of a caller: that which its frame pointer tells.
 pub(crate) fn caller_frame(
     told: usize,
-    _open: impl Iterator<Item = usize>,
+    _open: impl Iterator<Item = (usize, usize)>,
     _nearest_left: impl Fn(usize) -> Option<usize>,
 ) -> usize {
     told
