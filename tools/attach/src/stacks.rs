@@ -249,8 +249,8 @@ mod tests {
         let list = start + (CONTROL + offset_of!(Control, threads)) as u64;
         set(block + TRAMPOLINES_BYTES as usize - 8, list.wrapping_sub(trampolines));
         let process = Process::open(std::process::id().cast_signed()).unwrap();
-        let texts = vec![trampolines - 8..trampolines + TRAMPOLINES_BYTES];
-        let is_empty = Stacks::new(&process, start + CONTROL as u64, texts).give_back(&[]);
+        let text = trampolines - 8..trampolines + TRAMPOLINES_BYTES;
+        let is_empty = Stacks::new(&process, start + CONTROL as u64, vec![text]).give_back(&[]);
         let words = process.bytes(start + SLOTS as u64, 8 * held.len() as u64);
         drop(memory);
         (words.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word).wrapping_sub(trampolines)).collect(), is_empty)
