@@ -473,10 +473,6 @@ fn refusals() {
     refused(running.pid(), |_| (), "has no function mcount or __fentry__");
     running.end();
 
-    let running = Running::begin(&program().path, "seccomp");
-    refused(running.pid(), |_| (), "seccomp");
-    running.end();
-
     let mut running = Running::begin(&program().path, "malloc");
     let pid = running.pid();
     let thread = fs::read_dir(format!("/proc/{pid}/task")).unwrap();

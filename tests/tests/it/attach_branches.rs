@@ -413,12 +413,8 @@ fn refusals() {
     if !require(&["gcc"]) {
         return;
     }
-    let branches = |command: &mut Command| _ = command.args(["-P", "*"]);
     let plain = CProgram::new(&["attached.c"]).without_hooks().without_library();
     let plain = plain.with(&["-DNO_SLOT", "-lpthread"]).build();
-    let running = Running::begin(&plain.path, "seccomp");
-    refused(running.pid(), branches, "seccomp");
-    running.end();
     let running = Running::begin(&plain.path, "malloc");
     refused(running.pid(), |_| (), "-P '*' records its functions all the same");
     let none = running.record(&["-P", "no_such_function", "--for", "10ms"]);

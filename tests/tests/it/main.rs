@@ -70,6 +70,7 @@ mod riscv64;
 mod rust_at_large;
 mod samplers;
 mod sanitizers;
+mod seccomp;
 mod sleds;
 mod sp_rtrace;
 mod specified;

@@ -10,8 +10,10 @@ use nix::libc::pid_t;
 
 use super::borrowed::{Borrowed, Gadgets};
 use super::branches::{Branches, NoBranch, OwnBranches, Written};
+use super::confined;
 use super::library::{Library, LibraryFile, close, memory_file};
 use super::names;
+use super::needs::Needs;
 use super::place::{Places, Tracer};
 use super::process::{Map, Module, OtherRoot, Process};
 use super::refusal;
@@ -90,6 +92,7 @@ pub enum State {
 #[derive(Debug)]
 pub(crate) struct Attached {
     process: Process,
+    needs: Needs,
     gadgets: Gadgets,
     library: Library,
     /// That for resources, if it records.
@@ -151,6 +154,8 @@ impl Attached {
             refusal::check_hooks(&process, &maps)?;
         }
         let mut late = Vec::new();
+        let needs = Needs::of_library(wanted.types.is_some(), wanted.resources.is_some());
+        let has_values = confined::check(&process, &needs, &mut late)?;
         // All that takes long comes before a thread is held.
         let file = LibraryFile::tracer(&wanted.library)?;
         let of_resources =
@@ -166,8 +171,10 @@ impl Attached {
             .map_or(Tracer { texts: Vec::new(), trampolines: Vec::new() }, |library| tracer(&process, library));
         let places = Places::for_loading(&process, &libc, tracer, gadgets.restorer)?;
         let begun = {
-            let mut thread = Borrowed::take(&process, &places, gadgets, &mut late)?;
-            let begun = begin_on(&mut thread, &process, found, (&file, of_resources.as_ref(), dlopen), wanted, prepare);
+            let mut thread = Borrowed::take(&process, &places, &needs, gadgets, &mut late)?;
+            let wanted_now = Now { wanted, has_values };
+            let begun =
+                begin_on(&mut thread, &process, found, (&file, of_resources.as_ref(), dlopen), &wanted_now, prepare);
             let begun = begun.and_then(|begun| {
                 let hooked = begin_resources(&mut thread, &process, &begun)
                     .and_then(|()| write_branches(&mut thread, &process, &begun.library, wanted, &maps, &mut late));
@@ -185,7 +192,8 @@ impl Attached {
         let (Begun { library, resources, answer }, branches) = begun;
         let modules = modules(&process.maps()?);
         let Answer { n_slots, left_out, .. } = answer;
-        Ok(Self { process, gadgets, library, resources, left_out, n_slots, modules, late, branches, places: None })
+        let places = None;
+        Ok(Self { process, needs, gadgets, library, resources, left_out, n_slots, modules, late, branches, places })
     }
 
     /// Functions that give out something or take it back, each with a module that calls it otherwise than through slots that could be changed.
@@ -288,7 +296,7 @@ impl Attached {
     ) -> Result<(String, T)> {
         // It may take the dynamic linker's lock, which is recursive, and no other of the program's.
         let registers = function != "rftrace_detach";
-        let Self { process, library, resources, late, gadgets, places: known, .. } = self;
+        let Self { process, needs, library, resources, late, gadgets, places: known, .. } = self;
         let maps = process.maps()?;
         let modules = modules(&maps);
         let places = match known.take() {
@@ -298,8 +306,8 @@ impl Attached {
         // Only who leaves needs them, and where the unwinder is takes longer to find than all else.
         let stacks = (!registers).then(|| stacks(process, library));
         let taken = match lent {
-            Some(thread) => Borrowed::lent(process, &places, *gadgets, thread.cast_signed()),
-            None => Borrowed::take(process, &places, *gadgets, late),
+            Some(thread) => Borrowed::lent(process, &places, needs, *gadgets, thread.cast_signed()),
+            None => Borrowed::take(process, &places, needs, *gadgets, late),
         };
         if registers {
             *known = Some((modules, places));
@@ -414,13 +422,20 @@ struct Begun {
     answer: Answer,
 }
 
+/// What is wanted, and what is not as it is wanted.
+struct Now<'a> {
+    wanted: &'a Wanted,
+    /// Whether filters of system calls let values be read wherever they are.
+    has_values: bool,
+}
+
 /// What the borrowed thread does.
 fn begin_on(
     thread: &mut Borrowed<'_>,
     process: &Process,
     found: Option<Library>,
     (file, of_resources, dlopen): (&LibraryFile, Option<&LibraryFile>, u64),
-    wanted: &Wanted,
+    &Now { wanted, has_values }: &Now<'_>,
     prepare: impl FnOnce(Files) -> Result<()>,
 ) -> Result<Begun> {
     let (number_of_bank, banks) = memory_file(thread, process, names::BANK)?;
@@ -468,11 +483,12 @@ fn begin_on(
     let branches: String =
         wanted.branches.iter().map(|pattern| format!("branch={}\n", pattern.replace('\n', " "))).collect();
     let settings = format!(
-        "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\npatched={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
+        "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\npatched={}\nconfined={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
         wanted.types.as_deref().unwrap_or(Path::new("")).display(),
         wanted.filter.replace('\n', " "),
         u8::from(wanted.has_library_calls),
         u8::from(wanted.is_patched),
+        u8::from(!has_values),
         library.function("mcount")?,
         library.function("__fentry__")?
     );
@@ -545,6 +561,7 @@ pub(crate) fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<boo
     let attached = Attached {
         modules: modules(&maps),
         process,
+        needs: Needs::of_library(false, resources.is_some()),
         gadgets,
         library,
         resources,

@@ -13,11 +13,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use nix::libc::{self, c_int, pid_t, user_regs_struct};
 
 use super::call;
+use super::confined;
 use super::frame::{FRAME_BYTES, extended, frame};
+use super::needs::Needs;
 use super::place::Places;
 use super::process::{Map, Module, Process};
 use super::refusal;
-use super::status::{Status, bit};
+use super::status::{CLOCKS, Status, bit};
+use super::stop::{Stopped, stop};
 use super::sys::{self, Stop};
 
 /// Bytes of the stack for calls.
@@ -30,10 +33,6 @@ const OWN_STACK_BYTES: u64 = 64 << 10;
 const RED_ZONE_BYTES: u64 = 128;
 /// How long anything may take that the thread is asked for.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a thread that sleeps for a disk may take to stop.
-const STOP: Duration = Duration::from_millis(50);
-/// Signals of clocks of processor time.
-const CLOCKS: u64 = bit(libc::SIGPROF) | bit(libc::SIGVTALRM);
 
 /// Instructions of the C library.
 #[derive(Clone, Copy, Debug)]
@@ -82,59 +81,26 @@ pub(crate) struct Borrowed<'a> {
     pending: Vec<c_int>,
     /// Whether it is traced by somebody else too, who has stopped it and lets it go on.
     is_lent: bool,
+    /// Whether it has filters of system calls.
+    is_confined: bool,
     is_gone: bool,
 }
 
-/// How a thread was told to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stopped {
-    Yes,
-    /// It sleeps in the system, where nothing wakes it, and stops before it runs any code of its own. It is to be let go then.
-    Late,
-    Gone,
-}
-
-/// Stops a thread that is traced. Signals that come first go on to it. A system call that this interrupts begins again, also where a clock
-/// of processor time struck while the thread stopped.
-pub(crate) fn stop(thread: pid_t) -> io::Result<Stopped> {
-    if sys::interrupt(thread).is_err() { Ok(Stopped::Gone) } else { wait_until_stopped(thread) }
-}
-
-/// As [`stop`], of a thread that was told to. One that is only waiting for a processor, however long, is waited for: until it has stopped
-/// it may run.
-pub(crate) fn wait_until_stopped(thread: pid_t) -> io::Result<Stopped> {
-    let begun = Instant::now();
-    loop {
-        match sys::wait(thread, STOP)? {
-            Some(Stop::Told) => break,
-            Some(Stop::Gone) => return Ok(Stopped::Gone),
-            Some(Stop::Signal(signal)) => {
-                if bit(signal) & CLOCKS != 0 {
-                    call::begin_again_after_handler(thread)?;
-                }
-                sys::go_on(thread, signal)?;
-            }
-            Some(Stop::SystemCall | Stop::Event) => sys::go_on(thread, 0)?,
-            // For a disk, or for a child of its in its memory (`vfork`), where no signal wakes it.
-            None if Status::of(thread).is_some_and(|status| status.state == 'D') => return Ok(Stopped::Late),
-            None if begun.elapsed() > PATIENCE => {
-                let problem = format!("thread {thread} has had no processor for a minute; try again");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
-            }
-            None => {}
-        }
-    }
-    call::begin_again(thread)?;
-    Ok(Stopped::Yes)
-}
-
 impl<'a> Borrowed<'a> {
-    /// Borrows a thread that is at one of `places`. If there is none waits for one. `late` get threads that could not be stopped at once.
-    pub(crate) fn take(process: &'a Process, places: &Places, gadgets: Gadgets, late: &mut Vec<pid_t>) -> Result<Self> {
+    /// Borrows a thread that is at one of `places` and may do what it `needs` to. If there is none waits for one. `late` get threads that could not be stopped
+    /// at once.
+    pub(crate) fn take(
+        process: &'a Process,
+        places: &Places,
+        needs: &Needs,
+        gadgets: Gadgets,
+        late: &mut Vec<pid_t>,
+    ) -> Result<Self> {
         const LIMIT: Duration = Duration::from_secs(30);
         const PAUSE: Duration = Duration::from_micros(200);
 
         let start = Instant::now();
+        let mut confined = None;
         loop {
             let mut denied = None;
             let mut n_seized = 0;
@@ -151,7 +117,10 @@ impl<'a> Borrowed<'a> {
                 n_seized += 1;
                 match stop(thread)? {
                     Stopped::Yes if places.is_safe(process, &sys::registers(thread)?) => {
-                        return Self::new(process, gadgets, thread, false);
+                        match confined::check_thread(process, thread, needs) {
+                            Ok(()) => return Self::new(process, gadgets, thread, false),
+                            Err(error) => confined = Some(error),
+                        }
                     }
                     Stopped::Yes => {}
                     Stopped::Late => {
@@ -167,6 +136,9 @@ impl<'a> Borrowed<'a> {
                 bail!(denied);
             }
             if start.elapsed() > LIMIT {
+                if let Some(error) = confined {
+                    return Err(error);
+                }
                 bail!("no thread of {} was at a place where it can be borrowed; try again", process.pid);
             }
             thread::sleep(PAUSE);
@@ -174,10 +146,17 @@ impl<'a> Borrowed<'a> {
     }
 
     /// Borrows a thread that this one traces and that was told to stop. It stays so.
-    pub(crate) fn lent(process: &'a Process, places: &Places, gadgets: Gadgets, thread: pid_t) -> Result<Self> {
+    pub(crate) fn lent(
+        process: &'a Process,
+        places: &Places,
+        needs: &Needs,
+        gadgets: Gadgets,
+        thread: pid_t,
+    ) -> Result<Self> {
         if !places.is_safe(process, &sys::registers(thread)?) {
             bail!("thread {thread} is at no place where it can be borrowed");
         }
+        confined::check_thread(process, thread, needs)?;
         Self::new(process, gadgets, thread, true)
     }
 
@@ -189,10 +168,21 @@ impl<'a> Borrowed<'a> {
     fn new(process: &'a Process, gadgets: Gadgets, thread: pid_t, is_lent: bool) -> Result<Self> {
         let (registers, extended) = (sys::registers(thread)?, sys::extended_state(thread)?);
         let mask = sys::signal_mask(thread)?;
-        let pending = Vec::new();
-        let (memory, n_used, is_gone) = (0, 0, false);
-        let mut this =
-            Self { process, gadgets, thread, registers, extended, mask, memory, n_used, pending, is_lent, is_gone };
+        let is_confined = Status::of(thread).is_some_and(|status| status.seccomp != 0);
+        let mut this = Self {
+            process,
+            gadgets,
+            thread,
+            registers,
+            extended,
+            mask,
+            memory: 0,
+            n_used: 0,
+            pending: Vec::new(),
+            is_lent,
+            is_confined,
+            is_gone: false,
+        };
         this.take_memory()?;
         Ok(this)
     }
@@ -302,11 +292,17 @@ impl<'a> Borrowed<'a> {
 
     /// Waits until a system call that begins now has come to its end.
     fn wait_for_call_end(&mut self) -> Result<u64> {
-        let mut n_stops = 0;
-        while n_stops < 2 {
+        self.go_on_to_system_call()?;
+        self.go_on_to_system_call()?;
+        Ok(sys::registers(self.thread)?.rax)
+    }
+
+    /// Has it go on until it begins a system call, or has come to the end of it.
+    fn go_on_to_system_call(&mut self) -> Result<()> {
+        loop {
             sys::go_on_to_system_call(self.thread)?;
             match sys::wait(self.thread, PATIENCE)? {
-                Some(Stop::SystemCall) => n_stops += 1,
+                Some(Stop::SystemCall) => return Ok(()),
                 Some(Stop::Signal(signal)) => self.pending.push(signal),
                 Some(Stop::Told | Stop::Event) => {}
                 Some(Stop::Gone) | None => {
@@ -315,7 +311,6 @@ impl<'a> Borrowed<'a> {
                 }
             }
         }
-        Ok(sys::registers(self.thread)?.rax)
     }
 
     /// Waits until the thread returns to the frame.
@@ -339,6 +334,10 @@ impl<'a> Borrowed<'a> {
                     let now = sys::registers(self.thread)?;
                     let is_begin = now.rax.cast_signed() == ENOSYS;
                     if is_begin && now.orig_rax == libc::SYS_rt_sigreturn as u64 && now.rsp == frame_at + 8 {
+                        if self.is_confined {
+                            // A call that is called off here is one with the number -1 for a filter, which may kill for it.
+                            self.go_on_to_system_call()?;
+                        }
                         return Ok(result.cast_unsigned());
                     }
                     if !is_begin && now.rsp == frame_at {

@@ -15,6 +15,8 @@ use super::sys;
 const ERESTARTNOHAND: i64 = -514;
 /// It begins again, also when a handler has run, whatever its flags are.
 const ERESTARTNOINTR: i64 = -513;
+/// It goes on by `restart_syscall`, which knows what is left of its time.
+const ERESTART_RESTARTBLOCK: i64 = -516;
 /// All such notes.
 const NOTES: std::ops::RangeInclusive<i64> = -516..=-512;
 
@@ -84,6 +86,16 @@ pub(crate) fn begin_again_after_handler(thread: pid_t) -> io::Result<()> {
         && (is_noted(&registers) || ends(&registers))
         && Status::of(thread).is_some_and(|status| status.next() == 0)
     {
+        registers.rax = ERESTARTNOINTR.cast_unsigned();
+        sys::set_registers(thread, &registers)?;
+    }
+    Ok(())
+}
+
+/// Has a stopped thread's wait begin anew that the system would have go on by another call (`restart_syscall`), which it may not make.
+pub(crate) fn begin_anew(thread: pid_t) -> io::Result<()> {
+    let mut registers = sys::registers(thread)?;
+    if call(&registers) >= 0 && registers.rax.cast_signed() == ERESTART_RESTARTBLOCK {
         registers.rax = ERESTARTNOINTR.cast_unsigned();
         sys::set_registers(thread, &registers)?;
     }

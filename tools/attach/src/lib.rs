@@ -1,8 +1,10 @@
 //! Puts the tracer into a program that runs, and takes it out again.
 //!
-//! - `sys` has the system calls, `status` what `/proc` tells of a thread, `call` has system calls begin again that were interrupted, `frame` is what makes a
+//! - `sys` has the system calls, `status` what `/proc` tells of a thread, `call` has system calls begin again that were interrupted, `stop` has a thread stop, `frame` is what makes a
 //!   borrowed thread go on by itself.
 //! - `process` is a process as it is seen from outside, `refusal` says why one cannot be attached to.
+//! - `needs` are the system calls that are made in it, `bpf` tells what a filter of system calls does with one, `confined` refuses a process whose filters do not let
+//!   them pass.
 //! - `callers` tells which functions a thread is in, `place` where it may be borrowed, `borrowed` is a thread that works for this process, `world` all others, stopped.
 //! - `names` are those of the libraries in the process; `library` brings the tracer's library into the process, and that for resources, `stacks` gives return addresses back.
 //! - `signal` sends a thread a signal that ends no wait of it.
@@ -24,9 +26,11 @@
 
 mod attached;
 mod borrowed;
+mod bpf;
 mod branches;
 mod call;
 mod callers;
+mod confined;
 mod filter;
 mod frame;
 mod headers;
@@ -34,6 +38,7 @@ mod image;
 mod jumps;
 mod library;
 mod names;
+mod needs;
 mod outside;
 mod place;
 mod process;
@@ -42,6 +47,7 @@ mod signal;
 mod stacks;
 mod started;
 mod status;
+mod stop;
 mod stubs;
 mod sys;
 mod unwinder;
@@ -49,8 +55,10 @@ mod way;
 mod world;
 
 pub use attached::{Files, ResourcesWanted, Specified, State, Wanted};
+pub use bpf::Call;
 pub use branches::NoBranch;
 pub use call::begin_again;
+pub use needs::needed_calls;
 pub use outside::{BankPlaces, Mapped};
 pub use process::OtherRoot;
 pub use signal::send_unseen;

@@ -19,11 +19,13 @@ use rftrace_frontend::Filter;
 use super::attached::{Files, State, Wanted, modules};
 use super::borrowed::{Borrowed, Gadgets};
 use super::branches::OwnBranches;
+use super::confined;
 use super::filter::Chosen;
 use super::image::Image;
 use super::jumps::{self, Hooked};
 use super::library::{close, map, memory_file};
 use super::names;
+use super::needs::Needs;
 use super::place::Places;
 use super::process::{Map, OtherRoot, Process};
 use super::stacks::Stacks;
@@ -117,13 +119,15 @@ impl Outside {
         prepare: impl FnOnce(Files) -> Result<BankPlaces>,
     ) -> Result<Self> {
         check_wanted(process.pid, wanted)?;
+        let mut late = Vec::new();
+        // It makes no system call to read values.
+        confined::check(&process, &Needs::outside(), &mut late)?;
         if let Some(before) = Self::find(Process::open(process.pid)?)? {
             before.leave()?;
         }
-        let mut late = Vec::new();
         let borrow = |texts, gadgets: Gadgets, registers, late: &mut Vec<pid_t>| {
             let places = Places::for_bare_tracer(&process, texts, gadgets.restorer, registers)?;
-            Borrowed::take(&process, &places, gadgets, late)
+            Borrowed::take(&process, &places, &Needs::outside(), gadgets, late)
         };
         let make = |thread: &mut Borrowed<'_>| {
             let (number, banks) = memory_file(thread, &process, names::BANK)?;
@@ -240,7 +244,7 @@ impl Outside {
         super::world::let_late_go(&mut self.late);
         let Self { process, image, restorer, bank, late, .. } = &mut self;
         let places = Places::for_bare_tracer(process, image.texts(), *restorer, false)?;
-        let mut thread = Borrowed::take(process, &places, image.gadgets()?, late)?;
+        let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;
         let left = end_on(&mut thread, process, image, bank, late);
         left.and(thread.give_back())
     }

@@ -54,12 +54,6 @@ pub(crate) fn check_state(pid: pid_t) -> Result<()> {
         let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
         bail!("process {pid} is being traced by {} ({tracer}): only one can", name.trim());
     }
-    if status.number("Seccomp") != 0 {
-        bail!(
-            "process {pid} has confined itself (seccomp), and might be killed for a system call of the tracer: start it without that, or \
-             by rftrace record"
-        );
-    }
     if status.get("x86_Thread_features").split_ascii_whitespace().any(|feature| feature == "shstk") {
         bail!(
             "process {pid} has shadow stacks (CET), so its returns cannot be hooked: start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off"

@@ -3,12 +3,15 @@
 use std::fs;
 use std::io;
 
-use nix::libc::{c_int, pid_t};
+use nix::libc::{self, c_int, pid_t};
 
 /// A signal in a mask.
 pub(crate) const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
+
+/// Signals of clocks of processor time.
+pub(crate) const CLOCKS: u64 = bit(libc::SIGPROF) | bit(libc::SIGVTALRM);
 
 /// The threads of a process, those that have ended and are not reaped included.
 pub(crate) fn threads(process: pid_t) -> io::Result<Vec<pid_t>> {
@@ -32,6 +35,8 @@ pub(crate) struct Status {
     blocked: u64,
     /// Signals that wait for it, or for any thread of its process.
     pub(crate) pending: u64,
+    /// What confines it: 0 for nothing, 1 for the strict mode of seccomp, 2 for filters of system calls.
+    pub(crate) seccomp: u8,
 }
 
 impl Status {
@@ -45,6 +50,7 @@ impl Status {
             state: field("State:")?.chars().next()?,
             blocked: mask("SigBlk:")?,
             pending: mask("SigPnd:")? | mask("ShdPnd:")?,
+            seccomp: field("Seccomp:").and_then(|mode| mode.parse().ok()).unwrap_or(0),
         })
     }
 

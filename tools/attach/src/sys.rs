@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 
 use nix::libc::{self, c_int, c_uint, pid_t, user_regs_struct};
 
+use super::bpf::Instruction;
+
 const PTRACE_GETSIGMASK: c_uint = 0x420a;
 const PTRACE_SETSIGMASK: c_uint = 0x420b;
+const PTRACE_SECCOMP_GET_FILTER: c_uint = 0x420c;
 const NT_X86_XSTATE: usize = 0x202;
 /// More than any processor has of vector registers.
 const MOST_XSTATE_BYTES: usize = 32 << 10;
@@ -130,6 +133,25 @@ pub(crate) fn signal_mask(thread: pid_t) -> io::Result<u64> {
 
 pub(crate) fn set_signal_mask(thread: pid_t, mask: u64) -> io::Result<()> {
     ptrace(PTRACE_SETSIGMASK, thread, size_of::<u64>(), (&raw const mask) as usize)
+}
+
+/// A filter of system calls of a stopped thread, by its place among them; `None` behind the last one.
+pub(crate) fn filter(thread: pid_t, place: usize) -> io::Result<Option<Vec<Instruction>>> {
+    // No filter is longer (`BPF_MAXINSNS`).
+    let mut filter = vec![Instruction::default(); 4096];
+    // SAFETY: it is so long, and of the type that the system writes (`struct sock_filter`).
+    let n_instructions =
+        unsafe { libc::ptrace(PTRACE_SECCOMP_GET_FILTER, thread, place, filter.as_mut_ptr().cast::<libc::c_void>()) };
+    match usize::try_from(n_instructions) {
+        Ok(n_instructions) => {
+            filter.truncate(n_instructions);
+            Ok(Some(filter))
+        }
+        Err(_) => {
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) }
+        }
+    }
 }
 
 /// Waits until a traced thread stops; `None` if it has not until `limit` is over.

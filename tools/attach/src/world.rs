@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::libc::{pid_t, user_regs_struct};
 
-use super::borrowed::{Stopped, wait_until_stopped};
 use super::call;
 use super::process::Process;
 use super::status::Status;
+use super::stop::{Stopped, wait_until_stopped};
 use super::sys;
 
 /// They go on when this is dropped.

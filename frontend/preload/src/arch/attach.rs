@@ -27,6 +27,7 @@ use rftrace_frontend::{Config, Filter, Tracer};
 
 use super::branches;
 use crate::control;
+use crate::interpose;
 use crate::memory;
 use crate::process;
 use crate::save::RECORDING;
@@ -85,6 +86,8 @@ struct Settings {
     types: PathBuf,
     /// `patched`: whether call sites are.
     is_patched: bool,
+    /// `confined`: whether the program may be killed for system calls by which values are read.
+    is_confined: bool,
     /// `interposed`: where the library for resources tells which functions it takes the place of, and of how many; empty for none.
     interposed: String,
     /// `mcount` and `fentry`: the addresses of this library's hooks, in hexadecimal.
@@ -139,6 +142,7 @@ impl Settings {
                 "filter" => value.clone_into(&mut settings.filter),
                 "branch" => settings.branches.push(value.to_owned()),
                 "patched" => settings.is_patched = value == "1",
+                "confined" => settings.is_confined = value == "1",
                 "libcalls" => settings.has_library_calls = value == "1",
                 "interposed" => value.clone_into(&mut settings.interposed),
                 "mcount" => settings.mcount = address(),
@@ -262,6 +266,9 @@ fn begin(settings: &Settings) -> Result<String, String> {
     config = config.branches_from_outside().patched(settings.is_patched);
     config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
     types::begin(&settings.types);
+    if settings.is_confined {
+        interpose::before_filter();
+    }
     if !settings.filter.is_empty() {
         config =
             config.known_values(types::ask).filter(settings.filter.parse::<Filter>().map_err(|error| told(&error))?);

@@ -1,0 +1,162 @@
+//! Filters of system calls (seccomp), as containers and services have them: whether those of a process let pass what this one has it do, and what the tracer does.
+//!
+//! A thread has to be stopped so that its filters can be read, and each may have others. A thread without is not touched.
+//!
+//! Not here: what a filter does with a call (`bpf`), and which calls there are (`needs`).
+
+use std::collections::HashSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, bail};
+use nix::libc::{self, pid_t};
+
+use super::bpf::{self, Action, Instruction};
+use super::call;
+use super::needs::Needs;
+use super::process::Process;
+use super::refusal;
+use super::status::Status;
+use super::stop::{Stopped, stop, wait_until_stopped};
+use super::sys;
+
+/// The filters of a thread.
+type Filters = Vec<Vec<Instruction>>;
+
+/// Refuses a process with a thread whose filters do not let pass all that is needed. Returns whether all let values be read wherever they are. `late` gets a
+/// thread that could not be stopped.
+pub(crate) fn check(process: &Process, needs: &Needs, late: &mut Vec<pid_t>) -> Result<bool> {
+    let (mut known, mut seen, mut has_values) = (HashSet::new(), HashSet::new(), true);
+    loop {
+        let new: Vec<pid_t> = process.threads()?.into_iter().filter(|&thread| known.insert(thread)).collect();
+        if new.is_empty() {
+            return Ok(has_values);
+        }
+        for thread in new {
+            if !is_confined(process, thread)? {
+                continue;
+            }
+            check_rights(process)?;
+            let Some(filters) = filters_of_running(process, thread, late)? else { continue };
+            if !seen.contains(&filters) {
+                check_filters(process, &filters, needs)?;
+                has_values &= problem(&filters, &Needs::of_values()).is_none();
+                seen.insert(filters);
+            }
+        }
+    }
+}
+
+/// Refuses a thread that is stopped, if its filters do not let pass all that is needed.
+pub(crate) fn check_thread(process: &Process, thread: pid_t, needs: &Needs) -> Result<()> {
+    if is_confined(process, thread)? { check_filters(process, &filters(process, thread)?, needs) } else { Ok(()) }
+}
+
+/// Whether a thread has filters.
+fn is_confined(process: &Process, thread: pid_t) -> Result<bool> {
+    match Status::of(thread).map_or(0, |status| status.seccomp) {
+        0 => Ok(false),
+        1 => bail!(
+            "process {} has confined itself (the strict mode of seccomp), and would be killed for a system call of the tracer: start it by \
+             rftrace record",
+            process.pid
+        ),
+        _ => Ok(true),
+    }
+}
+
+/// Refuses where the system does not let this process read filters, before anything is touched.
+fn check_rights(process: &Process) -> Result<()> {
+    const CAP_SYS_ADMIN: u32 = 21;
+
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+    let may = u64::from_str_radix(field("CapEff:"), 16).is_ok_and(|rights| rights & 1 << CAP_SYS_ADMIN != 0);
+    if field("Seccomp:") == "0" && may { Ok(()) } else { Err(no_rights(process)) }
+}
+
+fn no_rights(process: &Process) -> anyhow::Error {
+    anyhow!(
+        "process {} has a filter of system calls (seccomp), as containers and services have it, which might kill it for one of the tracer. What \
+         that does is told to root alone (CAP_SYS_ADMIN), and outside of such a filter: run this with sudo, and outside of the container",
+        process.pid
+    )
+}
+
+/// The filters of a thread that runs: it is stopped for that. `None` if it has ended.
+fn filters_of_running(process: &Process, thread: pid_t, late: &mut Vec<pid_t>) -> Result<Option<Filters>> {
+    /// How long one is waited for that cannot be stopped.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    let begun = Instant::now();
+    if let Err(error) = sys::seize(thread) {
+        // One that has ended cannot be traced either.
+        let lives = Status::of(thread).is_some_and(|status| !"ZX".contains(status.state));
+        let is_denied = lives && error.raw_os_error() == Some(libc::EPERM);
+        return if is_denied { Err(anyhow!(refusal::denied(process.pid))) } else { Ok(None) };
+    }
+    let mut stopped = stop(thread)?;
+    while stopped == Stopped::Late && begun.elapsed() < PATIENCE {
+        stopped = wait_until_stopped(thread)?;
+    }
+    match stopped {
+        Stopped::Yes => {}
+        Stopped::Gone => return Ok(None),
+        Stopped::Late => {
+            late.push(thread);
+            bail!(
+                "a thread of process {} waits in the system where it cannot be stopped (for a disk, or for a child of its that has not begun its \
+                 program), and its filter of system calls (seccomp) cannot be read: try again",
+                process.pid
+            );
+        }
+    }
+    let filters = filters(process, thread);
+    if !filters.as_ref().is_ok_and(|filters| problem(filters, &Needs::of_stop()).is_none()) {
+        call::begin_anew(thread)?;
+    }
+    // One that was killed meanwhile is none any more.
+    let _ = sys::detach(thread, 0);
+    filters.map(Some)
+}
+
+/// The filters of a thread that is stopped.
+fn filters(process: &Process, thread: pid_t) -> Result<Filters> {
+    let mut filters = Vec::new();
+    loop {
+        match sys::filter(thread, filters.len()) {
+            Ok(Some(filter)) => filters.push(filter),
+            Ok(None) => return Ok(filters),
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => return Err(no_rights(process)),
+            Err(error) => bail!(
+                "process {} has a filter of system calls (seccomp), which might kill it for one of the tracer, and the system does not tell what it \
+                 does ({error})",
+                process.pid
+            ),
+        }
+    }
+}
+
+fn check_filters(process: &Process, filters: &Filters, needs: &Needs) -> Result<()> {
+    match problem(filters, needs) {
+        None => Ok(()),
+        Some(problem) => bail!(
+            "process {} has a filter of system calls (seccomp) that {problem}, which the tracer needs: start it without that filter, or by rftrace \
+             record",
+            process.pid
+        ),
+    }
+}
+
+/// What is the matter with filters, if anything is, as a part of a sentence.
+fn problem(filters: &Filters, needs: &Needs) -> Option<String> {
+    if filters.iter().any(|filter| bpf::may_ask(filter)) {
+        return Some(format!("{} some calls, begun anew by who is stopped meanwhile,", Action::Asks));
+    }
+    needs.calls().find_map(|needed| {
+        let actions = needed.seen().into_iter().flat_map(|call| filters.iter().map(move |it| bpf::action(it, &call)));
+        let worst = actions.max()?;
+        let is_well = worst == Action::Allows || worst == Action::Fails && needed.may_fail;
+        (!is_well).then(|| format!("{worst} {}", needed.name))
+    })
+}
