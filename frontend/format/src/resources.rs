@@ -402,6 +402,8 @@ kinds! {
         Wanted = 69,
         /// A thread has begun to be recorded.
         Thread = 70,
+        /// Nothing: what a chunk has no more room for an event in. Not in files.
+        Nothing = 72,
         /// Goes on with the unit before.
         More = 255,
     }
@@ -492,14 +494,13 @@ impl BlockHead {
     }
 }
 
-/// Leaves those of a chunk's units that were written since `taken`.
-pub fn written(units: &[Unit], taken: u64, out: &mut Vec<Unit>) {
+/// Leaves those of a chunk's units that were written to their end: nothing is where nothing was written.
+pub fn written(units: &[Unit], out: &mut Vec<Unit>) {
     let mut is_kept = false;
     for unit in units {
         match Kind::of(unit[0]) {
             Some(Kind::More) => {}
-            Some(_) => is_kept = unit[0] & LOW >= taken,
-            None => is_kept = false,
+            kind => is_kept = !matches!(kind, None | Some(Kind::Nothing)),
         }
         if is_kept {
             out.push(*unit);
@@ -507,10 +508,15 @@ pub fn written(units: &[Unit], taken: u64, out: &mut Vec<Unit>) {
     }
 }
 
+/// Whether all of a chunk was written.
+pub fn is_whole(units: &[Unit]) -> bool {
+    units.iter().all(|unit| Kind::of(unit[0]).is_some())
+}
+
 /// The memory that a recorder shares with the processes that it records: places in it, in bytes, and what is said there.
 ///
-/// Numbers of 32 or 64 bits, all of which are changed atomically. A chunk is a thread's from [`TAKEN`](pool::TAKEN) on, until that makes it [`FULL`](pool::FULL)
-/// or is gone; then it is the recorder's, who makes it [`FREE`](pool::FREE).
+/// Numbers of 32 or 64 bits, all of which are changed atomically. A chunk is a thread's from [`TAKEN`](pool::TAKEN) on, until that makes it [`LEFT`](pool::LEFT)
+/// or is gone; when all of it is written it is the recorder's, who makes it [`FREE`](pool::FREE).
 pub mod pool {
     /// The first word.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"rftpool1");
@@ -549,8 +555,12 @@ pub mod pool {
     pub const FREE: u32 = 0;
     /// A thread's.
     pub const TAKEN: u32 = 1;
-    /// The thread has let it go.
+    /// Nobody writes to it any more.
     pub const FULL: u32 = 2;
+    /// The thread has let it go, and may still be about to write what it has begun there: a signal handler has come between.
+    pub const LEFT: u32 = 3;
+    /// The recorder has seen that this is so.
+    pub const HELD: u32 = 4;
     /// A chunk that is nobody's was taken at no time.
     pub const NEVER: u64 = u64::MAX;
 }
@@ -592,14 +602,16 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_has_written_is_left_out() {
-        let old = [[Kind::Malloc.word(5), 1], [Kind::More.word(64), 0]];
-        let new = [[Kind::Malloc.word(7), 2], [Kind::More.word(64), 9]];
-        let units = [new[0], new[1], old[0], old[1], [0, 0], [Kind::More.word(7), 7]];
+    fn what_was_not_written_to_its_end_is_left_out() {
+        let event = [[Kind::Malloc.word(7), 2], [Kind::More.word(64), 9]];
+        let units = [event[0], event[1], [0, 3], [Kind::More.word(64), 0], event[0], event[1], [0, 0]];
         let mut out = Vec::new();
-        written(&units, 6, &mut out);
-        assert_eq!(out, new);
-        written(&units, pool::NEVER, &mut out);
-        assert_eq!(out.len(), 2);
+        written(&units, &mut out);
+        assert_eq!(out, [event, event].concat());
+        assert!(!is_whole(&units) && is_whole(&out));
+        out.push([Kind::Nothing.word(0), 0]);
+        let whole = core::mem::take(&mut out);
+        written(&whole, &mut out);
+        assert!(is_whole(&whole) && out.len() == 4);
     }
 }

@@ -3,20 +3,19 @@
 //! Not here: where chunks are from (`pool`).
 //!
 //! **Invariant**: a place is reserved by one instruction, then written, its first word last. So events of a signal handler and of what it
-//! has interrupted never share a place, and what was not written to its end has no time after that of its chunk.
+//! has interrupted never share a place, and what was not written to its end is nothing: chunks are empty at first.
 //!
-//! **Invariant**: while an event is being written its chunk is not let go of, by a signal handler neither.
+//! **Invariant**: of a chunk that was let go of all is written in the end, but places that were left by a jump out of a signal handler: the recorder waits for
+//! the first, as one who is interrupted may write there after its chunk was let go of by the handler.
 //!
 //! **Invariant**: nothing comes into a recorder's memory before it records, but what it is told of modules: what a thread had begun to write for the one before
 //! would be there without its release.
 
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicUsize, fence};
 
 use rftrace_format::resources::pool::CHUNK_BYTES;
-use rftrace_format::resources::{
-    Kind, MAX_ARGUMENTS_BYTES, MAX_DETAIL_BYTES, MAX_FRAMES, MAX_TEXT_BYTES, UNIT_BYTES, Unit,
-};
+use rftrace_format::resources::{Kind, MAX_TEXT_BYTES, UNIT_BYTES, Unit};
 
 use crate::identity;
 use crate::pool::{self, Pool};
@@ -48,118 +47,132 @@ impl Place {
     }
 }
 
-/// An event that is being written. While it is, this thread's chunk is not let go of.
-pub(crate) struct Writing {
-    thread: &'static Thread,
-    outer: usize,
-    is_nested: bool,
+/// Where a thread's next unit goes, in one word, so that one instruction reserves a place in whichever chunk the thread has: above, the page in which the chunk
+/// begins; below, how many bytes of it were reserved, or wanted.
+#[derive(Clone, Copy)]
+struct Cursor(usize);
+
+const PAGE_BITS: u32 = 12;
+const OFFSET_BITS: u32 = 29;
+
+impl Cursor {
+    /// That of no chunk: without room. A thread that has had none yet belongs to no process.
+    const NONE: Self = Self(CHUNK_BYTES);
+
+    fn of(start: usize) -> Self {
+        Self(start >> PAGE_BITS << OFFSET_BITS)
+    }
+
+    /// Where the chunk begins; 0 of none.
+    #[inline(always)]
+    fn start(self) -> usize {
+        self.0 >> OFFSET_BITS << PAGE_BITS
+    }
+
+    #[inline(always)]
+    fn offset(self) -> usize {
+        self.0 & ((1 << OFFSET_BITS) - 1)
+    }
+
+    /// Writes that nothing comes from here on: the recorder waits for all of a chunk.
+    fn fill(self) {
+        for offset in (self.offset()..CHUNK_BYTES).step_by(UNIT_BYTES) {
+            Place((self.start() + offset) as *mut Unit).finish(Kind::Nothing, 0, 0);
+        }
+    }
+
+    /// Lets go of the chunk, if it is one.
+    fn leave(self, pool: Pool) {
+        if let Some(chunk) = pool.chunk_at(self.start()) {
+            self.fill();
+            pool.leave(chunk);
+        }
+    }
 }
 
-impl Writing {
-    /// Begins, in a process that is recorded. `sp` is where the stack is.
-    #[inline(always)]
-    pub(crate) fn begin(sp: usize) -> Self {
-        /// An event further up, on the same stack: it was left, by a jump out of a handler.
-        const NEAR: usize = 1 << 20;
-        let thread = thread::current();
-        let outer = thread.busy.get();
-        let is_nested = outer != 0 && !(sp > outer && sp - outer < NEAR);
-        thread.busy.set(sp);
-        Self { thread, outer, is_nested }
-    }
+/// Whether this thread's chunk, if it has one, is this process's.
+#[inline(always)]
+fn is_own(thread: &Thread) -> bool {
+    let number = identity::number();
+    thread.process.get() == number && number != 0
+}
 
-    /// The thread.
-    #[inline(always)]
-    pub(crate) fn thread(&self) -> &'static Thread {
-        self.thread
-    }
-
-    /// A place for so many units.
-    #[inline(always)]
-    pub(crate) fn reserve(&self, units: usize) -> Option<Place> {
-        loop {
-            if self.thread.process.get() == identity::number() {
-                let start = thread::add(&self.thread.cursor, units * UNIT_BYTES);
-                if start + units * UNIT_BYTES <= self.thread.end.get() {
-                    return Some(Place(start as *mut Unit));
-                }
+/// A place for so many units, in a process that is recorded.
+#[inline(always)]
+pub(crate) fn reserve(thread: &Thread, units: usize) -> Option<Place> {
+    let bytes = units * UNIT_BYTES;
+    loop {
+        let cursor = Cursor(thread::add(&thread.cursor, bytes));
+        // Behind that: a signal handler may have made another process.
+        if is_own(thread) {
+            if cursor.offset() + bytes <= CHUNK_BYTES {
+                return Some(Place((cursor.start() + cursor.offset()) as *mut Unit));
             }
-            if !self.renew() {
-                return None;
-            }
+            cursor.fill();
+        }
+        if !renew(thread) {
+            return None;
         }
     }
+}
 
-    /// Sees to it that there is a chunk with room for an event.
-    pub(crate) fn make_room(&self) {
-        /// The largest of a call, and a stack.
-        const UNITS: usize = 4 + (MAX_DETAIL_BYTES + MAX_ARGUMENTS_BYTES + 4 * MAX_FRAMES) / 8;
-
-        let is_own = self.thread.process.get() == identity::number();
-        if !is_own || self.thread.cursor.get() + UNITS * UNIT_BYTES > self.thread.end.get() {
-            self.renew();
-        }
-    }
-
-    /// When this thread got its chunk: an event that is older is not one of its own.
-    pub(crate) fn chunk_taken(&self) -> u64 {
-        pool::present().map_or(0, |pool| pool.taken(self.thread.chunk.get() as usize - 1))
-    }
-
-    /// Gets another chunk. Returns whether there is one.
-    #[cold]
-    #[inline(never)]
-    fn renew(&self) -> bool {
-        thread::keeping_errno(|| {
-            let thread = self.thread;
-            if identity::number() == 0 {
-                if state::is_attached() {
-                    // A child of what a recorder has come to, and will not leave.
-                    state::switch_off();
-                    return false;
-                }
-                let Some(pool) = pool::present() else { return false };
-                identity::set_number(pool.next_process());
+/// Gets another chunk. Returns whether there is one.
+///
+/// A signal handler may do the same between any two steps: what it leaves is as right as what there was.
+#[cold]
+#[inline(never)]
+fn renew(thread: &Thread) -> bool {
+    thread::keeping_errno(|| {
+        if identity::number() == 0 {
+            if state::is_attached() {
+                // A child of what a recorder has come to, and will not leave.
+                state::switch_off();
+                return false;
             }
-            let Some((pool, number)) = recording() else { return false };
-            let is_new = thread.process.get() != number;
-            if is_new {
-                // The old one is its parent's.
-                thread.chunk.set(0);
+            let Some(pool) = pool::present() else { return false };
+            identity::set_number(pool.next_process());
+        }
+        let Some((pool, number)) = recording() else { return false };
+        match put_away(thread, number) {
+            Some(old) => old.leave(pool),
+            // The chunk that there was is a parent's, or was another recorder's.
+            None => {
                 // SAFETY: the call takes nothing.
                 thread.tid.set(unsafe { libc::gettid() }.cast_unsigned());
                 thread.process.set(number);
             }
-            let old = thread.chunk.replace(0);
-            thread.end.set(0);
-            thread.cursor.set(0);
-            if old != 0 && !self.is_nested {
-                pool.leave(old as usize - 1);
-            }
-            let Some(chunk) = pool.take(number as u32, thread.tid.get()) else {
-                pool.lose();
-                return false;
-            };
-            let start = pool.start(chunk);
-            // In this order: a handler that comes between finds a chunk without room.
-            thread.end.set(0);
-            thread.cursor.set(start);
-            thread.chunk.set(chunk as u32 + 1);
-            thread.end.set(start + CHUNK_BYTES);
-            tell(self);
-            if is_new {
-                tell_of_thread(self);
-            }
-            true
-        })
+        }
+        let Some(chunk) = pool.take(number as u32, thread.tid.get()) else {
+            pool.lose();
+            return false;
+        };
+        // What a handler has taken meanwhile.
+        exchange(thread, Cursor::of(pool.start(chunk))).leave(pool);
+        tell(thread, number);
+        true
+    })
+}
+
+/// Takes the thread's chunk away, so that there is no room in it for anybody. `None` if it is not the present process's.
+fn put_away(thread: &Thread, number: u64) -> Option<Cursor> {
+    loop {
+        let cursor = thread.cursor.get();
+        let is_own = thread.process.get() == number;
+        // Where a handler has come between there is another one.
+        if shared(thread).compare_exchange(cursor, Cursor::NONE.0, Relaxed, Relaxed).is_ok() {
+            return is_own.then_some(Cursor(cursor));
+        }
     }
 }
 
-impl Drop for Writing {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.thread.busy.set(if self.is_nested { self.outer } else { 0 });
-    }
+fn exchange(thread: &Thread, new: Cursor) -> Cursor {
+    Cursor(shared(thread).swap(new.0, Relaxed))
+}
+
+/// The cursor, as what a signal handler of the thread may change.
+fn shared(thread: &Thread) -> &AtomicUsize {
+    // SAFETY: the thread's own, and changed by single instructions.
+    unsafe { AtomicUsize::from_ptr(thread.cursor.as_ptr()) }
 }
 
 /// The memory of who records now, and the number of this process there. A recorder that comes has what was recorded before switched off first, and what it
@@ -178,9 +191,19 @@ fn recording() -> Option<(Pool, u64)> {
     }
 }
 
-/// Tells the recorder of this process, if it does not know.
-fn tell(writing: &Writing) {
-    let Some(parent) = identity::take_untold() else { return };
+/// Tells the recorder of this process and thread, if it does not know. Who is interrupted then is not sure to come back: so it knows as soon as it was told.
+fn tell(thread: &Thread, number: u64) {
+    if let Some(before) = identity::untold()
+        && tell_of_process(thread, before as u32)
+    {
+        identity::set_told(before, number);
+    }
+    if thread.told.get() != number && tell_of_thread(thread) {
+        thread.told.set(number);
+    }
+}
+
+fn tell_of_process(thread: &Thread, parent: u32) -> bool {
     let mut path = [0u8; MAX_TEXT_BYTES];
     // SAFETY: the path ends with a NUL, and the buffer has room.
     let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), path.len()) };
@@ -192,22 +215,23 @@ fn tell(writing: &Writing) {
         libc::getpid().cast_unsigned()
     };
     let nanos = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-    let Some(place) = writing.reserve(2 + path.len().div_ceil(8)) else { return };
+    let Some(place) = reserve(thread, 2 + path.len().div_ceil(8)) else { return false };
     place.more(1, nanos, path.len() as u64);
     write_text(place, 2, [path, &[]]);
     place.finish(Kind::Process, pool::ticks_before(), u64::from(pid) | u64::from(parent) << 32);
+    true
 }
 
-/// Tells the recorder of this thread.
-fn tell_of_thread(writing: &Writing) {
+fn tell_of_thread(thread: &Thread) -> bool {
     let mut name = [0u8; 16];
     // SAFETY: the system writes so many bytes at the most.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-    let Some(place) = writing.reserve(2 + name.len().div_ceil(8)) else { return };
+    let Some(place) = reserve(thread, 2 + name.len().div_ceil(8)) else { return false };
     place.more(1, name.len() as u64, 0);
     write_text(place, 2, [name, &[]]);
     place.finish(Kind::Thread, pool::ticks_before(), thread::pointer() as u64);
+    true
 }
 
 /// Writes text behind a place's first units.

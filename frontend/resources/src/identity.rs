@@ -4,21 +4,17 @@
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64};
 
 use crate::memory;
 
 /// The number of this process; 0 in the child of a fork, as the system clears the page there.
 static NUMBER: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const NO_NUMBER).cast_mut());
 static NO_NUMBER: AtomicU64 = AtomicU64::new(0);
-/// The same, which a child has from its parent.
-static KNOWN: AtomicU32 = AtomicU32::new(0);
-/// The number of the parent; 0 for a process that began with a program of its own.
-static PARENT: AtomicU32 = AtomicU32::new(0);
+/// The number that the recorder was told of last: in a child that of its parent, until the recorder was told of the child. 0: of none.
+static TOLD: AtomicU64 = AtomicU64::new(0);
 /// Its number for the system.
 static PID: AtomicI32 = AtomicI32::new(0);
-/// The recorder does not know of this process.
-static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
 
 /// Makes the page for the number. Returns whether there is one.
 pub(crate) fn prepare() -> bool {
@@ -56,16 +52,11 @@ pub(crate) fn is_own_memory() -> bool {
     number() == 0 || PID.load(Relaxed) == unsafe { libc::getpid() }
 }
 
-/// Gives this process a number, if it has none. Its parent is whoever had one before.
+/// Gives this process a number, if it has none. Its parent is the one that the recorder was told of before.
 pub(crate) fn set_number(number: u32) {
-    let parent = KNOWN.load(Relaxed);
     // SAFETY: the call takes nothing.
     PID.store(unsafe { libc::getpid() }, Relaxed);
-    if page().compare_exchange(0, u64::from(number), AcqRel, Acquire).is_ok() {
-        PARENT.store(parent, Relaxed);
-        KNOWN.store(number, Relaxed);
-        IS_UNTOLD.store(true, Release);
-    }
+    let _ = page().compare_exchange(0, u64::from(number), AcqRel, Acquire);
 }
 
 /// Gives this process another number, for a recorder that has come to it. Chunks of earlier ones are not those of this one: so the
@@ -73,13 +64,17 @@ pub(crate) fn set_number(number: u32) {
 pub(crate) fn set_number_of(generation: u32, number: u32) {
     // SAFETY: the call takes nothing.
     PID.store(unsafe { libc::getpid() }, Relaxed);
-    PARENT.store(0, Relaxed);
-    KNOWN.store(number, Relaxed);
+    TOLD.store(0, Relaxed);
     page().store(u64::from(number) | u64::from(generation) << 32, Release);
-    IS_UNTOLD.store(true, Release);
 }
 
-/// The number of the parent, to be told to the recorder: once for each process.
-pub(crate) fn take_untold() -> Option<u32> {
-    IS_UNTOLD.swap(false, AcqRel).then(|| PARENT.load(Relaxed))
+/// The number that the recorder was told of before, if it is to be told of this process.
+pub(crate) fn untold() -> Option<u64> {
+    let told = TOLD.load(Relaxed);
+    (told != number()).then_some(told)
+}
+
+/// Says that the recorder was told of this number, after that one.
+pub(crate) fn set_told(before: u64, number: u64) {
+    let _ = TOLD.compare_exchange(before, number, Relaxed, Relaxed);
 }

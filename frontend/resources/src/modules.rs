@@ -13,7 +13,7 @@ use framehop::{ExplicitModuleSectionInfo, Module, MustNotAllocateDuringUnwind, U
 use rftrace_format::recording::{RESOURCES, TRACER};
 use rftrace_format::resources::{Kind, MAX_TEXT_BYTES};
 
-use crate::chunks::{self, Writing};
+use crate::chunks;
 use crate::memory;
 use crate::pool;
 use crate::slots;
@@ -97,14 +97,20 @@ impl Known {
     }
 }
 
-/// Runs what allocates memory of this library's own, unless somebody is at such a thing.
+/// Runs what allocates memory of this library's own, unless somebody is at such a thing. No signal comes meanwhile: a handler may leave by a jump, and that would
+/// be for good, as what the dynamic linker holds would.
 pub(crate) fn alone<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
-    if LOCK.swap(true, AcqRel) {
+    if LOCK.load(Acquire) {
         return None;
     }
-    let result = thread::keeping_errno(work);
-    LOCK.store(false, Release);
-    result
+    thread::without_signals(|| {
+        if LOCK.swap(true, AcqRel) {
+            return None;
+        }
+        let result = thread::keeping_errno(work);
+        LOCK.store(false, Release);
+        result
+    })
 }
 
 /// What is found on the way through the modules.
@@ -301,10 +307,8 @@ impl<'a> Found<'a> {
         let id = self.build_id();
         let id = &id[..id.len().min(64)];
         let path = &path[..path.len().min(MAX_TEXT_BYTES - id.len())];
-        let local = 0u8;
-        let writing = Writing::begin((&raw const local) as usize);
         let length = id.len() + path.len();
-        let Some(place) = writing.reserve(3 + length.div_ceil(8)) else { return };
+        let Some(place) = chunks::reserve(thread::current(), 3 + length.div_ceil(8)) else { return };
         place.more(1, self.range.0, self.range.1);
         place.more(2, length as u64, id.len() as u64);
         chunks::write_text(place, 3, [id, path]);

@@ -84,7 +84,7 @@ impl Pool {
 
     /// Lets a chunk go.
     pub(crate) fn leave(self, chunk: usize) {
-        self.number_32(pool::STATES_AT + 4 * chunk).store(pool::FULL, Release);
+        self.number_32(pool::STATES_AT + 4 * chunk).store(pool::LEFT, Release);
     }
 
     /// Where a chunk is.
@@ -92,9 +92,10 @@ impl Pool {
         self.0 as usize + pool::CHUNKS_AT + chunk * pool::CHUNK_BYTES
     }
 
-    /// When a chunk was taken.
-    pub(crate) fn taken(self, chunk: usize) -> u64 {
-        self.number_64(pool::HEADS_AT + pool::HEAD_BYTES * chunk).load(Relaxed)
+    /// The chunk that begins there, if one does.
+    pub(crate) fn chunk_at(self, start: usize) -> Option<usize> {
+        let chunk = start.checked_sub(self.start(0))? / pool::CHUNK_BYTES;
+        (chunk < pool::CHUNKS).then_some(chunk)
     }
 
     /// What the recorder wants, a bit for each resource.
@@ -131,7 +132,7 @@ impl Pool {
                         self.number_64(head).store(ticks_before(), Release);
                         return Some(chunk);
                     }
-                    pool::FULL => any_full = true,
+                    pool::FULL | pool::LEFT => any_full = true,
                     _ => {}
                 }
             }
@@ -152,15 +153,17 @@ impl Pool {
         }
     }
 
-    /// Lets go of the chunks of the program that this process has run before.
+    /// Lets go of the chunks of the program that this process has run before, to which nobody writes any more.
     pub(crate) fn leave_older(self) {
         // SAFETY: the call takes nothing.
         let me = unsafe { libc::gettid() }.cast_unsigned();
         for chunk in 0..pool::CHUNKS {
             let state = self.number_32(pool::STATES_AT + 4 * chunk);
             let tid = self.number_32(pool::HEADS_AT + pool::HEAD_BYTES * chunk + 12);
-            if state.load(Acquire) == pool::TAKEN && tid.load(Relaxed) == me {
-                state.store(pool::FULL, Release);
+            let now = state.load(Acquire);
+            // The recorder may change it meanwhile.
+            if [pool::TAKEN, pool::LEFT, pool::HELD].contains(&now) && tid.load(Relaxed) == me {
+                let _ = state.compare_exchange(now, pool::FULL, Release, Relaxed);
             }
         }
     }

@@ -4,28 +4,71 @@
 
 use std::arch::{asm, global_asm};
 use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::Ordering::AcqRel;
+use std::sync::atomic::compiler_fence;
 
 /// A thread's own. All zero at first. A signal handler may change it between any two instructions of the thread.
 #[repr(C)]
 pub(crate) struct Thread {
-    /// Where the next unit goes, and where the chunk ends; both 0 without a chunk.
+    /// Where the next unit goes (`chunks`).
     pub(crate) cursor: Cell<usize>,
-    pub(crate) end: Cell<usize>,
-    /// The number of the process that the chunk belongs to: that of a parent until the first event in a child.
+    /// The number of the process that its chunk belongs to: that of a parent until the first event in a child.
     pub(crate) process: Cell<u64>,
-    /// Where the stack was when an event was begun that has not been written; 0 if there is none.
-    pub(crate) busy: Cell<usize>,
-    /// The number of its chunk plus one; 0 for none.
-    pub(crate) chunk: Cell<u32>,
+    /// That which the recorder was told of this thread in.
+    pub(crate) told: Cell<u64>,
     /// Its number for the system.
     pub(crate) tid: Cell<u32>,
     /// From here to the end of the stack all can be read; 0 if that is not known.
     pub(crate) stack_low: Cell<usize>,
     /// Which cache it takes first.
     pub(crate) cache: Cell<usize>,
-    /// What it has taken since its last call has begun, the newest first, and what it has given back; all plus one, 0 for nothing.
-    pub(crate) taken: Cell<[u64; 2]>,
-    pub(crate) given_back: Cell<u64>,
+    /// How often something was taken or given back that a function may do for another one, and what that was last (`log`).
+    n_logged: Cell<usize>,
+    logged: [Cell<u64>; N_LOGGED],
+}
+
+const N_LOGGED: usize = 16;
+
+impl Thread {
+    /// How much was logged until now.
+    pub(crate) fn n_logged(&self) -> u32 {
+        self.n_logged.get() as u32
+    }
+
+    /// Says that something was taken, or given back.
+    pub(crate) fn log(&self, what: u64, is_taken: bool) {
+        let place = add(&self.n_logged, 1);
+        self.logged[place % N_LOGGED].set(what << 1 | u64::from(is_taken));
+    }
+
+    /// Whether that was taken, as was said first since then, and last. Of many the last ones are known.
+    fn logged(&self, since: u32, what: u64) -> [Option<bool>; 2] {
+        let n_since = || self.n_logged().wrapping_sub(since) as usize;
+        let until = self.n_logged.get();
+        let mut said = [None; 2];
+        for place in until - n_since().min(N_LOGGED).min(until)..until {
+            let entry = self.logged[place % N_LOGGED].get();
+            if entry >> 1 == what << 1 >> 1 {
+                let is_taken = Some(entry & 1 != 0);
+                said = [said[0].or(is_taken), is_taken];
+            }
+        }
+        compiler_fence(AcqRel);
+        // A signal handler may have come between, and written in the place of the first ones.
+        [said[0].filter(|_| n_since() <= N_LOGGED), said[1]]
+    }
+
+    /// Whether it was taken since then, and not given back.
+    pub(crate) fn has_taken(&self, since: u32, what: u64) -> bool {
+        self.logged(since, what)[1] == Some(true)
+    }
+
+    /// Whether what was there then was given back, as far as that is known. What a signal handler has taken since then and given back is another one.
+    pub(crate) fn has_given_back(&self, since: u32, what: u64) -> bool {
+        self.logged(since, what)[0] == Some(false)
+    }
 }
 
 global_asm!(
@@ -74,6 +117,23 @@ pub(crate) fn pointer() -> usize {
     // SAFETY: the thread pointer points to itself.
     unsafe { asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, pure)) };
     pointer
+}
+
+/// Runs this while no signal comes to this thread but those that an instruction raises.
+pub(crate) fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    // SAFETY: both have room for what is written.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS] {
+            libc::sigdelset(all.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = work();
+    // SAFETY: as it was above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    result
 }
 
 /// Runs this, and leaves `errno` as it is.

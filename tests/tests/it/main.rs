@@ -77,6 +77,7 @@ mod specified;
 mod storm;
 mod streaming;
 mod strikes;
+mod struck_resources;
 mod stubs;
 mod subbuild;
 mod switching;

@@ -22,7 +22,9 @@ use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rftrace_format::files::RESOURCES;
-use rftrace_format::resources::{ATTACHED, BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, pool, written};
+use rftrace_format::resources::{
+    ATTACHED, BlockHead, DETAILED, Kind, LOW, MAGIC, Resource, Unit, is_whole, pool, written,
+};
 use rftrace_frontend::ticks;
 
 use super::processes::thread_lives;
@@ -319,6 +321,20 @@ impl Memory {
         (0..pool::CHUNK_UNITS).map(move |number| unsafe { first.add(number).read_volatile() })
     }
 
+    /// When a chunk was taken, or before that: a call may have begun in the one before it.
+    fn since(&self, chunk: usize, units: &[Unit]) -> u64 {
+        let begins = units.iter().filter(|unit| Kind::of(unit[0]) != Some(Kind::More));
+        begins.map(|unit| unit[0] & LOW).fold(self.taken(chunk).load(Acquire), u64::min)
+    }
+
+    /// Forgets whose a chunk was and what was there: a place may be left without an event.
+    fn clear(&self, chunk: usize) {
+        self.taken(chunk).store(pool::NEVER, Relaxed);
+        self.number_32(pool::HEADS_AT + pool::HEAD_BYTES * chunk + 12).store(0, Relaxed);
+        // SAFETY: within the mapping; the chunk is the recorder's.
+        unsafe { ptr::write_bytes(self.start.add(pool::CHUNKS_AT + chunk * pool::CHUNK_BYTES), 0, pool::CHUNK_BYTES) };
+    }
+
     /// Ticks since the recording began.
     fn now(&self) -> u64 {
         ticks().wrapping_sub(self.number_64(pool::BASE_AT).load(Relaxed)) & LOW
@@ -380,7 +396,7 @@ impl Taker {
                 self.write_clock();
                 self.leave_dead();
             }
-            let any = self.take(|state| state == pool::FULL);
+            let any = self.take();
             pause = if any { SHORTEST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
             if let Ok(Copy { path, done }) = self.wishes.recv_timeout(pause) {
                 let _ = done.send(self.write_copy(&path));
@@ -388,7 +404,7 @@ impl Taker {
         }
         // Who has not ended has had time enough.
         self.end_all();
-        self.take(|state| state != pool::FREE);
+        self.take_all();
         self.write_clock();
         for memory in self.memories() {
             self.recorded.lost += memory.number_64(pool::LOST_AT).load(Relaxed);
@@ -414,39 +430,54 @@ impl Taker {
         self.memories().iter().for_each(|memory| memory.number_32(pool::OVER_AT).store(1, Relaxed));
     }
 
-    /// Takes the chunks with such a state. Returns whether there were any.
-    fn take(&mut self, is_wanted: impl Fn(u32) -> bool) -> bool {
-        self.memories().iter().fold(false, |any, memory| self.take_from(memory, &is_wanted) | any)
-    }
-
-    fn take_from(&mut self, memory: &Memory, is_wanted: impl Fn(u32) -> bool) -> bool {
+    /// Takes the chunks that threads have let go of. Returns whether there were any.
+    fn take(&mut self) -> bool {
         let mut any = false;
-        for chunk in 0..pool::CHUNKS {
-            if !is_wanted(memory.state(chunk).load(Acquire)) {
+        for (memory, chunk) in chunks(&self.memories()) {
+            let state = memory.state(chunk).load(Acquire);
+            if state != pool::FULL && state != pool::LEFT {
                 continue;
             }
             any = true;
-            let taken = memory.taken(chunk).load(Acquire);
             let all: Vec<Unit> = memory.units(chunk).collect();
-            let mut units = std::mem::take(&mut self.units);
-            units.clear();
-            written(&all, taken, &mut units);
-            if self.is_paused.load(Relaxed) {
-                leave_out_events(&mut units);
+            if state == pool::FULL || is_whole(&all) {
+                self.take_chunk(memory, chunk, &all);
+            } else {
+                // The program that the process runs instead may say that nobody writes there any more.
+                let _ = memory.state(chunk).compare_exchange(pool::LEFT, pool::HELD, Release, Relaxed);
             }
-            if !units.is_empty() && self.has_room() {
-                self.write(memory.process(chunk), memory.tid(chunk), taken, &units);
-            }
-            self.units = units;
-            memory.taken(chunk).store(pool::NEVER, Relaxed);
-            memory.state(chunk).store(pool::FREE, Release);
         }
         any
     }
 
+    /// Takes all that there are.
+    fn take_all(&mut self) {
+        for (memory, chunk) in chunks(&self.memories()) {
+            if memory.state(chunk).load(Acquire) != pool::FREE {
+                let all: Vec<Unit> = memory.units(chunk).collect();
+                self.take_chunk(memory, chunk, &all);
+            }
+        }
+    }
+
+    fn take_chunk(&mut self, memory: &Memory, chunk: usize, all: &[Unit]) {
+        let mut units = std::mem::take(&mut self.units);
+        units.clear();
+        written(all, &mut units);
+        if self.is_paused.load(Relaxed) {
+            leave_out_events(&mut units);
+        }
+        if !units.is_empty() && self.has_room() {
+            self.write(memory.process(chunk), memory.tid(chunk), memory.since(chunk, &units), &units);
+        }
+        self.units = units;
+        memory.clear(chunk);
+        memory.state(chunk).store(pool::FREE, Release);
+    }
+
     /// Writes what there is to another file, and what threads have written to their chunks.
     fn write_copy(&mut self, path: &Path) -> io::Result<()> {
-        self.take(|state| state == pool::FULL);
+        self.take();
         self.write_clock();
         self.out.flush()?;
         fs::copy(&self.path, path)?;
@@ -455,11 +486,11 @@ impl Taker {
             if memory.state(chunk).load(Acquire) == pool::FREE {
                 continue;
             }
-            let taken = memory.taken(chunk).load(Acquire);
             let all: Vec<Unit> = memory.units(chunk).collect();
             let mut units = Vec::new();
-            written(&all, taken, &mut units);
+            written(&all, &mut units);
             if !units.is_empty() {
+                let taken = memory.since(chunk, &units);
                 file.write_all(&encode(memory.process(chunk), memory.tid(chunk), taken, &units))?;
             }
         }
@@ -467,15 +498,16 @@ impl Taker {
         file.write_all(&encode(0, 0, 0, &end))
     }
 
-    /// Makes chunks full whose threads are gone.
+    /// Makes chunks full whose threads are gone, or have come back to write what was missing.
     fn leave_dead(&self) {
         for (memory, chunk) in chunks(&self.memories()) {
-            let is_taken = memory.state(chunk).load(Acquire) == pool::TAKEN;
+            let state = memory.state(chunk).load(Acquire);
             // One that was just taken may still have the number of the thread before, but not when that is said.
             let is_told = memory.taken(chunk).load(Acquire) != pool::NEVER;
-            if is_taken && is_told && !thread_lives(memory.tid(chunk)) {
-                let (state, taken) = (memory.state(chunk), pool::TAKEN);
-                let _ = state.compare_exchange(taken, pool::FULL, Release, Relaxed);
+            let is_whole = || state == pool::HELD && is_whole(&memory.units(chunk).collect::<Vec<_>>());
+            let is_wanted = [pool::TAKEN, pool::HELD].contains(&state) && is_told;
+            if is_wanted && (!thread_lives(memory.tid(chunk)) || is_whole()) {
+                let _ = memory.state(chunk).compare_exchange(state, pool::FULL, Release, Relaxed);
             }
         }
     }

@@ -8,11 +8,12 @@ use std::ptr;
 
 use rftrace_format::resources::{Kind, Resource};
 
-use crate::chunks::Writing;
+use crate::chunks;
 use crate::originals::{self, Original};
 use crate::pool;
 use crate::process;
 use crate::stacks::{self, Registers};
+use crate::thread;
 
 type Memory = *mut c_void;
 
@@ -53,9 +54,9 @@ fn allocated(kind: Kind, memory: Memory, bytes: usize, registers: Registers) {
     if memory.is_null() || !is_recorded() {
         return;
     }
-    let writing = Writing::begin(registers.sp);
-    let stack = stacks::number(&writing, registers);
-    if let Some(place) = writing.reserve(2) {
+    let thread = thread::current();
+    let stack = stacks::number(thread, registers);
+    if let Some(place) = chunks::reserve(thread, 2) {
         place.more(1, bytes as u64, u64::from(stack));
         place.finish(kind, pool::ticks_after(), memory as u64);
     }
@@ -112,7 +113,7 @@ extern "C" fn free_from(memory: Memory, sp: usize, bp: usize) {
     if !memory.is_null() && is_recorded() {
         if process::is_detailed() {
             free_in_detail(memory, Registers { sp, bp });
-        } else if let Some(place) = Writing::begin(sp).reserve(1) {
+        } else if let Some(place) = chunks::reserve(thread::current(), 1) {
             place.finish(Kind::Free, pool::ticks_before(), memory as u64);
         }
     }
@@ -123,9 +124,9 @@ extern "C" fn free_from(memory: Memory, sp: usize, bp: usize) {
 #[cold]
 #[inline(never)]
 fn free_in_detail(memory: Memory, registers: Registers) {
-    let writing = Writing::begin(registers.sp);
-    let stack = stacks::number(&writing, registers);
-    if let Some(place) = writing.reserve(2) {
+    let thread = thread::current();
+    let stack = stacks::number(thread, registers);
+    if let Some(place) = chunks::reserve(thread, 2) {
         place.more(1, 0, u64::from(stack));
         place.finish(Kind::Free, pool::ticks_before(), memory as u64);
     }
@@ -139,14 +140,13 @@ extern "C" fn realloc_from(old: Memory, bytes: usize, sp: usize, bp: usize) -> M
         return memory;
     }
     // Only when it has succeeded it is known that the old memory was given back, but that was before.
-    let writing = is_recorded().then(|| Writing::begin(sp));
-    let place = writing.as_ref().and_then(|writing| writing.reserve(1));
-    let before = pool::ticks_before();
+    let before = is_recorded().then(pool::ticks_before);
     let memory = original!(realloc, Function, ptr::null_mut(), old, bytes);
-    if let Some(place) = place.filter(|_| !memory.is_null() || bytes == 0) {
+    if let Some(before) = before.filter(|_| !memory.is_null() || bytes == 0)
+        && let Some(place) = chunks::reserve(thread::current(), 1)
+    {
         place.finish(Kind::ReallocFree, before, old as u64);
     }
-    drop(writing);
     allocated(Kind::Realloc, memory, bytes, Registers { sp, bp });
     memory
 }

@@ -8,7 +8,7 @@ use std::slice;
 
 use rftrace_format::resources::{Kind, MAX_ARGUMENTS_BYTES, MAX_DETAIL_BYTES, Resource};
 
-use crate::chunks::{self, Place, Writing};
+use crate::chunks::{self, Place};
 use crate::identity;
 use crate::pool;
 use crate::process;
@@ -22,25 +22,16 @@ pub(super) struct Call {
     registers: Registers,
     /// What has recorded when it began: it may wait for long.
     generation: u32,
+    /// How much the thread had logged by then.
+    since: u32,
 }
 
 impl Call {
     /// Begins. `None` where such things are not recorded, as in a child of `vfork`: it is in its parent's memory, but has what it takes for
     /// itself.
     pub(super) fn begin(resource: Resource, registers: Registers) -> Option<Self> {
-        let call = Self::beside(resource, registers)?;
-        let writing = Writing::begin(registers.sp);
-        // A chunk that is taken while the function runs would be younger than what it has given back.
-        writing.make_room();
-        writing.thread().taken.set([0; 2]);
-        writing.thread().given_back.set(0);
-        Some(Self { began: pool::ticks_before(), ..call })
-    }
-
-    /// Begins one that takes nothing and gives nothing back: what the function that has called it took before it stays known.
-    pub(super) fn beside(resource: Resource, registers: Registers) -> Option<Self> {
         let is_recorded = process::is_recorded(resource) && identity::is_own_memory();
-        is_recorded.then(|| Self { began: pool::ticks_before(), registers, generation: process::generation() })
+        is_recorded.then(|| Self::again(pool::ticks_before(), registers, process::generation(), logged()))
     }
 
     /// Begins one of a specified function.
@@ -48,16 +39,16 @@ impl Call {
         if !process::is_number_recorded(resource) || !identity::is_own_memory() {
             return None;
         }
-        let writing = Writing::begin(registers.sp);
-        writing.make_room();
-        writing.thread().taken.set([0; 2]);
-        writing.thread().given_back.set(0);
-        Some(Self { began: pool::ticks_before(), registers, generation: process::generation() })
+        Some(Self::again(pool::ticks_before(), registers, process::generation(), logged()))
     }
 
     /// Goes on with one that has begun then.
-    pub(super) fn again(began: u64, registers: Registers, generation: u32) -> Self {
-        Self { began, registers, generation }
+    pub(super) fn again(began: u64, registers: Registers, generation: u32, since: u32) -> Self {
+        Self { began, registers, generation, since }
+    }
+
+    pub(super) fn since(self) -> u32 {
+        self.since
     }
 
     pub(super) fn generation(self) -> u32 {
@@ -88,16 +79,14 @@ impl Call {
         }
         let thread = thread::current();
         let key = key(resource, what);
-        let [newest, older] = thread.taken.get();
         if !is_nested {
-            if [newest, older].contains(&key) {
+            if thread.has_taken(self.since, key) {
                 return;
             }
-            thread.taken.set([key, newest]);
+            thread.log(key, true);
         }
-        let writing = Writing::begin(self.registers.sp);
-        let stack = stacks::number(&writing, self.registers);
-        if let Some(place) = writing.reserve(3 + text.len().div_ceil(8)) {
+        let stack = stacks::number(thread, self.registers);
+        if let Some(place) = chunks::reserve(thread, 3 + text.len().div_ceil(8)) {
             place.more(1, size, u64::from(stack) | function << 32);
             place.more(2, self.began, text.len() as u64);
             chunks::write_text(place, 3, [text, &[]]);
@@ -113,19 +102,16 @@ impl Call {
         let thread = thread::current();
         let key = key(resource, what);
         if !is_nested {
-            if thread.given_back.get() == key {
+            if thread.has_given_back(self.since, key) {
                 return;
             }
-            thread.given_back.set(key);
+            thread.log(key, false);
         }
-        thread.taken.set(thread.taken.get().map(|taken| if taken == key { 0 } else { taken }));
-        let writing = Writing::begin(self.registers.sp);
-        let stack = if process::is_detailed() { stacks::number(&writing, self.registers) } else { 0 };
-        if let Some(place) = writing.reserve(3) {
+        let stack = if process::is_detailed() { stacks::number(thread, self.registers) } else { 0 };
+        if let Some(place) = chunks::reserve(thread, 3) {
             place.more(1, 0, u64::from(stack) | function << 32);
             place.more(2, self.began, 0);
-            // A signal handler may have filled the chunk that there was.
-            place.finish(Kind::SpecifiedRelease, self.began.max(writing.chunk_taken()), what);
+            place.finish(Kind::SpecifiedRelease, self.began, what);
         }
     }
 
@@ -133,14 +119,10 @@ impl Call {
     /// more is wanted: what the function returned, and its arguments.
     pub(super) fn taken(self, kind: Kind, what: u64, detail: &[u8], told: impl FnOnce() -> Told) {
         let thread = thread::current();
-        let [newest, older] = thread.taken.get();
-        if [newest, older].contains(&(what + 1)) {
+        if thread.has_taken(self.since, what + 1) {
             return;
         }
-        thread.taken.set([what + 1, newest]);
-        if thread.given_back.get() == what + 1 {
-            thread.given_back.set(0);
-        }
+        thread.log(what + 1, true);
         self.counted(kind, what, detail, told);
     }
 
@@ -149,12 +131,12 @@ impl Call {
         if !self.is_recorded() {
             return;
         }
-        let writing = Writing::begin(self.registers.sp);
-        let stack = stacks::number(&writing, self.registers);
+        let thread = thread::current();
+        let stack = stacks::number(thread, self.registers);
         let told = process::is_detailed().then(told);
         let behind = 3 + detail.len().div_ceil(8);
         let units = told.as_ref().map_or(0, Told::units);
-        if let Some(place) = writing.reserve(behind + units) {
+        if let Some(place) = chunks::reserve(thread, behind + units) {
             place.more(1, 1, u64::from(stack));
             place.more(2, self.began, detail.len() as u64);
             chunks::write_text(place, 3, [detail, &[]]);
@@ -176,11 +158,10 @@ impl Call {
     /// comes later. `got` is what the function got.
     pub(super) fn given_back(self, kind: Kind, what: u64, got: u64) {
         let thread = thread::current();
-        if thread.given_back.get() == what + 1 {
+        if thread.has_given_back(self.since, what + 1) {
             return;
         }
-        thread.given_back.set(what + 1);
-        thread.taken.set(thread.taken.get().map(|taken| if taken == what + 1 { 0 } else { taken }));
+        thread.log(what + 1, false);
         self.release(kind, self.began, what, None, Some(Told::only(got)));
     }
 
@@ -198,19 +179,18 @@ impl Call {
         if !self.is_recorded() {
             return;
         }
-        let writing = Writing::begin(self.registers.sp);
+        let thread = thread::current();
         let told = told.filter(|_| process::is_detailed());
-        let stack = if told.is_some() { stacks::number(&writing, self.registers) } else { 0 };
+        let stack = if told.is_some() { stacks::number(thread, self.registers) } else { 0 };
         let units = told.as_ref().map_or(0, Told::units);
-        if let Some(place) = writing.reserve(1 + usize::from(last.is_some() || told.is_some()) + units) {
+        if let Some(place) = chunks::reserve(thread, 1 + usize::from(last.is_some() || told.is_some()) + units) {
             if last.is_some() || told.is_some() {
                 place.more(1, last.unwrap_or(0), u64::from(stack));
             }
             if let Some(told) = told {
                 told.write(place, 2);
             }
-            // A signal handler may have filled the chunk that there was.
-            place.finish(kind, ticks.max(writing.chunk_taken()), what);
+            place.finish(kind, ticks, what);
         }
     }
 
@@ -219,11 +199,11 @@ impl Call {
         if !self.is_recorded() {
             return;
         }
-        let writing = Writing::begin(self.registers.sp);
-        let stack = stacks::number(&writing, self.registers);
+        let thread = thread::current();
+        let stack = stacks::number(thread, self.registers);
         let told = process::is_detailed().then(|| Told::only(got));
         let units = told.as_ref().map_or(0, Told::units);
-        if let Some(place) = writing.reserve(2 + units) {
+        if let Some(place) = chunks::reserve(thread, 2 + units) {
             place.more(1, 0, u64::from(stack));
             if let Some(told) = told {
                 told.write(place, 2);
@@ -231,6 +211,11 @@ impl Call {
             place.finish(kind, pool::ticks_after(), what);
         }
     }
+}
+
+/// How much this thread has logged.
+fn logged() -> u32 {
+    thread::current().n_logged()
 }
 
 /// One thing of a specified resource, other than those of others.

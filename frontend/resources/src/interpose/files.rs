@@ -197,7 +197,7 @@ fn stream(
 
 /// `fdopen`: the descriptor is the stream's then.
 fn stream_of(fd: c_int, mode: Text, registers: Registers, original: impl FnOnce() -> Stream) -> Stream {
-    let call = Call::beside(Resource::File, registers);
+    let call = begin(registers);
     let stream = original();
     if let Some(call) = call {
         call.note(Kind::FdopenClose, u64::from(fd.cast_unsigned()), || Told::only(u64::from(fd.cast_unsigned())));
@@ -210,7 +210,7 @@ fn stream_of(fd: c_int, mode: Text, registers: Registers, original: impl FnOnce(
 }
 
 fn close_all(registers: Registers, original: impl FnOnce() -> c_int) -> c_int {
-    let call = Call::beside(Resource::File, registers);
+    let call = begin(registers);
     let result = original();
     if let Some(call) = call {
         call.note(Kind::Fcloseall, 0, || Told::only(0));

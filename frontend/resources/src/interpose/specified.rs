@@ -87,6 +87,7 @@ struct Frame {
     /// When it was called, and what it was to give back then; how many of these are known.
     began: u64,
     generation: u32,
+    since: u32,
     released: [u64; MAX_IDS],
     n_released: usize,
 }
@@ -461,7 +462,7 @@ fn has_begun(frame: &mut Frame, sp: usize) -> bool {
     }
     let Some((entry, call)) = begin(frame.number as usize, registers) else { return false };
     thread::keeping_errno(|| {
-        (frame.began, frame.generation) = (call.began(), call.generation());
+        (frame.began, frame.generation, frame.since) = (call.began(), call.generation(), call.since());
         let values = frame.values(sp, None);
         let released = Released::of(&entry, &values);
         if entry.has(BEFORE) {
@@ -480,7 +481,7 @@ fn has_begun(frame: &mut Frame, sp: usize) -> bool {
 extern "C" fn after(frame: &mut Frame, sp: usize) {
     let Some(entry) = specifications::function(frame.number as usize) else { return };
     thread::keeping_errno(|| {
-        let call = Call::again(frame.began, Registers { sp, bp: frame.bp }, frame.generation);
+        let call = Call::again(frame.began, Registers { sp, bp: frame.bp }, frame.generation, frame.since);
         let released = Released { ids: frame.released, n_ids: frame.n_released };
         record(frame.number, &entry, call, &frame.values(sp, Some(frame.results[0])), released);
     });

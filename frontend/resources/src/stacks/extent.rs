@@ -1,5 +1,8 @@
 //! Where a stack begins, and how far it can be read.
 
+use std::mem::MaybeUninit;
+use std::ptr;
+
 use super::returns::Returns;
 use crate::thread::{self, Thread};
 
@@ -77,13 +80,37 @@ pub(crate) fn readable_end(sp: usize) -> usize {
     stack_end(thread::current(), sp)
 }
 
+/// Whether what this thread has begun with the stack at `outer` was left by a jump, as is known from what it begins at `sp`: that is not further down, in the
+/// stack that the thread was made with. Where the stack may be another one, or a handler runs somewhere else, nothing is known.
+#[cold]
+pub(super) fn is_left(thread: &Thread, outer: usize, sp: usize) -> bool {
+    let end = stack_end(thread, sp);
+    let is_own = end == first_end() || end == thread::pointer();
+    outer != 0 && outer <= sp && is_own && stack_end(thread, outer) == end && !is_on_other_stack()
+}
+
+/// Whether this is a handler on a stack that the program has given the system for such.
+fn is_on_other_stack() -> bool {
+    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: only tells of that stack.
+    thread::keeping_errno(|| unsafe {
+        libc::sigaltstack(ptr::null(), stack.as_mut_ptr()) != 0 || stack.assume_init().ss_flags & libc::SS_ONSTACK != 0
+    })
+}
+
+/// Where the first thread's stack ends.
+#[inline(always)]
+fn first_end() -> usize {
+    // SAFETY: a variable of the dynamic linker.
+    unsafe { __libc_stack_end | 0xfff }
+}
+
 #[inline(always)]
 fn stack_end(thread: &Thread, sp: usize) -> usize {
     /// The system leaves at least twice as much free below the end of the first thread's stack.
     const FIRST: usize = 64 << 20;
 
-    // SAFETY: a variable of the dynamic linker.
-    let first = unsafe { __libc_stack_end } | 0xfff;
+    let first = first_end();
     if sp < first && first - sp < FIRST {
         return first;
     }

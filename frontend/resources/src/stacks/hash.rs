@@ -24,11 +24,11 @@ impl Hash {
         Self(self.0.wrapping_sub(outside.0.wrapping_mul(POWER)))
     }
 
-    /// The hash of so many frames: never 0.
+    /// The hash of so many frames: an odd number.
     #[inline(always)]
     pub(super) fn of(self, n_frames: usize) -> u64 {
         let hash = (self.0 ^ self.0 >> 32).wrapping_add(n_frames as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        (hash ^ hash >> 32).max(1)
+        (hash ^ hash >> 32) | 1
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) use self::returns::Tracer;
 use self::extent::Stack;
 use self::hash::Hash;
 use self::table::{Addresses, Found, found};
-use crate::chunks::Writing;
+use crate::chunks;
 use crate::modules;
 use crate::pool;
 use crate::thread::Thread;
@@ -54,22 +54,22 @@ pub(crate) fn prepare(way: Option<u8>, tracer: Option<Tracer>) {
 
 /// The number of the present stack; 0 for none.
 #[inline(always)]
-pub(crate) fn number(writing: &Writing, registers: Registers) -> u32 {
-    if WAY.load(Relaxed) == NONE { 0 } else { find(writing, registers) }
+pub(crate) fn number(thread: &Thread, registers: Registers) -> u32 {
+    if WAY.load(Relaxed) == NONE { 0 } else { find(thread, registers) }
 }
 
-fn find(writing: &Writing, registers: Registers) -> u32 {
+fn find(thread: &Thread, registers: Registers) -> u32 {
     let mut addresses = [MaybeUninit::uninit(); MAX_FRAMES];
-    match walk(writing.thread(), registers, &mut addresses) {
+    match walk(thread, registers, &mut addresses) {
         Found::Numbered(number) => number,
-        Found::New(hash, n_frames) => add(writing, registers, addresses, hash, n_frames),
+        Found::New(hash, n_frames) => add(thread, registers, addresses, hash, n_frames),
     }
 }
 
 /// Writes a stack that was not seen before.
 #[cold]
 #[inline(never)]
-fn add(writing: &Writing, registers: Registers, mut addresses: Addresses, mut hash: u64, mut n_frames: usize) -> u32 {
+fn add(thread: &Thread, registers: Registers, mut addresses: Addresses, mut hash: u64, mut n_frames: usize) -> u32 {
     /// # Safety
     ///
     /// So many were written.
@@ -81,7 +81,7 @@ fn add(writing: &Writing, registers: Registers, mut addresses: Addresses, mut ha
     // SAFETY: so many were found.
     let is_known = modules::known().is_some_and(|known| known.has_all(unsafe { written(&addresses, n_frames) }));
     if !is_known && modules::refresh() {
-        match walk(writing.thread(), registers, &mut addresses) {
+        match walk(thread, registers, &mut addresses) {
             Found::Numbered(number) => return number,
             Found::New(new_hash, new_n_frames) => (hash, n_frames) = (new_hash, new_n_frames),
         }
@@ -96,11 +96,12 @@ fn add(writing: &Writing, registers: Registers, mut addresses: Addresses, mut ha
         if !table::take(number, hash) {
             continue;
         }
-        let Some(units) = writing.reserve(1 + n_frames.div_ceil(2)) else { return 0 };
+        let Some(units) = chunks::reserve(thread, 1 + n_frames.div_ceil(2)) else { return 0 };
         for (number, pair) in frames.chunks(2).enumerate() {
             units.more(1 + number, pair[0], pair.get(1).copied().unwrap_or(0));
         }
         units.finish(Kind::Stack, pool::ticks_before(), u64::from(number) | (n_frames as u64) << 48);
+        table::is_told(number, hash);
         return number;
     }
 }

@@ -12,7 +12,8 @@ use rftrace_format::resources::MAX_FRAMES;
 use crate::memory;
 use crate::thread;
 
-/// The hashes of the stacks that have a number: the place, counted through all tables, plus one.
+/// The hashes of the stacks that have a number: the place, counted through all tables, plus one. As long as the recorder was not told of the stack it is an
+/// even number, less by one: who is about to tell may be left by a jump.
 static TABLES: [AtomicPtr<Row>; N_TABLES] = [const { AtomicPtr::new(ptr::null_mut()) }; N_TABLES];
 const N_TABLES: usize = 4;
 
@@ -84,7 +85,7 @@ pub(super) fn found(hash: u64, n_frames: usize, addresses: impl FnOnce()) -> Fou
     }
 }
 
-/// The number of the stack with this hash, and whether it is not there yet; 0 if there is no room for it.
+/// The number of the stack with this hash, and whether it is still to be told; 0 if there is no room for it.
 #[inline(always)]
 pub(super) fn place(hash: u64) -> (u32, bool) {
     for (table, rows) in TABLES.iter().enumerate() {
@@ -102,6 +103,7 @@ pub(super) fn place(hash: u64) -> (u32, bool) {
             match known.load(Relaxed) {
                 0 => return (number, true),
                 other if other == hash => return (number, false),
+                other if other == hash - 1 => return (number, true),
                 _ => {}
             }
         }
@@ -111,9 +113,20 @@ pub(super) fn place(hash: u64) -> (u32, bool) {
 
 /// Gives a number that is free to the stack with this hash. Returns false if another one has it.
 pub(super) fn take(number: u32, hash: u64) -> bool {
+    let taken = known(number).compare_exchange(0, hash - 1, AcqRel, Relaxed);
+    taken.is_ok() || taken == Err(hash - 1)
+}
+
+/// Says that the recorder was told of the stack with this number.
+pub(super) fn is_told(number: u32, hash: u64) {
+    known(number).store(hash, Release);
+}
+
+/// The hash of a stack.
+fn known(number: u32) -> &'static AtomicU64 {
     let table = (0..N_TABLES).rfind(|&table| first_number(table) <= number as usize).unwrap_or(0);
     let place = number as usize - first_number(table);
     // SAFETY: within a table that is there, and stays.
     let row = unsafe { &*TABLES[table].load(Acquire).add(place / ROW_PLACES) };
-    row.0[place % ROW_PLACES].compare_exchange(0, hash, AcqRel, Relaxed).is_ok()
+    &row.0[place % ROW_PLACES]
 }

@@ -11,12 +11,12 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
 use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
 use rftrace_format::resources::MAX_FRAMES;
 
-use super::extent::{Registers, Stack};
+use super::extent::{Registers, Stack, is_left};
 use super::hash::Hash;
 use super::table::{Addresses, Found, found};
 use crate::memory;
 use crate::modules::{self, Known};
-use crate::thread::Thread;
+use crate::thread::{self, Thread};
 
 /// What an unwinder remembers: rules by code address, and the stack that it has walked last.
 struct Cache {
@@ -198,16 +198,49 @@ impl Walk {
 /// The unwinder has failed: it is not asked again.
 static IS_FLAWED: AtomicBool = AtomicBool::new(false);
 
-/// What unwinders remember. Each is one thread's for as long as that unwinds.
-static CACHES: [Shared; N_CACHES] =
-    [const { Shared { is_taken: AtomicBool::new(false), cache: AtomicPtr::new(ptr::null_mut()) } }; N_CACHES];
+/// What unwinders remember. Each is one thread's for as long as that unwinds, or for good if it is left by a jump out of a signal handler.
+static CACHES: [Shared; N_CACHES] = [const { Shared::none() }; N_CACHES];
 const N_CACHES: usize = 64;
 static NEXT_CACHE: AtomicUsize = AtomicUsize::new(1);
 
 #[repr(align(64))]
 struct Shared {
-    is_taken: AtomicBool,
+    /// Where the thread that has it has its storage; 0 is nobody.
+    owner: AtomicUsize,
+    /// Where that thread's stack was then; 0 as long as it is not known.
+    sp: AtomicUsize,
     cache: AtomicPtr<Cache>,
+}
+
+impl Shared {
+    const fn none() -> Self {
+        Self { owner: AtomicUsize::new(0), sp: AtomicUsize::new(0), cache: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Takes it for this thread, if it is nobody's.
+    #[inline(always)]
+    fn take(&self, sp: usize) -> bool {
+        let is_taken = self.owner.compare_exchange(0, thread::pointer(), Acquire, Relaxed).is_ok();
+        if is_taken {
+            self.sp.store(sp, Relaxed);
+        }
+        is_taken
+    }
+
+    /// Takes it back from what this thread has left by a jump.
+    fn take_back(&self, thread: &Thread, sp: usize) -> bool {
+        let is_left = self.owner.load(Relaxed) == thread::pointer() && is_left(thread, self.sp.load(Relaxed), sp);
+        if is_left {
+            self.sp.store(sp, Relaxed);
+        }
+        is_left
+    }
+
+    #[inline(always)]
+    fn leave(&self) {
+        self.sp.store(0, Relaxed);
+        self.owner.store(0, Release);
+    }
 }
 
 impl Cache {
@@ -279,38 +312,51 @@ pub(super) fn prepare() {
 #[inline(always)]
 pub(super) fn walk(thread: &Thread, stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Option<Found> {
     let known = modules::known().filter(|_| !IS_FLAWED.load(Relaxed))?;
-    let shared = take_cache(thread)?;
+    let shared = take_cache(thread, registers.sp)?;
     // SAFETY: this thread has taken it.
     let cache = unsafe { &mut *shared.cache.load(Relaxed) };
     let found = cache.walk(known, stack, registers, addresses);
-    shared.is_taken.store(false, Release);
+    shared.leave();
     Some(found)
 }
 
 /// Takes a cache that nobody uses.
 #[inline(always)]
-fn take_cache(thread: &Thread) -> Option<&'static Shared> {
+fn take_cache(thread: &Thread, sp: usize) -> Option<&'static Shared> {
     let shared = &CACHES[thread.cache.get() % N_CACHES];
-    if thread.cache.get() != 0 && !shared.is_taken.swap(true, Acquire) {
+    if thread.cache.get() != 0 && shared.take(sp) {
         return Some(shared);
     }
-    take_other_cache(thread)
+    take_other_cache(thread, sp)
 }
 
 #[cold]
 #[inline(never)]
-fn take_other_cache(thread: &Thread) -> Option<&'static Shared> {
+fn take_other_cache(thread: &Thread, sp: usize) -> Option<&'static Shared> {
     let first = NEXT_CACHE.fetch_add(1, Relaxed);
-    let mut free = (first..first + N_CACHES).filter(|place| place % N_CACHES != 0);
-    let place = free.find(|place| !CACHES[place % N_CACHES].is_taken.swap(true, Acquire))?;
-    let shared = &CACHES[place % N_CACHES];
-    if shared.cache.load(Relaxed).is_null() {
+    let places = || (first..first + N_CACHES).map(|place| place % N_CACHES).filter(|&place| place != 0);
+    let left = || places().find(|&place| CACHES[place].take_back(thread, sp)).filter(|_| may_renew());
+    let (place, is_left) = match left() {
+        Some(place) => (place, true),
+        None => (places().find(|&place| CACHES[place].take(sp))?, false),
+    };
+    let shared = &CACHES[place];
+    // One that was left may be half-written.
+    if is_left || shared.cache.load(Relaxed).is_null() {
         let Some(cache) = modules::alone(Cache::make) else {
-            shared.is_taken.store(false, Release);
+            shared.cache.store(ptr::null_mut(), Relaxed);
+            shared.leave();
             return None;
         };
         shared.cache.store(Box::into_raw(cache), Relaxed);
     }
-    thread.cache.set(place % N_CACHES);
+    thread.cache.set(place);
     Some(shared)
+}
+
+/// Whether there may be another one in place of one that was left: memory is not given back.
+fn may_renew() -> bool {
+    static N_RENEWED: AtomicUsize = AtomicUsize::new(0);
+
+    N_RENEWED.fetch_add(1, Relaxed) < N_CACHES
 }
