@@ -53,17 +53,24 @@ pub(super) fn resources(folder: &TempDir, options: &[&str]) -> Output {
     Command::new(rftrace()).arg("resources").args(options).arg("trace").current_dir(folder.path()).output().unwrap()
 }
 
-/// What was recorded.
+/// What was recorded, of which all is in order.
 #[track_caller]
 pub(super) fn values(folder: &TempDir, options: &[&str]) -> Value {
-    let output = resources(folder, &[&["--json", "--limit", "0", "--depth", "0"], options].concat());
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let (values, told) = values_as_told(folder, options);
     assert!(
         !told.contains("not recorded") && !told.contains("that were not taken") && !told.contains("taken again"),
         "{told}"
     );
-    serde_json::from_slice(&output.stdout).unwrap()
+    values
+}
+
+/// What was recorded, and what is told beside it.
+#[track_caller]
+pub(super) fn values_as_told(folder: &TempDir, options: &[&str]) -> (Value, String) {
+    let output = resources(folder, &[&["--json", "--limit", "0", "--depth", "0"], options].concat());
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}");
+    (serde_json::from_slice(&output.stdout).unwrap(), told)
 }
 
 /// The functions of a stack, the innermost first.

@@ -11,7 +11,7 @@ use rftrace_tests::{CProgram, Program, require};
 use serde_json::Value;
 
 use super::record::rftrace;
-use super::resources::{functions, values};
+use super::resources::{functions, values_as_told};
 
 /// What the program counts.
 const KINDS: [&str; 5] = ["memory", "file", "block", "text", "ticket"];
@@ -38,7 +38,7 @@ fn record(backtraces: &str, arguments: &[&str]) -> (Value, Vec<u64>, u64) {
     assert!(output.status.success() && !told.contains("not seen"), "{backtraces} {arguments:?}: {told}\n{output:?}");
     let told = told.lines().find(|line| line.ends_with(" bad")).unwrap_or_else(|| panic!("{told}"));
     let numbers: Vec<u64> = told.split(' ').filter_map(|word| word.parse().ok()).collect();
-    (values(&folder_of_trace, &[]), numbers[..KINDS.len()].to_vec(), numbers[KINDS.len()])
+    (values_as_told(&folder_of_trace, &[]).0, numbers[..KINDS.len()].to_vec(), numbers[KINDS.len()])
 }
 
 fn number(found: &Value, kind: &str, key: &str) -> u64 {
