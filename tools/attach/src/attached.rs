@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::confined;
 use super::library::{Library, LibraryFile, close, memory_file};
 use super::names;
 use super::needs::Needs;
-use super::place::{Places, Tracer};
+use super::place::{FORKS, Places, Tracer};
 use super::process::{Map, Module, OtherRoot, Process};
 use super::refusal;
 use super::stacks::Stacks;
@@ -106,6 +107,8 @@ pub(crate) struct Attached {
     /// Threads that were told to stop and have not.
     late: Vec<pid_t>,
     branches: Option<OwnBranches>,
+    /// The C library's functions that fork.
+    forks: Vec<Range<u64>>,
     /// Where the tracer could be called when that was last looked for, and the modules then.
     places: Option<(Vec<String>, Places)>,
 }
@@ -192,8 +195,21 @@ impl Attached {
         let (Begun { library, resources, answer }, branches) = begun;
         let modules = modules(&process.maps()?);
         let Answer { n_slots, left_out, .. } = answer;
-        let places = None;
-        Ok(Self { process, needs, gadgets, library, resources, left_out, n_slots, modules, late, branches, places })
+        let (forks, places) = (libc.functions(&FORKS), None);
+        Ok(Self {
+            process,
+            needs,
+            gadgets,
+            library,
+            resources,
+            left_out,
+            n_slots,
+            modules,
+            late,
+            branches,
+            forks,
+            places,
+        })
     }
 
     /// Functions that give out something or take it back, each with a module that calls it otherwise than through slots that could be changed.
@@ -294,14 +310,14 @@ impl Attached {
         lent: Option<u32>,
         then: impl FnOnce(&mut Parts<'_>, &mut Borrowed<'_>) -> Result<T>,
     ) -> Result<(String, T)> {
-        // It may take the dynamic linker's lock, which is recursive, and no other of the program's.
+        // It may take the dynamic linker's lock, which is recursive, and no other of the program's; and its allocator's.
         let registers = function != "rftrace_detach";
-        let Self { process, needs, library, resources, late, gadgets, places: known, .. } = self;
+        let Self { process, needs, library, resources, late, gadgets, forks, places: known, .. } = self;
         let maps = process.maps()?;
         let modules = modules(&maps);
         let places = match known.take() {
             Some((its, places)) if registers && its == modules => places.with_maps(maps),
-            _ => Places::for_tracer(process, tracer(process, library), gadgets.restorer, registers)?,
+            _ => Places::for_tracer(process, tracer(process, library), forks, gadgets.restorer, registers)?,
         };
         // Only who leaves needs them, and where the unwinder is takes longer to find than all else.
         let stacks = (!registers).then(|| stacks(process, library));
@@ -552,7 +568,7 @@ pub(crate) fn modules(maps: &[Map]) -> Vec<String> {
 ///
 /// As of [`Attached::begin`].
 pub(crate) fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<bool> {
-    let Found { process, maps, gadgets, .. } = find(pid.cast_signed())?;
+    let Found { process, maps, libc, gadgets } = find(pid.cast_signed())?;
     let Some(library) = Library::find(&process, &maps, &LibraryFile::tracer(library)?)? else { return Ok(false) };
     let resources = match maps.iter().any(|map| names::is_for_resources(&map.path)) {
         true => Library::find(&process, &maps, &LibraryFile::resources(of_resources)?)?,
@@ -569,6 +585,7 @@ pub(crate) fn leave(pid: u32, library: &Path, of_resources: &Path) -> Result<boo
         n_slots: 0,
         late: Vec::new(),
         branches: None,
+        forks: libc.functions(&FORKS),
         places: None,
     };
     attached.leave()?;

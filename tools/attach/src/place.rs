@@ -106,6 +106,9 @@ const OTHERS: [&str; 14] = [
     "exit",
 ];
 
+/// What has libraries make themselves ready for a child (`pthread_atfork`).
+pub(crate) const FORKS: [&str; 1] = ["fork"];
+
 /// The part of a stack that return addresses are looked for in, above the stack pointer.
 const NEAR_BYTES: u64 = 64 * 8;
 /// And that in which frames of signal handlers are.
@@ -142,12 +145,18 @@ impl Places {
         Ok(Self { maps, callers, locked, within, harmless: tracer.trampolines, restorer })
     }
 
-    /// Where the tracer can be called. `registers`: it may tell unwinders of new code.
-    pub(crate) fn for_tracer(process: &Process, tracer: Tracer, restorer: u64, registers: bool) -> Result<Self> {
+    /// Where the tracer can be called: not within a fork, `forks`, for which its allocator is locked. `registers`: it may tell unwinders of new code.
+    pub(crate) fn for_tracer(
+        process: &Process,
+        tracer: Tracer,
+        forks: &[Range<u64>],
+        restorer: u64,
+        registers: bool,
+    ) -> Result<Self> {
         let Tracer { texts, trampolines } = tracer;
         let maps = process.maps()?;
         let callers = Callers::new(process, &maps);
-        let mut locked = texts.clone();
+        let mut locked = [&texts, forks].concat();
         if registers {
             locked.extend(registrars(process, &maps, false));
         }
