@@ -187,7 +187,11 @@ fn backtraces_pass_at_each_instruction() {
     if !require(&["gcc"]) {
         return;
     }
-    let program = c_program("entered_steps.c", &[]);
+    check_each_instruction(&c_program("entered_steps.c", &[]));
+}
+
+/// A handler at each instruction of `entered_steps.c` finds the callers that there are.
+pub(crate) fn check_each_instruction(program: &Program) {
     // Not the handler: it would write a record between any two instructions of a hook that takes one.
     let names = ["-P", "inner", "-P", "calling", "-P", "choosing", "-P", "saving"];
     // A depth has the hooks ask the filter.

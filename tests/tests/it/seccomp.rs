@@ -84,6 +84,15 @@ fn interrupt(mut recorder: std::process::Child) {
     assert!(recorder.wait().unwrap().success());
 }
 
+/// What a recorder that is killed has left is taken over.
+#[track_caller]
+fn record_after_a_killed_one(running: &Running, options: &[&str]) {
+    let mut killed = running.begin_recording(options);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    running.record_some(&[options, &["--for", "100ms"]].concat());
+}
+
 /// All that rftrace does to a program which may make its own calls and those that are listed, and is killed for any other one.
 #[test]
 fn no_other_call_is_made() {
@@ -106,11 +115,7 @@ fn no_other_call_is_made() {
         for (program, options) in options {
             let what = format!("{options:?}, calls that may fail do: {do_fail}");
             let running = begin(program, &calls);
-            let mut killed = running.begin_recording(options);
-            killed.kill().unwrap();
-            killed.wait().unwrap();
-            // What that has left is taken over.
-            running.record_some(&[options, &["--for", "100ms"]].concat());
+            record_after_a_killed_one(&running, options);
             if !options.contains(&"--resources") && !options.contains(&"*@libc*") && !options.contains(&"--libcalls") {
                 assert!(count(&running.trace(), "middle") > 0, "{what}");
             }
@@ -145,10 +150,7 @@ fn no_other_call_is_made_in_static_programs() {
     for (without_hooks, options) in [(true, branches), (false, &["-F", "middle"]), (false, &[])] {
         let program = build(without_hooks, &["-static", "-DALONE"]);
         let running = begin(&program.path, &calls);
-        let mut killed = running.begin_recording(options);
-        killed.kill().unwrap();
-        killed.wait().unwrap();
-        running.record_some(&[options, &["--for", "100ms"]].concat());
+        record_after_a_killed_one(&running, options);
         assert!(count(&running.trace(), "middle") > 0);
         ends_well(running, &format!("{options:?}"));
     }

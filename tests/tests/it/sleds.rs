@@ -7,7 +7,7 @@ use std::process::Command;
 use rftrace_tests::traces::edges_where;
 use rftrace_tests::{CProgram, Program, require};
 
-use super::entry_branches::{COUNTS, c_program, check_calls, recorded};
+use super::entry_branches::{COUNTS, c_program, check_calls, check_each_instruction, recorded};
 use super::record::{calls, record_by, rftrace};
 
 /// All functions have sleds.
@@ -114,15 +114,7 @@ fn backtraces_pass_at_each_instruction() {
     if !require(&["clang"]) {
         return;
     }
-    let program = clang("entered_steps.c", &[WITHOUT_RUNTIME]);
-    // Not the handler, and with a filter, as for entry branches.
-    let names = ["-P", "inner", "-P", "calling", "-P", "choosing", "-P", "saving"];
-    for filter in [&[][..], &["-D", "9"]] {
-        let run = recorded(&[&names[..], filter].concat(), &program.path, &[]);
-        assert_eq!(run.status.code(), Some(0), "{}", run.stderr);
-        assert!(run.stderr.contains(" 0 without the caller"), "{}", run.stderr);
-        check_calls(&run, &[("calling", 1), ("choosing", 1), ("saving", 1), ("inner", 5)]);
-    }
+    check_each_instruction(&clang("entered_steps.c", &[WITHOUT_RUNTIME]));
 }
 
 /// One source by all kinds of hooks.

@@ -111,7 +111,6 @@ pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<St
     if !parts.iter().any(SavedPart::has_trace) {
         return Ok(joined);
     }
-    let mut tids = Vec::new();
     let mut events = EventIds::default();
     let mut names = SymbolFileNames::default();
     // Which program a task ran when it was last saved.
@@ -129,12 +128,10 @@ pub(crate) fn join(work: &Path, dir: &Path, ended: Option<&Ended>, notes: Vec<St
             let places = (&*part.dir.join(&name), &*dir.join(&name));
             let last = before.insert(tid, part);
             append(tid, places, &map, goes_on, (values.as_ref(), last.map(|part| &*part.dir)))?;
-            if !tids.contains(&tid) {
-                tids.push(tid);
-            }
         }
         add_symbols(&part.dir, dir, &mut names)?;
     }
+    let mut tids: Vec<u32> = before.into_keys().collect();
     specs.write(dir)?;
     if !events.names.is_empty() {
         let lines = events.names.iter().map(|(name, &id)| EventLine { id, name }.to_string());
