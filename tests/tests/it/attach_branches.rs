@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread;
@@ -249,6 +249,37 @@ pub(crate) fn recorded(running: &Running, options: &[&str]) -> Output {
         assert!(BUSY.iter().any(|said| told(&output).contains(said)), "{}", told(&output));
     }
     panic!("20 times");
+}
+
+/// Its one thread waits for the child of a `vfork` when the recorder comes, and is borrowed as soon as that has begun its program.
+#[test]
+fn a_thread_that_waits_for_its_child() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["attached_vfork.c"]).without_hooks().without_library().with(&["-O1"]).build();
+    let mut running = Running::begin_by(&mut Command::new(&program.path));
+    let mut recorder = running.recorder(&["-P", "*"]).spawn().unwrap();
+    let status = format!("/proc/{}/status", running.pid());
+    while fs::read_to_string(&status).unwrap().contains("TracerPid:\t0\n") {
+        assert!(recorder.try_wait().unwrap().is_none(), "the recorder has ended");
+        thread::sleep(Duration::from_millis(1));
+    }
+    // Until it is known that it cannot be stopped. If this is too short it is borrowed all the same.
+    thread::sleep(Duration::from_millis(300));
+    running.child.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+    let mut reader = BufReader::new(recorder.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("recording process") {
+        assert!(reader.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    thread::spawn(move || reader.read_to_end(&mut Vec::new()));
+    assert_eq!(ask(&mut running, b'?'), OWN);
+    stop(recorder);
+    assert_eq!(count(&running.trace(), "leaf"), 1000);
+    check_code(&running);
+    let (status, said) = running.end();
+    assert_eq!((status.code(), said.as_str()), (Some(5), ""));
 }
 
 /// What a handler has interrupted there stays as it is.

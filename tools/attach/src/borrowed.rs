@@ -22,6 +22,7 @@ use super::refusal;
 use super::status::{CLOCKS, Status, bit};
 use super::stop::{Stopped, stop};
 use super::sys::{self, Stop};
+use super::world::let_late_go;
 
 /// Bytes of the stack for calls.
 const STACK_BYTES: u64 = 1 << 20;
@@ -100,10 +101,12 @@ impl<'a> Borrowed<'a> {
         const PAUSE: Duration = Duration::from_micros(200);
 
         let start = Instant::now();
-        let mut confined = None;
         loop {
+            let mut confined = None;
             let mut denied = None;
-            let mut n_seized = 0;
+            let (mut n_seized, mut n_confined) = (0, 0);
+            // One that was waited for in vain may be the one to be borrowed, and does not go on before.
+            let_late_go(late);
             for thread in process.threads()? {
                 if late.contains(&thread) {
                     continue;
@@ -116,13 +119,16 @@ impl<'a> Borrowed<'a> {
                 }
                 n_seized += 1;
                 match stop(thread)? {
-                    Stopped::Yes if places.is_safe(process, &sys::registers(thread)?) => {
-                        match confined::check_thread(process, thread, needs) {
-                            Ok(()) => return Self::new(process, gadgets, thread, false),
-                            Err(error) => confined = Some(error),
+                    Stopped::Yes => match confined::check_thread(process, thread, needs) {
+                        Err(error) => {
+                            n_confined += 1;
+                            confined = Some(error);
                         }
-                    }
-                    Stopped::Yes => {}
+                        Ok(()) if places.is_safe(process, &sys::registers(thread)?) => {
+                            return Self::new(process, gadgets, thread, false);
+                        }
+                        Ok(()) => {}
+                    },
                     Stopped::Late => {
                         late.push(thread);
                         continue;
@@ -135,10 +141,12 @@ impl<'a> Borrowed<'a> {
             if let Some(denied) = denied.filter(|_| n_seized == 0 && late.is_empty()) {
                 bail!(denied);
             }
+            // No thread gets rid of its filters, and a new one has those of who starts it.
+            let has_none = n_confined > 0 && n_confined == n_seized && late.is_empty();
+            if let Some(error) = confined.filter(|_| has_none || start.elapsed() > LIMIT) {
+                return Err(error);
+            }
             if start.elapsed() > LIMIT {
-                if let Some(error) = confined {
-                    return Err(error);
-                }
                 bail!("no thread of {} was at a place where it can be borrowed; try again", process.pid);
             }
             thread::sleep(PAUSE);
