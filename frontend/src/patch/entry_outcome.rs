@@ -92,6 +92,8 @@ pub enum WholeReason {
     Changed,
     /// Its code, or its file, cannot be read.
     Unreadable,
+    /// No unwind information tells that it is a function, and where it ends.
+    Unlisted,
     /// There is no executable memory within 2 GiB.
     NoStubs,
     /// The system does not let code be changed.
@@ -121,6 +123,7 @@ impl fmt::Display for WholeReason {
             Self::CallsHook => "calls the tracer itself",
             Self::Changed => "changed by somebody else",
             Self::Unreadable => "its file cannot be read",
+            Self::Unlisted => "no unwind information tells where it ends",
             Self::NoStubs => "no executable memory within reach",
             Self::NotWritable => "the system does not let code be changed",
             Self::Threads => "other threads run already",

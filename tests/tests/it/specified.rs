@@ -175,6 +175,26 @@ fn calls_within_programs_in_cpp_and_rust_are_seen() {
     check_blocks(&specification, &place.path().join("own_pool"), &[], [10, 550, 2, 30]);
 }
 
+/// What has no branch is named with the reason: here assembly that says nothing of where it ends.
+#[test]
+fn what_can_have_no_branch_has_its_reason() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("bare.c");
+    let text = "asm(\".globl bare\\n.type bare, @function\\nbare: mov $7, %eax\\nret\\n.size bare, . - bare\");\n\
+                int bare(void);\nint main(void) { return bare() - 7; }\n";
+    fs::write(&source, text).unwrap();
+    let program = place.path().join("bare");
+    tools::run(Command::new("gcc").arg("-O2").arg("-o").args([&program, &source]));
+    let specification = place.path().join("bare.toml");
+    let text = "name = \"bare\"\n[[resource]]\nname = \"call\"\n[[function]]\nsymbol = \"bare\"\nkind = \"note\"\n";
+    fs::write(&specification, text).unwrap();
+    let (_, told) = record_kinds(&specification.display().to_string(), &[], &program, &[]);
+    assert!(told.contains("bare") && told.contains("no unwind information tells where it ends"), "{told}");
+}
+
 #[test]
 fn what_is_wrong_with_a_specification_is_told_before_anything_runs() {
     if !require(&["g++"]) {

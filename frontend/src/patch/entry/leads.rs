@@ -94,7 +94,7 @@ fn lead_in(
                     false => examine(&module, &functions, &function, &[]).map(|instructions| (start, instructions)),
                 }
             }
-            None => Err(WholeReason::Unreadable),
+            None => Err(WholeReason::Unlisted),
         };
         match examined {
             Ok((start, instructions)) => {
