@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicUsize, fence};
 
 use rftrace_format::resources::pool::CHUNK_BYTES;
-use rftrace_format::resources::{Kind, MAX_TEXT_BYTES, UNIT_BYTES, Unit};
+use rftrace_format::resources::{Kind, UNIT_BYTES, Unit};
 
 use crate::identity;
 use crate::pool::{self, Pool};
@@ -204,10 +204,10 @@ fn tell(thread: &Thread, number: u64) {
 }
 
 fn tell_of_process(thread: &Thread, parent: u32) -> bool {
-    let mut path = [0u8; MAX_TEXT_BYTES];
-    // SAFETY: the path ends with a NUL, and the buffer has room.
-    let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), path.len()) };
-    let path = &path[..length.max(0) as usize];
+    identity::with_path(|path| tell_of_process_at(thread, parent, path)) == Some(true)
+}
+
+fn tell_of_process_at(thread: &Thread, parent: u32, path: &[u8]) -> bool {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to what it is given; the other takes nothing.
     let pid = unsafe {

@@ -6,6 +6,8 @@ use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64};
 
+use rftrace_format::resources::MAX_TEXT_BYTES;
+
 use crate::memory;
 
 /// The number of this process; 0 in the child of a fork, as the system clears the page there.
@@ -50,6 +52,15 @@ fn page() -> &'static AtomicU64 {
 pub(crate) fn is_own_memory() -> bool {
     // SAFETY: the call takes nothing.
     number() == 0 || PID.load(Relaxed) == unsafe { libc::getpid() }
+}
+
+/// Runs this with the path of the program that this process runs. It is in memory of its own, not on the program's stack: `None` if there is none.
+pub(crate) fn with_path<T>(work: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    memory::lent(MAX_TEXT_BYTES, |path| {
+        // SAFETY: the name ends with a NUL, and the buffer has room.
+        let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), path.len()) };
+        work(&path[..length.max(0) as usize])
+    })
 }
 
 /// Gives this process a number, if it has none. Its parent is the one that the recorder was told of before.

@@ -8,7 +8,8 @@
 //! - `attach` begins to record one that ran before, and ends that; `slots` says which slots of it are to lead here.
 //! - `specifications` is what users say of other functions, as the recorder has compiled it; `machine` executes that.
 //! - `branched` is which of those functions have branches at their beginnings.
-//! - `stacks` finds who has called, and gives each stack a number; `modules` is what is known of programs and libraries for that.
+//! - `stacks` finds who has called, and gives each stack a number; `modules` is what is known of programs and libraries for that, `room` how much the
+//!   unwinder may remember of it at a time.
 //! - `chunks` is how events are written, `pool` where to: memory of the recorder. `thread` is what each thread knows, `identity` which
 //!   process it is in: that of a fork begins as one of its own.
 //! - `memory` is where this library's own memory is from.
@@ -35,6 +36,7 @@ mod modules;
 mod originals;
 mod pool;
 mod process;
+mod room;
 mod slots;
 mod specifications;
 mod stacks;

@@ -3,6 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
+use std::slice;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,6 +25,19 @@ pub(crate) fn map(bytes: usize) -> *mut u8 {
     // SAFETY: a new anonymous mapping.
     let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if memory == libc::MAP_FAILED { ptr::null_mut() } else { memory.cast() }
+}
+
+/// Runs this with as many bytes of memory, all zero, which is given back then. `None` if there is none.
+pub(crate) fn lent<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+    let memory = map(bytes);
+    if memory.is_null() {
+        return None;
+    }
+    // SAFETY: mapped just now, for this alone.
+    let result = work(unsafe { slice::from_raw_parts_mut(memory, bytes) });
+    // SAFETY: nobody refers to it any more.
+    unsafe { libc::munmap(memory.cast(), bytes) };
+    Some(result)
 }
 
 /// Sees to it that so many bytes can be had. Only one thread allocates at a time, the one that holds the lock of the modules. Returns
@@ -57,6 +71,11 @@ unsafe impl GlobalAlloc for Memory {
             None if layout.align() <= 4096 => map(layout.size().max(1)),
             None => ptr::null_mut(),
         }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as of the caller. All is the system's, and as that gives it: none of it was used before.
+        unsafe { self.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}

@@ -9,18 +9,20 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use framehop::x86_64::UnwinderX86_64;
-use framehop::{ExplicitModuleSectionInfo, Module, MustNotAllocateDuringUnwind, Unwinder};
+use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use rftrace_format::recording::{RESOURCES, TRACER};
 use rftrace_format::resources::{Kind, MAX_TEXT_BYTES};
 
 use crate::chunks;
+use crate::identity;
 use crate::memory;
 use crate::pool;
+use crate::room::Room;
 use crate::slots;
 use crate::state;
 use crate::thread;
 
-pub(crate) type OurUnwinder = UnwinderX86_64<&'static [u8], MustNotAllocateDuringUnwind>;
+pub(crate) type OurUnwinder = UnwinderX86_64<&'static [u8], Room>;
 
 /// All modules at a time. Never freed: others may be reading it.
 pub(crate) struct Known {
@@ -125,8 +127,7 @@ pub(crate) fn refresh() -> bool {
         let mut looking = Looking { old: known(), new: None };
         // SAFETY: the callback takes this and does not keep it.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut looking).cast()) };
-        let mut new = looking.new?;
-        new.ranges.sort_unstable();
+        let new = looking.new?;
         KNOWN.store(Box::into_raw(new), Release);
         Some(())
     });
@@ -192,7 +193,8 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looking: *mut
             new.unwinder.add_module(module);
             new.functions.extend(functions);
         }
-        new.ranges.push(found.range);
+        let place = new.ranges.partition_point(|&range| range < found.range);
+        new.ranges.insert(place, found.range);
         found.tell();
     }
     0
@@ -289,14 +291,14 @@ impl<'a> Found<'a> {
 
     /// Tells the recorder of it.
     fn tell(&self) {
-        let mut program = [0u8; MAX_TEXT_BYTES];
-        let mut path = self.path;
-        if path.is_empty() {
-            // SAFETY: the path ends with a NUL, and the buffer has room.
-            let length =
-                unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), program.as_mut_ptr().cast(), program.len()) };
-            path = &program[..length.max(0) as usize];
+        if self.path.is_empty() {
+            identity::with_path(|path| self.tell_as(path));
+        } else {
+            self.tell_as(self.path);
         }
+    }
+
+    fn tell_as(&self, mut path: &[u8]) {
         // Those that came into a program that runs have names that say nothing.
         let has = |address: usize| (self.range.0..self.range.1).contains(&(address as u64));
         if state::is_attached() && has(slots::own_address()) {

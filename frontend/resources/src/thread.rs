@@ -136,6 +136,36 @@ pub(crate) fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Runs this on another stack, as large as it is: it is not to unwind, nor to be left by a jump.
+pub(crate) fn on_stack<F: FnOnce() -> T, T>(stack: &mut [u8], work: F) -> T {
+    struct Call<F, T> {
+        work: Option<F>,
+        result: Option<T>,
+    }
+
+    extern "C" fn run<F: FnOnce() -> T, T>(call: &mut Call<F, T>) {
+        call.result = call.work.take().map(|work| work());
+    }
+
+    let mut call = Call { work: Some(work), result: None };
+    let top = stack.as_mut_ptr_range().end as usize & !15;
+    // SAFETY: the function gets its argument on a stack of its own, keeps this register, and returns.
+    unsafe {
+        asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {run}",
+            "mov rsp, r12",
+            top = in(reg) top,
+            run = in(reg) run::<F, T> as extern "C" fn(&mut Call<F, T>),
+            in("rdi") &raw mut call,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+    call.result.unwrap_or_else(|| unreachable!("it has run"))
+}
+
 /// Runs this, and leaves `errno` as it is.
 pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the thread's own, as long as it lives.

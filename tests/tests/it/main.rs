@@ -72,6 +72,7 @@ mod samplers;
 mod sanitizers;
 mod seccomp;
 mod sleds;
+mod small_stack;
 mod sp_rtrace;
 mod specified;
 mod storm;

@@ -109,7 +109,7 @@ fn left_by_a_jump() {
         return;
     }
     for (backtraces, arguments) in
-        [("none", &["4001", "4000", "left"][..]), ("fp", &["20011", "20010", "left", "alternate"])]
+        [("none", &["401", "400", "left"][..]), ("fp", &["1201", "1200", "left", "alternate"])]
     {
         let (found, _, n_strikes) = record(backtraces, arguments);
         assert!(n_strikes >= 6, "{n_strikes} strikes");

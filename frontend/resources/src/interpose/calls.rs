@@ -133,10 +133,17 @@ impl Call {
         }
         let thread = thread::current();
         let stack = stacks::number(thread, self.registers);
-        let told = process::is_detailed().then(told);
+        if process::is_detailed() {
+            with_told(told, |told| self.write_taken(kind, what, stack, detail, Some(told)));
+        } else {
+            self.write_taken(kind, what, stack, detail, None);
+        }
+    }
+
+    fn write_taken(self, kind: Kind, what: u64, stack: u32, detail: &[u8], told: Option<&Told>) {
         let behind = 3 + detail.len().div_ceil(8);
-        let units = told.as_ref().map_or(0, Told::units);
-        if let Some(place) = chunks::reserve(thread, behind + units) {
+        let units = told.map_or(0, Told::units);
+        if let Some(place) = chunks::reserve(thread::current(), behind + units) {
             place.more(1, 1, u64::from(stack));
             place.more(2, self.began, detail.len() as u64);
             chunks::write_text(place, 3, [detail, &[]]);
@@ -150,7 +157,7 @@ impl Call {
     /// Records something that changes nothing, where more is wanted.
     pub(super) fn note(self, kind: Kind, what: u64, told: impl FnOnce() -> Told) {
         if process::is_detailed() {
-            self.release(kind, pool::ticks_after(), what, None, Some(told()));
+            self.release(kind, pool::ticks_after(), what, None, Some(told));
         }
     }
 
@@ -162,34 +169,30 @@ impl Call {
             return;
         }
         thread.log(what + 1, false);
-        self.release(kind, self.began, what, None, Some(Told::only(got)));
+        self.release(kind, self.began, what, None, Some(|| Told::only(got)));
     }
 
     /// Records that something was given back when the function has come to its end.
     pub(super) fn waited_for(self, kind: Kind, what: u64) {
-        self.release(kind, pool::ticks_after(), what, None, Some(Told::only(what)));
+        self.release(kind, pool::ticks_after(), what, None, Some(|| Told::only(what)));
     }
 
     /// Records that all from `first` to `last` was given back when the function was called.
     pub(super) fn range_given_back(self, kind: Kind, first: u64, last: u64) {
-        self.release(kind, self.began, first, Some(last), None);
+        self.release(kind, self.began, first, Some(last), None::<fn() -> Told>);
     }
 
-    fn release(self, kind: Kind, ticks: u64, what: u64, last: Option<u64>, told: Option<Told>) {
+    fn release(self, kind: Kind, ticks: u64, what: u64, last: Option<u64>, told: Option<impl FnOnce() -> Told>) {
         if !self.is_recorded() {
             return;
         }
         let thread = thread::current();
-        let told = told.filter(|_| process::is_detailed());
-        let stack = if told.is_some() { stacks::number(thread, self.registers) } else { 0 };
-        let units = told.as_ref().map_or(0, Told::units);
-        if let Some(place) = chunks::reserve(thread, 1 + usize::from(last.is_some() || told.is_some()) + units) {
-            if last.is_some() || told.is_some() {
-                place.more(1, last.unwrap_or(0), u64::from(stack));
-            }
-            if let Some(told) = told {
-                told.write(place, 2);
-            }
+        if let Some(told) = told.filter(|_| process::is_detailed()) {
+            let stack = stacks::number(thread, self.registers);
+            with_told(told, |told| write_release(kind, || ticks, what, (last.unwrap_or(0), stack), Some(told)));
+        } else if let Some(last) = last {
+            write_release(kind, || ticks, what, (last, 0), None);
+        } else if let Some(place) = chunks::reserve(thread, 1) {
             place.finish(kind, ticks, what);
         }
     }
@@ -201,16 +204,32 @@ impl Call {
         }
         let thread = thread::current();
         let stack = stacks::number(thread, self.registers);
-        let told = process::is_detailed().then(|| Told::only(got));
-        let units = told.as_ref().map_or(0, Told::units);
-        if let Some(place) = chunks::reserve(thread, 2 + units) {
-            place.more(1, 0, u64::from(stack));
-            if let Some(told) = told {
-                told.write(place, 2);
-            }
-            place.finish(kind, pool::ticks_after(), what);
+        let write = |told: Option<&Told>| write_release(kind, pool::ticks_after, what, (0, stack), told);
+        if process::is_detailed() {
+            with_told(|| Told::only(got), |told| write(Some(told)));
+        } else {
+            write(None);
         }
     }
+}
+
+/// Writes a release with more than its first unit: the second one's words, and what is told.
+fn write_release(kind: Kind, ticks: impl FnOnce() -> u64, what: u64, second: (u64, u32), told: Option<&Told>) {
+    let units = told.map_or(0, Told::units);
+    if let Some(place) = chunks::reserve(thread::current(), 2 + units) {
+        place.more(1, second.0, u64::from(second.1));
+        if let Some(told) = told {
+            told.write(place, 2);
+        }
+        place.finish(kind, ticks(), what);
+    }
+}
+
+/// Writes something with what is told: when the stack was found, whose frames and these are not on the program's stack at a time.
+#[cold]
+#[inline(never)]
+fn with_told(told: impl FnOnce() -> Told, write: impl FnOnce(&Told)) {
+    write(&told());
 }
 
 /// How much this thread has logged.
@@ -237,7 +256,7 @@ impl Told {
     }
 
     /// Adds text, as far as there is room.
-    pub(super) fn with(mut self, text: &[u8]) -> Self {
+    pub(super) fn with(&mut self, text: &[u8]) -> &mut Self {
         for &byte in text {
             if self.bytes < MAX_ARGUMENTS_BYTES {
                 self.text[self.bytes] = byte;
@@ -248,7 +267,7 @@ impl Told {
     }
 
     /// Adds a number.
-    pub(super) fn with_number(self, number: i64) -> Self {
+    pub(super) fn with_number(&mut self, number: i64) -> &mut Self {
         let mut digits = [0u8; 20];
         let (mut first, mut rest) = (digits.len(), number.unsigned_abs());
         while first == digits.len() || rest > 0 {
@@ -256,8 +275,7 @@ impl Told {
             digits[first] = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
-        let told = if number < 0 { self.with(b"-") } else { self };
-        told.with(&digits[first..])
+        self.with(if number < 0 { b"-" } else { b"" }).with(&digits[first..])
     }
 
     fn units(&self) -> usize {

@@ -93,21 +93,26 @@ fn with_flags(path: Text, flags: c_int) -> Arguments {
 impl Arguments {
     /// What the function returned, and these.
     fn told(self, value: u64) -> Told {
-        let told = Told::only(value);
-        let number = |told: Told, name: &[u8], number: c_int| told.with(name).with_number(i64::from(number));
+        let mut all = Told::only(value);
+        let told = &mut all;
         match self {
             Self::None => told,
-            Self::Flags(path, flags) => number(told.with(b"filename: ").with(text(path)), b", flags: ", flags),
+            Self::Flags(path, flags) => {
+                told.with(b"filename: ").with(text(path)).with(b", flags: ").with_number(flags.into())
+            }
             Self::Opened(path, mode) => {
                 told.with(b"filename: ").with(text(path)).with(b", opentype: ").with(text(mode))
             }
-            Self::Descriptor(fd, mode) => number(told, b"descriptor: ", fd).with(b", opentype: ").with(text(mode)),
-            Self::Socket([domain, way, protocol]) => {
-                let told = number(number(told, b"namespace: ", domain), b" style: ", way);
-                number(told, b" protocol: ", protocol)
+            Self::Descriptor(fd, mode) => {
+                told.with(b"descriptor: ").with_number(fd.into()).with(b", opentype: ").with(text(mode))
             }
-            Self::Listener(listener) => number(told, b"socket: ", listener),
-        }
+            Self::Socket([domain, way, protocol]) => {
+                told.with(b"namespace: ").with_number(domain.into()).with(b" style: ").with_number(way.into());
+                told.with(b" protocol: ").with_number(protocol.into())
+            }
+            Self::Listener(listener) => told.with(b"socket: ").with_number(listener.into()),
+        };
+        all
     }
 }
 

@@ -111,8 +111,9 @@ fn record(kind: Kind, path: Text, flags: c_int, registers: Registers, original: 
     let handle = original();
     if let Some(call) = call.filter(|_| !handle.is_null()) {
         let told = || {
-            let told = Told::only(handle as u64).with(b"filename: ").with(text(path));
-            told.with(b", flags: ").with_number(i64::from(flags))
+            let mut told = Told::only(handle as u64);
+            told.with(b"filename: ").with(text(path)).with(b", flags: ").with_number(i64::from(flags));
+            told
         };
         call.counted(kind, handle as u64, text(path), told);
     }

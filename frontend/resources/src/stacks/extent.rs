@@ -124,7 +124,7 @@ fn stack_end(thread: &Thread, sp: usize) -> usize {
 #[inline(never)]
 fn look_at_stack(thread: &Thread, sp: usize) -> usize {
     const PAGE: usize = 4096;
-    const AT_ONCE: usize = 64;
+    const AT_ONCE: usize = 32;
     /// A stack that is deeper when it is first seen is not looked at.
     const MOST: usize = 4096;
 

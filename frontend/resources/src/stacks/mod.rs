@@ -62,14 +62,14 @@ fn find(thread: &Thread, registers: Registers) -> u32 {
     let mut addresses = [MaybeUninit::uninit(); MAX_FRAMES];
     match walk(thread, registers, &mut addresses) {
         Found::Numbered(number) => number,
-        Found::New(hash, n_frames) => add(thread, registers, addresses, hash, n_frames),
+        Found::New(hash, n_frames) => add(thread, registers, &mut addresses, hash, n_frames),
     }
 }
 
 /// Writes a stack that was not seen before.
 #[cold]
 #[inline(never)]
-fn add(thread: &Thread, registers: Registers, mut addresses: Addresses, mut hash: u64, mut n_frames: usize) -> u32 {
+fn add(thread: &Thread, registers: Registers, addresses: &mut Addresses, mut hash: u64, mut n_frames: usize) -> u32 {
     /// # Safety
     ///
     /// So many were written.
@@ -79,15 +79,15 @@ fn add(thread: &Thread, registers: Registers, mut addresses: Addresses, mut hash
     }
 
     // SAFETY: so many were found.
-    let is_known = modules::known().is_some_and(|known| known.has_all(unsafe { written(&addresses, n_frames) }));
+    let is_known = modules::known().is_some_and(|known| known.has_all(unsafe { written(addresses, n_frames) }));
     if !is_known && modules::refresh() {
-        match walk(thread, registers, &mut addresses) {
+        match walk(thread, registers, addresses) {
             Found::Numbered(number) => return number,
             Found::New(new_hash, new_n_frames) => (hash, n_frames) = (new_hash, new_n_frames),
         }
     }
     // SAFETY: as above.
-    let frames = unsafe { written(&addresses, n_frames) };
+    let frames = unsafe { written(addresses, n_frames) };
     loop {
         let (number, is_new) = table::place(hash);
         if !is_new {

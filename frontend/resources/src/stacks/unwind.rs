@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
-use framehop::{FrameAddress, MustNotAllocateDuringUnwind, Unwinder};
+use framehop::{FrameAddress, Unwinder};
 use rftrace_format::resources::MAX_FRAMES;
 
 use super::extent::{Registers, Stack, is_left};
@@ -16,15 +16,18 @@ use super::hash::Hash;
 use super::table::{Addresses, Found, found};
 use crate::memory;
 use crate::modules::{self, Known};
+use crate::room::Room;
 use crate::thread::{self, Thread};
 
 /// What an unwinder remembers: rules by code address, and the stack that it has walked last.
 struct Cache {
     rules: Rules,
-    last: Walk,
+    last: Box<Walk>,
+    /// New frames of the stack that is walked now: the program's stack may be a small one.
+    steps: Box<[MaybeUninit<Step>; MAX_FRAMES]>,
 }
 
-type RuleCache = CacheX86_64<MustNotAllocateDuringUnwind>;
+type RuleCache = CacheX86_64<Room>;
 
 /// One of framehop's caches has 509 places, one for each address: too few for programs with many callers. So there are more of them when
 /// addresses get into each other's way.
@@ -38,8 +41,8 @@ struct Rules {
 }
 
 const MOST_BITS: u32 = 3;
-/// What framehop allocates for one.
-const RULE_CACHE_BYTES: usize = 40 << 10;
+/// What framehop allocates for one, at the most: rules by address, and the rows of [`Room`].
+const RULE_CACHE_BYTES: usize = 24 << 10;
 
 impl Rules {
     /// One of framehop's caches. To be called where there is memory for it.
@@ -81,14 +84,23 @@ impl Rules {
         let n_caches = 1 << self.bits;
         if is_often
             && let Some(mut new) = modules::alone(|| {
-                let make = || (0..n_caches).map(|_| RuleCache::new_in()).collect::<Vec<_>>();
-                memory::reserve(n_caches * RULE_CACHE_BYTES).then(make)
+                roomy(|| {
+                    let make = || (0..n_caches).map(|_| RuleCache::new_in()).collect::<Vec<_>>();
+                    memory::reserve(n_caches * RULE_CACHE_BYTES).then(make)
+                })
             })
         {
             self.caches[n_caches..2 * n_caches].iter_mut().for_each(|place| *place = new.pop());
             self.bits += 1;
         }
     }
+}
+
+/// Runs this on a stack with room.
+fn roomy<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+    const BYTES: usize = 256 << 10;
+
+    memory::lent(BYTES, |stack| thread::on_stack(stack, work)).flatten()
 }
 
 /// So many frames are remembered at the most.
@@ -131,12 +143,11 @@ enum End {
 }
 
 impl Walk {
-    const NONE: Self = Self {
-        n_frames: 0,
-        is_whole: false,
-        known: ptr::null(),
-        frames: [Frame { step: Step { slot: 0, address: 0, bp: 0 }, hash: Hash::NONE }; DEPTH],
-    };
+    /// Of nothing, where it is to be: it is large.
+    fn none() -> Box<Self> {
+        // SAFETY: zero is a value of each field.
+        unsafe { Box::new_zeroed().assume_init() }
+    }
 
     /// So many frames, from the outermost one on, are still so: all return addresses are where they were.
     #[inline(always)]
@@ -244,21 +255,32 @@ impl Shared {
 }
 
 impl Cache {
-    /// Rules and a stack of which nothing is known. `None` where there is no memory for it.
+    /// Rules and a stack of which nothing is known. `None` where there is no memory for it. framehop makes what it remembers on the stack, and that of the
+    /// program may be a small one. To be called where no signal comes.
     fn make() -> Option<Box<Self>> {
-        memory::reserve(size_of::<Self>() + RULE_CACHE_BYTES)
-            .then(|| Box::new(Self { rules: Rules::new(), last: Walk::NONE }))
+        roomy(Self::make_here)
+    }
+
+    fn make_here() -> Option<Box<Self>> {
+        const BYTES: usize =
+            size_of::<Walk>() + size_of::<[Step; MAX_FRAMES]>() + size_of::<Cache>() + RULE_CACHE_BYTES;
+
+        let make = || {
+            // SAFETY: of the steps none need be initialised.
+            let steps = unsafe { Box::new_uninit().assume_init() };
+            Box::new(Self { rules: Rules::new(), last: Walk::none(), steps })
+        };
+        memory::reserve(BYTES).then(make)
     }
 
     fn walk(&mut self, known: &Known, stack: &Stack, registers: Registers, addresses: &mut Addresses) -> Found {
-        let Self { rules, last } = self;
+        let Self { rules, last, steps } = self;
         if !ptr::eq(last.known, known) {
             (last.known, last.n_frames) = (known, 0);
         }
         let mut old = last.unchanged(stack);
         let mut end = End::OfStack;
         let mut n_new = 0;
-        let mut steps = [MaybeUninit::<Step>::uninit(); MAX_FRAMES];
         let walked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let Ok(first) = stack.read(registers.sp as u64) else { return };
             let mut state = UnwindRegsX86_64::new(first, registers.sp as u64 + 8, registers.bp as u64);
