@@ -16,7 +16,7 @@
 //! | [`DETAILED`]: a release, a failure, a note | as above | last, or 0; number of its stack. Bytes of a text; what the function got or returned, a `FILE*`. Then the text |
 //! | [`Kind::CloseRange`] | first descriptor | last; 0 |
 //! | one of a specification: [`Kind::SpecifiedAllocation`] and the two behind it | what | size; number of its stack, and above its 32 bits that of the function. When the call began; bytes of a text. Then that: arguments |
-//! | [`Kind::Definition`] | function; from bit 16 on the resource's number; bit 24: it has sizes; 25: it is counted | 0; bytes of a text. Then that: resource, description and function with a NUL between them |
+//! | [`Kind::Definition`] | function; from bit 16 on the resource's number, 255: memory; bit 24: it has sizes; 25: it is counted | 0; bytes of a text. Then that: resource, description and function with a NUL between them |
 //! | [`Kind::Stack`] | number; how many frames, in the highest 16 bits | two return addresses each, the innermost first |
 //! | [`Kind::Process`] | process; in the highest half the number of its parent, or 0 | `CLOCK_MONOTONIC` in nanoseconds; bytes of the text. Then the program's path |
 //! | [`Kind::Module`] | base address: what is added to the file's addresses | begin, end. Bytes of build-id and path; bytes of the build-id. Then both |
@@ -160,7 +160,7 @@ impl Resource {
 pub struct Definition<'a> {
     /// Which one, from 0 on.
     pub function: u16,
-    /// Of which of the specified resources.
+    /// Of which of the specified resources; [`OF_MEMORY`](Self::OF_MEMORY): of [`Resource::Memory`].
     pub resource: u8,
     /// Whether they have sizes, and are counted.
     pub has_bytes: bool,
@@ -173,6 +173,9 @@ pub struct Definition<'a> {
 }
 
 impl<'a> Definition<'a> {
+    /// The resource of functions of an allocator that the program has in it.
+    pub const OF_MEMORY: u8 = u8::MAX;
+
     /// The second word of its unit.
     #[must_use]
     pub fn word(&self) -> u64 {
@@ -196,7 +199,7 @@ impl<'a> Definition<'a> {
         let texts = [texts.next()?, texts.next()?, texts.next()?];
         let resource = (word >> 16) as u8;
         let [has_bytes, is_counted, has_others] = [24, 25, 26].map(|bit| word >> bit & 1 != 0);
-        let is_one = usize::from(resource) < MAX_SPECIFIED;
+        let is_one = usize::from(resource) < MAX_SPECIFIED || resource == Self::OF_MEMORY;
         is_one.then_some(Self { function: word as u16, resource, has_bytes, is_counted, has_others, texts })
     }
 }
@@ -596,7 +599,10 @@ mod tests {
         let definition =
             Definition { function: 7, resource: 3, has_bytes: true, is_counted: false, has_others: true, texts };
         let text = definition.text();
-        assert_eq!(Definition::of(definition.word(), core::str::from_utf8(&text).unwrap()), Some(definition));
+        let text = core::str::from_utf8(&text).unwrap();
+        assert_eq!(Definition::of(definition.word(), text), Some(definition));
+        let of_memory = Definition { resource: Definition::OF_MEMORY, ..definition };
+        assert_eq!(Definition::of(of_memory.word(), text), Some(of_memory));
         assert_eq!(Definition::of(definition.word(), "block\0blocks"), None);
         assert_eq!(Definition::of(24 << 16, "a\0b\0c"), None, "too many resources");
     }

@@ -4,7 +4,11 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
+use rftrace_format::resources::Resource;
 use rftrace_format::specification::MAX_FUNCTIONS;
+
+use crate::process;
+use crate::specifications;
 
 /// Their addresses, each at the first free place from its hash on. More than twice as many as there can be.
 static PLACES: [AtomicUsize; N_PLACES] = [const { AtomicUsize::new(0) }; N_PLACES];
@@ -35,9 +39,15 @@ extern "C" fn rftrace_resources_hook() -> *const () {
     }
 }
 
-/// Says that a function has one.
+/// Says that the function with a number has one.
 #[unsafe(no_mangle)]
-extern "C" fn rftrace_resources_branched(address: usize) {
+extern "C" fn rftrace_resources_branched(address: usize, number: usize) {
+    let memory = Resource::Memory;
+    if process::is_recorded(memory)
+        && specifications::function(number).is_some_and(|it| it.resource() == memory.number())
+    {
+        process::set_layered();
+    }
     let free = |place: &&AtomicUsize| [0, address].contains(&place.load(Relaxed));
     if let Some(place) = places(address).find(free) {
         place.store(address, Relaxed);

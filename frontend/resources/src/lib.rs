@@ -30,6 +30,7 @@ mod branched;
 mod chunks;
 mod identity;
 mod interpose;
+mod layers;
 mod machine;
 mod memory;
 mod modules;

@@ -9,13 +9,16 @@ use rftrace_format::resources::Resource;
 use rftrace_format::resources::pool::BYTES;
 
 use crate::identity;
+use crate::layers;
 use crate::modules;
 use crate::originals;
 use crate::pool::{self, Pool};
 use crate::specifications;
 use crate::stacks;
-use crate::state::{BEGINNING, RECORDED, STATES, UNKNOWN};
-pub(crate) use crate::state::{attach, generation, is_detailed, is_known, is_number_recorded, set_wanted, switch_off};
+use crate::state::{BEGINNING, LAYERED, RECORDED, STATES, UNKNOWN};
+pub(crate) use crate::state::{
+    attach, generation, is_detailed, is_known, is_number_recorded, set_layered, set_wanted, switch_off,
+};
 use crate::thread;
 
 unsafe extern "C" {
@@ -56,6 +59,9 @@ fn begin(resource: Resource) -> bool {
     /// The first one says whether somebody has begun to find out.
     const FIRST: usize = 0;
 
+    if STATES[resource.number() as usize].load(Relaxed) == LAYERED {
+        return !layers::is_within(stack_pointer());
+    }
     // SAFETY: the C library's; nobody changes it as long as there is one thread.
     let is_early = unsafe { environ.is_null() };
     if is_early || STATES[FIRST].compare_exchange(UNKNOWN, BEGINNING, AcqRel, Relaxed).is_err() {
@@ -82,6 +88,13 @@ fn begin(resource: Resource) -> bool {
         modules::refresh();
     }
     STATES[resource.number() as usize].load(Relaxed) == RECORDED
+}
+
+/// About where the stack ends here.
+#[inline(always)]
+fn stack_pointer() -> usize {
+    let here = 0usize;
+    &raw const here as usize
 }
 
 /// Maps the recorder's memory, if this process is to be recorded and can be.

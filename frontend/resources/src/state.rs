@@ -13,13 +13,25 @@ pub(crate) const UNKNOWN: u8 = 0;
 pub(crate) const BEGINNING: u8 = 1;
 pub(crate) const RECORDED: u8 = 2;
 const NOT_RECORDED: u8 = 3;
+/// As [`RECORDED`], and the program has functions of the same kind that have branches: what these do is recorded there (`layers`). Of memory alone.
+pub(crate) const LAYERED: u8 = 4;
 /// Of each resource, by its number.
 pub(crate) static STATES: [AtomicU8; N_RESOURCES] = [const { AtomicU8::new(UNKNOWN) }; N_RESOURCES];
 const N_RESOURCES: usize = Resource::ALL.len() + MAX_SPECIFIED;
 
+fn is_wanted(state: u8) -> bool {
+    state == RECORDED || state == LAYERED
+}
+
+/// Says that functions of the program give out memory and have branches.
+pub(crate) fn set_layered() {
+    // Nobody else changes it once it is known.
+    let _ = STATES[Resource::Memory.number() as usize].compare_exchange(RECORDED, LAYERED, AcqRel, Relaxed);
+}
+
 /// Whether one by its number is recorded, as far as it was found out.
 pub(crate) fn is_number_recorded(number: usize) -> bool {
-    STATES.get(number).is_some_and(|state| state.load(Relaxed) == RECORDED)
+    STATES.get(number).is_some_and(|state| is_wanted(state.load(Relaxed)))
 }
 
 /// The thread that tells a recorder of what is there, before anything is recorded; 0 for none.
@@ -27,7 +39,7 @@ static TELLER: AtomicI32 = AtomicI32::new(0);
 
 /// Whether this thread may write to the recorder's memory: something is recorded, or it tells a recorder that has come of what is there.
 pub(crate) fn may_write() -> bool {
-    let is_recorded = STATES.iter().any(|state| state.load(Acquire) == RECORDED);
+    let is_recorded = STATES.iter().any(|state| is_wanted(state.load(Acquire)));
     // SAFETY: the call takes nothing.
     is_recorded || TELLER.load(Relaxed) == unsafe { libc::gettid() }
 }
@@ -42,7 +54,7 @@ pub(crate) fn telling(tell: impl FnOnce()) {
 
 /// Whether it was found out what is recorded.
 pub(crate) fn is_known() -> bool {
-    [RECORDED, NOT_RECORDED].contains(&STATES[0].load(Relaxed))
+    [RECORDED, NOT_RECORDED, LAYERED].contains(&STATES[0].load(Relaxed))
 }
 
 /// Whether more is recorded: stacks of releases, arguments.

@@ -22,6 +22,8 @@ pub(crate) struct Thread {
     pub(crate) tid: Cell<u32>,
     /// From here to the end of the stack all can be read; 0 if that is not known.
     pub(crate) stack_low: Cell<usize>,
+    /// The outermost call of the program's own allocator (`layers`).
+    layer: [Cell<usize>; 2],
     /// Which cache it takes first.
     pub(crate) cache: Cell<usize>,
     /// How often something was taken or given back that a function may do for another one, and what that was last (`log`).
@@ -32,6 +34,16 @@ pub(crate) struct Thread {
 const N_LOGGED: usize = 16;
 
 impl Thread {
+    /// Says which call of the program's own allocator it is in. Returns what was said before.
+    pub(crate) fn set_layer(&self, layer: [usize; 2]) -> [usize; 2] {
+        [self.layer[0].replace(layer[0]), self.layer[1].replace(layer[1])]
+    }
+
+    /// The call that was said last. It may have been left by a jump since.
+    pub(crate) fn layer(&self) -> [usize; 2] {
+        [self.layer[0].get(), self.layer[1].get()]
+    }
+
     /// How much was logged until now.
     pub(crate) fn n_logged(&self) -> u32 {
         self.n_logged.get() as u32

@@ -135,3 +135,68 @@ fn what_a_rust_program_loses() {
     tools::run(rustc.args(["-g", "-O", "--edition=2024", "-o"]).arg(&program).arg(folder("kept.rs")));
     compare(&program, "kept.rs", &[[5, 615]]);
 }
+
+/// The same of a program that has an allocator in it: what `main` has called for counts as if it were the C library's.
+#[track_caller]
+fn check_own_allocator(program: &Path, source: &str, lost: &[[u64; 2]], taken: u64) {
+    let (folder, told) = record_kinds("memory", &[], program, &[]);
+    assert!(!told.contains("not seen"), "{told}");
+    let found = values(&folder, &[]);
+    for key in ["doubled", "lost", "unknown_releases"] {
+        assert_eq!(found["memory"][key], 0, "{key} of {found:#}\n{told}");
+    }
+    let own = by_rftrace(&folder, source);
+    let mut sizes: Vec<[u64; 2]> = own.values().copied().collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, lost, "{own:?}");
+    let [allocations, ..] = sums(&found, &["main"]);
+    let [of_threads, ..] = sums(&found, &["main", "_dl_allocate_tls"]);
+    assert_eq!(allocations - of_threads, taken, "{found:#}");
+    // Blocks are given back by the functions that gave them out, whoever calls them: what is not lost is none of the program's.
+    let stacks = found["stacks"].as_array().unwrap();
+    let is_inner = |stack: &&Value| stack["frames"][0]["function"].as_str().is_some_and(|name| name.contains("je_"));
+    assert_eq!(stacks.iter().find(is_inner), None);
+}
+
+/// What the linker is told for a jemalloc that becomes a part of the program.
+fn jemalloc() -> Option<[&'static str; 4]> {
+    let archive = Command::new("gcc").arg("-print-file-name=libjemalloc.a").output().ok()?;
+    let is_there = Path::new(String::from_utf8(archive.stdout).ok()?.trim()).is_absolute();
+    if !is_there {
+        println!("kept: skipped, no libjemalloc.a: apt-get install libjemalloc-dev");
+        assert!(std::env::var_os("CI").is_none(), "libjemalloc-dev is missing");
+    }
+    is_there.then_some(["-l:libjemalloc.a", "-lm", "-ldl", "-pthread"])
+}
+
+#[test]
+fn what_programs_with_jemalloc_lose() {
+    let Some(jemalloc) = jemalloc().filter(|_| require(&["gcc", "g++", "rustc"])) else { return };
+    let built = |source: &str| {
+        let program = CProgram::new(&[source]).without_hooks().without_library();
+        program.with(&["-g", "-O1", "-fno-builtin"]).with(&jemalloc).build()
+    };
+    check_own_allocator(&built("kept.c").path, "kept.c", &[[1, 500], [5, 500]], 1_001_015);
+    check_own_allocator(&built("kept_cpp.cpp").path, "kept_cpp.cpp", &[[1, 77], [5, 160]], 1_001_029);
+
+    // As Rust's crates for it do: a `#[global_allocator]` that tells it the size of what it gives back.
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("kept");
+    let mut rustc = Command::new("rustc");
+    fixtures::without_settings(&mut rustc);
+    rustc.args(["-g", "-O", "--edition=2024", "--check-cfg=cfg(jemalloc)", "--cfg=jemalloc", "-o"]).arg(&program);
+    rustc.args(jemalloc.map(|argument| format!("-Clink-arg={argument}")));
+    tools::run(rustc.arg(folder("kept.rs")));
+    check_own_allocator(&program, "kept.rs", &[[5, 615]], 1_001_029);
+}
+
+/// One that a user has written, which everybody gets: the C library too.
+#[test]
+fn what_a_program_with_an_allocator_of_its_own_loses() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let program = CProgram::new(&["kept.c", "own_malloc.c"]).without_hooks().without_library();
+    let program = program.with(&["-g", "-O1", "-fno-builtin", "-pthread", "-rdynamic"]).build();
+    check_own_allocator(&program.path, "kept.c", &[[1, 500], [5, 500]], 1_001_015);
+}

@@ -194,20 +194,6 @@ fn can_call_tracer(path: &Path, file: &object::File<'_>, own: &Processor) -> boo
     imports.any(|name| own.hooks.contains(&name)) || patchable_entries(path) > 0
 }
 
-/// The allocator that the program has in it, by the first of its functions that is known: what that gives out is not seen from outside.
-pub fn own_allocator(path: &Path) -> Option<String> {
-    /// As jemalloc is named in Rust programs, and by others; mimalloc, tcmalloc, snmalloc, scudo.
-    const KNOWN: [&str; 6] = ["_rjem_malloc", "je_malloc", "mi_malloc", "tc_malloc", "sn_malloc", "scudo_malloc"];
-
-    let data = fs::read(path).ok()?;
-    let file = object::File::parse(&*data).ok()?;
-    let own = |name: &str| {
-        let defined = file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition());
-        defined.filter_map(|symbol| symbol.name().ok()).any(|found| found == name).then(|| name.to_owned())
-    };
-    KNOWN.into_iter().chain(["malloc"]).find_map(own)
-}
-
 /// A sanitizer that comes with a program, and the file in which it is.
 #[derive(Debug)]
 pub struct Sanitizer {

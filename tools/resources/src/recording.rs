@@ -196,6 +196,9 @@ impl Recording {
     /// A function of a specification: of what, and its name.
     pub(crate) fn specified(&self, function: u64) -> Option<(Resource, &'static str)> {
         let &(resource, name) = self.functions.get(&function)?;
+        if resource == Definition::OF_MEMORY {
+            return Some((Resource::Memory, name));
+        }
         Some((Resource::Specified(*self.specified.get(&resource)?), name))
     }
 
@@ -360,6 +363,9 @@ impl Found {
         }
         check(self.functions.len(), MAX_FUNCTIONS, "specified functions")?;
         self.functions.insert(function.into(), (resource, stay(called)));
+        if resource == Definition::OF_MEMORY {
+            return Ok(());
+        }
         check(self.specified.len(), MAX_SPECIFIED, "specified resources")?;
         self.specified.entry(resource).or_insert_with(|| Specified {
             number: resource,

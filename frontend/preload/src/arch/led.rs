@@ -29,7 +29,7 @@ pub(crate) fn begin() {
     let (hook, branched) = unsafe {
         (
             transmute::<*mut c_void, extern "C" fn() -> *const ()>(hook)(),
-            transmute::<*mut c_void, extern "C" fn(usize)>(branched),
+            transmute::<*mut c_void, extern "C" fn(usize, usize)>(branched),
         )
     };
     if hook.is_null() {
@@ -48,7 +48,7 @@ pub(crate) fn begin() {
     let mut left_out = Vec::new();
     for (led, made) in led.iter().zip(made) {
         match made {
-            Some(Ok(address)) => branched(address),
+            Some(Ok(address)) => branched(address, led.number),
             Some(Err(reason)) => {
                 let module = Path::new(led.path).file_name().unwrap_or_default().to_string_lossy();
                 left_out.push(format!("{} within {module} ({reason})", led.name));

@@ -36,7 +36,9 @@ impl Call {
 
     /// Begins one of a specified function.
     pub(super) fn specified(resource: usize, registers: Registers) -> Option<Self> {
-        if !process::is_number_recorded(resource) || !identity::is_own_memory() {
+        // Memory is not asked about, as in `allocator`: a child of `vfork` takes none.
+        let is_own_memory = || resource == Resource::Memory.number() as usize || identity::is_own_memory();
+        if !process::is_number_recorded(resource) || !is_own_memory() {
             return None;
         }
         Some(Self::again(pool::ticks_before(), registers, process::generation(), logged()))

@@ -19,6 +19,7 @@ use rftrace_format::specification::{BEFORE, Does, Entry, MAX_IDS, NESTED};
 
 use super::calls::Call;
 use crate::branched;
+use crate::layers;
 use crate::machine::{self, Values};
 use crate::originals;
 use crate::process;
@@ -90,6 +91,8 @@ struct Frame {
     since: u32,
     released: [u64; MAX_IDS],
     n_released: usize,
+    /// The call of the program's allocator that this one is in (`layers`).
+    layer: [usize; 2],
 }
 
 /// The same of a function that has come by a branch. It may rely on all registers that the called one leaves as they are.
@@ -461,6 +464,12 @@ fn has_begun(frame: &mut Frame, sp: usize) -> bool {
         return false;
     }
     let Some((entry, call)) = begin(frame.number as usize, registers) else { return false };
+    if is_of_memory(&entry) {
+        if layers::is_within(sp) {
+            return false;
+        }
+        frame.layer = layers::enter(sp);
+    }
     thread::keeping_errno(|| {
         (frame.began, frame.generation, frame.since) = (call.began(), call.generation(), call.since());
         let values = frame.values(sp, None);
@@ -477,9 +486,17 @@ fn has_begun(frame: &mut Frame, sp: usize) -> bool {
     })
 }
 
+/// Whether a function is of an allocator that the program has in it.
+fn is_of_memory(entry: &Entry<'_>) -> bool {
+    entry.resource() == Resource::Memory.number()
+}
+
 /// Called with the frame behind the function.
 extern "C" fn after(frame: &mut Frame, sp: usize) {
     let Some(entry) = specifications::function(frame.number as usize) else { return };
+    if is_of_memory(&entry) {
+        layers::leave(frame.layer);
+    }
     thread::keeping_errno(|| {
         let call = Call::again(frame.began, Registers { sp, bp: frame.bp }, frame.generation, frame.since);
         let released = Released { ids: frame.released, n_ids: frame.n_released };
@@ -559,7 +576,9 @@ fn record(number: u64, entry: &Entry<'_>, call: Call, values: &Values<'_>, relea
         call.specified_taken(Kind::SpecifiedNote, number, resource, (id, size), text, true);
         return;
     }
-    for id in entry.ids().filter_map(|steps| machine::run(steps, values)) {
+    // A realloc to nothing may give nothing out.
+    let is_one = |id: &u64| *id != 0 || !is_of_memory(entry);
+    for id in entry.ids().filter_map(|steps| machine::run(steps, values)).filter(is_one) {
         call.specified_taken(Kind::SpecifiedAllocation, number, resource, (id, size), text, is_nested);
     }
 }

@@ -40,12 +40,20 @@ pub struct Lead {
 pub unsafe fn lead_functions(leads: &[Lead], hook: usize) -> Vec<Option<Result<usize, WholeReason>>> {
     let _at_work = host::at_work();
     let mut found = vec![None; leads.len()];
+    // Files are looked for before there is a branch: that may take memory, of an allocator that is among these.
+    let mut own: Vec<(usize, Vec<usize>)> = Vec::new();
     with_modules(|info| {
         // SAFETY: in the callback, and not used behind it.
         let image = unsafe { Image::new(info) }?;
-        let own = own_leads(&image, leads);
+        own.push((image.start(), own_leads(&image, leads)));
+        None::<()>
+    });
+    with_modules(|info| {
+        // SAFETY: as above.
+        let image = unsafe { Image::new(info) }?;
+        let (_, own) = own.iter().find(|&&(start, _)| start == image.start())?;
         if !own.is_empty() {
-            lead_in(&image, leads, &own, hook, &mut found);
+            lead_in(&image, leads, own, hook, &mut found);
         }
         None::<()>
     });

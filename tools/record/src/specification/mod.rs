@@ -3,6 +3,7 @@
 //! - here: files as their users write them, and what is wrong with them;
 //! - `expression`: `arg1 * arg2` → steps of the machine that runs in the program (`rftrace_format::specification`);
 //! - `audit`: functracer's `-a`, a specification of its own;
+//! - `allocator`: an allocator that the program has in it;
 //! - `functions`: which functions of the program and its libraries are meant;
 //! - `plan`: what is made of all that for a recording; `stubs` the library that catches the calls.
 //!
@@ -18,12 +19,14 @@ use rftrace_format::specification::{Argument, BEFORE, Does, Function, MAX_ARGUME
 use serde::Deserialize;
 use toml::{Spanned, Table, Value};
 
+mod allocator;
 mod audit;
 mod expression;
 mod functions;
 mod plan;
 mod stubs;
 
+pub use allocator::Allocator;
 pub use plan::Plan;
 
 use expression::Wants;

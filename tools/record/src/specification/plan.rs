@@ -9,6 +9,7 @@ use rftrace_format::resources::{Definition, MAX_SPECIFIED, Resource};
 use rftrace_format::specification::{self, BEFORE, Function, MAX_FUNCTIONS};
 use rftrace_read::Pattern;
 
+use super::allocator::{Allocator, Own};
 use super::functions::{self, Module, as_by_cxxfilt, nearest, readable, why_not_caught};
 use super::{Described, Specification, Wanted, stubs};
 
@@ -88,19 +89,43 @@ impl Plan {
                 }
             }
         }
-        if plan.functions.len() > MAX_FUNCTIONS {
+        plan.check_number()?;
+        Ok(plan)
+    }
+
+    /// Adds the functions of an allocator that the program has in it: they give out memory. What is specified otherwise stays so.
+    ///
+    /// # Errors
+    ///
+    /// The program cannot be found; there are too many functions.
+    pub fn add_allocator(&mut self, allocator: Allocator, program: &Path) -> Result<()> {
+        let path = program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
+        for Own { symbol, does, addresses } in allocator.functions {
+            if self.functions.iter().any(|caught| caught.symbol == symbol) {
+                continue;
+            }
+            let name = readable(&symbol)[0].clone().unwrap_or_else(|| symbol.clone());
+            let does = Function { resource: Resource::Memory.number(), ..does };
+            let places = addresses.into_iter().map(|address| (path.clone(), address)).collect();
+            self.functions.push(Caught { symbol, name, does, is_exported: false, places });
+        }
+        self.check_number()
+    }
+
+    fn check_number(&self) -> Result<()> {
+        if self.functions.len() > MAX_FUNCTIONS {
             bail!(
                 "--resources: {} functions; {MAX_FUNCTIONS} are the most: are the globs too wide?",
-                plan.functions.len()
+                self.functions.len()
             );
         }
-        Ok(plan)
+        Ok(())
     }
 
     /// Whether nothing is specified.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.resources.is_empty()
+        self.functions.is_empty() && self.resources.is_empty()
     }
 
     /// Bits of what is recorded.
@@ -126,15 +151,16 @@ impl Plan {
     /// What is told of functions in the recording.
     pub(crate) fn definitions(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
         self.functions.iter().enumerate().map(|(number, Caught { name, does, .. })| {
-            let resource = does.resource as usize - Resource::ALL.len();
-            let described = &self.resources[resource];
+            let resource = (does.resource as usize).checked_sub(Resource::ALL.len());
+            let described = resource.map(|resource| &self.resources[resource]);
+            let texts = described.map_or(["memory", ""], |described| [&described.name, &described.description]);
             let definition = Definition {
                 function: number as u16,
-                resource: resource as u8,
-                has_bytes: described.has_bytes,
-                is_counted: described.is_counted,
-                has_others: described.has_others,
-                texts: [&described.name, &described.description, name],
+                resource: resource.map_or(Definition::OF_MEMORY, |resource| resource as u8),
+                has_bytes: described.is_none_or(|described| described.has_bytes),
+                is_counted: described.is_some_and(|described| described.is_counted),
+                has_others: described.is_some_and(|described| described.has_others),
+                texts: [texts[0], texts[1], name],
             };
             (definition.word(), definition.text())
         })

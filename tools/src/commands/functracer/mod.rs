@@ -28,7 +28,8 @@ use tempfile::TempDir;
 
 use super::record::attach::tell_of_end;
 use super::record::resources::{
-    Backtraces, Kind, check, environment, libraries, of_running, parse, plan, tell_of_left_out, tell_of_losses,
+    Backtraces, Kind, check, environment, libraries, of_running, parse, plan, tell_of_allocator, tell_of_left_out,
+    tell_of_losses,
 };
 
 mod sections;
@@ -196,6 +197,9 @@ fn start(args: &FunctracerArgs, track: &Kind, way: Backtraces, work: TempDir, mu
     check(&program)?;
     let (wanted, plan) = plan(slice::from_ref(track), &program)?;
     plan.without_branches()?;
+    if wanted.contains(&Resource::Memory) {
+        tell_of_allocator(&program)?;
+    }
     let libraries = libraries(&plan)?;
     let recorder = ResourceRecorder::begin(work.path(), MOST_BYTES, &wanted, &plan, true)?;
     let mut command = Process::new(&program);

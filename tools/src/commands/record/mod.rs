@@ -10,7 +10,6 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rftrace_format::resources::Resource;
 use rftrace_record::banks::{BankRecorder, Plan, Written};
 use rftrace_record::control::Control;
 use rftrace_record::entries::Entries;
@@ -81,12 +80,10 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
         resources::check(&program)?;
         resources::check_backtraces(&program, args.backtraces, !args.branches.is_empty())?;
     }
-    let planned = resources::plan(&args.resources, &program)?;
+    let mut planned = resources::plan(&args.resources, &program)?;
+    resources::add_allocator(&mut planned, &program)?;
     if !args.resources.is_empty() {
         preloads.extend(resources::libraries(&planned.1)?);
-    }
-    if planned.0.contains(&Resource::Memory) {
-        resources::tell_of_allocator(&program);
     }
     let schedule = match (args.schedule, args.no_schedule) {
         (_, true) => None,

@@ -17,7 +17,7 @@ use rftrace_record::attach::{Resources, ResourcesWanted};
 use rftrace_record::preload::{self, Preload};
 use rftrace_record::program::{self, Sanitizer};
 use rftrace_record::resources::{Recorded, ResourceRecorder};
-use rftrace_record::specification::{Plan, Specification};
+use rftrace_record::specification::{Allocator, Plan, Specification};
 
 use crate::commands::common::shell_word;
 
@@ -154,6 +154,11 @@ pub(crate) fn of_running(kinds: &[Kind], way: Backtraces, pids: &[u32], is_detai
     if is_specified && programs.iter().any(|program| *program != programs[0]) {
         bail!("what is specified is recorded of several processes if they run the same program: record each by itself");
     }
+    if kinds.iter().any(|kind| matches!(kind, Kind::BuiltIn(Resource::Memory))) {
+        for program in &programs {
+            tell_of_allocator(program)?;
+        }
+    }
     let (kinds, plan) = plan(kinds, programs.first().map_or(Path::new(""), PathBuf::as_path))?;
     plan.without_branches()?;
     let library = Preload::find(preload::RESOURCES)?.path().to_owned();
@@ -211,15 +216,25 @@ pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Resul
     Ok(others.into_iter().chain(table).chain(led).collect())
 }
 
-/// Says that the program has an allocator of its own, which nothing outside of it can take the place of.
-pub(super) fn tell_of_allocator(program: &Path) {
-    if let Some(function) = program::own_allocator(program) {
+/// Adds what the program takes from an allocator that it has in it, if memory is wanted.
+pub(super) fn add_allocator((wanted, plan): &mut (Vec<Resource>, Plan), program: &Path) -> Result<()> {
+    match Allocator::of(program)?.filter(|_| wanted.contains(&Resource::Memory)) {
+        Some(allocator) => plan.add_allocator(allocator, program),
+        None => Ok(()),
+    }
+}
+
+/// Says that the program has an allocator of its own, where its functions get no branches.
+pub(crate) fn tell_of_allocator(program: &Path) -> Result<()> {
+    if let Some(allocator) = Allocator::of(program)? {
         say!(
-            "rftrace: {} has an allocator of its own (`{function}`): what that gives out is not seen, only what libraries and the \
-             rest of the program take from the C library",
-            program.display()
+            "rftrace: {} has an allocator of its own (`{}`): what that gives out is not seen, only what libraries and the rest of the program take \
+             from the C library. rftrace record --resources, which begins the program, has all of it",
+            program.display(),
+            allocator.known_by()
         );
     }
+    Ok(())
 }
 
 /// Says what was not recorded.

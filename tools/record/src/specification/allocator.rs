@@ -1,0 +1,82 @@
+//! An allocator that a program has in it (jemalloc, mimalloc and others, linked statically, or one that defines `malloc` itself): its functions get
+//! branches, as no library can take their place.
+
+use std::path::Path;
+
+use anyhow::Result;
+use rftrace_format::specification::{Does, Function};
+
+use super::Specification;
+use super::functions::Module;
+
+/// The functions that are known, as a file of those that users write.
+const KNOWN: &str = include_str!("built_in/allocator.toml");
+
+/// A function of it.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) symbol: String,
+    pub(super) does: Function<Vec<u8>>,
+    pub(super) addresses: Vec<u64>,
+}
+
+/// The allocator's functions that are in the program.
+#[derive(Debug)]
+pub struct Allocator {
+    pub(super) functions: Vec<Own>,
+}
+
+impl Allocator {
+    /// Looks for one in a program: functions that give memory out, and take it back. None in what is no ELF file.
+    ///
+    /// # Errors
+    ///
+    /// What is built in cannot be read.
+    pub fn of(program: &Path) -> Result<Option<Self>> {
+        let known = Specification::read("allocator", KNOWN)?.functions;
+        let Ok(module) = Module::open(program, true) else { return Ok(None) };
+        let own = |symbol: String, does: &Function<Vec<u8>>| Own {
+            addresses: module.addresses(&symbol).collect(),
+            does: does.clone(),
+            symbol,
+        };
+        let functions = known.into_iter().flat_map(|wanted| {
+            let does = wanted.compiled;
+            wanted.symbols.into_iter().map(move |symbol| (symbol, does.clone()))
+        });
+        let mut functions: Vec<Own> = functions.map(|(symbol, does)| own(symbol, &does)).collect();
+        functions.retain(|own| !own.addresses.is_empty());
+        // Operators that go on to the C library's `malloc` are seen by that.
+        let is_operator = |own: &Own| own.symbol.starts_with("_Z");
+        let has = |does: Does| functions.iter().any(|own| own.does.does == does && !is_operator(own));
+        let is_one = has(Does::Allocate) && has(Does::Release);
+        if !functions.iter().any(|own| own.symbol == "malloc") {
+            functions.retain(|own| !is_operator(own));
+        }
+        Ok(is_one.then_some(Self { functions }))
+    }
+
+    /// One of its functions, by which a user knows it.
+    #[must_use]
+    pub fn known_by(&self) -> &str {
+        &self.functions[0].symbol
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_read() {
+        let known = Specification::read("allocator", KNOWN).unwrap();
+        let mut symbols: Vec<String> = known.functions.into_iter().flat_map(|wanted| wanted.symbols).collect();
+        let all = symbols.len();
+        symbols.sort_unstable();
+        symbols.dedup();
+        assert_eq!(symbols.len(), all, "a function has two meanings");
+        // Neither this program, which takes memory from the C library, nor what is no program.
+        assert!(Allocator::of(&std::env::current_exe().unwrap()).unwrap().is_none());
+        assert!(Allocator::of(Path::new("/etc/passwd")).unwrap().is_none());
+    }
+}
