@@ -19,7 +19,7 @@ use rftrace_format::specification::{BEFORE, Does, Entry, MAX_IDS, NESTED};
 
 use super::calls::Call;
 use crate::branched;
-use crate::layers;
+use crate::layers::{self, Layer};
 use crate::machine::{self, Values};
 use crate::originals;
 use crate::process;
@@ -92,7 +92,7 @@ struct Frame {
     released: [u64; MAX_IDS],
     n_released: usize,
     /// The call of the program's allocator that this one is in (`layers`).
-    layer: [usize; 2],
+    layer: Layer,
 }
 
 /// The same of a function that has come by a branch. It may rely on all registers that the called one leaves as they are.
@@ -464,12 +464,8 @@ fn has_begun(frame: &mut Frame, sp: usize) -> bool {
         return false;
     }
     let Some((entry, call)) = begin(frame.number as usize, registers) else { return false };
-    if is_of_memory(&entry) {
-        if layers::is_within(sp) {
-            return false;
-        }
-        frame.layer = layers::enter(sp);
-    }
+    let Some(layer) = layers::enter(&entry, sp) else { return false };
+    frame.layer = layer;
     thread::keeping_errno(|| {
         (frame.began, frame.generation, frame.since) = (call.began(), call.generation(), call.since());
         let values = frame.values(sp, None);
@@ -486,17 +482,10 @@ fn has_begun(frame: &mut Frame, sp: usize) -> bool {
     })
 }
 
-/// Whether a function is of an allocator that the program has in it.
-fn is_of_memory(entry: &Entry<'_>) -> bool {
-    entry.resource() == Resource::Memory.number()
-}
-
 /// Called with the frame behind the function.
 extern "C" fn after(frame: &mut Frame, sp: usize) {
     let Some(entry) = specifications::function(frame.number as usize) else { return };
-    if is_of_memory(&entry) {
-        layers::leave(frame.layer);
-    }
+    layers::leave(&entry, frame.layer);
     thread::keeping_errno(|| {
         let call = Call::again(frame.began, Registers { sp, bp: frame.bp }, frame.generation, frame.since);
         let released = Released { ids: frame.released, n_ids: frame.n_released };
@@ -577,7 +566,7 @@ fn record(number: u64, entry: &Entry<'_>, call: Call, values: &Values<'_>, relea
         return;
     }
     // A realloc to nothing may give nothing out.
-    let is_one = |id: &u64| *id != 0 || !is_of_memory(entry);
+    let is_one = |id: &u64| *id != 0 || !layers::has(entry);
     for id in entry.ids().filter_map(|steps| machine::run(steps, values)).filter(is_one) {
         call.specified_taken(Kind::SpecifiedAllocation, number, resource, (id, size), text, is_nested);
     }
