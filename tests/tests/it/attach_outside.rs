@@ -50,6 +50,25 @@ fn ends_well(running: Running, program: &Path) {
     assert_eq!((status.code(), said.trim()), (Some(7), "right"), "{}", program.display());
 }
 
+/// The thread that is borrowed stays where it is, so that is nowhere a jump is to be written.
+#[test]
+fn a_thread_that_is_mostly_at_the_beginning_of_mcount() {
+    if !require(&["musl-gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = with_musl(&folder, "slow", &["-static", "-DSLOW_MCOUNT"]);
+    let running = Running::begin(&program, "alone");
+    let code = running.code();
+    for _ in 0..5 {
+        running.record_some(&["--for", "50ms"]);
+        check_calls(&running.trace(), 1);
+        fs::remove_dir_all(running.trace()).unwrap();
+        assert_eq!(running.code(), code);
+    }
+    ends_well(running, &program);
+}
+
 /// What has begun and ended while it was recorded is there, in the threads that did it, and nothing else.
 #[test]
 fn all_calls_of_new_threads() {

@@ -41,6 +41,13 @@ pub(crate) struct Hooked {
     displaced: [u8; 8],
 }
 
+impl Hooked {
+    /// Where no thread may be when its jump is written: within what that takes the place of.
+    pub(crate) fn inside(&self) -> Range<u64> {
+        self.range.start + 1..self.range.start + JUMP_BYTES as u64
+    }
+}
+
 /// The functions of a process that functions call at their beginning.
 ///
 /// # Errors
@@ -111,9 +118,7 @@ pub(crate) fn write(
         image.tell(process, at + offset_of!(Jump, function), it.range.start)?;
         jumps.push((it.range.start, bytes));
     }
-    let within = |address: u64| {
-        hooked.iter().any(|it| (it.range.start + 1..it.range.start + JUMP_BYTES as u64).contains(&address))
-    };
+    let within = |address: u64| hooked.iter().any(|it| it.inside().contains(&address));
     let (begun, [mut pause, longest]) = (Instant::now(), PAUSES);
     while begun.elapsed() < PATIENCE {
         let world = whole_world(process, thread.thread, late)?;

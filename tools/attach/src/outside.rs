@@ -285,7 +285,9 @@ fn put_into<'a>(
     let chosen = Chosen::look_up(&wanted.filter, process, image.as_ref(), (&hooked, &entries))?;
     let unwinder = Unwinder::of(process, &maps)?;
     let gadgets = Gadgets::anywhere(process, &maps)?;
-    let texts = image.as_ref().map_or_else(Vec::new, Image::texts);
+    // The borrowed thread stays where it is until all is written.
+    let mut texts = image.as_ref().map_or_else(Vec::new, Image::texts);
+    texts.extend(hooked.iter().map(Hooked::inside));
     let mut thread = borrow(texts, gadgets, unwinder.registrar().is_some(), late)?;
     let what = What { hooked: &hooked, entries: &entries, chosen: &chosen, maps: &maps };
     let begun = begin_on(&mut thread, process, image, &what, &unwinder, late, open);
