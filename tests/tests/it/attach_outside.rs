@@ -57,15 +57,12 @@ fn a_thread_that_is_mostly_at_the_beginning_of_mcount() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let program = with_musl(&folder, "slow", &["-static", "-DSLOW_MCOUNT"]);
+    let program = with_musl(&folder, "slow", &["-static", "-DSLOW_MCOUNT", "-DROUNDS=65536"]);
     let running = Running::begin(&program, "alone");
     let code = running.code();
-    for _ in 0..5 {
-        running.record_some(&["--for", "50ms"]);
-        check_calls(&running.trace(), 1);
-        fs::remove_dir_all(running.trace()).unwrap();
-        assert_eq!(running.code(), code);
-    }
+    running.record_some(&["--for", "50ms"]);
+    check_calls(&running.trace(), 1);
+    assert_eq!(running.code(), code);
     ends_well(running, &program);
 }
 
