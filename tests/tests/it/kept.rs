@@ -152,7 +152,7 @@ fn check_own_allocator(program: &Path, source: &str, lost: &[[u64; 2]], taken: u
     let [allocations, ..] = sums(&found, &["main"]);
     let [of_threads, ..] = sums(&found, &["main", "_dl_allocate_tls"]);
     assert_eq!(allocations - of_threads, taken, "{found:#}");
-    // Blocks are given back by the functions that gave them out, whoever calls them: what is not lost is none of the program's.
+    // What the allocator calls of itself is no call of its own.
     let stacks = found["stacks"].as_array().unwrap();
     let is_inner = |stack: &&Value| stack["frames"][0]["function"].as_str().is_some_and(|name| name.contains("je_"));
     assert_eq!(stacks.iter().find(is_inner), None);

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::Result;
 use rftrace_format::specification::{Does, Function};
 
-use super::Specification;
 use super::functions::Module;
+use super::{Specification, Wanted};
 
 /// The functions that are known, as a file of those that users write.
 const KNOWN: &str = include_str!("built_in/allocator.toml");
@@ -35,16 +35,11 @@ impl Allocator {
     pub fn of(program: &Path) -> Result<Option<Self>> {
         let known = Specification::read("allocator", KNOWN)?.functions;
         let Ok(module) = Module::open(program, true) else { return Ok(None) };
-        let own = |symbol: String, does: &Function<Vec<u8>>| Own {
-            addresses: module.addresses(&symbol).collect(),
-            does: does.clone(),
-            symbol,
-        };
-        let functions = known.into_iter().flat_map(|wanted| {
-            let does = wanted.compiled;
-            wanted.symbols.into_iter().map(move |symbol| (symbol, does.clone()))
+        let functions = known.into_iter().flat_map(|Wanted { symbols, compiled, .. }| {
+            symbols.into_iter().map(move |symbol| (symbol, compiled.clone()))
         });
-        let mut functions: Vec<Own> = functions.map(|(symbol, does)| own(symbol, &does)).collect();
+        let own = |(symbol, does): (String, _)| Own { addresses: module.addresses(&symbol).collect(), does, symbol };
+        let mut functions: Vec<Own> = functions.map(own).collect();
         functions.retain(|own| !own.addresses.is_empty());
         // Operators that go on to the C library's `malloc` are seen by that.
         let is_operator = |own: &Own| own.symbol.starts_with("_Z");

@@ -218,10 +218,12 @@ pub(crate) fn environment(recorder: &ResourceRecorder, way: Backtraces) -> Resul
 
 /// Adds what the program takes from an allocator that it has in it, if memory is wanted.
 pub(super) fn add_allocator((wanted, plan): &mut (Vec<Resource>, Plan), program: &Path) -> Result<()> {
-    match Allocator::of(program)?.filter(|_| wanted.contains(&Resource::Memory)) {
-        Some(allocator) => plan.add_allocator(allocator, program),
-        None => Ok(()),
+    if wanted.contains(&Resource::Memory)
+        && let Some(allocator) = Allocator::of(program)?
+    {
+        plan.add_allocator(allocator, program)?;
     }
+    Ok(())
 }
 
 /// Says that the program has an allocator of its own, where its functions get no branches.
