@@ -17,8 +17,9 @@ import rftrace_records  # noqa: E402
 import rftrace_samples  # noqa: E402
 
 
-# After that a signal has been lost.
+# After that a signal has been lost. A machine that is slow to stop is waited for: at a second one gdb gives up its connection.
 LOST_SECONDS = 2
+LOST_SECONDS_REMOTE = 10
 
 
 def frames(depth):
@@ -60,7 +61,8 @@ class Alarm:
         pid = gdb.selected_inferior().pid if native else os.getpid()
         ring = f"echo; kill -INT {pid} 2>/dev/null || exit"
         # gdb may lose a signal that comes while it lets the program go on: another follows until the stop is told.
-        again = f"(while sleep {LOST_SECONDS}; do {ring}; done) & again=$!; read -r _; kill $again; wait $again"
+        lost = LOST_SECONDS if native else LOST_SECONDS_REMOTE
+        again = f"(while sleep {lost}; do {ring}; done) & again=$!; read -r _; kill $again; wait $again"
         script = f"while read -r _; do sleep {seconds:.6f}; {ring}; {again} 2>/dev/null; done"
         self.is_set = False
         pipe = subprocess.PIPE
