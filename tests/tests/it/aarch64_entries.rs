@@ -87,7 +87,7 @@ fn signals_between_any_two_instructions() {
         // No unwind information tells of the entries of a linkage table.
         build("struck_aarch64.c", &[hooks, &["-O2", "-fno-plt", "-fno-optimize-sibling-calls"]].concat(), &program);
         let mut emulator = aarch64::emulator("max,pauth-impdef=on", &program);
-        let run = Run::of(emulator.args(["1000", "1500"]).env(VARIABLE, "1").env("QEMU_SINGLESTEP", "1"));
+        let run = Run::of(emulator.args(["1000", "500"]).env(VARIABLE, "1").env("QEMU_SINGLESTEP", "1"));
         let numbers: Vec<u64> = run.stdout.split_whitespace().map(|number| number.parse().unwrap()).collect();
         assert!(numbers[0] > 20, "too few signals to show anything: {numbers:?}");
         assert_eq!(numbers[1], 0, "backtraces without main, of {}: {hooks:?}", numbers[0]);

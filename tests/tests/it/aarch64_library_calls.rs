@@ -143,16 +143,11 @@ fn signals_between_any_two_instructions() {
     let run_path = format!("-Wl,-rpath,{}", dir.path().display());
     for linkage in [["-fno-plt", "-Wl,-z,now"], ["-fplt", "-Wl,-z,lazy"]] {
         source.clone().with(&linkage).with(&[library.to_str().unwrap(), &run_path]).build_as(&path);
-        let mut rftrace = aarch64::machine(&aarch64::command_line().join("rftrace"));
-        let run = record::record_by(
-            rftrace.env("QEMU_SINGLESTEP", "1"),
-            &["--libcalls"],
-            &path,
-            &[&ROUNDS.to_string(), "700"],
-        );
+        let arguments = [&ROUNDS.to_string(), "200"];
+        let run = record::record_by(&mut aarch64::recorder_of_steps(), &["--libcalls"], &path, &arguments);
         assert_eq!(run.status.code(), Some(0), "{linkage:?}: {}", run.stderr);
         let numbers: Vec<u64> = run.stdout.split_whitespace().map(|number| number.parse().unwrap()).collect();
-        assert!(numbers[0] > 5, "too few signals to show anything: {numbers:?}");
+        assert!(numbers[0] > 20, "too few signals to show anything: {numbers:?}");
         // No unwind information tells of the entries of a linkage table.
         if linkage[0] == "-fno-plt" {
             assert_eq!(numbers[1], 0, "backtraces without main, of {}", numbers[0]);
