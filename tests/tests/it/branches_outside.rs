@@ -118,6 +118,64 @@ fn calls_between_two_points_are_counted() {
     }
 }
 
+/// Of programs that run, and of those that are started.
+#[test]
+fn symbols_and_programs_are_left_out() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("list");
+    // More than fits where a program is told all else.
+    let unknown: String = (0..20_000).map(|n| format!("a_function_that_is_not_there_{n}\n")).collect();
+    fs::write(&list, format!("leaf\n{unknown}recursive\n")).unwrap();
+    let (list, elsewhere) = (list.to_str().unwrap(), folder.path().to_str().unwrap());
+    let dynamic = linked("attached_plain.c");
+    for program in plain().iter().chain([&dynamic.path]) {
+        let (shown, own) = (program.display(), program.parent().unwrap().to_str().unwrap());
+        let mut running = Running::begin(program, "asked");
+        for (options, counts) in [
+            (&["--patch-except", list][..], [0, 1000, 0]),
+            (&["--patch-within", own], [5000, 1000, 3997]),
+            (&["--patch-within", own, "--patch-except", list], [0, 1000, 0]),
+        ] {
+            let recorder = running.begin_recording(&[&["-P", "*"], options].concat());
+            assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
+            stop(recorder);
+            let found = ["leaf", "many", "recursive"].map(|function| count(&running.trace(), function));
+            assert_eq!(found, counts, "{options:?} of {shown}");
+            check_code(&running);
+        }
+        let within = |command: &mut Command| _ = command.args(["-P", "*", "--patch-within", elsewhere]);
+        refused(running.pid(), within, "does not lie below");
+        let missing = |command: &mut Command| _ = command.args(["-P", "*", "--patch-except", "/nowhere/list"]);
+        refused(running.pid(), missing, "/nowhere/list");
+        assert_eq!(running.end().0.code(), Some(5), "{shown}");
+    }
+    let built = tempfile::tempdir().unwrap();
+    let own = built.path().to_str().unwrap();
+    fs::write(list, "leaf\nrecurse\n").unwrap();
+    let options = ["-P", "*", "--patch-except", list, "--patch-within"];
+    let dynamic = linked("outside_chosen.c");
+    let wanted = calls(&record(&options[..4], &dynamic.path, &[]));
+    assert!(wanted.contains_key("outer") && !wanted.contains_key("leaf"), "{wanted:?}");
+    for program in all(&built, "outside_chosen.c") {
+        let shown = program.display();
+        let run = record(&[&options[..], &[own]].concat(), &program, &[]);
+        let found = calls(&run);
+        assert!(wanted.iter().all(|(function, number)| found.get(function) == Some(number)), "{shown}: {found:?}");
+        assert!(!found.contains_key("leaf") && !found.contains_key("recurse"), "{shown}: {found:?}");
+        let run = record(&[&options[..], &[elsewhere]].concat(), &program, &[]);
+        assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
+        assert!(run.stderr.contains("does not lie below"), "{}", run.stderr);
+    }
+    // One that calls the tracer is recorded by that.
+    let calling = built.path().join("calling");
+    CProgram::new(&["outside_chosen.c"]).without_library().with(&["-O1", "-static", "-lpthread"]).build_as(&calling);
+    let run = record(&[&options[..], &[elsewhere]].concat(), &calling, &[]);
+    assert!(run.status.success() && calls(&run).contains_key("leaf"), "{}", run.stderr);
+}
+
 /// Threads that do nothing else are in those functions when these get their branches.
 #[test]
 fn busy_threads_again_and_again() {
@@ -473,7 +531,7 @@ fn refusals() {
         let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
         assert!(!maps.contains("rftrace"), "{maps}");
         assert_eq!(running.end().0.code(), Some(5));
-        for options in [&["--patched"][..], &["--ring"], &["--patch-within", "/"], &["--libcalls"]] {
+        for options in [&["--patched"][..], &["--ring"], &["--libcalls"]] {
             let run = record(&[&["-P", "*"], options].concat(), program, &["asked"]);
             assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
             assert!(run.stderr.contains("linked statically") || run.stderr.contains("musl"), "{}", run.stderr);

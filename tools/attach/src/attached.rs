@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -19,46 +19,8 @@ use super::place::{FORKS, Places, Tracer};
 use super::process::{Map, Module, OtherRoot, Process};
 use super::refusal;
 use super::stacks::Stacks;
+use super::wanted::{Specified, Wanted};
 use super::world::{World, let_late_go};
-
-/// How to record.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// The file of the library that is loaded.
-    pub library: PathBuf,
-    /// Rules of what is recorded, in the frontend's language; empty for everything.
-    pub filter: String,
-    /// Whether calls of the program of functions of libraries are recorded too: it need not call the tracer then.
-    pub has_library_calls: bool,
-    /// Which functions get a branch at their beginning: `GLOB`, `/REGEX/`, either with `@MODULE`. These need not call the tracer.
-    pub branches: Vec<String>,
-    /// Whether calls of the tracer become NOPs and jumps.
-    pub is_patched: bool,
-    /// Where somebody answers what values functions have, if that is needed.
-    pub types: Option<PathBuf>,
-    /// How it is recorded who takes resources, if that is wanted.
-    pub resources: Option<ResourcesWanted>,
-}
-
-/// How to record who takes something and gives it back.
-#[derive(Clone, Debug)]
-pub struct ResourcesWanted {
-    /// The file of the library that is loaded.
-    pub library: PathBuf,
-    /// How it is found who has called, as that library takes it.
-    pub backtraces: &'static str,
-    /// Functions that are specified, if there are any.
-    pub specified: Option<Specified>,
-}
-
-/// Functions that are specified, as the library takes them.
-#[derive(Clone, Debug)]
-pub struct Specified {
-    /// The table of what they do.
-    pub table: Vec<u8>,
-    /// Their numbers in it and names, as lines `NUMBER NAME`.
-    pub names: String,
-}
 
 /// Empty files in memory of a process.
 #[derive(Debug)]
@@ -67,13 +29,6 @@ pub struct Files {
     pub banks: File,
     /// For what is recorded of resources, if that is wanted.
     pub resources: Option<File>,
-}
-
-impl Wanted {
-    /// Whether functions are hooked that do not call the tracer.
-    fn hooks_others(&self) -> bool {
-        self.has_library_calls || !self.branches.is_empty()
-    }
 }
 
 /// What became of a process.
@@ -496,8 +451,10 @@ fn begin_on(
         prepared?;
         interposed = resources.interposed(process);
     }
-    let branches: String =
-        wanted.branches.iter().map(|pattern| format!("branch={}\n", pattern.replace('\n', " "))).collect();
+    let lines = |key, values: &[String]| -> String {
+        values.iter().map(|value| format!("{key}={}\n", value.replace('\n', " "))).collect()
+    };
+    let branches = lines("branch", &wanted.branches) + &lines("except", &wanted.exceptions);
     let settings = format!(
         "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\npatched={}\nconfined={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
         wanted.types.as_deref().unwrap_or(Path::new("")).display(),

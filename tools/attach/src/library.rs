@@ -136,15 +136,37 @@ impl Library {
     ) -> Result<String> {
         let function = self.function(name)?;
         let answer = thread.room(ANSWER_BYTES)?;
-        let mut arguments = argument.map(|text| thread.string(text)).transpose()?.into_iter().collect::<Vec<u64>>();
+        let told = argument.map(|text| Told::put(thread, process, text)).transpose()?;
+        let mut arguments = told.iter().map(|told| told.place).collect::<Vec<u64>>();
         arguments.extend([answer, ANSWER_BYTES]);
         thread.call(function, &arguments)?;
+        told.map_or(Ok(()), |told| told.remove(thread))?;
         let bytes = process.bytes(answer, ANSWER_BYTES);
         let text = String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned();
         match text.strip_prefix("error=") {
             Some(error) => bail!("process {} cannot be recorded: {error}", process.pid),
             None => Ok(text),
         }
+    }
+}
+
+/// A string of any length in a process.
+struct Told {
+    place: u64,
+    n_bytes: u64,
+}
+
+impl Told {
+    fn put(thread: &mut Borrowed<'_>, process: &Process, text: &str) -> Result<Self> {
+        let n_bytes = text.len() as u64 + 1;
+        let place = map(thread, n_bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+        // What is mapped is 0.
+        process.write(place, text.as_bytes())?;
+        Ok(Self { place, n_bytes })
+    }
+
+    fn remove(self, thread: &mut Borrowed<'_>) -> Result<()> {
+        thread.system_call(libc::SYS_munmap, &[self.place, self.n_bytes]).map(drop)
     }
 }
 

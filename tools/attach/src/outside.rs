@@ -16,7 +16,7 @@ use rftrace::abi::{
 };
 use rftrace_frontend::Filter;
 
-use super::attached::{Files, State, Wanted, modules};
+use super::attached::{Files, State, modules};
 use super::borrowed::{Borrowed, Gadgets};
 use super::branches::OwnBranches;
 use super::confined;
@@ -33,6 +33,7 @@ use super::started::{Place, Started};
 use super::status;
 use super::stubs::{self, Entries};
 use super::unwinder::Unwinder;
+use super::wanted::Wanted;
 use super::world::World;
 
 /// Where things lie in the file of a bank, for who maps it as a whole.
@@ -281,7 +282,7 @@ fn put_into<'a>(
              symbol table alone"
         );
     }
-    let entries = Entries::look_up(process, &maps, &wanted.branches, &hooked)?;
+    let entries = Entries::look_up(process, &maps, wanted, &hooked)?;
     let chosen = Chosen::look_up(&wanted.filter, process, image.as_ref(), (&hooked, &entries))?;
     let unwinder = Unwinder::of(process, &maps)?;
     let gadgets = Gadgets::anywhere(process, &maps)?;

@@ -29,6 +29,7 @@ use super::library::{close, memory_file};
 use super::names::{self, STUBS};
 use super::process::{Map, Process};
 use super::sys::words;
+use super::wanted::Wanted;
 
 const PAGE_BYTES: u64 = 4096;
 const WORD: u64 = size_of::<u64>() as u64;
@@ -227,13 +228,13 @@ fn rows(section: &[u8]) -> Vec<(u64, u64)> {
 pub(crate) struct Entries(Option<OutsideBranches>);
 
 impl Entries {
-    /// Looks for those that patterns name, none of which has its branch. Nothing changes yet.
+    /// Looks for those that are wanted, none of which has its branch. Nothing changes yet.
     ///
     /// # Errors
     ///
     /// Sentences: a pattern is none, or it cannot be known what functions do.
-    pub(crate) fn look_up(process: &Process, maps: &[Map], patterns: &[String], hooked: &[Hooked]) -> Result<Self> {
-        if patterns.is_empty() {
+    pub(crate) fn look_up(process: &Process, maps: &[Map], wanted: &Wanted, hooked: &[Hooked]) -> Result<Self> {
+        if wanted.branches.is_empty() {
             return Ok(Self(None));
         }
         if !process.program(maps)?.has_symbols() {
@@ -246,8 +247,9 @@ impl Entries {
         let known: Vec<Branch> = Stubs::all(process, maps)?.into_iter().flat_map(|stubs| stubs.branches).collect();
         let hooks: Vec<(&'static str, u64)> = hooked.iter().map(|it| (it.hook, it.range.start)).collect();
         let folder = PathBuf::from(format!("/proc/{}", process.pid));
+        let named = (&wanted.branches[..], &wanted.exceptions[..]);
         let linker = process.auxiliary(libc::AT_BASE).unwrap_or(0);
-        Ok(Self(Some(OutsideBranches::look_up(&folder, patterns, &hooks, linker, &known)?)))
+        Ok(Self(Some(OutsideBranches::look_up(&folder, named, &hooks, linker, &known)?)))
     }
 
     /// All of them.

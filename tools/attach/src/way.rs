@@ -1,16 +1,18 @@
 //! Attaching by the library, where the dynamic GNU C library loads it, and without it elsewhere.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use super::attached::{self, Attached as ByLibrary, Files, State, Wanted};
+use super::attached::{self, Attached as ByLibrary, Files, State};
 use super::branches::{NoBranch, OwnBranches};
 use super::outside::{BankPlaces, Mapped, Outside};
 use super::process::OtherRoot;
 use super::refusal;
 use super::started::Started;
+use super::wanted::Wanted;
 
 /// A process that is recorded.
 #[derive(Debug)]
@@ -30,12 +32,15 @@ impl Attached {
     /// Sentences: the process cannot be attached to, or something went wrong; it goes on as it did.
     pub fn begin(pid: u32, wanted: &Wanted, prepare: impl FnOnce(Files) -> Result<BankPlaces>) -> Result<Self> {
         let (process, maps) = attached::open(pid.cast_signed())?;
-        Ok(Self(if refusal::has_library(&maps) {
-            drop(process);
-            Way::Library(Box::new(ByLibrary::begin(pid, wanted, |files| prepare(files).map(drop))?))
-        } else {
-            Way::Outside(Box::new(Outside::begin(process, wanted, prepare)?))
-        }))
+        let begin = |wanted: &Wanted| {
+            Ok(Self(if refusal::has_library(&maps) {
+                drop(process);
+                Way::Library(Box::new(ByLibrary::begin(pid, wanted, |files| prepare(files).map(drop))?))
+            } else {
+                Way::Outside(Box::new(Outside::begin(process, wanted, prepare)?))
+            }))
+        };
+        begin_within(pid, wanted, begin)
     }
 
     /// Has a program that is held at its beginning, and that no library is loaded into, record into the bank whose file is at this path. It is still held
@@ -50,7 +55,8 @@ impl Attached {
         path: &str,
         places: &BankPlaces,
     ) -> Result<Option<Self>> {
-        let begun = Outside::begin_started(started, wanted, path, places);
+        let pid = started.pid().cast_unsigned();
+        let begun = begin_within(pid, wanted, |wanted| Outside::begin_started(started, wanted, path, places));
         Ok(begun?.map(|outside| Self(Way::Outside(Box::new(outside)))))
     }
 
@@ -184,6 +190,19 @@ impl Attached {
             Way::Outside(outside) => outside.branches().map_or((0, Duration::ZERO), OwnBranches::stopped),
         }
     }
+}
+
+/// Has `begin` do what is wanted of a process, but for branches if its program lies elsewhere than those are to be.
+fn begin_within<T>(pid: u32, wanted: &Wanted, begin: impl FnOnce(&Wanted) -> Result<T>) -> Result<T> {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let Some(folder) = wanted.within.as_ref().filter(|folder| !program.starts_with(folder)) else {
+        return begin(wanted);
+    };
+    let others = Wanted { branches: Vec::new(), ..wanted.clone() };
+    begin(&others).with_context(|| {
+        let (program, folder) = (program.display(), folder.display());
+        format!("{program} does not lie below {folder}, so its functions get no branches (--patch-within)")
+    })
 }
 
 /// Leaves a process that a recorder has left in the middle of it; `library` and `of_resources` are the files of the libraries. Returns whether

@@ -42,6 +42,10 @@ pub struct Options {
     pub has_library_calls: bool,
     /// Which functions get a branch at their beginning, as of [`Wanted::branches`].
     pub branches: Vec<String>,
+    /// As of [`Wanted::exceptions`].
+    pub exceptions: Vec<String>,
+    /// As of [`Wanted::within`].
+    pub within: Option<PathBuf>,
     /// Whether calls of the tracer become NOPs and jumps.
     pub is_patched: bool,
     /// Where somebody answers what values functions have, if that is needed.
@@ -279,9 +283,11 @@ pub fn record(
     check_numbers(&options.pids, of_resources.is_some())?;
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
-    let Options { library, filter, has_library_calls, branches, is_patched, types, .. } = options.clone();
+    let Options { library, filter, has_library_calls, branches, exceptions, within, is_patched, types, .. } =
+        options.clone();
     let resources = of_resources.map(|resources| resources.wanted.clone());
-    let wanted = Wanted { library, filter, has_library_calls, branches, is_patched, types, resources };
+    let wanted =
+        Wanted { library, filter, has_library_calls, branches, exceptions, within, is_patched, types, resources };
     let Options { buffer_bytes, on_full, limit, .. } = *options;
     let n_processes = options.pids.len();
     let most_bytes = options.most_bytes / n_processes.max(1) as u64;

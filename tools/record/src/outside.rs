@@ -41,6 +41,10 @@ pub struct Choice<'a> {
     pub rules: (&'a str, &'a RuleEffects),
     /// Patterns of functions that get a branch at their beginning.
     pub branches: &'a [String],
+    /// Symbols of functions that get none.
+    pub exceptions: &'a [String],
+    /// It has none at all if it does not lie below this folder.
+    pub within: Option<&'a Path>,
 }
 
 /// What became of it.
@@ -82,6 +86,8 @@ impl Way for Outside<'_> {
             filter: self.choice.rules.0.to_owned(),
             has_library_calls: false,
             branches: self.choice.branches.to_vec(),
+            exceptions: self.choice.exceptions.to_vec(),
+            within: self.choice.within.map(Path::to_owned),
             is_patched: false,
             types: None,
             resources: None,

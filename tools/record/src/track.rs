@@ -121,6 +121,8 @@ fn attach(options: &Options<'_>) -> Result<(Vec<Attended>, Vec<BankRecorder>, Re
         filter: "exclude=*".to_owned(),
         has_library_calls: false,
         branches: Vec::new(),
+        exceptions: Vec::new(),
+        within: None,
         is_patched: false,
         types: None,
         resources: Some(resources.wanted.clone()),

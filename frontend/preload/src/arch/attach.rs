@@ -82,6 +82,8 @@ struct Settings {
     has_library_calls: bool,
     /// `branch`, once for each: patterns of functions that get a branch.
     branches: Vec<String>,
+    /// `except`, once for each: symbols of functions that get none.
+    exceptions: Vec<String>,
     /// `types`: where the recorder answers what values functions have.
     types: PathBuf,
     /// `patched`: whether call sites are.
@@ -141,6 +143,7 @@ impl Settings {
                 "bank" => settings.bank = value.into(),
                 "filter" => value.clone_into(&mut settings.filter),
                 "branch" => settings.branches.push(value.to_owned()),
+                "except" => settings.exceptions.push(value.to_owned()),
                 "patched" => settings.is_patched = value == "1",
                 "confined" => settings.is_confined = value == "1",
                 "libcalls" => settings.has_library_calls = value == "1",
@@ -265,6 +268,7 @@ fn begin(settings: &Settings) -> Result<String, String> {
     let mut config = Config::new().prefault(false).bank(bank).library_calls(settings.has_library_calls);
     config = config.branches_from_outside().patched(settings.is_patched);
     config = settings.branches.iter().fold(config, |config, pattern| config.entry_branches(pattern));
+    config = config.entry_exceptions(settings.exceptions.iter().cloned());
     types::begin(&settings.types);
     if settings.is_confined {
         interpose::before_filter();

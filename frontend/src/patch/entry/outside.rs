@@ -69,8 +69,8 @@ struct Looked<'a> {
 }
 
 impl OutsideBranches {
-    /// Looks for functions in the process whose folder in `/proc` this is, by patterns as of [`Config::entry_branches`](crate::Config::entry_branches).
-    /// `hooks`: its functions that others call at their beginning, by their names; `linker`: an address of its dynamic linker, or 0; `known`: branches that
+    /// Looks for functions in the process whose folder in `/proc` this is, by patterns as of [`Config::entry_branches`](crate::Config::entry_branches), but
+    /// for those with one of the symbols `exceptions`. `hooks`: its functions that others call at their beginning, by their names; `linker`: an address of its dynamic linker, or 0; `known`: branches that
     /// another recorder has prepared there, none of which is in the code.
     ///
     /// # Errors
@@ -78,12 +78,12 @@ impl OutsideBranches {
     /// [`Error::BadFilter`] for what is no pattern; [`Error::Read`] if the process has ended.
     pub fn look_up(
         process: &Path,
-        patterns: &[String],
+        (patterns, exceptions): (&[String], &[String]),
         hooks: &[(&'static str, u64)],
         linker: u64,
         known: &[Branch],
     ) -> Result<Self, Error> {
-        let choice = Choice::parse(patterns.iter().map(String::as_str), Vec::new())?;
+        let choice = Choice::parse(patterns.iter().map(String::as_str), exceptions.to_vec())?;
         let known = known.iter().map(|branch| (branch.function as usize, *branch)).collect();
         let looked = Looked { choice: &choice, hooks, known: &known };
         let mut this = Self::default();

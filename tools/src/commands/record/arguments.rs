@@ -1,6 +1,7 @@
 //! The arguments of `rftrace record`.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -60,7 +61,7 @@ pub(crate) struct RecordArgs {
     pub(super) output: Option<PathBuf>,
     /// Record a program that runs, or several: they go on when the recording ends, by Ctrl-C or --for. They have to call the tracer, as below,
     /// but with -P, --libcalls and --resources, for which they have to be linked dynamically.
-    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["ring", "stop", "patch_except", "patch_within", "disabled", "schedule", "kernel", "events", "force"])]
+    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["ring", "stop", "disabled", "schedule", "kernel", "events", "force"])]
     pub(super) pid: Vec<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
@@ -323,6 +324,19 @@ impl RecordArgs {
         }
     }
 
+    /// Symbols of functions that get no branch.
+    pub(super) fn exceptions(&self) -> Result<Vec<String>> {
+        let Some(path) = &self.patch_except else { return Ok(Vec::new()) };
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// The folder of the programs whose functions get branches, as the system names these.
+    pub(super) fn within(&self) -> Result<Option<PathBuf>> {
+        let canonical = |path: &PathBuf| path.canonicalize().with_context(|| path.display().to_string());
+        self.patch_within.as_ref().map(canonical).transpose()
+    }
+
     /// Refuses what makes no sense together, before anything is made.
     pub(super) fn check(&self) -> Result<()> {
         // Whether types are known matters to none of the rules' words.
@@ -344,8 +358,6 @@ impl RecordArgs {
             (self.disabled, "--disabled"),
             (self.signal_finish != 0, "--signal"),
             (self.triggers()?.start.is_some(), "-T FUNCTION"),
-            (self.patch_except.is_some(), "--patch-except"),
-            (self.patch_within.is_some(), "--patch-within"),
             (self.auto_args || !self.arguments.is_empty() || !self.results.is_empty(), "values (-A, -R, -a)"),
         ];
         let refused = refused.into_iter().find(|&(is_wanted, _)| is_wanted).map(|(_, option)| option.to_owned());

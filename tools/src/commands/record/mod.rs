@@ -76,6 +76,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     if args.is_outside {
         args.check_outside(&program)?;
     }
+    // Before anything is made.
+    let (exceptions, within) = (args.exceptions()?, args.within()?);
     if !args.force && !args.resources.is_empty() {
         resources::check(&program)?;
         resources::check_backtraces(&program, args.backtraces, !args.branches.is_empty())?;
@@ -119,7 +121,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     });
     let piping = pipe.map(|pipe| thread::spawn(move || write_pipe(pipe)));
     let mut entries = Entries::create()?;
-    let mut environment = environment(&args, &output, &notes, (&entries, banks.as_ref(), requests.as_ref()))?;
+    let told = (&entries, banks.as_ref(), requests.as_ref());
+    let mut environment = environment(&args, within.as_deref(), &output, &notes, told)?;
     let wanted = values::wanted(&args.what(), &program, output.work())?;
     environment.extend(wanted.variables());
     let resources = resources::begin(&planned, output.work(), args.most_bytes())?;
@@ -144,7 +147,8 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let ended = match banks.as_ref().filter(|_| way == Way::Outside) {
         None => run(preloaded).map(|(ended, ())| (ended, None)),
         Some(banks) => {
-            let choice = Choice { rules: wanted.rules_outside(), branches: &args.branches };
+            let rules = wanted.rules_outside();
+            let choice = Choice { rules, branches: &args.branches, exceptions: &exceptions, within: within.as_deref() };
             let outside = Outside::new(banks, choice, dump_on::SPELLING, args.signal_snapshot);
             run::run(&program, &args.command, outside, for_library, kernel.as_ref(), &living).map(
                 |(ended, Told { control, end, functions })| {
@@ -265,6 +269,8 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         types: None,
         has_library_calls: args.libcalls,
         branches: args.branches.clone(),
+        exceptions: args.exceptions()?,
+        within: args.within()?,
         is_patched: args.patched,
         limit: args.duration.map(Duration::from_nanos),
         buffer_bytes: args.buffer,
@@ -466,6 +472,7 @@ fn keep_stream(
 /// What the preloaded library is told.
 fn environment(
     args: &RecordArgs,
+    within: Option<&Path>,
     output: &Output,
     notes: &Notes,
     (entries, banks, requests): (&Entries, Option<&BankRecorder>, Option<&BankRecorder>),
@@ -498,15 +505,11 @@ fn environment(
     variables.push(("RFTRACE_RECORD_BRANCHES_TOLD", entries.path().into()));
     if !args.branches.is_empty() {
         variables.push(("RFTRACE_RECORD_BRANCHES", args.branches.join("\n").into()));
-        let paths = [
-            ("RFTRACE_RECORD_BRANCHES_EXCEPT", &args.patch_except),
-            ("RFTRACE_RECORD_BRANCHES_WITHIN", &args.patch_within),
-        ];
-        for (name, path) in paths {
-            let Some(path) = path else { continue };
-            // As the system names the programs that are compared with it.
-            variables.push((name, path.canonicalize().with_context(|| path.display().to_string())?.into()));
+        if let Some(path) = &args.patch_except {
+            let path = path.canonicalize().with_context(|| path.display().to_string())?;
+            variables.push(("RFTRACE_RECORD_BRANCHES_EXCEPT", path.into()));
         }
+        variables.extend(within.map(|folder| ("RFTRACE_RECORD_BRANCHES_WITHIN", folder.into())));
     }
     let mut flag = |name, is_set| {
         if is_set {

@@ -1,0 +1,53 @@
+//! What is wanted of a process.
+
+use std::path::PathBuf;
+
+/// How to record.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The file of the library that is loaded.
+    pub library: PathBuf,
+    /// Rules of what is recorded, in the frontend's language; empty for everything.
+    pub filter: String,
+    /// Whether calls of the program of functions of libraries are recorded too: it need not call the tracer then.
+    pub has_library_calls: bool,
+    /// Which functions get a branch at their beginning: `GLOB`, `/REGEX/`, either with `@MODULE`. These need not call the tracer.
+    pub branches: Vec<String>,
+    /// Symbols of functions that get none.
+    pub exceptions: Vec<String>,
+    /// Programs that do not lie below this folder get none at all.
+    pub within: Option<PathBuf>,
+    /// Whether calls of the tracer become NOPs and jumps.
+    pub is_patched: bool,
+    /// Where somebody answers what values functions have, if that is needed.
+    pub types: Option<PathBuf>,
+    /// How it is recorded who takes resources, if that is wanted.
+    pub resources: Option<ResourcesWanted>,
+}
+
+/// How to record who takes something and gives it back.
+#[derive(Clone, Debug)]
+pub struct ResourcesWanted {
+    /// The file of the library that is loaded.
+    pub library: PathBuf,
+    /// How it is found who has called, as that library takes it.
+    pub backtraces: &'static str,
+    /// Functions that are specified, if there are any.
+    pub specified: Option<Specified>,
+}
+
+/// Functions that are specified, as the library takes them.
+#[derive(Clone, Debug)]
+pub struct Specified {
+    /// The table of what they do.
+    pub table: Vec<u8>,
+    /// Their numbers in it and names, as lines `NUMBER NAME`.
+    pub names: String,
+}
+
+impl Wanted {
+    /// Whether functions are hooked that do not call the tracer.
+    pub(crate) fn hooks_others(&self) -> bool {
+        self.has_library_calls || !self.branches.is_empty()
+    }
+}
