@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::file::{
-    CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, RULES_AT, Slot, TEXT_AT, THREADS_AT, VERSION, slot_state,
+    ANSWER_AT, ASKED_AT, CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, RULES_AT, Slot, TEXT_AT, THREADS_AT, VERSION, slot_state,
 };
 use super::numbers::own_number;
 use super::own::write_texts;
-use super::request::write_rules;
+use super::request::{answer_in, write_rules};
 use crate::clock::{ClockPair, tsc, utc_offset_nanos};
 use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 
@@ -140,6 +140,12 @@ impl Described {
         }
         slot.state.store(slot_state::IN_USE, Release);
         Ok(())
+    }
+
+    /// Answers in its place what it is asked, if anything is. An error says why nothing was done.
+    pub fn answer(&self, answer: impl FnOnce(&str) -> Result<Vec<u8>, String>) {
+        // SAFETY: the slot lies in the mapping; nothing in the process answers there.
+        unsafe { answer_in(self.slot(), (self.at(ASKED_AT), self.at(ANSWER_AT)), answer) };
     }
 
     /// Nothing is recorded any more; so many threads were not.

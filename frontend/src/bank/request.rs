@@ -47,6 +47,40 @@ pub(super) unsafe fn write_rules(slot: &Slot, place: *mut u8, rules: &str) {
     }
 }
 
+/// Answers a request in a slot, if there is one. An error says why nothing was done.
+///
+/// # Safety
+///
+/// The places are [`ASKED_AT`] and [`ANSWER_AT`] in the slot, and nobody else answers there.
+pub(super) unsafe fn answer_in(
+    slot: &Slot,
+    (asked_at, answer_at): (*mut u8, *mut u8),
+    answer: impl FnOnce(&str) -> Result<Vec<u8>, String>,
+) {
+    let requests = &slot.requests;
+    let state = requests.state.load(Acquire);
+    let number = state & !request_phase::MASK;
+    let begins = |_: &()| {
+        let begun = number | request_phase::BEGUN;
+        requests.state.compare_exchange(state, begun, AcqRel, Relaxed).is_ok()
+    };
+    if Some(()).filter(|()| state & request_phase::MASK == request_phase::ASKED).filter(begins).is_none() {
+        return;
+    }
+    let mut request = vec![0; (requests.asked_bytes.load(Relaxed) as usize).min(ASKED_BYTES)];
+    // SAFETY: within the slot; nobody writes there until the answer is taken.
+    unsafe { ptr::copy_nonoverlapping(asked_at, request.as_mut_ptr(), request.len()) };
+    let answered = answer(&String::from_utf8_lossy(&request));
+    let is_error = answered.is_err();
+    let bytes = answered.unwrap_or_else(String::into_bytes);
+    let n_bytes = bytes.len().min(ANSWER_BYTES);
+    // SAFETY: as above; it has so many bytes.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), answer_at, n_bytes) };
+    requests.answer_bytes.store(n_bytes as u32, Relaxed);
+    requests.is_error.store(is_error.into(), Relaxed);
+    requests.state.store(number | request_phase::ANSWERED, Release);
+}
+
 /// This process's side.
 impl Bank {
     /// Requests come with this signal from now on; 0: none do.
@@ -86,28 +120,8 @@ impl Bank {
     pub fn answer(&self, answer: impl FnOnce(&str) -> Result<Vec<u8>, String>) {
         let Some((slot, asked_at)) = self.own_slot().zip(self.own_place(ASKED_AT)) else { return };
         let Some(answer_at) = self.own_place(ANSWER_AT) else { return };
-        let requests = &slot.requests;
-        let state = requests.state.load(Acquire);
-        let number = state & !request_phase::MASK;
-        let begins = |_: &()| {
-            let begun = number | request_phase::BEGUN;
-            requests.state.compare_exchange(state, begun, AcqRel, Relaxed).is_ok()
-        };
-        if Some(()).filter(|()| state & request_phase::MASK == request_phase::ASKED).filter(begins).is_none() {
-            return;
-        }
-        let mut request = vec![0; (requests.asked_bytes.load(Relaxed) as usize).min(ASKED_BYTES)];
-        // SAFETY: within this process's slot; nobody writes there until the answer is taken.
-        unsafe { ptr::copy_nonoverlapping(asked_at, request.as_mut_ptr(), request.len()) };
-        let answered = answer(&String::from_utf8_lossy(&request));
-        let is_error = answered.is_err();
-        let bytes = answered.unwrap_or_else(String::into_bytes);
-        let n_bytes = bytes.len().min(ANSWER_BYTES);
-        // SAFETY: as above; it has so many bytes.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), answer_at, n_bytes) };
-        requests.answer_bytes.store(n_bytes as u32, Relaxed);
-        requests.is_error.store(is_error.into(), Relaxed);
-        requests.state.store(number | request_phase::ANSWERED, Release);
+        // SAFETY: this process's slot; its threads answer one after the other.
+        unsafe { answer_in(slot, (asked_at, answer_at), answer) };
     }
 
     /// The signal is about to mean something else: to another program that is about to take this process over, if it can, so that nobody

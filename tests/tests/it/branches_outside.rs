@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rftrace_tests::{CProgram, Program, fixtures, require, tools};
 use tempfile::TempDir;
@@ -115,6 +115,79 @@ fn calls_between_two_points_are_counted() {
         check_code(&running);
         let (status, said) = running.end();
         assert_eq!((status.code(), said.as_str()), (Some(5), ""), "{shown}");
+    }
+}
+
+/// Has `rftrace ctl` control it.
+#[track_caller]
+fn control(pid: u32, words: &[&str]) -> String {
+    let output = Command::new(rftrace()).args(["ctl", &pid.to_string()]).args(words).output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn is_on(pid: u32) -> bool {
+    control(pid, &["get", "tracing_on"]).trim() == "1"
+}
+
+/// What is called while recording is on is there, and nothing else: by `rftrace ctl`, and by a signal to the recorder of a program that was started.
+#[test]
+fn recording_is_switched() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    let dynamic = linked("attached_plain.c");
+    for program in plain().iter().chain([&dynamic.path]) {
+        let shown = program.display();
+        let mut running = Running::begin(program, "asked");
+        let pid = running.pid();
+        let recorder = running.begin_recording(&["-P", "*", "--disabled"]);
+        for (state, is_recorded) in [(None, false), (Some("on"), true), (Some("off"), false), (Some("on"), true)] {
+            state.into_iter().for_each(|state| drop(control(pid, &[state])));
+            assert_eq!(is_on(pid), is_recorded, "{shown}");
+            assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
+        }
+        stop(recorder);
+        let found = ["leaf", "many", "recursive"].map(|function| count(&running.trace(), function));
+        assert_eq!(found, [10_000, 2000, 7994], "{shown}");
+        check_code(&running);
+        // Who comes next records at once.
+        let recorder = running.begin_recording(&["-P", "*"]);
+        assert_eq!(ask(&mut running, b'?'), OWN, "{shown}");
+        stop(recorder);
+        assert_eq!(count(&running.trace(), "leaf"), 5000, "{shown}");
+        assert_eq!(running.end().0.code(), Some(5), "{shown}");
+    }
+    for program in plain() {
+        let shown = program.display();
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(rftrace());
+        command.args(["record", "-P", "*", "--disabled", "-o", "trace", "--"]).arg(program).arg("asked");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir(&folder);
+        let mut recorder = command.spawn().unwrap();
+        let mut output = BufReader::new(recorder.stdout.take().unwrap());
+        let mut input = recorder.stdin.take().unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let pid: u32 = line.trim().parse().unwrap();
+        for is_recorded in [false, true, false, true, true] {
+            while is_on(pid) != is_recorded {
+                tools::run(Command::new("kill").args(["-USR2", &recorder.id().to_string()]));
+                let since = Instant::now();
+                while is_on(pid) != is_recorded && since.elapsed() < Duration::from_secs(20) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+            }
+            input.write_all(b"?").unwrap();
+            line.clear();
+            output.read_line(&mut line).unwrap();
+            assert_eq!(line, OWN, "{shown}");
+        }
+        drop(input);
+        let ended = recorder.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(5), "{shown}: {}", told(&ended));
+        let found = ["leaf", "many", "recursive"].map(|function| count(&folder.path().join("trace"), function));
+        assert_eq!(found, [15_000, 3000, 11_991], "{shown}: {}", told(&ended));
     }
 }
 

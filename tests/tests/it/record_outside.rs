@@ -403,6 +403,8 @@ fn controlled() {
             thread::sleep(Duration::from_millis(10));
         }
         let (is_done, said) = recorded.control(&["off"]);
+        assert!(is_done, "{said}");
+        let (is_done, said) = recorded.control(&["filter", "include=alone"]);
         assert!(!is_done && said.contains("linked dynamically"), "{said}");
         let (is_done, said) = recorded.control(&["stop"]);
         assert!(is_done && said.contains("goes on without the tracer"), "{said}");
@@ -469,7 +471,6 @@ fn refusals() {
         for options in [
             &["--ring"][..],
             &["--stop"],
-            &["--disabled"],
             &["--patched"],
             &["-A", "leaf@arg1"],
             &["--rules", "values=leaf@arg1"],

@@ -456,10 +456,11 @@ fn begin_on(
     };
     let branches = lines("branch", &wanted.branches) + &lines("except", &wanted.exceptions);
     let settings = format!(
-        "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\npatched={}\nconfined={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
+        "bank=/proc/self/fd/{number_of_bank}\ntypes={}\nfilter={}\n{branches}libcalls={}\ndisabled={}\npatched={}\nconfined={}\ninterposed={interposed}\nmcount={:x}\nfentry={:x}\n",
         wanted.types.as_deref().unwrap_or(Path::new("")).display(),
         wanted.filter.replace('\n', " "),
         u8::from(wanted.has_library_calls),
+        u8::from(wanted.is_disabled),
         u8::from(wanted.is_patched),
         u8::from(!has_values),
         library.function("mcount")?,

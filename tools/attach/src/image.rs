@@ -10,7 +10,7 @@ use nix::libc;
 use object::elf::PF_W;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SegmentFlags};
-use rftrace::abi::{Control, Outside};
+use rftrace::abi::{Control, Outside, Switch, enabled};
 
 use super::borrowed::{Borrowed, Gadgets};
 use super::library::{close, memory_file};
@@ -200,6 +200,12 @@ impl Image {
     /// Its control block.
     pub(crate) fn control(&self, process: &Process) -> u64 {
         self.outside(process, offset_of!(Outside, control))
+    }
+
+    /// Whether it records now.
+    pub(crate) fn is_on(&self, process: &Process) -> bool {
+        let at = self.outside(process, offset_of!(Outside, switch)) + offset_of!(Switch, enabled) as u64;
+        process.word(at).is_some_and(|word| word as u32 & enabled::MASK != u32::from(enabled::OFF))
     }
 
     /// Threads that it could not record.

@@ -240,6 +240,17 @@ impl Outside {
         State::Changed
     }
 
+    /// Switches recording on or off, or to the other one.
+    pub(crate) fn switch(&mut self, to: Option<bool>) -> Result<()> {
+        super::world::let_late_go(&mut self.late);
+        let Self { process, image, restorer, late, .. } = self;
+        let places = Places::for_bare_tracer(process, image.texts(), *restorer, false)?;
+        let mut thread = Borrowed::take(process, &places, &Needs::outside(), image.gadgets()?, late)?;
+        let is_on = to.unwrap_or_else(|| !image.is_on(process));
+        let switched = switch_on(&mut thread, process, image, is_on);
+        switched.and(thread.give_back())
+    }
+
     /// Ends recording. Everything is as it was before, but for the image, which stays.
     pub(crate) fn leave(mut self) -> Result<()> {
         super::world::let_late_go(&mut self.late);
@@ -290,7 +301,8 @@ fn put_into<'a>(
     let mut texts = image.as_ref().map_or_else(Vec::new, Image::texts);
     texts.extend(hooked.iter().map(Hooked::inside));
     let mut thread = borrow(texts, gadgets, unwinder.registrar().is_some(), late)?;
-    let what = What { hooked: &hooked, entries: &entries, chosen: &chosen, maps: &maps };
+    let is_disabled = wanted.is_disabled;
+    let what = What { hooked: &hooked, entries: &entries, chosen: &chosen, maps: &maps, is_disabled };
     let begun = begin_on(&mut thread, process, image, &what, &unwinder, late, open);
     let given_back = thread.give_back();
     let (image, bank, branches) = begun?;
@@ -320,6 +332,8 @@ struct What<'a> {
     chosen: &'a Chosen,
     /// What was mapped when these were looked for.
     maps: &'a [Map],
+    /// Recording begins switched off.
+    is_disabled: bool,
 }
 
 /// What the borrowed thread does. Returns the image, where the bank is, and what became of branches.
@@ -332,7 +346,7 @@ fn begin_on(
     late: &mut Vec<pid_t>,
     open: impl FnOnce(&mut Borrowed<'_>) -> Result<(u64, BankPlaces)>,
 ) -> Result<(Image, Range<u64>, Option<OwnBranches>)> {
-    let What { hooked, entries, chosen, maps } = what;
+    let What { hooked, entries, chosen, maps, is_disabled } = *what;
     let tid_at = tid_at(process, thread.registers.fs_base, own_number(thread.thread));
     let tid_at = tid_at
         .with_context(|| format!("the C library of process {} is none that is known (GNU's, or musl)", process.pid))?;
@@ -383,7 +397,10 @@ fn begin_on(
             return Err(error);
         }
     };
-    thread.call(image.function("rftrace_backend_enable")?, &[])?;
+    match is_disabled {
+        true => stubs::switch(process, false)?,
+        false => thread.call(image.function("rftrace_backend_enable")?, &[])?,
+    }
     Ok((image, bank, branches))
 }
 
@@ -472,6 +489,13 @@ fn record_into(
     bail!("a thread of process {} is in the tracer all the time; try again", process.pid);
 }
 
+/// Switches recording. Where it is off nothing leads to the hook but its callers.
+fn switch_on(thread: &mut Borrowed<'_>, process: &Process, image: &Image, is_on: bool) -> Result<()> {
+    let name = if is_on { "rftrace_backend_enable" } else { "rftrace_backend_disable" };
+    thread.call(image.function(name)?, &[])?;
+    stubs::switch(process, is_on)
+}
+
 /// Takes the tracer out.
 fn end_on(
     thread: &mut Borrowed<'_>,
@@ -507,7 +531,7 @@ fn end_on(
         let _world = super::branches::whole_world(process, thread.thread, late)?;
         take_away()?;
     }
-    stubs::switch_off(process)?;
+    stubs::switch(process, false)?;
     bank.iter().try_for_each(|bank| hide_bank(thread, bank))
 }
 

@@ -300,7 +300,7 @@ impl Made<'_> {
         late: &mut Vec<pid_t>,
     ) -> Result<Option<OwnBranches>> {
         let Some(found) = self.found else { return Ok(None) };
-        Stubs::all(process, &process.maps()?)?.iter().try_for_each(|stubs| stubs.switch(process, true))?;
+        switch(process, true)?;
         let branches = Branches::of(self.wanted);
         let mut written = match branches.is_empty() {
             true => Written::default(),
@@ -318,9 +318,9 @@ pub(crate) fn prepared(process: &Process) -> Result<Branches> {
     Ok(Branches::of(all.into_iter().flat_map(|stubs| stubs.branches).collect()))
 }
 
-/// Has all stubs lead straight on.
-pub(crate) fn switch_off(process: &Process) -> Result<()> {
-    Stubs::all(process, &process.maps()?)?.iter().try_for_each(|stubs| stubs.switch(process, false))
+/// Has all stubs lead to the hook, or straight on.
+pub(crate) fn switch(process: &Process, is_on: bool) -> Result<()> {
+    Stubs::all(process, &process.maps()?)?.iter().try_for_each(|stubs| stubs.switch(process, is_on))
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub struct Wanted {
     pub exceptions: Vec<String>,
     /// Programs that do not lie below this folder get none at all.
     pub within: Option<PathBuf>,
+    /// Whether recording begins switched off.
+    pub is_disabled: bool,
     /// Whether calls of the tracer become NOPs and jumps.
     pub is_patched: bool,
     /// Where somebody answers what values functions have, if that is needed.

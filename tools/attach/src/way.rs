@@ -144,10 +144,19 @@ impl Attached {
     pub fn answer(&mut self) -> Result<()> {
         match &mut self.0 {
             Way::Library(library) => library.answer(),
-            Way::Outside(_) => bail!(
-                "that is for programs that are linked dynamically with the GNU C library: of this one the same is recorded until it is left (rftrace \
-                 ctl PID stop)"
-            ),
+            Way::Outside(_) => bail!("nothing in it answers"),
+        }
+    }
+
+    /// Switches recording on or off, or to the other one, where nothing in the process can be asked to.
+    ///
+    /// # Errors
+    ///
+    /// No thread could be borrowed, or the process has ended. Or it can be asked.
+    pub fn switch(&mut self, to: Option<bool>) -> Result<()> {
+        match &mut self.0 {
+            Way::Library(_) => bail!("it can be asked for that"),
+            Way::Outside(outside) => outside.switch(to),
         }
     }
 

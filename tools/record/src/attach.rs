@@ -40,6 +40,8 @@ pub struct Options {
     pub filter: String,
     /// Whether calls of the program of functions of libraries are recorded too.
     pub has_library_calls: bool,
+    /// Whether recording begins switched off.
+    pub is_disabled: bool,
     /// Which functions get a branch at their beginning, as of [`Wanted::branches`].
     pub branches: Vec<String>,
     /// As of [`Wanted::exceptions`].
@@ -219,6 +221,18 @@ impl Attended {
         })
     }
 
+    /// Has it answer what it is asked by its bank.
+    fn answer(&mut self) -> Result<()> {
+        let Self { attached, bank, .. } = self;
+        match bank {
+            Some(bank) => {
+                bank.answer(|request| obey(attached, request));
+                Ok(())
+            }
+            None => attached.answer(),
+        }
+    }
+
     /// As [`Attached::left_out`].
     pub(crate) fn left_out(&self) -> &[String] {
         self.attached.left_out()
@@ -283,11 +297,21 @@ pub fn record(
     check_numbers(&options.pids, of_resources.is_some())?;
     // First: who ends this process ends it in order.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
-    let Options { library, filter, has_library_calls, branches, exceptions, within, is_patched, types, .. } =
-        options.clone();
+    let Options { library, filter, has_library_calls, is_disabled, branches, exceptions, within, .. } = options.clone();
+    let Options { is_patched, types, .. } = options.clone();
     let resources = of_resources.map(|resources| resources.wanted.clone());
-    let wanted =
-        Wanted { library, filter, has_library_calls, branches, exceptions, within, is_patched, types, resources };
+    let wanted = Wanted {
+        library,
+        filter,
+        has_library_calls,
+        branches,
+        exceptions,
+        within,
+        is_disabled,
+        is_patched,
+        types,
+        resources,
+    };
     let Options { buffer_bytes, on_full, limit, .. } = *options;
     let n_processes = options.pids.len();
     let most_bytes = options.most_bytes / n_processes.max(1) as u64;
@@ -453,11 +477,28 @@ pub(crate) fn attend(
     }
 }
 
+/// Does what a process is asked that cannot do it itself.
+fn obey(attached: &mut Attached, request: &str) -> Result<Vec<u8>, String> {
+    let is_on = match request {
+        "on" => true,
+        "off" => false,
+        _ => {
+            return Err(
+                "that is for programs that are linked dynamically with the GNU C library: of this one the same functions are recorded until it \
+                 is left (rftrace ctl PID stop); `on` and `off` switch that"
+                    .to_owned(),
+            );
+        }
+    };
+    attached.switch(Some(is_on)).map(|()| Vec::new()).map_err(|error| format!("{error:#}"))
+}
+
 fn do_errand(what: What, pid: u32, process: Option<&mut Result<Attended, Reason>>) -> Result<(), String> {
     let Some(it @ Ok(_)) = process else { return Err(format!("process {pid} is not attached to any more")) };
     let reason = match (what, it.as_mut()) {
         (What::Look, Ok(_)) => return Ok(()),
-        (What::Answer, Ok(process)) => return process.attached.answer().map_err(|error| format!("{error:#}")),
+        (What::Answer, Ok(process)) => return process.answer().map_err(|error| format!("{error:#}")),
+        (What::Toggle, Ok(process)) => return process.attached.switch(None).map_err(|error| format!("{error:#}")),
         _ => std::mem::replace(it, Err(Reason::Left)).map_or_else(|reason| reason, Attended::leave),
     };
     let problem = match &reason {

@@ -15,6 +15,8 @@ pub(crate) struct Errand {
 pub(crate) enum What {
     /// That it answers what it was asked.
     Answer,
+    /// That recording is switched on if it is off, and off if it is on.
+    Toggle,
     /// That it is left.
     Leave,
     /// That it is looked whether it has ended.

@@ -69,6 +69,7 @@ pub fn run<W: Watch>(
         branches,
         exceptions: Vec::new(),
         within: None,
+        is_disabled: false,
         is_patched: false,
         types: None,
         resources: None,

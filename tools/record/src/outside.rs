@@ -2,7 +2,7 @@
 //!
 //! Not here: how that is done (`rftrace-attach`), and all else of running a program ([`run`](crate::run)).
 
-use std::io;
+use std::io::{self, Write, stderr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::Receiver;
@@ -28,8 +28,9 @@ pub struct Outside<'a> {
     banks: &'a BankRecorder,
     choice: Choice<'a>,
     spelling: Spelling,
-    /// The signal that asks for a snapshot.
-    snapshot: c_int,
+    /// The signals that ask for a snapshot, and that switch recording.
+    signals: [c_int; 2],
+    errands: (Errands, Receiver<Errand>),
     running: Option<Running>,
     told: Told,
 }
@@ -45,6 +46,8 @@ pub struct Choice<'a> {
     pub exceptions: &'a [String],
     /// It has none at all if it does not lie below this folder.
     pub within: Option<&'a Path>,
+    /// Recording begins switched off.
+    pub is_disabled: bool,
 }
 
 /// What became of it.
@@ -63,16 +66,15 @@ pub struct Told {
 struct Running {
     /// `None` if it has ended before it began.
     attended: Option<Attended>,
-    errands: Errands,
-    to_do: Receiver<Errand>,
 }
 
 impl<'a> Outside<'a> {
-    /// Records into banks for one process. `spelling` is how it is written what dumps are made on, for who controls the recording; a signal asks for
-    /// snapshots.
+    /// Records into banks for one process. `spelling` is how it is written what dumps are made on, for who controls the recording; `signals` ask for
+    /// snapshots, and switch recording.
     #[must_use]
-    pub fn new(banks: &'a BankRecorder, choice: Choice<'a>, spelling: Spelling, snapshot: c_int) -> Self {
-        Self { banks, choice, spelling, snapshot, running: None, told: Told::default() }
+    pub fn new(banks: &'a BankRecorder, choice: Choice<'a>, spelling: Spelling, signals: [c_int; 2]) -> Self {
+        let (errands, told) = (Errands::new(), Told::default());
+        Self { banks, choice, spelling, signals, errands, running: None, told }
     }
 }
 
@@ -88,6 +90,7 @@ impl Way for Outside<'_> {
             branches: self.choice.branches.to_vec(),
             exceptions: self.choice.exceptions.to_vec(),
             within: self.choice.within.map(Path::to_owned),
+            is_disabled: self.choice.is_disabled,
             is_patched: false,
             types: None,
             resources: None,
@@ -98,28 +101,32 @@ impl Way for Outside<'_> {
         let pid = child.id();
         let attended = Attended::begin_started(&mut started, pid, &wanted, self.banks).context(cannot_record)?;
         self.told.functions = attended.as_ref().map(Attended::told).unwrap_or_default();
-        let (errands, to_do) = Errands::new();
         let banks = [(pid, self.banks)].into_iter();
-        self.told.control = Some(Control::of_attached(banks, errands.clone(), self.spelling));
+        self.told.control = Some(Control::of_attached(banks, self.errands.0.clone(), self.spelling));
         started.let_go()?;
-        self.running = Some(Running { attended, errands, to_do });
+        self.running = Some(Running { attended });
         Ok(pid)
     }
 
     fn answer(&self) -> Option<Box<dyn Fn(u32, c_int) -> bool + Send>> {
-        let (dumps, snapshot) = (self.banks.dumps(), self.snapshot);
+        let (dumps, [snapshot, toggle], errands) = (self.banks.dumps(), self.signals, self.errands.0.clone());
         Some(Box::new(move |pid, signal| {
             if signal == snapshot {
                 // Who looks at the directory finds it.
                 drop(dumps.dump_by_signal(pid));
+            } else if signal == toggle
+                && let Some(Err(problem)) = errands.run(pid, What::Toggle)
+            {
+                let _ = writeln!(stderr(), "rftrace: recording is not switched: {problem}");
             }
-            signal == snapshot
+            [snapshot, toggle].contains(&signal)
         }))
     }
 
     /// Looks after it until then, also when it is not recorded any more.
     fn wait_for_end(&mut self, pid: u32) -> io::Result<()> {
-        let Some(Running { attended, errands, to_do }) = self.running.take() else { return sys::wait_for_end(pid) };
+        let Some(Running { attended }) = self.running.take() else { return sys::wait_for_end(pid) };
+        let (errands, to_do) = std::mem::replace(&mut self.errands, Errands::new());
         thread::scope(|scope| {
             let ended = scope.spawn(move || {
                 let ended = sys::wait_for_end(pid);

@@ -123,6 +123,7 @@ fn attach(options: &Options<'_>) -> Result<(Vec<Attended>, Vec<BankRecorder>, Re
         branches: Vec::new(),
         exceptions: Vec::new(),
         within: None,
+        is_disabled: false,
         is_patched: false,
         types: None,
         resources: Some(resources.wanted.clone()),

@@ -86,6 +86,8 @@ struct Settings {
     exceptions: Vec<String>,
     /// `types`: where the recorder answers what values functions have.
     types: PathBuf,
+    /// `disabled`: whether recording begins switched off.
+    is_disabled: bool,
     /// `patched`: whether call sites are.
     is_patched: bool,
     /// `confined`: whether the program may be killed for system calls by which values are read.
@@ -144,6 +146,7 @@ impl Settings {
                 "filter" => value.clone_into(&mut settings.filter),
                 "branch" => settings.branches.push(value.to_owned()),
                 "except" => settings.exceptions.push(value.to_owned()),
+                "disabled" => settings.is_disabled = value == "1",
                 "patched" => settings.is_patched = value == "1",
                 "confined" => settings.is_confined = value == "1",
                 "libcalls" => settings.has_library_calls = value == "1",
@@ -303,7 +306,9 @@ fn begin(settings: &Settings) -> Result<String, String> {
             return Err(format!("the system does not let its calls of the tracer be redirected: {error}"));
         }
     };
-    tracer.enable();
+    if !settings.is_disabled {
+        tracer.enable();
+    }
     Ok(answer)
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct RecordArgs {
     pub(super) output: Option<PathBuf>,
     /// Record a program that runs, or several: they go on when the recording ends, by Ctrl-C or --for. They have to call the tracer, as below,
     /// but with -P, --libcalls and --resources, for which they have to be linked dynamically.
-    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["ring", "stop", "disabled", "schedule", "kernel", "events", "force"])]
+    #[arg(short, long, value_name = "PID[,PID]", value_delimiter = ',', conflicts_with_all = ["ring", "stop", "schedule", "kernel", "events", "force"])]
     pub(super) pid: Vec<u32>,
     /// With -p: record so long: 500ms, 10s.
     #[arg(long = "for", value_name = "TIME", value_parser = parse_ns, requires = "pid")]
@@ -315,6 +315,11 @@ impl RecordArgs {
         triggers::read(&self.trigger, self.disabled, self.depth)
     }
 
+    /// Whether recording begins off, and no call of a function is to switch it on: for that the hooks have to look.
+    pub(super) fn is_off(&self) -> Result<bool> {
+        Ok(self.disabled && !self.triggers()?.has_on)
+    }
+
     /// A signal that ends recording does nothing else, where nothing else was said of it.
     pub(super) fn give_way_to_finish(&mut self) {
         for other in [&mut self.signal_snapshot, &mut self.signal_toggle, &mut self.signal_control] {
@@ -355,7 +360,6 @@ impl RecordArgs {
             (self.ring, "--ring"),
             (self.stop, "--stop"),
             (self.patched, "--patched"),
-            (self.disabled, "--disabled"),
             (self.signal_finish != 0, "--signal"),
             (self.triggers()?.start.is_some(), "-T FUNCTION"),
             (self.auto_args || !self.arguments.is_empty() || !self.results.is_empty(), "values (-A, -R, -a)"),

@@ -147,9 +147,15 @@ pub(crate) fn run(mut args: RecordArgs) -> Result<()> {
     let ended = match banks.as_ref().filter(|_| way == Way::Outside) {
         None => run(preloaded).map(|(ended, ())| (ended, None)),
         Some(banks) => {
-            let rules = wanted.rules_outside();
-            let choice = Choice { rules, branches: &args.branches, exceptions: &exceptions, within: within.as_deref() };
-            let outside = Outside::new(banks, choice, dump_on::SPELLING, args.signal_snapshot);
+            let (rules, signals) = (wanted.rules_outside(), [args.signal_snapshot, args.signal_toggle]);
+            let choice = Choice {
+                rules,
+                branches: &args.branches,
+                exceptions: &exceptions,
+                within: within.as_deref(),
+                is_disabled: args.is_off()?,
+            };
+            let outside = Outside::new(banks, choice, dump_on::SPELLING, signals);
             run::run(&program, &args.command, outside, for_library, kernel.as_ref(), &living).map(
                 |(ended, Told { control, end, functions })| {
                     entries.add(functions);
@@ -268,6 +274,7 @@ fn run_attached(args: &RecordArgs) -> Result<()> {
         filter: String::new(),
         types: None,
         has_library_calls: args.libcalls,
+        is_disabled: args.is_off()?,
         branches: args.branches.clone(),
         exceptions: args.exceptions()?,
         within: args.within()?,
@@ -511,13 +518,13 @@ fn environment(
         }
         variables.extend(within.map(|folder| ("RFTRACE_RECORD_BRANCHES_WITHIN", folder.into())));
     }
+    let is_off = args.is_off()?;
     let mut flag = |name, is_set| {
         if is_set {
             variables.push((name, "1".into()));
         }
     };
-    // Where a trigger is to have recording go on, the hooks look for it meanwhile.
-    flag("RFTRACE_RECORD_OFF", args.disabled && !triggers.has_on);
+    flag("RFTRACE_RECORD_OFF", is_off);
     flag("RFTRACE_RECORD_RAISED", dump_on::has_raised(&args.dump_on));
     flag("RFTRACE_RECORD_FORCE", args.force);
     // Where functions are named, these are all.
