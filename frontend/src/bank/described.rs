@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::file::{
-    ANSWER_AT, ASKED_AT, CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, RULES_AT, Slot, TEXT_AT, THREADS_AT, VERSION, slot_state,
+    ANSWER_AT, ASKED_AT, CHUNKS_AT, HEAD_BYTES, Head, Layout, MAGIC, RULES_AT, Slot, TEXT_AT, THREADS_AT, VERSION,
+    slot_state,
 };
 use super::numbers::own_number;
 use super::own::write_texts;
@@ -24,6 +25,7 @@ use crate::host::linux::thread_table::{Entry, MAX_THREADS};
 pub struct Described {
     memory: MmapRaw,
     layout: Layout,
+    is_ring: bool,
     /// When recording began, or before.
     first: ClockPair,
 }
@@ -43,6 +45,8 @@ pub struct Places {
     pub thread_bytes: usize,
     /// Entries.
     pub n_threads: usize,
+    /// Whether nobody empties it: the newest take the place of the oldest.
+    pub is_ring: bool,
 }
 
 /// Where things lie in the process.
@@ -56,6 +60,8 @@ pub struct Tracer {
     pub switch: u64,
     /// Calls that are over earlier, in ticks, are not recorded.
     pub min_ticks: u64,
+    /// Its [`ControlShared::first_index`](rftrace::abi::ControlShared::first_index).
+    pub first_index: u64,
 }
 
 impl Described {
@@ -81,7 +87,8 @@ impl Described {
         if !is_known || layout.n_slots == 0 || layout.file_bytes() != n_bytes {
             return Err(bad());
         }
-        Ok(Self { memory, layout, first: ClockPair::now() })
+        let is_ring = head.is_ring.load(Relaxed) != 0;
+        Ok(Self { memory, layout, is_ring, first: ClockPair::now() })
     }
 
     /// Where things lie in the file.
@@ -96,6 +103,7 @@ impl Described {
             threads: slot + THREADS_AT,
             thread_bytes: size_of::<Entry>(),
             n_threads: MAX_THREADS,
+            is_ring: self.is_ring,
         }
     }
 
@@ -131,6 +139,7 @@ impl Described {
         slot.mapped_at.store(tracer.bank, Relaxed);
         slot.requests.switch_at.store(tracer.switch, Relaxed);
         slot.threads_at.store(tracer.threads, Relaxed);
+        slot.first_index.store(tracer.first_index, Relaxed);
         slot.minima[0][1].store(tracer.min_ticks, Relaxed);
         slot.n_minima.store(1, Relaxed);
         // SAFETY: the texts of the slot, which lies in the mapping.

@@ -604,7 +604,7 @@ fn refusals() {
         let maps = fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
         assert!(!maps.contains("rftrace"), "{maps}");
         assert_eq!(running.end().0.code(), Some(5));
-        for options in [&["--patched"][..], &["--ring"], &["--libcalls"]] {
+        for options in [&["--patched"][..], &["--stop"], &["--libcalls"]] {
             let run = record(&[&["-P", "*"], options].concat(), program, &["asked"]);
             assert_eq!((run.status.code(), &*run.stdout), (Some(1), ""), "{}", run.stderr);
             assert!(run.stderr.contains("linked statically") || run.stderr.contains("musl"), "{}", run.stderr);

@@ -21,10 +21,14 @@ fn program() -> &'static Program {
 }
 
 fn record_ring(options: &[&str], n: u64, way: &str) -> (TempDir, Output) {
+    record_ring_of(&program().path, options, n, way)
+}
+
+fn record_ring_of(program: &Path, options: &[&str], n: u64, way: &str) -> (TempDir, Output) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(rftrace());
     command.args(["record", "--ring", "--no-schedule", "-o", "trace"]).args(options);
-    command.arg("--").arg(&program().path).arg(n.to_string()).arg(way).current_dir(folder.path());
+    command.arg("--").arg(program).arg(n.to_string()).arg(way).current_dir(folder.path());
     let output = command.stdin(Stdio::null()).output().unwrap();
     (folder, output)
 }
@@ -111,6 +115,52 @@ fn what_is_not_overwritten_is_all_there() {
         assert_eq!(count(&trace, "main"), n_processes, "{way}: {}", told(&output));
         assert_eq!(count(&trace, "mark"), n_processes - 1, "{way}: {}", told(&output));
         assert!(!told(&output).contains("keeps the end"), "{way}: {}", told(&output));
+    }
+}
+
+/// That of a program which nothing is loaded into is in the recorder's memory too.
+#[test]
+fn rings_of_static_programs() {
+    if !require(&["gcc"]) {
+        return;
+    }
+    const N: u64 = 100_000;
+    let folder = tempfile::tempdir().unwrap();
+    let built = |name: &str, program: CProgram| {
+        let path = folder.path().join(name);
+        program.without_library().with(&["-O1", "-static", "-lpthread"]).build_as(&path);
+        path
+    };
+    let called = built("called", CProgram::new(&["dumped.c"]));
+    let branched = built("branched", CProgram::new(&["dumped.c"]).without_hooks());
+    let own: &[&str] = &["-P", "leaf", "-P", "middle", "-P", "main"];
+    for (program, hooks) in [(&called, &[][..]), (&branched, own)] {
+        let record = |options: &[&str], n, way: &str| {
+            let (folder, output) = record_ring_of(program, &[hooks, options].concat(), n, way);
+            assert_eq!(output.status.code(), untraced(n, way), "{way}: {}", told(&output));
+            (folder, output)
+        };
+        for way in ["return", "status", "abort", "kill", "fault"] {
+            let (folder, output) = record(&["--buffer", "64K"], N, way);
+            let trace = folder.path().join("trace");
+            let (leaf, middle) = (count(&trace, "leaf"), count(&trace, "middle"));
+            assert!((500..=683).contains(&middle), "{way}: {middle}");
+            assert!((2 * middle - 2..=2 * middle).contains(&leaf), "{way}: {leaf} in {middle}");
+            assert!(told(&output).contains("keeps the end of what happened"), "{way}: {}", told(&output));
+            let (folder, output) = record(&["--dump-on", "fatal"], 1000, way);
+            let dumps = dumps(&folder);
+            assert_eq!(dumps.len(), usize::from(way != "return"), "{way}: {}", told(&output));
+            for trace in dumps.iter().chain([&folder.path().join("trace")]) {
+                assert_eq!((count(trace, "leaf"), count(trace, "main")), (2000, 1), "{way}: {}", told(&output));
+            }
+            assert!(!told(&output).contains("keeps the end"), "{way}: {}", told(&output));
+        }
+        for event in ["panic", "throw", "call:leaf", "slow:leaf>5ms"] {
+            let options = [hooks, &["--dump-on", event]].concat();
+            let (_folder, output) = record_ring_of(program, &options, 10, "return");
+            assert_eq!(output.status.code(), Some(1), "{event}: {}", told(&output));
+            assert!(told(&output).contains("is linked statically"), "{event}: {}", told(&output));
+        }
     }
 }
 

@@ -469,8 +469,7 @@ fn refusals() {
     let folder = tempfile::tempdir().unwrap();
     for program in all(&folder, "begins.c", &[]) {
         for options in [
-            &["--ring"][..],
-            &["--stop"],
+            &["--stop"][..],
             &["--patched"],
             &["-A", "leaf@arg1"],
             &["--rules", "values=leaf@arg1"],

@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::libc::{self, pid_t};
 use rftrace::abi::{
-    InitArgs, LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, MOST_THREADS, Outside as Told, Switch, ThreadBlock, init,
+    Control, ControlShared, InitArgs, LEFT_BUCKET_BYTES, MAX_CHUNK_BYTES, MOST_THREADS, Outside as Told, Switch,
+    ThreadBlock, init,
 };
 use rftrace_frontend::Filter;
 
@@ -51,6 +52,8 @@ pub struct BankPlaces {
     pub thread_bytes: u64,
     /// Entries.
     pub n_threads: u64,
+    /// Whether nobody empties it: the newest take the place of the oldest.
+    pub is_ring: bool,
 }
 
 /// Where things lie in a process that cannot tell it itself.
@@ -64,6 +67,8 @@ pub struct Mapped {
     pub switch: u64,
     /// Calls that are over earlier, in ticks, are not recorded.
     pub min_ticks: u64,
+    /// The tracer's [`ControlShared::first_index`](rftrace::abi::ControlShared::first_index).
+    pub first_index: u64,
 }
 
 /// Buckets of frames that were left, as for the library.
@@ -188,9 +193,12 @@ impl Outside {
     /// Where things lie in it.
     pub(crate) fn mapped(&self) -> Mapped {
         let switch = self.image.outside(&self.process, offset_of!(Told, switch));
-        let threads = self.image.control(&self.process) + offset_of!(rftrace::abi::Control, threads) as u64;
+        let control = self.image.control(&self.process);
+        let threads = control + offset_of!(Control, threads) as u64;
+        let first_index = control + (offset_of!(Control, shared) + offset_of!(ControlShared, first_index)) as u64;
+        let first_index = self.process.word(first_index).unwrap_or(0);
         let min_ticks = self.chosen.as_ref().map_or(0, Chosen::min_ticks);
-        Mapped { bank: self.bank.first().map_or(0, |bank| bank.start), threads, switch, min_ticks }
+        Mapped { bank: self.bank.first().map_or(0, |bank| bank.start), threads, switch, min_ticks, first_index }
     }
 
     /// Whether each of the rules that may match nothing has an effect.
@@ -475,7 +483,9 @@ fn record_into(
     put(offset_of!(InitArgs, blocks_bytes), blocks_bytes as u64);
     put(offset_of!(InitArgs, left), left);
     put(offset_of!(InitArgs, left_bytes), left_bytes as u64);
-    put(offset_of!(InitArgs, bank), bank + places.bank);
+    // A ring is not emptied: what else the bank has is for the recorder.
+    put(offset_of!(InitArgs, bank), if places.is_ring { 0 } else { bank + places.bank });
+    arguments[offset_of!(InitArgs, overwriting)] = places.is_ring.into();
     let at = thread.room(arguments.len() as u64)?;
     process.write(at, &arguments)?;
     for _ in 0..TRIES {

@@ -179,8 +179,10 @@ impl Attended {
     /// Says in a bank which process this is and what rules it obeys, if that cannot do it.
     fn describe(&mut self, bank: Described, rules: &str) -> Result<()> {
         let Self { attached, pid, .. } = self;
-        let Some(Mapped { bank: at, threads, switch, min_ticks }) = attached.mapped() else { return Ok(()) };
-        bank.begin(Path::new(&format!("/proc/{pid}")), Tracer { bank: at, threads, switch, min_ticks }, rules)
+        let Some(mapped) = attached.mapped() else { return Ok(()) };
+        let Mapped { bank: at, threads, switch, min_ticks, first_index } = mapped;
+        let tracer = Tracer { bank: at, threads, switch, min_ticks, first_index };
+        bank.begin(Path::new(&format!("/proc/{pid}")), tracer, rules)
             .with_context(|| format!("process {pid} cannot be described"))?;
         self.bank = Some(bank);
         Ok(())
@@ -256,7 +258,7 @@ impl Attended {
 
 /// Where things lie in a bank.
 fn places(bank: &Described) -> BankPlaces {
-    let bank::Places { n_bytes, chunks, bank, threads, thread_bytes, n_threads } = bank.places();
+    let bank::Places { n_bytes, chunks, bank, threads, thread_bytes, n_threads, is_ring } = bank.places();
     BankPlaces {
         n_bytes: n_bytes as u64,
         chunks: chunks.start as u64..chunks.end as u64,
@@ -264,6 +266,7 @@ fn places(bank: &Described) -> BankPlaces {
         threads: threads as u64,
         thread_bytes: thread_bytes as u64,
         n_threads: n_threads as u64,
+        is_ring,
     }
 }
 

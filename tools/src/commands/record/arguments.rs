@@ -357,8 +357,8 @@ impl RecordArgs {
     pub(super) fn check_outside(&self, program: &Path) -> Result<()> {
         let rules: rftrace_frontend::Filter = values::rules(&self.what())?.parse().context("what to record")?;
         let refused = [
-            (self.ring, "--ring"),
             (self.stop, "--stop"),
+            (dump_on::has_raised(&self.dump_on), "--dump-on panic, throw"),
             (self.patched, "--patched"),
             (self.signal_finish != 0, "--signal"),
             (self.triggers()?.start.is_some(), "-T FUNCTION"),
