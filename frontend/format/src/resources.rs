@@ -499,15 +499,13 @@ impl BlockHead {
 
 /// Leaves those of a chunk's units that were written to their end: nothing is where nothing was written.
 pub fn written(units: &[Unit], out: &mut Vec<Unit>) {
-    let mut is_kept = false;
-    for unit in units {
-        match Kind::of(unit[0]) {
-            Some(Kind::More) => {}
-            kind => is_kept = !matches!(kind, None | Some(Kind::Nothing)),
-        }
-        if is_kept {
-            out.push(*unit);
-        }
+    let is_left_out = |unit: &Unit| matches!(Kind::of(unit[0]), None | Some(Kind::Nothing));
+    let mut rest = units;
+    while let Some(first) = rest.iter().position(|unit| !is_left_out(unit) && Kind::of(unit[0]) != Some(Kind::More)) {
+        let kept = &rest[first..];
+        let (kept, after) = kept.split_at(kept.iter().position(is_left_out).unwrap_or(kept.len()));
+        out.extend_from_slice(kept);
+        rest = after;
     }
 }
 

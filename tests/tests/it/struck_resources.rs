@@ -16,6 +16,9 @@ use super::resources::{functions, values_as_told};
 /// What the program counts.
 const KINDS: [&str; 5] = ["memory", "file", "block", "text", "ticket"];
 
+/// Functions whose calls are recorded, where stacks are of such.
+const RECORDED: [&str; 6] = ["main", "afterwards", "keep", "part", "strike", "fill"];
+
 fn program() -> &'static Path {
     static BUILT: OnceLock<Program> = OnceLock::new();
     let build = || {
@@ -32,7 +35,11 @@ fn record(backtraces: &str, arguments: &[&str]) -> (Value, Vec<u64>, u64) {
     let specification = folder("specifications").join("struck.toml");
     let mut command = Command::new(rftrace());
     command.args(["record", "--no-schedule", "-q", "-o", "trace", "--backtraces", backtraces, "--resources"]);
-    command.arg(format!("memory,file,{}", specification.display())).arg("--").arg(program()).args(arguments);
+    command.arg(format!("memory,file,{}", specification.display()));
+    if backtraces == "shadow" {
+        command.args(RECORDED.into_iter().flat_map(|function| ["-P", function]));
+    }
+    command.arg("--").arg(program()).args(arguments);
     let output = command.current_dir(folder_of_trace.path()).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && !told.contains("not seen"), "{backtraces} {arguments:?}: {told}\n{output:?}");
@@ -100,6 +107,12 @@ fn by_frame_pointers() {
 #[test]
 fn by_unwind_information() {
     check("cfi", &["997", "996", "light"], 100);
+}
+
+#[test]
+fn by_recorded_calls() {
+    check("shadow", &["499", "498", "light", "alternate"], 30);
+    check("shadow", &["4003", "4002", "heavy"], 5);
 }
 
 /// Of the calls that were left nothing is sure, of all others it is.

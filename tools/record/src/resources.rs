@@ -33,6 +33,8 @@ use super::specification::Plan;
 /// Between two looks at the memory, while there is much to be taken and while there is nothing.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+/// Bytes that go to the file at a time: as few as stay in the processor's cache until then, and keep the recorder from the memory for a moment only.
+const WRITTEN_AT_ONCE: usize = 64 << 10;
 /// How often it is written what time it is: so it is known where the recorder does not come to its end.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -137,7 +139,7 @@ impl ResourceRecorder {
             path,
             wishes,
             is_paused: Arc::clone(&is_paused),
-            out: BufWriter::with_capacity(1 << 20, file),
+            out: BufWriter::with_capacity(WRITTEN_AT_ONCE, file),
             most_bytes,
             bytes: 0,
             recorded: Recorded::default(),
@@ -323,8 +325,8 @@ impl Memory {
 
     /// When a chunk was taken, or before that: a call may have begun in the one before it.
     fn since(&self, chunk: usize, units: &[Unit]) -> u64 {
-        let begins = units.iter().filter(|unit| Kind::of(unit[0]) != Some(Kind::More));
-        begins.map(|unit| unit[0] & LOW).fold(self.taken(chunk).load(Acquire), u64::min)
+        let begin = |unit: &Unit| if unit[0] & !LOW == Kind::More.word(0) { LOW } else { unit[0] & LOW };
+        units.iter().map(begin).fold(self.taken(chunk).load(Acquire), u64::min)
     }
 
     /// Forgets whose a chunk was and what was there: a place may be left without an event.
@@ -551,9 +553,12 @@ impl Taker {
 /// A block.
 fn encode(process: u32, tid: u32, taken: u64, units: &[Unit]) -> Vec<u8> {
     let head = BlockHead { units: units.len() as u32, process, tid, taken };
-    let mut bytes = Vec::with_capacity(BlockHead::BYTES + size_of_val(units));
-    bytes.extend(head.encode());
-    bytes.extend(units.as_flattened().iter().flat_map(|word| word.to_le_bytes()));
+    let mut bytes = vec![0; BlockHead::BYTES + size_of_val(units)];
+    let (start, rest) = bytes.split_at_mut(BlockHead::BYTES);
+    start.copy_from_slice(&head.encode());
+    for (place, word) in rest.as_chunks_mut().0.iter_mut().zip(units.as_flattened()) {
+        *place = word.to_le_bytes();
+    }
     bytes
 }
 
